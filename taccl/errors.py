@@ -1,0 +1,140 @@
+"""Every error a user can cause or fix, with the exit status the command line gives it.
+
+The text form has always the same parts: where, what was found, and on a second line the fix::
+
+    error: topologies/ndv2.yaml:14: edges[3].bandwidth: should be greater than 0, got -23GB/s
+      fix: give a bandwidth or a beta above 0, such as 21.7GB/s or 46us/MB
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class TacclWarning(UserWarning):
+    """Something the user should know that does not make the result wrong."""
+
+
+class TacclError(Exception):
+    """The parent of all errors that are the user's to fix; anything else is a bug.
+
+    Parameters
+    ----------
+    problem
+        What is wrong, lower case, with the value that was found.
+    fix
+        What to do about it, or None when nothing can be said.
+    """
+
+    exit_status: ClassVar[int] = 2
+
+    def __init__(self, problem: str, *, fix: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.fix = fix
+
+    def where(self) -> str:
+        """Return the place the problem was found at, or an empty string."""
+        return ""
+
+    def __str__(self) -> str:
+        """Return ``where: problem`` and, on a second line, the fix."""
+        place = self.where()
+        text = f"{place}: {self.problem}" if place else self.problem
+        return f"{text}\n  fix: {self.fix}" if self.fix else text
+
+
+class InputError(TacclError):
+    """A file, field or option holds something that can't be used.
+
+    Parameters
+    ----------
+    problem
+        What is wrong, with the value that was found.
+    file, line, field
+        Where; each part is left out when unknown. ``field`` is a path such as ``edges[3].alpha``.
+    fix
+        What to write instead.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        field: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(problem, fix=fix)
+        self.file = file
+        self.line = line
+        self.field = field
+
+    def where(self) -> str:
+        """Return ``file:line: field``, as far as known."""
+        file = self.file or ""
+        if file and self.line is not None:
+            file = f"{file}:{self.line}"
+        return ": ".join(part for part in (file, self.field) if part)
+
+
+class NoScheduleError(TacclError):
+    """No schedule: none exists (exit status 3) or none was found in time (exit status 4)."""
+
+    exit_status = 3
+
+
+class OutOfTimeError(NoScheduleError):
+    """The time limit passed before any schedule was found."""
+
+    exit_status = 4
+
+
+class ScheduleError(TacclError):
+    """A schedule or a program breaks the rules of its collective; the first five findings."""
+
+    exit_status = 1
+
+    def __init__(self, subject: str, findings: Sequence[object]) -> None:
+        shown = "".join(f"\n  {finding}" for finding in findings[:5])
+        more = f"\n  and {len(findings) - 5} more" if len(findings) > 5 else ""
+        super().__init__(f"{subject} is wrong:{shown}{more}")
+        self.findings = tuple(findings)
+
+
+class LoweringError(TacclError):
+    """A limit of the runtime is exceeded: which, the value, what is allowed, what helps."""
+
+
+class ProgramError(TacclError):
+    """A program file can't be read.
+
+    Parameters
+    ----------
+    problem
+        What is wrong.
+    file, line
+        Where the text is wrong; None when unknown.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(problem, fix=fix)
+        self.file = file
+        self.line = line
+
+    def where(self) -> str:
+        """Return ``file:line``, as far as known."""
+        if self.file and self.line is not None:
+            return f"{self.file}:{self.line}"
+        return self.file or (f"line {self.line}" if self.line is not None else "")
+
+
+class SolverUnavailableError(TacclError):
+    """A solver package can't be imported: which, the original cause, what to install."""

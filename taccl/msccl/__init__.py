@@ -1,0 +1,1 @@
+"""Programs: schedules lowered to MSCCL threadblocks, their XML, and their judges."""

@@ -1,0 +1,180 @@
+"""The MSCCL XML as types, declared once.
+
+A program is what one XML file says: threadblocks of steps for every rank. Steps, threadblocks,
+channels and protocols mean exactly what they mean in MSCCL; nops are explicit steps, and ``posts``
+is the XML's ``hasdep``, so that reading back what was written gives an equal program.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class Op(Enum):
+    """A step type; the value is the XML code."""
+
+    SEND = "s"
+    RECV = "r"
+    RECV_COPY_SEND = "rcs"
+    RECV_REDUCE_SEND = "rrs"
+    RECV_REDUCE_COPY = "rrc"
+    RECV_REDUCE_COPY_SEND = "rrcs"
+    COPY = "cpy"
+    REDUCE = "re"
+    NOP = "nop"
+
+
+class Buffer(Enum):
+    """A buffer of a rank; the value is the XML code."""
+
+    INPUT = "i"
+    OUTPUT = "o"
+    SCRATCH = "s"
+
+
+SENDS = frozenset({Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND})
+"""Ops that send to the threadblock's ``send_to``."""
+
+RECEIVES = frozenset({
+    Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND,
+})  # fmt: skip
+"""Ops that receive from the threadblock's ``recv_from``."""
+
+READS_SOURCE = frozenset({
+    Op.SEND, Op.COPY, Op.REDUCE,
+    Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND,
+})  # fmt: skip
+"""Ops that read ``src``."""
+
+WRITES_TARGET = frozenset({
+    Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND, Op.COPY, Op.REDUCE,
+})  # fmt: skip
+"""Ops that write ``dst`` (``re`` reads it, too)."""
+
+
+class Slot(NamedTuple):
+    """A place for a chunk: a buffer and an offset in chunks."""
+
+    buffer: Buffer
+    offset: int
+
+
+class StepRef(NamedTuple):
+    """A step of the same rank: threadblock id and position of the step in it."""
+
+    threadblock: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a threadblock.
+
+    Parameters
+    ----------
+    op
+        What it does.
+    src, dst
+        First chunk read and written; None where the op has no such operand.
+    count
+        Consecutive chunks (0 for a nop).
+    depends
+        The step that must have finished first; None: no dependence.
+    posts
+        The XML's hasdep: the step posts its completion because some step waits for it.
+    """
+
+    op: Op
+    src: Slot | None = None
+    dst: Slot | None = None
+    count: int = 1
+    depends: StepRef | None = None
+    posts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Threadblock:
+    """A sequential process of a rank with at most one peer in each direction.
+
+    Parameters
+    ----------
+    id
+        Position in the rank's threadblocks.
+    send_to, recv_from
+        Peers, or None.
+    channel
+        The channel of both connections.
+    steps
+        In order of execution.
+    """
+
+    id: int
+    send_to: int | None
+    recv_from: int | None
+    channel: int
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One rank's part of a program: buffer sizes in chunks, and threadblocks."""
+
+    rank: int
+    input_chunks: int
+    output_chunks: int
+    scratch_chunks: int
+    threadblocks: tuple[Threadblock, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One MSCCL XML file.
+
+    Parameters
+    ----------
+    name, collective, protocol
+        Label; a name of ``COLLECTIVES``; ``Simple``, ``LL`` or ``LL128``.
+    in_place, out_of_place
+        The modes it claims to serve.
+    channels
+        ``nchannels``.
+    chunks_per_loop
+        ``nchunksperloop``: chunks that the counted buffer is cut into.
+    min_bytes, max_bytes
+        The size range, both inclusive, of the counted buffer.
+    gpus
+        ``gpus[r].rank == r``.
+    """
+
+    name: str
+    collective: str
+    protocol: str
+    in_place: bool
+    out_of_place: bool
+    channels: int
+    chunks_per_loop: int
+    min_bytes: int
+    max_bytes: int
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks take part."""
+        return len(self.gpus)
+
+    @property
+    def num_threadblocks(self) -> int:
+        """The most threadblocks on any rank."""
+        return max((len(gpu.threadblocks) for gpu in self.gpus), default=0)
+
+    @property
+    def num_steps(self) -> int:
+        """The most steps in any threadblock."""
+        return max((len(block.steps) for _, block in self.blocks()), default=0)
+
+    def blocks(self) -> Iterator[tuple[int, Threadblock]]:
+        """Yield (rank, threadblock) in order."""
+        for gpu in self.gpus:
+            for block in gpu.threadblocks:
+                yield gpu.rank, block

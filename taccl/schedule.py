@@ -1,0 +1,259 @@
+"""The schedule IR: sends of chunks over links, in columns, with exact integer times.
+
+Whatever grows with sends is a numpy column; :class:`Send` is a view of one row. A schedule holds
+the sends of one representative of every orbit under its generators; :meth:`Schedule.expand`
+gives all sends. :func:`retime` is the only code that computes times: solvers hand over decisions
+(:class:`Decisions`), never times.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.collectives import Collective
+from taccl.slots import Slots, place_chunks
+from taccl.symmetry import Group, make_group
+from taccl.topology import Permutation, Topology
+from taccl.units import Time, ceil_time
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One chunk crossing one link.
+
+    Parameters
+    ----------
+    chunk, link
+        What crosses what.
+    start, end
+        Picoseconds; ``end`` is the arrival.
+    batch
+        Sends of one batch travel as one message and pay alpha once.
+    reduce
+        True when the value is added to what the destination holds.
+    """
+
+    chunk: int
+    link: int
+    start: Time
+    end: Time
+    batch: int
+    reduce: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """What an engine decides: sends of representatives in one sequence, without times.
+
+    On every resource, and for every chunk at every rank, the sequence is the order; a send needs
+    all earlier arrivals of its chunk at its source. Sends of one batch are neighbours in the
+    sequence, share their link, and leave together.
+
+    Parameters
+    ----------
+    chunk, link, batch
+        int32 columns.
+    reduce
+        bool column.
+    """
+
+    chunk: NDArray[np.int32]
+    link: NDArray[np.int32]
+    batch: NDArray[np.int32]
+    reduce: NDArray[np.bool_]
+
+    @staticmethod
+    def of(rows: Sequence[tuple[int, int, int, bool]]) -> "Decisions":
+        """Return the columns of (chunk, link, batch, reduce) rows."""
+        columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+        return Decisions(
+            np.array(columns[0], dtype=np.int32),
+            np.array(columns[1], dtype=np.int32),
+            np.array(columns[2], dtype=np.int32),
+            np.array(columns[3], dtype=np.bool_),
+        )
+
+    def rows(self) -> Iterator[tuple[int, int, int, bool]]:
+        """Yield (chunk, link, batch, reduce) in sequence."""
+        yield from zip(
+            self.chunk.tolist(), self.link.tolist(), self.batch.tolist(), self.reduce.tolist(),
+            strict=True,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Sends with times: what an engine's decisions cost, exactly.
+
+    Parameters
+    ----------
+    collective, topology
+        What is done where; link ids are the topology's.
+    chunk_size
+        Bytes, exact.
+    chunk, link, batch
+        int32 columns of representative sends.
+    start, end
+        int64 picosecond columns.
+    reduce
+        bool column.
+    generators
+        Rank permutations whose group expands the representatives; empty: all sends are there.
+    """
+
+    collective: Collective
+    topology: Topology
+    chunk_size: Fraction
+    chunk: NDArray[np.int32]
+    link: NDArray[np.int32]
+    batch: NDArray[np.int32]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    reduce: NDArray[np.bool_]
+    generators: tuple[Permutation, ...] = ()
+
+    def __len__(self) -> int:
+        """Return the number of representative sends."""
+        return len(self.chunk)
+
+    @property
+    def makespan(self) -> Time:
+        """When the last chunk has arrived, in picoseconds."""
+        return int(self.end.max()) if len(self.end) else 0
+
+    @cached_property
+    def group(self) -> Group:
+        """The group of the generators."""
+        return make_group(self.topology, self.generators)
+
+    @property
+    def num_sends(self) -> int:
+        """The number of sends after expansion."""
+        return len(self) * len(self.group)
+
+    @property
+    def batches(self) -> bool:
+        """Whether some message carries several chunks."""
+        return len(np.unique(self.batch)) < len(self.batch)
+
+    def sends(self) -> Iterator[Send]:
+        """Yield the representative sends as records."""
+        for row in zip(
+            self.chunk.tolist(), self.link.tolist(), self.start.tolist(), self.end.tolist(),
+            self.batch.tolist(), self.reduce.tolist(), strict=True,
+        ):  # fmt: skip
+            yield Send(*row)
+
+    def decisions(self) -> Decisions:
+        """Return the decisions that this schedule's times follow: its sends in order of time."""
+        order = np.lexsort((np.arange(len(self)), self.batch, self.end, self.start))
+        return Decisions(self.chunk[order], self.link[order], self.batch[order], self.reduce[order])
+
+    def expand(self) -> "Schedule":
+        """Return the schedule with the sends of all orbits and no generators."""
+        if len(self.group) == 1:
+            return self
+        links, chunks, batches = [], [], []
+        width = int(self.batch.max()) + 1 if len(self) else 0
+        own_links = self.link.tolist()
+        for number, element in enumerate(self.group.elements):
+            chunks.append(self.collective.image(element)[self.chunk])
+            links.append(np.array(self.group.link_image(number, own_links), dtype=np.int32))
+            batches.append((self.batch + number * width).astype(np.int32))
+        copies = len(self.group)
+        return Schedule(
+            self.collective, self.topology, self.chunk_size,
+            np.concatenate(chunks), np.concatenate(links), np.concatenate(batches),
+            np.tile(self.start, copies), np.tile(self.end, copies), np.tile(self.reduce, copies),
+        )  # fmt: skip
+
+    def slots(self) -> Slots:
+        """Return where each chunk lives at each rank, over all orbits."""
+        full = self.expand()
+        ranks = full.topology.links.dst[full.link]
+        return place_chunks(self.collective, zip(full.chunk.tolist(), ranks.tolist(), strict=True))
+
+
+def message_groups(batch: NDArray[np.int32]) -> list[range]:
+    """Return the rows of each message: runs of equal batch, in order."""
+    if len(batch) == 0:
+        return []
+    cuts = np.flatnonzero(np.diff(batch)) + 1
+    bounds = [0, *cuts.tolist(), len(batch)]
+    return [range(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def retime(
+    collective: Collective,
+    group: Group,
+    chunk_size: Fraction,
+    decisions: Decisions,
+) -> Schedule:
+    """Compute exact times by one pass that starts every message as soon as it may.
+
+    A message starts when all its chunks are at its source (for summed chunks: with every earlier
+    arrival there), all edges of its link are free, and, where values are summed, nothing that
+    was decided earlier still has to read what it will change. Edges are taken as orbits of the
+    group, so that the times hold for all images.
+
+    Raises
+    ------
+    ValueError
+        When a send precedes every arrival of its chunk at its source.
+    """
+    topology = group.topology
+    table = topology.links
+    orbit = group.edge_orbit.tolist()
+    free: dict[int, Time] = defaultdict(int)
+    ready: dict[tuple[int, int], Time] = {}
+    last_read: dict[tuple[int, int], Time] = {}
+    n = len(decisions.chunk)
+    start = np.zeros(n, dtype=np.int64)
+    end = np.zeros(n, dtype=np.int64)
+    chunks, links = decisions.chunk.tolist(), decisions.link.tolist()
+    for rows in message_groups(decisions.batch):
+        link = links[rows.start]
+        src, dst = int(table.src[link]), int(table.dst[link])
+        size = len(rows) * chunk_size
+        duration = topology.arrival(link, size)
+        time = 0
+        for row in rows:
+            time = max(time, _ready_at(collective, ready, chunks[row], src))
+            if collective.reduces:
+                read = last_read.get((chunks[row], dst), -1)
+                time = max(time, read + 1 - duration)
+        edges = [e for e in table.edges_of(link) if topology.edges[e].beta is not None]
+        time = max([time, *(free[orbit[e]] for e in edges)])
+        for edge in edges:
+            free[orbit[edge]] = time + topology.busy(link, edge, size)
+        for row in rows:
+            chunk = chunks[row]
+            last_read[chunk, src] = max(last_read.get((chunk, src), -1), time)
+            ready[chunk, dst] = max(ready.get((chunk, dst), 0), time + duration)
+        start[rows.start : rows.stop] = time
+        end[rows.start : rows.stop] = time + duration
+    return Schedule(
+        collective, topology, chunk_size, decisions.chunk, decisions.link, decisions.batch,
+        start, end, decisions.reduce, group.generators,
+    )  # fmt: skip
+
+
+def _ready_at(
+    collective: Collective, ready: dict[tuple[int, int], Time], chunk: int, rank: int
+) -> Time:
+    time = ready.get((chunk, rank))
+    if time is None:
+        if rank not in collective.sources(chunk):
+            raise ValueError(f"chunk {chunk} is sent by rank {rank} before it arrives there")
+        return 0
+    return time if collective.reduces or rank not in collective.sources(chunk) else 0
+
+
+def message_time(topology: Topology, link: int, size: Fraction | int) -> Time:
+    """Return the time from start to arrival of a message, in picoseconds."""
+    return int(topology.links.alpha[link]) + ceil_time(topology.links.max_beta(link), size)

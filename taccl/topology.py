@@ -1,0 +1,323 @@
+"""The network as engines see it: a directed graph whose edges are the resources.
+
+Vertices are ranks ``0 .. num_ranks-1`` followed by switches. Everything that can be busy is an
+edge: a wire, a switch port, a NIC. A link joins two ranks over one or more edges; which links
+exist is derived from the graph, lazily, as columns (see :class:`LinkTable`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.errors import InputError
+from taccl.links import LinkTable, derive_links
+from taccl.units import Time, ceil_time
+
+Rank = int
+EdgeId = int
+LinkId = int
+Permutation = tuple[Rank, ...]
+
+ALPHA_RULES = ("occupy", "delay")
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A vertex that is no rank: an NVSwitch, a NIC side, a leaf or spine.
+
+    Parameters
+    ----------
+    name
+        Unique among the switches.
+    multicast, reduce
+        What the switch can do inside the network.
+    across_servers
+        True when it carries only paths between ranks of different servers.
+    """
+
+    name: str
+    multicast: bool = False
+    reduce: bool = False
+    across_servers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One directed hop: the resource, which carries one message at a time.
+
+    Parameters
+    ----------
+    id
+        Position in ``Topology.edges``.
+    tail, head
+        Vertices: a rank, or ``num_ranks + i`` for switch i.
+    alpha
+        Latency in picoseconds.
+    overhead
+        The part of the latency that keeps the edge busy, in picoseconds; None: by the rule.
+    beta
+        Picoseconds for each byte; None: not a resource, the edge only adds alpha.
+    name
+        What messages call it.
+    """
+
+    id: EdgeId
+    tail: int
+    head: int
+    alpha: Time
+    overhead: Time | None
+    beta: Fraction | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed rank-to-rank connection: one row of the link table.
+
+    Parameters
+    ----------
+    id
+        Row in ``Topology.links``.
+    src, dst
+        The ranks it joins.
+    edges
+        The edges it crosses, in order.
+    alpha, overhead
+        Sums over its edges, in picoseconds.
+    """
+
+    id: LinkId
+    src: Rank
+    dst: Rank
+    edges: tuple[EdgeId, ...]
+    alpha: Time
+    overhead: Time
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCosts:
+    """What work inside a rank costs; 0 is free.
+
+    Parameters
+    ----------
+    copy_beta, reduce_beta
+        Picoseconds for each byte copied or reduced.
+    launch
+        Picoseconds added once to every run.
+    """
+
+    copy_beta: Fraction = Fraction(0)
+    reduce_beta: Fraction = Fraction(0)
+    launch: Time = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Ranks, switches and edges; compared by identity, as it holds lazy columns.
+
+    Parameters
+    ----------
+    name
+        What reports call it.
+    num_ranks
+        Ranks are ``0 .. num_ranks-1``.
+    switches
+        Vertex ``num_ranks + i`` is ``switches[i]``.
+    edges
+        In file order; ``edges[i].id == i``.
+    server_of
+        The server of each rank.
+    rotations
+        Declared symmetries as rank permutations (rank r goes to ``rotation[r]``), not verified.
+    alpha_rule
+        ``occupy`` or ``delay``: what overhead an edge has that declares none.
+    local
+        What work inside a rank costs.
+    chunk_size
+        Bytes of a chunk when no size is asked for; None: no default.
+    """
+
+    name: str
+    num_ranks: int
+    switches: tuple[Switch, ...]
+    edges: tuple[Edge, ...]
+    server_of: tuple[int, ...]
+    rotations: tuple[Permutation, ...] = ()
+    alpha_rule: str = "occupy"
+    local: LocalCosts = field(default_factory=LocalCosts)
+    chunk_size: Fraction | None = None
+
+    @cached_property
+    def links(self) -> LinkTable:
+        """The derived links; ids ascend with (src, dst, path in file order)."""
+        return derive_links(self)
+
+    @property
+    def num_servers(self) -> int:
+        """How many servers there are."""
+        return len(set(self.server_of))
+
+    def link(self, link: LinkId) -> Link:
+        """Return one row of the link table as a record."""
+        table = self.links
+        return Link(
+            link, int(table.src[link]), int(table.dst[link]), table.edges_of(link),
+            int(table.alpha[link]), int(table.overhead[link]),
+        )  # fmt: skip
+
+    def links_from(self, src: Rank) -> range:
+        """Return the ids of the links that leave a rank."""
+        return self.links.leaving(src)
+
+    def links_to(self, dst: Rank) -> tuple[LinkId, ...]:
+        """Return the ids of the links that enter a rank."""
+        return self.links.entering(dst)
+
+    def links_between(self, src: Rank, dst: Rank) -> tuple[LinkId, ...]:
+        """Return the parallel links from ``src`` to ``dst``, in order of id."""
+        return self.links.between(src, dst)
+
+    def busy(self, link: LinkId, edge: EdgeId, size: Fraction | int) -> Time:
+        """Return how long a message of ``size`` bytes on ``link`` holds one of its edges."""
+        beta = self.edges[edge].beta
+        if beta is None:
+            return 0
+        return int(self.links.overhead[link]) + ceil_time(beta, size)
+
+    def arrival(self, link: LinkId, size: Fraction | int) -> Time:
+        """Return the time from the start of a message on ``link`` to its arrival."""
+        beta = self.links.max_beta(link)
+        return int(self.links.alpha[link]) + ceil_time(beta, size)
+
+    def edge_overhead(self, edge: Edge) -> Time:
+        """Return an edge's overhead: as given, else by the alpha rule."""
+        if edge.overhead is not None:
+            return edge.overhead
+        return edge.alpha if self.alpha_rule == "occupy" else 0
+
+    @property
+    def alpha_rule_stated(self) -> str:
+        """The rule as results state it: ``explicit`` when any edge gives its own overhead."""
+        explicit = any(edge.overhead is not None for edge in self.edges)
+        return "explicit" if explicit else self.alpha_rule
+
+    def vertex_name(self, vertex: int) -> str:
+        """Return how messages call a vertex: the rank number or the switch name."""
+        if vertex < self.num_ranks:
+            return str(vertex)
+        return self.switches[vertex - self.num_ranks].name
+
+    def reversed(self) -> "Topology":
+        """Return the topology with every edge turned round; edge ids stay."""
+        edges = tuple(
+            Edge(e.id, e.head, e.tail, e.alpha, e.overhead, e.beta, e.name) for e in self.edges
+        )
+        return Topology(
+            self.name, self.num_ranks, self.switches, edges, self.server_of,
+            self.rotations, self.alpha_rule, self.local, self.chunk_size,
+        )  # fmt: skip
+
+    def with_alpha_rule(self, rule: str) -> "Topology":
+        """Return the same network under another alpha rule.
+
+        Raises
+        ------
+        InputError
+            When there is no such rule.
+        """
+        if rule not in ALPHA_RULES:
+            raise InputError(
+                f"unknown alpha rule {rule!r}", field="alpha_rule", fix="use occupy or delay"
+            )
+        return Topology(
+            self.name, self.num_ranks, self.switches, self.edges, self.server_of,
+            self.rotations, rule, self.local, self.chunk_size,
+        )  # fmt: skip
+
+    def check_ranks_connected(self) -> None:
+        """Raise when some rank can't reach another over links.
+
+        Raises
+        ------
+        InputError
+            With a pair of ranks that has no path.
+        """
+        for forward in (True, False):
+            table = self.links if forward else self.reversed().links
+            seen = _reach(table, self.num_ranks)
+            if len(seen) < self.num_ranks:
+                lost = min(set(range(self.num_ranks)) - seen)
+                a, b = (0, lost) if forward else (lost, 0)
+                raise InputError(
+                    f"rank {b} can't be reached from rank {a} in {self.name}",
+                    field="edges",
+                    fix=f"add edges that join rank {b} to the others",
+                )
+
+
+def _reach(table: LinkTable, num_ranks: int) -> set[Rank]:
+    seen, stack = {0}, [0]
+    while stack:
+        rank = stack.pop()
+        ids = table.leaving(rank)
+        for dst in table.dst[ids.start : ids.stop].tolist():
+            if dst not in seen and dst < num_ranks:
+                seen.add(dst)
+                stack.append(dst)
+    return seen
+
+
+@dataclass(frozen=True, eq=False)
+class LogicalTopology:
+    """A topology as a sketch restricts it; without a sketch, the whole of it.
+
+    Parameters
+    ----------
+    topology
+        The physical network; link ids are its own.
+    allowed
+        One bool for each link of the topology: may it be used at all?
+    symmetry
+        Generators of the symmetry group to use, as rank permutations, verified.
+    switch_policy
+        Switch name to ``uc-min`` (few distinct connections), ``uc-max`` (many) or ``free``;
+        the name ``*`` stands for every link inside a server.
+    leave_by
+        For ranks whose chunks must leave their server by certain senders: the senders.
+    own_chunks_first
+        At a sender, its own chunks leave the server before the others.
+    max_extra_hops
+        How many hops a path may be longer than the shortest; None: any.
+    connections_per_rank, channels
+        Limits; None: no limit.
+    chunks_per_rank
+        The chunk count the sketch asks for; None: none.
+    name
+        The sketch's name, or None without a sketch.
+    """
+
+    topology: Topology
+    allowed: NDArray[np.bool_]
+    symmetry: tuple[Permutation, ...] = ()
+    switch_policy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    leave_by: Mapping[Rank, frozenset[Rank]] = field(default_factory=lambda: MappingProxyType({}))
+    own_chunks_first: bool = False
+    max_extra_hops: int | None = None
+    connections_per_rank: int | None = None
+    channels: int | None = None
+    chunks_per_rank: int | None = None
+    name: str | None = None
+
+    def links(self) -> Iterator[LinkId]:
+        """Yield the ids of the allowed links, ascending."""
+        yield from np.flatnonzero(self.allowed).tolist()
+
+
+def whole(topology: Topology, symmetry: Sequence[Permutation] = ()) -> LogicalTopology:
+    """Return the logical topology that allows every link."""
+    return LogicalTopology(topology, np.ones(len(topology.links), dtype=np.bool_), tuple(symmetry))

@@ -1,0 +1,99 @@
+"""Import directions, size caps, and who may import which library."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "taccl"
+MODULES = sorted(ROOT.rglob("*.py"))
+MAX_LINES = 400
+
+LAYERS = [
+    ["errors"],
+    ["units"],
+    ["files"],
+    ["links"],
+    ["topology", "collectives"],
+    ["topology_file", "topology_shapes", "topology_servers", "topology_edit"],
+    ["imports", "sketch"],
+    ["symmetry", "slots"],
+    ["schedule"],
+    ["schedule_file", "verify", "suggest"],
+    ["synth", "msccl"],
+    ["bounds"],
+    ["sim"],
+    ["report", "placement"],
+    ["pipeline"],
+    ["tuning"],
+    ["__init__"],
+    ["cli"],
+    ["__main__"],
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+ONLY_IN = {
+    "pulp": {"synth/milp.py"},
+    "highspy": {"synth/milp.py"},
+    "ortools": {
+        "synth/milp.py", "synth/contiguity.py", "synth/exact.py", "synth/packing.py",
+        "synth/flow.py", "synth/improve.py", "placement.py", "bounds",
+    },
+    "igraph": {"symmetry.py"},
+    "typer": {"cli"},
+    "pydantic": {
+        "files.py", "topology_file.py", "topology_servers.py", "topology_shapes.py",
+        "schedule_file.py", "sketch", "imports",
+    },
+}  # fmt: skip
+SOLVERS = {"pulp", "highspy", "ortools", "numba", "scipy"}
+
+
+def top_module(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path: Path, *, top_level_only: bool = False) -> list[str]:
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else ast.walk(tree)
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            if node.module == "taccl":
+                found += [f"taccl.{alias.name}" for alias in node.names]
+            else:
+                found.append(node.module)
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_module_imports_only_lower_layers_and_its_own_package(path: Path) -> None:
+    own = top_module(path)
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "taccl" and len(parts) > 1 and parts[1] != own:
+            assert LEVEL[parts[1]] < LEVEL[own], f"{own} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_library_is_imported_only_where_the_table_says(path: Path) -> None:
+    place = path.relative_to(ROOT)
+    names = {str(place), place.parts[0]}
+    for name in imports(path):
+        allowed = ONLY_IN.get(name.split(".")[0])
+        assert allowed is None or names & allowed, f"{place} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_solvers_are_imported_inside_functions(path: Path) -> None:
+    if path.relative_to(ROOT) == Path("synth/milp.py"):
+        return
+    top = {name.split(".")[0] for name in imports(path, top_level_only=True)}
+    assert not top & SOLVERS
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_module_stays_within_400_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MAX_LINES
