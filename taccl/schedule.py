@@ -6,6 +6,7 @@ gives all sends. :func:`retime` is the only code that computes times: solvers ha
 (:class:`Decisions`), never times.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -185,7 +186,7 @@ def message_groups(batch: NDArray[np.int32]) -> list[range]:
         return []
     cuts = np.flatnonzero(np.diff(batch)) + 1
     bounds = [0, *cuts.tolist(), len(batch)]
-    return [range(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [range(a, b) for a, b in itertools.pairwise(bounds)]
 
 
 def retime(

@@ -283,7 +283,8 @@ class LogicalTopology:
     allowed
         One bool for each link of the topology: may it be used at all?
     symmetry
-        Generators of the symmetry group to use, as rank permutations, verified.
+        Declared generators of the symmetry group to use, as rank permutations; symmetry.py
+        verifies them.
     switch_policy
         Switch name to ``uc-min`` (few distinct connections), ``uc-max`` (many) or ``free``;
         the name ``*`` stands for every link inside a server.

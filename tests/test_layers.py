@@ -54,7 +54,11 @@ def top_module(path: Path) -> str:
 
 
 def imports(path: Path, *, top_level_only: bool = False) -> list[str]:
+    """Return the modules imported at run time (not those under TYPE_CHECKING)."""
     tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
     nodes = tree.body if top_level_only else ast.walk(tree)
     found = []
     for node in nodes:

@@ -1,0 +1,1 @@
+"""What is printed or drawn: tables, traces, pages."""

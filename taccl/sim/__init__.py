@@ -1,0 +1,1 @@
+"""Costs, bounds and replay of programs on a topology."""

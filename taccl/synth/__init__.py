@@ -1,0 +1,1 @@
+"""Engines: a problem in, a schedule and its bounds out."""

@@ -1,0 +1,128 @@
+"""What an engine is asked and what it answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+from functools import cached_property
+from threading import Event
+
+from taccl.collectives import Collective
+from taccl.schedule import Schedule
+from taccl.symmetry import Group
+from taccl.topology import LogicalTopology, Topology
+from taccl.units import Time
+
+
+class Status(Enum):
+    """How a solve ended; the value is what ``--json`` prints."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    TIME_LIMIT = "time_limit"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A proven lower bound on time.
+
+    Parameters
+    ----------
+    kind
+        ``latency``, ``port``, ``cut``, ``flow``, ``reduce`` ...
+    world
+        What it holds for: ``any`` algorithm, chunking and batching; ``fixed``: this chunk count
+        with one chunk per message; ``sketch``: any algorithm on the sketch's logical topology.
+    time
+        Picoseconds.
+    """
+
+    kind: str
+    world: str
+    time: Time
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One collective on one logical topology with one chunk size.
+
+    Parameters
+    ----------
+    logical
+        The network as the sketch restricts it.
+    collective
+        What is to be done.
+    chunk_size
+        Bytes of a chunk, exact.
+    group
+        Symmetries to use by substitution: verified, acting freely.
+    """
+
+    logical: LogicalTopology
+    collective: Collective
+    chunk_size: Fraction
+    group: Group
+
+    @property
+    def topology(self) -> Topology:
+        """The physical network."""
+        return self.logical.topology
+
+    @cached_property
+    def representatives(self) -> tuple[int, ...]:
+        """One chunk of every orbit."""
+        return self.group.chunk_orbits(self.collective)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How long and how an engine may search.
+
+    Parameters
+    ----------
+    time_limit
+        Seconds.
+    seed, workers, deterministic
+        For the solvers; deterministic counts work instead of seconds.
+    batch
+        Whether chunks may travel together.
+    stop
+        Set when the user interrupts: hand over the best so far.
+    report
+        Called with a line of progress.
+    """
+
+    time_limit: float = 60.0
+    seed: int = 0
+    workers: int = 2
+    deterministic: bool = False
+    batch: bool = True
+    stop: Event = field(default_factory=Event)
+    report: Callable[[str], None] = lambda line: None  # noqa: ARG005 - progress is optional
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What an engine found.
+
+    Parameters
+    ----------
+    status
+        How the solve ended.
+    schedule
+        The best schedule, or None.
+    bounds
+        Lower bounds the engine proved.
+    engine
+        Its name.
+    seconds
+        Wall clock.
+    """
+
+    status: Status
+    schedule: Schedule | None
+    bounds: tuple[Bound, ...]
+    engine: str
+    seconds: float
