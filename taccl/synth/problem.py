@@ -88,6 +88,11 @@ class Options:
         For the solvers; deterministic counts work instead of seconds.
     batch
         Whether chunks may travel together.
+    floor
+        A lower bound proved elsewhere, in picoseconds: a schedule that reaches it ends the search.
+    score
+        What a schedule really costs (the replay of its program), in picoseconds; None when it
+        can't be lowered. The portfolio chooses by it.
     stop
         Set when the user interrupts: hand over the best so far.
     report
@@ -99,6 +104,8 @@ class Options:
     workers: int = 2
     deterministic: bool = False
     batch: bool = True
+    floor: Time = 0
+    score: Callable[[Schedule], Time | None] | None = None
     stop: Event = field(default_factory=Event)
     report: Callable[[str], None] = lambda line: None  # noqa: ARG005 - progress is optional
 
@@ -119,6 +126,8 @@ class Result:
         Its name.
     seconds
         Wall clock.
+    candidates
+        What a portfolio chose from: (engine, makespan, score), times in picoseconds.
     """
 
     status: Status
@@ -126,3 +135,4 @@ class Result:
     bounds: tuple[Bound, ...]
     engine: str
     seconds: float
+    candidates: tuple[tuple[str, Time, Time], ...] = ()

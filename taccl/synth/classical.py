@@ -1,0 +1,202 @@
+"""Classical algorithms as decisions on a topology: the yardstick and the last resort.
+
+Each is a function of a problem that returns its sends in sequence, or None where the collective or
+the links don't allow it. On uniform links of alpha and beta, for n ranks and a buffer of S bytes
+in one chunk for each rank (and each pair):
+
+=========  ==============  ======================================
+algorithm  collective      time
+=========  ==============  ======================================
+ring       allgather       (n-1) (alpha + beta S/n)
+ring       reducescatter   (n-1) (alpha + beta S/n)
+ring       allreduce       2(n-1) (alpha + beta S/n)
+all-pairs  the same, and alltoall: (n-1) (alpha + beta S/n) where a rank has one port
+=========  ==============  ======================================
+
+References
+----------
+Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from taccl.errors import NoScheduleError
+from taccl.schedule import Decisions, Schedule, retime
+from taccl.symmetry import make_group
+from taccl.synth.problem import Options, Problem, Result, Status
+from taccl.synth.routes import may_leave
+from taccl.topology import Rank
+
+Row = tuple[int, int, bool]
+"""chunk, link, reduce"""
+
+Step = tuple[tuple[int, ...], Rank, Rank, bool]
+"""chunks that travel together, from rank, to rank, reduce"""
+
+MAX_STEPS_OF_SEARCH = 200_000
+
+
+def ring(problem: Problem) -> Iterator[Step] | None:
+    """Every rank passes on what it received to the next of a ring, n-1 times each phase."""
+    if problem.collective.name == "alltoall":
+        return None
+    order = ring_order(problem)
+    return None if order is None else _ring_steps(problem, order)
+
+
+def _ring_steps(problem: Problem, order: Sequence[Rank]) -> Iterator[Step]:
+    n, name = len(order), problem.collective.name
+    owned = _owned(problem)
+    if name != "allgather":
+        for step in range(n - 1):
+            for place, rank in enumerate(order):
+                owner = order[(place - step - 1) % n]
+                yield owned[owner], rank, order[(place + 1) % n], True
+    if name != "reducescatter":
+        for step in range(n - 1):
+            for place, rank in enumerate(order):
+                owner = order[(place - step) % n]
+                yield owned[owner], rank, order[(place + 1) % n], False
+
+
+def _owned(problem: Problem) -> list[tuple[int, ...]]:
+    k = problem.collective.chunks_per_rank
+    return [tuple(range(r * k, (r + 1) * k)) for r in range(problem.topology.num_ranks)]
+
+
+def ring_order(problem: Problem) -> tuple[Rank, ...] | None:
+    """Return a ring over allowed links, along the fastest ones and server by server, or None.
+
+    A depth-first search with a bounded number of steps; rank 0 comes first.
+    """
+    links = best_links(problem)
+    topology = problem.topology
+    n = topology.num_ranks
+    following: list[list[Rank]] = []
+    for rank in range(n):
+        ends = [dst for src, dst in links if src == rank]
+        home = topology.server_of[rank]
+        ends.sort(
+            key=lambda dst: (
+                topology.server_of[dst] != home,
+                topology.arrival(links[rank, dst], problem.chunk_size),
+                (dst - rank) % n,
+            )
+        )
+        following.append(ends)
+    path, seen, budget = [0], {0}, MAX_STEPS_OF_SEARCH
+    choices = [iter(following[0])]
+    while choices and budget:
+        budget -= 1
+        if len(path) == n and (path[-1], 0) in links:
+            return tuple(path)
+        allowed = (r for r in choices[-1] if _may_visit(topology.server_of, path, seen, r))
+        chosen = next(allowed, None)
+        if chosen is None:
+            choices.pop()
+            seen.discard(path.pop())
+        else:
+            path.append(chosen)
+            seen.add(chosen)
+            choices.append(iter(following[chosen]))
+    return None
+
+
+def _may_visit(server_of: Sequence[int], path: Sequence[Rank], seen: set[Rank], rank: Rank) -> bool:
+    """Tell whether a ring may go on to a rank: a server is left only when it is used up."""
+    if rank in seen:
+        return False
+    home = server_of[path[-1]]
+    if server_of[rank] == home:
+        return True
+    return all(r in seen for r, server in enumerate(server_of) if server == home)
+
+
+def all_pairs(problem: Problem) -> Iterator[Step] | None:
+    """Every rank sends to every other directly; AllReduce is ReduceScatter, then AllGather."""
+    links = best_links(problem)
+    n = problem.topology.num_ranks
+    if any((a, b) not in links for a in range(n) for b in range(n) if a != b):
+        return None
+    return _pair_steps(problem)
+
+
+def _pair_steps(problem: Problem) -> Iterator[Step]:
+    n, name = problem.topology.num_ranks, problem.collective.name
+    k = problem.collective.chunks_per_rank
+    owned = _owned(problem) if name != "alltoall" else []
+    for shift in range(1, n):
+        for rank in range(n):
+            peer = (rank + shift) % n
+            if name == "alltoall":
+                first = (rank * n + peer) * k
+                yield tuple(range(first, first + k)), rank, peer, False
+            elif name == "allgather":
+                yield owned[rank], rank, peer, False
+            else:
+                yield owned[peer], rank, peer, True
+    if name == "allreduce":
+        for shift in range(1, n):
+            for rank in range(n):
+                yield owned[rank], rank, (rank + shift) % n, False
+
+
+CLASSICAL: Mapping[str, Callable[[Problem], Iterator[Step] | None]] = MappingProxyType({
+    "ring": ring,
+    "all-pairs": all_pairs,
+})  # fmt: skip
+
+
+def best_links(problem: Problem) -> dict[tuple[Rank, Rank], int]:
+    """Return the fastest allowed link of every pair of ranks that has one."""
+    topology = problem.topology
+    table = topology.links
+    best: dict[tuple[Rank, Rank], int] = {}
+    for link in problem.logical.links():
+        pair = (int(table.src[link]), int(table.dst[link]))
+        if pair not in best or topology.arrival(link, problem.chunk_size) < topology.arrival(
+            best[pair], problem.chunk_size
+        ):
+            best[pair] = link
+    return best
+
+
+def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule | None:
+    """Return the exact schedule of a classical algorithm, or None where it does not exist."""
+    steps = CLASSICAL[name](problem)
+    if steps is None:
+        return None
+    links = best_links(problem)
+    rows: list[tuple[int, int, int, bool]] = []
+    message = 0
+    for chunks, src, dst, reduce in steps:
+        link = links[src, dst]
+        if not all(may_leave(problem, chunk, link) for chunk in chunks):
+            return None
+        for chunk in chunks:
+            rows.append((chunk, link, message, reduce))
+            message += 0 if batch else 1
+        message += 1 if batch else 0
+    group = make_group(problem.topology, ())
+    return retime(problem.collective, group, problem.chunk_size, Decisions.of(rows))
+
+
+def run_classical(name: str, problem: Problem, options: Options) -> Result:
+    """Run a classical algorithm as an engine.
+
+    Raises
+    ------
+    NoScheduleError
+        When the links don't allow it.
+    """
+    began = time.monotonic()
+    schedule = classical_schedule(problem, name, batch=options.batch)
+    if schedule is None:
+        raise NoScheduleError(
+            f"{name} does not exist for {problem.collective.name} on the links of"
+            f" {problem.topology.name}",
+            fix="use --engine taccl or auto",
+        )
+    return Result(Status.FEASIBLE, schedule, (), name, time.monotonic() - began)

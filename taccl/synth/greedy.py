@@ -1,0 +1,167 @@
+"""Earliest-finish greedy: routes and order at once, the first incumbent of every search.
+
+Many targets: repeatedly take the (chunk, arc) that would arrive first. One target: chunk by
+chunk, those with the longest way first, along the path that arrives first in what is still free.
+Times only guide the choice; retime() computes those that count.
+"""
+
+import heapq
+from collections import defaultdict
+from typing import NamedTuple
+
+from taccl.synth.routes import Arc, Demand, Network
+from taccl.topology import Rank
+from taccl.units import Time
+
+
+class Hop(NamedTuple):
+    """One chosen arc of one demand, with the time that it was planned for."""
+
+    start: Time
+    end: Time
+    demand: int
+    arc: Arc
+
+
+def greedy_routes(network: Network) -> list[Hop]:
+    """Return hops for every demand in order of their planned start."""
+    hops = _paths(network) if network.point_to_point else _grow(network)
+    return sorted(hops, key=lambda hop: (hop.start, hop.end))
+
+
+class _Ports:
+    """When each resource orbit is free, in planned time."""
+
+    def __init__(self, network: Network) -> None:
+        self.uses = network.uses
+        self.duration = network.duration
+        self.free: dict[int, Time] = defaultdict(int)
+
+    def earliest(self, link: int, ready: Time) -> Time:
+        return max([ready, *(self.free[orbit] for orbit, _ in self.uses[link])])
+
+    def take(self, link: int, start: Time) -> Time:
+        for orbit, busy in self.uses[link]:
+            self.free[orbit] = max(self.free[orbit], start + busy)
+        return start + self.duration[link]
+
+
+def _hop_limit(network: Network, demand: Demand, rank: Rank) -> int:
+    extra = network.problem.logical.max_extra_hops
+    if extra is None:
+        return len(demand.hops)
+    return demand.hops[rank] + extra
+
+
+def _grow(network: Network) -> list[Hop]:
+    ports = _Ports(network)
+    leaving = [_arcs_by_tail(demand) for demand in network.demands]
+    wanted = [set(demand.targets) for demand in network.demands]
+    at: list[dict[Rank, tuple[Time, int]]] = [{d.root: (0, 0)} for d in network.demands]
+    heap: list[tuple[Time, int, Arc]] = []
+
+    def offer(number: int, tail: Rank) -> None:
+        for arc in leaving[number].get(tail, ()):
+            if arc.head not in at[number]:
+                start = ports.earliest(arc.link, at[number][tail][0])
+                heapq.heappush(heap, (start + ports.duration[arc.link], number, arc))
+
+    for number, demand in enumerate(network.demands):
+        offer(number, demand.root)
+    hops = []
+    while heap:
+        planned, number, arc = heapq.heappop(heap)
+        ready, depth = at[number][arc.tail]
+        if arc.head in at[number] or not wanted[number]:
+            continue
+        if depth + 1 > _hop_limit(network, network.demands[number], arc.head):
+            continue
+        start = ports.earliest(arc.link, ready)
+        if start + ports.duration[arc.link] > planned:
+            heapq.heappush(heap, (start + ports.duration[arc.link], number, arc))
+            continue
+        end = ports.take(arc.link, start)
+        at[number][arc.head] = (end, depth + 1)
+        wanted[number].discard(arc.head)
+        hops.append(Hop(start, end, number, arc))
+        offer(number, arc.head)
+    return _prune(network, hops)
+
+
+def _arcs_by_tail(demand: Demand) -> dict[Rank, list[Arc]]:
+    leaving: dict[Rank, list[Arc]] = {}
+    for arc in demand.arcs:
+        leaving.setdefault(arc.tail, []).append(arc)
+    return leaving
+
+
+def _prune(network: Network, hops: list[Hop]) -> list[Hop]:
+    """Drop hops that lead to no target."""
+    needed = {(n, rank) for n, demand in enumerate(network.demands) for rank in demand.targets}
+    kept = []
+    for hop in reversed(hops):
+        if (hop.demand, hop.arc.head) in needed:
+            needed.add((hop.demand, hop.arc.tail))
+            kept.append(hop)
+    return kept[::-1]
+
+
+def _paths(network: Network) -> list[Hop]:
+    ports = _Ports(network)
+    order = sorted(
+        (n for n, d in enumerate(network.demands) if d.targets),
+        key=lambda n: (-network.demands[n].hops[network.demands[n].targets[0]], n),
+    )
+    hops = []
+    for number in order:
+        for arc, ready in _earliest_path(network, network.demands[number], ports):
+            start = ports.earliest(arc.link, ready)
+            hops.append(Hop(start, ports.take(arc.link, start), number, arc))
+    return hops
+
+
+def _earliest_path(network: Network, demand: Demand, ports: _Ports) -> list[tuple[Arc, Time]]:
+    """Dijkstra over arrival times, with hops limited as the sketch says."""
+    target = demand.targets[0]
+    limit = _hop_limit(network, demand, target)
+    leaving = _arcs_by_tail(demand)
+    best: dict[Rank, Time] = {demand.root: 0}
+    via: dict[tuple[Rank, int], tuple[Arc, Time]] = {}
+    heap: list[tuple[Time, int, Rank]] = [(0, 0, demand.root)]
+    fewest: dict[Rank, int] = {}
+    while heap:
+        time, depth, rank = heapq.heappop(heap)
+        if fewest.get(rank, limit + 1) <= depth:
+            continue
+        fewest[rank] = depth
+        if rank == target:
+            return _trace(via, rank, depth)
+        for arc in leaving.get(rank, ()):
+            if depth < limit:
+                end = ports.earliest(arc.link, time) + ports.duration[arc.link]
+                if (arc.head, depth + 1) not in via or end < best.get(arc.head, end + 1):
+                    best[arc.head] = min(end, best.get(arc.head, end))
+                    via[arc.head, depth + 1] = (arc, time)
+                    heapq.heappush(heap, (end, depth + 1, arc.head))
+    return []
+
+
+def _trace(
+    via: dict[tuple[Rank, int], tuple[Arc, Time]], rank: Rank, depth: int
+) -> list[tuple[Arc, Time]]:
+    path = []
+    while depth > 0:
+        arc, ready = via[rank, depth]
+        path.append((arc, ready))
+        rank, depth = arc.tail, depth - 1
+    return path[::-1]
+
+
+def is_complete(network: Network, hops: list[Hop]) -> bool:
+    """Tell whether hops reach every target of every demand."""
+    reached = {(hop.demand, hop.arc.head) for hop in hops}
+    return all(
+        (number, target) in reached
+        for number, demand in enumerate(network.demands)
+        for target in demand.targets
+    )

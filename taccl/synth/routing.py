@@ -1,0 +1,265 @@
+"""Stage 1: which arcs every representative chunk takes (Shah et al., NSDI 2023, section 5.1).
+
+Sets        d demands (representative chunks), a arcs of a demand, r ranks, o resource orbits
+Variables   use[d,a] ∈ {0,1}    demand d takes arc a
+            reach[d,r] ≥ 0      when the chunk has arrived at rank r (several targets only)
+            open[l] ∈ {0,1}     link l carries anything (only where connections count)
+            makespan ≥ 0
+Minimise    1000·makespan + Σ use·duration / scale ± few or many connections
+Subject to  (arrive)     several targets: every target is entered exactly once, other ranks at
+                         most once, and only ranks that are entered are left
+            (flow)       one target: a path from the root to it
+            (causality)  reach[d,head] ≥ reach[d,tail] + duration   where use[d,a]
+            (length)     a path takes no longer than the makespan
+            (capacity)   Σ use·busy ≤ makespan, for every resource orbit
+            (opened)     use[d,a] ≤ open[link of a]; distinct peers of a rank within the limit
+
+Only links that exist and that the sketch allows have variables, only representatives are routed,
+and no constant stands for "never": the horizon is the makespan of a known schedule. The optimum
+is a relaxation (sends may overlap); stages 2 and 3 find what it costs.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from taccl.synth.greedy import Hop
+from taccl.synth.problem import Options
+from taccl.synth.routes import Arc, Demand, Network
+from taccl.topology import Rank
+
+if TYPE_CHECKING:
+    import pulp
+
+HORIZON_TICKS = 20_000
+"""Times in the model are scaled to about this many ticks, rounded up."""
+
+Routes = tuple[tuple[Arc, ...], ...]
+"""The arcs of every demand, parents before children."""
+
+
+@dataclass
+class _Variables:
+    use: dict[tuple[int, Arc], "pulp.LpVariable"] = field(default_factory=dict)
+    reach: dict[tuple[int, Rank], "pulp.LpVariable"] = field(default_factory=dict)
+    opened: dict[int, "pulp.LpVariable"] = field(default_factory=dict)
+
+
+def route(network: Network, known: list[Hop], options: Options, seconds: float) -> list[Routes]:
+    """Return up to four routings, the best of the relaxation first; may be empty.
+
+    ``known`` is a complete routing with planned times; it sets the horizon and is the hint.
+    """
+    from taccl.synth import milp
+
+    horizon = max((hop.end for hop in known), default=0)
+    if not horizon:
+        return []
+    tick = max(1, -(-horizon // HORIZON_TICKS))
+    ticks = {link: -(-time // tick) for link, time in network.duration.items()}
+    limit = sum(ticks[hop.arc.link] for hop in known) if network.point_to_point else 0
+    limit = max(limit, max(-(-hop.end // tick) for hop in known) + len(known))
+    model = milp.new_model("routing")
+    x = _Variables()
+    makespan = milp.whole(model, "makespan", 0, limit)
+    for number, demand in enumerate(network.demands):
+        for arc in demand.arcs:
+            x.use[number, arc] = milp.binary(model, _name(number, arc))
+        if network.point_to_point:
+            _flow(model, x, number, demand)
+            _length(model, x, number, demand, ticks, makespan)
+        else:
+            _arrive(model, x, number, demand)
+            _causality(model, x, number, demand, ticks, (makespan, limit))
+    _capacity(model, network, x, tick, makespan)
+    _opened(model, network, x)
+    _objective(model, network, x, ticks, makespan)
+    answer = milp.race(model, options, seconds, _hint(known, network))
+    options.report(f"routing: {answer.status.value}, {len(answer.pool)} routings ({answer.winner})")
+    return [_read(network, values) for values in answer.pool]
+
+
+def _name(number: int, arc: Arc) -> str:
+    return f"use_{number}_{arc.link}"
+
+
+def _flow(model: "pulp.LpProblem", x: _Variables, number: int, demand: Demand) -> None:
+    from taccl.synth import milp
+
+    balance: dict[Rank, list[tuple[pulp.LpVariable, int]]] = defaultdict(list)
+    for arc in demand.arcs:
+        balance[arc.head].append((x.use[number, arc], 1))
+        balance[arc.tail].append((x.use[number, arc], -1))
+    for rank, terms in sorted(balance.items()):
+        if rank != demand.root:
+            milp.exactly(model, terms, int(rank in demand.targets))
+
+
+def _length(
+    model: "pulp.LpProblem",
+    x: _Variables,
+    number: int,
+    demand: Demand,
+    ticks: dict[int, int],
+    makespan: "pulp.LpVariable",
+) -> None:
+    from taccl.synth import milp
+
+    terms = [(x.use[number, arc], ticks[arc.link]) for arc in demand.arcs]
+    if terms:
+        milp.at_most(model, [*terms, (makespan, -1)], 0)
+
+
+def _arrive(model: "pulp.LpProblem", x: _Variables, number: int, demand: Demand) -> None:
+    from taccl.synth import milp
+
+    entering: dict[Rank, list[Arc]] = defaultdict(list)
+    for arc in demand.arcs:
+        entering[arc.head].append(arc)
+    for rank, arcs in sorted(entering.items()):
+        terms = [(x.use[number, arc], 1) for arc in arcs]
+        if rank in demand.targets:
+            milp.exactly(model, terms, 1)
+        else:
+            milp.at_most(model, terms, 1)
+    for arc in demand.arcs:
+        if arc.tail != demand.root and arc.tail not in demand.targets:
+            into = [(x.use[number, other], -1) for other in entering[arc.tail]]
+            milp.at_most(model, [(x.use[number, arc], 1), *into], 0)
+
+
+def _causality(
+    model: "pulp.LpProblem",
+    x: _Variables,
+    number: int,
+    demand: Demand,
+    ticks: dict[int, int],
+    horizon: tuple["pulp.LpVariable", int],
+) -> None:
+    from taccl.synth import milp
+
+    makespan, limit = horizon
+    for rank in sorted({arc.head for arc in demand.arcs}):
+        reach = milp.whole(model, f"reach_{number}_{rank}", 0, limit)
+        x.reach[number, rank] = reach
+        milp.at_most(model, [(reach, 1), (makespan, -1)], 0)
+    for arc in demand.arcs:
+        time = ticks[arc.link]
+        terms = [(x.reach[number, arc.head], -1), (x.use[number, arc], limit + time)]
+        if arc.tail != demand.root:
+            terms.append((x.reach[number, arc.tail], 1))
+        milp.at_most(model, terms, limit)
+
+
+def _capacity(
+    model: "pulp.LpProblem",
+    network: Network,
+    x: _Variables,
+    tick: int,
+    makespan: "pulp.LpVariable",
+) -> None:
+    from taccl.synth import milp
+
+    loads: dict[int, list[tuple[pulp.LpVariable, int]]] = defaultdict(list)
+    for (_, arc), use in x.use.items():
+        for orbit, busy in network.uses[arc.link]:
+            loads[orbit].append((use, -(-busy // tick)))
+    for _, terms in sorted(loads.items()):
+        milp.at_most(model, [*terms, (makespan, -1)], 0)
+
+
+def _opened(model: "pulp.LpProblem", network: Network, x: _Variables) -> None:
+    """Count distinct connections, where a policy or a limit asks for it."""
+    from taccl.synth import milp
+
+    logical = network.problem.logical
+    if not logical.switch_policy and logical.connections_per_rank is None:
+        return
+    table, group = network.problem.topology.links, network.problem.group
+    orbit = {link: min(row[0] for row in _link_orbit(network, link)) for link in network.links}
+    for link in sorted(set(orbit.values())):
+        x.opened[link] = milp.binary(model, f"open_{link}")
+    carried: dict[int, list[tuple[pulp.LpVariable, int]]] = defaultdict(list)
+    for (_, arc), use in x.use.items():
+        milp.at_most(model, [(use, 1), (x.opened[orbit[arc.link]], -1)], 0)
+        carried[orbit[arc.link]].append((use, -1))
+    for link, terms in sorted(carried.items()):
+        milp.at_most(model, [(x.opened[link], 1), *terms], 0)
+    if logical.connections_per_rank is not None:
+        for rank in sorted(set(group.rank_orbit.tolist())):
+            for column in (table.src, table.dst):
+                terms = [(x.opened[orbit[k]], 1) for k in network.links if column[k] == rank]
+                if terms:
+                    milp.at_most(model, terms, logical.connections_per_rank)
+
+
+def _link_orbit(network: Network, link: int) -> list[list[int]]:
+    group = network.problem.group
+    return [group.link_image(element, [link]) for element in range(len(group))]
+
+
+def _objective(
+    model: "pulp.LpProblem",
+    network: Network,
+    x: _Variables,
+    ticks: dict[int, int],
+    makespan: "pulp.LpVariable",
+) -> None:
+    from taccl.synth import milp
+
+    scale = max(1, sum(ticks[arc.link] for _, arc in x.use) // 500)
+    terms = [(makespan, 1000)]
+    terms += [(use, -(-ticks[arc.link] // scale)) for (_, arc), use in x.use.items()]
+    weight = {"uc-min": 1, "uc-max": -1}
+    unit = max(1, 1000 * max(ticks.values()) // 100)
+    for link, opened in x.opened.items():
+        policy = policy_of(network, link)
+        if policy in weight:
+            terms.append((opened, weight[policy] * unit))
+    milp.minimise(model, terms)
+
+
+def policy_of(network: Network, link: int) -> str:
+    """Return the connection policy of a link: that of a switch on its path, or ``free``."""
+    topology = network.problem.topology
+    policy = network.problem.logical.switch_policy
+    for edge in topology.links.edges_of(link):
+        name = topology.vertex_name(topology.edges[edge].head)
+        found = policy.get(name) or policy.get(name.partition("/")[2])
+        if found:
+            return found
+    src, dst = int(topology.links.src[link]), int(topology.links.dst[link])
+    if topology.server_of[src] == topology.server_of[dst]:
+        return policy.get("*", "free")
+    return "free"
+
+
+def _hint(known: list[Hop], network: Network) -> dict[str, int]:
+    taken = {_name(hop.demand, hop.arc): 1 for hop in known}
+    every = (_name(n, arc) for n, demand in enumerate(network.demands) for arc in demand.arcs)
+    return {name: taken.get(name, 0) for name in every}
+
+
+def _read(network: Network, chosen: Mapping[str, int]) -> Routes:
+    """Return the arcs that a solution takes, in order from the roots."""
+    routes = []
+    for number, demand in enumerate(network.demands):
+        taken = {arc.head: arc for arc in demand.arcs if chosen.get(_name(number, arc), 0) == 1}
+        routes.append(from_root(demand, taken))
+    return tuple(routes)
+
+
+def from_root(demand: Demand, taken: dict[Rank, Arc]) -> tuple[Arc, ...]:
+    """Return the arcs of a tree (given by head) that lead to targets, parents first."""
+    ordered: list[Arc] = []
+    placed = {demand.root}
+    for target in demand.targets:
+        path: list[Arc] = []
+        rank = target
+        while rank not in placed and rank in taken and len(path) <= len(taken):
+            path.append(taken[rank])
+            rank = taken[rank].tail
+        ordered.extend(reversed(path))
+        placed.update(arc.head for arc in path)
+    return tuple(ordered)
