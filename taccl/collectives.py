@@ -17,6 +17,7 @@ alltoall       n*k: chunk for rank d at d*k+i         n*k: chunk from s at s*k+i
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -99,6 +100,18 @@ class Collective:
         """Return the ranks that want a chunk after."""
         return self.rank_sets[self.target_set[chunk]]
 
+    def is_source(self, chunk: int, rank: int) -> bool:
+        """Tell whether a rank holds a chunk before."""
+        return rank in self._members[self.source_set[chunk]]
+
+    def is_target(self, chunk: int, rank: int) -> bool:
+        """Tell whether a rank wants a chunk after."""
+        return rank in self._members[self.target_set[chunk]]
+
+    @cached_property
+    def _members(self) -> tuple[frozenset[int], ...]:
+        return tuple(frozenset(ranks) for ranks in self.rank_sets)
+
     def chunk(self, chunk: int) -> Chunk:
         """Return one row as a record."""
         return Chunk(
@@ -114,20 +127,12 @@ class Collective:
         InputError
             When the collective does not map onto itself; names the chunk that breaks it.
         """
-        perm = np.asarray(permutation, dtype=np.int32)
-        number = {frozenset(ranks): i for i, ranks in enumerate(self.rank_sets)}
-        sets = np.array(
-            [number.get(frozenset(perm[list(r)].tolist()), -1) for r in self.rank_sets],
-            dtype=np.int32,
-        )
-        here = (self.index, self.owner, self.target_set, self.source_set)
-        there = (self.index, perm[self.owner], sets[self.target_set], sets[self.source_set])
-        rows, images = np.lexsort(here), np.lexsort(there)
-        same = np.ones(len(rows), dtype=np.bool_)
-        for a, b in zip(here, there, strict=True):
-            same &= a[rows] == b[images]
-        if not same.all():
-            chunk = int(images[int(np.flatnonzero(~same)[0])])
+        keys, rows = self._sorted_keys
+        there = self._keys(permutation, np.arange(self.num_chunks))
+        images = np.argsort(there, kind="stable")
+        other = np.flatnonzero(keys != there[images])
+        if len(other):
+            chunk = int(images[other[0]])
             raise InputError(
                 f"{self.name} does not map onto itself: chunk {chunk} has no image",
                 field="symmetry",
@@ -136,6 +141,40 @@ class Collective:
         result = np.empty(len(rows), dtype=np.int32)
         result[images] = rows
         return result
+
+    def image_of(self, permutation: Sequence[int], chunks: IntColumn) -> IntColumn:
+        """Return where some chunks go under a permutation for which :meth:`image` exists."""
+        keys, rows = self._sorted_keys
+        if (keys[1:] == keys[:-1]).any():
+            return self.image(permutation)[chunks]
+        return rows[np.searchsorted(keys, self._keys(permutation, chunks))]
+
+    @cached_property
+    def _set_numbers(self) -> dict[frozenset[int], int]:
+        # Equal sets may be listed twice (one rank is everyone, too): the first stands for both.
+        number: dict[frozenset[int], int] = {}
+        for i, ranks in enumerate(self.rank_sets):
+            number.setdefault(frozenset(ranks), i + 1)
+        return number
+
+    @cached_property
+    def _sorted_keys(self) -> tuple[NDArray[np.int64], IntColumn]:
+        keys = self._keys(range(self.num_ranks), np.arange(self.num_chunks))
+        rows = np.argsort(keys, kind="stable").astype(np.int32)
+        return keys[rows], rows
+
+    def _keys(self, permutation: Sequence[int], chunks: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return one number for sources, targets, owner and index of permuted chunks."""
+        to = [int(rank) for rank in permutation].__getitem__
+        number = self._set_numbers
+        sets = np.array(
+            [number.get(frozenset(map(to, ranks)), 0) for ranks in self.rank_sets], dtype=np.int64
+        )
+        perm = np.array(permutation, dtype=np.int64)
+        key = sets[self.source_set[chunks]] * (len(sets) + 1) + sets[self.target_set[chunks]]
+        key = key * self.num_ranks + perm[self.owner[chunks]]
+        keys: NDArray[np.int64] = key * (int(self.index.max(initial=0)) + 1) + self.index[chunks]
+        return keys
 
 
 def _columns(rows: Sequence[Sequence[int]], column: int) -> IntColumn:

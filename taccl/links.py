@@ -91,10 +91,28 @@ def derive_links(topology: "Topology") -> LinkTable:
     """Return the links of a topology, as COST_MODEL section 1 says which exist."""
     out = _edges_out(topology)
     rows: list[tuple[int, int, Path]] = []
+    cut: list[tuple[int, int]] = []
     for src in range(topology.num_ranks):
-        found = paths_from(topology, src, out)
-        rows.extend((src, dst, path) for dst in sorted(found) for path in found[dst])
+        found = _equal_paths(topology, src, out)
+        for dst in sorted(found):
+            rows.extend((src, dst, path) for path in found[dst][:MAX_PATHS])
+            if len(found[dst]) > MAX_PATHS:
+                cut.append((src, dst))
+    if cut:
+        _warn_cut(topology, cut)
     return _table(topology, rows)
+
+
+def _warn_cut(topology: "Topology", cut: list[tuple[int, int]]) -> None:
+    src, dst = cut[0]
+    others = f" (and so have {len(cut) - 1} other pairs)" if len(cut) > 1 else ""
+    warnings.warn(
+        f"{topology.name}: rank {src} has more than {MAX_PATHS} equal paths to rank"
+        f" {dst}{others}; the first {MAX_PATHS} are used (model equal spines as one with the"
+        " pooled bandwidth)",
+        TacclWarning,
+        stacklevel=3,
+    )
 
 
 def _table(topology: "Topology", rows: list[tuple[int, int, Path]]) -> LinkTable:
@@ -128,10 +146,17 @@ def paths_from(
     topology: "Topology", src: int, out: list[list[tuple[int, int]]] | None = None
 ) -> dict[int, list[Path]]:
     """Return for every rank that ``src`` has a link to the edge paths of those links."""
-    out = out or _edges_out(topology)
+    found = _equal_paths(topology, src, out or _edges_out(topology))
+    return {dst: paths[:MAX_PATHS] for dst, paths in found.items()}
+
+
+def _equal_paths(
+    topology: "Topology", src: int, out: list[list[tuple[int, int]]]
+) -> dict[int, list[Path]]:
+    """Return the paths to every rank; one more than are used tells that there are more."""
     found: dict[int, list[Path]] = {}
     for edge, head in out[src]:
-        if head < topology.num_ranks:
+        if head < topology.num_ranks and head != src:
             found.setdefault(head, []).append((edge,))
     home = topology.server_of[src]
     variants = [False]
@@ -149,7 +174,7 @@ def paths_from(
 def _switch_paths(
     topology: "Topology", src: int, out: list[list[tuple[int, int]]], *, across: bool
 ) -> dict[int, list[Path]]:
-    """Return all shortest switch paths from a rank, layer by layer, the first 64 a vertex."""
+    """Return the shortest switch paths from a rank, layer by layer, the first 65 a vertex."""
     ranks = topology.num_ranks
     layer: dict[int, list[Path]] = {src: [()]}
     reached = {src}
@@ -166,21 +191,6 @@ def _switch_paths(
         reached.update(following)
         layer = {}
         for vertex, paths in following.items():
-            kept = _first_paths(topology, src, vertex, paths)
-            if vertex < ranks:
-                found[vertex] = kept
-            else:
-                layer[vertex] = kept
+            # A path that is not among the first of its prefixes is not among the first itself.
+            (found if vertex < ranks else layer)[vertex] = sorted(paths)[: MAX_PATHS + 1]
     return found
-
-
-def _first_paths(topology: "Topology", src: int, vertex: int, paths: list[Path]) -> list[Path]:
-    paths.sort()
-    if len(paths) > MAX_PATHS and vertex < topology.num_ranks:
-        warnings.warn(
-            f"{topology.name}: rank {src} has {len(paths)} equal paths to rank {vertex}; the"
-            f" first {MAX_PATHS} are used (model equal spines as one with the pooled bandwidth)",
-            TacclWarning,
-            stacklevel=2,
-        )
-    return paths[:MAX_PATHS]

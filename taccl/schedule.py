@@ -152,7 +152,9 @@ class Schedule:
 
     def decisions(self) -> Decisions:
         """Return the decisions that this schedule's times follow: its sends in order of time."""
-        order = np.lexsort((np.arange(len(self)), self.batch, self.end, self.start))
+        # Messages without duration may follow each other in one instant: rows then tell the order.
+        _, first, message = np.unique(self.batch, return_index=True, return_inverse=True)
+        order = np.lexsort((np.arange(len(self)), first[message], self.end, self.start))
         return Decisions(self.chunk[order], self.link[order], self.batch[order], self.reduce[order])
 
     def expand(self) -> "Schedule":
@@ -162,8 +164,10 @@ class Schedule:
         links, chunks, batches = [], [], []
         width = int(self.batch.max()) + 1 if len(self) else 0
         own_links = self.link.tolist()
+        for generator in self.group.generators:
+            self.collective.image(generator)
         for number, element in enumerate(self.group.elements):
-            chunks.append(self.collective.image(element)[self.chunk])
+            chunks.append(self.collective.image_of(element, self.chunk))
             links.append(np.array(self.group.link_image(number, own_links), dtype=np.int32))
             batches.append((self.batch + number * width).astype(np.int32))
         copies = len(self.group)
@@ -177,7 +181,12 @@ class Schedule:
         """Return where each chunk lives at each rank, over all orbits."""
         full = self.expand()
         ranks = full.topology.links.dst[full.link]
-        return place_chunks(self.collective, zip(full.chunk.tolist(), ranks.tolist(), strict=True))
+        wants = np.zeros((len(self.collective.rank_sets), full.topology.num_ranks), dtype=np.bool_)
+        for row, members in zip(wants, self.collective.rank_sets, strict=True):
+            row[list(members)] = True
+        relayed = ~wants[self.collective.target_set[full.chunk], ranks]
+        arrivals = zip(full.chunk[relayed].tolist(), ranks[relayed].tolist(), strict=True)
+        return place_chunks(self.collective, arrivals)
 
 
 def message_groups(batch: NDArray[np.int32]) -> list[range]:
@@ -199,8 +208,9 @@ def retime(
 
     A message starts when all its chunks are at its source (for summed chunks: with every earlier
     arrival there), all edges of its link are free, and, where values are summed, nothing that
-    was decided earlier still has to read what it will change. Edges are taken as orbits of the
-    group, so that the times hold for all images.
+    was decided earlier still has to read what it will change, and a value that replaces another
+    arrives in its turn. Edges are taken as orbits of the group, so that the times hold for all
+    images.
 
     Raises
     ------
@@ -213,6 +223,7 @@ def retime(
     free: dict[int, Time] = defaultdict(int)
     ready: dict[tuple[int, int], Time] = {}
     last_read: dict[tuple[int, int], Time] = {}
+    replaced: dict[tuple[int, int], Time] = {}
     n = len(decisions.chunk)
     start = np.zeros(n, dtype=np.int64)
     end = np.zeros(n, dtype=np.int64)
@@ -226,8 +237,10 @@ def retime(
         for row in rows:
             time = max(time, _ready_at(collective, ready, chunks[row], src))
             if collective.reduces:
-                read = last_read.get((chunks[row], dst), -1)
-                time = max(time, read + 1 - duration)
+                here = (chunks[row], dst)
+                others = replaced if decisions.reduce[row] else ready
+                done = max(last_read.get(here, -1), others.get(here, -1))
+                time = max(time, done + 1 - duration)
         edges = [e for e in table.edges_of(link) if topology.edges[e].beta is not None]
         time = max([time, *(free[orbit[e]] for e in edges)])
         for edge in edges:
@@ -236,6 +249,8 @@ def retime(
             chunk = chunks[row]
             last_read[chunk, src] = max(last_read.get((chunk, src), -1), time)
             ready[chunk, dst] = max(ready.get((chunk, dst), 0), time + duration)
+            if not decisions.reduce[row]:
+                replaced[chunk, dst] = time + duration
         start[rows.start : rows.stop] = time
         end[rows.start : rows.stop] = time + duration
     return Schedule(
@@ -249,10 +264,10 @@ def _ready_at(
 ) -> Time:
     time = ready.get((chunk, rank))
     if time is None:
-        if rank not in collective.sources(chunk):
+        if not collective.is_source(chunk, rank):
             raise ValueError(f"chunk {chunk} is sent by rank {rank} before it arrives there")
         return 0
-    return time if collective.reduces or rank not in collective.sources(chunk) else 0
+    return time if collective.reduces or not collective.is_source(chunk, rank) else 0
 
 
 def message_time(topology: Topology, link: int, size: Fraction | int) -> Time:

@@ -46,13 +46,13 @@ class Slots:
 
     def original(self, chunk: int, rank: int) -> Place | None:
         """Return where a source has its own value; None when the rank is no source."""
-        if rank not in self.collective.sources(chunk):
+        if not self.collective.is_source(chunk, rank):
             return None
         return Place(INPUT, int(self.collective.input_at[chunk]))
 
     def held(self, chunk: int, rank: int) -> Place | None:
         """Return where arrivals of a chunk are kept at a rank; None when nothing arrives."""
-        if rank in self.collective.targets(chunk):
+        if self.collective.is_target(chunk, rank):
             return Place(OUTPUT, int(self.collective.output_at[chunk]))
         offset = self.scratch.get((chunk, rank))
         return None if offset is None else Place(SCRATCH, offset)
@@ -65,7 +65,7 @@ class Slots:
         original, held = self.original(chunk, rank), self.held(chunk, rank)
         if original is None or (arrived and self.collective.reduces):
             return () if held is None else (held,)
-        if held is not None and rank in self.collective.targets(chunk):
+        if held is not None and self.collective.is_target(chunk, rank):
             return (original, held)
         return (original,)
 
@@ -109,7 +109,7 @@ def place_chunks(collective: Collective, arrivals: Iterable[tuple[int, int]]) ->
     """Return the places of all chunks, given every (chunk, rank) that something arrives at."""
     relays: dict[int, list[int]] = {}
     for chunk, rank in sorted(set(arrivals)):
-        if rank not in collective.targets(chunk):
+        if not collective.is_target(chunk, rank):
             relays.setdefault(rank, []).append(chunk)
     scratch: dict[tuple[int, int], int] = {}
     for rank, chunks in relays.items():

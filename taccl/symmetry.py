@@ -138,7 +138,8 @@ def _refine(topology: Topology, *sides: list[int]) -> tuple[list[int], list[int]
 def _signatures(topology: Topology, colours: list[int]) -> list[Signature]:
     around: list[list[Signature]] = [[] for _ in colours]
     for edge in topology.edges:
-        cost = (edge.alpha, edge.overhead or -1, edge.beta or -1)
+        overhead = -1 if edge.overhead is None else edge.overhead
+        cost = (edge.alpha, overhead, -1 if edge.beta is None else edge.beta)
         around[edge.tail].append((0, colours[edge.head], *cost))
         around[edge.head].append((1, colours[edge.tail], *cost))
     kinds = [
@@ -195,8 +196,10 @@ class Group:
     @cached_property
     def edge_orbit(self) -> NDArray[np.int32]:
         """The smallest edge of every edge's orbit."""
-        smallest: NDArray[np.int32] = self.edge_images.min(axis=0)
-        return smallest
+        # A rank permutation may extend to switches in several ways, so that two products which
+        # agree on the ranks differ on edges: close under the generators, not over the rows.
+        images = [edge_image(self.topology, generator) for generator in self.generators]
+        return _smallest_of_orbit(images, len(self.topology.edges))
 
     @cached_property
     def rank_orbit(self) -> NDArray[np.int32]:
@@ -205,35 +208,55 @@ class Group:
         return smallest
 
     @cached_property
-    def _link_of_path(self) -> dict[tuple[int, ...], int]:
+    def _link_ends(self) -> NDArray[np.int64]:
+        """One number for the (src, dst) of every link, ascending."""
         table = self.topology.links
-        return {table.edges_of(link): link for link in range(len(table))}
+        return table.src.astype(np.int64) * self.topology.num_ranks + table.dst
 
     def link_image(self, element: int, links: Iterable[int]) -> list[int]:
         """Return where element number ``element`` takes the given links."""
         if element == 0:
             return list(links)
+        table, permutation = self.topology.links, np.array(self.elements[element], dtype=np.int64)
+        wanted = np.array(list(links), dtype=np.int64)
+        ends = permutation[table.src[wanted]] * self.topology.num_ranks
+        ends += permutation[table.dst[wanted]]
+        low = np.searchsorted(self._link_ends, ends)
+        last = np.searchsorted(self._link_ends, ends, side="right") - 1
+        result = np.full(len(wanted), -1, dtype=np.int64)
+        # One of the parallel links between the images of the ends crosses the images of the edges.
+        for offset in range(int((last - low).max(initial=-1)) + 1):
+            other = np.minimum(low + offset, last)
+            found = (last >= low) & self._same_path(element, wanted, np.maximum(other, 0))
+            result = np.where(found, other, result)
+        if (result < 0).any():
+            raise InputError(
+                f"link {wanted[result < 0][0]} of {self.topology.name} has no image under a"
+                " symmetry",
+                field="symmetry",
+                fix="remove the symmetry",
+            )
+        images: list[int] = result.tolist()
+        return images
+
+    def _same_path(
+        self, element: int, links: NDArray[np.int64], others: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Tell for each link whether an element takes its edges to those of the other link."""
         table, image = self.topology.links, self.edge_images[element]
-        memo: dict[int, int] = {}
-        result = []
-        for link in links:
-            if link not in memo:
-                path = tuple(image[list(table.edges_of(link))].tolist())
-                if path not in self._link_of_path:
-                    raise InputError(
-                        f"link {link} of {self.topology.name} has no image under a symmetry",
-                        field="symmetry",
-                        fix="remove the symmetry",
-                    )
-                memo[link] = self._link_of_path[path]
-            result.append(memo[link])
-        return result
+        at, there = table.edge_start[links], table.edge_start[others]
+        lengths = table.edge_start[links + 1] - at
+        same: NDArray[np.bool_] = lengths == table.edge_start[others + 1] - there
+        for hop in range(int(lengths.max(initial=0))):
+            step = np.minimum(hop, lengths - 1)
+            over = np.minimum(there + step, len(table.edge_ids) - 1)
+            same &= image[table.edge_ids[at + step]] == table.edge_ids[over]
+        return same
 
     def chunk_orbits(self, collective: Collective) -> tuple[int, ...]:
         """Return the smallest chunk of every orbit, ascending."""
-        orbit = np.arange(collective.num_chunks, dtype=np.int32)
-        for element in self.elements[1:]:
-            np.minimum(orbit, collective.image(element), out=orbit)
+        images = [collective.image(generator) for generator in self.generators]
+        orbit = _smallest_of_orbit(images, collective.num_chunks)
         return tuple(np.flatnonzero(orbit == np.arange(len(orbit))).tolist())
 
     def acts_freely(self) -> bool:
@@ -246,8 +269,9 @@ class Group:
         if (ranks[1:] == np.arange(n)).any():
             return False
         resources = [e.id for e in self.topology.edges if e.beta is not None]
-        fixed = self.edge_images[1:, resources] == np.array(resources, dtype=np.int32)
-        return not fixed.any() and not self._folds(resources)
+        images = np.sort(self.edge_images[:, resources], axis=0)
+        met = images[1:] == images[:-1]
+        return not met.any() and not self._folds(resources)
 
     def _folds(self, resources: list[int]) -> bool:
         table = self.topology.links
@@ -258,6 +282,20 @@ class Group:
         orbit = self.edge_orbit[table.edge_ids[kept]].astype(np.int64)
         pairs = owner * len(self.topology.edges) + orbit
         return len(np.unique(pairs)) < len(pairs)
+
+
+def _smallest_of_orbit(images: Sequence[NDArray[np.int32]], count: int) -> NDArray[np.int32]:
+    """Return the smallest member of the orbit of each of 0 .. count-1 under some permutations."""
+    orbit = np.arange(count, dtype=np.int32)
+    while True:
+        before = orbit.copy()
+        for image in images:
+            smaller = np.minimum(orbit, orbit[image])
+            orbit[image] = smaller
+            orbit = np.minimum(orbit, smaller)
+        orbit = orbit[orbit]
+        if np.array_equal(before, orbit):
+            return orbit
 
 
 def make_group(topology: Topology, generators: Iterable[Permutation]) -> Group:
@@ -278,9 +316,26 @@ def make_group(topology: Topology, generators: Iterable[Permutation]) -> Group:
                 fix=f"list every rank from 0 to {n - 1} once",
             )
         edge_image(topology, generator)
+        _check_servers(topology, generator)
         if generator != tuple(range(n)):
             kept.append(generator)
     return Group(topology, tuple(kept), close_group(kept, n))
+
+
+def _check_servers(topology: Topology, permutation: Permutation) -> None:
+    """Refuse to take a server apart where links depend on who shares one."""
+    if not any(switch.across_servers for switch in topology.switches):
+        return
+    image_of: dict[int, int] = {}
+    for rank, image in enumerate(permutation):
+        home, there = topology.server_of[rank], topology.server_of[image]
+        if image_of.setdefault(home, there) != there:
+            raise InputError(
+                f"the topology {topology.name} does not have this symmetry:"
+                f" it takes rank {rank} away from the other ranks of server {home}",
+                field="symmetry",
+                fix="remove the symmetry, or map servers to servers",
+            )
 
 
 def free_group(topology: Topology, generators: Sequence[Permutation]) -> Group:

@@ -300,6 +300,9 @@ class LogicalTopology:
         The chunk count the sketch asks for; None: none.
     name
         The sketch's name, or None without a sketch.
+    balance
+        Between equally good routes: ``minmax`` keeps the busiest link inside servers light,
+        ``maxmin`` uses them all alike; None: no preference.
     """
 
     topology: Topology
@@ -313,6 +316,7 @@ class LogicalTopology:
     channels: int | None = None
     chunks_per_rank: int | None = None
     name: str | None = None
+    balance: str | None = None
 
     def links(self) -> Iterator[LinkId]:
         """Yield the ids of the allowed links, ascending."""

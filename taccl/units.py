@@ -37,6 +37,8 @@ _RATE_UNITS = {
     **{f"{prefix}b/s": Fraction(scale, 8) for prefix, scale in
        (("", 1), ("K", 10**3), ("M", 10**6), ("G", 10**9), ("T", 10**12))},
 }  # fmt: skip
+_EXACT_BETA = re.compile(r"\s*(\d{1,80})/(\d{1,80})\s*ps/B\s*")
+_EXACT_SIZE = re.compile(r"\s*(\d{1,80})/(\d{1,80})\s*B\s*")
 _NCCL_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _ALIASES = {"kb": "KB", "mb": "MB", "gb": "GB", "tb": "TB", "b": "B",
             "kib": "KiB", "mib": "MiB", "gib": "GiB", "tib": "TiB"}  # fmt: skip
@@ -122,7 +124,7 @@ def parse_nccl_size(text: object) -> int:
 def parse_beta(text: object) -> Fraction:
     """Return ps per byte from a bandwidth (``25GB/s``, ``200Gb/s``) or a beta (``46us/MB``).
 
-    A plain number is GB/s.
+    A plain number is GB/s; ``p/q ps/B`` is an exact fraction, as :func:`beta_text` writes it.
 
     Raises
     ------
@@ -130,7 +132,8 @@ def parse_beta(text: object) -> Fraction:
         When the text is neither, or is not above 0, or is beyond any hardware.
     """
     example = "a bandwidth or a beta above 0, such as 21.7GB/s or 46us/MB"
-    number, unit = _split(text, "a bandwidth", example)
+    exact = _EXACT_BETA.fullmatch(text) if isinstance(text, str) and len(text) <= 200 else None
+    number, unit = (_ratio(exact), "ps/B") if exact else _split(text, "a bandwidth", example)
     if number <= 0:
         raise InputError(f"should be greater than 0, got {text}", fix=f"give {example}")
     beta = _beta(number, unit or "GB/s")
@@ -140,6 +143,54 @@ def parse_beta(text: object) -> Fraction:
     if not MIN_BETA <= beta <= MAX_BETA:
         raise InputError(f"should be between 1KB/s and 1e9GB/s, got {text}", fix=f"give {example}")
     return beta
+
+
+def beta_text(beta: Fraction) -> str:
+    """Return a beta so that :func:`parse_beta` gives the same fraction."""
+    decimal = _decimal(beta)
+    if decimal is not None:
+        return f"{decimal}us/MB"
+    return f"{beta.numerator}/{beta.denominator} ps/B"
+
+
+def parse_exact_size(text: object) -> Fraction:
+    """Return bytes as a fraction: as :func:`parse_size`, or ``p/q B``.
+
+    Raises
+    ------
+    InputError
+        When the text is no size, or is not above 0 and at most 2^50 bytes.
+    """
+    exact = _EXACT_SIZE.fullmatch(text) if isinstance(text, str) and len(text) <= 200 else None
+    if exact is None:
+        return Fraction(parse_size(text))
+    size = _ratio(exact)
+    if not 0 < size <= MAX_SIZE:
+        raise InputError(
+            f"should be above 0 and at most 2^50 bytes, got {text}", fix="write 1KB or 125/4 B"
+        )
+    return size
+
+
+def exact_size_text(size: Fraction) -> str:
+    """Return a size so that :func:`parse_exact_size` gives the same fraction."""
+    if size.denominator == 1:
+        return f"{size.numerator}B"
+    return f"{size.numerator}/{size.denominator} B"
+
+
+def _ratio(match: re.Match[str]) -> Fraction:
+    """Return the fraction that a match of p and q stands for; 0 for q = 0."""
+    return Fraction(int(match[1]), int(match[2])) if int(match[2]) else Fraction(0)
+
+
+def _decimal(value: Fraction) -> str | None:
+    """Return a fraction as a decimal of at most 12 places and 24 digits, or None."""
+    scaled = value * 10**12
+    if scaled.denominator != 1 or scaled >= 10**24:
+        return None
+    whole, places = divmod(int(scaled), 10**12)
+    return f"{whole}.{places:012d}".rstrip("0").rstrip(".")
 
 
 def _beta(number: Fraction, unit: str) -> Fraction | None:

@@ -15,11 +15,16 @@ LAYERS = [
     ["files"],
     ["links"],
     ["topology", "collectives"],
-    ["topology_file", "topology_shapes", "topology_servers", "topology_edit"],
+    ["topology_graph"],
+    ["topology_shapes"],
+    ["topology_fabrics"],
+    ["topology_servers"],
+    ["topology_file", "topology_edit"],
     ["imports", "sketch"],
     ["symmetry", "slots"],
     ["schedule"],
     ["schedule_file", "verify", "suggest"],
+    ["schemas"],
     ["synth", "msccl"],
     ["bounds"],
     ["sim"],
@@ -42,8 +47,8 @@ ONLY_IN = {
     "igraph": {"symmetry.py"},
     "typer": {"cli"},
     "pydantic": {
-        "files.py", "topology_file.py", "topology_servers.py", "topology_shapes.py",
-        "schedule_file.py", "sketch", "imports",
+        "files", "topology_graph.py", "topology_shapes.py", "topology_fabrics.py",
+        "topology_servers.py", "schedule_file.py", "sketch", "imports",
     },
 }  # fmt: skip
 SOLVERS = {"pulp", "highspy", "ortools", "numba", "scipy"}

@@ -28,6 +28,7 @@ from taccl.symmetry import make_group
 from taccl.synth.problem import Options, Problem, Result, Status
 from taccl.synth.routes import may_leave
 from taccl.topology import Rank
+from taccl.verify import verify
 
 Row = tuple[int, int, bool]
 """chunk, link, reduce"""
@@ -164,7 +165,10 @@ def best_links(problem: Problem) -> dict[tuple[Rank, Rank], int]:
 
 
 def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule | None:
-    """Return the exact schedule of a classical algorithm, or None where it does not exist."""
+    """Return the exact schedule of a classical algorithm.
+
+    None where it does not exist, or does not respect the sketch.
+    """
     steps = CLASSICAL[name](problem)
     if steps is None:
         return None
@@ -180,7 +184,10 @@ def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule 
             message += 0 if batch else 1
         message += 1 if batch else 0
     group = make_group(problem.topology, ())
-    return retime(problem.collective, group, problem.chunk_size, Decisions.of(rows))
+    schedule = retime(problem.collective, group, problem.chunk_size, Decisions.of(rows))
+    if problem.logical.name is not None and verify(schedule, problem.logical):
+        return None
+    return schedule
 
 
 def run_classical(name: str, problem: Problem, options: Options) -> Result:

@@ -8,8 +8,8 @@ The only importer of PuLP; highspy comes first, so that its true import error sh
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from taccl.errors import SolverUnavailableError
@@ -29,7 +29,10 @@ POOL = 4
 """How many solutions of a race are kept."""
 
 Values = Mapping[str, int]
-Terms = Iterable[tuple[pulp.LpVariable, int]]
+Variable = str
+"""A variable of a model, by its name."""
+
+Terms = Iterable[tuple[Variable, int]]
 
 
 @dataclass(frozen=True)
@@ -76,39 +79,77 @@ class _Race:
             self.finished.set()
 
 
-def new_model(name: str) -> pulp.LpProblem:
+@dataclass(frozen=True)
+class Model:
+    """A minimisation model: PuLP's, and its rows as CP-SAT takes them.
+
+    Parameters
+    ----------
+    pulp
+        The PuLP problem.
+    variables
+        By name, with their bounds.
+    rows
+        (terms, whether the sum equals the limit or is at most it, limit).
+    objective
+        The terms to minimise.
+    """
+
+    pulp: pulp.LpProblem
+    variables: dict[str, tuple[pulp.LpVariable, int, int]] = field(default_factory=dict)
+    rows: list[tuple[list[tuple[str, int]], bool, int]] = field(default_factory=list)
+    objective: list[tuple[str, int]] = field(default_factory=list)
+
+
+def new_model(name: str) -> Model:
     """Return an empty minimisation model."""
-    return pulp.LpProblem(name, pulp.LpMinimize)
+    return Model(pulp.LpProblem(name, pulp.LpMinimize))
 
 
-def binary(model: pulp.LpProblem, name: str) -> pulp.LpVariable:
+def binary(model: Model, name: str) -> Variable:
     """Add a 0/1 variable."""
-    return model.add_variable(name, 0, 1, pulp.LpBinary)
+    return _add(model, name, (0, 1), pulp.LpInteger)
 
 
-def whole(model: pulp.LpProblem, name: str, low: int, high: int) -> pulp.LpVariable:
+def whole(model: Model, name: str, low: int, high: int) -> Variable:
     """Add a variable for a time in ticks: continuous for HiGHS, an integer for CP-SAT."""
-    return model.add_variable(name, low, high)
+    return _add(model, name, (low, high), pulp.LpContinuous)
 
 
-def at_most(model: pulp.LpProblem, terms: Terms, limit: int) -> None:
+def _add(model: Model, name: str, bounds: tuple[int, int], category: str) -> Variable:
+    variable = model.pulp.add_variable(name, *bounds, category)
+    model.variables[name] = (variable, *bounds)
+    return name
+
+
+def at_most(model: Model, terms: Terms, limit: int) -> None:
     """Require that the sum of coefficient x variable is at most the limit."""
-    model += pulp.LpAffineExpression(terms) <= limit
+    rows = list(terms)
+    model.rows.append((rows, False, limit))
+    problem = model.pulp
+    problem += _sum(model, rows) <= limit
 
 
-def exactly(model: pulp.LpProblem, terms: Terms, value: int) -> None:
+def exactly(model: Model, terms: Terms, value: int) -> None:
     """Require that the sum of coefficient x variable equals the value."""
-    model += pulp.LpAffineExpression(terms) == value
+    rows = list(terms)
+    model.rows.append((rows, True, value))
+    problem = model.pulp
+    problem += _sum(model, rows) == value
 
 
-def minimise(model: pulp.LpProblem, terms: Terms) -> None:
+def minimise(model: Model, terms: Terms) -> None:
     """Set the objective to the sum of coefficient x variable."""
-    model += pulp.LpAffineExpression(terms)
+    model.objective.extend(terms)
+    problem = model.pulp
+    problem += _sum(model, model.objective)
 
 
-def race(
-    model: pulp.LpProblem, options: Options, time_limit: float, hint: Values | None = None
-) -> Answer:
+def _sum(model: Model, terms: Sequence[tuple[Variable, int]]) -> pulp.LpAffineExpression:
+    return pulp.LpAffineExpression([(model.variables[name][0], factor) for name, factor in terms])
+
+
+def race(model: Model, options: Options, time_limit: float, hint: Values | None = None) -> Answer:
     """Solve a model with both solvers and return the best solutions found in time.
 
     With ``options.deterministic`` the solvers run one after the other under counted limits.
@@ -146,7 +187,7 @@ def _answer(shared: _Race) -> Answer:
     return Answer(status, tuple(pool[:POOL]), winner)
 
 
-def _run_highs(model: pulp.LpProblem, shared: _Race) -> None:
+def _run_highs(model: Model, shared: _Race) -> None:
     def interrupt(kind: object, message: object, out: object, answer: object, user: object) -> None:  # noqa: ARG001 - HiGHS' signature
         if shared.over():
             answer.user_interrupt = True  # type: ignore[attr-defined]
@@ -165,16 +206,24 @@ def _run_highs(model: pulp.LpProblem, shared: _Race) -> None:
         callbacksToActivate=[highspy.cb.HighsCallbackType.kCallbackMipInterrupt],
         **limits,
     )
-    copy = model.copy()
-    copy.solve(solver)
-    values = {v.name: round(v.value()) for v in copy.variables() if v.value() is not None}
+    # Step by step, as PuLP's own reading of the result knows neither node limits nor stops.
+    solver.createAndConfigureSolver(model.pulp)
+    solver.buildSolverModel(model.pulp)
+    solver.callSolver(model.pulp)
+    highs = model.pulp.solverModel
+    column = list(highs.getSolution().col_value)
+    values = {
+        name: round(column[variable.index]) if column else 0
+        for name, (variable, _, _) in model.variables.items()
+    }
     # An interrupted run without a solution leaves zeros, which PuLP takes for values.
     feasible = int(highspy.SolutionStatus.kSolutionStatusFeasible)
-    if int(copy.solverModel.getInfo().primal_solution_status) == feasible and values:
-        shared.add(pulp.value(copy.objective), 0, values)
-    if copy.status == pulp.LpStatusInfeasible:
+    if int(highs.getInfo().primal_solution_status) == feasible and column:
+        shared.add(sum(values[name] * factor for name, factor in model.objective), 0, values)
+    status = highs.getModelStatus()
+    if status == highspy.HighsModelStatus.kInfeasible:
         shared.prove("highs", Status.INFEASIBLE)
-    elif copy.sol_status == pulp.LpSolutionOptimal:
+    elif status == highspy.HighsModelStatus.kOptimal:
         shared.prove("highs", Status.OPTIMAL)
 
 
@@ -191,7 +240,7 @@ class _Keep(cp_model.CpSolverSolutionCallback):
         self._shared.add(self.objective_value, 1, values)
 
 
-def _run_cp_sat(model: pulp.LpProblem, shared: _Race, hint: Values) -> None:
+def _run_cp_sat(model: Model, shared: _Race, hint: Values) -> None:
     copy, variables = _as_cp_sat(model, hint)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
@@ -213,47 +262,34 @@ def solve_watched(
     callback: cp_model.CpSolverSolutionCallback | None,
     over: Callable[[], bool],
 ) -> object:
-    """Solve while a second thread watches whether the search should end; return the status."""
-    done = threading.Event()
+    """Solve in a second thread, watching whether the search should end; return the status.
 
-    def watch() -> None:
-        while not done.wait(0.05):
+    The solver's own thread would not run Python's signal handlers before it returns.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(solver.solve, model, callback)
+        while not run.done():
+            wait([run], timeout=0.05)
             if over():
                 solver.stop_search()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        return solver.solve(model, callback)
-    finally:
-        done.set()
-        watcher.join()
+        return run.result()
 
 
-def _as_cp_sat(
-    model: pulp.LpProblem, hint: Values
-) -> tuple[cp_model.CpModel, dict[str, cp_model.IntVar]]:
+def _as_cp_sat(model: Model, hint: Values) -> tuple[cp_model.CpModel, dict[str, cp_model.IntVar]]:
     """Return the same model for CP-SAT; every coefficient and bound is an integer."""
     copy = cp_model.CpModel()
     variables = {
-        v.name: copy.new_int_var(int(v.lowBound), int(v.upBound), v.name) for v in model.variables()
+        name: copy.new_int_var(low, high, name) for name, (_, low, high) in model.variables.items()
     }
-    for constraint in model.constraints.values():
-        terms = [(variables[v.name], int(factor)) for v, factor in constraint.items()]
-        total = cp_model.LinearExpr.weighted_sum(
-            [variable for variable, _ in terms], [factor for _, factor in terms]
+
+    def total(terms: Sequence[tuple[Variable, int]]) -> cp_model.LinearExprT:
+        return cp_model.LinearExpr.weighted_sum(
+            [variables[name] for name, _ in terms], [factor for _, factor in terms]
         )
-        limit = -int(constraint.constant)
-        if constraint.sense == pulp.LpConstraintEQ:
-            copy.add(total == limit)
-        elif constraint.sense == pulp.LpConstraintLE:
-            copy.add(total <= limit)
-        else:
-            copy.add(total >= limit)
-    objective = [(variables[v.name], int(factor)) for v, factor in model.objective.items()]
-    copy.minimize(
-        cp_model.LinearExpr.weighted_sum([v for v, _ in objective], [f for _, f in objective])
-    )
+
+    for terms, equal, limit in model.rows:
+        copy.add(total(terms) == limit if equal else total(terms) <= limit)
+    copy.minimize(total(model.objective))
     for name, value in hint.items():
         if name in variables:
             copy.add_hint(variables[name], value)

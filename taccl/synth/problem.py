@@ -1,11 +1,12 @@
 """What an engine is asked and what it answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property
 from threading import Event
+from types import MappingProxyType
 
 from taccl.collectives import Collective
 from taccl.schedule import Schedule
@@ -90,6 +91,8 @@ class Options:
         Whether chunks may travel together.
     floor
         A lower bound proved elsewhere, in picoseconds: a schedule that reaches it ends the search.
+    fixed_floors
+        By collective, lower bounds for one chunk to a message, in picoseconds.
     score
         What a schedule really costs (the replay of its program), in picoseconds; None when it
         can't be lowered. The portfolio chooses by it.
@@ -105,6 +108,7 @@ class Options:
     deterministic: bool = False
     batch: bool = True
     floor: Time = 0
+    fixed_floors: Mapping[str, Time] = field(default_factory=lambda: MappingProxyType({}))
     score: Callable[[Schedule], Time | None] | None = None
     stop: Event = field(default_factory=Event)
     report: Callable[[str], None] = lambda line: None  # noqa: ARG005 - progress is optional

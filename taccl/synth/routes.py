@@ -154,7 +154,7 @@ def may_leave(problem: Problem, chunk: int, link: int) -> bool:
         return True
     owner = int(problem.collective.owner[chunk])
     peer = counterpart(topology, owner, topology.server_of[src])
-    senders = leave_by.get(owner if peer is None else peer)
+    senders = None if peer is None else leave_by.get(peer)
     return senders is None or src in senders
 
 

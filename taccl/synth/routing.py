@@ -30,7 +30,7 @@ from taccl.synth.routes import Arc, Demand, Network
 from taccl.topology import Rank
 
 if TYPE_CHECKING:
-    import pulp
+    from taccl.synth import milp
 
 HORIZON_TICKS = 20_000
 """Times in the model are scaled to about this many ticks, rounded up."""
@@ -41,9 +41,9 @@ Routes = tuple[tuple[Arc, ...], ...]
 
 @dataclass
 class _Variables:
-    use: dict[tuple[int, Arc], "pulp.LpVariable"] = field(default_factory=dict)
-    reach: dict[tuple[int, Rank], "pulp.LpVariable"] = field(default_factory=dict)
-    opened: dict[int, "pulp.LpVariable"] = field(default_factory=dict)
+    use: dict[tuple[int, Arc], str] = field(default_factory=dict)
+    reach: dict[tuple[int, Rank], str] = field(default_factory=dict)
+    opened: dict[int, str] = field(default_factory=dict)
 
 
 def route(network: Network, known: list[Hop], options: Options, seconds: float) -> list[Routes]:
@@ -84,10 +84,10 @@ def _name(number: int, arc: Arc) -> str:
     return f"use_{number}_{arc.link}"
 
 
-def _flow(model: "pulp.LpProblem", x: _Variables, number: int, demand: Demand) -> None:
+def _flow(model: "milp.Model", x: _Variables, number: int, demand: Demand) -> None:
     from taccl.synth import milp
 
-    balance: dict[Rank, list[tuple[pulp.LpVariable, int]]] = defaultdict(list)
+    balance: dict[Rank, list[tuple[str, int]]] = defaultdict(list)
     for arc in demand.arcs:
         balance[arc.head].append((x.use[number, arc], 1))
         balance[arc.tail].append((x.use[number, arc], -1))
@@ -97,12 +97,12 @@ def _flow(model: "pulp.LpProblem", x: _Variables, number: int, demand: Demand) -
 
 
 def _length(
-    model: "pulp.LpProblem",
+    model: "milp.Model",
     x: _Variables,
     number: int,
     demand: Demand,
     ticks: dict[int, int],
-    makespan: "pulp.LpVariable",
+    makespan: str,
 ) -> None:
     from taccl.synth import milp
 
@@ -111,7 +111,7 @@ def _length(
         milp.at_most(model, [*terms, (makespan, -1)], 0)
 
 
-def _arrive(model: "pulp.LpProblem", x: _Variables, number: int, demand: Demand) -> None:
+def _arrive(model: "milp.Model", x: _Variables, number: int, demand: Demand) -> None:
     from taccl.synth import milp
 
     entering: dict[Rank, list[Arc]] = defaultdict(list)
@@ -130,12 +130,12 @@ def _arrive(model: "pulp.LpProblem", x: _Variables, number: int, demand: Demand)
 
 
 def _causality(
-    model: "pulp.LpProblem",
+    model: "milp.Model",
     x: _Variables,
     number: int,
     demand: Demand,
     ticks: dict[int, int],
-    horizon: tuple["pulp.LpVariable", int],
+    horizon: tuple[str, int],
 ) -> None:
     from taccl.synth import milp
 
@@ -153,15 +153,15 @@ def _causality(
 
 
 def _capacity(
-    model: "pulp.LpProblem",
+    model: "milp.Model",
     network: Network,
     x: _Variables,
     tick: int,
-    makespan: "pulp.LpVariable",
+    makespan: str,
 ) -> None:
     from taccl.synth import milp
 
-    loads: dict[int, list[tuple[pulp.LpVariable, int]]] = defaultdict(list)
+    loads: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for (_, arc), use in x.use.items():
         for orbit, busy in network.uses[arc.link]:
             loads[orbit].append((use, -(-busy // tick)))
@@ -169,7 +169,7 @@ def _capacity(
         milp.at_most(model, [*terms, (makespan, -1)], 0)
 
 
-def _opened(model: "pulp.LpProblem", network: Network, x: _Variables) -> None:
+def _opened(model: "milp.Model", network: Network, x: _Variables) -> None:
     """Count distinct connections, where a policy or a limit asks for it."""
     from taccl.synth import milp
 
@@ -180,7 +180,7 @@ def _opened(model: "pulp.LpProblem", network: Network, x: _Variables) -> None:
     orbit = {link: min(row[0] for row in _link_orbit(network, link)) for link in network.links}
     for link in sorted(set(orbit.values())):
         x.opened[link] = milp.binary(model, f"open_{link}")
-    carried: dict[int, list[tuple[pulp.LpVariable, int]]] = defaultdict(list)
+    carried: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for (_, arc), use in x.use.items():
         milp.at_most(model, [(use, 1), (x.opened[orbit[arc.link]], -1)], 0)
         carried[orbit[arc.link]].append((use, -1))
@@ -200,11 +200,11 @@ def _link_orbit(network: Network, link: int) -> list[list[int]]:
 
 
 def _objective(
-    model: "pulp.LpProblem",
+    model: "milp.Model",
     network: Network,
     x: _Variables,
     ticks: dict[int, int],
-    makespan: "pulp.LpVariable",
+    makespan: str,
 ) -> None:
     from taccl.synth import milp
 

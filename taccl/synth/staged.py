@@ -2,23 +2,26 @@
 
 The stages of Shah et al. (NSDI 2023, section 5), on orbit representatives. Stage 1 hands over
 several routings, as its relaxation can't tell which schedules best; stage 2 orders each by every
-rule and with several message sizes; stage 3 improves the best of them exactly. A greedy schedule
-stands ready from the start, so there is always an answer.
+rule and with several message sizes; stage 3 improves the best of them exactly. Where routes and
+order fit one model (exact.py), that is solved as well. A greedy schedule stands ready from the
+start, so there is always an answer.
 """
 
+import itertools
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl.errors import NoScheduleError
 from taccl.schedule import Decisions, Schedule, retime
+from taccl.symmetry import make_group
 from taccl.synth.batching import Adjacency, Message
 from taccl.synth.contiguity import improve
+from taccl.synth.exact import MAX_INTERVALS, fits, schedule_exactly
 from taccl.synth.greedy import Hop, greedy_routes, is_complete
-from taccl.synth.ordering import PRIORITIES, order
-from taccl.synth.plan import Plan, plan_decisions, plan_routes, rows_of
+from taccl.synth.ordering import PRIORITIES, decide, order
+from taccl.synth.plan import Plan, plan_decisions, plan_routes
 from taccl.synth.problem import Options, Problem, Result, Status
-from taccl.synth.routes import Network
+from taccl.synth.routes import Arc, Network
 from taccl.synth.routing import Routes, from_root, route
 from taccl.synth.variants import networks
 
@@ -49,14 +52,23 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Seconds left; 0 once the user interrupts."""
+        """Seconds left; 0 once the user interrupts.
+
+        Where work is counted instead of time, a fixed part of the limit: no clock may decide.
+        """
         if self.options.stop.is_set():
             return 0.0
+        if self.options.deterministic:
+            return max(4.0, self.options.time_limit / 12)
         return max(0.0, self.deadline - time.monotonic())
+
+    def share(self, part: float) -> "Clock":
+        """Return a clock with a part of the time left."""
+        return Clock(time.monotonic() + part * self.left, self.options)
 
 
 def staged(problem: Problem, options: Options) -> Result:
-    """Solve a problem in three stages.
+    """Solve a problem in three stages, on orbits and, where it is small, without symmetry too.
 
     Raises
     ------
@@ -67,12 +79,11 @@ def staged(problem: Problem, options: Options) -> Result:
     clock = Clock(began + options.time_limit, options)
     if problem.topology.num_ranks == 1:
         return Result(Status.OPTIMAL, _nothing(problem), (), "taccl", 0.0)
-    candidates = (
-        _allreduce(problem, options, clock)
-        if problem.collective.name == "allreduce"
-        else _one_way(problem, options, clock, reverse=problem.collective.reduces)
-    )
-    best = candidates[0]
+    candidates = _solve(problem, options, clock.share(0.6))
+    free = _without_symmetry(problem)
+    if candidates[0].makespan > options.floor and free is not None and clock.left:
+        candidates += _solve(free, options, clock)
+    best = min(candidates, key=lambda candidate: candidate.makespan)
     status = Status.FEASIBLE
     if options.stop.is_set():
         status = Status.INTERRUPTED
@@ -85,35 +96,54 @@ def _nothing(problem: Problem) -> Schedule:
     return retime(problem.collective, problem.group, problem.chunk_size, Decisions.of([]))
 
 
-def _one_way(problem: Problem, options: Options, clock: Clock, *, reverse: bool) -> list[Candidate]:
-    """Return improved candidates of a collective whose chunks flow one way, the best first."""
-    found = []
-    for plan in _plans(problem, options, clock, reverse=reverse):
-        found.extend(ordered(plan, options))
-        if clock.left == 0.0:
-            break
+def _without_symmetry(problem: Problem) -> Problem | None:
+    """Return the problem with all chunks as representatives, where that is small enough.
+
+    A symmetry that a sketch asks for is kept.
+    """
+    logical = problem.logical
+    asked = logical.name is not None and logical.symmetry != problem.topology.rotations
+    arcs = int(logical.allowed.sum()) * problem.collective.num_chunks
+    if len(problem.group) == 1 or asked or arcs > MAX_INTERVALS:
+        return None
+    return replace(problem, group=make_group(problem.topology, ()))
+
+
+def _solve(problem: Problem, options: Options, clock: Clock) -> list[Candidate]:
+    if problem.collective.name == "allreduce":
+        return _allreduce(problem, options, clock)
+    found = _one_way(problem, options, clock, reverse=problem.collective.reduces)
     return _improved(found, options, clock)
 
 
 def _allreduce(problem: Problem, options: Options, clock: Clock) -> list[Candidate]:
     """Return candidates that reduce along one set of trees and gather along another, pipelined."""
-    halves: dict[bool, list[Candidate]] = {}
-    for reverse in (True, False):
-        half = Clock(time.monotonic() + clock.left / 3, options)
-        found: list[Candidate] = []
-        for plan in _plans(problem, options, half, reverse=reverse):
-            found.extend(ordered(plan, options))
-        halves[reverse] = _distinct(found)[:2]
+    halves = [
+        _distinct(_one_way(problem, options, clock.share(share), reverse=reverse))[:2]
+        for reverse, share in ((True, 1 / 3), (False, 1 / 2))
+    ]
     joint: list[Candidate] = []
-    for reduction in halves[True]:
-        for gather in halves[False]:
-            rows = rows_of(reduction.schedule.decisions()) + rows_of(gather.schedule.decisions())
-            joint.extend(ordered(plan_decisions(problem, rows), options))
+    for reduction, gather in itertools.product(*halves):
+        rows = [*reduction.schedule.decisions().rows(), *gather.schedule.decisions().rows()]
+        plan = plan_decisions(problem, [(chunk, link, r) for chunk, link, _, r in rows])
+        joint.extend(ordered(plan, options))
+        joint.append(_in_sequence(plan, reduction.schedule, gather.schedule))
     return _improved(joint, options, clock)
 
 
-def _plans(problem: Problem, options: Options, clock: Clock, *, reverse: bool) -> Iterator[Plan]:
-    """Yield the plans of the greedy and of stage 1, for every variant."""
+def _in_sequence(plan: Plan, first: Schedule, second: Schedule) -> Candidate:
+    """Return both halves as they are, one after the other but for what can start earlier."""
+    problem = plan.problem
+    shift = int(first.batch.max()) + 1 if len(first) else 0
+    rows = list(first.decisions().rows())
+    rows += [(c, k, batch + shift, r) for c, k, batch, r in second.decisions().rows()]
+    decisions = Decisions.of(rows)
+    return Candidate(retime(problem.collective, problem.group, problem.chunk_size, decisions), plan)
+
+
+def _one_way(problem: Problem, options: Options, clock: Clock, *, reverse: bool) -> list[Candidate]:
+    """Return candidates for chunks that flow from their roots, or to them, from every variant."""
+    found: list[Candidate] = []
     for name, network in networks(problem, reverse=reverse):
         hops = greedy_routes(network)
         if not is_complete(network, hops):
@@ -123,21 +153,55 @@ def _plans(problem: Problem, options: Options, clock: Clock, *, reverse: bool) -
                     fix="raise max_extra_hops in the sketch",
                 )
             continue
-        yield plan_routes(network, _routes_of(network, hops))
+        found += ordered(plan_routes(network, _routes_of(network, hops)), options)
+        goal = max(options.floor, options.fixed_floors.get(_half(network), 0))
+        if not options.batch and min(c.makespan for c in found) <= goal:
+            return found
         seconds = min(clock.left / 5, 8.0)
-        if seconds > 0.2:
-            options.report(f"{problem.collective.name}: routing, {name}")
-            for routes in route(network, hops, options, seconds):
-                yield plan_routes(network, routes)
+        if seconds < 0.2:
+            continue
+        options.report(f"{problem.collective.name}: routing {name}")
+        for routes in route(network, hops, options, seconds):
+            found += ordered(plan_routes(network, routes), options)
+        if fits(network) and min(c.makespan for c in found) > goal:
+            exact = schedule_exactly(network, hops, options, min(clock.left / 4, 8.0), goal)
+            if exact is not None:
+                found += _as_planned(network, exact, options)
+    return found
+
+
+def _half(network: Network) -> str:
+    """Return the collective that the network's trees make up alone."""
+    if network.point_to_point and network.problem.collective.name == "alltoall":
+        return "alltoall"
+    return "reducescatter" if network.reverse else "allgather"
+
+
+def _as_planned(network: Network, hops: list[Hop], options: Options) -> list[Candidate]:
+    """Return the schedule that keeps the order of planned times, and other orders of its routes."""
+    plan = plan_routes(network, _routes_of(network, hops))
+    planned = {
+        (network.demands[hop.demand].chunk, hop.arc.link): (
+            -hop.end if network.reverse else hop.start
+        )
+        for hop in hops
+    }
+    problem = plan.problem
+    numbers = sorted(
+        range(len(plan.moves)),
+        key=lambda n: (planned[plan.moves[n].chunk, plan.moves[n].link], n),
+    )
+    decisions = decide(plan, [(number,) for number in numbers])
+    schedule = retime(problem.collective, problem.group, problem.chunk_size, decisions)
+    return [Candidate(schedule, plan), *ordered(plan, options)]
 
 
 def _routes_of(network: Network, hops: list[Hop]) -> Routes:
-    taken: list[dict[int, object]] = [{} for _ in network.demands]
+    taken: list[dict[int, Arc]] = [{} for _ in network.demands]
     for hop in hops:
         taken[hop.demand][hop.arc.head] = hop.arc
     return tuple(
-        from_root(demand, arcs)  # type: ignore[arg-type]
-        for demand, arcs in zip(network.demands, taken, strict=True)
+        from_root(demand, arcs) for demand, arcs in zip(network.demands, taken, strict=True)
     )
 
 
@@ -148,9 +212,8 @@ def ordered(plan: Plan, options: Options) -> list[Candidate]:
     adjacency = Adjacency(plan) if options.batch else None
     seen = set()
     for length in MESSAGE_LENGTHS:
-        if length == 1 or adjacency is None:
-            messages: list[Message] = [(number,) for number in range(len(plan.moves))]
-        else:
+        messages: list[Message] = [(number,) for number in range(len(plan.moves))]
+        if length > 1 and adjacency is not None:
             messages = adjacency.pieces(length)
         if tuple(messages) in seen:
             continue
@@ -180,7 +243,7 @@ def _improved(candidates: list[Candidate], options: Options, clock: Clock) -> li
     for number, candidate in enumerate(kept):
         if result and min(c.makespan for c in result) <= options.floor:
             break
-        seconds = min(clock.left / (len(kept) - number), 10.0)
+        seconds = min(clock.left / (len(kept) - number), 8.0)
         schedule, _ = improve(candidate.schedule, candidate.plan, options, seconds, options.floor)
         options.report(
             f"contiguity: {candidate.makespan / 1e6:.2f} -> {schedule.makespan / 1e6:.2f} us"

@@ -4,6 +4,7 @@ The routing MILP does not see what batching saves. Restricted to one way of cros
 finds trees and paths whose chunks share links, which stage 3 then sends as few messages.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,31 +13,34 @@ from taccl.synth.problem import Problem
 from taccl.synth.routes import Arc, Demand, Network, build_network, counterpart
 from taccl.topology import Topology
 
-Filter = Callable[[Topology, Demand, Arc], bool]
+Doors = Mapping[int, set[int]]
+"""For every first or last edge of a path between servers, the ranks that share its NIC."""
+
+Filter = Callable[[Topology, Doors, Demand, Arc], bool]
 
 
 def _crosses(topology: Topology, arc: Arc) -> bool:
     return topology.server_of[arc.tail] != topology.server_of[arc.head]
 
 
-def _any_way(topology: Topology, demand: Demand, arc: Arc) -> bool:  # noqa: ARG001 - a Filter
+def _any_way(topology: Topology, doors: Doors, demand: Demand, arc: Arc) -> bool:  # noqa: ARG001 - a Filter
     return True
 
 
-def _direct_map(topology: Topology, demand: Demand, arc: Arc) -> bool:  # noqa: ARG001 - a Filter
+def _direct_map(topology: Topology, doors: Doors, demand: Demand, arc: Arc) -> bool:  # noqa: ARG001 - a Filter
     """Servers are crossed only between GPUs of the same local number."""
     if not _crosses(topology, arc):
         return True
     return counterpart(topology, arc.tail, topology.server_of[arc.head]) == arc.head
 
 
-def _cross_first(topology: Topology, demand: Demand, arc: Arc) -> bool:
+def _cross_first(topology: Topology, doors: Doors, demand: Demand, arc: Arc) -> bool:
     """Only the root's own GPU sends to other servers, to its counterparts."""
     if not _crosses(topology, arc):
         return topology.server_of[arc.head] != topology.server_of[demand.root] or not (
             _leaves_home(topology, demand)
         )
-    return arc.tail == demand.root and _direct_map(topology, demand, arc)
+    return arc.tail == demand.root and _direct_map(topology, doors, demand, arc)
 
 
 def _leaves_home(topology: Topology, demand: Demand) -> bool:
@@ -45,10 +49,39 @@ def _leaves_home(topology: Topology, demand: Demand) -> bool:
     return len(demand.targets) == 1 and topology.server_of[demand.targets[0]] != home
 
 
+def _one_door(topology: Topology, doors: Doors, demand: Demand, arc: Arc) -> bool:  # noqa: ARG001 - a Filter
+    """Of the GPUs that share a NIC, the first sends and the last receives.
+
+    These are the paper's relays: chunks that meet at one sender can travel as one message.
+    """
+    if not _crosses(topology, arc):
+        return True
+    link = topology.link(arc.link)
+    return link.src == min(doors[link.edges[0]]) and link.dst == max(doors[link.edges[-1]])
+
+
+def _doors(topology: Topology) -> Doors:
+    table, edges = topology.links, topology.edges
+    users: dict[int, set[int]] = defaultdict(set)
+    doors: dict[int, int] = {}
+    for link in range(len(table)):
+        src, dst = int(table.src[link]), int(table.dst[link])
+        if topology.server_of[src] != topology.server_of[dst]:
+            path = table.edges_of(link)
+            for edge, vertex, rank in (
+                (path[0], edges[path[0]].head, src),
+                (path[-1], edges[path[-1]].tail, dst),
+            ):
+                doors[edge] = vertex if vertex >= topology.num_ranks else -1 - edge
+                users[doors[edge]].add(rank)
+    return {edge: users[door] for edge, door in doors.items()}
+
+
 VARIANTS: Mapping[str, Filter] = MappingProxyType({
     "any way": _any_way,
     "direct map": _direct_map,
     "cross first": _cross_first,
+    "one door": _one_door,
 })  # fmt: skip
 
 
@@ -61,19 +94,22 @@ def networks(problem: Problem, *, reverse: bool = False) -> Iterator[tuple[str, 
         When they can't be reached under the sketch at all.
     """
     whole = build_network(problem, reverse=reverse)
+    doors = _doors(problem.topology)
     seen = set()
     for name, keeps in VARIANTS.items():
-        demands = tuple(_restrict(problem.topology, demand, keeps) for demand in whole.demands)
+        demands = tuple(
+            replace(
+                demand,
+                arcs=tuple(a for a in demand.arcs if keeps(problem.topology, doors, demand, a)),
+            )
+            for demand in whole.demands
+        )
         arcs = tuple(demand.arcs for demand in demands)
         if arcs in seen:
             continue
         seen.add(arcs)
         if all(_serves(demand) for demand in demands):
             yield name, Network(problem, reverse, demands)
-
-
-def _restrict(topology: Topology, demand: Demand, keeps: Filter) -> Demand:
-    return replace(demand, arcs=tuple(a for a in demand.arcs if keeps(topology, demand, a)))
 
 
 def _serves(demand: Demand) -> bool:

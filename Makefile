@@ -1,0 +1,54 @@
+# Two commands do all the set-up: `make demo` and `make check`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT := out
+
+.PHONY: demo check install fmt lint type test cov golden bench performance clean
+
+demo: $(VENV)/installed
+	mkdir -p $(OUT)
+	$(BIN)/taccl synthesize ndv2 allgather --nodes 2 --size 1MB --time-limit 40 -o $(OUT)/ndv2-x2-allgather.xml
+	$(BIN)/taccl verify $(OUT)/ndv2-x2-allgather.xml
+	$(BIN)/taccl evaluate $(OUT)/ndv2-x2-allgather.xml --topology ndv2 --nodes 2 -b 1K -e 1G -f 4
+
+check: install lint type test
+
+install: $(VENV)/installed-dev
+
+$(VENV)/installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/installed-dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $(VENV)/installed $@
+
+fmt: install
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: install
+	$(BIN)/ruff format --check . && $(BIN)/ruff check .
+
+type: install
+	$(BIN)/mypy
+
+test: install
+	$(BIN)/python -m pytest -q -n auto
+
+cov: install
+	$(BIN)/python -m pytest -q --cov
+
+golden: install
+	$(BIN)/python -m pytest -q --update-golden
+
+bench: install
+	$(BIN)/python -m benchmarks
+
+performance: install
+	$(BIN)/python -m benchmarks.performance -o docs/performance.md
+
+clean:
+	rm -rf $(VENV) $(OUT) build *.egg-info

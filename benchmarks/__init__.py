@@ -1,0 +1,1 @@
+"""What is measured: quality against bounds and classical algorithms, and seconds."""

@@ -1,0 +1,166 @@
+"""All-to-all against the whole network at once: a multi-commodity flow, proved by its prices.
+
+Sets        s source ranks, v vertices, e edges with the time busy[e] of one unit
+Variables   f[s,e] >= 0   units of rank s's data on edge e;  T
+Minimise    T
+Subject to  (arrive)    in minus out of f[s] is the demand at every vertex but s
+            (capacity)  busy[e] * sum_s f[s,e] <= T
+
+The solver's numbers are not trusted: any prices p[e] >= 0 for a unit on edge e prove
+
+    sum over pairs of demand * price distance  <=  sum_e p[e] * units on e
+
+because every unit pays at least the price distance. So the duals are rounded to integers, the
+distances over allowed links computed exactly, and the edges handed over as gates with weight p[e].
+Rotations that the topology declares make the program smaller: prices are then equal on images.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.bounds.crossing import Crossing
+from taccl.bounds.gates import gather
+from taccl.bounds.net import FAR, IntArray, Net
+
+MOST_VARIABLES = 60_000
+SECONDS = 20.0
+"""After this the solver gives up, and the bound is left out."""
+FINE = 1 << 24
+"""Prices are rounded to this many steps, and to fractions of small numbers."""
+COARSE = 840
+
+Floats = NDArray[np.float64]
+
+
+def flow_crossings(net: Net, name: str) -> Iterator[Crossing]:
+    """Yield the demand of all pairs at the prices of an optimal flow."""
+    if name != "alltoall":
+        return
+    edges = tuple(edge for edge in net.used if edge in net.busy)
+    prices = _duals(net)
+    if prices is None or prices.max() <= 0:
+        return
+    for weights in _rounded(prices):
+        total = _priced_demand(net, weights)
+        gates = [
+            net.gate(edge, net.through[edge], int(weights[edge])) for edge in edges
+            if weights[edge]
+        ]  # fmt: skip
+        if total > 0:
+            yield Crossing("flow", gather(gates), Fraction(total, net.num_ranks))
+
+
+def _rounded(prices: Floats) -> Iterator[IntArray]:
+    """Yield the prices as integers: to fine steps, and to small fractions of the largest."""
+    yield np.rint(prices / prices.max() * FINE).astype(np.int64)
+    for limit in (12, COARSE):
+        parts = [Fraction(float(p / prices.max())).limit_denominator(limit) for p in prices]
+        common = int(np.lcm.reduce(np.array([part.denominator for part in parts], dtype=object)))
+        if common < FINE * 64:
+            yield np.array([int(part * common) for part in parts], dtype=np.int64)
+
+
+def _priced_demand(net: Net, weights: IntArray) -> int:
+    """Return the sum of price distances over all ordered pairs: a unit for each."""
+    ranks = net.num_ranks
+    cost = np.add.reduceat(weights[net.edges], net.first[:-1])
+    table = np.full((ranks, ranks), FAR, dtype=np.int64)
+    np.fill_diagonal(table, 0)
+    np.minimum.at(table, (net.src, net.dst), cost)
+    for middle in range(ranks):
+        np.minimum(table, table[:, middle, None] + table[middle], out=table)
+    return int(table.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class _Orbits:
+    """Sources to model and how many each stands for; the orbit of every edge."""
+
+    sources: tuple[int, ...]
+    copies: tuple[int, ...]
+    edge_orbit: IntArray
+
+
+def _orbits(net: Net) -> _Orbits:
+    """Return the orbits under the rotations that the topology declares; trivial without any.
+
+    They need not be true symmetries of the allowed links: prices are checked, however found.
+    """
+    ranks, edges = net.num_ranks, net.topology.edges
+    orbit = np.arange(len(edges), dtype=np.int64)
+    parent = list(range(ranks))
+    for rotation in net.topology.rotations:
+        for rank in range(ranks):
+            parent = _join(parent, rank, rotation[rank])
+    if net.topology.rotations:
+        orbit = _edge_orbits(net)
+    sources = sorted(set(parent))
+    return _Orbits(tuple(sources), tuple(parent.count(s) for s in sources), orbit)
+
+
+def _join(parent: list[int], a: int, b: int) -> list[int]:
+    low, high = sorted((parent[a], parent[b]))
+    return [low if p == high else p for p in parent]
+
+
+def _edge_orbits(net: Net) -> IntArray:
+    from taccl.errors import TacclError
+    from taccl.symmetry import make_group
+
+    try:
+        group = make_group(net.topology, net.topology.rotations)
+    except TacclError:
+        return np.arange(len(net.topology.edges), dtype=np.int64)
+    return np.asarray(group.edge_orbit, dtype=np.int64)
+
+
+def _duals(net: Net) -> Floats | None:
+    """Return a price for a unit on every edge of the topology, or None when there are none."""
+    orbits = _orbits(net)
+    if len(orbits.sources) * len(net.used) > MOST_VARIABLES or not net.busy:
+        return None
+    return _solve(net, orbits)
+
+
+def _solve(net: Net, orbits: _Orbits) -> Floats | None:
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array, hstack, kron
+
+    edges = [net.topology.edges[e] for e in net.used]
+    vertices = net.num_ranks + len(net.topology.switches)
+    width, sources = len(edges), orbits.sources
+    columns = np.arange(width)
+    tails = np.array([e.tail for e in edges])
+    heads = np.array([e.head for e in edges])
+    signs = np.concatenate([np.ones(width), -np.ones(width)])
+    places = (np.concatenate([heads, tails]), np.concatenate([columns, columns]))
+    balance = coo_array((signs, places), shape=(vertices, width))
+    arrive = kron(coo_array(np.eye(len(sources))), balance).tocsr()
+    demand = np.zeros((len(sources), vertices))
+    demand[:, : net.num_ranks] = 1.0
+    kept = np.ones((len(sources), vertices), dtype=np.bool_)
+    kept[np.arange(len(sources)), sources] = False
+    scale = float(max(net.busy.values()))
+    busy = np.array([float(net.busy.get(e, Fraction(0))) / scale for e in net.used])
+    names, rows = np.unique(orbits.edge_orbit[list(net.used)], return_inverse=True)
+    loads = coo_array((busy, (rows, columns)), shape=(len(names), width))
+    counts = np.bincount(rows, minlength=len(names)).astype(np.float64)
+    capacity = kron(coo_array(np.array([orbits.copies], dtype=np.float64)), loads)
+    last = coo_array(-counts[:, None])
+    no_time = coo_array((int(kept.sum()), 1))
+    result = linprog(
+        np.concatenate([np.zeros(width * len(sources)), [1.0]]),
+        A_ub=hstack([capacity, last]).tocsr(), b_ub=np.zeros(len(names)),
+        A_eq=hstack([arrive[np.flatnonzero(kept.ravel())], no_time]).tocsr(),
+        b_eq=demand.ravel()[kept.ravel()],
+        method="highs", options={"time_limit": SECONDS},
+    )  # fmt: skip
+    if result.status != 0:
+        return None
+    prices = np.zeros(len(net.topology.edges))
+    prices[list(net.used)] = np.maximum(-result.ineqlin.marginals[rows], 0) * busy
+    return prices

@@ -1,0 +1,122 @@
+"""How soon a given amount can have crossed a set of edges, at the earliest.
+
+Every message of the amount crosses at least one gate of the set. In a gate, messages follow one
+another: each unit takes at least ``busy``, and the whole sequence at least ``start`` more (before
+the first message can be there, and from the last release to the arrival). So by time T at most
+``(T - start) / busy`` units have crossed a gate, and in a world where units travel whole, the
+floor of that. With weights (prices), the amount is counted in weighted units.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+from typing import NamedTuple
+
+from taccl.units import Time
+
+GRID = 1 << 64
+"""Where exact sums of rates would need huge denominators, rates are rounded up to this grid."""
+
+
+class Gate(NamedTuple):
+    """One edge of a cut: the time lost in any case, the time of one unit, the weight of a unit."""
+
+    start: Time
+    busy: Fraction
+    weight: int = 1
+
+
+Gates = tuple[tuple[Gate, int], ...]
+"""Distinct gates with how many there are of each, ascending."""
+
+
+def gather(gates: Iterable[Gate]) -> Gates:
+    """Return gates in the canonical form, so that equal sets compare equal."""
+    return tuple(sorted(Counter(gates).items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A lower bound as a function of size: the least of some lines.
+
+    The least, because a set of gates that open one after the other takes more the later it is;
+    leaving out gates that open late, or counting them before they open, both only raises a line.
+
+    Parameters
+    ----------
+    kind
+        The idea behind it.
+    lines
+        (picoseconds, picoseconds for each byte of ``size``).
+    """
+
+    kind: str
+    lines: tuple[tuple[Fraction, Fraction], ...]
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the size does not matter."""
+        return all(slope == 0 for _, slope in self.lines)
+
+    def at(self, size: int) -> Time:
+        """Return the bound for a size, rounded up: times are whole picoseconds."""
+        exact = min(base + slope * size for base, slope in self.lines)
+        return -(-exact.numerator // exact.denominator)
+
+
+def flat(kind: str, time: Time) -> Curve:
+    """Return a bound that does not depend on the size."""
+    return Curve(kind, ((Fraction(time), Fraction(0)),))
+
+
+def fluid(kind: str, gates: Gates, share: Fraction) -> Curve | None:
+    """Return when ``share`` of every byte of ``size`` can have crossed; None: at once."""
+    if share <= 0 or not gates:
+        return None
+    if any(gate.busy == 0 for gate, _ in gates):
+        return None
+    ordered = sorted(gates)
+    unit = _common_unit(gates)
+    lines = []
+    rate, area = 0, 0
+    for i, (gate, count) in enumerate(ordered):
+        parts = gate.weight * count * gate.busy.denominator * unit
+        own = -(-parts // gate.busy.numerator)
+        rate += own
+        area += own * gate.start
+        if rate and (i + 1 == len(ordered) or ordered[i + 1][0].start > gate.start):
+            lines.append((Fraction(area, rate), share * unit / rate))
+    return Curve(kind, tuple(lines)) if lines else None
+
+
+def _common_unit(gates: Gates) -> int:
+    """Return what makes the rates of all gates integers, or a fine grid to round them up to."""
+    unit = lcm(*{gate.busy.numerator for gate, _ in gates})
+    return min(unit, GRID)
+
+
+def whole(gates: Gates, needed: Fraction | int, floor: Time = 0) -> Time:
+    """Return when, at ``floor`` or later, whole messages can first add up to ``needed``."""
+    if needed <= 0 or not gates or any(gate.busy <= 0 for gate, _ in gates):
+        return floor
+    if all(gate.weight == 0 for gate, _ in gates):
+        return floor
+    steps = [(g.start, int(g.busy), g.weight * count) for g, count in gates]
+    if _crossed(steps, floor) >= needed:
+        return floor
+    low, high = floor, floor + 1
+    while _crossed(steps, high) < needed:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _crossed(steps, middle) < needed:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _crossed(steps: list[tuple[int, int, int]], time: Time) -> int:
+    return sum(weight * ((time - start) // busy) for start, busy, weight in steps if time > start)

@@ -1,0 +1,191 @@
+"""What the bounds see of a network: the allowed links, and what a unit of data costs on each.
+
+Only edges on an allowed link count. The *unit* is a byte when messages may be cut and joined at
+will (``chunk`` None), and a whole chunk when every message carries exactly one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.bounds.gates import Gate, Gates, gather
+from taccl.errors import NoScheduleError
+from taccl.topology import LogicalTopology, Topology
+from taccl.units import Time, ceil_time
+
+IntArray = NDArray[np.int64]
+FAR = np.int64(1) << 61
+"""Distance of what can't be reached."""
+
+
+@dataclass(frozen=True, eq=False)
+class Net:
+    """The allowed links of a topology in columns, in one world of messages.
+
+    Parameters
+    ----------
+    topology
+        The physical network.
+    chunk
+        Bytes that every message carries; None: any.
+    src, dst, alpha, overhead
+        One entry an allowed link.
+    first
+        Link i crosses ``edges[first[i]:first[i+1]]``.
+    edges
+        Edge ids.
+    """
+
+    topology: Topology
+    chunk: Fraction | None
+    src: IntArray
+    dst: IntArray
+    alpha: IntArray
+    overhead: IntArray
+    first: IntArray
+    edges: IntArray
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks take part."""
+        return self.topology.num_ranks
+
+    @cached_property
+    def used(self) -> tuple[int, ...]:
+        """Edges that some allowed link crosses, ascending."""
+        return tuple(np.unique(self.edges).tolist())
+
+    @cached_property
+    def through(self) -> dict[int, IntArray]:
+        """For every used edge, the links that cross it."""
+        if not self.used:
+            return {}
+        owner = np.repeat(np.arange(len(self.src)), np.diff(self.first))
+        order = np.argsort(self.edges, kind="stable")
+        cuts = np.searchsorted(self.edges[order], self.used)
+        parts = np.split(owner[order], cuts[1:])
+        return dict(zip(self.used, parts, strict=True))
+
+    @cached_property
+    def _wire(self) -> dict[int, Fraction]:
+        """Time of one unit on every edge that is a resource, without overhead."""
+        betas = {e: self.topology.edges[e].beta for e in self.used}
+        return {
+            e: beta if self.chunk is None else Fraction(ceil_time(beta, self.chunk))
+            for e, beta in betas.items()
+            if beta is not None
+        }
+
+    @cached_property
+    def _slowest(self) -> IntArray:
+        """Time of one chunk on the slowest edge of every link; 0 where messages may be cut."""
+        times = np.zeros(len(self.topology.edges), dtype=np.int64)
+        if self.chunk is not None:
+            for edge, time in self._wire.items():
+                times[edge] = int(time)
+        if len(self.edges) == 0:
+            return np.zeros(len(self.src), dtype=np.int64)
+        return np.maximum.reduceat(times[self.edges], self.first[:-1])
+
+    @cached_property
+    def link_time(self) -> IntArray:
+        """The least time from start to arrival on every link: alpha, and a chunk's own time."""
+        return self.alpha + self._slowest
+
+    @cached_property
+    def busy(self) -> dict[int, Fraction]:
+        """The least time that a unit holds each resource, whatever the link."""
+        found = {}
+        for edge, time in self._wire.items():
+            extra = 0 if self.chunk is None else int(self.overhead[self.through[edge]].min())
+            found[edge] = time + extra
+        return found
+
+    @cached_property
+    def distance(self) -> IntArray:
+        """The least time from rank to rank through relays, ``FAR`` where there is no path."""
+        ranks = self.num_ranks
+        table = np.full((ranks, ranks), FAR, dtype=np.int64)
+        np.fill_diagonal(table, 0)
+        np.minimum.at(table, (self.src, self.dst), self.link_time)
+        for middle in range(ranks):
+            np.minimum(table, table[:, middle, None] + table[middle], out=table)
+            np.minimum(table, FAR, out=table)
+        return table
+
+    def crossing(self, inside: Sequence[int]) -> NDArray[np.bool_]:
+        """Tell which links lead from a set of ranks to the other ranks."""
+        member = np.zeros(self.num_ranks, dtype=np.bool_)
+        member[list(inside)] = True
+        return member[self.src] & ~member[self.dst]
+
+    def gates(
+        self, cut: Sequence[int], crossing: NDArray[np.bool_], weights: Sequence[int] | None = None
+    ) -> Gates | None:
+        """Return the gates of a cut for messages on the crossing links.
+
+        None when some crossing link has no resource among the edges of the cut.
+        """
+        covered = np.zeros(len(self.src), dtype=np.bool_)
+        found = []
+        for i, edge in enumerate(cut):
+            rows = self.through[edge]
+            rows = rows[crossing[rows]]
+            if len(rows) and edge in self._wire:
+                covered[rows] = True
+                found.append(self.gate(edge, rows, weights[i] if weights else 1))
+        if weights is None and not covered[crossing].all():
+            return None
+        return gather(found)
+
+    def gate(self, edge: int, rows: IntArray, weight: int = 1, lead: Time = 0) -> Gate:
+        """Return one edge as a gate for messages on some of its links.
+
+        The last message's alpha is paid in full: its overhead on the edge, the rest after.
+        """
+        if self.chunk is None:
+            return Gate(lead + int(self.alpha[rows].min()), self._wire[edge], weight)
+        wire = int(self._wire[edge])
+        late = self.alpha[rows] - self.overhead[rows] + self._slowest[rows] - wire
+        busy = wire + int(self.overhead[rows].min())
+        return Gate(lead + int(late.min()), Fraction(busy), weight)
+
+    def last_edges(self, rank: int) -> tuple[int, ...]:
+        """Return the edges by which links enter a rank."""
+        return tuple(np.unique(self.edges[self.first[1:][self.dst == rank] - 1]).tolist())
+
+    def first_edges(self, rank: int) -> tuple[int, ...]:
+        """Return the edges by which links leave a rank."""
+        return tuple(np.unique(self.edges[self.first[:-1][self.src == rank]]).tolist())
+
+
+def make_net(logical: LogicalTopology, chunk: Fraction | None = None) -> Net:
+    """Return the network of the allowed links.
+
+    Raises
+    ------
+    NoScheduleError
+        When some rank can't be reached from another.
+    """
+    table = logical.topology.links
+    rows = np.flatnonzero(logical.allowed)
+    lengths = np.diff(table.edge_start)[rows]
+    first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    offset = np.repeat(table.edge_start[rows] - first[:-1], lengths)
+    edges = table.edge_ids[np.arange(first[-1]) + offset].astype(np.int64)
+    net = Net(
+        logical.topology, chunk,
+        table.src[rows].astype(np.int64), table.dst[rows].astype(np.int64),
+        table.alpha[rows], table.overhead[rows], first, edges,
+    )  # fmt: skip
+    if (net.distance >= FAR).any():
+        src, dst = (int(x) for x in np.argwhere(net.distance >= FAR)[0])
+        raise NoScheduleError(
+            f"rank {dst} can't be reached from rank {src} in {logical.topology.name}",
+            fix="add edges, or allow more links in the sketch",
+        )
+    return net

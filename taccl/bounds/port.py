@@ -1,0 +1,61 @@
+"""What must leave and enter each rank and each server, against the edges it can do so by.
+
+Two cuts are tried for each: the outermost edges, and the narrowest that separates the ranks from
+the others (a NIC behind a wider PCIe edge).
+"""
+
+from collections.abc import Iterator, Sequence
+
+from taccl.bounds.crossing import Crossing, leaves
+from taccl.bounds.cut import Graph, make_graph, narrowest, worst_set
+from taccl.bounds.net import Net
+
+
+def port_crossings(net: Net, name: str) -> Iterator[Crossing]:
+    """Yield what must leave and enter every rank and every server."""
+    ranks = range(net.num_ranks)
+    graph = make_graph(net)
+    groups: list[tuple[int, ...]] = [(rank,) for rank in ranks]
+    groups += [g for g in _servers(net) if 1 < len(g) < net.num_ranks]
+    for group in groups:
+        others = tuple(rank for rank in ranks if rank not in group)
+        yield from _out_of(net, graph, name, group, others)
+        yield from _out_of(net, graph, name, others, group)
+
+
+def _servers(net: Net) -> list[tuple[int, ...]]:
+    members: dict[int, list[int]] = {}
+    for rank, server in enumerate(net.topology.server_of):
+        members.setdefault(server, []).append(rank)
+    return [tuple(members[server]) for server in sorted(members)]
+
+
+def _out_of(
+    net: Net, graph: Graph, name: str, inside: Sequence[int], others: Sequence[int]
+) -> Iterator[Crossing]:
+    crossing = net.crossing(inside)
+    share = leaves(name, inside, net.num_ranks)
+    cuts = {narrowest(graph, inside, others)}
+    if len(inside) == 1:
+        cuts.add(net.first_edges(inside[0]))
+    if len(others) == 1:
+        cuts.add(net.last_edges(others[0]))
+    for cut in sorted(cut for cut in cuts if cut):
+        gates = net.gates(cut, crossing)
+        if gates:
+            yield Crossing("port", gates, share)
+
+
+def cut_crossings(net: Net, name: str) -> Iterator[Crossing]:
+    """Yield what must leave the set of ranks with most data for its capacity."""
+    if name not in ("allgather", "reducescatter"):
+        return
+    backwards = name == "reducescatter"
+    found = worst_set(net, backwards=backwards)
+    if found is None:
+        return
+    members, cut = found
+    inside = sorted(set(range(net.num_ranks)) - members) if backwards else sorted(members)
+    gates = net.gates(cut, net.crossing(inside))
+    if gates:
+        yield Crossing("cut", gates, leaves(name, inside, net.num_ranks))

@@ -1,0 +1,92 @@
+"""All-reduce: every piece needs 2(N-1) messages, and crosses every cut in both directions.
+
+Spreading what N parties know to all of them takes 2(N-1) one-way messages, even if messages may
+carry all that their sender knows; sums are the same when nothing is added inside the network.
+This holds for ranks and, with links inside them free, for servers. There is no bound from
+"reduce to a point and back": every rank may reduce everything itself, in one exchange.
+
+References
+----------
+F. Harary, A. Schwenk, "The communication problem on graphs and digraphs", 1974 (one-way gossip).
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+
+from taccl.bounds.crossing import Crossing
+from taccl.bounds.cut import Graph, make_graph, narrowest
+from taccl.bounds.net import Net
+
+
+def reduce_crossings(net: Net, name: str) -> Iterator[Crossing]:
+    """Yield the messages all pieces need between ranks, between servers, and over narrow cuts."""
+    if name != "allreduce":
+        return
+    ranks = tuple(range(net.num_ranks))
+    parts = {ranks, net.topology.server_of}
+    for part in sorted(parts):
+        parties = len(set(part))
+        if parties > 1:
+            yield from _between(net, np.asarray(part), Fraction(2 * (parties - 1)))
+    graph = make_graph(net)
+    for rank in ranks[1:]:
+        for source, sink in ((0, rank), (rank, 0)):
+            yield from _narrow(net, graph, source, sink)
+
+
+def _between(net: Net, part: np.ndarray, share: Fraction) -> Iterator[Crossing]:
+    """Yield an amount that must travel on links between different parts."""
+    crossing = part[net.src] != part[net.dst]
+    for cut in sorted({_firsts(net, crossing), _lasts(net, crossing), _middle(net, crossing)}):
+        gates = net.gates(cut, crossing) if cut else None
+        if gates:
+            yield Crossing("reduce", gates, share)
+
+
+def _firsts(net: Net, crossing: np.ndarray) -> tuple[int, ...]:
+    return tuple(np.unique(net.edges[net.first[:-1][crossing]]).tolist())
+
+
+def _lasts(net: Net, crossing: np.ndarray) -> tuple[int, ...]:
+    return tuple(np.unique(net.edges[net.first[1:][crossing] - 1]).tolist())
+
+
+def _middle(net: Net, crossing: np.ndarray) -> tuple[int, ...]:
+    """Return on every crossing link its slowest edge, the first of equals."""
+    busy = np.zeros(len(net.topology.edges))
+    for edge, time in net.busy.items():
+        busy[edge] = float(time)
+    rows = np.flatnonzero(crossing).tolist()
+    found = set()
+    for row in rows:
+        edges = net.edges[net.first[row] : net.first[row + 1]]
+        found.add(int(edges[int(np.argmax(busy[edges]))]))
+    return tuple(sorted(found))
+
+
+def _narrow(net: Net, graph: Graph, source: int, sink: int) -> Iterator[Crossing]:
+    cut = narrowest(graph, [source], [sink])
+    if cut is None:
+        return
+    side = _side(net, graph, cut, source)
+    gates = net.gates(cut, net.crossing(side))
+    if gates and len(side) < net.num_ranks:
+        yield Crossing("reduce", gates, Fraction(1))
+
+
+def _side(net: Net, graph: Graph, cut: tuple[int, ...], source: int) -> list[int]:
+    """Return the ranks that are reached from a rank without the edges of a cut."""
+    closed = set(cut)
+    heads: dict[int, list[int]] = {}
+    for edge, tail, head in zip(graph.edges, graph.tails, graph.heads, strict=True):
+        if edge not in closed:
+            heads.setdefault(tail, []).append(head)
+    seen, stack = {source}, [source]
+    while stack:
+        for head in heads.get(stack.pop(), ()):
+            if head not in seen:
+                seen.add(head)
+                stack.append(head)
+    return sorted(v for v in seen if v < net.num_ranks)

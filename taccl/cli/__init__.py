@@ -1,0 +1,58 @@
+"""The command line: parse, call the pipeline, print. The only place that prints or exits.
+
+Solvers, numpy and file formats are imported inside the commands, so that ``taccl --help`` is fast.
+"""
+
+import sys
+import warnings
+
+import typer
+
+from taccl.cli import evaluate, sketch, synthesize, topology, verify
+from taccl.errors import TacclError, TacclWarning
+
+app = typer.Typer(
+    name="taccl",
+    help="Synthesize collective algorithms for a GPU cluster as verified MSCCL XML.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("synthesize")(synthesize.synthesize)
+app.command("evaluate")(evaluate.evaluate)
+app.command("verify")(verify.verify)
+app.command("bound")(evaluate.bound)
+app.command("convert")(synthesize.convert)
+app.add_typer(topology.app, name="topology")
+app.add_typer(sketch.app, name="sketch")
+app.command("schema")(sketch.schema)
+
+
+def run() -> None:
+    """Run the command line; a user's error is printed and sets the exit status."""
+    warnings.showwarning = _show_warning
+    try:
+        app()
+    except TacclError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_status)
+    except BrokenPipeError:
+        # The reader (head, less) has gone: nothing is left to say.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,  # noqa: ARG001 - the signature of warnings.showwarning
+    line: str | None = None,
+) -> None:
+    if issubclass(category, TacclWarning):
+        typer.echo(f"warning: {message}", err=True)
+    else:
+        typer.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True)

@@ -1,0 +1,128 @@
+"""``taccl evaluate`` and ``taccl bound``: what a program takes, and what nothing can beat."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from taccl.cli.options import (
+    ALPHA_RULE_NAMES,
+    RUNTIME_NAMES,
+    AlphaRule,
+    CollectiveArgument,
+    Fabric,
+    Json,
+    Nodes,
+    Size,
+    TopologyArgument,
+    chosen,
+    size_of,
+    sizes_of,
+)
+
+FORMAT_NAMES = "table, nccl-tests, json, csv"
+
+
+def evaluate(
+    files: Annotated[list[str], typer.Argument(help="MSCCL XML files.", show_default=False)],
+    topology: Annotated[
+        str, typer.Option("--topology", help="Where they run: a file, name or short form.")
+    ],
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    size: Size = "1MB",
+    begin: Annotated[
+        str | None, typer.Option("-b", "--begin", help="First size (K, M, G: powers of 2).")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("-e", "--end", help="Last size (K, M, G: powers of 2).")
+    ] = None,
+    factor: Annotated[
+        int, typer.Option("-f", "--factor", min=2, max=1024, help="From a size to the next.")
+    ] = 2,
+    alpha_rule: AlphaRule = None,
+    runtime: Annotated[
+        str, typer.Option("--runtime", help=f"Whose constants: {RUNTIME_NAMES}.")
+    ] = "executor",
+    route: Annotated[
+        bool, typer.Option("--route", help="Send over other ranks where a pair has no link.")
+    ] = False,
+    protocol_costs: Annotated[
+        bool, typer.Option("--protocol-costs", help="Charge the bytes that LL and LL128 add.")
+    ] = False,
+    form: Annotated[str, typer.Option("--format", help=f"One of {FORMAT_NAMES}.")] = "table",
+    as_json: Json = False,
+) -> None:
+    """Replay programs on a topology, size by size, beside the bound."""
+    from taccl.pipeline import evaluation, load_network
+    from taccl.report.tables import WRITERS
+
+    network = load_network(
+        topology, nodes=nodes, fabric=fabric,
+        alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
+    ).topology  # fmt: skip
+    writer = WRITERS["json" if as_json else chosen("--format", form, FORMAT_NAMES)]
+    sizes = sizes_of(begin, end, factor, size)
+    if begin is None and end is None:
+        # One size is cut to whole chunks, as a run of that many bytes would be padded.
+        sizes = [evaluation.whole_size(files, sizes[0])]
+    rows = evaluation.evaluate(
+        files, network, sizes, chosen("--runtime", runtime, RUNTIME_NAMES),
+        route=route, protocol_costs=protocol_costs,
+    )  # fmt: skip
+    typer.echo(writer(rows).rstrip("\n"))
+
+
+def bound(
+    topology: TopologyArgument,
+    collective: CollectiveArgument,
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    size: Size = "1MB",
+    chunks: Annotated[
+        int, typer.Option("--chunks", min=1, max=1024, help="Chunks for the fixed bound.")
+    ] = 1,
+    alpha_rule: AlphaRule = None,
+    as_json: Json = False,
+) -> None:
+    """Print what no algorithm can beat, by kind, and which bound is the binding one."""
+    from taccl.bounds import best
+    from taccl.collectives import collective_name
+    from taccl.pipeline import evaluation, load_network
+    from taccl.units import format_time, gigabytes_per_second, microseconds
+
+    network = load_network(
+        topology, nodes=nodes, fabric=fabric,
+        alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
+    ).topology  # fmt: skip
+    name, count = collective_name(collective), size_of(size)
+    found, fixed = evaluation.bounds_for(network, name, count, chunks)
+    largest = best(found)
+    largest_fixed = best(fixed) if fixed else None
+    if as_json:
+        report = {
+            "collective": name,
+            "topology": network.name,
+            "size_bytes": count,
+            "alpha_rule": network.alpha_rule_stated,
+            "bound_us": microseconds(largest.time),
+            "bound_kind": largest.kind,
+            "all": {bound.kind: microseconds(bound.time) for bound in found},
+            "chunks_per_rank": chunks,
+            "bound_fixed_us": largest_fixed and microseconds(largest_fixed.time),
+            "bound_fixed_kind": largest_fixed and largest_fixed.kind,
+            "all_fixed": {bound.kind: microseconds(bound.time) for bound in fixed},
+        }
+        typer.echo(json.dumps(report, indent=2))
+        return
+    typer.echo(f"{name} on {network.name}, {count} bytes ({network.alpha_rule_stated})")
+    typer.echo("any algorithm, chunking and batching:")
+    for each in sorted(found, key=lambda bound: -bound.time):
+        mark = " <- binding" if each == largest else ""
+        typer.echo(f"  {each.kind:<8} {format_time(each.time)}{mark}")
+    bandwidth = gigabytes_per_second(count, largest.time)
+    typer.echo(f"  so algbw is at most {bandwidth:.4g} GB/s")
+    typer.echo(f"{chunks} chunks for each rank, one chunk to a message:")
+    for each in sorted(fixed, key=lambda bound: -bound.time):
+        mark = " <- binding" if each == largest_fixed else ""
+        typer.echo(f"  {each.kind:<8} {format_time(each.time)}{mark}")

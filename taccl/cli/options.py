@@ -1,0 +1,170 @@
+"""Options that several commands share, and how their texts become values.
+
+The names in the help texts are constants, as the tables they come from live behind imports that
+``taccl --help`` should not pay for; a test holds them equal.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, TypeVar
+
+import typer
+
+from taccl.errors import InputError, OutOfTimeError
+from taccl.units import parse_nccl_size, parse_size
+
+COLLECTIVE_NAMES = "allgather, reducescatter, allreduce, alltoall"
+ENGINE_NAMES = "auto, taccl, ring, all-pairs"
+RUNTIME_NAMES = "msccl, executor, rccl, portable"
+PROTOCOL_NAMES = "Simple, LL, LL128"
+ALPHA_RULE_NAMES = "occupy, delay"
+DTYPE_BYTES = {
+    "int8": 1, "uint8": 1, "half": 2, "bfloat16": 2, "int32": 4, "uint32": 4, "float": 4,
+    "int64": 8, "uint64": 8, "double": 8,
+}  # fmt: skip
+"""nccl-tests' data types and their bytes."""
+
+Value = TypeVar("Value")
+
+TopologyArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A topology file, the name of a shipped one, or a short form (torus2d:4x4).",
+        show_default=False,
+    ),
+]
+CollectiveArgument = Annotated[
+    str, typer.Argument(help=f"One of {COLLECTIVE_NAMES}.", show_default=False)
+]
+Nodes = Annotated[
+    int | None, typer.Option("--nodes", min=1, help="Servers; overrides the file's count.")
+]
+Fabric = Annotated[
+    str | None, typer.Option("--fabric", help="Overrides the file's fabric: switch or rail.")
+]
+AlphaRule = Annotated[
+    str | None,
+    typer.Option("--alpha-rule", help=f"How alpha occupies a link: {ALPHA_RULE_NAMES}."),
+]
+Size = Annotated[
+    str,
+    typer.Option("--size", help="Buffer as nccl-tests counts it; 1MB is 1e6 bytes, 1MiB 2^20."),
+]
+Runtime = Annotated[str, typer.Option("--runtime", help=f"One of {RUNTIME_NAMES}, none.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+
+
+def read(option: str, parse: Callable[[object], Value], text: object) -> Value:
+    """Return an option's value; errors name the option.
+
+    Raises
+    ------
+    InputError
+        When the text can't be parsed.
+    """
+    try:
+        return parse(text)
+    except InputError as error:
+        raise InputError(error.problem, field=option, fix=error.fix) from None
+
+
+def size_of(text: str) -> int:
+    """Return the bytes of ``--size``."""
+    return read("--size", parse_size, text)
+
+
+def sizes_of(begin: str | None, end: str | None, factor: int, size: str) -> list[int]:
+    """Return the sizes of a sweep ``-b B -e E -f F`` in nccl-tests' syntax, or the one size.
+
+    Raises
+    ------
+    InputError
+        When the range is empty or only one end is given.
+    """
+    if begin is None and end is None:
+        return [size_of(size)]
+    first = read("-b", parse_nccl_size, begin or end)
+    last = read("-e", parse_nccl_size, end or begin)
+    if first > last:
+        raise InputError(
+            f"should be at least -b ({first} bytes), got {last}", field="-e", fix="swap -b and -e"
+        )
+    sizes = []
+    while first <= last:
+        sizes.append(first)
+        first *= factor
+    return sizes
+
+
+def chosen(option: str, text: str, names: str) -> str:
+    """Return one of the comma-separated names, by any case.
+
+    Raises
+    ------
+    InputError
+        When it is none of them.
+    """
+    known = {name.lower(): name for name in names.split(", ")}
+    if text.lower() not in known:
+        raise InputError(
+            f"should be one of {names}, got {text[:40]!r}", field=option, fix=f"use {names}"
+        )
+    return known[text.lower()]
+
+
+def element_bytes(dtype: str) -> int:
+    """Return the bytes of an element of ``--dtype``."""
+    return DTYPE_BYTES[chosen("--dtype", dtype, ", ".join(DTYPE_BYTES))]
+
+
+def chunk_count(text: str) -> int | None:
+    """Return the value of ``--chunks``: a number, or None for auto.
+
+    Raises
+    ------
+    InputError
+        When it is neither.
+    """
+    if text.lower() == "auto":
+        return None
+    if not text.isdecimal() or not 1 <= int(text[:6]) <= 1024 or len(text) > 6:
+        raise InputError(
+            f"should be auto or a number from 1 to 1024, got {text[:40]!r}",
+            field="--chunks",
+            fix="write --chunks auto or --chunks 2",
+        )
+    return int(text)
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """Give an event that the first Ctrl-C sets; the second ends the program.
+
+    Raises
+    ------
+    OutOfTimeError
+        On the second Ctrl-C.
+    """
+    stop = threading.Event()
+
+    def interrupt(number: int, frame: object) -> None:  # noqa: ARG001 - a signal handler
+        if stop.is_set():
+            raise OutOfTimeError("interrupted before anything could be written")
+        typer.echo("interrupted: finishing with the best so far (again to give up)", err=True)
+        stop.set()
+
+    previous = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def progress(*, quiet: bool) -> Callable[[str], None]:
+    """Return what prints a line of progress to stderr, or does nothing."""
+    if quiet:
+        return lambda line: None  # noqa: ARG005 - nothing is printed
+    return lambda line: typer.echo(line, err=True)

@@ -1,0 +1,32 @@
+"""Read YAML and JSON files into models, and write files whole or not at all."""
+
+from taccl.files.document import (
+    MAX_BYTES,
+    MAX_NODES,
+    Document,
+    field_name,
+    parse_document,
+    read_document,
+    read_text,
+)
+from taccl.files.model import FileModel, fit_model, load_model
+from taccl.files.parse import plain_text_is_safe, shown
+from taccl.files.write import check_output, write_all_atomic, write_atomic
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_NODES",
+    "Document",
+    "FileModel",
+    "check_output",
+    "field_name",
+    "fit_model",
+    "load_model",
+    "parse_document",
+    "plain_text_is_safe",
+    "read_document",
+    "read_text",
+    "shown",
+    "write_all_atomic",
+    "write_atomic",
+]

@@ -1,0 +1,137 @@
+"""Write files whole or not at all: nothing that fails leaves a half-written output behind."""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from taccl.errors import InputError
+
+_FIXES = {
+    errno.ENOENT: "create the directory first",
+    errno.ENOTDIR: "name a file in a directory",
+    errno.EACCES: "choose a place you may write to",
+    errno.EPERM: "choose a place you may write to",
+    errno.EROFS: "choose a place you may write to",
+    errno.ENOSPC: "free some space, or write elsewhere",
+    errno.EDQUOT: "free some space, or write elsewhere",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EISDIR: "name a file in it",
+}
+
+
+def write_atomic(path: str | Path, text: str, *, field: str = "output") -> None:
+    """Write a text file by way of a temporary file beside it.
+
+    What exists is replaced only when everything is on disk; a device or pipe is written to.
+
+    Raises
+    ------
+    InputError
+        When the file can't be written; what existed is then untouched.
+    """
+    write_all_atomic({path: text}, field=field)
+
+
+def write_all_atomic(texts: Mapping[str | Path, str], *, field: str = "output") -> None:
+    """Write several files: all temporary files first, then all the replacing.
+
+    Raises
+    ------
+    InputError
+        When one can't be written; up to the replacing nothing that existed is touched.
+    """
+    pending: list[tuple[Path, Path, str]] = []
+    try:
+        devices = [path for path in texts if _is_device(str(path), field)]
+        for path, text in texts.items():
+            if path not in devices:
+                _write_beside(str(path), text, field, pending)
+        for path in devices:
+            _write_through(str(path), texts[path], field)
+        while pending:
+            temporary, target, file = pending[0]
+            try:
+                temporary.replace(target)
+            except OSError as error:
+                raise _write_error(file, error, field) from None
+            pending.pop(0)
+    finally:
+        for temporary, _, _ in pending:
+            temporary.unlink(missing_ok=True)
+
+
+def check_output(path: str | Path, *, field: str = "output") -> None:
+    """Raise, before any long work, when a file can't be written; write nothing.
+
+    Raises
+    ------
+    InputError
+        When it is a directory, its directory is missing, or either may not be written.
+    """
+    if _is_device(str(path), field):
+        return
+    target = Path(path)
+    try:
+        place = target if target.exists() else target.resolve().parent
+        if not place.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if not os.access(place, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, ValueError) as error:
+        raise _write_error(str(path), error, field) from None
+
+
+def _is_device(file: str, field: str) -> bool:
+    try:
+        mode = Path(file).stat().st_mode
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        raise _write_error(file, error, field) from None
+    if stat.S_ISDIR(mode):
+        raise InputError("is a directory", file=file, field=field, fix="name a file in it")
+    return not stat.S_ISREG(mode) or file.startswith(("/dev/", "/proc/"))
+
+
+def _write_beside(file: str, text: str, field: str, pending: list[tuple[Path, Path, str]]) -> None:
+    """Write a temporary file in the target's directory and append it to ``pending``."""
+    try:
+        target = Path(file).resolve()
+        mode = target.stat().st_mode if target.exists() else None
+        if mode is not None and not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if file.endswith("/"):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        temporary = target.parent / f".taccl-{secrets.token_hex(8)}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o666)
+        pending.append((temporary, target, file))
+        with os.fdopen(descriptor, "wb") as stream:
+            if mode is not None:
+                os.fchmod(descriptor, stat.S_IMODE(mode))
+            stream.write(text.encode())
+            stream.flush()
+            os.fsync(descriptor)
+    except (OSError, ValueError) as error:
+        raise _write_error(file, error, field) from None
+
+
+def _write_through(file: str, text: str, field: str) -> None:
+    try:
+        with Path(file).open("wb") as stream:
+            stream.write(text.encode())
+    except (OSError, ValueError) as error:
+        raise _write_error(file, error, field) from None
+
+
+def _write_error(file: str, error: OSError | ValueError, field: str) -> InputError:
+    if isinstance(error, OSError):
+        reason = (error.strerror or str(error)).lower()
+        fix = _FIXES.get(error.errno or 0, "check the path")
+        return InputError(f"can't be written: {reason}", file=file[:200], field=field, fix=fix)
+    return InputError(
+        f"is no file name: {error}", file=ascii(file[:200]), field=field, fix="check the path"
+    )

@@ -1,0 +1,201 @@
+"""Which threadblock and channel every move goes to.
+
+A connection (source, destination, channel) has one sending and one receiving threadblock, so a
+threadblock has one peer and one direction. The connections of a pair, in order of channel, use
+the pair's parallel links in turn: connection i is link i mod L. So that the links of the schedule
+are met, a pair that uses only its second link gets a first connection without steps.
+
+A link whose messages do not fit one threadblock is cut into parts, each a stretch of time on a
+connection of its own.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from taccl.msccl.buffers import Move
+from taccl.msccl.order import Message
+from taccl.msccl.program import Op
+from taccl.topology import Topology
+
+LOCAL_PER_BLOCK = 8
+"""More copies than that at the start of a receiving threadblock would delay its peer."""
+
+
+class Lane(NamedTuple):
+    """One of the parallel links of a pair of ranks."""
+
+    src: int
+    dst: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A threadblock whose steps are still moves.
+
+    Parameters
+    ----------
+    rank, send_to, recv_from
+        Whose it is, and its peers.
+    lane
+        The link it serves; None: local work only.
+    connection
+        Number of the connection among those of the pair.
+    moves
+        Positions in the list of moves, ascending.
+    """
+
+    rank: int
+    send_to: int | None
+    recv_from: int | None
+    lane: Lane | None
+    connection: int
+    moves: tuple[int, ...]
+
+    @property
+    def pair(self) -> tuple[int, int] | None:
+        """Source and destination of its connection."""
+        return None if self.lane is None else (self.lane.src, self.lane.dst)
+
+
+def lanes_of(messages: Sequence[Message], topology: Topology) -> list[Lane]:
+    """Return the lane of every message."""
+    known: dict[int, Lane] = {}
+    for message in messages:
+        if message.link not in known:
+            links = topology.links_between(message.src, message.dst)
+            known[message.link] = Lane(message.src, message.dst, links.index(message.link))
+    return [known[message.link] for message in messages]
+
+
+def assign_blocks(
+    moves: Sequence[Move],
+    lanes: Sequence[Lane],
+    topology: Topology,
+    parts: Mapping[Lane, int],
+    instances: int = 1,
+) -> list[Block]:
+    """Return the threadblocks of all ranks, those of one rank in order of their first message.
+
+    With several instances, every pair has as many connections for each of its links.
+    """
+    connection = _connections(moves, lanes, topology, parts)
+    members: dict[tuple[int, Lane, int, bool], list[int]] = defaultdict(list)
+    local: dict[int, list[int]] = defaultdict(list)
+    for place, move in enumerate(moves):
+        if move.message is None:
+            local[move.rank].append(place)
+        else:
+            lane = lanes[move.message]
+            sends = move.rank == lane.src
+            members[move.rank, lane, connection[move.message], sends].append(place)
+    for rank, lane, index, sends in _ends_without_moves(members, topology, instances):
+        members[rank, lane, index, sends] = []
+    blocks = [
+        Block(
+            rank, lane.dst if sends else None, None if sends else lane.src, lane, index,
+            tuple(places),
+        )
+        for (rank, lane, index, sends), places in members.items()
+    ]  # fmt: skip
+    blocks = _with_local_work(blocks, local, moves)
+    return sorted(blocks, key=lambda block: _order(block, moves))
+
+
+def _connections(
+    moves: Sequence[Move], lanes: Sequence[Lane], topology: Topology, parts: Mapping[Lane, int]
+) -> dict[int, int]:
+    """Return the number of the connection that every message takes."""
+    queues: dict[Lane, list[int]] = defaultdict(list)
+    for move in moves:
+        if move.op is Op.SEND and move.message is not None:
+            queues[lanes[move.message]].append(move.message)
+    connection = {}
+    for lane, queue in queues.items():
+        width = len(topology.links_between(lane.src, lane.dst))
+        share = -(-len(queue) // parts.get(lane, 1))
+        for place, message in enumerate(queue):
+            connection[message] = place // share * width + lane.number
+    return connection
+
+
+def _ends_without_moves(
+    members: Mapping[tuple[int, Lane, int, bool], list[int]], topology: Topology, instances: int
+) -> list[tuple[int, Lane, int, bool]]:
+    """Return the ends that only keep the place of a link before a used one."""
+    used: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for _, lane, index, _ in members:
+        used[lane.src, lane.dst].add(index)
+    ends = []
+    for (src, dst), indices in used.items():
+        width = len(topology.links_between(src, dst))
+        span = max(indices) + 1
+        if instances > 1:
+            span = -(-span // width) * width
+        for index in sorted(set(range(span)) - indices):
+            lane = Lane(src, dst, index % width)
+            ends += [(src, lane, index, True), (dst, lane, index, False)]
+    return ends
+
+
+def _with_local_work(
+    blocks: list[Block], local: Mapping[int, list[int]], moves: Sequence[Move]
+) -> list[Block]:
+    """Put local work before the first receive of its rank, or into a threadblock of its own."""
+    receiving: dict[int, Block] = {}
+    for block in sorted(blocks, key=lambda block: _order(block, moves)):
+        if block.recv_from is not None and block.moves:
+            receiving.setdefault(block.rank, block)
+    result = [block for block in blocks if receiving.get(block.rank) is not block]
+    for rank, block in receiving.items():
+        extra = local.get(rank, [])
+        extra = extra if len(extra) <= LOCAL_PER_BLOCK else []
+        result.append(
+            Block(rank, None, block.recv_from, block.lane, block.connection, (*extra, *block.moves))
+        )
+    for rank, extra in local.items():
+        if rank not in receiving or len(extra) > LOCAL_PER_BLOCK:
+            result += [
+                Block(rank, None, None, None, 0, tuple(extra[i : i + LOCAL_PER_BLOCK]))
+                for i in range(0, len(extra), LOCAL_PER_BLOCK)
+            ]
+    return result
+
+
+def _order(block: Block, moves: Sequence[Move]) -> tuple[int, int, int, int, int]:
+    """Sort by rank and first message, senders first; threadblocks without messages come last."""
+    first = next((place for place in block.moves if moves[place].message is not None), len(moves))
+    peer = block.send_to if block.send_to is not None else block.recv_from
+    sends = block.send_to is not None
+    return (block.rank, first, 0 if sends else 1, -1 if peer is None else peer, block.connection)
+
+
+def count_connections(blocks: Sequence[Block]) -> dict[tuple[int, int], int]:
+    """Return how many connections every pair has."""
+    spans: dict[tuple[int, int], int] = defaultdict(int)
+    for block in blocks:
+        if block.pair is not None:
+            spans[block.pair] = max(spans[block.pair], block.connection + 1)
+    return dict(spans)
+
+
+def assign_channels(
+    connections: Mapping[tuple[int, int], int], blocks_per_channel: int
+) -> dict[tuple[int, int], list[int]]:
+    """Return the channels of every pair's connections, ascending, each as low as possible."""
+    load: dict[tuple[str, int, int], int] = defaultdict(int)
+    channels: dict[tuple[int, int], list[int]] = {}
+    for pair in sorted(connections):
+        taken: list[int] = []
+        channel = 0
+        while len(taken) < connections[pair]:
+            ends = (("send", pair[0], channel), ("recv", pair[1], channel))
+            if all(load[end] < blocks_per_channel for end in ends):
+                taken.append(channel)
+                for end in ends:
+                    load[end] += 1
+            channel += 1
+        channels[pair] = taken
+    return channels

@@ -1,0 +1,241 @@
+"""Which slots every event reads and writes: events become moves.
+
+Input is only read. Values that arrive whole go straight to the slot that holds them; values to be
+added arrive in scratch of their own and are then added to the held slot, which starts as a copy
+of the rank's own value. Nothing that a rank wants stays in its input: own chunks are copied to
+the output, which in place is the identity and out of place is needed.
+
+An alltoall in place overwrites input that other messages may still have to read. Such an arrival
+is staged in scratch and copied to its place at the very end.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from taccl.collectives import Collective
+from taccl.msccl.aliasing import Cell, Mode
+from taccl.msccl.order import Event, Kind, Message
+from taccl.msccl.program import Buffer, Op, Slot
+from taccl.msccl.runtimes import MAX_COUNT
+from taccl.slots import Place, Slots
+
+
+class Move(NamedTuple):
+    """A step before threadblocks are known.
+
+    Parameters
+    ----------
+    rank
+        Where it runs.
+    op, src, dst
+        As in a step.
+    chunks
+        How many, adjacent at both places.
+    message
+        The message it belongs to; None: local work of the rank's own.
+    """
+
+    rank: int
+    op: Op
+    src: Slot | None
+    dst: Slot | None
+    chunks: int
+    message: int | None
+
+
+@dataclass(slots=True)
+class _Layout:
+    """What is known while moves are made: scratch in use, and sums that have begun."""
+
+    slots: Slots
+    modes: tuple[Mode, ...]
+    scratch: list[int]
+    longest: int
+    begun: set[tuple[int, int]] = field(default_factory=set)
+    arrival: dict[int, Slot] = field(default_factory=dict)
+
+    def fresh(self, rank: int, count: int) -> Slot:
+        """Return unused scratch."""
+        offset = self.scratch[rank]
+        self.scratch[rank] += count
+        return Slot(Buffer.SCRATCH, offset)
+
+    def copy_needed(self, rank: int, src: Slot, dst: Slot) -> bool:
+        """Tell whether a copy changes anything in some claimed mode."""
+        return any(mode.cell(rank, src) != mode.cell(rank, dst) for mode in self.modes)
+
+
+def place_moves(
+    messages: Sequence[Message],
+    events: Sequence[Event],
+    slots: Slots,
+    modes: tuple[Mode, ...],
+    *,
+    singly: bool,
+) -> tuple[list[Move], list[int]]:
+    """Return the moves of all events in order, and the scratch chunks of every rank.
+
+    ``singly`` asks for moves of one chunk.
+    """
+    layout = _Layout(slots, modes, list(slots.scratch_chunks), 1 if singly else MAX_COUNT)
+    moves = list(_own_copies(layout, messages))
+    staged = _staged(layout, messages, events)
+    for number, kind in events:
+        message = messages[number]
+        if kind is Kind.SEND:
+            moves += _send(layout, message, number)
+        elif kind is Kind.RECEIVE:
+            moves += _receive(layout, message, number, staged=number in staged)
+        else:
+            moves += _add(layout, message, number)
+    for number in staged:
+        message = messages[number]
+        held = _held(layout, message.chunks[0], message.dst)
+        src = layout.arrival[number]
+        moves.append(Move(message.dst, Op.COPY, src, held, len(message.chunks), number))
+    return moves, layout.scratch
+
+
+def _slot(place: Place) -> Slot:
+    return Slot(Buffer(place.buffer), place.offset)
+
+
+def _source(layout: _Layout, message: Message) -> Slot:
+    run = layout.slots.source_run(message.chunks, message.src, message.arrived)
+    if run is None:
+        raise ValueError(f"rank {message.src} does not hold chunks {message.chunks} in a row")
+    return _slot(run[0])
+
+
+def _held(layout: _Layout, chunk: int, rank: int) -> Slot:
+    place = layout.slots.held(chunk, rank)
+    if place is None:
+        raise ValueError(f"rank {rank} has no place for chunk {chunk}")
+    return _slot(place)
+
+
+def _send(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
+    """Send from one run of slots; own values that are read with sums have to be there, too."""
+    source = _source(layout, message)
+    if layout.slots.collective.reduces and source.buffer is not Buffer.INPUT:
+        yield from _begin_sums(layout, message.chunks, message.src, number)
+    yield Move(message.src, Op.SEND, source, None, len(message.chunks), number)
+
+
+def _receive(layout: _Layout, message: Message, number: int, *, staged: bool) -> Iterator[Move]:
+    count = len(message.chunks)
+    if not message.reduce and not staged:
+        held = _held(layout, message.chunks[0], message.dst)
+        layout.begun.update((chunk, message.dst) for chunk in message.chunks)
+        yield Move(message.dst, Op.RECV, None, held, count, number)
+        return
+    if message.reduce:
+        yield from _begin_sums(layout, message.chunks, message.dst, number)
+    slot = layout.arrival[number] = layout.fresh(message.dst, count)
+    yield Move(message.dst, Op.RECV, None, slot, count, number)
+
+
+def _begin_sums(layout: _Layout, chunks: Sequence[int], rank: int, number: int) -> Iterator[Move]:
+    """Copy a rank's own values to where the sums will be, before anything is added."""
+    pairs = []
+    for chunk in chunks:
+        own = layout.slots.original(chunk, rank)
+        if (chunk, rank) not in layout.begun and own is not None:
+            layout.begun.add((chunk, rank))
+            pairs.append((_slot(own), _held(layout, chunk, rank)))
+    yield from _copies(layout, rank, pairs, number)
+
+
+def _copies(
+    layout: _Layout, rank: int, pairs: Sequence[tuple[Slot, Slot]], number: int | None
+) -> Iterator[Move]:
+    needed = [pair for pair in pairs if layout.copy_needed(rank, *pair)]
+    for (src, dst), count in _runs(needed, layout.longest):
+        yield Move(rank, Op.COPY, src, dst, count, number)
+
+
+def _add(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
+    """Add an arrival to the sums; a sum that has not begun is a copy of it."""
+    rank, arrival = message.dst, layout.arrival[number]
+    new: list[tuple[Slot, Slot]] = []
+    old: list[tuple[Slot, Slot]] = []
+    for index, chunk in enumerate(message.chunks):
+        pair = (Slot(arrival.buffer, arrival.offset + index), _held(layout, chunk, rank))
+        (old if (chunk, rank) in layout.begun else new).append(pair)
+        layout.begun.add((chunk, rank))
+    for op, pairs in ((Op.COPY, new), (Op.REDUCE, old)):
+        for (src, dst), count in _runs(pairs, layout.longest):
+            yield Move(rank, op, src, dst, count, number)
+
+
+def _runs(
+    pairs: Sequence[tuple[Slot, Slot]], longest: int
+) -> Iterator[tuple[tuple[Slot, Slot], int]]:
+    """Yield (first pair, count) for runs of pairs whose slots are adjacent on both sides."""
+    start = 0
+    for end in range(1, len(pairs) + 1):
+        if end < len(pairs) and end - start < longest and _follows(pairs[end - 1], pairs[end]):
+            continue
+        yield pairs[start], end - start
+        start = end
+
+
+def _follows(one: tuple[Slot, Slot], two: tuple[Slot, Slot]) -> bool:
+    return all(b == (a.buffer, a.offset + 1) for a, b in zip(one, two, strict=True))
+
+
+def _own_copies(layout: _Layout, messages: Sequence[Message]) -> Iterator[Move]:
+    """Copy to the output what a rank wants and nothing arrives for."""
+    collective = layout.slots.collective
+    arriving = {(chunk, message.dst) for message in messages for chunk in message.chunks}
+    pairs: dict[int, list[tuple[Slot, Slot]]] = {}
+    for chunk, rank in _wanted_by_sources(collective):
+        if not (collective.reduces and (chunk, rank) in arriving):
+            own, held = layout.slots.original(chunk, rank), layout.slots.held(chunk, rank)
+            if own is not None and held is not None:
+                pairs.setdefault(rank, []).append((_slot(own), _slot(held)))
+    for rank in sorted(pairs):
+        yield from _copies(layout, rank, pairs[rank], None)
+
+
+def _wanted_by_sources(collective: Collective) -> Iterator[tuple[int, int]]:
+    both: dict[tuple[int, int], tuple[int, ...]] = {}
+    columns = zip(collective.source_set.tolist(), collective.target_set.tolist(), strict=True)
+    for chunk, key in enumerate(columns):
+        if key not in both:
+            sources, targets = (collective.rank_sets[number] for number in key)
+            both[key] = tuple(sorted(set(sources) & set(targets)))
+        for rank in both[key]:
+            yield chunk, rank
+
+
+def _staged(
+    layout: _Layout, messages: Sequence[Message], events: Sequence[Event]
+) -> dict[int, None]:
+    """Return the messages that arrive where input of another chunk is still to be read."""
+    mode = next((mode for mode in layout.modes if mode.in_place), None)
+    if mode is None or layout.slots.collective.reduces:
+        return {}
+    position = {event: place for place, event in enumerate(events)}
+    last_read: dict[tuple[int, Cell], int] = {}
+    for place, (number, kind) in enumerate(events):
+        message = messages[number]
+        source = _source(layout, message)
+        if kind is Kind.SEND and source.buffer is Buffer.INPUT:
+            for cell in _cells(mode, message.src, source, len(message.chunks)):
+                last_read[message.src, cell] = place
+    staged: dict[int, None] = {}
+    for number, message in enumerate(messages):
+        arrives = position[Event(number, Kind.RECEIVE)]
+        cells = _cells(
+            mode, message.dst, _held(layout, message.chunks[0], message.dst), len(message.chunks)
+        )
+        if max(last_read.get((message.dst, cell), -1) for cell in cells) > arrives:
+            staged[number] = None
+    return staged
+
+
+def _cells(mode: Mode, rank: int, slot: Slot, count: int) -> Iterator[Cell]:
+    for index in range(count):
+        yield mode.cell(rank, Slot(slot.buffer, slot.offset + index))

@@ -1,0 +1,307 @@
+"""Run a program on symbolic chunks: is the data right at the end, does it race or deadlock.
+
+A value is the sorted tuple of the input chunks that were added up, (rank, offset) each; a chunk
+that is in it twice was counted twice. The memory is that of one mode: in place, input and output
+are one buffer.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from taccl.collectives import COLLECTIVES, Collective, build_collective
+from taccl.msccl.aliasing import Cell, Mode, mode_of
+from taccl.msccl.findings import Finding
+from taccl.msccl.limits import check_limits
+from taccl.msccl.program import (
+    READS_SOURCE,
+    RECEIVES,
+    SENDS,
+    WRITES_TARGET,
+    Buffer,
+    Op,
+    Program,
+    Slot,
+    Step,
+)
+from taccl.msccl.races import find_races
+from taccl.msccl.run import Place, Run, maximal_run, places
+from taccl.msccl.runtimes import RUNTIMES, message_chunks
+
+Value = tuple[tuple[int, int], ...]
+"""Input chunks added up: (rank, offset in its input), ascending."""
+
+UNDEFINED: Value = ((-1, -1),)
+MAX_WORK = 100_000_000
+MAX_FINDINGS = 20
+
+
+def judge(program: Program, runtime: str) -> list[Finding]:
+    """Return all that is wrong with a program; empty is what it takes to be written.
+
+    Limits of the runtime, data and races in every claimed mode, and deadlocks when every chunk
+    is a message of its own and a connection holds one, which covers all sizes and capacities.
+    """
+    findings = check_limits(program, runtime)
+    for in_place, claimed in ((True, program.in_place), (False, program.out_of_place)):
+        if claimed:
+            findings += interpret(program, in_place=in_place)
+    stuck = deadlock(program, 1, 1)
+    return findings if stuck is None else [*findings, stuck]
+
+
+def interpret(
+    program: Program, *, in_place: bool, collective: Collective | None = None
+) -> list[Finding]:
+    """Run a program once in one mode and return all that is wrong with what it does.
+
+    ``collective`` is what it should do; None: what its name and its chunk count say.
+    """
+    expected = collective or _expected(program)
+    if isinstance(expected, Finding):
+        return [expected]
+    if _work(program) > MAX_WORK:
+        return [Finding("size", "the steps move too many chunks to follow them one by one")]
+    mode = mode_of(
+        program.collective, program.num_ranks, program.chunks_per_loop, in_place=in_place
+    )
+    run = maximal_run(program)
+    machine = _Machine(run, mode, _inputs(expected, mode))
+    where = places(run)
+    for number in run.order:
+        _step(machine, where[number], number)
+    findings = [*machine.findings, *_run_findings(run), *find_races(run, mode)]
+    if not run.stuck:
+        findings += _wrong_results(machine, expected)
+    return [_in_mode(finding, in_place=in_place) for finding in findings]
+
+
+def _in_mode(finding: Finding, *, in_place: bool) -> Finding:
+    words = "in place" if in_place else "out of place"
+    return Finding(
+        finding.rule, f"{words}: {finding.explanation}", finding.gpu, finding.threadblock,
+        finding.step, finding.fix,
+    )  # fmt: skip
+
+
+def _expected(program: Program) -> Collective | Finding:
+    if program.collective not in COLLECTIVES:
+        return Finding(
+            "unknown collective",
+            f"what {program.collective} should do is not known, so it can't be checked",
+            fix=f"known are {', '.join(COLLECTIVES)}",
+        )
+    ranks, chunks = program.num_ranks, program.chunks_per_loop
+    if chunks % ranks or chunks < 1:
+        return Finding(
+            "chunks", f"{chunks} chunks can't be shared by {ranks} ranks",
+            fix="make nchunksperloop a multiple of ngpus",
+        )  # fmt: skip
+    if chunks * ranks > MAX_WORK:
+        return Finding("size", f"{chunks} chunks on {ranks} ranks are too many to follow")
+    return build_collective(program.collective, ranks, chunks // ranks)
+
+
+def _work(program: Program) -> int:
+    return sum(step.count for _, block in program.blocks() for step in block.steps)
+
+
+def _inputs(collective: Collective, mode: Mode) -> dict[tuple[int, Cell], Value]:
+    return {
+        (rank, mode.cell(rank, Slot(Buffer.INPUT, offset))): ((rank, offset),)
+        for rank in range(collective.num_ranks)
+        for offset in range(collective.input_chunks)
+    }
+
+
+@dataclass(slots=True)
+class _Machine:
+    """Memory, messages on their way, and what was found."""
+
+    run: Run
+    mode: Mode
+    memory: dict[tuple[int, Cell], Value]
+    sent: dict[int, list[Value]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    def report(self, rule: str, explanation: str, place: Place, fix: str | None = None) -> None:
+        """Record a finding at a step, unless there are many already."""
+        if len(self.findings) < MAX_FINDINGS:
+            _, block = self.run.blocks[place.block]
+            self.findings.append(Finding(rule, explanation, place.rank, block.id, place.step, fix))
+
+    def cells(self, place: Place, slot: Slot | None, count: int) -> list[Cell]:
+        """Return the memory cells of an operand."""
+        if slot is None:
+            return []
+        return [
+            self.mode.cell(place.rank, Slot(slot.buffer, slot.offset + index))
+            for index in range(count)
+        ]
+
+    def read(self, place: Place, cells: Sequence[Cell]) -> list[Value]:
+        """Return the values of cells; undefined ones are a finding."""
+        values = [self.memory.get((place.rank, cell), UNDEFINED) for cell in cells]
+        for cell, value in zip(cells, values, strict=True):
+            if (place.rank, cell) not in self.memory:
+                self.report(
+                    "undefined", f"reads chunk {cell[1]} of buffer {cell[0]}, which nothing wrote",
+                    place, "receive or copy something there first",
+                )  # fmt: skip
+                break
+            if value is UNDEFINED:
+                break
+        return values
+
+
+def _step(machine: _Machine, place: Place, number: int) -> None:
+    """Do what one step does to memory and messages."""
+    step = machine.run.blocks[place.block][1].steps[place.step]
+    if step.op is Op.NOP:
+        return
+    sources = machine.cells(place, step.src if step.op in READS_SOURCE else None, step.count)
+    targets = machine.cells(place, step.dst if step.op in WRITES_TARGET else None, step.count)
+    _check_operands(machine, step, place, (sources, targets))
+    if step.op is Op.COPY and sources == targets:
+        machine.read(place, sources)
+        return
+    parts = [machine.read(place, sources)] if sources else []
+    if step.op in RECEIVES:
+        parts.append(_received(machine, step, place, number))
+    if step.op is Op.REDUCE:
+        parts.append(machine.read(place, targets))
+    values = [_add(*terms) for terms in zip(*parts, strict=False)]
+    if step.op in WRITES_TARGET:
+        for cell, value in zip(targets, values, strict=False):
+            machine.memory[place.rank, cell] = value
+    if step.op in SENDS:
+        machine.sent[number] = values
+
+
+def _check_operands(
+    machine: _Machine, step: Step, place: Place, cells: tuple[list[Cell], list[Cell]]
+) -> None:
+    sources, targets = cells
+    if (step.op in READS_SOURCE and not sources) or (step.op in WRITES_TARGET and not targets):
+        machine.report("operands", f"{step.op.value} of no chunk", place, "give slots and a count")
+    if not machine.mode.in_place and any(buffer == "i" for buffer, _ in targets):
+        machine.report(
+            "input", "writes the input buffer", place, "write the output or scratch instead"
+        )
+    harmless = step.op is Op.COPY and sources == targets
+    local = step.op in (Op.COPY, Op.REDUCE)
+    if local and not harmless and not set(sources).isdisjoint(targets):
+        machine.report("overlap", "source and target overlap", place, "use scratch for one of them")
+
+
+def _received(machine: _Machine, step: Step, place: Place, number: int) -> list[Value]:
+    values = machine.sent[machine.run.sender[number]]
+    if len(values) != step.count:
+        machine.report(
+            "count", f"receives {step.count} chunks, and its message has {len(values)}", place,
+            "give both ends of a message one count",
+        )  # fmt: skip
+    return values
+
+
+def _add(*terms: Value) -> Value:
+    """Return the sum of values."""
+    if len(terms) == 1:
+        return terms[0]
+    if UNDEFINED in terms:
+        return UNDEFINED
+    return tuple(sorted(part for term in terms for part in term))
+
+
+def _run_findings(run: Run) -> Iterator[Finding]:
+    if run.stuck:
+        yield _deadlock(run)
+    for (src, dst, channel), count in run.left.items():
+        if not run.stuck:
+            yield Finding(
+                "leftover",
+                f"{count} messages from gpu {src} on channel {channel} are never received",
+                dst, fix="receive every message that is sent",
+            )  # fmt: skip
+
+
+def _deadlock(run: Run) -> Finding:
+    waits = [
+        f"gpu {rank} threadblock {block.id} at step {position} waits for {why}"
+        for number, position, why in run.stuck
+        for rank, block in [run.blocks[number]]
+    ]
+    more = f"; and {len(waits) - 4} more" if len(waits) > 4 else ""
+    rank, block = run.blocks[run.stuck[0][0]]
+    return Finding(
+        "deadlock", "; ".join(waits[:4]) + more, rank, block.id, run.stuck[0][1],
+        "reorder the steps, or lower --max-bytes",
+    )  # fmt: skip
+
+
+def _wrong_results(machine: _Machine, collective: Collective) -> Iterator[Finding]:
+    shown = 0
+    for chunk in range(collective.num_chunks):
+        source_at, target_at = int(collective.input_at[chunk]), int(collective.output_at[chunk])
+        expected = tuple((rank, source_at) for rank in collective.sources(chunk))
+        for rank in collective.targets(chunk):
+            cell = machine.mode.cell(rank, Slot(Buffer.OUTPUT, target_at))
+            found = machine.memory.get((rank, cell))
+            if found != expected:
+                shown += 1
+                yield Finding(
+                    "result",
+                    f"output {target_at} should be {_words(expected)}, and is {_words(found)}",
+                    rank,
+                )
+            if shown == MAX_FINDINGS:
+                return
+
+
+def _words(value: Value | None) -> str:
+    """Return a value such as ``input 3 of ranks 0, 1 (twice) and 2``."""
+    if value is None:
+        return "never written"
+    if value is UNDEFINED or value == UNDEFINED:
+        return "made of undefined data"
+    times = Counter(value)
+    parts: dict[int, list[str]] = {}
+    for rank, offset in sorted(times):
+        count = times[rank, offset]
+        again = {1: "", 2: " (twice)"}.get(count, f" ({count} times)")
+        parts.setdefault(offset, []).append(f"{rank}{again}")
+    return " + ".join(
+        f"input {offset} of rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+        for offset, ranks in parts.items()
+    )
+
+
+def deadlock(program: Program, chunks_per_message: int, slots: int) -> Finding | None:
+    """Return who waits for what when a program can't end, or None.
+
+    A step of count c is ceil(c / chunks_per_message) messages, and a connection holds ``slots``.
+    """
+    run = maximal_run(program, chunks_per_message, slots)
+    return _deadlock(run) if run.stuck else None
+
+
+def largest_safe_size(program: Program, runtime: str, low: int, high: int) -> int:
+    """Return the largest counted size from ``low`` to ``high`` bytes that can't deadlock.
+
+    It is 0 when already ``low`` deadlocks. Larger sizes cut steps into more messages, which is
+    all that size changes; the sizes below the result are safe, too.
+    """
+    record = RUNTIMES[runtime]
+    slots, protocol = record.fifo_slots[program.protocol], program.protocol
+    most = max((step.count for _, block in program.blocks() for step in block.steps), default=1)
+    chunks = program.chunks_per_loop
+    first = message_chunks(runtime, protocol, Fraction(low, chunks))
+    last = message_chunks(runtime, protocol, Fraction(high, chunks))
+    for size in range(first, last - 1, -1):
+        same_as_before = size != first and size >= most
+        if not same_as_before and deadlock(program, size, slots) is not None:
+            if size == first:
+                return 0
+            return chunks * (record.message_bytes[protocol] // (size + 1))
+    return high

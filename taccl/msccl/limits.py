@@ -1,0 +1,262 @@
+"""What a runtime refuses, or accepts and then breaks on: one function a rule.
+
+Every rule says which function of the runtimes it is from. The parser is
+``mscclGetAlgoFromXMLAndSetAlgo`` (msccl, ``src/graph/topo.cc``) and ``mscclGetAlgoFromXmlFile``
+(executor and rccl, ``src/misc/msccl/msccl_parser.cc``), called "the parser" below.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
+from types import MappingProxyType
+
+from taccl.msccl.findings import Finding
+from taccl.msccl.program import RECEIVES, SENDS, Gpu, Program, Threadblock
+from taccl.msccl.runtimes import PROTOCOLS, RUNTIMES, Runtime
+from taccl.msccl.step_limits import (
+    counts,
+    dependences,
+    fused_reductions,
+    missing_peers,
+    nops,
+    offsets,
+    ops,
+)
+
+Rule = Callable[[Program, Runtime], Iterator[Finding]]
+
+
+def check_limits(program: Program, runtime: str) -> list[Finding]:
+    """Return everything about a program that a runtime refuses or breaks on."""
+    record = RUNTIMES[runtime]
+    return [finding for rule in RULES.values() for finding in rule(program, record)]
+
+
+def _each_block(program: Program) -> Iterator[tuple[Gpu, Threadblock]]:
+    for gpu in program.gpus:
+        for block in gpu.threadblocks:
+            yield gpu, block
+
+
+def name(program: Program, runtime: Runtime) -> Iterator[Finding]:
+    """Names are cut at 63 characters by msccl, and ``xmlGetToken`` knows no entities.
+
+    ``ncclAllToAll`` of msccl runs a routine of its own when an alltoall is called 2D.
+    """
+    if len(program.name) > runtime.max_name:
+        yield Finding(
+            "name",
+            f"the name has {len(program.name)} characters, the runtime takes {runtime.max_name}",
+            fix="give a shorter name",
+        )
+    odd = re.search(r'[^ !#-%(-;=?-~]|[<>&"\']', program.name)
+    if odd or not program.name:
+        found = f"has the character {odd[0]!r}" if odd else "is empty"
+        yield Finding("name", f"the name {found}", fix="use letters, digits, '-', '_' and '.' only")
+    if program.collective == "alltoall" and program.name == "2D":
+        yield Finding("name", "msccl never runs an alltoall called 2D", fix="give another name")
+
+
+def collective(program: Program, runtime: Runtime) -> Iterator[Finding]:
+    """Check ``coll`` against the list that the parser compares it with."""
+    if program.collective not in runtime.collectives:
+        yield Finding(
+            "collective",
+            f"{runtime.name} does not know {program.collective}",
+            fix=f"known are {', '.join(runtime.collectives)}",
+        )
+
+
+def protocol(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+    """Check ``proto``: the parser knows Simple, LL and LL128, case and all."""
+    if program.protocol not in PROTOCOLS:
+        yield Finding(
+            "protocol",
+            f"unknown protocol {program.protocol!r}",
+            fix=f"use one of {', '.join(PROTOCOLS)}",
+        )
+
+
+def modes(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+    """``mscclInternalSchedulerSelectAlgo`` never picks a file that claims no mode."""
+    if not (program.in_place or program.out_of_place):
+        yield Finding(
+            "modes", "claims neither in-place nor out-of-place calls", fix="claim what it serves"
+        )
+
+
+def sizes(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+    """Check the range: the parser refuses minBytes < 0 or > maxBytes, maxBytes 0 is never."""
+    if not 0 <= program.min_bytes <= program.max_bytes or program.max_bytes < 1:
+        yield Finding(
+            "sizes",
+            f"the range of sizes is {program.min_bytes} to {program.max_bytes} bytes",
+            fix="give 0 <= minBytes <= maxBytes and maxBytes above 0",
+        )
+
+
+def channels(program: Program, runtime: Runtime) -> Iterator[Finding]:
+    """``mscclSetupConnections`` connects channels 0 .. nchannels-1, at most MAXCHANNELS.
+
+    The parser lets chan = MAXCHANNELS and chan >= nchannels pass: an overflow and a hang.
+    """
+    if not 1 <= program.channels <= runtime.max_channels:
+        yield Finding(
+            "channels",
+            f"has {program.channels} channels, {runtime.name} allows 1 to {runtime.max_channels}",
+            fix="lower --channels or --instances",
+        )
+    for gpu, block in _each_block(program):
+        if not 0 <= block.channel < program.channels:
+            yield Finding(
+                "channels",
+                f"is on channel {block.channel}, and the program has {program.channels}",
+                gpu.rank, block.id, fix="raise nchannels",
+            )  # fmt: skip
+
+
+def threadblocks(program: Program, runtime: Runtime) -> Iterator[Finding]:
+    """MSCCL_MAX_NUM_THREAD_BLOCKS, and ids 0 .. k-1, which become block indices."""
+    for gpu in program.gpus:
+        count = len(gpu.threadblocks)
+        if count > runtime.max_threadblocks:
+            yield Finding(
+                "threadblocks",
+                f"has {count} threadblocks, {runtime.name} allows {runtime.max_threadblocks}",
+                gpu.rank, fix="lower --chunks or --instances",
+            )  # fmt: skip
+        if [block.id for block in gpu.threadblocks] != list(range(count)):
+            yield Finding(
+                "threadblocks", f"threadblock ids should be 0 to {count - 1}, each once",
+                gpu.rank, fix="number the threadblocks from 0",
+            )  # fmt: skip
+
+
+def blocks_per_channel(program: Program, runtime: Runtime) -> Iterator[Finding]:
+    """MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL, tested as the parser meets sends and receives."""
+    for gpu in program.gpus:
+        ends = Counter(
+            (direction, block.channel)
+            for block in gpu.threadblocks
+            for direction, peer in (("send", block.send_to), ("receive", block.recv_from))
+            if peer is not None
+        )
+        for (direction, channel), count in sorted(ends.items()):
+            if count > runtime.max_blocks_per_channel:
+                yield Finding(
+                    "blocks_per_channel",
+                    f"{count} threadblocks {direction} on channel {channel}, at most"
+                    f" {runtime.max_blocks_per_channel} may",
+                    gpu.rank, fix="spread the connections over more channels",
+                )  # fmt: skip
+
+
+def steps(program: Program, runtime: Runtime) -> Iterator[Finding]:
+    """MSCCL_MAX_NUM_STEPS bounds the positions in a threadblock, nops included."""
+    for gpu, block in _each_block(program):
+        if len(block.steps) > runtime.max_steps:
+            yield Finding(
+                "steps",
+                f"has {len(block.steps)} steps, {runtime.name} allows {runtime.max_steps}",
+                gpu.rank, block.id, fix="lower --chunks, or raise --channels",
+            )  # fmt: skip
+
+
+def nodes(program: Program, runtime: Runtime) -> Iterator[Finding]:
+    """MAX_NODES: algo, every gpu, and the rank's own threadblocks and steps (``xmlAddNode``)."""
+    for gpu in program.gpus:
+        own = len(gpu.threadblocks) + sum(len(block.steps) for block in gpu.threadblocks)
+        count = 1 + program.num_ranks + own
+        if count > runtime.max_nodes:
+            yield Finding(
+                "nodes", f"has {count} XML elements, the reader holds {runtime.max_nodes}",
+                gpu.rank, fix="lower --chunks",
+            )  # fmt: skip
+
+
+def chunks(program: Program, runtime: Runtime) -> Iterator[Finding]:
+    """``nchunksperloop`` is a divisor; msccl checks i_chunks and o_chunks against it if > 0."""
+    if program.chunks_per_loop < 1:
+        yield Finding("chunks", "nchunksperloop should be above 0", fix="count the chunks")
+    if not runtime.checks_chunks:
+        return
+    ranks, total = program.num_ranks, program.chunks_per_loop
+    shares = (
+        ("i_chunks", "input_chunks", ranks if program.collective == "allgather" else 1),
+        ("o_chunks", "output_chunks", ranks if program.collective == "reducescatter" else 1),
+    )
+    for gpu in program.gpus:
+        for label, attribute, share in shares:
+            count = getattr(gpu, attribute)
+            if count > 0 and count * share != total:
+                yield Finding(
+                    "chunks",
+                    f"{label} is {count}, and nchunksperloop {total} asks for {total / share:g}",
+                    gpu.rank, fix=f"make {label} fit nchunksperloop, or 0",
+                )  # fmt: skip
+
+
+def peers(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+    """Check peers: the parser refuses a rank's own number; only msccl refuses >= ngpus."""
+    for gpu, block in _each_block(program):
+        for peer in (block.send_to, block.recv_from):
+            if peer is not None and (peer == gpu.rank or not 0 <= peer < program.num_ranks):
+                yield Finding(
+                    "peers", f"peer {peer} is no other rank", gpu.rank, block.id,
+                    fix=f"use a rank from 0 to {program.num_ranks - 1}",
+                )  # fmt: skip
+
+
+def ends(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+    """Two threadblocks on one end advance one step counter (``runInterpreter``): it breaks."""
+    for gpu in program.gpus:
+        seen: dict[tuple[str, int, int], int] = {}
+        for block in gpu.threadblocks:
+            for word, peer in (("sends to", block.send_to), ("receives from", block.recv_from)):
+                if peer is None:
+                    continue
+                other = seen.setdefault((word, peer, block.channel), block.id)
+                if other != block.id:
+                    yield Finding(
+                        "ends", f"{word} {peer} on channel {block.channel}, and so does"
+                        f" threadblock {other}", gpu.rank, block.id,
+                        fix="use another channel",
+                    )  # fmt: skip
+
+
+def connections(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+    """Match the k-th send of a connection with its k-th receive; counts are not transmitted."""
+    counts: dict[tuple[int, int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for gpu, block in _each_block(program):
+        for side, peer, kind in ((0, block.send_to, SENDS), (1, block.recv_from, RECEIVES)):
+            if peer is not None:
+                pair = (gpu.rank, peer) if side == 0 else (peer, gpu.rank)
+                counts[*pair, block.channel][side].extend(
+                    step.count for step in block.steps if step.op in kind
+                )
+    for (src, dst, channel), (sent, received) in sorted(counts.items()):
+        for number, (one, two) in enumerate(zip_longest(sent, received)):
+            if one != two:
+                what = (
+                    "is never received" if two is None
+                    else "is never sent" if one is None
+                    else f"has {one} chunks, and {two} are received"
+                )  # fmt: skip
+                yield Finding(
+                    "connections",
+                    f"message {number} from gpu {src} to gpu {dst} on channel {channel} {what}",
+                    fix="give both ends the same messages",
+                )
+                break
+
+
+RULES: Mapping[str, Rule] = MappingProxyType({
+    rule.__name__: rule
+    for rule in (
+        name, collective, protocol, modes, sizes, channels, threadblocks, blocks_per_channel,
+        steps, nodes, chunks, peers, ends, connections, ops, missing_peers, counts, offsets,
+        dependences, nops, fused_reductions,
+    )
+})  # fmt: skip
+"""Every rule by its name: a new one is one function and one entry."""

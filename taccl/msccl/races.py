@@ -1,0 +1,189 @@
+"""Data races: conflicting accesses to one memory cell that nothing orders.
+
+Happens-before is program order in a threadblock, dependences, and the k-th send of a connection
+before its k-th receive. That a FIFO has few slots orders nothing. The check follows one run and
+keeps, for each cell, the last write and the reads since; whoever comes next must know of them.
+When accesses are unordered, some neighbouring pair of them is, so that finds a race if there is
+one. What threadblocks know of each other are vector clocks, kept only while a later step needs
+them, and only for the threadblocks of as many ranks at a time as fit the memory. (Chunks that a
+fused step forwards while later ones of the same message are still to come count as one.)
+
+References
+----------
+C. Flanagan, S. N. Freund: FastTrack: efficient and precise dynamic race detection. PLDI 2009.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.msccl.aliasing import Cell, Mode
+from taccl.msccl.findings import Finding
+from taccl.msccl.program import READS_SOURCE, WRITES_TARGET, Op, Slot, Step
+from taccl.msccl.run import Place, Run, places
+
+MAX_CLOCKS = 20_000_000
+"""int32 numbers: 80 MB."""
+
+MAX_FINDINGS = 20
+
+Clock = NDArray[np.int32]
+Access = tuple[int, int]
+"""Step number and threadblock number."""
+
+
+@dataclass(slots=True)
+class _Cell:
+    """Who touched a memory cell: the last write, and the last read of each threadblock since."""
+
+    write: Access | None = None
+    reads: dict[int, int] = field(default_factory=dict)
+
+
+def find_races(run: Run, mode: Mode) -> list[Finding]:
+    """Return races of a run in one mode, at most 20."""
+    where = places(run)
+    findings: list[Finding] = []
+    for ranks in _slabs(run):
+        for finding in _races_of(run, mode, ranks, where):
+            findings.append(finding)
+            if len(findings) == MAX_FINDINGS:
+                return findings
+    return findings
+
+
+def _slabs(run: Run) -> Iterator[frozenset[int]]:
+    """Yield sets of ranks whose clocks fit into memory together."""
+    widths = Counter(rank for rank, _ in run.blocks)
+    room = MAX_CLOCKS // (len(run.blocks) + _most_kept(run))
+    slab: list[int] = []
+    width = 0
+    for rank in sorted(widths):
+        if slab and width + widths[rank] > room:
+            yield frozenset(slab)
+            slab, width = [], 0
+        slab.append(rank)
+        width += widths[rank]
+    if slab:
+        yield frozenset(slab)
+
+
+def _uses(run: Run) -> Counter[int]:
+    """Return how many later steps need to know what a step knew at its end."""
+    return Counter(run.released_by.values()) + Counter(run.sender.values())
+
+
+def _most_kept(run: Run) -> int:
+    """Return how many clocks of finished steps are needed at once."""
+    uses, kept, most = _uses(run), 0, 0
+    for step in run.order:
+        for before in (run.released_by.get(step), run.sender.get(step)):
+            if before is not None:
+                uses[before] -= 1
+                kept -= uses[before] == 0
+        kept += uses[step] > 0
+        most = max(most, kept)
+    return most
+
+
+def _races_of(
+    run: Run, mode: Mode, ranks: frozenset[int], where: Sequence[Place]
+) -> Iterator[Finding]:
+    column: dict[int, int] = {}
+    for number, (rank, _) in enumerate(run.blocks):
+        if rank in ranks:
+            column[number] = len(column)
+    memory: dict[tuple[int, Cell], _Cell] = {}
+    for number, step_number, clock in _clocks(run, column, where):
+        rank, block = run.blocks[number]
+        if rank not in ranks:
+            continue
+        place = where[step_number]
+        for cell, writes in accesses(block.steps[place.step], rank, mode):
+            state = memory.setdefault((rank, cell), _Cell())
+            for other in _unordered(state, run, clock, column, (step_number, writes)):
+                yield _race(run, place, where[other], cell)
+            if writes:
+                state.write, state.reads = (step_number, number), {}
+            else:
+                state.reads[number] = step_number
+
+
+def _clocks(
+    run: Run, column: dict[int, int], where: Sequence[Place]
+) -> Iterator[tuple[int, int, Clock]]:
+    """Yield threadblock, step and clock of every step in order; clock[c]: steps known done."""
+    uses = _uses(run)
+    kept: dict[int, Clock] = {}
+    clocks = [np.zeros(0, dtype=np.int32)] * len(run.blocks)
+    for step in run.order:
+        number = where[step].block
+        clock = clocks[number]
+        if not len(clock):
+            clock = clocks[number] = np.zeros(len(column), dtype=np.int32)
+        for before in (run.released_by.get(step), run.sender.get(step)):
+            if before is not None:
+                np.maximum(clock, kept[before], out=clock)
+                uses[before] -= 1
+                if uses[before] == 0:
+                    del kept[before]
+        yield number, step, clock
+        if number in column:
+            clock[column[number]] = where[step].step + 1
+        if uses[step]:
+            kept[step] = clock.copy()
+
+
+def accesses(step: Step, rank: int, mode: Mode) -> Iterator[tuple[Cell, bool]]:
+    """Yield the memory cells a step touches and whether it writes them.
+
+    A copy of a cell onto itself only reads.
+    """
+    for index in range(step.count if step.op is not Op.NOP else 0):
+        source = target = None
+        if step.op in READS_SOURCE and step.src is not None:
+            source = mode.cell(rank, Slot(step.src.buffer, step.src.offset + index))
+            yield source, False
+        if step.op in WRITES_TARGET and step.dst is not None:
+            target = mode.cell(rank, Slot(step.dst.buffer, step.dst.offset + index))
+            if target != source or step.op is not Op.COPY:
+                yield target, True
+
+
+def _unordered(
+    state: _Cell, run: Run, clock: Clock, column: dict[int, int], access: tuple[int, bool]
+) -> Iterator[int]:
+    """Yield the earlier steps that conflict with an access and are not known to be done."""
+    step, writes = access
+    earlier = [] if state.write is None else [state.write]
+    if writes:
+        earlier += [(read, number) for number, read in state.reads.items()]
+    for other, number in earlier:
+        done = run.first[number] + int(clock[column[number]])
+        if other != step and other >= done:
+            yield other
+
+
+def _race(run: Run, place: Place, other: Place, cell: Cell) -> Finding:
+    ids = [run.blocks[spot.block][1].id for spot in (place, other)]
+    buffer, offset = cell
+    return Finding(
+        "race",
+        f"nothing orders it and step {other.step} of threadblock {ids[1]}, and both use chunk"
+        f" {offset} of {_BUFFER_NAMES[buffer]}",
+        place.rank,
+        ids[0],
+        place.step,
+        "make the later of them depend on the other",
+    )
+
+
+_BUFFER_NAMES = {
+    "i": "the input",
+    "o": "the output",
+    "s": "the scratch",
+    "user": "the buffer that is input and output",
+}

@@ -1,0 +1,139 @@
+"""What each MSCCL runtime allows and how it counts: the table RUNTIMES.
+
+``msccl`` is microsoft/msccl (NCCL 2.12.12), ``executor`` is Azure/msccl-executor-nccl (NCCL
+2.23.4), ``rccl`` is ROCm/rccl (2.21.5). ``portable`` is a file that all three load: the strictest
+of every limit, with the message and FIFO sizes of the executor. Every number names its constant;
+the constants live in ``src/include/msccl/msccl_struct.h`` (executor, rccl) and
+``src/include/devcomm.h`` (msccl) unless another file is given.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
+from types import MappingProxyType
+
+from taccl.msccl.program import Op
+
+PROTOCOLS = ("Simple", "LL", "LL128")
+"""The parsers compare ``proto`` with exactly these (``mscclGetAlgoFromXmlFile``)."""
+
+MAX_COUNT = 71
+"""MSCCL_MAX_COUNT - 1, the same in all runtimes."""
+
+UNLIMITED = 1 << 62
+"""``max_bytes`` of a file without an upper limit (executor and rccl write it as 0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The limits, spellings and sizes of one runtime.
+
+    Parameters
+    ----------
+    name
+        Key of the table.
+    max_steps
+        Steps of a threadblock: MSCCL_MAX_NUM_STEPS (executor: makefiles/common.mk).
+    max_threadblocks
+        Threadblocks of a gpu: MSCCL_MAX_NUM_THREAD_BLOCKS.
+    max_dependence_id
+        Largest threadblock id a step can wait for: dependentBid is an int8.
+    max_channels
+        MAXCHANNELS.
+    max_blocks_per_channel
+        Sending (receiving) threadblocks of a gpu on one channel:
+        MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL.
+    max_count
+        MSCCL_MAX_COUNT - 1.
+    max_offset
+        Offsets are int16 (``struct mscclTransfer``).
+    max_fused_reductions
+        MSCCL_MAX_REDUCE_FUSION is 16; with 16 fused sources the 16-operand kernel loses the
+        destination, and the parser tests the cap only once a threadblock, so 15 is safe.
+    max_nodes
+        MAX_NODES - 1 elements stored for one rank (``src/graph/xml.h``).
+    max_name
+        Longest name: 255 (MAX_STR_LEN), msccl truncates at 63.
+    message_bytes
+        Bytes of one FIFO message by protocol: NCCL_BUFFSIZE / 8 * 4 for Simple, the payload of
+        an LL or LL128 slot (``src/enqueue.cc computeColl``).
+    fifo_slots
+        Messages a connection holds by protocol: NCCL_STEPS is 8; a Simple message takes 4.
+    ops
+        Steps the kernel can run; rccl builds only the reduced kernel (``mscclSetupKernel``).
+    collectives
+        Spelling of ``coll`` by the table's name, as the parser compares it.
+    exclusive_max_bytes
+        ``maxBytes`` is the first size too large (``ncclTopoGetMSCCLAlgo``), not the last
+        allowed one (``mscclInternalSchedulerSelectAlgo``).
+    checks_chunks
+        i_chunks and o_chunks must fit nchunksperloop (``mscclGetAlgoFromXMLAndSetAlgo``).
+    """
+
+    name: str
+    max_steps: int
+    max_threadblocks: int
+    max_dependence_id: int
+    max_channels: int
+    max_name: int
+    message_bytes: Mapping[str, int]
+    ops: frozenset[Op]
+    collectives: Mapping[str, str]
+    exclusive_max_bytes: bool
+    checks_chunks: bool
+    max_blocks_per_channel: int = 32
+    max_count: int = MAX_COUNT
+    max_offset: int = 32767
+    max_fused_reductions: int = 15
+    max_nodes: int = 4095
+    fifo_slots: Mapping[str, int] = field(default_factory=lambda: FIFO_SLOTS)
+
+
+FIFO_SLOTS: Mapping[str, int] = MappingProxyType({"Simple": 2, "LL": 8, "LL128": 8})
+
+ALL_OPS = frozenset(Op)
+PORTABLE_OPS = frozenset({Op.SEND, Op.RECV, Op.COPY, Op.REDUCE, Op.NOP})
+
+_NCCL_MESSAGES = MappingProxyType({"Simple": 2 << 20, "LL": 32 << 10, "LL128": 576_000})
+_RCCL_MESSAGES = MappingProxyType({"Simple": 2 << 20, "LL": 16 << 10, "LL128": 50_176})
+
+
+def _spellings(names: str, **others: str) -> Mapping[str, str]:
+    return MappingProxyType({name: name for name in names.split()} | others)
+
+
+_COMMON = "allreduce allgather reduce broadcast alltoall"
+_MSCCL_NAMES = _spellings(f"{_COMMON} custom", reducescatter="reduce_scatter")
+_NEW_NAMES = _spellings(f"{_COMMON} reducescatter gather scatter send recv alltoallv")
+
+RUNTIMES: Mapping[str, Runtime] = MappingProxyType({
+    "msccl": Runtime(
+        "msccl", max_steps=256, max_threadblocks=216, max_dependence_id=127, max_channels=32,
+        max_name=63, message_bytes=_NCCL_MESSAGES, ops=ALL_OPS, collectives=_MSCCL_NAMES,
+        exclusive_max_bytes=True, checks_chunks=True,
+    ),
+    "executor": Runtime(
+        "executor", max_steps=64, max_threadblocks=1024, max_dependence_id=127, max_channels=32,
+        max_name=255, message_bytes=_NCCL_MESSAGES, ops=ALL_OPS, collectives=_NEW_NAMES,
+        exclusive_max_bytes=False, checks_chunks=False,
+    ),
+    "rccl": Runtime(
+        "rccl", max_steps=64, max_threadblocks=64, max_dependence_id=63, max_channels=128,
+        max_name=255, message_bytes=_RCCL_MESSAGES, ops=PORTABLE_OPS, collectives=_NEW_NAMES,
+        exclusive_max_bytes=False, checks_chunks=False,
+    ),
+    "portable": Runtime(
+        "portable", max_steps=64, max_threadblocks=64, max_dependence_id=63, max_channels=32,
+        max_name=63, message_bytes=_NCCL_MESSAGES, ops=PORTABLE_OPS,
+        collectives=_spellings(f"{_COMMON} reducescatter"),
+        exclusive_max_bytes=False, checks_chunks=True,
+    ),
+})  # fmt: skip
+
+
+def message_chunks(runtime: str, protocol: str, chunk_bytes: Fraction | int) -> int:
+    """Return how many chunks of a step travel as one message (``mscclMaxAllowedCount``)."""
+    per_chunk = max(1, ceil(chunk_bytes))
+    fitting = RUNTIMES[runtime].message_bytes[protocol] // per_chunk
+    return min(max(fitting, 1), MAX_COUNT)

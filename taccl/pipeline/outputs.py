@@ -1,0 +1,194 @@
+"""What ``synthesize`` and ``convert`` write and print: XML, schedule JSON, summary, ``--json``."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from taccl.collectives import COLLECTIVES
+from taccl.errors import InputError
+from taccl.files import check_output, write_all_atomic
+from taccl.msccl.program import Program
+from taccl.msccl.xml import write_xml
+from taccl.pipeline.lowering import Lowering, Target, program_name
+from taccl.pipeline.synthesis import Synthesis
+from taccl.schedule_file import read_schedule, schedule_text
+from taccl.synth.problem import Bound
+from taccl.units import format_size, format_time, gigabytes_per_second, microseconds
+from taccl.verify import require_valid
+
+
+def check_writable(*outputs: Path | None) -> None:
+    """Raise before a long search when an output can't be written.
+
+    Raises
+    ------
+    InputError
+        When the path is a directory, or its directory does not exist or can't be written.
+    """
+    for path in outputs:
+        if path is not None:
+            check_output(path)
+
+
+def xml_files(program: Program, runtime: str, output: Path) -> dict[str | Path, str]:
+    """Return the files of a program: two where the runtimes spell its collective differently."""
+    texts: dict[str | Path, str] = {output: write_xml(program, runtime)}
+    if runtime == "portable" and program.collective == "reducescatter":
+        texts[output.with_suffix(f".msccl{output.suffix}")] = write_xml(program, "msccl")
+    return texts
+
+
+def write_outputs(found: Synthesis, output: Path | None, schedule: Path | None) -> list[Path]:
+    """Write what was asked for, all of it or nothing; return the paths."""
+    texts: dict[str | Path, str] = {}
+    target = found.request.target
+    if output is not None:
+        if found.program is None or target is None:
+            raise InputError(
+                "--runtime none stops at the schedule, so there is no XML to write",
+                field="-o",
+                fix="use --schedule OUT.json, or another --runtime",
+            )
+        texts.update(xml_files(found.program, target.runtime, output))
+    if schedule is not None:
+        texts[schedule] = schedule_text(
+            found.schedule, engine=found.result.engine, seed=found.request.seed
+        )
+    if texts:
+        write_all_atomic(texts)
+    return [Path(path) for path in texts]
+
+
+def convert(path: Path, target: Target, size: int, output: Path | None) -> Mapping[str | Path, str]:
+    """Lower a schedule file, judge the program, and write it (or return it without an output).
+
+    Raises
+    ------
+    InputError
+        When the schedule file can't be used.
+    ScheduleError
+        When the schedule or its program is wrong.
+    LoweringError
+        When the program does not fit the runtime.
+    """
+    schedule = read_schedule(str(path))
+    require_valid(schedule)
+    collective = schedule.collective
+    chunks = COLLECTIVES[collective.name].chunks_in_size(
+        collective.num_ranks, collective.chunks_per_rank
+    )
+    whole = target.whole_size(size, chunks)
+    if not whole:
+        raise InputError(
+            f"{size} bytes are less than one element for each of {chunks} chunks",
+            field="--size",
+            fix=f"use at least {target.divisor(chunks)} bytes",
+        )
+    name = program_name(
+        schedule.topology.name, collective.name, "schedule", collective.chunks_per_rank
+    )
+    program = Lowering(schedule, target, whole, name).proved()
+    texts = xml_files(program, target.runtime, output or Path("out.xml"))
+    if output is not None:
+        write_all_atomic(texts)
+    return texts
+
+
+def as_json(found: Synthesis, written: list[Path]) -> str:
+    """Return the one object that ``synthesize --json`` prints."""
+    return json.dumps(report(found, written), indent=2)
+
+
+def report(found: Synthesis, written: list[Path]) -> dict[str, object]:
+    """Return the fields of ``synthesize --json``."""
+    schedule, program, request = found.schedule, found.program, found.request
+    chunk_bytes = schedule.chunk_size
+    fixed = found.bound_fixed
+    return {
+        "collective": schedule.collective.name,
+        "topology": schedule.topology.name,
+        "ranks": schedule.topology.num_ranks,
+        "size_bytes": request.size,
+        "replay_size_bytes": None if program is None else found.size,
+        "chunk_bytes": int(chunk_bytes) if chunk_bytes.denominator == 1 else float(chunk_bytes),
+        "chunks_per_rank": schedule.collective.chunks_per_rank,
+        "engine": found.result.engine,
+        "status": found.status.value,
+        "makespan_us": microseconds(schedule.makespan),
+        "replay_us": None if found.replay is None else microseconds(found.replay),
+        "bound_us": microseconds(found.bound.time),
+        "bound_kind": found.bound.kind,
+        "bound_fixed_us": None if fixed is None else microseconds(fixed.time),
+        "bound_sketch_us": _largest_us(found.sketched),
+        "gap": found.gap,
+        "gap_fixed": found.gap_fixed,
+        "algbw_gbps": found.algbw,
+        "busbw_gbps": found.busbw,
+        "seconds": round(found.seconds, 3),
+        "seed": request.seed,
+        "alpha_rule": schedule.topology.alpha_rule_stated,
+        "sends": schedule.num_sends,
+        "threadblocks": None if program is None else program.num_threadblocks,
+        "channels": None if program is None else program.channels,
+        "steps": None if program is None else program.num_steps,
+        "verified": True,
+        "candidates": [
+            {
+                "engine": engine,
+                "chunks_per_rank": chunks,
+                "makespan_us": microseconds(makespan),
+                "score_us": microseconds(score),
+            }
+            for engine, chunks, makespan, score in found.candidates
+        ],
+        "output": [str(path) for path in written],
+    }
+
+
+def _largest_us(bounds: tuple[Bound, ...]) -> float | None:
+    return microseconds(max(bound.time for bound in bounds)) if bounds else None
+
+
+def summary(found: Synthesis, written: list[Path]) -> str:
+    """Return what ``synthesize`` tells a person."""
+    schedule, program, bound = found.schedule, found.program, found.bound
+    collective = schedule.collective
+    lines = [
+        f"{collective.name} on {schedule.topology.name}, {collective.num_ranks} ranks,"
+        f" {format_size(found.request.size)} in {collective.chunks_per_rank} chunks for each rank"
+        f" ({schedule.topology.alpha_rule_stated})",
+        f"  engine      {found.result.engine} ({found.status.value}, {found.seconds:.1f} s)",
+        f"  schedule    {format_time(schedule.makespan)}, {schedule.num_sends} sends"
+        f"{', some in batches' if schedule.batches else ''}",
+    ]
+    if program is not None and found.replay is not None:
+        lines.append(
+            f"  program     {format_time(found.replay)} by replay at {found.size} bytes,"
+            f" {program.num_threadblocks} threadblocks, {program.channels} channels,"
+            f" {program.num_steps} steps"
+        )
+        modes = [
+            name
+            for name, served in (
+                ("in place", program.in_place),
+                ("out of place", program.out_of_place),
+            )
+            if served
+        ]
+        lines.append(
+            f"  serves      {' and '.join(modes)}, {program.min_bytes} to {program.max_bytes} bytes"
+        )
+    lines.append(
+        f"  bandwidth   algbw {found.algbw:.3f} GB/s, busbw {found.busbw:.3f} GB/s"
+        f" (at most {gigabytes_per_second(found.size, bound.time):.3f} algbw by any algorithm)"
+    )
+    gap = "no gap known" if found.gap is None else f"gap {found.gap:.1%}"
+    lines.append(f"  bound       {format_time(bound.time)} ({bound.kind}, any algorithm), {gap}")
+    fixed, gap_fixed = found.bound_fixed, found.gap_fixed
+    if fixed is not None and gap_fixed is not None:
+        lines.append(
+            f"              {format_time(fixed.time)} ({fixed.kind}, this chunk count, no"
+            f" batches), gap {gap_fixed:.1%}"
+        )
+    lines += [f"  wrote       {path}" for path in written]
+    return "\n".join(lines)

@@ -1,0 +1,124 @@
+"""Rows of results as text: aligned columns, the form of nccl-tests, JSON and CSV.
+
+The nccl-tests form is that of its ``common.cu``: one line a size with an out-of-place and an
+in-place group, numbers with as many decimals as their width leaves. A mode that a program does
+not serve shows N/A.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from taccl.sim.sweep import Row
+from taccl.units import format_size, microseconds
+
+ELEMENT_BYTES = 4
+_WHOLE_COUNT = ("allreduce", "broadcast", "reduce")
+_SUMS = ("allreduce", "reducescatter", "reduce")
+
+
+def write_table(rows: Sequence[Row]) -> str:
+    """Return aligned columns for reading; columns that are empty in all rows are left out."""
+    if not rows:
+        return ""
+    lines = [_shown(row) for row in rows]
+    names = [name for name in lines[0] if any(line[name] for line in lines)]
+    widths = {name: max(len(name), *(len(line[name]) for line in lines)) for name in names}
+    made = ["  ".join(name.rjust(widths[name]) for name in names)]
+    made += ["  ".join(line[name].rjust(widths[name]) for name in names) for line in lines]
+    return "\n".join(line.rstrip() for line in made) + "\n"
+
+
+def _shown(row: Row) -> dict[str, str]:
+    return {
+        "file": row.file or row.program,
+        "collective": row.collective,
+        "engine": row.engine,
+        "size": format_size(row.size),
+        "time us": "-" if row.time is None else f"{microseconds(row.time):.6g}",
+        "algbw GB/s": _number(row.algbw, ".2f"),
+        "busbw GB/s": _number(row.busbw, ".2f"),
+        "bound us": "" if row.bound is None else f"{microseconds(row.bound):.6g}",
+        "gap": _number(row.gap, ".1%"),
+        "bottleneck": row.bottleneck,
+        "used": _number(row.utilisation, ".0%"),
+        "note": row.note,
+    }
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def write_nccl_tests(rows: Sequence[Row]) -> str:
+    """Return what nccl-tests would print."""
+    over = "out-of-place                       in-place"
+    group = "    time   algbw   busbw  #wrong"
+    units = "    (us)  (GB/s)  (GB/s)        "
+    head = [
+        f"#{'':62}{over}",
+        f"#{'size':>11}  {'count':>12}  {'type':>8}  {'redop':>6}  {'root':>6} {group} {group}",
+        f"#{'(B)':>11}  {'(elements)':>12}  {'':8}  {'':6}  {'':6} {units} {units}".rstrip(),
+    ]
+    wrong = sum(row.wrong or 0 for row in rows)
+    busbws = [
+        row.busbw or 0.0 for row in rows for served in (row.out_of_place, row.in_place) if served
+    ]
+    mean = sum(busbws) / len(busbws) if busbws else 0.0
+    tail = [
+        f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}",
+        f"# Avg bus bandwidth    : {mean:.6g}",
+    ]
+    return "\n".join([*head, *(_nccl_line(row) for row in rows), *tail]) + "\n"
+
+
+def _nccl_line(row: Row) -> str:
+    parts = 1 if row.collective in _WHOLE_COUNT else row.ranks
+    count = row.size // (ELEMENT_BYTES * parts)
+    redop = "sum" if row.collective in _SUMS else "none"
+    start = f"{row.size:>12}  {count:>12}  {'float':>8}  {redop:>6}  {-1:>6}"
+    return start + _nccl_group(row, row.out_of_place) + _nccl_group(row, row.in_place)
+
+
+def _nccl_group(row: Row, served: bool) -> str:  # noqa: FBT001 - which of the two groups
+    if not served or row.time is None or row.algbw is None or row.busbw is None:
+        return f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}"
+    wrong = "N/A" if row.wrong is None else str(row.wrong)
+    time, algbw, busbw = microseconds(row.time), row.algbw, row.busbw
+    return f"  {_fit(time, 7)}  {_fit(algbw, 6)}  {_fit(busbw, 6)}  {wrong:>6}"
+
+
+def _fit(value: float, width: int) -> str:
+    """Return a number with two decimals, or fewer where it would be too wide."""
+    for decimals in (2, 1):
+        text = f"{value:.{decimals}f}"
+        if len(text) <= width - 1:
+            return text.rjust(width)
+    return f"{value:.0f}".rjust(width)
+
+
+def write_json(rows: Sequence[Row]) -> str:
+    """Return ``{"rows": [...]}`` with every column."""
+    return json.dumps({"rows": [row.columns() for row in rows]}, indent=1) + "\n"
+
+
+def write_csv(rows: Sequence[Row]) -> str:
+    """Return every column, with a header line."""
+    if not rows:
+        return ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0].columns()), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row.columns() for row in rows)
+    return text.getvalue()
+
+
+WRITERS: Mapping[str, Callable[[Sequence[Row]], str]] = MappingProxyType({
+    "table": write_table,
+    "nccl-tests": write_nccl_tests,
+    "json": write_json,
+    "csv": write_csv,
+})  # fmt: skip
+"""Name of a format to its writer."""

@@ -1,0 +1,16 @@
+"""The models of all file formats, by the name that ``taccl schema`` takes."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from taccl.files import FileModel
+from taccl.schedule_file import ScheduleFile
+from taccl.sketch import SketchFile, TacclSketchFile
+from taccl.topology_file import FORMS
+
+SCHEMAS: Mapping[str, type[FileModel]] = MappingProxyType({
+    **FORMS,
+    "sketch": SketchFile,
+    "sketch-taccl": TacclSketchFile,
+    "schedule": ScheduleFile,
+})  # fmt: skip

@@ -1,0 +1,365 @@
+"""What a runtime's interpreter does with a program on a network, in exact integer picoseconds.
+
+Every threadblock is a sequential process that runs its steps once for each slice of the chunks,
+with no barrier between slices. A message waits, in this order, for the flags its step depends on,
+for its arrival (a receive), for a free FIFO slot (a send), and then for its link.
+
+At every instant, after all completions and whatever they enable in zero time, one pass goes
+through the waiting sends in order of (request time, sender rank, threadblock); each one whose
+edges are all free starts. A waiting send holds nothing. The pass looks only at sends that can
+have changed: each blocked send is parked at one busy edge, and only those parked at edges freed
+in this instant, and new requests, are merged in order. A send parked at an edge that is still
+busy can't start, and while a freed edge stays free its whole queue has been looked at.
+
+Only the receive, then its local work, then the search for a slot follow one another: reducing
+does not wait for the slot of the outgoing message.
+"""
+
+import heapq
+from collections import deque
+
+from taccl.msccl.program import Program
+from taccl.sim.compile import Action, Compiled, compile_program, why_not
+from taccl.sim.cost import ReplayModel
+from taccl.sim.trace import Span, Trace
+from taccl.topology import Topology
+from taccl.units import Time
+
+NEEDS, RECEIVE, WORK, SLOT, LINK, DONE = range(6)
+ARRIVED, RELEASED, WORKED = range(3)
+
+
+def replay(  # noqa: PLR0913 - the last three are switches
+    program: Program,
+    topology: Topology,
+    size: int,
+    model: ReplayModel,
+    *,
+    route: bool = False,
+    protocol_costs: bool = False,
+    keep_spans: bool = True,
+) -> Trace:
+    """Return what a program does at one size.
+
+    Parameters
+    ----------
+    size
+        Bytes of the buffer that nccl-tests counts.
+    route
+        Send over the shortest path through ranks where a pair has no link.
+    protocol_costs
+        Charge the bytes that LL and LL128 add.
+    keep_spans
+        Whether the trace lists every message.
+
+    Raises
+    ------
+    ProgramError
+        When the program does not fit the topology.
+    """
+    in_range = program.min_bytes <= size <= program.max_bytes
+    reason = why_not(program, size, model)
+    if reason:
+        return Trace(program.name, size, None, reason, in_range)
+    compiled = compile_program(
+        program, topology, size, model, route=route, protocol_costs=protocol_costs
+    )
+    run = _Run(compiled, len(topology.edges), keep_spans=keep_spans)
+    run.to_end()
+    reason = _deadlock(run)
+    time = None if reason else run.now + topology.local.launch
+    return Trace(
+        program.name, size, time, reason, in_range,
+        run.messages, tuple(run.edge_busy), tuple(run.spans),
+    )  # fmt: skip
+
+
+class _Run:
+    """The state of one replay; blocks, connections and edges are indices everywhere."""
+
+    def __init__(self, compiled: Compiled, num_edges: int, *, keep_spans: bool) -> None:
+        blocks, connections = len(compiled.blocks), len(compiled.connections)
+        self.compiled = compiled
+        self.keep = keep_spans
+        self.now: Time = 0
+        self.heap: list[tuple[Time, int]] = []
+        self.woken = list(range(blocks - 1, -1, -1))
+        self.phase = [NEEDS] * blocks
+        self.actions = [self._list(i, 0) for i in range(blocks)]
+        self.position = [0] * blocks
+        self.iteration = [0] * blocks
+        self.need = [0] * blocks
+        self.flag = [-1] * (blocks + 1)
+        self.flag_waiters: list[list[tuple[int, int]]] = [[] for _ in range(blocks + 1)]
+        self.inbound = [b.receives_on for b in compiled.blocks]
+        self.outbound = [b.sends_on for b in compiled.blocks]
+        self.available = [0] * connections
+        self.taken = [0] * connections
+        self.released = [0] * connections
+        self.requested: list[int] = []
+        self.freed: list[int] = []
+        self.busy = [False] * num_edges
+        self.parked: list[list[int]] = [[] for _ in range(num_edges)]
+        self.edge_busy = [0] * num_edges
+        self.messages = 0
+        self.spans: list[Span] = []
+        self.cause: list[int | None] = [None] * blocks
+        self.current: list[int | None] = [None] * blocks
+        self.edge_span: list[int | None] = [None] * num_edges
+        self.in_flight: list[deque[int]] = [deque() for _ in range(connections)]
+        self.handlers = (
+            self._await_flags, self._await_arrival, _rest, self._await_slot, _rest, _rest,
+        )  # fmt: skip
+        for index in range(blocks):
+            if not self.actions[index]:
+                self.phase[index] = DONE
+
+    def _list(self, block: int, iteration: int) -> tuple[Action, ...]:
+        last = iteration == self.compiled.iterations - 1
+        return self.compiled.blocks[block].last if last else self.compiled.blocks[block].full
+
+    def to_end(self) -> None:
+        """Run until nothing moves any more."""
+        heap, woken = self.heap, self.woken
+        while True:
+            while woken or (heap and heap[0][0] == self.now):
+                if woken:
+                    self._advance(woken.pop())
+                else:
+                    self._complete_event(heapq.heappop(heap)[1])
+            if self.requested or self.freed:
+                self._start_waiting_sends()
+            elif heap:
+                self.now = heap[0][0]
+            else:
+                return
+
+    def _complete_event(self, code: int) -> None:
+        index, kind = divmod(code, 3)
+        if kind == ARRIVED:
+            self._arrive(index)
+        elif kind == RELEASED:
+            self._release(index)
+        else:
+            self.phase[index] = SLOT
+            self.woken.append(index)
+
+    def _advance(self, block: int) -> None:
+        while self.handlers[self.phase[block]](block):
+            pass
+
+    def _await_flags(self, block: int) -> bool:
+        needs = self.actions[block][self.position[block]].needs
+        base = self.iteration[block] * self.compiled.width
+        for number in range(self.need[block], len(needs)):
+            other, position = needs[number]
+            if self.flag[other] < base + position:
+                self.need[block] = number
+                self.flag_waiters[other].append((base + position, block))
+                return False
+        self.need[block] = 0
+        self.phase[block] = RECEIVE
+        return True
+
+    def _await_arrival(self, block: int) -> bool:
+        action = self.actions[block][self.position[block]]
+        if action.receives:
+            connection = self.inbound[block]
+            if connection is None or self.available[connection] == 0:
+                return False
+            self.available[connection] -= 1
+        if self.keep and (action.receives or action.flight is None):
+            self._record(block, self.now + action.local, None, None)
+        if action.local:
+            self.phase[block] = WORK
+            heapq.heappush(self.heap, (self.now + action.local, block * 3 + WORKED))
+            return False
+        self.phase[block] = SLOT
+        return True
+
+    def _await_slot(self, block: int) -> bool:
+        if self.actions[block][self.position[block]].flight is None:
+            self._finish_action(block)
+            return True
+        connection = self.outbound[block]
+        if connection is None or self.taken[connection] >= self.compiled.slots:
+            return False
+        self.taken[connection] += 1
+        self.phase[block] = LINK
+        self.requested.append(self.now * len(self.phase) + block)
+        return False
+
+    def _finish_action(self, block: int) -> None:
+        """Free the slot, post the flag, and go to the next action."""
+        action = self.actions[block][self.position[block]]
+        if action.receives:
+            self._free_slot(block)
+        if action.posts >= 0:
+            self._post(block, self.iteration[block] * self.compiled.width + action.posts)
+        self.cause[block] = self.current[block]
+        self.position[block] += 1
+        if self.position[block] < len(self.actions[block]):
+            self.phase[block] = NEEDS
+            return
+        self.position[block] = 0
+        self.iteration[block] += 1
+        if self.iteration[block] < self.compiled.iterations:
+            self.phase[block] = NEEDS
+            self.actions[block] = self._list(block, self.iteration[block])
+        else:
+            self.phase[block] = DONE
+
+    def _free_slot(self, block: int) -> None:
+        connection = self.inbound[block]
+        if connection is None:
+            return
+        sender = self.compiled.senders[connection]
+        full = self.taken[connection] == self.compiled.slots
+        self.taken[connection] -= 1
+        if full and sender is not None and self.phase[sender] == SLOT:
+            self._wake(sender, self.current[block])
+
+    def _post(self, block: int, flag: int) -> None:
+        self.flag[block] = flag
+        waiters = self.flag_waiters[block]
+        if waiters:
+            self.flag_waiters[block] = [w for w in waiters if w[0] > flag]
+            for goal, waiter in waiters:
+                if goal <= flag:
+                    self._wake(waiter, self.current[block])
+
+    def _wake(self, block: int, cause: int | None) -> None:
+        self.cause[block] = cause
+        self.woken.append(block)
+
+    def _arrive(self, connection: int) -> None:
+        self.available[connection] += 1
+        span = self.in_flight[connection].popleft() if self.keep else None
+        receiver = self.compiled.receivers[connection]
+        if (
+            self.available[connection] == 1
+            and receiver is not None
+            and self.phase[receiver] == RECEIVE
+        ):
+            self._wake(receiver, span)
+
+    def _release(self, connection: int) -> None:
+        sender = self.compiled.senders[connection]
+        if sender is None:
+            return
+        flight = self.actions[sender][self.position[sender]].flight
+        if flight is None:
+            return
+        number = self.released[connection]
+        for edge in flight.releases[number][1]:
+            self.busy[edge] = False
+            self.freed.append(edge)
+        self.released[connection] += 1
+        if number + 1 == len(flight.releases):
+            self._finish_action(sender)
+            self.woken.append(sender)
+
+    def _start_waiting_sends(self) -> None:
+        """Go once through the waiting sends that may have become able to start, in order."""
+        queue = [(key, -1) for key in self.requested]
+        queue += [(self.parked[e][0], e) for e in dict.fromkeys(self.freed) if self.parked[e]]
+        self.requested, self.freed = [], []
+        heapq.heapify(queue)
+        while queue:
+            key, edge = heapq.heappop(queue)
+            if edge >= 0:
+                if self.busy[edge]:
+                    continue
+                heapq.heappop(self.parked[edge])
+            self._start_or_park(key, edge)
+            if edge >= 0 and self.parked[edge] and not self.busy[edge]:
+                heapq.heappush(queue, (self.parked[edge][0], edge))
+
+    def _start_or_park(self, key: int, freed_edge: int) -> None:
+        block = key % len(self.phase)
+        connection = self.outbound[block]
+        flight = self.actions[block][self.position[block]].flight
+        if connection is None or flight is None:
+            return
+        busy = self.busy
+        for _, edges in flight.releases:
+            for edge in edges:
+                if busy[edge]:
+                    heapq.heappush(self.parked[edge], key)
+                    return
+        if self.keep:
+            if freed_edge >= 0:
+                self.cause[block] = self.edge_span[freed_edge]
+            link = self.compiled.connections[connection].link
+            end = self.now + flight.releases[-1][0]
+            self._record(block, end, link, self.now + flight.arrival)
+            self.in_flight[connection].append(len(self.spans) - 1)
+        self.messages += 1
+        self.released[connection] = 0
+        heapq.heappush(self.heap, (self.now + flight.arrival, connection * 3 + ARRIVED))
+        for duration, edges in flight.releases:
+            heapq.heappush(self.heap, (self.now + duration, connection * 3 + RELEASED))
+            for edge in edges:
+                busy[edge] = True
+                self.edge_busy[edge] += duration
+                self.edge_span[edge] = self.current[block]
+
+    def _record(self, block: int, end: Time, link: int | None, arrival: Time | None) -> None:
+        owner = self.compiled.blocks[block]
+        action = self.actions[block][self.position[block]]
+        self.spans.append(Span(
+            owner.rank, owner.id, action.step, self.iteration[block], self.now, end,
+            action.size, link, arrival, self.cause[block],
+        ))  # fmt: skip
+        self.current[block] = self.cause[block] = len(self.spans) - 1
+
+
+def _rest(block: int) -> bool:  # noqa: ARG001 - a phase that only an event ends
+    return False
+
+
+def _deadlock(run: _Run) -> str:
+    """Return who waits for what, starting at the first threadblock that can't go on."""
+    stuck = [b for b, phase in enumerate(run.phase) if phase != DONE]
+    if not stuck:
+        return ""
+    parts: list[str] = []
+    seen: set[int] = set()
+    block: int | None = stuck[0]
+    while block is not None and block not in seen and len(parts) < 4:
+        seen.add(block)
+        text, block = _wait(run, block)
+        parts.append(text)
+    more = f" ({len(stuck)} threadblocks in all)" if len(stuck) > len(parts) else ""
+    return f"deadlock: {'; '.join(parts)}{more}"
+
+
+def _wait(run: _Run, block: int) -> tuple[str, int | None]:
+    """Return what a stuck threadblock waits for, in words, and the one that should provide it."""
+    owner = run.compiled.blocks[block]
+    action = run.actions[block][run.position[block]]
+    who = f"rank {owner.rank} threadblock {owner.id} step {action.step}"
+    if run.phase[block] == NEEDS:
+        other, position = action.needs[run.need[block]]
+        if other == len(run.phase):
+            return f"{who} waits for a threadblock that does not exist", None
+        name = run.compiled.blocks[other].id
+        text = f"{who} waits for step {position} of threadblock {name}"
+        return _unless_done(run, text, other, "which has finished without posting it")
+    receiving = run.phase[block] == RECEIVE
+    number = run.inbound[block] if receiving else run.outbound[block]
+    if number is None:
+        return f"{who} waits for ever", None
+    wire = run.compiled.connections[number]
+    peer = run.compiled.senders[number] if receiving else run.compiled.receivers[number]
+    if receiving:
+        text = f"{who} waits for a message from rank {wire.src} on channel {wire.channel}"
+        return _unless_done(run, text, peer, "which sends no more")
+    text = f"{who} waits for a free slot to rank {wire.dst} on channel {wire.channel}"
+    return _unless_done(run, text, peer, "which receives no more")
+
+
+def _unless_done(run: _Run, text: str, other: int | None, ending: str) -> tuple[str, int | None]:
+    if other is None or run.phase[other] == DONE:
+        return f"{text}, {ending}", None
+    return text, other

@@ -1,0 +1,108 @@
+"""What a replay tells: when each message and piece of local work ran, and what it waited for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from taccl.units import Time
+
+
+class Span(NamedTuple):
+    """One message sent, one message received, or one piece of local work.
+
+    A step that receives and sends has two spans for each message: the receiving one (arrival and
+    local work) and the sending one. Times count from the end of the launch.
+
+    Parameters
+    ----------
+    gpu, threadblock, step
+        Whose; ``step`` is the position in the threadblock (the last of a fused reduction).
+    iteration
+        Which slice of every chunk.
+    start, end
+        A sent message from its start to the release of its last edge; else the local work.
+    size
+        Bytes.
+    link
+        The link it was sent on; -1 for a message that was routed over several; None when
+        nothing was sent.
+    arrival
+        When a sent message was at its destination; None when nothing was sent.
+    waited_for
+        Id (position in ``Trace.spans``) of the span that ended last of what it needed.
+    """
+
+    gpu: int
+    threadblock: int
+    step: int
+    iteration: int
+    start: Time
+    end: Time
+    size: int
+    link: int | None
+    arrival: Time | None
+    waited_for: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A replay of one program at one size.
+
+    Parameters
+    ----------
+    program
+        The program's name.
+    size
+        Bytes of the counted buffer.
+    time
+        Picoseconds, launch included; None: the program can't run at this size.
+    reason
+        Why ``time`` is None; empty otherwise.
+    in_range
+        Whether the size lies in the range the program declares.
+    messages
+        Messages sent.
+    edge_busy
+        How long each edge of the topology was held.
+    spans
+        In order of start; empty unless asked for.
+    """
+
+    program: str
+    size: int
+    time: Time | None
+    reason: str = ""
+    in_range: bool = True
+    messages: int = 0
+    edge_busy: tuple[Time, ...] = ()
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def critical_path(self) -> tuple[int, ...]:
+        """Ids of the spans up to the last one to finish; each waited for the one before it."""
+        if not self.spans:
+            return ()
+        last: int | None = max(range(len(self.spans)), key=lambda i: (_finish(self.spans[i]), -i))
+        path = []
+        while last is not None:
+            path.append(last)
+            last = self.spans[last].waited_for
+        return tuple(reversed(path))
+
+    def on_link(self, link: int) -> Iterator[Span]:
+        """Yield the messages sent on a link, in order of start."""
+        return (span for span in self.spans if span.link == link)
+
+    def busy(self, link: int) -> Time:
+        """Return how long messages of a link held their edges, each up to its last one."""
+        return sum(span.end - span.start for span in self.on_link(link))
+
+    @property
+    def busiest_edge(self) -> int | None:
+        """The edge that was held longest, the first of equals; None when none was."""
+        edge = max(range(len(self.edge_busy)), key=lambda e: (self.edge_busy[e], -e), default=None)
+        return edge if edge is not None and self.edge_busy[edge] > 0 else None
+
+
+def _finish(span: Span) -> Time:
+    return max(span.end, span.arrival or 0)

@@ -1,0 +1,117 @@
+"""The table of rules, and their application to a schedule.
+
+A schedule is judged send by send: orbits are expanded first, and that they can be is itself a
+rule. Nothing here trusts the code that computed the times.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from taccl.errors import InputError, ScheduleError
+from taccl.schedule import Schedule
+from taccl.topology import LogicalTopology
+from taccl.verify.messages import adjacency, message, resource, start
+from taccl.verify.routes import delivered, held, once
+from taccl.verify.sends import MAX_FINDINGS, Finding, Sends
+from taccl.verify.sketched import allowed, connections_per_rank, leave_by, max_extra_hops
+from taccl.verify.sums import summed
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that a schedule breaks.
+
+    Parameters
+    ----------
+    rule
+        A name of :data:`RULES`, or ``columns``, ``symmetry`` or ``sketch`` when the rules could
+        not be applied.
+    send
+        Row of the expanded schedule; None when no one send is to blame.
+    explanation
+        What is wrong, with chunk, link and time.
+    """
+
+    rule: str
+    send: int | None
+    explanation: str
+
+    def __str__(self) -> str:
+        """Return ``rule: explanation``."""
+        return f"{self.rule}: {self.explanation}"
+
+
+RULES: Mapping[str, Callable[[Sends], Iterator[Finding]]] = MappingProxyType({
+    "message": message,
+    "start": start,
+    "adjacency": adjacency,
+    "resource": resource,
+    "held": held,
+    "once": once,
+    "delivered": delivered,
+    "summed": summed,
+    "allowed": allowed,
+    "leave_by": leave_by,
+    "max_extra_hops": max_extra_hops,
+    "connections_per_rank": connections_per_rank,
+})  # fmt: skip
+
+
+def verify(schedule: Schedule, logical: LogicalTopology | None = None) -> list[Violation]:
+    """Return what is wrong with a schedule; an empty list means that it is correct.
+
+    With ``logical``, the rules of the sketch are checked, too. Each rule reports at most 100
+    findings.
+    """
+    unfit = [Violation("columns", row, text) for row, text in _columns(schedule)]
+    if unfit:
+        return unfit
+    try:
+        full = schedule.expand()
+    except InputError as error:
+        return [Violation("symmetry", None, error.problem)]
+    if logical is not None and len(logical.allowed) != len(full.topology.links):
+        return [Violation("sketch", None, "the sketch is for another topology")]
+    sends = Sends(full, logical)
+    return [Violation(name, row, text) for name, rule in RULES.items() for row, text in rule(sends)]
+
+
+def require_valid(schedule: Schedule, logical: LogicalTopology | None = None) -> None:
+    """Return when a schedule is correct.
+
+    Raises
+    ------
+    ScheduleError
+        With what is wrong; the first five findings are in the text.
+    """
+    found = verify(schedule, logical)
+    if found:
+        raise ScheduleError(f"the schedule of {schedule.collective.name}", found)
+
+
+def _columns(schedule: Schedule) -> Iterator[Finding]:
+    """Check the shapes and ranges that all rules rely on."""
+    collective, topology = schedule.collective, schedule.topology
+    if collective.num_ranks != topology.num_ranks:
+        yield (
+            None,
+            (f"the collective has {collective.num_ranks} ranks, the topology {topology.num_ranks}"),
+        )
+    if schedule.chunk_size <= 0:
+        yield None, f"the chunk size is {schedule.chunk_size}"
+    whole = (schedule.chunk, schedule.link, schedule.batch, schedule.start, schedule.end)
+    if any(column.dtype.kind != "i" for column in whole) or schedule.reduce.dtype.kind != "b":
+        yield None, "the columns are not of integers and the reduce flags not of bools"
+        return
+    if len({column.shape for column in (*whole, schedule.reduce)}) != 1 or whole[0].ndim != 1:
+        yield None, "the columns differ in length"
+        return
+    limits = ((schedule.chunk, "chunk", collective.num_chunks),
+              (schedule.link, "link", len(topology.links)),
+              (schedule.batch, "batch", np.iinfo(np.int32).max))  # fmt: skip
+    for column, what, limit in limits:
+        for row in np.flatnonzero((column < 0) | (column >= limit))[:MAX_FINDINGS].tolist():
+            yield row, f"send {row} has {what} {column[row]}, which does not exist"

@@ -1,0 +1,424 @@
+"""Lower bounds: known machines, hand-computed cases, and validity against true optima."""
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from taccl.bounds import any_bounds, any_curves, best, fixed_bounds
+from taccl.bounds.gates import Gate, fluid, gather, whole
+from taccl.collectives import COLLECTIVES, allgather, allreduce, alltoall, build_collective
+from taccl.errors import InputError, NoScheduleError
+from taccl.synth.problem import Bound
+from taccl.topology import LogicalTopology, Topology
+from taccl.topology import whole as unrestricted
+from taccl.units import PS_PER_US
+from tests.bounds.bound_networks import Row, build, dgx2, ndv2, rails, rate, shared_graph
+from tests.bounds.exhaustive_search import can_beat
+from tests.generators import random_schedule
+
+TB = 10**12
+MB = Fraction(10**6)
+
+
+def algbw(topology: Topology, collective: str) -> float:
+    """Return size over the best bound for a terabyte, in GB/s."""
+    return TB * 1000 / best(any_bounds(unrestricted(topology), collective, TB)).time
+
+
+def kinds(bounds: tuple[Bound, ...]) -> dict[str, int]:
+    return {bound.kind: bound.time for bound in bounds}
+
+
+def of_any(topology: Topology, collective: str, size: int) -> dict[str, int]:
+    return kinds(any_bounds(unrestricted(topology), collective, size))
+
+
+def of_fixed(
+    topology: Topology, collective: str, chunk: int | Fraction, k: int = 1
+) -> dict[str, int]:
+    made = build_collective(collective, topology.num_ranks, k)
+    return kinds(fixed_bounds(unrestricted(topology), made, Fraction(chunk)))
+
+
+# --- known machines ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "expected"),
+    [
+        ("NDv2_1chassis", "allgather", 1200 / 7),
+        ("NDv2_2chassis", "allgather", 25.0),
+        ("NDv2_2chassis", "alltoall", 3.125),
+        ("NDv2_4chassis", "allgather", 50 / 3),
+        ("NDv2_4chassis", "alltoall", 25 / 12),
+        ("DGX2_2chassis", "allgather", 4000 / 31),
+        ("DGX2_2chassis", "alltoall", 12.5),
+        ("forestcoll_mi250_1node", "allgather", 2400 / 7),
+        ("forestcoll_mi250_2node", "allgather", 5312 / 15),
+    ],
+)
+def test_bounds_of_published_fabrics(name: str, collective: str, expected: float) -> None:
+    assert algbw(shared_graph(name), collective) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("servers", "inside", "outside", "expected"),
+    [
+        (1, 300, 25, 2400 / 7), (2, 300, 25, 325 * 16 / 15), (3, 300, 25, 300.0),
+        (4, 300, 25, 800 / 3), (8, 300, 25, 1600 / 7),
+        (1, 450, 50, 3600 / 7), (2, 450, 50, 1600 / 3), (4, 450, 50, 16000 / 31),
+        (2, 150, 45.5, 195.5 * 16 / 15), (4, 150, 45.5, 195.5 * 32 / 31),
+    ],
+)  # fmt: skip
+def test_allgather_on_rails(servers: int, inside: float, outside: float, expected: float) -> None:
+    assert algbw(rails(servers, inside, outside), "allgather") == pytest.approx(expected, rel=1e-9)
+
+
+def test_whole_chunks_on_ndv2_ports() -> None:
+    # in 71.1 us three chunks enter by each doubled link and one by each single one: 8 >= 7;
+    # before that 2 * 2 + 2 * 1 = 6
+    assert of_fixed(ndv2(), "allgather", MB)["port"] == 71_100_000
+
+
+def test_whole_chunks_on_ndv2_ports_with_two_chunks_a_rank() -> None:
+    # 5 * 23.7 us: 2 * 5 + 2 * 2 = 14 chunks
+    assert of_fixed(ndv2(), "allgather", MB, k=2)["port"] == 118_500_000
+
+
+def test_whole_chunks_on_a_dgx2_port() -> None:
+    assert of_fixed(dgx2(), "allgather", MB)["port"] == 15 * 8_700_000
+
+
+# --- small truths ------------------------------------------------------------------------------
+
+PAIR: list[Row] = [(0, 1, 100, None, 2), (1, 0, 100, None, 2)]
+
+
+@pytest.mark.parametrize("rule", ["occupy", "delay"])
+def test_one_message_each_way(rule: str) -> None:
+    # allgather of 80 bytes on two ranks: 40 bytes each way
+    assert of_any(build(2, PAIR, rule=rule), "allgather", 80)["port"] == 100 + 80
+
+
+@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+def test_a_pair_needs_alpha_and_the_bytes_that_cross(collective: str) -> None:
+    # all-reduce must move all 80 bytes each way, the others half of them
+    moved = 80 if collective == "allreduce" else 40
+    bounds = any_bounds(unrestricted(build(2, PAIR)), collective, 80)
+    assert best(bounds).time == 100 + 2 * moved
+
+
+def test_two_whole_chunks_pay_overhead_twice_under_occupy_only() -> None:
+    # k = 2 chunks of 20 bytes: 2 * (100 + 40), or 100 + 2 * 40 when the edge is free at once
+    times = [
+        of_fixed(build(2, PAIR, rule=r), "allgather", 20, 2)["port"] for r in ("occupy", "delay")
+    ]
+    assert times == [280, 180]
+
+
+def test_an_explicit_overhead_is_paid_for_each_chunk_and_the_rest_of_alpha_once() -> None:
+    rows: list[Row] = [(0, 1, 100, 30, 2), (1, 0, 100, 30, 2)]
+    # each chunk holds the edge for 30 + 40, and the last 70 of alpha come after that
+    assert of_fixed(build(2, rows), "allgather", 20, 2)["port"] == 210
+
+
+def test_latency_adds_alphas_along_relays() -> None:
+    rows: list[Row] = [(r, (r + 1) % 4, 100 + r, None, None) for r in range(4)]
+    # 0 -> 3 crosses 100 + 101 + 102, 1 -> 0 crosses 101 + 102 + 103
+    assert of_any(build(4, rows), "allgather", 8) == {"latency": 306}
+
+
+def test_latency_adds_the_bytes_that_enter_the_last_rank() -> None:
+    # 0 -> 1 -> 2 and back; one block of 10 bytes from rank 0 enters rank 2 after 2 * 100
+    rows: list[Row] = [
+        (0, 1, 100, None, 1), (1, 2, 100, None, 3), (2, 1, 100, None, 1), (1, 0, 100, None, 1),
+    ]  # fmt: skip
+    assert of_any(build(3, rows), "alltoall", 30)["latency"] == 200 + 30
+
+
+def test_a_gate_that_opens_late_counts_from_then_on() -> None:
+    # two gates of 1 ps a byte, open from 0 and from 100: 50 bytes by 50, 300 bytes by 200
+    curve = fluid("port", gather([Gate(0, Fraction(1)), Gate(100, Fraction(1))]), Fraction(1))
+    assert curve is not None
+    assert [curve.at(50), curve.at(300)] == [50, 200]
+
+
+def test_whole_messages_fill_gates_one_after_the_other() -> None:
+    # gates of 10 and 25 ps: by 50 they pass 5 + 2
+    gates = gather([Gate(0, Fraction(10)), Gate(0, Fraction(25))])
+    assert [whole(gates, 7), whole(gates, 8)] == [50, 60]
+
+
+def test_a_shared_nic_bounds_its_server() -> None:
+    # ranks 0, 1 and 2, 3; each server's way out is one edge of 4 ps a byte, inside all is free
+    rows: list[Row] = [(a, 4 + a // 2, 0, None, 1) for a in range(4)]
+    rows += [(4, 5, 0, None, 4), (5, 4, 0, None, 4)]
+    rows += [(4, a, 0, None, 1) for a in (0, 1)] + [(5, a, 0, None, 1) for a in (2, 3)]
+    topology = build(4, rows, switches=2, servers=[0, 0, 1, 1])
+    # 2 blocks of 100 bytes cross a NIC
+    assert of_any(topology, "allgather", 400)["port"] == 800
+
+
+def test_cut_finds_the_narrow_place_inside_a_server() -> None:
+    # a chain of 4 ranks, 1 ps a byte, but 10 between 1 and 2
+    rows: list[Row] = []
+    for a, beta in ((0, 1), (1, 10), (2, 1)):
+        rows += [(a, a + 1, 0, None, beta), (a + 1, a, 0, None, beta)]
+    topology = build(4, rows)
+    bounds = of_any(topology, "allgather", 400)
+    # 2 blocks of 100 bytes at 10 ps a byte; the ports see only the 3 blocks into rank 0 and 3
+    assert bounds["cut"] == 2000
+    assert bounds["port"] == 300
+
+
+def test_flow_sees_what_no_port_does() -> None:
+    # a ring of 4 in one direction: 4 * (1 + 2 + 3) blocks cross 4 edges: 6 each of 100 bytes
+    rows: list[Row] = [(r, (r + 1) % 4, 0, None, 1) for r in range(4)]
+    assert of_any(build(4, rows), "alltoall", 400)["flow"] == 600
+
+
+def test_flow_with_whole_chunks_pays_overhead_for_each() -> None:
+    rows: list[Row] = [(r, (r + 1) % 4, 50, None, 1) for r in range(4)]
+    # 6 chunks of 100 bytes on every edge, each 50 + 100
+    assert of_fixed(build(4, rows), "alltoall", 100)["flow"] == 900
+
+
+def test_flow_finds_the_same_bound_with_declared_rotations() -> None:
+    plain = rails(2, 300, 25)
+    times = [of_any(t, "alltoall", 10**9)["flow"] for t in (plain, replace(plain, rotations=()))]
+    assert times[0] == times[1]
+
+
+def test_reduce_counts_two_messages_less_two_for_every_piece() -> None:
+    # a two-way ring of 4: 2 * 3 * 400 bytes over 8 edges of 1 ps a byte
+    rows: list[Row] = []
+    for r in range(4):
+        rows += [(r, (r + 1) % 4, 0, None, 1), ((r + 1) % 4, r, 0, None, 1)]
+    assert of_any(build(4, rows), "allreduce", 400)["reduce"] == 300
+
+
+def test_reduce_treats_servers_as_parties() -> None:
+    # three servers of 2 behind one NIC each (2 ps a byte): 2 * 2 pieces over 3 NICs
+    rows: list[Row] = []
+    for server in range(3):
+        tx, rx = 6 + 2 * server, 7 + 2 * server
+        for rank in (2 * server, 2 * server + 1):
+            rows += [(rank, tx, 0, None, Fraction(1, 100)), (rx, rank, 0, None, Fraction(1, 100))]
+        rows += [(tx, 12, 0, None, 2), (12, rx, 0, None, 2)]
+        rows += [(2 * server, 2 * server + 1, 0, None, Fraction(1, 100))]
+        rows += [(2 * server + 1, 2 * server, 0, None, Fraction(1, 100))]
+    topology = build(6, rows, switches=7, servers=[0, 0, 1, 1, 2, 2])
+    assert of_any(topology, "allreduce", 300)["reduce"] == 4 * 300 * 2 // 3
+
+
+def test_ring_allreduce_meets_its_bound_without_latency() -> None:
+    # 2 (n-1)/n * size on a one-way ring of 5
+    rows: list[Row] = [(r, (r + 1) % 5, 0, None, 3) for r in range(5)]
+    assert best(any_bounds(unrestricted(build(5, rows)), "allreduce", 500)).time == 8 * 100 * 3
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
+def test_reducescatter_is_bounded_like_allgather_on_the_reversed_network(collective: str) -> None:
+    other = {"allgather": "reducescatter", "reducescatter": "allgather"}[collective]
+    rng = random.Random(5)
+    rows: list[Row] = [
+        (a, b, rng.randint(0, 90), None, rng.randint(1, 9))
+        for a in range(4)
+        for b in range(4)
+        if a != b
+    ]
+    topology = build(4, rows)
+    assert of_any(topology, collective, 4000) == of_any(topology.reversed(), other, 4000)
+
+
+def test_an_edge_on_no_link_does_not_count() -> None:
+    # a way through a switch beside a direct edge is no link
+    rows: list[Row] = [*PAIR, (0, 2, 0, None, 1), (2, 1, 0, None, 1)]
+    assert of_any(build(2, rows, switches=1), "allgather", 80) == of_any(
+        build(2, PAIR), "allgather", 80
+    )
+
+
+def test_edges_without_bandwidth_add_only_their_alpha() -> None:
+    rows: list[Row] = [(0, 2, 10, None, None), (2, 1, 5, None, 3), (1, 0, 1, None, None)]
+    # 0 -> 1 crosses 10 + 5 and 40 bytes at 3 ps
+    assert of_any(build(2, rows, switches=1), "allgather", 80)["port"] == 15 + 120
+
+
+# --- worlds, sketches, errors --------------------------------------------------------------------
+
+
+def ring_with_chords() -> Topology:
+    return build(4, [(a, b, 10, None, 1) for a in range(4) for b in range(4) if a != b])
+
+
+def restricted(topology: Topology) -> LogicalTopology:
+    allowed = np.zeros(len(topology.links), dtype=np.bool_)
+    for rank in range(4):
+        allowed[list(topology.links_between(rank, (rank + 1) % 4))] = True
+    return LogicalTopology(topology, allowed, name="ring")
+
+
+def test_a_sketch_bounds_only_what_uses_its_links() -> None:
+    bounds = any_bounds(restricted(ring_with_chords()), "allgather", 400)
+    assert {bound.world for bound in bounds} == {"sketch"}
+    # three hops of alpha, and three blocks of 100 bytes into every rank by one edge
+    assert kinds(bounds)["port"] == 10 + 300
+    assert kinds(bounds)["latency"] >= 30
+
+
+def test_without_a_sketch_bounds_hold_for_any_algorithm() -> None:
+    bounds = any_bounds(unrestricted(ring_with_chords()), "allgather", 400)
+    assert {bound.world for bound in bounds} == {"any"}
+
+
+def test_fixed_bounds_say_so() -> None:
+    bounds = fixed_bounds(unrestricted(ndv2()), allgather(8, 1), MB)
+    assert {bound.world for bound in bounds} == {"fixed"}
+
+
+def test_ranks_that_are_not_connected_are_named() -> None:
+    with pytest.raises(NoScheduleError, match="rank 0 can't be reached from rank 1"):
+        any_bounds(unrestricted(build(2, PAIR[:1])), "allgather", 8)
+
+
+@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+def test_one_rank_needs_no_time(collective: str) -> None:
+    assert best(any_bounds(unrestricted(build(1, [])), collective, 80)).time == 0
+
+
+def test_an_unknown_collective_is_an_error() -> None:
+    with pytest.raises(InputError, match="unknown collective 'alltosome'"):
+        any_bounds(unrestricted(build(2, PAIR)), "alltosome", 8)
+
+
+def test_best_is_the_largest_bound() -> None:
+    bounds = (Bound("port", "any", 3), Bound("cut", "any", 7), Bound("flow", "any", 7))
+    assert best(bounds) == bounds[1]
+
+
+def test_curves_give_the_bounds_of_all_sizes() -> None:
+    logical = unrestricted(rails(2, 300, 25, 700_000))
+    curves = any_curves(logical, "alltoall")
+    for size in (1000, 10**6, 10**9):
+        times = best(any_bounds(logical, "alltoall", size)).time
+        assert max(curve.at(size) for curve in curves) == times
+
+
+# --- laws ----------------------------------------------------------------------------------------
+
+
+def random_network(rng: random.Random, ranks: int) -> Topology:
+    """Return connected ranks: wires, some parallel, some without bandwidth, or a switch."""
+    rows: list[Row] = []
+    for a in range(ranks):
+        pairs = {(a, (a + 1) % ranks)} | {
+            (a, b) for b in range(ranks) if b != a and rng.random() < 0.4
+        }
+        for tail, head in sorted(pairs):
+            rows += [_random_row(rng, tail, head) for _ in range(rng.choice([1, 1, 1, 2]))]
+    switches = rng.choice([0, 0, 1])
+    if switches:
+        rows = [row for row in rows if rng.random() < 0.4]
+        rows += [_random_row(rng, a, ranks) for a in range(ranks)]
+        rows += [_random_row(rng, ranks, a) for a in range(ranks)]
+    servers = [rng.choice([0, 1]) for _ in range(ranks)]
+    return build(ranks, rows, switches, servers, rng.choice(["occupy", "delay"]))
+
+
+def _random_row(rng: random.Random, tail: int, head: int) -> Row:
+    alpha = rng.choice([0, 0, 3, 10, 50])
+    overhead = rng.choice([None, None, rng.randint(0, alpha)])
+    beta = rng.choice([Fraction(1), Fraction(2), Fraction(7, 3), None if rng.random() < 0.3 else 5])
+    return (tail, head, alpha, overhead, beta)
+
+
+def check(topology: Topology, collective: str, chunk: int) -> None:
+    """Assert that no order of sends of one chunk each ends before a bound."""
+    made = build_collective(collective, topology.num_ranks, 1)
+    logical = unrestricted(topology)
+    fixed = best(fixed_bounds(logical, made, Fraction(chunk)))
+    free = best(any_bounds(logical, collective, chunk * topology.num_ranks))
+    highest = max(fixed, free, key=lambda bound: bound.time)
+    assert not can_beat(topology, made, Fraction(chunk), highest.time), highest
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
+def test_the_search_beats_what_is_above_the_optimum_only(collective: str) -> None:
+    # a one-way ring of three: two hops of 100 + 2 * 20
+    rows: list[Row] = [(r, (r + 1) % 3, 100, None, 2) for r in range(3)]
+    made = build_collective(collective, 3, 1)
+    found = [can_beat(build(3, rows), made, Fraction(20), claim) for claim in (280, 281)]
+    assert found == [False, True]
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "alltoall"])
+@pytest.mark.parametrize("first", [0, 25, 50])
+def test_no_bound_is_above_the_optimum_on_three_ranks(collective: str, first: int) -> None:
+    for seed in range(first, first + 25):
+        rng = random.Random(seed)
+        check(random_network(rng, 3), collective, rng.choice([1, 4, 30]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_bound_is_above_the_optimum_on_a_ring_of_four(seed: int) -> None:
+    rng = random.Random(seed)
+    rows = [_random_row(rng, r, (r + 1) % 4) for r in range(4)]
+    topology = build(4, rows, rule=rng.choice(["occupy", "delay"]))
+    check(topology, "allgather", rng.choice([1, 8]))
+
+
+@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+@pytest.mark.parametrize("first", [0, 60])
+def test_no_bound_is_above_a_random_schedule(collective: str, first: int) -> None:
+    for seed in range(first, first + 60):
+        schedule = random_schedule(seed, collective).expand()
+        logical = unrestricted(schedule.topology)
+        made = schedule.collective
+        size = schedule.chunk_size * made.num_ranks * made.chunks_per_rank
+        free = best(any_bounds(logical, collective, int(size)))
+        assert free.time <= schedule.makespan, (seed, free)
+        if not schedule.batches:
+            fixed = best(fixed_bounds(logical, made, schedule.chunk_size))
+            assert fixed.time <= schedule.makespan, (seed, fixed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_fixed_bounds_are_at_least_those_of_any(seed: int) -> None:
+    topology = random_network(random.Random(seed), 4)
+    for collective in sorted(COLLECTIVES):
+        fixed, free = of_fixed(topology, collective, 100), of_any(topology, collective, 400)
+        assert all(fixed[kind] >= free[kind] for kind in free if kind in ("port", "latency"))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_faster_edge_never_raises_a_bound(seed: int) -> None:
+    rng = random.Random(seed)
+    topology = random_network(rng, 4)
+    edge = rng.choice([e for e in topology.edges if e.beta is not None])
+    edges = tuple(
+        replace(e, beta=e.beta / 2) if e == edge and e.beta else e for e in topology.edges
+    )
+    faster = replace(topology, edges=edges)
+    for collective in sorted(COLLECTIVES):
+        before = best(any_bounds(unrestricted(topology), collective, 4000)).time
+        after = best(any_bounds(unrestricted(faster), collective, 4000)).time
+        assert after <= before
+
+
+def test_an_alltoall_of_one_server_is_bounded_by_its_ports() -> None:
+    half: list[Row] = [(r, 4, PS_PER_US, None, rate(100)) for r in range(4)]
+    half += [(4, r, 0, None, rate(100)) for r in range(4)]
+    made = fixed_bounds(unrestricted(build(4, half, 1)), alltoall(4, 2), Fraction(10**5))
+    # 6 chunks of 1 us each, and alpha 1 us for each
+    assert kinds(made)["port"] == kinds(made)["flow"] == 12 * PS_PER_US
+
+
+def test_whole_chunks_of_allreduce_fill_ports() -> None:
+    # a one-way ring of 3: 3 chunks, each needs 4 messages: 4 on every edge of (10 + 20)
+    rows: list[Row] = [(r, (r + 1) % 3, 10, None, 1) for r in range(3)]
+    made = fixed_bounds(unrestricted(build(3, rows)), allreduce(3, 1), Fraction(20))
+    assert kinds(made)["reduce"] == 4 * 30

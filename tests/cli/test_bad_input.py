@@ -1,0 +1,184 @@
+"""Every bad input gets one clear error, its exit status, and leaves what exists untouched."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.runner import Done
+
+GRAPH = """taccl: topology/1
+name: two
+ranks: 2
+edges:
+  - {from: 0, to: 1, bandwidth: 25GB/s, alpha: 0.7us}
+"""
+
+
+def one_error(done: Done, *parts: str, status: int = 2) -> None:
+    """Assert that a command ended with one error that holds all parts, and nothing else."""
+    assert done.status == status, done.err
+    assert done.err.count("error:") == 1, done.err
+    assert "Traceback" not in done.err
+    for part in parts:
+        assert part in done.err, done.err
+
+
+def synthesize(run: Run, topology: Path, *options: object) -> Done:
+    return run("synthesize", topology, "allgather", "--time-limit", "2", "--quiet", *options)
+
+
+@pytest.fixture
+def topology(tmp_path: Path) -> Path:
+    path = tmp_path / "two.yaml"
+    path.write_text(GRAPH)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("alpha: 0.7us", "alfa: 0.7us", ("alfa", "two.yaml:5")),
+        ("25GB/s", "0GB/s", ("edges[0].bandwidth", "greater than 0")),
+        ("25GB/s", "-25GB/s", ("edges[0].bandwidth", "greater than 0", "-25GB/s")),
+        ("25GB/s", "25GBps", ("edges[0].bandwidth", "25GBps", "fix:")),
+        ("0.7us", "0.7 parsecs", ("edges[0].alpha", "parsecs")),
+        ("ranks: 2", "ranks: 3", ("rank 2", "can't be reached")),
+        ("ranks: 2", "ranks: 1e99", ("ranks",)),
+        ("name: two", "name: two\nname: three", ("name", "two.yaml")),
+        ("topology/1", "topology/9", ("taccl", "topology/9")),
+    ],
+)  # fmt: skip
+def test_a_wrong_topology_names_file_field_and_fix(
+    run: Run, topology: Path, old: str, new: str, parts: tuple[str, ...]
+) -> None:
+    topology.write_text(GRAPH.replace(old, new, 1))
+    one_error(synthesize(run, topology), str(topology), "fix:", *parts)
+
+
+def test_a_missing_file_is_named(run: Run, tmp_path: Path) -> None:
+    one_error(synthesize(run, tmp_path / "none.yaml"), "none.yaml")
+
+
+def test_an_unknown_machine_lists_the_shipped_ones(run: Run) -> None:
+    done = run("synthesize", "dgx7", "allgather")
+    one_error(done, "dgx7", "ndv2", "dgx2")
+
+
+def test_a_directory_as_topology(run: Run, tmp_path: Path) -> None:
+    one_error(synthesize(run, tmp_path), "directory")
+
+
+def test_a_file_of_100_mb(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    with path.open("wb") as stream:
+        stream.truncate(100 * 10**6)
+    one_error(synthesize(run, path), "large.yaml", "64 MiB")
+    one_error(run("verify", path), "large.yaml", "64 MiB")
+
+
+def test_anchors_that_expand_to_gigabytes(run: Run, topology: Path) -> None:
+    lines = [
+        "taccl: topology/1",
+        "name: bomb",
+        "ranks: 2",
+        "a0: &a0 [x, x, x, x, x, x, x, x, x, x]",
+    ]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+    topology.write_text("\n".join(lines))
+    one_error(synthesize(run, topology), "two.yaml")
+
+
+def test_an_xml_with_a_doctype(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "evil.xml"
+    path.write_text('<!DOCTYPE x [<!ENTITY a "aaaa">]><algo name="&a;"/>')
+    one_error(run("verify", path), "evil.xml")
+    one_error(run("evaluate", path, "--topology", "ring:4"), "evil.xml")
+
+
+def test_a_directory_as_output_fails_before_the_search(
+    run: Run, topology: Path, tmp_path: Path
+) -> None:
+    one_error(synthesize(run, topology, "-o", tmp_path), "directory")
+
+
+def test_a_missing_directory_for_the_output(run: Run, topology: Path, tmp_path: Path) -> None:
+    one_error(synthesize(run, topology, "-o", tmp_path / "no" / "f.xml"), "create the directory")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk(run: Run, topology: Path) -> None:
+    one_error(synthesize(run, topology, "-o", "/dev/full"), "/dev/full", "no space left")
+    assert Path("/dev/full").is_char_device()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_an_output_that_may_not_be_written(run: Run, topology: Path, tmp_path: Path) -> None:
+    output = tmp_path / "f.xml"
+    output.write_text("kept")
+    output.chmod(0o400)
+    one_error(synthesize(run, topology, "-o", output), "f.xml")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--sketch", "none.yaml"),
+        ("--engine", "gurobi"),
+        ("--size", "1"),
+        ("--runtime", "nccl"),
+        ("--chunks", "0"),
+        ("--protocol", "LL64"),
+        ("--min-bytes", "4M", "--max-bytes", "1M"),
+    ],
+    ids=" ".join,
+)
+def test_existing_output_is_untouched_by_a_failure(
+    run: Run, topology: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    output = tmp_path / "f.xml"
+    output.write_text("kept")
+    one_error(synthesize(run, topology, "-o", output, *options), "fix:")
+    assert output.read_text() == "kept"
+    assert sorted(tmp_path.iterdir()) == [output, topology]
+
+
+def test_a_sketch_that_closes_a_needed_link_is_infeasible(
+    run: Run, topology: Path, tmp_path: Path
+) -> None:
+    sketch = tmp_path / "closed.yaml"
+    sketch.write_text("taccl: sketch/1\nname: closed\nlinks: {deny: [{from: 0, to: 1}]}\n")
+    one_error(synthesize(run, topology, "--sketch", sketch), "rank", status=3)
+
+
+def test_a_symmetry_that_the_topology_lacks(run: Run, tmp_path: Path) -> None:
+    sketch = tmp_path / "turn.yaml"
+    sketch.write_text("taccl: sketch/1\nname: turn\nsymmetry: [[1, 8]]\n")
+    done = run("synthesize", "ndv2", "allgather", "--sketch", sketch, "--quiet")
+    one_error(done, "does not have this symmetry", "edge")
+
+
+def test_an_unknown_collective(run: Run) -> None:
+    one_error(run("synthesize", "ring:4", "allgathr"), "allgathr", "allreduce")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--size", "1XB"), ("--size", "-1"), ("--chunks", "many"), ("--batch", "some"),
+        ("--alpha-rule", "both"), ("--dtype", "quad"), ("--min-bytes", "1Q"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_value_names_the_option(run: Run, option: str, value: str) -> None:
+    one_error(run("synthesize", "ring:4", "allgather", option, value), option, "fix:")
+
+
+def test_an_unknown_option_is_a_usage_error(run: Run) -> None:
+    assert run("synthesize", "ring:4", "allgather", "--frobnicate").status == 2
+
+
+def test_a_program_for_other_ranks_is_not_evaluated(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "f.xml"
+    run("synthesize", "ring:4", "allgather", "-o", path, "--time-limit", "2", "--quiet")
+    one_error(run("evaluate", path, "--topology", "ring:8"), "4 ranks", "8")

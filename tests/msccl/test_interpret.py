@@ -1,0 +1,379 @@
+"""What the interpreter says of hand-made programs, right and wrong."""
+
+from dataclasses import replace
+
+import pytest
+
+from taccl.collectives import build_collective
+from taccl.msccl.findings import Finding
+from taccl.msccl.interpret import deadlock, interpret, judge, largest_safe_size
+from taccl.msccl.program import Buffer, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
+from taccl.msccl.runtimes import RUNTIMES, message_chunks
+from tests.msccl.builders import make, mesh, pairs_schedule, ring_schedule
+
+I, O, S = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH  # noqa: E741 - the XML's letters
+
+
+def send(src: Slot, count: int = 1, depends: StepRef | None = None, posts: bool = False) -> Step:
+    return Step(Op.SEND, src, None, count, depends, posts)
+
+
+def recv(dst: Slot, count: int = 1, depends: StepRef | None = None, posts: bool = False) -> Step:
+    return Step(Op.RECV, None, dst, count, depends, posts)
+
+
+def copy(src: Slot, dst: Slot, count: int = 1, depends: StepRef | None = None) -> Step:
+    return Step(Op.COPY, src, dst, count, depends)
+
+
+def block(number: int, *steps: Step, to: int | None = None, of: int | None = None) -> Threadblock:
+    return Threadblock(number, to, of, 0, steps)
+
+
+def program(collective: str, *ranks: list[Threadblock], chunks: int = 2) -> Program:
+    """Return a program with roomy buffers."""
+    gpus = tuple(Gpu(r, 8, 8, 8, tuple(blocks)) for r, blocks in enumerate(ranks))
+    return Program("p", collective, "Simple", True, True, 1, chunks, 0, 1 << 20, gpus)
+
+
+def swap_gather(*, copies: bool = True) -> Program:
+    """Two ranks gather: each sends its chunk and receives the other's."""
+    ranks = []
+    for rank in (0, 1):
+        own = [copy(Slot(I, 0), Slot(O, rank))] if copies else []
+        ranks.append(
+            [
+                block(0, send(Slot(I, 0)), to=1 - rank),
+                block(1, *own, recv(Slot(O, 1 - rank)), of=1 - rank),
+            ]
+        )
+    return program("allgather", *ranks)
+
+
+def rules(findings: list[Finding]) -> set[str]:
+    return {finding.rule for finding in findings}
+
+
+def test_a_right_program_has_no_findings() -> None:
+    assert interpret(swap_gather(), in_place=True) == []
+    assert interpret(swap_gather(), in_place=False) == []
+
+
+def test_without_the_own_copy_only_calls_in_place_are_right() -> None:
+    plain = swap_gather(copies=False)
+    assert interpret(plain, in_place=True) == []
+    wrong = interpret(plain, in_place=False)
+    assert [f.explanation for f in wrong] == [
+        "out of place: output 0 should be input 0 of rank 0, and is never written",
+        "out of place: output 1 should be input 0 of rank 1, and is never written",
+    ]
+
+
+def test_reading_scratch_that_nothing_wrote_is_found() -> None:
+    wrong = program(
+        "allgather",
+        [block(0, send(Slot(S, 3)), to=1)],
+        [block(0, recv(Slot(O, 0)), of=0)],
+    )
+    found = interpret(wrong, in_place=False)
+    assert ("undefined", 0, 0, 0) in [(f.rule, f.gpu, f.threadblock, f.step) for f in found]
+    assert any("made of undefined data" in f.explanation for f in found)
+
+
+def test_writing_the_input_out_of_place_is_found() -> None:
+    wrong = program("allreduce", [block(0, copy(Slot(I, 0), Slot(I, 1)))], [])
+    assert "input" in rules(interpret(wrong, in_place=False))
+    assert "input" not in rules(interpret(wrong, in_place=True))
+
+
+def test_a_value_counted_twice_is_named() -> None:
+    add = Step(Op.REDUCE, Slot(S, 0), Slot(O, 0))
+    receiving = [copy(Slot(I, 0), Slot(O, 0)), recv(Slot(S, 0)), add, add]
+    wrong = program(
+        "reducescatter",
+        [block(0, *receiving, of=1)],
+        [block(0, send(Slot(I, 0)), to=0)],
+    )
+    explanations = [f.explanation for f in interpret(wrong, in_place=False)]
+    assert (
+        "out of place: output 0 should be input 0 of ranks 0, 1,"
+        " and is input 0 of ranks 0, 1 (twice)"
+    ) in explanations
+
+
+def test_two_threadblocks_that_write_one_chunk_race() -> None:
+    wrong = program(
+        "allreduce",
+        [block(0, copy(Slot(I, 0), Slot(O, 0))), block(1, copy(Slot(I, 0), Slot(O, 0)))],
+        [],
+    )
+    (race,) = [f for f in interpret(wrong, in_place=False) if f.rule == "race"]
+    assert (race.gpu, race.threadblock, race.step) == (0, 1, 0)
+    assert "step 0 of threadblock 0" in race.explanation
+
+
+def test_a_copy_of_a_cell_onto_itself_only_reads() -> None:
+    # In place both copies are the identity; out of place they race.
+    both = program(
+        "allreduce",
+        [block(0, copy(Slot(I, 0), Slot(O, 0))), block(1, copy(Slot(I, 0), Slot(O, 0)))],
+        [],
+    )
+    assert "race" not in rules(interpret(both, in_place=True))
+
+
+def test_a_dependence_orders_two_writes() -> None:
+    first = replace(copy(Slot(I, 0), Slot(O, 0)), posts=True)
+    ordered = program(
+        "allreduce",
+        [block(0, first), block(1, copy(Slot(I, 0), Slot(O, 0), depends=StepRef(0, 0)))],
+        [],
+    )
+    assert "race" not in rules(interpret(ordered, in_place=False))
+
+
+def test_a_dependence_is_released_by_the_first_step_that_posts_from_there_on() -> None:
+    # Step 1 posts, so waiting for step 0 is waiting for step 1, which writes the chunk, too.
+    writes = copy(Slot(I, 0), Slot(O, 0))
+    ordered = program(
+        "allreduce",
+        [
+            block(0, copy(Slot(I, 0), Slot(O, 1)), replace(writes, posts=True)),
+            block(1, replace(writes, depends=StepRef(0, 0))),
+        ],
+        [],
+    )
+    assert "race" not in rules(interpret(ordered, in_place=False))
+
+
+def test_messages_order_the_ranks_they_join() -> None:
+    # Rank 0 reads i[0], rank 1 answers, rank 0 overwrites i[0] (in place: o[0]).
+    ping = program(
+        "allreduce",
+        [block(0, send(Slot(I, 0)), to=1), block(1, recv(Slot(O, 0)), of=1)],
+        [block(0, recv(Slot(S, 0)), send(Slot(S, 0)), to=0, of=0)],
+    )
+    assert "race" not in rules(interpret(ping, in_place=True))
+
+
+def test_a_full_fifo_orders_nothing() -> None:
+    # Rank 0 sends i[0] twice; only back-pressure could delay the copy that overwrites it.
+    racy = program(
+        "allreduce",
+        [block(0, *[send(Slot(I, 0))] * 3, to=1), block(1, copy(Slot(I, 1), Slot(O, 0)))],
+        [block(0, *[recv(Slot(S, 0))] * 3, of=0)],
+    )
+    assert "race" in rules(interpret(racy, in_place=True))
+
+
+def test_a_wait_in_a_circle_names_who_waits_for_what() -> None:
+    stuck = program(
+        "allreduce",
+        [block(0, recv(Slot(S, 0)), send(Slot(I, 0)), to=1, of=1)],
+        [block(0, recv(Slot(S, 0)), send(Slot(I, 0)), to=0, of=0)],
+    )
+    (finding,) = [f for f in interpret(stuck, in_place=True) if f.rule == "deadlock"]
+    assert finding.explanation == (
+        "in place: gpu 0 threadblock 0 at step 0 waits for a message from gpu 1 on channel 0;"
+        " gpu 1 threadblock 0 at step 0 waits for a message from gpu 0 on channel 0"
+    )
+
+
+def test_waiting_for_a_step_that_never_posts_is_a_deadlock() -> None:
+    stuck = program(
+        "allreduce",
+        [
+            block(0, copy(Slot(I, 0), Slot(O, 0))),
+            block(1, copy(Slot(I, 1), Slot(O, 1), depends=StepRef(0, 0))),
+        ],
+        [],
+    )
+    (finding,) = [f for f in interpret(stuck, in_place=False) if f.rule == "deadlock"]
+    assert "no step from there on posts" in finding.explanation
+
+
+def test_a_message_that_nobody_receives_is_left_over() -> None:
+    wrong = program("allreduce", [block(0, send(Slot(I, 0)), to=1)], [])
+    (finding,) = [f for f in interpret(wrong, in_place=True) if f.rule == "leftover"]
+    assert finding.gpu == 1
+    assert "1 messages from gpu 0 on channel 0" in finding.explanation
+
+
+def test_different_counts_at_the_ends_of_a_message_are_found() -> None:
+    wrong = program(
+        "allreduce",
+        [block(0, send(Slot(I, 0), 2), to=1)],
+        [block(0, recv(Slot(S, 0)), of=0)],
+    )
+    (finding,) = [f for f in interpret(wrong, in_place=True) if f.rule == "count"]
+    assert "receives 1 chunks, and its message has 2" in finding.explanation
+
+
+def test_overlapping_source_and_target_are_found() -> None:
+    wrong = program("allreduce", [block(0, copy(Slot(O, 0), Slot(O, 1), 2))], [])
+    assert "overlap" in rules(interpret(wrong, in_place=False))
+
+
+def test_a_collective_without_known_result_is_a_finding() -> None:
+    (finding,) = interpret(program("broadcast", [], []), in_place=True)
+    assert finding.rule == "unknown collective"
+
+
+def test_chunks_that_ranks_can_not_share_are_a_finding() -> None:
+    (finding,) = interpret(program("allgather", [], [], chunks=3), in_place=True)
+    assert "3 chunks can't be shared by 2 ranks" in finding.explanation
+
+
+def test_another_collective_can_be_expected() -> None:
+    gather = swap_gather()
+    wanted = build_collective("alltoall", 2, 1)
+    assert "result" in rules(interpret(gather, in_place=False, collective=wanted))
+
+
+def test_every_op_does_what_the_runtime_does() -> None:
+    # A ring of three: 0 sends i[0]; 1 adds and forwards (rrs); 2 adds, keeps, sends back (rrcs);
+    # 0 keeps and forwards (rcs); 1 keeps. With chunk 1 through rrc the other way round.
+    fused = [
+        [
+            block(
+                0,
+                send(Slot(I, 0)),
+                Step(Op.RECV_COPY_SEND, None, Slot(O, 0)),
+                to=1,
+                of=2,
+            )
+        ],
+        [
+            block(
+                0,
+                Step(Op.RECV_REDUCE_SEND, Slot(I, 0), None),
+                recv(Slot(O, 0)),
+                to=2,
+                of=0,
+            )
+        ],
+        [block(0, Step(Op.RECV_REDUCE_COPY_SEND, Slot(I, 0), Slot(O, 0)), to=0, of=1)],
+    ]
+    ring = program("allreduce", *fused, chunks=3)
+    wrong = interpret(ring, in_place=False)
+    # Output 0 is right everywhere; outputs 1 and 2 were not the subject.
+    assert {f.explanation.split(" should")[0] for f in wrong} == {
+        "out of place: output 1",
+        "out of place: output 2",
+    }
+
+
+def test_receive_reduce_copy_adds_its_source() -> None:
+    pair = program(
+        "reducescatter",
+        [
+            block(0, Step(Op.RECV_REDUCE_COPY, Slot(I, 0), Slot(O, 0)), of=1),
+            block(1, send(Slot(I, 1)), to=1),
+        ],
+        [
+            block(0, send(Slot(I, 0)), to=0),
+            block(1, Step(Op.RECV_REDUCE_COPY, Slot(I, 1), Slot(O, 0)), of=0),
+        ],
+    )
+    assert interpret(pair, in_place=False) == []
+    assert interpret(pair, in_place=True) == []
+
+
+def exchange(count: int) -> Program:
+    """Two ranks send ``count`` chunks each, then receive, in one threadblock."""
+    steps = (send(Slot(I, 0), count), recv(Slot(S, 0), count))
+    return program("allreduce", [block(0, *steps, to=1, of=1)], [block(0, *steps, to=0, of=0)])
+
+
+@pytest.mark.parametrize(
+    ("chunks_per_message", "slots", "stuck"),
+    [(1, 2, True), (2, 2, False), (1, 4, False), (4, 1, False), (3, 1, True)],
+)
+def test_a_send_of_more_messages_than_slots_deadlocks(
+    chunks_per_message: int, slots: int, stuck: bool
+) -> None:
+    # Four chunks are ceil(4 / m) messages, which must fit the connection.
+    assert (deadlock(exchange(4), chunks_per_message, slots) is not None) == stuck
+
+
+def test_the_largest_safe_size_is_where_messages_get_too_small() -> None:
+    # Simple has 2 slots, so two chunks a message are needed: floor(2 MiB / chunk) >= 2, 1 MiB each,
+    # and the buffer has two chunks: 2 MiB.
+    assert largest_safe_size(exchange(4), "executor", 1024, 1 << 30) == 2 << 20
+
+
+def test_a_program_that_always_deadlocks_has_no_safe_size() -> None:
+    assert largest_safe_size(exchange(8), "executor", 4 << 20, 1 << 30) == 0
+
+
+def test_a_program_that_never_deadlocks_is_safe_up_to_the_end() -> None:
+    assert largest_safe_size(swap_gather(), "rccl", 1, 1 << 40) == 1 << 40
+
+
+@pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
+def test_the_largest_safe_size_is_safe_and_the_next_is_not(protocol: str) -> None:
+    risky = replace(exchange(16), protocol=protocol)
+    size = largest_safe_size(risky, "rccl", 1, 1 << 30)
+    slots = RUNTIMES["rccl"].fifo_slots[protocol]
+    for total, stuck in ((size, False), (size + risky.chunks_per_loop, True)):
+        chunks = message_chunks("rccl", protocol, -(-total // risky.chunks_per_loop))
+        assert (deadlock(risky, chunks, slots) is not None) == stuck
+
+
+def test_the_judge_needs_one_slot_to_be_enough() -> None:
+    assert "deadlock" in rules(judge(exchange(4), "executor"))
+
+
+def test_the_judge_looks_at_claimed_modes_only() -> None:
+    plain = replace(swap_gather(copies=False), gpus=swap_gather(copies=False).gpus)
+    fitted = replace(
+        plain,
+        gpus=tuple(replace(gpu, input_chunks=1, output_chunks=2) for gpu in plain.gpus),
+    )
+    assert "result" in rules(judge(fitted, "portable"))
+    assert judge(replace(fitted, out_of_place=False), "portable") == []
+
+
+def test_a_finding_reads_as_one_line() -> None:
+    finding = Finding("race", "both write", 1, 2, 3, "add a dependence")
+    assert str(finding) == (
+        "race: gpu 1, threadblock 2, step 3: both write (fix: add a dependence)"
+    )
+
+
+def test_races_are_found_with_clocks_of_one_rank_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("taccl.msccl.races.MAX_CLOCKS", 1)
+    clean = make(ring_schedule("allreduce", 3))
+    assert judge(clean, "portable") == []
+    loose = replace(
+        clean,
+        gpus=tuple(
+            replace(
+                gpu,
+                threadblocks=tuple(
+                    replace(b, steps=tuple(replace(s, depends=None) for s in b.steps))
+                    for b in gpu.threadblocks
+                ),
+            )
+            for gpu in clean.gpus
+        ),
+    )
+    assert "race" in rules(judge(loose, "portable"))
+
+
+def test_dependences_found_without_messages_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = make(ring_schedule("allreduce", 3))
+    monkeypatch.setattr("taccl.msccl.dependencies.MAX_CLOCKS", 1)
+    local = make(ring_schedule("allreduce", 3))
+    waits = [
+        sum(s.depends is not None for _, b in p.blocks() for s in b.steps) for p in (exact, local)
+    ]
+    assert judge(local, "portable") == []
+    assert waits[0] <= waits[1]
+
+
+def test_an_alltoall_of_many_ranks_is_interpreted() -> None:
+    many = make(pairs_schedule("alltoall", mesh(12)), in_place=False)
+    assert judge(many, "portable") == []

@@ -1,0 +1,342 @@
+"""Lowering: every program is right, ordered, free of deadlocks and within its limits."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taccl.collectives import COLLECTIVES, build_collective
+from taccl.errors import LoweringError
+from taccl.msccl.interpret import deadlock, judge
+from taccl.msccl.lower import LowerOptions, lower, modes_served
+from taccl.msccl.program import Buffer, Op, Program, Slot, StepRef
+from taccl.msccl.xml import read_xml, write_xml
+from taccl.schedule import Decisions, Schedule, retime
+from taccl.symmetry import make_group
+from tests.generators import random_schedule
+from tests.msccl.builders import (
+    hub,
+    make,
+    mesh,
+    pairs_schedule,
+    ring,
+    ring_schedule,
+    small_schedules,
+    timed,
+    twin,
+)
+
+SMALL = small_schedules()
+OPTIONS: dict[str, dict[str, object]] = {
+    "both modes": {},
+    "in place": {"out_of_place": False},
+    "out of place": {"in_place": False},
+    "two instances": {"instances": 2},
+    "free order": {"keep_order": False},
+    "short threadblocks": {"max_steps": 6},
+}
+
+
+def ops(program: Program, rank: int) -> list[list[Op]]:
+    return [[step.op for step in block.steps] for block in program.gpus[rank].threadblocks]
+
+
+def bare(steps: int = 1) -> Schedule:
+    """Return a one-rank schedule without sends."""
+    return timed(build_collective("allreduce", 1, steps), ring(1), [])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", SMALL)
+def test_a_lowered_program_is_judged_clean(name: str, options: str) -> None:
+    assert judge(make(SMALL[name], **OPTIONS[options]), "portable") == []
+
+
+@given(seed=st.integers(0, 10**6), collective=st.sampled_from(sorted(COLLECTIVES)))
+@settings(max_examples=60, deadline=None)
+def test_any_schedule_becomes_a_clean_program(seed: int, collective: str) -> None:
+    program = make(random_schedule(seed, collective), max_threadblocks=200)
+    assert judge(program, "executor") == []
+
+
+@pytest.mark.parametrize("chunks_per_message", [1, 2, 3, 71])
+@pytest.mark.parametrize("name", [name for name in SMALL if "batched" in name])
+def test_no_program_deadlocks_with_one_slot(name: str, chunks_per_message: int) -> None:
+    assert deadlock(make(SMALL[name]), chunks_per_message, 1) is None
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_lowering_twice_gives_the_same_program(name: str) -> None:
+    assert make(SMALL[name]) == make(SMALL[name])
+
+
+def test_only_alltoall_has_one_mode_for_free() -> None:
+    served = {name: modes_served(build_collective(name, 2, 1)) for name in COLLECTIVES}
+    assert served == {
+        "allgather": (True, True),
+        "reducescatter": (True, True),
+        "allreduce": (True, True),
+        "alltoall": (False, True),
+    }
+
+
+def test_a_program_for_no_mode_is_refused() -> None:
+    with pytest.raises(LoweringError, match="neither in-place nor out-of-place"):
+        make(SMALL["ring-allgather-2-1-single"], in_place=False, out_of_place=False)
+
+
+def test_own_chunks_are_copied_only_for_calls_out_of_place() -> None:
+    schedule = SMALL["ring-allgather-2-1-single"]
+    assert any(Op.COPY in block for block in ops(make(schedule), 0))
+    assert not any(Op.COPY in block for block in ops(make(schedule, out_of_place=False), 0))
+
+
+def test_a_sum_starts_as_a_copy_while_the_message_is_awaited() -> None:
+    # Rank 0 is the target of chunk 0: copy its own value, receive rank 1's, add it.
+    program = make(SMALL["mesh-reducescatter-2-1-single"])
+    assert ops(program, 0) == [[Op.COPY, Op.RECV, Op.REDUCE], [Op.SEND]] or ops(program, 0) == [
+        [Op.SEND],
+        [Op.COPY, Op.RECV, Op.REDUCE],
+    ]
+
+
+def test_neighbouring_chunks_of_a_batch_are_one_step() -> None:
+    program = make(ring_schedule("allgather", 2, 3, batched=True))
+    counts = {step.count for _, block in program.blocks() for step in block.steps}
+    assert counts == {3}
+
+
+def test_a_batch_of_more_than_71_chunks_is_cut() -> None:
+    program = make(ring_schedule("allgather", 2, 100, batched=True))
+    sends = [s.count for _, b in program.blocks() if b.send_to == 1 for s in b.steps]
+    assert sends == [71, 29]
+
+
+def test_threadblocks_only_send_or_only_receive() -> None:
+    for schedule in SMALL.values():
+        for _, block in make(schedule).blocks():
+            assert block.send_to is None or block.recv_from is None
+
+
+def test_a_rank_without_peers_copies_in_a_threadblock_of_its_own() -> None:
+    program = make(bare(3))
+    (block,) = program.gpus[0].threadblocks
+    assert (block.send_to, block.recv_from) == (None, None)
+    assert [(s.op, s.src, s.dst, s.count) for s in block.steps] == [
+        (Op.COPY, Slot(Buffer.INPUT, 0), Slot(Buffer.OUTPUT, 0), 3)
+    ]
+
+
+@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+def test_one_rank_alone_is_lowered(collective: str) -> None:
+    program = make(timed(build_collective(collective, 1, 2), ring(1), []))
+    assert judge(program, "portable") == []
+
+
+def test_alltoall_in_place_stages_what_arrives_before_its_slot_was_sent() -> None:
+    # In place o[1] of rank 0 is i[1], which it must have sent to rank 1 before.
+    program = make(pairs_schedule("alltoall", mesh(2)), out_of_place=False)
+    staged = [
+        rank
+        for rank, block in program.blocks()
+        for step in block.steps
+        if step.op is Op.RECV and step.dst is not None and step.dst.buffer is Buffer.SCRATCH
+    ]
+    assert len(staged) == 1
+
+
+def test_the_second_of_two_parallel_links_is_the_second_connection() -> None:
+    topology = twin()
+    first, second = topology.links_between(0, 2)
+    rows = [(0, second, 0, False)]
+    program = make(timed(build_collective("allgather", 4, 1), topology, rows))
+    sending = [(b.channel, len(b.steps)) for b in program.gpus[0].threadblocks if b.send_to == 2]
+    assert sorted(sending) == [(0, 0), (1, 1)]
+    assert first < second
+
+
+def test_both_parallel_links_are_used_at_once() -> None:
+    topology = twin()
+    first, second = topology.links_between(0, 2)
+    rows = [(0, first, 0, False), (1, second, 1, False)]
+    program = make(timed(build_collective("allgather", 4, 2), topology, rows))
+    sending = [(b.channel, len(b.steps)) for b in program.gpus[0].threadblocks if b.send_to == 2]
+    assert sorted(sending) == [(0, 1), (1, 1)]
+
+
+def test_a_long_threadblock_becomes_several_on_higher_channels() -> None:
+    # Ten sends over one link with at most four steps a threadblock: three connections.
+    program = make(ring_schedule("allgather", 2, 10), max_steps=4)
+    sending = [(b.channel, len(b.steps)) for b in program.gpus[0].threadblocks if b.send_to == 1]
+    assert [channel for channel, _ in sending] == list(range(len(sending)))
+    assert len(sending) >= 3
+    assert max(count for _, count in sending) <= 4
+
+
+def test_parallel_links_keep_their_turn_when_threadblocks_are_split() -> None:
+    topology = twin()
+    second = topology.links_between(0, 2)[1]
+    rows = [(chunk, second, chunk, False) for chunk in range(8)]
+    program = make(timed(build_collective("allgather", 4, 8), topology, rows), max_steps=4)
+    used = [b.channel for b in program.gpus[0].threadblocks if b.send_to == 2 and b.steps]
+    assert used
+    assert all(channel % 2 == 1 for channel in used)
+
+
+def test_instances_cut_chunks_and_clone_threadblocks() -> None:
+    schedule = SMALL["ring-allgather-3-1-single"]
+    one, two = make(schedule), make(schedule, instances=2)
+    assert two.chunks_per_loop == 2 * one.chunks_per_loop
+    assert two.num_threadblocks == 2 * one.num_threadblocks
+    assert two.channels == 2 * one.channels
+
+
+def test_instances_take_the_parallel_links_in_turn() -> None:
+    topology = twin()
+    second = topology.links_between(0, 2)[1]
+    schedule = timed(build_collective("allgather", 4, 1), topology, [(0, second, 0, False)])
+    program = make(schedule, instances=2)
+    sending = [(b.channel, len(b.steps)) for b in program.gpus[0].threadblocks if b.send_to == 2]
+    assert sorted(sending) == [(0, 0), (1, 1), (2, 0), (3, 1)]
+
+
+def test_sends_that_share_a_port_keep_their_order() -> None:
+    # Rank 0 sends through one port to rank 1, then to rank 2: the second waits for the first.
+    program = make(pairs_schedule("allgather", hub(3)))
+    sends = [b for b in program.gpus[0].threadblocks if b.send_to is not None]
+    assert [b.send_to for b in sends] == [1, 2]
+    assert sends[1].steps[0].depends == StepRef(sends[0].id, 0)
+    assert sends[0].steps[0].posts
+
+
+def test_without_keep_order_nothing_waits_for_the_port() -> None:
+    program = make(pairs_schedule("allgather", hub(3)), keep_order=False)
+    assert not any(s.depends for _, block in program.blocks() for s in block.steps)
+
+
+def test_links_with_ports_of_their_own_need_no_order() -> None:
+    program = make(pairs_schedule("allgather", mesh(3)))
+    assert not any(s.depends for _, block in program.blocks() for s in block.steps)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_exactly_the_awaited_steps_post(name: str) -> None:
+    program = make(SMALL[name])
+    for gpu in program.gpus:
+        awaited = {s.depends for b in gpu.threadblocks for s in b.steps if s.depends}
+        posting = {
+            StepRef(b.id, at)
+            for b in gpu.threadblocks
+            for at, step in enumerate(b.steps)
+            if step.posts
+        }
+        assert awaited == posting
+
+
+def star_sum(n: int) -> Schedule:
+    """Ranks 1.. send chunk 0 to rank 0 over wires of their own, and rank 0 sends it back."""
+    topology, collective = mesh(n), build_collective("allreduce", n, 1)
+    rows = [(0, topology.links_between(r, 0)[0], r, True) for r in range(1, n)]
+    rows += [(0, topology.links_between(0, r)[0], n + r, False) for r in range(1, n)]
+    return timed(collective, topology, rows)
+
+
+def test_a_step_with_several_dependences_has_nops_before_it() -> None:
+    # Rank 0 reads three chunks that came in three threadblocks: two nops and the send's own.
+    topology, collective = mesh(4), build_collective("allgather", 4, 1)
+    rows = [(r, topology.links_between(r, 0)[0], r, False) for r in (1, 2)]
+    link = topology.links_between(0, 3)[0]
+    rows += [(c, link, 9, False) for c in (0, 1, 2)]
+    program = make(timed(collective, topology, rows))
+    (sending,) = (b for b in program.gpus[0].threadblocks if b.send_to == 3)
+    assert [s.op for s in sending.steps] == [Op.NOP, Op.SEND]
+    assert all(step.depends is not None for step in sending.steps)
+    assert sending.steps[-1].count == 3
+
+
+def test_a_sum_waits_for_the_sum_before_it_and_not_for_earlier_ones() -> None:
+    # Each re at rank 0 changes the same slot, so each waits for the previous one alone.
+    program = make(star_sum(4))
+    waits = [s.depends for b in program.gpus[0].threadblocks for s in b.steps if s.op is Op.REDUCE]
+    assert [w is None for w in waits] == [True, False, False]
+    assert not any(s.op is Op.NOP for b in program.gpus[0].threadblocks for s in b.steps)
+
+
+def test_orbits_are_lowered_like_all_their_sends() -> None:
+    topology, collective = ring(4), build_collective("allgather", 4, 1)
+    group = make_group(topology, [(1, 2, 3, 0)])
+    # Chunk 0 goes round the ring; its images under the rotation are the other chunks.
+    rows = [(0, topology.links_between(r, r + 1)[0], r, False) for r in range(3)]
+    schedule = retime(collective, group, Fraction(1024), Decisions.of(rows))
+    assert len(schedule) == 3
+    assert judge(make(schedule), "portable") == []
+
+
+def test_a_send_decided_before_an_arrival_reads_the_own_value() -> None:
+    # Both ranks send their own value before the other's arrives: an exchange, and no FIFO is full.
+    topology, collective = mesh(2), build_collective("allreduce", 2, 1)
+    there, back = (topology.links_between(a, 1 - a)[0] for a in (0, 1))
+    rows = [(0, there, 0, True), (0, back, 1, True), (1, there, 2, True), (1, back, 3, True)]
+    schedule = timed(collective, topology, rows)
+    together = replace(
+        schedule,
+        start=np.array([0, 0, 10**9, 10**9], dtype=np.int64),
+        end=np.array([5, 5, 10**9 + 5, 10**9 + 5], dtype=np.int64),
+    )
+    assert judge(make(together), "portable") == []
+
+
+LIMITS: dict[str, tuple[Callable[[], Program], str]] = {
+    "channels": (
+        lambda: make(ring_schedule("allgather", 2, 40), max_steps=4, channels=3),
+        "channels, and 3 are allowed",
+    ),
+    "threadblocks": (
+        lambda: make(pairs_schedule("allgather", mesh(4)), max_threadblocks=5),
+        "needs 6 threadblocks on a rank, and 5 are allowed",
+    ),
+    "steps": (
+        lambda: make(ring_schedule("allreduce", 2), max_steps=2),
+        "needs more than the 2 steps",
+    ),
+    "offsets": (
+        lambda: make(bare(40_000), max_threadblocks=999),
+        "needs 40000 chunks in a buffer, and 32768 are allowed",
+    ),
+    "ids": (
+        lambda: make(
+            pairs_schedule("allgather", hub(4)), instances=40, max_threadblocks=999, channels=64
+        ),
+        "as the highest threadblock id that a step waits for, and 127 are allowed",
+    ),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limit_that_can_not_be_kept_is_named(limit: str) -> None:
+    build, message = LIMITS[limit]
+    with pytest.raises(LoweringError, match=message) as caught:
+        build()
+    assert caught.value.fix is not None
+
+
+def test_a_name_keeps_only_what_the_runtimes_read() -> None:
+    program = lower(bare(), LowerOptions(name='a"<b>' + "x" * 99))
+    assert program.name == "a__b_" + "x" * 58
+
+
+@pytest.mark.parametrize("name", ["ring-allreduce-2-1-single", "hub-alltoall-3-1-single"])
+def test_the_text_of_a_program_is_golden(name: str, golden: Callable[[str, str], None]) -> None:
+    program = make(SMALL[name], in_place="alltoall" not in name)
+    golden(f"msccl/{name}.xml", write_xml(program))
+
+
+@pytest.mark.parametrize("runtime", ["portable", "msccl", "executor", "rccl"])
+@pytest.mark.parametrize("name", SMALL)
+def test_reading_what_was_written_gives_the_program(name: str, runtime: str) -> None:
+    program = make(SMALL[name])
+    assert read_xml(write_xml(program, runtime)) == program

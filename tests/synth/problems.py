@@ -1,0 +1,31 @@
+"""Problems for the engine tests."""
+
+from fractions import Fraction
+
+from taccl.collectives import build_collective
+from taccl.symmetry import free_group, make_group
+from taccl.synth.problem import Options, Problem
+from taccl.topology import LogicalTopology, Topology, whole
+
+QUICK = Options(time_limit=4.0, deterministic=True, workers=1)
+"""Counted limits: the same answer on every run."""
+
+
+def problem_of(
+    network: Topology | LogicalTopology,
+    collective: str,
+    chunks: int = 1,
+    chunk_size: int = 1000,
+    *,
+    symmetric: bool = False,
+) -> Problem:
+    """Return a problem; ``symmetric`` uses the topology's rotations by substitution."""
+    logical = whole(network) if isinstance(network, Topology) else network
+    topology = logical.topology
+    group = free_group(topology, topology.rotations) if symmetric else make_group(topology, ())
+    return Problem(
+        logical,
+        build_collective(collective, topology.num_ranks, chunks),
+        Fraction(chunk_size),
+        group,
+    )

@@ -1,0 +1,197 @@
+"""What holds for every engine on every collective."""
+
+from dataclasses import replace
+from threading import Event
+
+import pytest
+
+from taccl.bounds import any_bounds, best, fixed_bounds
+from taccl.collectives import COLLECTIVES
+from taccl.errors import InputError, NoScheduleError
+from taccl.schedule import Schedule, retime
+from taccl.synth import ENGINES, engine_names, solve
+from taccl.synth.problem import Options, Problem, Status
+from taccl.topology import whole
+from taccl.topology_file import load_topology
+from taccl.verify import verify
+from tests.generators import build, pair, random_problem, random_topology, ring4, star5, twin2x2
+from tests.synth.problems import QUICK, problem_of
+
+NAMED = {"pair": pair, "ring4": ring4, "star5": star5, "twin2x2": twin2x2}
+
+
+def bound_of(problem: Problem, options: Options) -> int:
+    size = problem.chunk_size * COLLECTIVES[problem.collective.name].chunks_in_size(
+        problem.topology.num_ranks, problem.collective.chunks_per_rank
+    )
+    if not options.batch:
+        return best(fixed_bounds(problem.logical, problem.collective, problem.chunk_size)).time
+    return best(any_bounds(problem.logical, problem.collective.name, int(size))).time
+
+
+@pytest.mark.parametrize("rule", ["occupy", "delay"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", NAMED)
+def test_a_schedule_is_correct_and_not_below_the_bound(
+    name: str, engine: str, collective: str, rule: str
+) -> None:
+    problem = problem_of(NAMED[name](rule), collective)
+    for batch in (True, False):
+        options = replace(QUICK, batch=batch)
+        schedule = solve(problem, engine, options).schedule
+        assert schedule is not None
+        assert verify(schedule, problem.logical) == []
+        assert bound_of(problem, options) <= schedule.makespan
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_bounds_hold_on_random_problems(seed: int) -> None:
+    problem = random_problem(seed)
+    options = replace(QUICK, time_limit=2.0, batch=seed % 2 == 0)
+    schedule = solve(problem, "auto", options).schedule
+    assert schedule is not None
+    assert verify(schedule, problem.logical) == []
+    assert bound_of(problem, options) <= schedule.makespan
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_times_are_those_of_the_decisions(seed: int) -> None:
+    problem = random_problem(seed)
+    schedule = solve(problem, "taccl", replace(QUICK, time_limit=2.0)).schedule
+    assert schedule is not None
+    again = retime(problem.collective, problem.group, problem.chunk_size, schedule.decisions())
+    assert again.makespan <= schedule.makespan
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_the_same_seed_gives_the_same_schedule(collective: str) -> None:
+    problem = problem_of(load_topology("ndv2"), collective, chunk_size=10**6)
+    one, two = (solve(problem, "taccl", QUICK).schedule for _ in range(2))
+    assert one is not None
+    assert two is not None
+    assert one.chunk.tolist() == two.chunk.tolist()
+    assert one.link.tolist() == two.link.tolist()
+    assert one.start.tolist() == two.start.tolist()
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_a_solve_on_orbits_expands_to_a_correct_schedule(collective: str) -> None:
+    problem = problem_of(load_topology("dgx-a100", nodes=2), collective, symmetric=True)
+    assert len(problem.group) == 16
+    schedule = solve(problem, "taccl", QUICK).schedule
+    assert schedule is not None
+    assert verify(schedule, problem.logical) == []
+    assert schedule.num_sends == 16 * len(schedule)
+
+
+def test_allgather_on_ndv2_is_as_fast_as_its_ports_allow() -> None:
+    # Seven 1 MB chunks enter over two wires of 23.7 us and two of 46.7 us: 3 x 23.7 us.
+    problem = problem_of(load_topology("ndv2"), "allgather", chunk_size=10**6)
+    schedule = solve(problem, "taccl", replace(QUICK, batch=False)).schedule
+    assert schedule is not None
+    assert schedule.makespan == 71_100_000
+
+
+def test_allgather_on_dgx2_keeps_every_port_busy() -> None:
+    # Fifteen messages of 8.7 us enter every rank.
+    problem = problem_of(load_topology("dgx2"), "allgather", chunk_size=10**6, symmetric=True)
+    schedule = solve(problem, "taccl", replace(QUICK, batch=False)).schedule
+    assert schedule is not None
+    assert schedule.makespan == 15 * 8_700_000
+
+
+@pytest.mark.parametrize(("seed", "overlaps"), [(2, False), (6, False), (13, False), (21, True)])
+def test_allreduce_takes_no_longer_than_its_halves_one_after_the_other(
+    seed: int, overlaps: bool
+) -> None:
+    # On the last, some chunks are summed long before others, and their gather starts at once.
+    times = {}
+    for collective in ("reducescatter", "allgather", "allreduce"):
+        problem = problem_of(random_topology(seed), collective)
+        schedule = solve(problem, "taccl", replace(QUICK, batch=False)).schedule
+        assert schedule is not None
+        times[collective] = schedule.makespan
+    halves = times["reducescatter"] + times["allgather"]
+    assert times["allreduce"] <= (0.9 * halves if overlaps else halves)
+
+
+def test_batches_form_where_alpha_is_dear() -> None:
+    # Two chunks of a rank that go to the same peer: one alpha of 10 ps instead of two.
+    problem = problem_of(pair(), "allgather", chunks=2, chunk_size=1)
+    schedule = solve(problem, "taccl", QUICK).schedule
+    assert schedule is not None
+    assert schedule.makespan == 10 + 2 * 2
+    one_by_one = solve(problem, "taccl", replace(QUICK, batch=False)).schedule
+    assert one_by_one is not None
+    assert one_by_one.makespan == 2 * (10 + 2)
+
+
+def test_an_interrupted_search_still_answers() -> None:
+    stop = Event()
+    stop.set()
+    result = solve(
+        problem_of(load_topology("ndv2", nodes=2), "allgather"), "auto", replace(QUICK, stop=stop)
+    )
+    assert result.status is Status.INTERRUPTED
+    assert result.schedule is not None
+    assert verify(result.schedule) == []
+
+
+def test_a_search_without_time_still_answers() -> None:
+    result = solve(problem_of(load_topology("dgx2"), "alltoall"), "taccl", Options(time_limit=0.0))
+    assert result.schedule is not None
+    assert verify(result.schedule) == []
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_one_rank_needs_no_sends(collective: str) -> None:
+    problem = problem_of(build("alone", 1, []), collective)
+    schedule = solve(problem, "auto", QUICK).schedule
+    assert schedule is not None
+    assert len(schedule) == 0
+
+
+def test_auto_is_never_worse_than_its_candidates() -> None:
+    problem = problem_of(load_topology("hub:4"), "allreduce", chunk_size=10**5)
+    result = solve(problem, "auto", QUICK)
+    assert result.schedule is not None
+    assert {engine for engine, _, _ in result.candidates} == {"ring", "all-pairs", "taccl"}
+    assert result.schedule.makespan == min(score for _, _, score in result.candidates)
+
+
+def test_auto_chooses_by_the_score_it_is_given() -> None:
+    problem = problem_of(load_topology("hub:4"), "allgather")
+    slowest = replace(QUICK, score=lambda schedule: -schedule.makespan)
+    result = solve(problem, "auto", slowest)
+    assert -result.candidates[0][1] == result.candidates[0][2]
+
+
+def unlowerable(schedule: Schedule) -> None:
+    """Tell that no program can be made."""
+    del schedule
+
+
+def test_nothing_that_can_be_lowered_is_an_error() -> None:
+    problem = problem_of(pair(), "allgather")
+    with pytest.raises(NoScheduleError, match="no candidate could be lowered"):
+        solve(problem, "auto", replace(QUICK, score=unlowerable))
+
+
+def test_an_unknown_engine_is_an_error_that_lists_the_known() -> None:
+    with pytest.raises(InputError, match="unknown engine 'gurobi'") as caught:
+        solve(problem_of(pair(), "allgather"), "gurobi", QUICK)
+    for name in engine_names():
+        assert name in str(caught.value)
+
+
+def test_a_chunk_that_can_not_be_served_is_named() -> None:
+    topology = ring4()
+    logical = whole(topology)
+    closed = logical.allowed.copy()
+    closed[[link for rank in range(4) for link in topology.links_between(rank, 2)]] = False
+    problem = problem_of(replace(logical, allowed=closed), "allgather")
+    with pytest.raises(
+        NoScheduleError, match="chunk 0 can't be served: no allowed path from rank 0 to rank 2"
+    ):
+        solve(problem, "taccl", QUICK)

@@ -1,0 +1,206 @@
+"""Which links a topology has."""
+
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from taccl.errors import TacclWarning
+from taccl.links import derive_links, paths_from
+from taccl.topology import Switch, Topology
+from tests.generators import Hop, both_ways, build, pair, random_topology, ring4, star5, twin2x2
+
+ONE = Fraction(1)
+
+
+def ends(topology: Topology) -> list[tuple[int, int]]:
+    table = topology.links
+    return list(zip(table.src.tolist(), table.dst.tolist(), strict=True))
+
+
+def spines(count: int, *, behind_one_port: bool = False) -> Topology:
+    """Ranks 0 and 1 and that many equal switches between them, from 0 to 1 only."""
+    hops: list[Hop] = [(0, 2 + i, 1, None, ONE) for i in range(count)]
+    last = 2 + count if behind_one_port else 1
+    hops += [(2 + i, last, 1, None, ONE) for i in range(count)]
+    if behind_one_port:
+        hops.append((last, 1, 1, None, ONE))
+    switches = [Switch(f"spine{i}") for i in range(count + behind_one_port)]
+    return build("spines", 2, hops, switches=switches)
+
+
+def test_every_wire_is_a_link() -> None:
+    # ring4: edge 2r is r -> r+1, edge 2r+1 is r+1 -> r
+    assert ends(ring4()) == [(0, 1), (0, 3), (1, 0), (1, 2), (2, 1), (2, 3), (3, 0), (3, 2)]
+    assert ring4().link(1).edges == (7,)
+
+
+def test_a_switch_joins_every_pair_of_ranks() -> None:
+    topology = star5()
+    assert ends(topology) == [(a, b) for a in range(5) for b in range(5) if a != b]
+    # rank r goes up on edge 2r, down on edge 2r+1
+    assert topology.link(topology.links_between(1, 4)[0]).edges == (2, 9)
+
+
+def test_a_wire_beats_every_path_through_a_switch() -> None:
+    hops = [*both_ways(0, 1, 900, Fraction(99)), *both_ways(0, 3, 1, ONE), *both_ways(1, 3, 1, ONE),
+            *both_ways(2, 3, 1, ONE)]  # fmt: skip
+    topology = build("mixed", 3, hops, switches=[Switch("hub")])
+    assert [topology.link(i).edges for i in topology.links_between(0, 1)] == [(0,)]
+    assert [topology.link(i).edges for i in topology.links_between(0, 2)] == [(2, 7)]
+
+
+def test_parallel_wires_are_parallel_links_in_file_order() -> None:
+    hops: list[Hop] = [(0, 1, 5, None, ONE), (1, 0, 5, None, ONE), (0, 1, 3, None, Fraction(2))]
+    topology = build("double", 2, hops)
+    assert [topology.link(i).edges for i in topology.links_between(0, 1)] == [(0,), (2,)]
+
+
+def test_parallel_switches_give_one_link_for_each_path() -> None:
+    topology = spines(3)
+    assert [topology.link(i).edges for i in topology.links_between(0, 1)] == [
+        (0, 3), (1, 4), (2, 5),
+    ]  # fmt: skip
+
+
+def test_only_paths_with_the_fewest_edges_are_links() -> None:
+    # 0 -> a -> 1 has two edges, 0 -> b -> c -> 1 three
+    hops: list[Hop] = [(0, 2, 90, None, ONE), (2, 1, 90, None, ONE), (0, 3, 1, None, ONE),
+                       (3, 4, 1, None, ONE), (4, 1, 1, None, ONE)]  # fmt: skip
+    topology = build("detour", 2, hops, switches=[Switch(name) for name in "abc"])
+    assert [topology.link(i).edges for i in range(len(topology.links))] == [(0, 1)]
+
+
+def test_a_path_does_not_pass_through_a_rank() -> None:
+    topology = build("line", 3, [*both_ways(0, 1, 1, ONE), *both_ways(1, 2, 1, ONE)])
+    assert topology.links_between(0, 2) == ()
+
+
+def test_an_edge_from_a_rank_to_itself_is_no_link() -> None:
+    topology = build("loop", 2, [(0, 0, 1, None, ONE), *both_ways(0, 1, 1, ONE)])
+    assert ends(topology) == [(0, 1), (1, 0)]
+
+
+def test_a_switch_across_servers_joins_only_ranks_of_different_servers() -> None:
+    # twin2x2: the two ranks of a server share a NIC, but have no link through it
+    topology = twin2x2()
+    assert [len(topology.link(i).edges) for i in topology.links_between(0, 1)] == [1]
+    assert [len(topology.link(i).edges) for i in topology.links_between(0, 3)] == [4]
+
+
+def test_without_a_wire_ranks_of_one_server_have_no_link_through_their_own_nic() -> None:
+    topology = twin2x2()
+    bare = build(
+        "bare", 4, [(e.tail, e.head, e.alpha, None, e.beta) for e in topology.edges[4:]],
+        switches=topology.switches, server_of=topology.server_of,
+    )  # fmt: skip
+    assert ends(bare) == [(a, b) for a in range(4) for b in range(4) if a // 2 != b // 2]
+
+
+def test_a_switch_inside_a_server_may_be_on_the_way_to_another_server() -> None:
+    # 0 -> local -> fabric -> 1
+    hops: list[Hop] = [(0, 2, 1, None, ONE), (2, 3, 1, None, ONE), (3, 1, 1, None, ONE)]
+    switches = [Switch("local"), Switch("fabric", across_servers=True)]
+    topology = build("out", 2, hops, switches=switches, server_of=(0, 1))
+    assert topology.link(0).edges == (0, 1, 2)
+
+
+def test_64_equal_paths_are_all_used_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(spines(64).links) == 64
+
+
+def test_of_65_equal_paths_the_first_64_are_used_with_a_warning() -> None:
+    with pytest.warns(TacclWarning, match="rank 0 has more than 64 equal paths to rank 1;"):
+        table = derive_links(spines(65))
+    assert [table.edges_of(i)[0] for i in range(len(table))] == list(range(64))
+
+
+def test_paths_that_are_cut_before_the_last_hop_are_reported_too() -> None:
+    # 65 spines meet in one switch before rank 1: the cap is reached one hop earlier
+    with pytest.warns(TacclWarning, match="more than 64 equal paths"):
+        assert len(derive_links(spines(65, behind_one_port=True))) == 64
+
+
+def test_all_cut_pairs_make_one_warning() -> None:
+    hops: list[Hop] = [(r, 3 + i, 1, None, ONE) for r in range(3) for i in range(65)]
+    hops += [(3 + i, r, 1, None, ONE) for r in range(3) for i in range(65)]
+    topology = build("clos", 3, hops, switches=[Switch(f"s{i}") for i in range(65)])
+    with pytest.warns(TacclWarning, match="and so have 5 other pairs") as caught:
+        derive_links(topology)
+    assert len(caught) == 1
+
+
+def test_paths_that_a_wire_beats_are_not_worth_a_warning() -> None:
+    many = spines(65)
+    hops: list[Hop] = [(e.tail, e.head, e.alpha, None, e.beta) for e in many.edges]
+    topology = build("beaten", 2, [*hops, (0, 1, 1, None, ONE)], switches=many.switches)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(topology.links) == 1
+
+
+def test_alpha_and_overhead_of_a_link_are_sums_over_its_edges() -> None:
+    hops: list[Hop] = [(0, 2, 6, None, ONE), (2, 1, 4, 3, None)]
+    for rule, overhead in (("occupy", 6 + 3), ("delay", 0 + 3)):
+        link = build("sum", 2, hops, switches=[Switch("hub")], rule=rule).link(0)
+        assert (link.alpha, link.overhead) == (10, overhead)
+
+
+def test_the_slowest_edge_gives_the_beta_of_a_link() -> None:
+    table = star5().links
+    assert table.max_beta(0) == 2
+    assert twin2x2().links.max_beta(twin2x2().links_between(0, 2)[0]) == 4
+
+
+def test_a_link_without_any_bandwidth_has_beta_0() -> None:
+    assert build("free", 2, [(0, 1, 1, None, None)]).links.max_beta(0) == 0
+
+
+def test_a_topology_without_edges_has_no_links() -> None:
+    topology = build("alone", 3, [])
+    assert len(topology.links) == 0
+    assert topology.links_to(2) == ()
+    assert list(topology.links_from(2)) == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_columns_say_the_same_as_the_rows(seed: int) -> None:
+    topology = random_topology(seed)
+    table = topology.links
+    rows = [topology.link(i) for i in range(len(table))]
+    paths = [(row.src, row.dst, row.edges) for row in rows]
+    assert paths == [
+        (src, dst, path) for src in range(topology.num_ranks)
+        for dst, found in sorted(paths_from(topology, src).items()) for path in found
+    ]  # fmt: skip
+    assert paths == sorted(paths)
+    for row in rows:
+        edges = [topology.edges[e] for e in row.edges]
+        vertices = [edges[0].tail, *(edge.head for edge in edges)]
+        assert vertices[0] == row.src
+        assert vertices[-1] == row.dst
+        assert [edge.tail for edge in edges] == vertices[:-1]
+        assert row.alpha == sum(edge.alpha for edge in edges)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_links_are_found_by_source_destination_and_pair(seed: int) -> None:
+    topology = random_topology(seed)
+    pairs = ends(topology)
+    n = topology.num_ranks
+    for a in range(n):
+        assert list(topology.links_from(a)) == [i for i, e in enumerate(pairs) if e[0] == a]
+        assert list(topology.links_to(a)) == [i for i, e in enumerate(pairs) if e[1] == a]
+        for b in range(n):
+            assert list(topology.links_between(a, b)) == [
+                i for i, e in enumerate(pairs) if e == (a, b)
+            ]
+
+
+def test_columns_have_the_promised_types() -> None:
+    table = pair().links
+    assert {column.dtype for column in (table.src, table.dst)} == {np.dtype(np.int32)}
+    assert {column.dtype for column in (table.alpha, table.overhead)} == {np.dtype(np.int64)}

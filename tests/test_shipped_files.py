@@ -1,0 +1,149 @@
+"""Every shipped topology and sketch loads, is connected, and has the symmetries it declares."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taccl.files import read_document
+from taccl.sketch import apply_sketch, load_sketch, shipped_sketches
+from taccl.symmetry import free_group, make_group
+from taccl.topology import Topology
+from taccl.topology_file import (
+    load_topology,
+    shipped_topologies,
+    topology_digest,
+    topology_document,
+    topology_from_document,
+    validate_warnings,
+)
+
+ROOT = Path(__file__).parent.parent
+SERVER_FILES = ("dgx-a100", "dgx2", "ndv2")
+ALL = [(name, None) for name in shipped_topologies()] + [
+    (name, nodes) for name in SERVER_FILES for nodes in (2, 3, 4)
+]
+
+
+@pytest.mark.parametrize(("name", "nodes"), ALL)
+def test_a_shipped_topology_loads_connected_and_without_warnings(
+    name: str, nodes: int | None
+) -> None:
+    topology = load_topology(name, nodes=nodes)
+    topology.check_ranks_connected()
+    assert topology.name == name
+    assert validate_warnings(topology) == []
+
+
+@pytest.mark.parametrize(("name", "nodes"), ALL)
+def test_the_rotations_of_a_shipped_topology_are_symmetries(name: str, nodes: int | None) -> None:
+    topology = load_topology(name, nodes=nodes)
+    assert len(make_group(topology, topology.rotations)) > 1
+
+
+@pytest.mark.parametrize(("name", "nodes"), ALL)
+def test_a_shipped_topology_survives_its_document(name: str, nodes: int | None) -> None:
+    topology = load_topology(name, nodes=nodes)
+    again = topology_from_document(topology_document(topology))
+    assert (again.edges, again.rotations) == (topology.edges, topology.rotations)
+    assert topology_digest(again) == topology_digest(topology)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "order"),
+    # Free: moves every rank and every edge. NDv2's one NIC stays where it is inside a server.
+    [("ndv2", 1, 4), ("ndv2", 2, 2), ("ndv2", 4, 4), ("dgx2", 1, 16), ("dgx2", 2, 16),
+     ("dgx2", 4, 32), ("dgx-a100", 1, 8), ("dgx-a100", 2, 16), ("torus2d", None, 16),
+     ("ring", None, 8), ("hub", None, 8)],
+)  # fmt: skip
+def test_a_large_part_of_the_symmetries_acts_freely(
+    name: str, nodes: int | None, order: int
+) -> None:
+    topology = load_topology(name, nodes=nodes)
+    assert len(free_group(topology, topology.rotations)) == order
+
+
+def rates(topology: Topology, src: int, dst: int) -> tuple[int, set[Fraction | None]]:
+    """Return the latency and the betas of the only link between two ranks."""
+    (link,) = topology.links_between(src, dst)
+    record = topology.link(link)
+    return record.alpha, {topology.edges[e].beta for e in record.edges}
+
+
+def test_ndv2_is_the_hybrid_cube_mesh_with_one_nic() -> None:
+    topology = load_topology("ndv2", nodes=2)
+    double = {(0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7)}
+    single = {(0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6)}
+    found = {
+        (e.tail, e.head): e.beta for e in topology.edges if e.tail < e.head < 8
+    }  # fmt: skip
+    expected = dict.fromkeys(double, Fraction(23)) | dict.fromkeys(single, Fraction(46))
+    assert found == expected
+    assert rates(topology, 0, 1) == (700_000, {Fraction(23)})
+    assert rates(topology, 3, 12) == (1_700_000, {None, Fraction(106)})
+    # GPUs without NVLink between them have no link: the NIC does not turn messages round.
+    assert topology.links_between(0, 5) == ()
+
+
+def test_dgx2_has_a_full_switch_and_a_nic_for_two_gpus() -> None:
+    topology = load_topology("dgx2", nodes=2)
+    assert rates(topology, 0, 15) == (700_000, {Fraction(8)})
+    assert rates(topology, 0, 31) == (1_700_000, {None, Fraction(106)})
+    first, second, third = (
+        topology.link(topology.links_between(src, 20)[0]).edges[1] for src in (0, 1, 2)
+    )
+    assert first == second != third
+
+
+def test_dgx_a100_is_on_rails_unless_told_otherwise() -> None:
+    topology = load_topology("dgx-a100", nodes=2)
+    # 300 GB/s and 25 GB/s are 10/3 and 40 ps a byte
+    assert rates(topology, 0, 1) == (700_000, {Fraction(10, 3)})
+    assert rates(topology, 0, 8) == (1_700_000, {None, Fraction(40)})
+    assert topology.links_between(0, 9) == ()
+    switched = load_topology("dgx-a100", nodes=2, fabric="switch")
+    assert rates(switched, 0, 9) == (1_700_000, {None, Fraction(40)})
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+@pytest.mark.parametrize("name", shipped_sketches())
+def test_a_shipped_sketch_fits_its_machine_at_any_number_of_servers(name: str, nodes: int) -> None:
+    topology = load_topology(name.split("-")[0], nodes=nodes)
+    logical = apply_sketch(topology, load_sketch(name))
+    group = make_group(topology, logical.symmetry)
+    assert logical.name == name
+    assert len(group) > 1
+    for number in range(len(group)):
+        image = group.link_image(number, range(len(topology.links)))
+        assert np.array_equal(logical.allowed[image], logical.allowed)
+
+
+@pytest.mark.parametrize(
+    ("name", "example", "nodes"),
+    [("ndv2-relay", "sk1-ndv2-n2", 2), ("ndv2-relay", "sk1-ndv2-n4", 4),
+     ("ndv2-fully-connected", "sk2-ndv2-n2", 2), ("ndv2-direct-map", "sk3-ndv2-n2", 2),
+     ("dgx2-relay", "sk1-dgx2-n2", 2), ("dgx2-direct-map", "sk2-dgx2-n2", 2)],
+)  # fmt: skip
+def test_a_shipped_sketch_says_what_taccls_file_says(name: str, example: str, nodes: int) -> None:
+    file = ROOT.parent / "shared" / "data" / "taccl" / "sketches" / f"{example}.json"
+    if not file.exists():
+        pytest.skip(f"TACCL's example is not at {file}")
+    topology = load_topology(name.split("-")[0], nodes=nodes)
+    ours, theirs = (apply_sketch(topology, load_sketch(s)) for s in (name, str(file)))
+    assert np.array_equal(ours.allowed, theirs.allowed)
+    fields = (
+        "leave_by", "switch_policy", "own_chunks_first", "chunks_per_rank", "max_extra_hops",
+    )  # fmt: skip
+    assert [getattr(ours, f) for f in fields] == [getattr(theirs, f) for f in fields]
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("topologies/*")) + sorted(ROOT.glob("sketches/*"))
+)
+def test_a_shipped_file_is_called_after_its_name_and_says_where_it_is_from(path: Path) -> None:
+    document = read_document(path)
+    assert isinstance(document.value, dict)
+    assert document.value["name"] == path.stem
+    assert path.suffix == ".yaml"
+    assert "Shah et al., NSDI 2023" in document.text

@@ -1,0 +1,138 @@
+"""Quantities: what is accepted, what it means, and exact spellings that are read back."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taccl.errors import InputError
+from taccl.units import (
+    MAX_BETA,
+    MIN_BETA,
+    beta_text,
+    ceil_time,
+    exact_size_text,
+    format_size,
+    format_time,
+    gigabytes_per_second,
+    parse_beta,
+    parse_exact_size,
+    parse_nccl_size,
+    parse_size,
+    parse_time,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "picoseconds"),
+    [("0.7us", 700_000), ("700ns", 700_000), ("350000ps", 350_000), (1.7, 1_700_000),
+     ("2", 2 * 10**6), ("1ms", 10**9), ("1e-3s", 10**9), (" 3 us ", 3 * 10**6), ("0.4ps", 0)],
+)  # fmt: skip
+def test_a_time_is_whole_picoseconds_and_plain_numbers_are_microseconds(
+    text: object, picoseconds: int
+) -> None:
+    assert parse_time(text) == picoseconds
+
+
+@pytest.mark.parametrize(
+    "text", ["-1us", "1001s", "abc", "1 fortnight", True, None, "nan", "1e400us"]
+)
+def test_what_is_no_time_is_refused(text: object) -> None:
+    with pytest.raises(InputError, match=r"time|unit"):
+        parse_time(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "beta"),
+    # 1000 / (GB/s) = us/MB = ps per byte
+    [("25GB/s", Fraction(40)), ("200Gb/s", Fraction(40)), (12.5, Fraction(80)),
+     ("46us/MB", Fraction(46)), ("1ns/KB", Fraction(1)), ("1/3 ps/B", Fraction(1, 3)),
+     ("7/2ps/B", Fraction(7, 2)), ("1MB/s", Fraction(10**6))],
+)  # fmt: skip
+def test_a_bandwidth_or_a_beta_is_ps_per_byte(text: object, beta: Fraction) -> None:
+    assert parse_beta(text) == beta
+
+
+@pytest.mark.parametrize("text", [0, "-23GB/s", "0us/MB", "0/3 ps/B", "3/0 ps/B"])
+def test_a_bandwidth_is_above_0(text: object) -> None:
+    with pytest.raises(InputError, match="greater than 0"):
+        parse_beta(text)
+
+
+@pytest.mark.parametrize("text", ["1e12GB/s", "1B/s"])
+def test_a_bandwidth_beyond_any_hardware_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="between 1KB/s and 1e9GB/s"):
+        parse_beta(text)
+
+
+def test_a_unit_typo_is_named_with_the_units_there_are() -> None:
+    with pytest.raises(
+        InputError, match=r"unknown unit 'GBps' in '25GBps'\n  fix: use one of .*GB/s"
+    ):
+        parse_beta("25GBps")
+
+
+@given(st.fractions(min_value=MIN_BETA, max_value=MAX_BETA, max_denominator=10**20))
+def test_the_text_of_a_beta_is_read_back_exactly(beta: Fraction) -> None:
+    assert parse_beta(beta_text(beta)) == beta
+
+
+def test_a_beta_that_is_a_decimal_is_written_as_one() -> None:
+    texts = [beta_text(b) for b in (Fraction(46), Fraction(23, 2), Fraction(1, 3))]
+    assert texts == ["46us/MB", "11.5us/MB", "1/3 ps/B"]
+
+
+@given(st.fractions(min_value=Fraction(1, 10**9), max_value=2**50, max_denominator=10**20))
+def test_the_text_of_an_exact_size_is_read_back_exactly(size: Fraction) -> None:
+    assert parse_exact_size(exact_size_text(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1MB", 10**6), ("1MiB", 1 << 20), (1000, 1000), ("2kb", 2000)]
+)
+def test_a_size_in_mb_is_decimal_and_in_mib_binary(text: object, size: int) -> None:
+    assert parse_size(text) == parse_exact_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5B", "3000TB"])
+def test_a_size_is_a_whole_number_from_1_to_2_to_the_50(text: str) -> None:
+    with pytest.raises(InputError, match="whole number of bytes"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["0/5 B", "1/0 B", f"{2**52}/1 B"])
+def test_an_exact_size_is_above_0_and_at_most_2_to_the_50(text: str) -> None:
+    with pytest.raises(InputError, match=r"2\^50"):
+        parse_exact_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1K", 1024), ("1G", 1 << 30), ("8", 8), ("1MB", 10**6)]
+)
+def test_nccl_sizes_count_in_powers_of_two(text: str, size: int) -> None:
+    assert parse_nccl_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["0K", "0.3", "x"])
+def test_what_is_no_nccl_size_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"size|bytes"):
+        parse_nccl_size(text)
+
+
+def test_a_duration_is_rounded_up_once() -> None:
+    # 10/3 ps a byte * 4 bytes = 13.33 ps
+    assert ceil_time(Fraction(10, 3), 4) == 14
+
+
+def test_numbers_are_printed_short() -> None:
+    assert (format_time(12_345_600), format_size(31_250), format_size(8)) == (
+        "12.3456 us",
+        "31.25KB",
+        "8B",
+    )
+
+
+def test_a_rate_is_size_over_time_and_0_without_time() -> None:
+    # 1000 bytes in 1000 ps = 1 byte a ps = 1000 GB/s
+    assert (gigabytes_per_second(1000, 1000), gigabytes_per_second(1000, 0)) == (1000.0, 0.0)
