@@ -28,6 +28,9 @@ except ImportError as cause:  # pragma: no cover - depends on the installation
 POOL = 4
 """How many solutions of a race are kept."""
 
+MAX_COUNTED = 600
+"""Variables up to which HiGHS takes part where work is counted."""
+
 Values = Mapping[str, int]
 Variable = str
 """A variable of a model, by its name."""
@@ -59,6 +62,7 @@ class _Race:
     """What the two solvers share while they run."""
 
     options: Options
+    seconds: float
     deadline: float
     found: list[tuple[float, int, dict[str, int]]] = field(default_factory=list)
     proved: dict[str, Status] = field(default_factory=dict)
@@ -154,13 +158,14 @@ def race(model: Model, options: Options, time_limit: float, hint: Values | None 
 
     With ``options.deterministic`` the solvers run one after the other under counted limits.
     """
-    shared = _Race(options, time.monotonic() + time_limit)
+    shared = _Race(options, time_limit, time.monotonic() + time_limit)
     runs: list[Callable[[], None]] = [
         lambda: _run_highs(model, shared),
         lambda: _run_cp_sat(model, shared, hint or {}),
     ]
     if options.deterministic:
-        for run in runs:
+        # HiGHS counts nodes only, and one node of a large model can take a minute.
+        for run in runs if len(model.variables) <= MAX_COUNTED else runs[1:]:
             run()
     else:
         with ThreadPoolExecutor(len(runs)) as pool:
@@ -194,7 +199,7 @@ def _run_highs(model: Model, shared: _Race) -> None:
 
     limits: dict[str, object] = {"random_seed": shared.options.seed % 2**31}
     if shared.options.deterministic:
-        limits["mip_max_nodes"] = 200
+        limits["mip_max_nodes"] = 20
     solver = pulp.HiGHS(
         msg=False,
         threads=1,
@@ -246,7 +251,7 @@ def _run_cp_sat(model: Model, shared: _Race, hint: Values) -> None:
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = shared.options.seed % 2**31
     if shared.options.deterministic:
-        solver.parameters.max_deterministic_time = 4.0
+        solver.parameters.max_deterministic_time = shared.seconds
     else:
         solver.parameters.max_time_in_seconds = max(0.1, shared.deadline - time.monotonic())
     status = solve_watched(solver, copy, _Keep(shared, variables), shared.over)
