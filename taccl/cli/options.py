@@ -16,7 +16,7 @@ from taccl.errors import InputError, OutOfTimeError
 from taccl.units import parse_nccl_size, parse_size
 
 COLLECTIVE_NAMES = "allgather, reducescatter, allreduce, alltoall"
-ENGINE_NAMES = "auto, taccl, ring, all-pairs"
+ENGINE_NAMES = "auto, taccl, ring, all-pairs, halving-doubling"
 RUNTIME_NAMES = "msccl, executor, rccl, portable"
 PROTOCOL_NAMES = "Simple, LL, LL128"
 ALPHA_RULE_NAMES = "occupy, delay"

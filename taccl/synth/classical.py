@@ -4,14 +4,13 @@ Each is a function of a problem that returns its sends in sequence, or None wher
 the links don't allow it. On uniform links of alpha and beta, for n ranks and a buffer of S bytes
 in one chunk for each rank (and each pair):
 
-=========  ==============  ======================================
-algorithm  collective      time
-=========  ==============  ======================================
-ring       allgather       (n-1) (alpha + beta S/n)
-ring       reducescatter   (n-1) (alpha + beta S/n)
-ring       allreduce       2(n-1) (alpha + beta S/n)
-all-pairs  the same, and alltoall: (n-1) (alpha + beta S/n) where a rank has one port
-=========  ==============  ======================================
+================  =====================================================================
+algorithm         time
+================  =====================================================================
+ring              allgather and reducescatter (n-1) (alpha + beta S/n), allreduce twice that
+all-pairs         the same where a rank has one port, and alltoall (n-1) (alpha + beta S/n)
+halving-doubling  log2(n) alpha + (n-1) beta S/n, allreduce twice that
+================  =====================================================================
 
 References
 ----------
@@ -144,9 +143,59 @@ def _pair_steps(problem: Problem) -> Iterator[Step]:
                 yield owned[rank], rank, (rank + shift) % n, False
 
 
+def halving_doubling(problem: Problem) -> Iterator[Step] | None:
+    """Exchange with the rank that differs in one bit, twice as much (half as much) each time.
+
+    AllGather doubles, first between servers and then from the lowest bit, so that what a rank
+    holds lies side by side; ReduceScatter plays it backwards; AllReduce is one after the other.
+    Ranks must be a power of two, and partners linked.
+    """
+    n = problem.topology.num_ranks
+    if problem.collective.name == "alltoall" or n & (n - 1):
+        return None
+    links = best_links(problem)
+    bits = [1 << i for i in range(n.bit_length() - 1)]
+    if any((rank, rank ^ bit) not in links for rank in range(n) for bit in bits):
+        return None
+    server = problem.topology.server_of
+    bits.sort(key=lambda bit: (server[0] == server[bit], bit))
+    return _exchanges(problem, bits)
+
+
+def _exchanges(problem: Problem, bits: Sequence[int]) -> Iterator[Step]:
+    name = problem.collective.name
+    gather = list(_doubling(problem, bits))
+    if name != "allgather":
+        yield from ((chunks, dst, src, True) for chunks, src, dst, _ in reversed(gather))
+    if name != "reducescatter":
+        yield from gather
+
+
+def _doubling(problem: Problem, bits: Sequence[int]) -> Iterator[Step]:
+    owned = _owned(problem)
+    held = [[rank] for rank in range(problem.topology.num_ranks)]
+    for bit in bits:
+        for rank, owners in enumerate(held):
+            for run in _runs(owners):
+                yield tuple(c for owner in run for c in owned[owner]), rank, rank ^ bit, False
+        held = [sorted([*owners, *held[rank ^ bit]]) for rank, owners in enumerate(held)]
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Cut ascending numbers into runs without gaps."""
+    run: list[int] = []
+    for number in numbers:
+        if run and number != run[-1] + 1:
+            yield run
+            run = []
+        run.append(number)
+    yield run
+
+
 CLASSICAL: Mapping[str, Callable[[Problem], Iterator[Step] | None]] = MappingProxyType({
     "ring": ring,
     "all-pairs": all_pairs,
+    "halving-doubling": halving_doubling,
 })  # fmt: skip
 
 

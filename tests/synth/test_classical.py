@@ -47,6 +47,24 @@ def test_all_pairs_on_a_hub_serves_one_peer_after_the_other(collective: str) -> 
     assert schedule.makespan == 7 * (ALPHA + BETA * 1000)
 
 
+@pytest.mark.parametrize("rule", ["occupy", "delay"])
+@pytest.mark.parametrize(
+    ("collective", "times"), [("allgather", 1), ("reducescatter", 1), ("allreduce", 2)]
+)
+def test_halving_doubling_on_a_hub_pays_alpha_three_times_for_eight_ranks(
+    collective: str, times: int, rule: str
+) -> None:
+    topology = load_topology("hub:8").with_alpha_rule(rule)
+    schedule = classical_schedule(problem_of(topology, collective), "halving-doubling", batch=True)
+    assert schedule is not None
+    assert schedule.makespan == times * (3 * ALPHA + 7 * BETA * 1000)
+
+
+def test_halving_doubling_needs_a_power_of_two() -> None:
+    problem = problem_of(load_topology("hub:6"), "allgather")
+    assert classical_schedule(problem, "halving-doubling", batch=True) is None
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("name", CLASSICAL)
 @pytest.mark.parametrize("collective", COLLECTIVES)
