@@ -7,6 +7,7 @@ import difflib
 import json
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
@@ -139,9 +140,9 @@ def shipped_names(folder: str) -> tuple[str, ...]:
 
 
 def _folder(name: str) -> Path:
-    package = Path(__file__).parent
-    inside = package / name
-    return inside if inside.is_dir() else package.parent / name
+    """Return where shipped files lie: beside the package in a checkout, or where pip puts them."""
+    checkout = Path(__file__).parent.parent / name
+    return checkout if checkout.is_dir() else Path(sys.prefix) / "share" / "taccl" / name
 
 
 def shipped_file(spec: str, folder: str, field: str) -> str:
