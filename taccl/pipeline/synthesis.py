@@ -199,7 +199,7 @@ def synthesize(request: Request) -> Synthesis:
             break
         collective = build_collective(request.collective, logical.topology.num_ranks, chunks)
         problem = Problem(logical, collective, chunk_size_of(collective, request.size), group)
-        share = 1.0 if request.chunks else 0.6 if not attempts else 0.3
+        share = 1.0 if request.chunks else 0.75 if not attempts else 0.4
         options = _options(request, problem, max(0.5, share * left))
         try:
             attempts.append(_attempt(request, problem, options))

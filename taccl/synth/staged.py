@@ -119,7 +119,7 @@ def _solve(problem: Problem, options: Options, clock: Clock) -> list[Candidate]:
 def _allreduce(problem: Problem, options: Options, clock: Clock) -> list[Candidate]:
     """Return candidates that reduce along one set of trees and gather along another, pipelined."""
     halves = [
-        _distinct(_one_way(problem, options, clock.share(share), reverse=reverse))[:2]
+        _half_way(problem, replace(options, floor=0), clock.share(share), reverse=reverse)
         for reverse, share in ((True, 1 / 3), (False, 1 / 2))
     ]
     joint: list[Candidate] = []
@@ -129,6 +129,14 @@ def _allreduce(problem: Problem, options: Options, clock: Clock) -> list[Candida
         joint.extend(ordered(plan, options))
         joint.append(_in_sequence(plan, reduction.schedule, gather.schedule))
     return _improved(joint, options, clock)
+
+
+def _half_way(
+    problem: Problem, options: Options, clock: Clock, *, reverse: bool
+) -> list[Candidate]:
+    """Return the two best improved candidates of one half of an AllReduce."""
+    found = _one_way(problem, options, clock.share(0.6), reverse=reverse)
+    return _improved(found, options, clock)[:2]
 
 
 def _in_sequence(plan: Plan, first: Schedule, second: Schedule) -> Candidate:
