@@ -191,11 +191,13 @@ def synthesize(request: Request) -> Synthesis:
     logical = request.logical
     group = logical_group(logical)
     attempts: list[_Attempt] = []
-    refused: TacclError | None = None
+    refused: TacclError | None = None  # more chunks would not fit either
     for chunks in _counts(request):
         left = request.time_limit * (1 - RESERVE)
         left -= 0 if request.deterministic else time.monotonic() - began
-        if attempts and (left < 1 or request.stop.is_set() or not _worth_more(attempts)):
+        if refused or (attempts and (left < 1 or not _worth_more(attempts))):
+            break
+        if attempts and request.stop.is_set():
             break
         collective = build_collective(request.collective, logical.topology.num_ranks, chunks)
         problem = Problem(logical, collective, chunk_size_of(collective, request.size), group)
@@ -249,7 +251,8 @@ def _options(request: Request, problem: Problem, seconds: float) -> Options:
             return schedule.makespan
         try:
             return _lowering(request, target, schedule, "score").best[1]
-        except LoweringError:
+        except LoweringError as error:
+            request.report(f"not lowered: {error.problem}")
             return None
 
     return Options(
@@ -283,6 +286,7 @@ def _lowering(request: Request, target: Target, schedule: Schedule, engine: str)
         collective.num_ranks, collective.chunks_per_rank
     )
     name = program_name(schedule.topology.name, collective.name, engine, collective.chunks_per_rank)
+    target = target.within(request.logical.channels)
     return Lowering(schedule, target, target.whole_size(request.size, chunks), name)
 
 

@@ -13,6 +13,8 @@ Subject to  (arrive)      a target is entered exactly once, any other rank at mo
                           where use[d,a]
             (no overlap)  on every resource orbit, the intervals of used arcs do not overlap
             (load)        Σ use·busy ≤ makespan on every resource orbit (redundant)
+            (own first)   a sender's foreign chunks leave its server after its own, where a sketch
+                          says so
             (bound)       makespan ≥ a lower bound proved elsewhere
 
 A reduction is the mirror image in time, so there an arc holds its resources at the end of its
@@ -89,6 +91,7 @@ def schedule_exactly(
         for target in demand.targets:
             model.add(makespan >= x.reach[number, target])
     _resources(model, network, x, scale, makespan)
+    _own_first(model, network, x, scale)
     model.minimize(makespan)
     _hint(model, network, x, known, scale)
     solver = cp_model.CpSolver()
@@ -195,6 +198,30 @@ def _resources(
     for orbit in sorted(intervals):
         model.add_no_overlap(intervals[orbit])
         model.add(sum(loads[orbit]) <= makespan)
+
+
+def _own_first(
+    model: "cp_model.CpModel", network: Network, x: _Variables, scale: _Scale
+) -> None:
+    problem = network.problem
+    if not problem.logical.own_chunks_first or network.reverse:
+        return
+    server, orbit = problem.topology.server_of, problem.group.rank_orbit
+    latest: dict[int, cp_model.IntVar] = {}
+    foreign = []
+    for (number, arc), use in x.use.items():
+        if server[arc.tail] == server[arc.head]:
+            continue
+        sender = int(orbit[arc.tail])
+        if sender not in latest:
+            latest[sender] = model.new_int_var(0, scale.horizon, f"latest_own_{sender}")
+        if arc.tail == network.demands[number].root:
+            model.add(latest[sender] >= x.start[number, arc]).only_enforce_if(use)
+        else:
+            foreign.append((number, arc, sender))
+    for number, arc, sender in foreign:
+        waits = model.add(x.start[number, arc] >= latest[sender])
+        waits.only_enforce_if(x.use[number, arc])
 
 
 def _hint(

@@ -7,6 +7,7 @@ Times only guide the choice; retime() computes those that count.
 
 import heapq
 from collections import defaultdict
+from dataclasses import replace
 from typing import NamedTuple
 
 from taccl.synth.routes import Arc, Demand, Network
@@ -26,7 +27,19 @@ class Hop(NamedTuple):
 def greedy_routes(network: Network) -> list[Hop]:
     """Return hops for every demand in order of their planned start."""
     hops = _paths(network) if network.point_to_point else _grow(network)
+    if network.problem.logical.max_extra_hops and not is_complete(network, hops):
+        # A detour to one rank may have used up the hops that another needs.
+        hops = _grow(_shortest(network))
     return sorted(hops, key=lambda hop: (hop.start, hop.end))
+
+
+def _shortest(network: Network) -> Network:
+    """Return the network with arcs on shortest paths only."""
+    demands = (
+        replace(d, arcs=tuple(a for a in d.arcs if d.hops[a.head] == d.hops[a.tail] + 1))
+        for d in network.demands
+    )
+    return replace(network, demands=tuple(demands))
 
 
 class _Ports:

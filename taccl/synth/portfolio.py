@@ -46,7 +46,7 @@ def auto(problem: Problem, options: Options) -> Result:
     Raises
     ------
     NoScheduleError
-        When no candidate exists or none can be lowered.
+        When no candidate exists.
     """
     began = time.monotonic()
     found: list[Scored] = []
@@ -66,11 +66,9 @@ def auto(problem: Problem, options: Options) -> Result:
         status = result.status
         candidate = scored(result.engine, result.schedule, options)
         found += [candidate] if candidate else []
-    if not found:
-        raise NoScheduleError(
-            "no candidate could be lowered to a program for this runtime",
-            fix="use another --runtime, fewer --chunks, or --runtime none",
-        )
+    if not found and result is not None:
+        # The caller lowers it again for the error that says which limit is in the way.
+        return result
     best = min(found, key=lambda candidate: candidate.score)
     rows = tuple((c.engine, c.schedule.makespan, c.score) for c in found)
     return Result(status, best.schedule, (), best.engine, time.monotonic() - began, candidates=rows)

@@ -112,9 +112,23 @@ def build_network(
         When a target can't be reached from the root of its chunk.
     """
     shut = frozenset(closed)
-    links = [link for link in problem.logical.links() if link not in shut]
+    links = [
+        link for link in problem.logical.links() if link not in shut and _has_channel(problem, link)
+    ]
     demands = tuple(_demand(problem, chunk, links, reverse) for chunk in problem.representatives)
     return Network(problem, reverse, demands)
+
+
+def _has_channel(problem: Problem, link: int) -> bool:
+    """Tell whether a program with the sketch's channels can use a link.
+
+    The parallel links of a pair take its channels in turn, so the third needs a third channel.
+    """
+    channels, topology = problem.logical.channels, problem.topology
+    if channels is None:
+        return True
+    src, dst = int(topology.links.src[link]), int(topology.links.dst[link])
+    return topology.links_between(src, dst).index(link) < channels
 
 
 def _demand(problem: Problem, chunk: int, links: Sequence[int], reverse: bool) -> Demand:  # noqa: FBT001 - passed through

@@ -3,16 +3,20 @@
 Sets        d demands (representative chunks), a arcs of a demand, r ranks, o resource orbits
 Variables   use[d,a] ∈ {0,1}    demand d takes arc a
             reach[d,r] ≥ 0      when the chunk has arrived at rank r (several targets only)
-            open[l] ∈ {0,1}     link l carries anything (only where connections count)
+            depth[d,r] ≥ 1      hops from the root (only where a path may be longer than needed)
+            open[p] ∈ {0,1}     pair p of ranks exchanges anything (only where that counts)
+            extreme ≥ 0         load of the busiest or least busy resource inside servers
             makespan ≥ 0
-Minimise    1000·makespan + Σ use·duration / scale ± few or many connections
+Minimise    1000·makespan + Σ use·duration / scale ± few or many connections ± 10·extreme
 Subject to  (arrive)     several targets: every target is entered exactly once, other ranks at
                          most once, and only ranks that are entered are left
             (flow)       one target: a path from the root to it
             (causality)  reach[d,head] ≥ reach[d,tail] + duration   where use[d,a]
             (length)     a path takes no longer than the makespan
             (capacity)   Σ use·busy ≤ makespan, for every resource orbit
-            (opened)     use[d,a] ≤ open[link of a]; distinct peers of a rank within the limit
+            (hops)       a path has no more hops than the sketch allows
+            (opened)     use[d,a] ≤ open[pair of a]; distinct peers of a rank within the limit
+            (balance)    extreme ≥ (minmax) or ≤ (maxmin) Σ use·busy on every resource inside
 
 Only links that exist and that the sketch allows have variables, only representatives are routed,
 and no constant stands for "never": the horizon is the makespan of a known schedule. The optimum
@@ -24,6 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from taccl.synth.connections import add_balance, add_opened, preferred
 from taccl.synth.greedy import Hop
 from taccl.synth.problem import Options
 from taccl.synth.routes import Arc, Demand, Network
@@ -43,7 +48,6 @@ Routes = tuple[tuple[Arc, ...], ...]
 class _Variables:
     use: dict[tuple[int, Arc], str] = field(default_factory=dict)
     reach: dict[tuple[int, Rank], str] = field(default_factory=dict)
-    opened: dict[int, str] = field(default_factory=dict)
 
 
 def route(network: Network, known: list[Hop], options: Options, seconds: float) -> list[Routes]:
@@ -73,8 +77,11 @@ def route(network: Network, known: list[Hop], options: Options, seconds: float) 
             _arrive(model, x, number, demand)
             _causality(model, x, number, demand, ticks, (makespan, limit))
     _capacity(model, network, x, tick, makespan)
-    _opened(model, network, x)
-    _objective(model, network, x, ticks, makespan)
+    _hops(model, network, x)
+    opened = add_opened(model, network, x.use)
+    wishes = preferred(network, opened, max(1, 1000 * max(ticks.values()) // 100))
+    wishes += add_balance(model, network, x.use, tick, limit)
+    _objective(model, x, ticks, makespan, wishes)
     answer = milp.race(model, options, seconds, _hint(known, network))
     options.report(f"routing: {answer.status.value}, {len(answer.pool)} routings ({answer.winner})")
     return [_read(network, values) for values in answer.pool]
@@ -169,70 +176,44 @@ def _capacity(
         milp.at_most(model, [*terms, (makespan, -1)], 0)
 
 
-def _opened(model: "milp.Model", network: Network, x: _Variables) -> None:
-    """Count distinct connections, where a policy or a limit asks for it."""
+def _hops(model: "milp.Model", network: Network, x: _Variables) -> None:
+    """Limit the hops of every path, where the arcs alone don't."""
     from taccl.synth import milp
 
-    logical = network.problem.logical
-    if not logical.switch_policy and logical.connections_per_rank is None:
+    extra = network.problem.logical.max_extra_hops
+    if not extra:
         return
-    table, group = network.problem.topology.links, network.problem.group
-    orbit = {link: min(row[0] for row in _link_orbit(network, link)) for link in network.links}
-    for link in sorted(set(orbit.values())):
-        x.opened[link] = milp.binary(model, f"open_{link}")
-    carried: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    for (_, arc), use in x.use.items():
-        milp.at_most(model, [(use, 1), (x.opened[orbit[arc.link]], -1)], 0)
-        carried[orbit[arc.link]].append((use, -1))
-    for link, terms in sorted(carried.items()):
-        milp.at_most(model, [(x.opened[link], 1), *terms], 0)
-    if logical.connections_per_rank is not None:
-        for rank in sorted(set(group.rank_orbit.tolist())):
-            for column in (table.src, table.dst):
-                terms = [(x.opened[orbit[k]], 1) for k in network.links if column[k] == rank]
-                if terms:
-                    milp.at_most(model, terms, logical.connections_per_rank)
-
-
-def _link_orbit(network: Network, link: int) -> list[list[int]]:
-    group = network.problem.group
-    return [group.link_image(element, [link]) for element in range(len(group))]
+    for number, demand in enumerate(network.demands):
+        if network.point_to_point:
+            taken = [(x.use[number, arc], 1) for arc in demand.arcs]
+            if taken:
+                milp.at_most(model, taken, demand.hops[demand.targets[0]] + extra)
+            continue
+        most = {arc.head: demand.hops[arc.head] + extra for arc in demand.arcs}
+        depth = {
+            rank: milp.whole(model, f"depth_{number}_{rank}", 1, limit)
+            for rank, limit in sorted(most.items())
+        }
+        for arc in demand.arcs:
+            terms = [(depth[arc.head], -1), (x.use[number, arc], most.get(arc.tail, 0) + 1)]
+            if arc.tail != demand.root:
+                terms.append((depth[arc.tail], 1))
+            milp.at_most(model, terms, most.get(arc.tail, 0))
 
 
 def _objective(
     model: "milp.Model",
-    network: Network,
     x: _Variables,
     ticks: dict[int, int],
     makespan: str,
+    wishes: list[tuple[str, int]],
 ) -> None:
     from taccl.synth import milp
 
     scale = max(1, sum(ticks[arc.link] for _, arc in x.use) // 500)
-    terms = [(makespan, 1000)]
+    terms = [(makespan, 1000), *wishes]
     terms += [(use, -(-ticks[arc.link] // scale)) for (_, arc), use in x.use.items()]
-    weight = {"uc-min": 1, "uc-max": -1}
-    unit = max(1, 1000 * max(ticks.values()) // 100)
-    for link, opened in x.opened.items():
-        policy = policy_of(network, link)
-        if policy in weight:
-            terms.append((opened, weight[policy] * unit))
     milp.minimise(model, terms)
-
-
-def policy_of(network: Network, link: int) -> str:
-    """Return the connection policy of a link: that of a switch on its path, or ``free``."""
-    topology = network.problem.topology
-    policy = network.problem.logical.switch_policy
-    for edge in topology.links.edges_of(link):
-        name = topology.vertex_name(topology.edges[edge].head)
-        found = policy.get(name) or policy.get(name.partition("/")[2])
-        if found:
-            return found
-    src, dst = int(topology.links.src[link]), int(topology.links.dst[link])
-    if topology.server_of[src] == topology.server_of[dst]:
-        return policy.get("*", "free")
-    return "free"
 
 
 def _hint(known: list[Hop], network: Network) -> dict[str, int]:

@@ -9,9 +9,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from taccl.synth.problem import Problem
+from taccl.errors import NoScheduleError
+from taccl.synth.connections import kept, prefers
+from taccl.synth.greedy import greedy_routes
+from taccl.synth.problem import Options, Problem
 from taccl.synth.routes import Arc, Demand, Network, build_network, counterpart
+from taccl.synth.routing import Routes, route
 from taccl.topology import Topology
+
+COUNTED = Options(time_limit=4.0, deterministic=True, workers=1)
+
+SECONDS = 2.0
+"""For the routing that a sketch's limits or preferences ask for."""
+
+MAX_PREFERRED = 2500
+"""Arcs up to which preferred routes are found first."""
 
 Doors = Mapping[int, set[int]]
 """For every first or last edge of a path between servers, the ranks that share its NIC."""
@@ -85,17 +97,35 @@ VARIANTS: Mapping[str, Filter] = MappingProxyType({
 })  # fmt: skip
 
 
-def networks(problem: Problem, *, reverse: bool = False) -> Iterator[tuple[str, Network]]:
+def networks(
+    problem: Problem, *, reverse: bool = False, options: Options = COUNTED
+) -> Iterator[tuple[str, Network]]:
     """Yield the network of every variant under which all targets can be reached.
+
+    Where the sketch limits connections, all variants share one choice of them, made by the
+    routing MILP, so that whatever is found on them keeps the limit. Where it prefers some routes
+    to others, the routes that the MILP prefers come first, and win where they are as fast.
+
+    Parameters
+    ----------
+    problem, reverse
+        As for :func:`taccl.synth.routes.build_network`.
+    options
+        For that MILP.
 
     Raises
     ------
     NoScheduleError
-        When they can't be reached under the sketch at all.
+        When the targets can't be reached under the sketch at all.
     """
     whole = build_network(problem, reverse=reverse)
+    if problem.logical.connections_per_rank is not None:
+        whole = _within_connections(whole, options)
     doors = _doors(problem.topology)
     seen = set()
+    if _arcs(whole) <= MAX_PREFERRED and prefers(whole):
+        for routes in route(whole, greedy_routes(whole), options, SECONDS)[:1]:
+            yield "as sketched", _only(whole, routes)
     for name, keeps in VARIANTS.items():
         demands = tuple(
             replace(
@@ -110,6 +140,43 @@ def networks(problem: Problem, *, reverse: bool = False) -> Iterator[tuple[str, 
         seen.add(arcs)
         if all(_serves(demand) for demand in demands):
             yield name, Network(problem, reverse, demands)
+
+
+def _arcs(network: Network) -> int:
+    return sum(len(demand.arcs) for demand in network.demands)
+
+
+def _only(network: Network, routes: Routes) -> Network:
+    """Return the network with the arcs of one routing."""
+    pairs = zip(network.demands, routes, strict=True)
+    demands = tuple(replace(demand, arcs=tuple(sorted(arcs))) for demand, arcs in pairs)
+    return replace(network, demands=demands)
+
+
+def _within_connections(network: Network, options: Options) -> Network:
+    """Return the network with the connections of one routing that keeps the sketch's limit.
+
+    The halves of an AllReduce share the connections of its gather.
+    """
+    problem = network.problem
+    mirrored = problem.collective.name == "allreduce" and network.reverse
+    model = build_network(problem) if mirrored else network
+    found = route(model, greedy_routes(model), options, SECONDS)
+    if not found:
+        raise NoScheduleError(
+            f"no {problem.logical.connections_per_rank} connections for each GPU were found that"
+            " serve every chunk",
+            fix="raise connections_per_gpu in the sketch",
+        )
+    open_ = kept(model, (arc for arcs in found[0] for arc in arcs))
+    if mirrored:
+        closed = (link for link in problem.logical.links() if link not in open_)
+        return build_network(problem, reverse=True, closed=closed)
+    demands = (
+        replace(demand, arcs=tuple(arc for arc in demand.arcs if arc.link in open_))
+        for demand in network.demands
+    )
+    return replace(network, demands=tuple(demands))
 
 
 def _serves(demand: Demand) -> bool:
