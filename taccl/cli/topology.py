@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.options import Fabric, Json, Nodes, TopologyArgument
+from taccl.cli.options import Fabric, Json, Nodes, TopologyArgument, chosen, read
+from taccl.units import parse_beta
+
+IMPORT_NAMES = "graph"
 
 app = typer.Typer(
     help="Show, validate, expand and list topologies.", no_args_is_help=True, rich_markup_mode=None
@@ -59,6 +62,38 @@ def expand(
     from taccl.topology_file import expand_text, load_topology
 
     text = expand_text(load_topology(topology, nodes=nodes, fabric=fabric))
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_atomic(output, text)
+        typer.echo(f"wrote {output}")
+
+
+@app.command("import")
+def import_(
+    file: Annotated[str, typer.Argument(help="A foreign topology file.", show_default=False)],
+    kind: Annotated[
+        str | None, typer.Option("--from", help=f"Its format: {IMPORT_NAMES}; guessed if left out.")
+    ] = None,
+    link_bandwidth: Annotated[
+        str | None,
+        typer.Option("--link-bandwidth", help="graph: of one link, where edges count links."),
+    ] = None,
+    allow_free: Annotated[
+        bool, typer.Option("--allow-free", help="graph: edges without numbers cost nothing.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
+    ] = None,
+) -> None:
+    """Turn a foreign topology file into one of ours."""
+    from taccl.files import write_atomic
+    from taccl.imports import GraphOptions, import_topology
+    from taccl.topology_file import expand_text
+
+    beta = None if link_bandwidth is None else read("--link-bandwidth", parse_beta, link_bandwidth)
+    name = None if kind is None else chosen("--from", kind, IMPORT_NAMES)
+    text = expand_text(import_topology(file, name, GraphOptions(beta, allow_free)))
     if output is None:
         typer.echo(text, nl=False)
     else:

@@ -1,0 +1,214 @@
+"""A plain JSON graph: ``{nodes: [{id, type}], edges: [{src, dst, bandwidth_GBps, alpha_us}]}``.
+
+Ranks are the nodes that are not switches, in order. Edges are directed, one record each. Where a
+graph counts links instead of giving bandwidths (SCCL), the bandwidth of one link must be given.
+"""
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from taccl.errors import TacclWarning
+from taccl.files import Document, FileModel, fit_model, shown
+from taccl.topology import Topology
+from taccl.topology_file import topology_from_document
+from taccl.units import beta_text
+
+_CAPACITY = re.compile(r"band|capacity|bw|bps|speed|rate|links|latency|alpha|delay", re.IGNORECASE)
+"""Keys that look like a capacity or a latency; one that is not understood is not ignored."""
+
+_SAID_TWICE = ("bandwidth_GiBps",)
+"""The same bandwidth in another unit, beside ``bandwidth_GBps``."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOptions:
+    """What a graph file may leave open.
+
+    Parameters
+    ----------
+    link_bandwidth
+        Picoseconds for each byte of one link, for edges that count links.
+    allow_free
+        Whether edges without bandwidth and alpha are free.
+    """
+
+    link_bandwidth: Fraction | None = None
+    allow_free: bool = False
+
+
+class NodeRecord(FileModel):
+    """A rank, or a switch."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
+    id: int | str
+    type: Annotated[str, Field(examples=["gpu"])] = "gpu"
+    host: int | str | None = None
+
+
+class EdgeRecord(FileModel):
+    """A directed edge."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
+    src: int | str
+    dst: int | str
+    bandwidth_GBps: Annotated[float | None, Field(gt=0, examples=[25])] = None  # noqa: N815 - the format's name
+    alpha_us: Annotated[float | None, Field(ge=0, examples=[0.7])] = None
+    links: Annotated[int | None, Field(ge=1, le=1024, examples=[2])] = None
+
+
+class GraphJsonFile(FileModel):
+    """A graph of nodes and directed edges."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
+    name: str | None = None
+    nodes: Annotated[list[NodeRecord], Field(min_length=1, max_length=200_000)]
+    edges: Annotated[list[EdgeRecord], Field(max_length=4_000_000)]
+
+
+def is_graph_json(value: object) -> bool:
+    """Tell whether a document is a graph of this form."""
+    return isinstance(value, dict) and "nodes" in value and "edges" in value
+
+
+def read_graph_json(document: Document, options: GraphOptions) -> Topology:
+    """Return the topology of a graph.
+
+    Raises
+    ------
+    InputError
+        With file, line, field and fix.
+    """
+    record = fit_model(document, GraphJsonFile)
+    vertices = _vertices(record, document)
+    switches = [str(name) for name in vertices.values() if isinstance(name, str)]
+    ends = Counter((edge.src, edge.dst) for edge in record.edges)
+    edges = [
+        _edge(edge, index, vertices, document, options, parallel=ends[edge.src, edge.dst] > 1)
+        for index, edge in enumerate(record.edges)
+    ]
+    _warn_ignored(record, document)
+    core: dict[str, object] = {
+        "taccl": "topology/1",
+        "name": record.name or Path(document.file or "graph").stem,
+        "ranks": len(vertices) - len(switches),
+        "switches": switches,
+        "edges": edges,
+    }
+    servers = _servers(record)
+    if servers:
+        core["servers"] = servers
+    return topology_from_document(core, document.file)
+
+
+def _vertices(record: GraphJsonFile, document: Document) -> dict[int | str, int | str]:
+    """Return for every node its rank, or its name as a switch."""
+    vertices: dict[int | str, int | str] = {}
+    ranks = 0
+    for index, node in enumerate(record.nodes):
+        if node.id in vertices:
+            raise document.error(
+                f"there are two nodes {shown(node.id)}", ("nodes", index, "id"),
+                "give every node an id of its own",
+            )  # fmt: skip
+        if node.type.lower() == "switch":
+            vertices[node.id] = f"switch-{node.id}"
+        else:
+            vertices[node.id] = ranks
+            ranks += 1
+    return vertices
+
+
+def _edge(
+    edge: EdgeRecord,
+    index: int,
+    vertices: Mapping[int | str, int | str],
+    document: Document,
+    options: GraphOptions,
+    *,
+    parallel: bool,
+) -> dict[str, object]:
+    place = ("edges", index)
+    for end, node in (("src", edge.src), ("dst", edge.dst)):
+        if node not in vertices:
+            raise document.error(
+                f"there is no node {shown(node)}", (*place, end), "use the id of a node"
+            )
+    _check_understood(edge, place, document, options)
+    found: dict[str, object] = {
+        "from": vertices[edge.src],
+        "to": vertices[edge.dst],
+        "both": False,
+    }
+    if edge.bandwidth_GBps is not None:
+        found["bandwidth"] = f"{edge.bandwidth_GBps!r}GB/s"
+    elif edge.links is not None and options.link_bandwidth is not None:
+        found["bandwidth"] = beta_text(options.link_bandwidth / edge.links)
+    if edge.alpha_us is not None:
+        found["alpha"] = f"{edge.alpha_us!r}us"
+    if parallel:
+        found["name"] = f"edge-{index}"
+    return found
+
+
+def _check_understood(
+    edge: EdgeRecord, place: Sequence[str | int], document: Document, options: GraphOptions
+) -> None:
+    """Refuse an edge whose capacity is missing or said in a way that is not understood."""
+    strange = [
+        key
+        for key in edge.model_extra or {}
+        if _CAPACITY.search(key) and not (key in _SAID_TWICE and edge.bandwidth_GBps is not None)
+    ]
+    if strange:
+        raise document.error(
+            f"{shown(strange[0])} is not understood", (*place, strange[0]),
+            "give bandwidth_GBps (1e9 bytes a second) and alpha_us",
+        )  # fmt: skip
+    if edge.links is not None and edge.bandwidth_GBps is None and options.link_bandwidth is None:
+        raise document.error(
+            f"counts {edge.links} links without saying how fast one is", (*place, "links"),
+            "give --link-bandwidth, such as 25GB/s",
+        )  # fmt: skip
+    free = edge.bandwidth_GBps is None and edge.alpha_us is None and edge.links is None
+    if free and not options.allow_free:
+        raise document.error(
+            "has neither bandwidth_GBps nor alpha_us", place,
+            "give one, or --allow-free if it costs nothing",
+        )  # fmt: skip
+
+
+def _servers(record: GraphJsonFile) -> list[list[int]]:
+    """Return the ranks of every host, where all ranks say theirs."""
+    gpus = [node for node in record.nodes if node.type.lower() != "switch"]
+    if any(node.host is None for node in gpus):
+        return []
+    servers: dict[object, list[int]] = {}
+    for rank, node in enumerate(gpus):
+        servers.setdefault(node.host, []).append(rank)
+    return list(servers.values())
+
+
+def _ignored(record: GraphJsonFile) -> Iterator[str]:
+    yield from record.model_extra or {}
+    for rows in (record.nodes, record.edges):
+        for key in sorted({key for row in rows for key in row.model_extra or {}}):
+            yield f"{'nodes' if rows is record.nodes else 'edges'}[].{key}"
+
+
+def _warn_ignored(record: GraphJsonFile, document: Document) -> None:
+    names = list(_ignored(record))
+    if names:
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        warnings.warn(
+            f"{document.file}: ignored {', '.join(shown(name) for name in names[:8])}{more}",
+            TacclWarning,
+            stacklevel=4,
+        )
