@@ -1,7 +1,7 @@
 """Which links a topology has: rank to rank, through switches only, as columns.
 
-COST_MODEL section 1: all edges a -> b; only if there are none, all switch paths with the fewest
-edges, at most 64 for each pair, in file order. A switch marked ``across: servers`` carries only
+All edges a -> b are links; only if there are none, all switch paths with the fewest
+edges are, at most 64 for each pair, in file order. A switch marked ``across: servers`` carries only
 paths between ranks of different servers.
 """
 
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.errors import TacclWarning
+from taccl.errors import InputError, TacclWarning
 
 if TYPE_CHECKING:
     from taccl.topology import Topology
 
 MAX_PATHS = 64
+MAX_LINKS = 1_200_000
+"""Any-to-any links of 1024 ranks are a million; their columns take 300 MB to make."""
 
 Path = tuple[int, ...]
 """Edge ids from a rank onwards."""
@@ -88,7 +90,13 @@ class LinkTable:
 
 
 def derive_links(topology: "Topology") -> LinkTable:
-    """Return the links of a topology, as COST_MODEL section 1 says which exist."""
+    """Return the links of a topology, rank to rank.
+
+    Raises
+    ------
+    InputError
+        When there are too many to hold.
+    """
     out = _edges_out(topology)
     rows: list[tuple[int, int, Path]] = []
     cut: list[tuple[int, int]] = []
@@ -98,6 +106,13 @@ def derive_links(topology: "Topology") -> LinkTable:
             rows.extend((src, dst, path) for path in found[dst][:MAX_PATHS])
             if len(found[dst]) > MAX_PATHS:
                 cut.append((src, dst))
+        if len(rows) > MAX_LINKS:
+            raise InputError(
+                f"{topology.name} has more than {MAX_LINKS} links between its"
+                f" {topology.num_ranks} ranks",
+                field="topology",
+                fix="use fewer ranks, or switches that join fewer of them",
+            )
     if cut:
         _warn_cut(topology, cut)
     return _table(topology, rows)

@@ -315,11 +315,22 @@ def make_group(topology: Topology, generators: Iterable[Permutation]) -> Group:
                 field="symmetry",
                 fix=f"list every rank from 0 to {n - 1} once",
             )
-        edge_image(topology, generator)
-        _check_servers(topology, generator)
+        check_symmetry(topology, generator)
         if generator != tuple(range(n)):
             kept.append(generator)
     return Group(topology, tuple(kept), close_group(kept, n))
+
+
+def check_symmetry(topology: Topology, permutation: Permutation) -> None:
+    """Return when a rank permutation is a symmetry of the topology.
+
+    Raises
+    ------
+    InputError
+        When it is not; names the edge or rank that breaks it.
+    """
+    edge_image(topology, permutation)
+    _check_servers(topology, permutation)
 
 
 def _check_servers(topology: Topology, permutation: Permutation) -> None:

@@ -29,7 +29,7 @@ from taccl.files.fields import (
 from taccl.topology import Edge, LocalCosts, Permutation, Switch, Topology
 from taccl.units import Time, beta_text, exact_size_text
 
-MAX_EDGES = 4_000_000
+MAX_EDGES = 1_200_000
 MAX_ROTATIONS = 64
 
 

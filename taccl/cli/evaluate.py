@@ -1,6 +1,7 @@
 """``taccl evaluate`` and ``taccl bound``: what a program takes, and what nothing can beat."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -52,25 +53,40 @@ def evaluate(
     ] = False,
     form: Annotated[str, typer.Option("--format", help=f"One of {FORMAT_NAMES}.")] = "table",
     as_json: Json = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", help="Write a Chrome (Perfetto) trace of the last size."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page: results, timeline, edge loads.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say where the time of the last size goes.")
+    ] = False,
 ) -> None:
     """Replay programs on a topology, size by size, beside the bound."""
-    from taccl.pipeline import evaluation, load_network
+    from taccl.pipeline import evaluation, load_network, reports
     from taccl.report.tables import WRITERS
+    from taccl.sim.cost import model_of
 
+    form = "json" if as_json else chosen("--format", form, FORMAT_NAMES)
+    wanted = reports.Wanted(trace, html, explain, form)
+    wanted.check(files)
     network = load_network(
         topology, nodes=nodes, fabric=fabric,
         alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
     ).topology  # fmt: skip
-    writer = WRITERS["json" if as_json else chosen("--format", form, FORMAT_NAMES)]
+    runtime = chosen("--runtime", runtime, RUNTIME_NAMES)
     sizes = sizes_of(begin, end, factor, size)
     if begin is None and end is None:
         # One size is cut to whole chunks, as a run of that many bytes would be padded.
         sizes = [evaluation.whole_size(files, sizes[0])]
     rows = evaluation.evaluate(
-        files, network, sizes, chosen("--runtime", runtime, RUNTIME_NAMES),
-        route=route, protocol_costs=protocol_costs,
-    )  # fmt: skip
-    typer.echo(writer(rows).rstrip("\n"))
+        files, network, sizes, runtime, route=route, protocol_costs=protocol_costs
+    )
+    setting = reports.Setting(network, model_of(runtime), route, protocol_costs)
+    text = reports.evaluation_text(wanted, WRITERS[form](rows), files, rows, setting)
+    typer.echo(text.rstrip("\n"))
 
 
 def bound(

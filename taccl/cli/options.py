@@ -152,13 +152,17 @@ def interruptible() -> Iterator[threading.Event]:
 
     def interrupt(number: int, frame: object) -> None:  # noqa: ARG001 - a signal handler
         if stop.is_set():
-            raise OutOfTimeError("interrupted before anything could be written")
-        typer.echo("interrupted: finishing with the best so far (again to give up)", err=True)
+            # No error of the tool: engines answer those with their next candidate.
+            raise KeyboardInterrupt
+        # Set first: the next Ctrl-C may come while this one prints.
         stop.set()
+        typer.echo("interrupted: finishing with the best so far (again to give up)", err=True)
 
     previous = signal.signal(signal.SIGINT, interrupt)
     try:
         yield stop
+    except KeyboardInterrupt:
+        raise OutOfTimeError("interrupted before anything could be written") from None
     finally:
         signal.signal(signal.SIGINT, previous)
 

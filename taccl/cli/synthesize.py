@@ -94,13 +94,16 @@ def synthesize(
     schedule: Annotated[
         Path | None, typer.Option("--schedule", help="Write the schedule as JSON.")
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write a page: results, timeline, edge loads.")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Find a schedule for a collective, prove it correct, and write it as MSCCL XML."""
     from taccl import pipeline
     from taccl.collectives import collective_name
-    from taccl.pipeline import outputs
+    from taccl.pipeline import outputs, reports
 
     target = _target(
         runtime, protocol, (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
@@ -124,9 +127,11 @@ def synthesize(
         report=progress(quiet=quiet or as_json),
     )  # fmt: skip
     outputs.check_writable(output, schedule)
+    reports.check_report(report, output, schedule)
     with interruptible() as stop:
         found = pipeline.synthesize(pipeline.with_stop(request, stop))
         written = outputs.write_outputs(found, output, schedule)
+        written += reports.write_report(found, report)
     typer.echo(outputs.as_json(found, written) if as_json else outputs.summary(found, written))
 
 

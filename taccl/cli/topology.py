@@ -34,12 +34,12 @@ def show(topology: TopologyArgument, nodes: Nodes = None, fabric: Fabric = None)
 @app.command()
 def validate(topology: TopologyArgument, nodes: Nodes = None, fabric: Fabric = None) -> None:
     """Load a topology, verify its declared symmetries, and warn of likely mistakes."""
-    from taccl.symmetry import make_group
+    from taccl.symmetry import check_symmetry
     from taccl.topology_file import load_topology, validate_warnings
 
     network = load_topology(topology, nodes=nodes, fabric=fabric)
     for rotation in network.rotations:
-        make_group(network, (rotation,))
+        check_symmetry(network, rotation)
     for warning in validate_warnings(network):
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(

@@ -7,7 +7,7 @@ are one buffer.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from taccl.collectives import COLLECTIVES, Collective, build_collective
@@ -27,28 +27,37 @@ from taccl.msccl.program import (
 )
 from taccl.msccl.races import find_races
 from taccl.msccl.run import Place, Run, maximal_run, places
-from taccl.msccl.runtimes import RUNTIMES, message_chunks
+from taccl.msccl.runtimes import LOADED_BY, RUNTIMES, Runtime, message_chunks
 
 Value = tuple[tuple[int, int], ...]
 """Input chunks added up: (rank, offset in its input), ascending."""
 
 UNDEFINED: Value = ((-1, -1),)
-MAX_WORK = 100_000_000
+MAX_WORK = 3_000_000
+"""Chunks that steps move, above which a program is not followed (no runtime holds that many)."""
+
+MAX_CUT_WORK = 10_000_000
+"""Chunks moved in all runs of the deadlock check, above which only two ways of cutting are run."""
+
 MAX_FINDINGS = 20
 
 
 def judge(program: Program, runtime: str) -> list[Finding]:
     """Return all that is wrong with a program; empty is what it takes to be written.
 
-    Limits of the runtime, data and races in every claimed mode, and deadlocks when every chunk
-    is a message of its own and a connection holds one, which covers all sizes and capacities.
+    Limits of the runtime, data and races in every claimed mode, and deadlocks at any size of the
+    declared range: larger sizes cut steps into more messages, of which a connection holds few.
     """
     findings = check_limits(program, runtime)
     for in_place, claimed in ((True, program.in_place), (False, program.out_of_place)):
         if claimed:
             findings += interpret(program, in_place=in_place)
-    stuck = deadlock(program, 1, 1)
-    return findings if stuck is None else [*findings, stuck]
+    first = _first_deadlock(program, runtime, program.min_bytes, program.max_bytes)
+    if first is None or any(finding.rule == "deadlock" for finding in findings):
+        return findings
+    size, stuck = first
+    explanation = f"above {size} bytes in all: {stuck.explanation}" if size else stuck.explanation
+    return [*findings, replace(stuck, explanation=explanation)]
 
 
 def interpret(
@@ -93,14 +102,27 @@ def _expected(program: Program) -> Collective | Finding:
             fix=f"known are {', '.join(COLLECTIVES)}",
         )
     ranks, chunks = program.num_ranks, program.chunks_per_loop
-    if chunks % ranks or chunks < 1:
+    if chunks < 1 or (chunks % ranks and program.collective != "allreduce"):
         return Finding(
             "chunks", f"{chunks} chunks can't be shared by {ranks} ranks",
             fix="make nchunksperloop a multiple of ngpus",
         )  # fmt: skip
     if chunks * ranks > MAX_WORK:
         return Finding("size", f"{chunks} chunks on {ranks} ranks are too many to follow")
-    return build_collective(program.collective, ranks, chunks // ranks)
+    return _with_chunks(build_collective(program.collective, ranks, -(-chunks // ranks)), chunks)
+
+
+def _with_chunks(collective: Collective, chunks: int) -> Collective:
+    """Return an all-reduce of so many chunks, which ranks need not share evenly; others as is."""
+    if collective.name != "allreduce" or collective.num_chunks == chunks:
+        return collective
+    return replace(
+        collective,
+        source_set=collective.source_set[:chunks], target_set=collective.target_set[:chunks],
+        input_at=collective.input_at[:chunks], output_at=collective.output_at[:chunks],
+        owner=collective.owner[:chunks], index=collective.index[:chunks],
+        input_chunks=chunks, output_chunks=chunks,
+    )  # fmt: skip
 
 
 def _work(program: Program) -> int:
@@ -292,16 +314,48 @@ def largest_safe_size(program: Program, runtime: str, low: int, high: int) -> in
     It is 0 when already ``low`` deadlocks. Larger sizes cut steps into more messages, which is
     all that size changes; the sizes below the result are safe, too.
     """
-    record = RUNTIMES[runtime]
-    slots, protocol = record.fifo_slots[program.protocol], program.protocol
-    most = max((step.count for _, block in program.blocks() for step in block.steps), default=1)
-    chunks = program.chunks_per_loop
-    first = message_chunks(runtime, protocol, Fraction(low, chunks))
-    last = message_chunks(runtime, protocol, Fraction(high, chunks))
-    for size in range(first, last - 1, -1):
-        same_as_before = size != first and size >= most
-        if not same_as_before and deadlock(program, size, slots) is not None:
-            if size == first:
-                return 0
-            return chunks * (record.message_bytes[protocol] // (size + 1))
-    return high
+    first = _first_deadlock(program, runtime, low, high)
+    return high if first is None else first[0]
+
+
+def _first_deadlock(
+    program: Program, runtime: str, low: int, high: int
+) -> tuple[int, Finding] | None:
+    """Return the largest size before the first deadlock (0: there is none), and who waits.
+
+    What ends with one chunk a message and one message a connection ends at every size.
+    """
+    if _work(program) > MAX_WORK or deadlock(program, 1, 1) is None:
+        return None
+    rows = [RUNTIMES[name] for name in LOADED_BY.get(runtime, (runtime,))]
+    # Runtimes with equal messages and slots are alike here: one of them is looked at.
+    kinds = {(r.message_bytes[program.protocol], r.fifo_slots[program.protocol]): r for r in rows}
+    found = [_first_deadlock_of(program, row, low, high) for row in kinds.values()]
+    return min((one for one in found if one), key=lambda one: one[0], default=None)
+
+
+def _first_deadlock_of(
+    program: Program, runtime: Runtime, low: int, high: int
+) -> tuple[int, Finding] | None:
+    chunks = max(program.chunks_per_loop, 1)
+    first, last = (
+        message_chunks(runtime.name, program.protocol, Fraction(size, chunks))
+        for size in (low, high)
+    )
+    for held in _ways_to_cut(program, first, last):
+        stuck = deadlock(program, held, runtime.fifo_slots[program.protocol])
+        if stuck is not None:
+            largest = chunks * (runtime.message_bytes[program.protocol] // (held + 1))
+            return (0 if held == first else largest), stuck
+    return None
+
+
+def _ways_to_cut(program: Program, most: int, least: int) -> list[int]:
+    """Return chunks in a message, descending, that cut some step into more messages than before."""
+    counts = {step.count for _, block in program.blocks() for step in block.steps}
+    ways: dict[frozenset[tuple[int, int]], int] = {}
+    for held in range(most, least - 1, -1):
+        ways.setdefault(frozenset((count, -(-count // held)) for count in counts), held)
+    if len(ways) * _work(program) > MAX_CUT_WORK:
+        return sorted({most, least}, reverse=True)
+    return list(ways.values())

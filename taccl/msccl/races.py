@@ -58,7 +58,7 @@ def find_races(run: Run, mode: Mode) -> list[Finding]:
 def _slabs(run: Run) -> Iterator[frozenset[int]]:
     """Yield sets of ranks whose clocks fit into memory together."""
     widths = Counter(rank for rank, _ in run.blocks)
-    room = MAX_CLOCKS // (len(run.blocks) + _most_kept(run))
+    room = MAX_CLOCKS // max(1, len(run.blocks) + _most_kept(run))
     slab: list[int] = []
     width = 0
     for rank in sorted(widths):

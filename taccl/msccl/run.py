@@ -55,12 +55,14 @@ class Run:
     stuck: list[tuple[int, int, str]] = field(default_factory=list)
 
 
-def releasing_step(block: Threadblock, position: int) -> int | None:
-    """Return the first step from a position on that posts: only such steps move the flag."""
-    for later in range(max(position, 0), len(block.steps)):
-        if block.steps[later].posts:
-            return later
-    return None
+def releasing_steps(block: Threadblock) -> list[int | None]:
+    """Return for every step the first one from there on that posts: only such move the flag."""
+    found: list[int | None] = []
+    posting: int | None = None
+    for position in range(len(block.steps) - 1, -1, -1):
+        posting = position if block.steps[position].posts else posting
+        found.append(posting)
+    return found[::-1]
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class _State:
     position: list[int]
     message: list[int]
     fifo: dict[Connection, deque[int]] = field(default_factory=lambda: defaultdict(deque))
+    releases: dict[int, list[int | None]] = field(default_factory=dict)
     waiting: dict[object, set[int]] = field(default_factory=lambda: defaultdict(set))
     ready: deque[int] = field(default_factory=deque)
 
@@ -82,6 +85,13 @@ class _State:
         if self.chunks_per_message is None:
             return 1
         return max(1, -(-step.count // self.chunks_per_message))
+
+    def release(self, number: int, position: int) -> int | None:
+        """Return the step of a threadblock whose end releases who waits for a position."""
+        if number not in self.releases:
+            self.releases[number] = releasing_steps(self.run.blocks[number][1])
+        steps = self.releases[number]
+        return steps[max(position, 0)] if max(position, 0) < len(steps) else None
 
     def full(self, connection: Connection) -> bool:
         """Tell whether a connection has no slot left."""
@@ -146,7 +156,7 @@ def _awaits(state: _State, number: int, rank: int, step: Step) -> str | None:
     wanted = f"step {step.depends.step} of threadblock {step.depends.threadblock}"
     if awaited is None:
         return f"{wanted}, which does not exist"
-    release = releasing_step(state.run.blocks[awaited][1], step.depends.step)
+    release = state.release(awaited, step.depends.step)
     if release is None:
         return f"{wanted}, but no step from there on posts"
     if state.position[awaited] <= release:

@@ -131,6 +131,11 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType({
     ),
 })  # fmt: skip
 
+LOADED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "portable": ("executor", "rccl", "msccl"),
+})  # fmt: skip
+"""Runtimes that load a file meant for several: what is proved for it must hold on each."""
+
 
 def message_chunks(runtime: str, protocol: str, chunk_bytes: Fraction | int) -> int:
     """Return how many chunks of a step travel as one message (``mscclMaxAllowedCount``)."""

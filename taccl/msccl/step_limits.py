@@ -19,7 +19,7 @@ from taccl.msccl.program import (
     Step,
     Threadblock,
 )
-from taccl.msccl.run import releasing_step
+from taccl.msccl.run import releasing_steps
 from taccl.msccl.runtimes import Runtime
 
 
@@ -102,6 +102,7 @@ def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
     ``dependentBid`` is an int8, and a flag moves only with steps that have hasdep.
     """
     blocks = {(gpu.rank, block.id): block for gpu, block in _each_block(program)}
+    releases = {place: releasing_steps(block) for place, block in blocks.items()}
     for gpu, block, position, step in _each_step(program):
         if step.depends is None:
             continue
@@ -114,7 +115,7 @@ def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
             problem = (
                 f"waits for threadblock {awaited}, and ids up to {runtime.max_dependence_id} work"
             )
-        elif releasing_step(target, at) is None:
+        elif releases[gpu.rank, awaited][at] is None:
             problem = f"waits for step {at} of threadblock {awaited}, and none from there on posts"
         elif target.steps[at].op is Op.NOP:
             problem = f"waits for a nop, step {at} of threadblock {awaited}, which posts nothing"

@@ -33,7 +33,9 @@ from taccl.msccl.program import (
 from taccl.msccl.runtimes import PROTOCOLS, RUNTIMES, UNLIMITED
 
 MAX_BYTES = 64 << 20
-MAX_STEPS = 1_000_000
+MAX_ELEMENTS = 300_000
+"""Gpus, threadblocks and steps; a runtime's reader holds 4095 elements for each rank."""
+
 MAX_RANKS = 65_536
 MAX_NUMBER = (1 << 63) - 1
 MAX_SMALL = 1_000_000_000
@@ -151,7 +153,7 @@ class _Reader:
         self.ranks = 0
         self.gpus: dict[int, _OpenGpu] = {}
         self.open: _OpenGpu | None = None
-        self.num_steps = 0
+        self.elements = 0
 
     def error(self, problem: str, fix: str) -> ProgramError:
         """Return an error at the current line."""
@@ -171,6 +173,12 @@ class _Reader:
         known = tag == expected and tuple(self.path) == _LEVELS[: len(self.path)]
         self.path.append(tag if known else "")
         if known:
+            self.elements += 1
+            if self.elements > MAX_ELEMENTS:
+                raise self.error(
+                    f"more than {MAX_ELEMENTS} gpus, threadblocks and steps",
+                    "give a program that a runtime could hold",
+                )
             _START[tag](self, attributes)
 
     def end(self, tag: str) -> None:  # noqa: ARG002 - the parser passes the tag
@@ -185,6 +193,9 @@ class _Reader:
     ) -> int:
         """Return an attribute as a whole number of a range."""
         text = attributes.get(name)
+        common = _COMMON.get(text) if text is not None else None
+        if common is not None and low <= common <= high:
+            return common
         element = next((tag for tag in reversed(self.path) if tag), "algo")
         if text is None:
             if default is not None:
@@ -214,6 +225,8 @@ class _Reader:
 
 
 _LEVELS = ("algo", "gpu", "tb", "step")
+_COMMON: Mapping[str, int] = MappingProxyType({str(number): number for number in range(-1, 4096)})
+"""Most numbers of a program, for speed: the others are parsed with care."""
 
 
 def _start_algo(reader: _Reader, attributes: Attributes) -> None:
@@ -265,9 +278,6 @@ def _start_block(reader: _Reader, attributes: Attributes) -> None:
 
 
 def _start_step(reader: _Reader, attributes: Attributes) -> None:
-    reader.num_steps += 1
-    if reader.num_steps > MAX_STEPS:
-        raise reader.error(f"more than {MAX_STEPS} steps", "no runtime takes that many")
     integer = partial(reader.integer, attributes)
     integer("s", 0, MAX_SMALL)
     op = Op(reader.word(attributes, "type", _OPS))

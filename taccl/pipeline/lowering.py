@@ -44,6 +44,11 @@ class Target:
     max_bytes: int | None = None
     element_bytes: int = 4
 
+    def within(self, channels: int | None) -> "Target":
+        """Return the target with no more channels than a sketch allows."""
+        given = [limit for limit in (self.channels, channels) if limit is not None]
+        return replace(self, channels=min(given, default=None))
+
     def divisor(self, chunks: int) -> int:
         """Return what the bytes of a buffer of so many chunks must be a multiple of."""
         return chunks * self.instances * self.element_bytes

@@ -24,6 +24,9 @@ from taccl.sim.cost import (
 from taccl.topology import LocalCosts, Topology
 from taccl.units import Time
 
+MAX_MESSAGES = 3_000_000
+"""Messages and pieces of local work in one replay, above which it would take minutes."""
+
 
 class Action(NamedTuple):
     """One message, or one piece of local work, of a threadblock.
@@ -131,6 +134,12 @@ def why_not(program: Program, size: int, model: ReplayModel) -> str:
     iterations = -(-(size // program.chunks_per_loop) // message)
     if iterations > MAX_ITERATIONS:
         return f"needs {iterations} iterations, flags count only {MAX_ITERATIONS}"
+    together = chunks_in_message(message, size // program.chunks_per_loop)
+    messages = iterations * sum(
+        max(1, -(-step.count // together)) for _, block in program.blocks() for step in block.steps
+    )
+    if messages > MAX_MESSAGES:
+        return f"needs {messages} messages and copies, the replay follows at most {MAX_MESSAGES}"
     return ""
 
 

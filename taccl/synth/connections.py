@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from taccl.synth.routes import Arc, Network
 
 if TYPE_CHECKING:
-    from taccl.synth import milp
+    from taccl.synth.highs import Model
 
 Uses = Mapping[tuple[int, Arc], str]
 """(demand, arc) to the name of the variable that says whether it is taken."""
@@ -36,7 +36,7 @@ def connections(network: Network) -> dict[int, int]:
     }
 
 
-def add_opened(model: "milp.Model", network: Network, uses: Uses) -> dict[int, str]:
+def add_opened(model: "Model", network: Network, uses: Uses) -> dict[int, str]:
     """Add a variable for every connection, open when anything uses it; keep a sketch's limit.
 
     Nothing is added where neither a policy nor a limit asks for it.
@@ -61,7 +61,7 @@ def add_opened(model: "milp.Model", network: Network, uses: Uses) -> dict[int, s
 
 
 def _limit(
-    model: "milp.Model",
+    model: "Model",
     network: Network,
     connection: Mapping[int, int],
     opened: Mapping[int, str],
@@ -89,7 +89,7 @@ def preferred(network: Network, opened: Mapping[int, str], unit: int) -> list[tu
 
 
 def add_balance(
-    model: "milp.Model", network: Network, uses: Uses, tick: int, limit: int
+    model: "Model", network: Network, uses: Uses, tick: int, limit: int
 ) -> list[tuple[str, int]]:
     """Add the load of the busiest (minmax) or least busy (maxmin) resource inside servers.
 

@@ -112,7 +112,7 @@ def _solve(
 ) -> tuple[Decisions, bool] | None:
     from ortools.sat.python import cp_model
 
-    from taccl.synth.milp import solve_watched
+    from taccl.synth.milp import new_solver, solve_watched
 
     schedule, floor = known
     model = cp_model.CpModel()
@@ -130,13 +130,7 @@ def _solve(
     model.add_max_equality(x.makespan, x.arrive)
     model.minimize(x.makespan)
     _hint(model, plan, candidates, x, ticks, schedule)
-    solver = cp_model.CpSolver()
-    solver.parameters.random_seed = options.seed % 2**31
-    solver.parameters.num_workers = 1 if options.deterministic else max(2, options.workers)
-    if options.deterministic:
-        solver.parameters.max_deterministic_time = seconds / 2
-    else:
-        solver.parameters.max_time_in_seconds = seconds
+    solver = new_solver(options, seconds, workers=max(2, options.workers))
     status = solve_watched(solver, model, None, options.stop.is_set)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None

@@ -78,7 +78,7 @@ def schedule_exactly(
     """
     from ortools.sat.python import cp_model
 
-    from taccl.synth.milp import solve_watched
+    from taccl.synth.milp import new_solver, solve_watched
 
     scale = _scale(network, known)
     model = cp_model.CpModel()
@@ -94,13 +94,7 @@ def schedule_exactly(
     _own_first(model, network, x, scale)
     model.minimize(makespan)
     _hint(model, network, x, known, scale)
-    solver = cp_model.CpSolver()
-    solver.parameters.random_seed = options.seed % 2**31
-    solver.parameters.num_workers = 1 if options.deterministic else max(2, options.workers)
-    if options.deterministic:
-        solver.parameters.max_deterministic_time = seconds
-    else:
-        solver.parameters.max_time_in_seconds = seconds
+    solver = new_solver(options, seconds, workers=max(2, options.workers))
     status = solve_watched(solver, model, None, options.stop.is_set)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
@@ -200,9 +194,7 @@ def _resources(
         model.add(sum(loads[orbit]) <= makespan)
 
 
-def _own_first(
-    model: "cp_model.CpModel", network: Network, x: _Variables, scale: _Scale
-) -> None:
+def _own_first(model: "cp_model.CpModel", network: Network, x: _Variables, scale: _Scale) -> None:
     problem = network.problem
     if not problem.logical.own_chunks_first or network.reverse:
         return

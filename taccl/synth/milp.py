@@ -1,9 +1,8 @@
-"""A thin layer over PuLP: one model, raced by HiGHS and CP-SAT.
+"""One integer model, raced by HiGHS (by way of PuLP) and CP-SAT.
 
 HiGHS closes models with strong relaxations, CP-SAT those with many alike solutions; neither wins
-everywhere (ENGINES: DGX-2 x 2 against NDv2 x 2), so both get the same model, one thread each, and
-the first proof ends the race. All data of a model are integers, so that CP-SAT takes it as it is.
-The only importer of PuLP; highspy comes first, so that its true import error shows.
+everywhere (DGX-2 x 2 against NDv2 x 2), so both get the same model, one thread each, and the
+first proof ends the race. All data of a model are integers, so that CP-SAT takes it as it is.
 """
 
 import threading
@@ -13,16 +12,15 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from taccl.errors import SolverUnavailableError
+from taccl.synth import highs
+from taccl.synth.highs import Model, Variable
 from taccl.synth.problem import Options, Status
 
 try:
-    import highspy
-    import pulp
     from ortools.sat.python import cp_model
 except ImportError as cause:  # pragma: no cover - depends on the installation
     raise SolverUnavailableError(
-        f"a solver can't be loaded: {cause}",
-        fix="pip install 'highspy>=1.11,<1.14' 'ortools>=9.12,<9.16' 'pulp>=3.3'",
+        f"CP-SAT can't be loaded: {cause}", fix="pip install 'ortools>=9.12,<9.16'"
     ) from cause
 
 POOL = 4
@@ -32,9 +30,6 @@ MAX_COUNTED = 600
 """Variables up to which HiGHS takes part where work is counted."""
 
 Values = Mapping[str, int]
-Variable = str
-"""A variable of a model, by its name."""
-
 Terms = Iterable[tuple[Variable, int]]
 
 
@@ -83,74 +78,36 @@ class _Race:
             self.finished.set()
 
 
-@dataclass(frozen=True)
-class Model:
-    """A minimisation model: PuLP's, and its rows as CP-SAT takes them.
-
-    Parameters
-    ----------
-    pulp
-        The PuLP problem.
-    variables
-        By name, with their bounds.
-    rows
-        (terms, whether the sum equals the limit or is at most it, limit).
-    objective
-        The terms to minimise.
-    """
-
-    pulp: pulp.LpProblem
-    variables: dict[str, tuple[pulp.LpVariable, int, int]] = field(default_factory=dict)
-    rows: list[tuple[list[tuple[str, int]], bool, int]] = field(default_factory=list)
-    objective: list[tuple[str, int]] = field(default_factory=list)
-
-
-def new_model(name: str) -> Model:
+def new_model() -> Model:
     """Return an empty minimisation model."""
-    return Model(pulp.LpProblem(name, pulp.LpMinimize))
+    return Model()
 
 
 def binary(model: Model, name: str) -> Variable:
     """Add a 0/1 variable."""
-    return _add(model, name, (0, 1), pulp.LpInteger)
+    model.variables[name] = (0, 1, True)
+    return name
 
 
 def whole(model: Model, name: str, low: int, high: int) -> Variable:
     """Add a variable for a time in ticks: continuous for HiGHS, an integer for CP-SAT."""
-    return _add(model, name, (low, high), pulp.LpContinuous)
-
-
-def _add(model: Model, name: str, bounds: tuple[int, int], category: str) -> Variable:
-    variable = model.pulp.add_variable(name, *bounds, category)
-    model.variables[name] = (variable, *bounds)
+    model.variables[name] = (low, high, False)
     return name
 
 
 def at_most(model: Model, terms: Terms, limit: int) -> None:
     """Require that the sum of coefficient x variable is at most the limit."""
-    rows = list(terms)
-    model.rows.append((rows, False, limit))
-    problem = model.pulp
-    problem += _sum(model, rows) <= limit
+    model.rows.append((list(terms), False, limit))
 
 
 def exactly(model: Model, terms: Terms, value: int) -> None:
     """Require that the sum of coefficient x variable equals the value."""
-    rows = list(terms)
-    model.rows.append((rows, True, value))
-    problem = model.pulp
-    problem += _sum(model, rows) == value
+    model.rows.append((list(terms), True, value))
 
 
 def minimise(model: Model, terms: Terms) -> None:
     """Set the objective to the sum of coefficient x variable."""
     model.objective.extend(terms)
-    problem = model.pulp
-    problem += _sum(model, model.objective)
-
-
-def _sum(model: Model, terms: Sequence[tuple[Variable, int]]) -> pulp.LpAffineExpression:
-    return pulp.LpAffineExpression([(model.variables[name][0], factor) for name, factor in terms])
 
 
 def race(model: Model, options: Options, time_limit: float, hint: Values | None = None) -> Answer:
@@ -193,42 +150,25 @@ def _answer(shared: _Race) -> Answer:
 
 
 def _run_highs(model: Model, shared: _Race) -> None:
-    def interrupt(kind: object, message: object, out: object, answer: object, user: object) -> None:  # noqa: ARG001 - HiGHS' signature
-        if shared.over():
-            answer.user_interrupt = True  # type: ignore[attr-defined]
-
-    limits: dict[str, object] = {"random_seed": shared.options.seed % 2**31}
+    """Run HiGHS here where work is counted, else in a child that the race can end."""
+    seed = shared.options.seed
     if shared.options.deterministic:
-        limits["mip_max_nodes"] = 20
-    solver = pulp.HiGHS(
-        msg=False,
-        threads=1,
-        gapRel=0,
-        timeLimit=None
-        if shared.options.deterministic
-        else max(0.1, shared.deadline - time.monotonic()),
-        callbackTuple=(interrupt, None),
-        callbacksToActivate=[highspy.cb.HighsCallbackType.kCallbackMipInterrupt],
-        **limits,
-    )
-    # Step by step, as PuLP's own reading of the result knows neither node limits nor stops.
-    solver.createAndConfigureSolver(model.pulp)
-    solver.buildSolverModel(model.pulp)
-    solver.callSolver(model.pulp)
-    highs = model.pulp.solverModel
-    column = list(highs.getSolution().col_value)
-    values = {
-        name: round(column[variable.index]) if column else 0
-        for name, (variable, _, _) in model.variables.items()
-    }
-    # An interrupted run without a solution leaves zeros, which PuLP takes for values.
-    feasible = int(highspy.SolutionStatus.kSolutionStatusFeasible)
-    if int(highs.getInfo().primal_solution_status) == feasible and column:
-        shared.add(sum(values[name] * factor for name, factor in model.objective), 0, values)
-    status = highs.getModelStatus()
-    if status == highspy.HighsModelStatus.kInfeasible:
+        found: highs.Found | None = highs.solve(model, highs.Limits(seed, nodes=20))
+    else:
+        seconds = max(0.1, shared.deadline - time.monotonic())
+        try:
+            found = highs.solve_in_child(model, highs.Limits(seed, seconds), shared.over)
+        except SolverUnavailableError as error:
+            shared.options.report(f"continuing without HiGHS: {error.problem}")
+            return
+    if found is None:
+        return
+    if found.values is not None:
+        cost = sum(found.values[name] * factor for name, factor in model.objective)
+        shared.add(cost, 0, found.values)
+    if found.infeasible:
         shared.prove("highs", Status.INFEASIBLE)
-    elif status == highspy.HighsModelStatus.kOptimal:
+    elif found.optimal:
         shared.prove("highs", Status.OPTIMAL)
 
 
@@ -247,18 +187,32 @@ class _Keep(cp_model.CpSolverSolutionCallback):
 
 def _run_cp_sat(model: Model, shared: _Race, hint: Values) -> None:
     copy, variables = _as_cp_sat(model, hint)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = shared.options.seed % 2**31
-    if shared.options.deterministic:
-        solver.parameters.max_deterministic_time = shared.seconds
-    else:
-        solver.parameters.max_time_in_seconds = max(0.1, shared.deadline - time.monotonic())
+    seconds = shared.seconds
+    if not shared.options.deterministic:
+        seconds = max(0.1, shared.deadline - time.monotonic())
+    solver = new_solver(shared.options, seconds, workers=1)
     status = solve_watched(solver, copy, _Keep(shared, variables), shared.over)
     if status == cp_model.INFEASIBLE:
         shared.prove("cp-sat", Status.INFEASIBLE)
     elif status == cp_model.OPTIMAL:
         shared.prove("cp-sat", Status.OPTIMAL)
+
+
+def new_solver(options: Options, seconds: float, *, workers: int) -> cp_model.CpSolver:
+    """Return a CP-SAT solver that stops after so many seconds, or after so much counted work."""
+    solver = cp_model.CpSolver()
+    solver.parameters.random_seed = options.seed % 2**31
+    solver.parameters.num_workers = 1 if options.deterministic else workers
+    # The command line handles Ctrl-C; a handler that outlives its search aborts the process.
+    solver.parameters.catch_sigint_signal = False
+    if options.deterministic:
+        solver.parameters.max_deterministic_time = seconds
+        # Presolve counts its work apart, and by default has thirty times as much.
+        solver.parameters.presolve_probing_deterministic_time_limit = seconds
+        solver.parameters.symmetry_level = 0
+    else:
+        solver.parameters.max_time_in_seconds = seconds
+    return solver
 
 
 def solve_watched(
@@ -284,7 +238,7 @@ def _as_cp_sat(model: Model, hint: Values) -> tuple[cp_model.CpModel, dict[str, 
     """Return the same model for CP-SAT; every coefficient and bound is an integer."""
     copy = cp_model.CpModel()
     variables = {
-        name: copy.new_int_var(low, high, name) for name, (_, low, high) in model.variables.items()
+        name: copy.new_int_var(low, high, name) for name, (low, high, _) in model.variables.items()
     }
 
     def total(terms: Sequence[tuple[Variable, int]]) -> cp_model.LinearExprT:

@@ -35,7 +35,7 @@ from taccl.synth.routes import Arc, Demand, Network
 from taccl.topology import Rank
 
 if TYPE_CHECKING:
-    from taccl.synth import milp
+    from taccl.synth.highs import Model
 
 HORIZON_TICKS = 20_000
 """Times in the model are scaled to about this many ticks, rounded up."""
@@ -64,7 +64,7 @@ def route(network: Network, known: list[Hop], options: Options, seconds: float) 
     ticks = {link: -(-time // tick) for link, time in network.duration.items()}
     limit = sum(ticks[hop.arc.link] for hop in known) if network.point_to_point else 0
     limit = max(limit, max(-(-hop.end // tick) for hop in known) + len(known))
-    model = milp.new_model("routing")
+    model = milp.new_model()
     x = _Variables()
     makespan = milp.whole(model, "makespan", 0, limit)
     for number, demand in enumerate(network.demands):
@@ -91,7 +91,7 @@ def _name(number: int, arc: Arc) -> str:
     return f"use_{number}_{arc.link}"
 
 
-def _flow(model: "milp.Model", x: _Variables, number: int, demand: Demand) -> None:
+def _flow(model: "Model", x: _Variables, number: int, demand: Demand) -> None:
     from taccl.synth import milp
 
     balance: dict[Rank, list[tuple[str, int]]] = defaultdict(list)
@@ -104,7 +104,7 @@ def _flow(model: "milp.Model", x: _Variables, number: int, demand: Demand) -> No
 
 
 def _length(
-    model: "milp.Model",
+    model: "Model",
     x: _Variables,
     number: int,
     demand: Demand,
@@ -118,7 +118,7 @@ def _length(
         milp.at_most(model, [*terms, (makespan, -1)], 0)
 
 
-def _arrive(model: "milp.Model", x: _Variables, number: int, demand: Demand) -> None:
+def _arrive(model: "Model", x: _Variables, number: int, demand: Demand) -> None:
     from taccl.synth import milp
 
     entering: dict[Rank, list[Arc]] = defaultdict(list)
@@ -137,7 +137,7 @@ def _arrive(model: "milp.Model", x: _Variables, number: int, demand: Demand) -> 
 
 
 def _causality(
-    model: "milp.Model",
+    model: "Model",
     x: _Variables,
     number: int,
     demand: Demand,
@@ -160,7 +160,7 @@ def _causality(
 
 
 def _capacity(
-    model: "milp.Model",
+    model: "Model",
     network: Network,
     x: _Variables,
     tick: int,
@@ -176,7 +176,7 @@ def _capacity(
         milp.at_most(model, [*terms, (makespan, -1)], 0)
 
 
-def _hops(model: "milp.Model", network: Network, x: _Variables) -> None:
+def _hops(model: "Model", network: Network, x: _Variables) -> None:
     """Limit the hops of every path, where the arcs alone don't."""
     from taccl.synth import milp
 
@@ -202,7 +202,7 @@ def _hops(model: "milp.Model", network: Network, x: _Variables) -> None:
 
 
 def _objective(
-    model: "milp.Model",
+    model: "Model",
     x: _Variables,
     ticks: dict[int, int],
     makespan: str,

@@ -82,7 +82,7 @@ def staged(problem: Problem, options: Options) -> Result:
     candidates = _solve(problem, options, clock.share(0.6))
     free = _without_symmetry(problem)
     if candidates[0].makespan > options.floor and free is not None and clock.left:
-        candidates += _solve(free, options, clock)
+        candidates += _solve(free, options, clock, kept=1)
     best = min(candidates, key=lambda candidate: candidate.makespan)
     status = Status.FEASIBLE
     if options.stop.is_set():
@@ -109,17 +109,25 @@ def _without_symmetry(problem: Problem) -> Problem | None:
     return replace(problem, group=make_group(problem.topology, ()))
 
 
-def _solve(problem: Problem, options: Options, clock: Clock) -> list[Candidate]:
+def _solve(problem: Problem, options: Options, clock: Clock, kept: int = KEPT) -> list[Candidate]:
+    if options.deterministic:
+        kept = min(kept, 2)
     if problem.collective.name == "allreduce":
-        return _allreduce(problem, options, clock)
+        return _allreduce(problem, options, clock, kept)
     found = _one_way(problem, options, clock, reverse=problem.collective.reduces)
-    return _improved(found, options, clock)
+    return _improved(found, options, clock, kept)
 
 
-def _allreduce(problem: Problem, options: Options, clock: Clock) -> list[Candidate]:
+def _allreduce(problem: Problem, options: Options, clock: Clock, kept: int) -> list[Candidate]:
     """Return candidates that reduce along one set of trees and gather along another, pipelined."""
+    half = replace(options, floor=0)
     halves = [
-        _half_way(problem, replace(options, floor=0), clock.share(share), reverse=reverse)
+        _improved(
+            _one_way(problem, half, clock.share(0.6 * share), reverse=reverse),
+            half,
+            clock.share(share),
+            kept,
+        )[:2]
         for reverse, share in ((True, 1 / 3), (False, 1 / 2))
     ]
     joint: list[Candidate] = []
@@ -128,15 +136,7 @@ def _allreduce(problem: Problem, options: Options, clock: Clock) -> list[Candida
         plan = plan_decisions(problem, [(chunk, link, r) for chunk, link, _, r in rows])
         joint.extend(ordered(plan, options))
         joint.append(_in_sequence(plan, reduction.schedule, gather.schedule))
-    return _improved(joint, options, clock)
-
-
-def _half_way(
-    problem: Problem, options: Options, clock: Clock, *, reverse: bool
-) -> list[Candidate]:
-    """Return the two best improved candidates of one half of an AllReduce."""
-    found = _one_way(problem, options, clock.share(0.6), reverse=reverse)
-    return _improved(found, options, clock)[:2]
+    return _improved(joint, options, clock, kept)
 
 
 def _in_sequence(plan: Plan, first: Schedule, second: Schedule) -> Candidate:
@@ -152,7 +152,9 @@ def _in_sequence(plan: Plan, first: Schedule, second: Schedule) -> Candidate:
 def _one_way(problem: Problem, options: Options, clock: Clock, *, reverse: bool) -> list[Candidate]:
     """Return candidates for chunks that flow from their roots, or to them, from every variant."""
     found: list[Candidate] = []
-    for name, network in networks(problem, reverse=reverse):
+    for name, network in networks(problem, reverse=reverse, options=options):
+        if found and not clock.left:
+            break
         hops = greedy_routes(network)
         if not is_complete(network, hops):
             if name == "any way":
@@ -226,6 +228,8 @@ def ordered(plan: Plan, options: Options) -> list[Candidate]:
         if tuple(messages) in seen:
             continue
         seen.add(tuple(messages))
+        if found and options.stop.is_set():
+            break
         for rule in PRIORITIES:
             decisions = order(plan, messages, rule)
             if decisions is not None:
@@ -244,14 +248,16 @@ def _distinct(candidates: list[Candidate]) -> list[Candidate]:
     return sorted(best.values(), key=lambda candidate: candidate.makespan)
 
 
-def _improved(candidates: list[Candidate], options: Options, clock: Clock) -> list[Candidate]:
-    """Improve the best candidates of different plans by stage 3; return all, the best first."""
-    kept = _distinct(candidates)[:KEPT]
+def _improved(
+    candidates: list[Candidate], options: Options, clock: Clock, kept: int
+) -> list[Candidate]:
+    """Improve the best candidates of different plans by stage 3; return them, the best first."""
+    chosen = _distinct(candidates)[:kept]
     result: list[Candidate] = []
-    for number, candidate in enumerate(kept):
+    for number, candidate in enumerate(chosen):
         if result and min(c.makespan for c in result) <= options.floor:
             break
-        seconds = min(clock.left / (len(kept) - number), 8.0)
+        seconds = min(clock.left / (len(chosen) - number), 8.0)
         schedule, _ = improve(candidate.schedule, candidate.plan, options, seconds, options.floor)
         options.report(
             f"contiguity: {candidate.makespan / 1e6:.2f} -> {schedule.makespan / 1e6:.2f} us"

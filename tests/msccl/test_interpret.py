@@ -320,8 +320,39 @@ def test_the_largest_safe_size_is_safe_and_the_next_is_not(protocol: str) -> Non
         assert (deadlock(risky, chunks, slots) is not None) == stuck
 
 
-def test_the_judge_needs_one_slot_to_be_enough() -> None:
-    assert "deadlock" in rules(judge(exchange(4), "executor"))
+@pytest.mark.parametrize(("past", "stuck"), [(0, False), (2, True)])
+def test_the_judge_wants_no_deadlock_at_the_declared_sizes(past: int, stuck: bool) -> None:
+    # 2 MiB is the largest size at which four chunks are two messages.
+    declared = replace(exchange(4), max_bytes=(2 << 20) + past)
+    assert ("deadlock" in rules(judge(declared, "executor"))) == stuck
+
+
+def test_what_is_portable_must_not_deadlock_with_the_smaller_messages_of_rccl() -> None:
+    # LL has 8 slots; 16 chunks need two a message: of 32 KiB in the executor, of 16 KiB in rccl.
+    risky = replace(exchange(16), protocol="LL")
+    assert largest_safe_size(risky, "executor", 1, 1 << 30) == 2 * (16 << 10)
+    assert largest_safe_size(risky, "portable", 1, 1 << 30) == 2 * (8 << 10)
+
+
+def test_an_all_reduce_may_have_any_number_of_chunks() -> None:
+    def half(peer: int) -> list[Threadblock]:
+        copies = Step(Op.COPY, Slot(I, 0), Slot(O, 0), 3)
+        adds = Step(Op.RECV_REDUCE_COPY, Slot(O, 0), Slot(O, 0), 3)
+        return [block(0, send(Slot(I, 0), 3), copies, adds, to=peer, of=peer)]
+
+    three = replace(
+        program("allreduce", half(1), half(0)), chunks_per_loop=3,
+        in_place=False, out_of_place=True,
+    )  # fmt: skip
+    assert interpret(three, in_place=False) == []
+
+
+def test_a_chunk_that_an_uneven_all_reduce_leaves_out_is_found() -> None:
+    copies = Step(Op.COPY, Slot(I, 0), Slot(O, 0), 2)
+    adds = Step(Op.RECV_REDUCE_COPY, Slot(O, 0), Slot(O, 0), 2)
+    blocks = [[block(0, send(Slot(I, 0), 2), copies, adds, to=r, of=r)] for r in (1, 0)]
+    three = replace(program("allreduce", *blocks), chunks_per_loop=3)
+    assert "result" in rules(interpret(three, in_place=False))
 
 
 def test_the_judge_looks_at_claimed_modes_only() -> None:

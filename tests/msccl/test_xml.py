@@ -216,10 +216,11 @@ def test_an_error_names_the_file_and_the_line() -> None:
         read_xml(text_of().replace(' cnt="1"', ""), file="a.xml")
 
 
-def test_too_many_steps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taccl.msccl.xml.MAX_STEPS", 2)
+def test_too_many_elements_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # algo, gpu, tb and two steps
+    monkeypatch.setattr("taccl.msccl.xml.MAX_ELEMENTS", 5)
     assert read_xml(text_of().replace(STEP, STEP * 2)).num_steps == 2
-    with pytest.raises(ProgramError, match="more than 2 steps"):
+    with pytest.raises(ProgramError, match="more than 5 gpus, threadblocks and steps"):
         read_xml(text_of().replace(STEP, STEP * 3))
 
 

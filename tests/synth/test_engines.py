@@ -9,7 +9,9 @@ from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, NoScheduleError
 from taccl.schedule import Schedule, retime
+from taccl.symmetry import make_group
 from taccl.synth import ENGINES, engine_names, solve
+from taccl.synth.classical import CLASSICAL
 from taccl.synth.problem import Options, Problem, Status
 from taccl.topology import whole
 from taccl.topology_file import load_topology
@@ -45,10 +47,14 @@ def test_a_schedule_is_correct_and_not_below_the_bound(
         assert bound_of(problem, options) <= schedule.makespan
 
 
+@pytest.mark.parametrize("rule", ["occupy", "delay"])
 @pytest.mark.parametrize("seed", range(30))
-def test_bounds_hold_on_random_problems(seed: int) -> None:
-    problem = random_problem(seed)
-    options = replace(QUICK, time_limit=2.0, batch=seed % 2 == 0)
+def test_bounds_hold_on_random_problems(seed: int, rule: str) -> None:
+    drawn = random_problem(seed)
+    logical = whole(drawn.topology.with_alpha_rule(rule))
+    group = make_group(logical.topology, ())
+    problem = replace(drawn, logical=logical, group=group)
+    options = replace(QUICK, time_limit=1.0, batch=seed % 2 == 0)
     schedule = solve(problem, "auto", options).schedule
     assert schedule is not None
     assert verify(schedule, problem.logical) == []
@@ -156,7 +162,7 @@ def test_auto_is_never_worse_than_its_candidates() -> None:
     problem = problem_of(load_topology("hub:4"), "allreduce", chunk_size=10**5)
     result = solve(problem, "auto", QUICK)
     assert result.schedule is not None
-    assert {engine for engine, _, _ in result.candidates} == {"ring", "all-pairs", "taccl"}
+    assert {engine for engine, _, _ in result.candidates} == {*CLASSICAL, "taccl"}
     assert result.schedule.makespan == min(score for _, _, score in result.candidates)
 
 

@@ -1,0 +1,266 @@
+"""What ``evaluate`` and ``synthesize`` write beside their results: traces, pages, explanations."""
+
+import json
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from taccl.errors import InputError, TacclWarning
+from taccl.files import check_output, write_all_atomic
+from taccl.msccl.program import Program
+from taccl.pipeline.evaluation import read_program
+from taccl.pipeline.synthesis import Synthesis
+from taccl.report.chrome import chrome_trace
+from taccl.report.explain import Explanation, explain, explanation_text
+from taccl.report.html import View, page
+from taccl.report.html_timeline import schedule_data, timeline_data
+from taccl.report.played import Played, play
+from taccl.sim.cost import ReplayModel, model_of
+from taccl.sim.replay import replay
+from taccl.sim.sweep import Row, bounds_of, row_of
+from taccl.sim.trace import Trace
+from taccl.topology import Topology
+from taccl.units import format_time, microseconds
+
+EXPLAINED_FORMATS: Mapping[str, str] = {"table": "", "nccl-tests": "# "}
+"""Formats that an explanation in words can follow, with what begins its lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What ``evaluate`` gives beside its rows.
+
+    Parameters
+    ----------
+    trace, html
+        Files to write.
+    explain
+        Whether to explain.
+    form
+        The format of the rows.
+    """
+
+    trace: Path | None = None
+    html: Path | None = None
+    explain: bool = False
+    form: str = "table"
+
+    def check(self, files: Sequence[str]) -> None:
+        """Raise before any work when something can't be given.
+
+        Raises
+        ------
+        InputError
+            When a file can't be written, a trace is asked for several programs, or the format
+            has no place for an explanation.
+        """
+        _check_file("--trace", self.trace, files)
+        _check_file("--html", self.html, (*files, *([self.trace] if self.trace else ())))
+        if self.trace is not None and len(files) != 1:
+            raise InputError(
+                f"a trace is of one program, got {len(files)} files",
+                field="--trace",
+                fix="give one XML file",
+            )
+        if self.explain and self.form not in (*EXPLAINED_FORMATS, "json"):
+            raise InputError(
+                f"an explanation would end up between the rows of --format {self.form}",
+                field="--explain",
+                fix="use --format table or --json",
+            )
+
+
+def _check_file(option: str, path: Path | None, others: Sequence[str | Path]) -> None:
+    """Raise when a file can't be written, or is one of the others."""
+    if path is None:
+        return
+    check_output(path, field=option)
+    if os.path.realpath(path) in map(os.path.realpath, others):
+        raise InputError(
+            "is also the name of another file of this command",
+            file=str(path),
+            field=option,
+            fix="use another name",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Where and how programs are replayed.
+
+    Parameters
+    ----------
+    topology, model
+        The network, and the constants of the runtime.
+    route, protocol_costs
+        As :func:`taccl.sim.replay.replay` takes them.
+    """
+
+    topology: Topology
+    model: ReplayModel
+    route: bool = False
+    protocol_costs: bool = False
+
+    def play(self, program: Program, size: int) -> Played:
+        """Return a replay with all its spans."""
+        with warnings.catch_warnings():
+            # The rows have warned of routed pairs already.
+            warnings.simplefilter("ignore", TacclWarning)
+            return play(
+                program, self.topology, size, self.model,
+                route=self.route, protocol_costs=self.protocol_costs,
+            )  # fmt: skip
+
+    def explain(self, played: Played, row: Row) -> Explanation:
+        """Return where the time of a replay goes."""
+
+        def again(topology: Topology) -> Trace:
+            return replay(
+                played.program, topology, row.size, self.model,
+                route=self.route, protocol_costs=self.protocol_costs, keep_spans=False,
+            )  # fmt: skip
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TacclWarning)
+            return explain(played, row, again)
+
+
+def evaluation_text(
+    wanted: Wanted,
+    written: str,
+    files: Sequence[str],
+    rows: Sequence[Row],
+    setting: Setting,
+) -> str:
+    """Write the trace and the page, and return what is printed: the rows, then explanations.
+
+    Parameters
+    ----------
+    written
+        The rows in ``wanted.form``.
+    rows
+        All sizes of the first file, then of the next; the last size is the one told in detail.
+    """
+    if not (wanted.trace or wanted.html or wanted.explain):
+        return written
+    per_file = len(rows) // len(files)
+    shown = rows[per_file - 1 :: per_file]
+    played = [setting.play(read_program(row.file), row.size) for row in shown]
+    found = [setting.explain(*pair) for pair in zip(played, shown, strict=True)]
+    texts: dict[str | Path, str] = {}
+    if wanted.trace is not None:
+        texts[wanted.trace] = chrome_trace(played[0])
+    if wanted.html is not None:
+        views = [_view(each, one) for each, one in zip(played, found, strict=True)]
+        texts[wanted.html] = page(f"taccl evaluate on {setting.topology.name}", rows, views)
+    write_all_atomic(texts)
+    return _with_explanations(wanted, written, rows, found) if wanted.explain else written
+
+
+def _with_explanations(
+    wanted: Wanted, written: str, rows: Sequence[Row], found: Sequence[Explanation]
+) -> str:
+    if wanted.form == "json":
+        report = {
+            "rows": [row.columns() for row in rows],
+            "explanations": [each.columns() for each in found],
+        }
+        return json.dumps(report, indent=1) + "\n"
+    start = EXPLAINED_FORMATS[wanted.form]
+    lines = "\n\n".join(explanation_text(each) for each in found).split("\n")
+    text = "\n".join(f"{start}{line}".rstrip() for line in lines)
+    return f"{written.rstrip()}\n{start.rstrip()}\n{text}\n"
+
+
+def _view(played: Played, found: Explanation, facts: tuple[tuple[str, str], ...] = ()) -> View:
+    runs = played.trace.time is not None
+    return View(
+        found.row,
+        played.topology,
+        timeline_data(played) if runs else None,
+        played.trace.edge_busy,
+        found if runs else None,
+        facts,
+    )
+
+
+def check_report(report: Path | None, *others: Path | None) -> None:
+    """Raise before a long search when the page of ``synthesize --report`` can't be written.
+
+    Raises
+    ------
+    InputError
+        When it can't be written, or is one of the other outputs.
+    """
+    _check_file("--report", report, [other for other in others if other is not None])
+
+
+def write_report(found: Synthesis, report: Path | None) -> list[Path]:
+    """Write the page of ``synthesize --report``; return its path, if one was asked for."""
+    if report is None:
+        return []
+    write_all_atomic({report: synthesis_page(found)}, field="--report")
+    return [report]
+
+
+def synthesis_page(found: Synthesis) -> str:
+    """Return the page of ``synthesize --report``: the program, or the schedule without one."""
+    schedule, program, target = found.schedule, found.program, found.request.target
+    topology = schedule.topology
+    title = f"{schedule.collective.name} on {topology.name}"
+    if program is None or target is None:
+        row = Row(
+            schedule.collective.name, topology.name, topology.num_ranks, found.size, found.time,
+            program=f"{title}, schedule", engine=found.result.engine,
+            alpha_rule=topology.alpha_rule_stated, bound=found.bound.time,
+            bound_kind=found.bound.kind,
+        )  # fmt: skip
+        timeline, edge_busy = schedule_data(schedule)
+        view = View(row, topology, timeline, edge_busy, facts=_facts(found))
+        return page(title, [row], [view])
+    setting = Setting(topology, model_of(target.runtime, target.element_bytes))
+    bound = bounds_of(topology, program.collective)
+    rows = []
+    for size in _sizes(program, found.size, target.element_bytes):
+        trace = replay(program, topology, size, setting.model, keep_spans=False)
+        rows.append(row_of(trace, program, topology, bound))
+    played = setting.play(program, found.size)
+    row = row_of(played.trace, program, topology, bound)
+    view = _view(played, setting.explain(played, row), _facts(found))
+    return page(title, rows, [view])
+
+
+def _sizes(program: Program, size: int, element_bytes: int) -> list[int]:
+    """Return the size, and others around it that the program serves, in whole chunks."""
+    unit = program.chunks_per_loop * element_bytes
+    around = (size // 4, size // 2, size, 2 * size, 4 * size)
+    # Rounded up, as the smallest size served need not cut into whole chunks.
+    whole = (-(-each // unit) * unit for each in around)
+    served = {each for each in whole if program.min_bytes <= each <= program.max_bytes}
+    return sorted(served | {size})
+
+
+def _facts(found: Synthesis) -> tuple[tuple[str, str], ...]:
+    schedule, request = found.schedule, found.request
+    fixed, sketch = found.bound_fixed, request.logical.name
+    facts = [
+        ("engine", found.result.engine),
+        ("status", found.status.value),
+        ("chunks for each rank", str(schedule.collective.chunks_per_rank)),
+        ("makespan of the schedule", format_time(schedule.makespan)),
+        ("sends", str(schedule.num_sends)),
+        ("seed", str(request.seed)),
+    ]
+    if sketch is not None:
+        facts.append(("sketch", sketch))
+    if fixed is not None:
+        bound = f"{microseconds(fixed.time):.6g} us ({fixed.kind})"
+        facts.append(("bound for this chunk count", bound))
+    for engine, chunks, makespan, score in found.candidates:
+        words = f"{format_time(makespan)} as a schedule"
+        if found.program is not None:
+            words += f", {format_time(score)} as a program"
+        facts.append((f"candidate {engine}, {chunks} chunks", words))
+    return tuple(facts)

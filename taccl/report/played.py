@@ -1,0 +1,196 @@
+"""A replayed program with what its reports ask of it: why each span began when it did.
+
+A span of a trace names the span it waited for, not the rule that made it wait. Here the rule is
+found from where the two are: in one threadblock, at the two ends of a message, on one edge, at
+the two ends of a dependence, or at the two ends of a FIFO.
+"""
+
+import warnings
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from functools import cached_property
+
+from taccl.errors import TacclWarning
+from taccl.msccl.program import RECEIVES, Op, Program, Step, Threadblock
+from taccl.sim.connect import ROUTED, Connection, wire
+from taccl.sim.cost import PROTOCOL_FACTOR, ReplayModel
+from taccl.sim.replay import replay
+from taccl.sim.trace import Span, Trace
+from taccl.topology import Topology
+from taccl.units import Time, ceil_time
+
+
+class Wait(Enum):
+    """Why a span did not begin earlier."""
+
+    NOTHING = "nothing"
+    ORDER = "the step before it"
+    ARRIVAL = "the arrival of its message"
+    DEPENDENCE = "a dependence"
+    SLOT = "a FIFO slot"
+    LINK = "a busy edge"
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """A program replayed at one size.
+
+    Parameters
+    ----------
+    program, topology
+        What ran where.
+    trace
+        With its spans.
+    factor
+        Bytes on the wire for each byte of data.
+    route
+        Whether pairs without a link send over other ranks.
+    """
+
+    program: Program
+    topology: Topology
+    trace: Trace
+    factor: Fraction = Fraction(1)
+    route: bool = False
+
+    @cached_property
+    def blocks(self) -> Mapping[tuple[int, int], Threadblock]:
+        """Threadblocks by (rank, id)."""
+        return {(rank, block.id): block for rank, block in self.program.blocks()}
+
+    @cached_property
+    def connections(self) -> Mapping[tuple[int, int, int], Connection]:
+        """Connections by (source, destination, channel)."""
+        with warnings.catch_warnings():
+            # The replay has warned of routed pairs already.
+            warnings.simplefilter("ignore", TacclWarning)
+            wiring = wire(self.program, self.topology, route=self.route)
+        return {(c.src, c.dst, c.channel): c for c in wiring.connections}
+
+    @cached_property
+    def waits(self) -> tuple[Wait, ...]:
+        """Why each span of the trace waited for the one it names."""
+        spans = self.trace.spans
+        return tuple(
+            Wait.NOTHING if span.waited_for is None else self._wait(span, spans[span.waited_for])
+            for span in spans
+        )
+
+    @cached_property
+    def received(self) -> Mapping[int, int]:
+        """From the id of each span that sends to that of the span that receives its message."""
+        sent: dict[tuple[int, int, int], deque[int]] = defaultdict(deque)
+        spans = self.trace.spans
+        for number, span in enumerate(spans):
+            if span.link is not None:
+                wire_ = self.connection(span)
+                sent[wire_.src, wire_.dst, wire_.channel].append(number)
+        found: dict[int, int] = {}
+        for number, span in enumerate(spans):
+            block = self.blocks[span.gpu, span.threadblock]
+            if self.receives(span) and block.recv_from is not None:
+                # A connection is a FIFO with one block at either end: the k-th receives the k-th.
+                found[sent[block.recv_from, span.gpu, block.channel].popleft()] = number
+        return found
+
+    def step(self, span: Span) -> Step:
+        """Return the step that a span belongs to."""
+        return self.blocks[span.gpu, span.threadblock].steps[span.step]
+
+    def op(self, span: Span) -> Op:
+        """Return the op of the step that a span belongs to."""
+        return self.step(span).op
+
+    def receives(self, span: Span) -> bool:
+        """Tell whether a span takes a message: the first of the two of a fused step."""
+        return span.link is None and self.op(span) in RECEIVES
+
+    def connection(self, span: Span) -> Connection:
+        """Return the connection that a span sends on."""
+        block = self.blocks[span.gpu, span.threadblock]
+        return self.connections[span.gpu, block.send_to, block.channel]  # type: ignore[index]
+
+    def holds(self, span: Span) -> Iterator[tuple[int, Time]]:
+        """Yield (edge, how long) for what a message holds from its start on."""
+        wire_ = self.connection(span)
+        for edge, beta in wire_.held:
+            yield edge, wire_.overhead + ceil_time(beta, self.factor * span.size)
+
+    def crossed(self, span: Span) -> tuple[int, ...]:
+        """Return the edges that a message crosses; of a routed one those that it holds."""
+        if span.link is None or span.link == ROUTED:
+            return tuple(edge for edge, _ in self.connection(span).held)
+        return self.topology.links.edges_of(span.link)
+
+    def where(self, span: Span) -> str:
+        """Return what a reader calls a span."""
+        return f"rank {span.gpu} threadblock {span.threadblock} step {span.step}"
+
+    def _wait(self, span: Span, before: Span) -> Wait:
+        here, there = (span.gpu, span.threadblock), (before.gpu, before.threadblock)
+        if here == there:
+            return Wait.ORDER
+        if span.link is None:
+            return Wait.DEPENDENCE if span.gpu == before.gpu else Wait.ARRIVAL
+        if before.link is None:
+            return Wait.DEPENDENCE if span.gpu == before.gpu else Wait.SLOT
+        if span.gpu == before.gpu:
+            return Wait.DEPENDENCE if self._depends(span, before) else Wait.LINK
+        shared = {edge for edge, _ in self.connection(span).held}
+        shared &= {edge for edge, _ in self.connection(before).held}
+        return Wait.LINK if shared else Wait.SLOT
+
+    def _depends(self, span: Span, before: Span) -> bool:
+        """Tell whether a send began at the instant at which another posted what it needs."""
+        same_slice = span.iteration == before.iteration and span.start == before.end
+        need = (before.threadblock, before.step)
+        return same_slice and need in self._needs[span.gpu, span.threadblock, span.step]
+
+    @cached_property
+    def _needs(self) -> Mapping[tuple[int, int, int], frozenset[tuple[int, int]]]:
+        """From a step that only sends to the (threadblock, step) whose posts free it."""
+        found: dict[tuple[int, int, int], frozenset[tuple[int, int]]] = defaultdict(frozenset)
+        for (rank, number), block in self.blocks.items():
+            pending: set[tuple[int, int]] = set()
+            for position, step in enumerate(block.steps):
+                if step.depends is not None:
+                    pending.add((step.depends.threadblock, step.depends.step))
+                if step.op is Op.SEND:
+                    posts = (self._posting(rank, *need) for need in pending)
+                    found[rank, number, position] = frozenset(post for post in posts if post)
+                if step.op is not Op.NOP:
+                    pending = set()
+        return found
+
+    def _posting(self, rank: int, number: int, position: int) -> tuple[int, int] | None:
+        """Return the first step from a position on that posts: flags are monotone."""
+        block = self.blocks.get((rank, number))
+        steps = block.steps if block else ()
+        for later in range(position, len(steps)):
+            if steps[later].posts and steps[later].op is not Op.NOP:
+                return number, later
+        return None
+
+
+def play(
+    program: Program,
+    topology: Topology,
+    size: int,
+    model: ReplayModel,
+    *,
+    route: bool = False,
+    protocol_costs: bool = False,
+) -> Played:
+    """Replay a program at one size, every message told.
+
+    Raises
+    ------
+    ProgramError
+        When the program does not fit the topology.
+    """
+    trace = replay(program, topology, size, model, route=route, protocol_costs=protocol_costs)
+    factor = PROTOCOL_FACTOR[program.protocol] if protocol_costs else Fraction(1)
+    return Played(program, topology, trace, factor, route)

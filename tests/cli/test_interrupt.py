@@ -1,0 +1,102 @@
+"""Ctrl-C during a search: the best so far is written; twice: nothing is."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from taccl.pipeline.evaluation import judge_file
+from taccl.synth.greedy import Hop
+from taccl.synth.problem import Options
+from taccl.synth.routes import Network
+from taccl.synth.routing import Routes
+from tests.cli.conftest import Run
+
+COMMAND = (sys.executable, "-m", "taccl", "synthesize", "dgx2", "alltoall", "--nodes", "2")
+LONG = ("--time-limit", "3600")
+PATIENCE = 240.0
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the command; it is gone afterwards in any case."""
+    process = subprocess.Popen(
+        [*COMMAND, *LONG, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(process: subprocess.Popen[str], word: str) -> str:
+    """Read stderr up to a line with a word."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if word in line:
+            return line
+    pytest.fail(f"ended with status {process.wait()} before it said {word!r}")
+
+
+def test_the_first_interrupt_writes_the_best_so_far(tmp_path: Path) -> None:
+    output = tmp_path / "f.xml"
+    with running("-o", str(output)) as process:
+        wait_for(process, "routing")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    assert "(interrupted, " in out
+    assert [path.name for path in tmp_path.iterdir()] == ["f.xml"]
+    assert judge_file(str(output), "portable") == []
+
+
+def test_the_second_interrupt_writes_nothing(tmp_path: Path) -> None:
+    output = tmp_path / "f.xml"
+    with running("-o", str(output)) as process:
+        wait_for(process, "routing")
+        process.send_signal(signal.SIGINT)
+        wait_for(process, "finishing with the best so far")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 4, err
+    assert "interrupted before anything could be written" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_says_that_the_search_was_interrupted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = import_module("taccl.synth.staged")
+    search = staged.route
+
+    def interrupted(
+        network: Network, known: list[Hop], options: Options, seconds: float
+    ) -> list[Routes]:
+        if not options.stop.is_set():
+            signal.raise_signal(signal.SIGINT)
+        found: list[Routes] = search(network, known, options, seconds)
+        return found
+
+    monkeypatch.setattr(staged, "route", interrupted)
+    output = tmp_path / "f.xml"
+    done = run(
+        "synthesize", "ndv2", "allgather", "--engine", "taccl", "--chunks", "1", "--json",
+        "-o", output,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    report = json.loads(done.out)
+    assert report["status"] == "interrupted"
+    assert report["output"] == [str(output)]
+    assert judge_file(str(output), "portable") == []

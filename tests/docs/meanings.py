@@ -1,0 +1,433 @@
+"""What every field of the file formats and of ``--json`` means, in words for people.
+
+The tests hold these tables against the models and against what the commands print: a field
+without a meaning fails them, and so does a meaning without a field.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Format(NamedTuple):
+    """How a format is introduced: title, text, and an example in a language."""
+
+    title: str
+    about: str
+    language: str
+    example: str
+
+
+FORMATS: Mapping[str, Format] = {
+    "topology": Format(
+        "Topology: a graph",
+        "Ranks and switches are vertices, and every edge is a resource: one message at a time."
+        " All other forms expand to this one (`taccl topology expand`).",
+        "yaml",
+        """taccl: topology/1
+name: two-pairs
+ranks: 4
+edges:
+  - {from: 0, to: 1, bandwidth: 25GB/s, alpha: 0.7us}
+  - {from: 2, to: 3, bandwidth: 25GB/s, alpha: 0.7us}
+  - {from: 0, to: 2, bandwidth: 12.5GB/s, alpha: 1.7us}
+  - {from: 1, to: 3, bandwidth: 12.5GB/s, alpha: 1.7us}
+servers: [[0, 1], [2, 3]]
+rotations: [[1, 0, 3, 2], [2, 3, 0, 1]]
+""",
+    ),
+    "topology-servers": Format(
+        "Topology: servers and a fabric",
+        "One server, repeated `count` times, and what joins the NICs. `--nodes N` overrides the"
+        " count, `--fabric` the kind of fabric. With one server there are neither NICs nor fabric."
+        " Ranks are numbered server by server; names become `s0/ib0.tx`, `s1/nvswitch`.",
+        "yaml",
+        """taccl: topology/1
+name: two-gpu-servers
+node:
+  gpus: 2
+  wires: [{from: 0, to: 1, bandwidth: 25GB/s, alpha: 0.7us}]
+  nics: [{name: ib0, gpus: all, bandwidth: 12.5GB/s}]
+count: 2
+fabric: {kind: switch, alpha: 1.7us}
+""",
+    ),
+    "topology-shape": Format(
+        "Topology: a shape",
+        "A parametric network. The short form on the command line says the same:"
+        " `torus2d:4x4@25GB/s,1us`.",
+        "yaml",
+        """taccl: topology/1
+name: small-torus
+shape: {kind: torus, dims: [4, 4], bandwidth: 25GB/s, alpha: 1us}
+""",
+    ),
+    "sketch": Format(
+        "Sketch",
+        "What you know about a good algorithm. Every field but `taccl` and `name` is optional;"
+        " [sketches.md](sketches.md) explains each with an example.",
+        "yaml",
+        """taccl: sketch/1
+name: one-door
+chunks_per_rank: 1
+internode:
+  relays: {0: [1]}
+symmetry: auto
+max_extra_hops: 0
+""",
+    ),
+    "sketch-taccl": Format(
+        "Sketch in TACCL's JSON",
+        "The sketches of microsoft/taccl (`taccl/examples/sketch`) load unchanged. Keys that"
+        " TACCL does not read are ignored with one warning.",
+        "json",
+        """{
+  "nnodes": 2,
+  "intranode_sketch": {"strategy": "none"},
+  "internode_sketch": {"strategy": "relay", "internode_conn": {"0": [1]}},
+  "symmetry_offsets": [[8, 16]],
+  "hyperparameters": {"input_chunkup": 1}
+}
+""",
+    ),
+    "schedule": Format(
+        "Schedule",
+        "What `synthesize --schedule` writes and `convert` reads. It holds the whole topology, so"
+        " it can be verified without any other file, and it is read back exactly.",
+        "json",
+        """{
+  "taccl": "schedule/1",
+  "collective": {"name": "allgather", "ranks": 4, "chunks_per_rank": 1},
+  "chunk_size": "250000 B",
+  "sends": {"chunk": [0], "link": [0], "batch": [0], "reduce": [0], "start_ps": [0], ...},
+  ...
+}
+""",
+    ),
+}
+
+_HEADER = {
+    "taccl": "which format this is",
+    "name": "what reports call it",
+    "alpha_rule": "how long a message holds its link: alpha is a part of it (`occupy`) or not"
+    " (`delay`); see [concepts.md](concepts.md#alpha-rules)",
+    "local": "what work inside a rank costs in the replay",
+    "chunk_size": "kept with the topology; no command uses it yet",
+}
+_LOCAL = {
+    "copy_bandwidth": "of `cpy` and `r` steps",
+    "reduce_bandwidth": "of steps that add",
+    "launch": "added once to every replay",
+}
+_COSTS = {
+    "bandwidth": "how fast bytes cross; left out or `none`: it is no resource and only adds alpha",
+    "alpha": "latency of a message",
+    "overhead": "the part of alpha that holds the link; overrides `alpha_rule`",
+}
+
+
+def _flat() -> dict[tuple[str, str, str], str]:
+    nested: Mapping[tuple[str, str], Mapping[str, str]] = {
+        ("topology", "GraphFile"): _HEADER
+        | {
+            "ranks": "how many ranks; they are numbered from 0",
+            "switches": "vertices that are no ranks: names, or records",
+            "edges": "the resources",
+            "servers": "which ranks share a server; none: one server",
+            "rotations": "symmetries as rank permutations; verified when they are used",
+        },
+        ("topology", "EdgeRecord"): _COSTS
+        | {
+            "from": "a rank or the name of a switch",
+            "to": "a rank or the name of a switch",
+            "name": "required where two edges have the same ends",
+            "both": "also add the reverse edge",
+        },
+        ("topology", "LocalRecord"): _LOCAL,
+        ("topology", "SwitchRecord"): {
+            "name": "how edges call it",
+            "multicast": "it can copy a message to many; no engine uses it yet",
+            "reduce": "it can add messages; no engine uses it yet",
+            "across": "`servers`: it carries only paths between ranks of different servers",
+        },
+        ("topology-servers", "ServersFile"): _HEADER
+        | {
+            "node": "one server; all servers are equal",
+            "nodes": "every server, where they differ (instead of `node`)",
+            "count": "how many servers; none: 1, or as many as `nodes` lists",
+            "fabric": "what joins the NICs; needed for more than one server",
+        },
+        ("topology-servers", "Crossing"): _COSTS,
+        ("topology-servers", "FabricRecord"): {
+            "kind": "`switch`: any NIC to any NIC; `rail`: NICs of one index only; `leaf-spine`:"
+            " leaves of servers with uplinks; `torus`, `mesh`: a grid of servers; `none`",
+            "alpha": "latency of one whole crossing",
+            "overhead": "the part of alpha that holds the link",
+            "spine": "of a `rail` fabric: joins the rails",
+            "leaves": "of a `leaf-spine` fabric: how many leaf switches",
+            "uplink": "of a `leaf-spine` fabric: from a leaf to the spine, all spines pooled",
+            "dims": "of a `torus` or `mesh` fabric: servers in each dimension",
+        },
+        ("topology-servers", "LocalRecord"): _LOCAL,
+        ("topology-servers", "NicRecord"): {
+            "name": "becomes the vertices NAME.tx and NAME.rx",
+            "gpus": "the GPUs that use it; they share its bandwidth",
+            "bandwidth": "of each direction",
+            "pcie": "gives the edges between GPUs and NIC costs of their own",
+        },
+        ("topology-servers", "NodeRecord"): {
+            "gpus": "how many GPUs a server has",
+            "wires": "direct links between GPUs",
+            "switches": "switches inside the server",
+            "nics": "what leaves the server",
+            "rotations": "symmetries of one server, as permutations of its GPUs",
+        },
+        ("topology-servers", "NodeSwitchRecord"): _COSTS
+        | {
+            "name": "how sketches call it",
+            "members": "the GPUs on it; none: all",
+            "multicast": "it can copy a message to many; no engine uses it yet",
+            "reduce": "it can add messages; no engine uses it yet",
+        },
+        ("topology-servers", "WireRecord"): _COSTS
+        | {
+            "from": "a GPU of the server",
+            "to": "another GPU of the server",
+            "name": "required where two wires have the same ends",
+            "both": "also add the reverse wire",
+        },
+        ("topology-shape", "ShapeFile"): _HEADER | {"shape": "the network"},
+        ("topology-shape", "LocalRecord"): _LOCAL,
+        ("topology-shape", "ShapeRecord"): {
+            "kind": "`hub` is one switch, `full` a wire for every pair",
+            "dims": "ranks in each dimension; one number for all but meshes and tori",
+            "bandwidth": "of every wire (port of a hub)",
+            "alpha": "of every wire (whole crossing of a hub)",
+        },
+        ("sketch", "SketchFile"): {
+            "taccl": "which format this is",
+            "name": "what reports call it",
+            "chunks_per_rank": "chunk count; `--chunks` overrides it",
+            "links": "which links may be used",
+            "switches": "few (`uc-min`) or many (`uc-max`) different connections through a"
+            " switch; `*` means all links inside servers",
+            "balance": "`minmax`: keep the busiest link light; `maxmin`: use all links alike;"
+            " kept with the sketch, no engine uses it yet",
+            "internode": "how servers are joined",
+            "symmetry": "`auto`, [offset, block] pairs, or permutations of all ranks",
+            "max_extra_hops": "how many hops longer than the shortest a path may be; none: any",
+            "limits": "what the runtime has",
+        },
+        ("sketch", "InternodeRecord"): {
+            "relays": "sender to receivers, or `fully-connected`, or `direct-map`",
+            "chunk_to_relay": "which senders a GPU's chunks leave its server by",
+            "own_chunks_first": "a sender sends its own chunks before those of others",
+        },
+        ("sketch", "LimitsRecord"): {
+            "connections_per_gpu": "the most peers of a GPU",
+            "channels": "kept with the sketch; give `--channels` to the command",
+        },
+        ("sketch", "LinksRecord"): {
+            "deny": "links that may not be used",
+            "allow": "links of those that may be used after all",
+        },
+        ("sketch", "PatternRecord"): {
+            "from": "where links start; none: anywhere",
+            "to": "where links end; none: anywhere",
+            "across": "only links between servers; numbers are those inside a server",
+            "within": "only links inside servers; numbers are those inside a server",
+        },
+        ("sketch-taccl", "TacclSketchFile"): {
+            "nnodes": "servers that the sketch is for",
+            "intranode_sketch": "links inside servers",
+            "internode_sketch": "links between servers; needed for more than one",
+            "symmetry_offsets": "[offset, block] pairs",
+            "hyperparameters": "see below",
+        },
+        ("sketch-taccl", "HyperparametersRecord"): {"input_chunkup": "chunks for each rank"},
+        ("sketch-taccl", "InternodeRecord"): {
+            "strategy": "only relays exist",
+            "internode_conn": "sender to receivers, or `fully-connected`, or `direct-map`",
+            "gpus_to_sender_rev_map": "sender to the GPUs whose chunks leave by it",
+            "enforce_ordering": "a sender sends its own chunks before those of others",
+        },
+        ("sketch-taccl", "IntranodeRecord"): {
+            "strategy": "`switch`: `switches` say something; `minmax`, `maxmin`: `balance` of the"
+            " native form",
+            "switches": "the GPUs of every switch",
+            "switch_hyperedge_strategy": "`uc-min` or `uc-max` for each of the switches",
+        },
+        ("schedule", "ScheduleFile"): {
+            "taccl": "which format this is",
+            "engine": "who found it",
+            "seed": "of the search",
+            "collective": "what it does",
+            "topology": "the network in the graph form",
+            "topology_digest": "of the topology in the file; a change by hand is noticed",
+            "alpha_rule": "`occupy`, `delay` or `explicit`, as in the topology",
+            "chunk_size": "exact bytes of a chunk",
+            "makespan_ps": "when the last chunk arrives, in picoseconds",
+            "generators": "symmetries: the sends below are repeated under all their products",
+            "representatives": "how many sends are listed",
+            "sends": "the sends, as columns",
+        },
+        ("schedule", "CollectiveRecord"): {
+            "name": "of the collective",
+            "ranks": "as in the topology",
+            "chunks_per_rank": "chunks for each rank (of alltoall: for each pair)",
+        },
+        ("schedule", "SendsRecord"): {
+            "chunk": "number of the chunk",
+            "link": "number of the link, in the order of (source, destination, path)",
+            "batch": "sends with the same batch are one message",
+            "reduce": "1 when the receiver adds the chunk to what it has",
+            "start_ps": "when the message starts, in picoseconds",
+            "end_ps": "when it has arrived, in picoseconds",
+        },
+    }
+    return {
+        (*place, field): text for place, fields in nested.items() for field, text in fields.items()
+    }
+
+
+MEANINGS: Mapping[tuple[str, str, str], str] = _flat()
+"""(format, record, field) to what the field means."""
+
+XML_ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
+    "algo": {
+        "name": "the program's label, at most 63 characters",
+        "proto": "`Simple`, `LL` or `LL128`",
+        "nchannels": "channels in use",
+        "nchunksperloop": "into how many chunks the counted buffer is cut",
+        "ngpus": "ranks",
+        "coll": "the collective, as the runtime spells it",
+        "inplace": "1: serves calls whose input and output are one buffer",
+        "outofplace": "1: serves calls with two buffers",
+        "minBytes": "smallest size it serves",
+        "maxBytes": "largest size it serves (msccl: the first that is too large)",
+    },
+    "gpu": {
+        "id": "rank",
+        "i_chunks": "chunks in its input",
+        "o_chunks": "chunks in its output",
+        "s_chunks": "chunks of scratch memory it needs",
+    },
+    "tb": {
+        "id": "threadblock of the rank, from 0",
+        "send": "rank it sends to, or -1; taccl's threadblocks only send or only receive",
+        "recv": "rank it receives from, or -1",
+        "chan": "channel of its connection",
+    },
+    "step": {
+        "s": "position in the threadblock",
+        "type": "what it does, see below",
+        "srcbuf": "`i` input, `o` output, `s` scratch",
+        "srcoff": "chunk in that buffer",
+        "dstbuf": "`i`, `o` or `s`",
+        "dstoff": "chunk in that buffer",
+        "cnt": "neighbouring chunks that move together, at most 71",
+        "depid": "threadblock of the same rank to wait for, or -1",
+        "deps": "step of that threadblock",
+        "hasdep": "1: another step waits for this one",
+    },
+}
+
+XML_OPS: Mapping[str, str] = {
+    "s": "send the source",
+    "r": "receive into the target",
+    "cpy": "copy source to target",
+    "re": "add source to target",
+    "nop": "only wait: one more dependence for the next step",
+    "rcs": "receive into the target and send it on (read, not written)",
+    "rrc": "receive, add the source, store in the target (read, not written)",
+    "rrs": "receive, add the source, send (read, not written)",
+    "rrcs": "receive, add the source, store and send (read, not written)",
+}
+
+EXIT_STATUSES: Mapping[int, str] = {
+    0: "done",
+    1: "verification failed: the findings are printed",
+    2: "bad input or usage, a limit of the runtime, or a file that can't be read or written",
+    3: "infeasible: no schedule exists; the error names a rank that can't be served",
+    4: "the time limit passed, or the user gave up, before anything was found",
+}
+
+JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
+    "taccl synthesize": {
+        "collective": "the collective",
+        "topology": "name of the topology",
+        "ranks": "how many",
+        "size_bytes": "the size asked for",
+        "replay_size_bytes": "that size cut to whole chunks of elements: what was replayed; null"
+        " with `--runtime none`",
+        "chunk_bytes": "bytes of a chunk in the schedule, exact where possible",
+        "chunks_per_rank": "the chosen chunk count",
+        "engine": "who found the schedule",
+        "status": "`optimal` (a bound proves it), `feasible`, `time_limit` or `interrupted`",
+        "makespan_us": "time of the schedule",
+        "replay_us": "modelled time of the program; null with `--runtime none`",
+        "bound_us": "no algorithm, chunking or batching is faster on this topology",
+        "bound_kind": "the idea behind that bound",
+        "bound_fixed_us": "nothing with this chunk count and one chunk to a message is faster;"
+        " null when the schedule batches",
+        "bound_sketch_us": "no algorithm on the sketch's links is faster; null without a sketch",
+        "gap": "time / `bound_us` - 1, the time being `replay_us` if there is one",
+        "gap_fixed": "`makespan_us` / `bound_fixed_us` - 1",
+        "algbw_gbps": "replayed size / time",
+        "busbw_gbps": "`algbw_gbps` times the factor of nccl-tests",
+        "seconds": "wall clock of the search",
+        "seed": "of the search",
+        "alpha_rule": "`occupy`, `delay` or `explicit`",
+        "sends": "chunks crossing links, all orbits expanded",
+        "threadblocks": "the most of any rank; null with `--runtime none`",
+        "channels": "in use; null with `--runtime none`",
+        "steps": "the most of any threadblock; null with `--runtime none`",
+        "verified": "true: nothing is printed that a judge objects to",
+        "candidates": "all that was compared: engine, chunks_per_rank, makespan_us, score_us",
+        "output": "the files that were written",
+    },
+    "taccl evaluate": {
+        "file": "the XML file",
+        "program": "its label",
+        "collective": "what it does",
+        "topology": "where it was replayed",
+        "ranks": "how many",
+        "engine": "empty: a file does not say",
+        "alpha_rule": "`occupy`, `delay` or `explicit`",
+        "size_bytes": "bytes of the buffer that nccl-tests counts",
+        "time_us": "modelled time; null when it can't run at this size",
+        "algbw_gbps": "size / time",
+        "busbw_gbps": "`algbw_gbps` times the factor of nccl-tests",
+        "bound_us": "no algorithm is faster",
+        "bound_kind": "the idea behind the bound",
+        "gap": "time / bound - 1",
+        "bottleneck": "the edge that was held longest",
+        "utilisation": "the part of the time that it was held",
+        "note": "why there is no time, or that the size is outside the file's range",
+    },
+    "taccl verify": {
+        "file": "the XML file",
+        "runtime": "whose limits were applied",
+        "verified": "whether there is no finding",
+        "findings": "each with rule, explanation, gpu, threadblock, step and fix",
+    },
+    "taccl bound": {
+        "collective": "the collective",
+        "topology": "name of the topology",
+        "size_bytes": "bytes of the buffer that nccl-tests counts",
+        "alpha_rule": "`occupy`, `delay` or `explicit`",
+        "bound_us": "no algorithm, chunking or batching is faster",
+        "bound_kind": "the idea behind it",
+        "all": "the bound of every kind",
+        "chunks_per_rank": "what the fixed bounds are for",
+        "bound_fixed_us": "nothing with this chunk count and one chunk to a message is faster",
+        "bound_fixed_kind": "the idea behind it",
+        "all_fixed": "the fixed bound of every kind",
+    },
+    "taccl topology list": {
+        "name": "what commands call it",
+        "ranks": "in one server, or of the shape",
+        "edges": "in the graph",
+    },
+}
+"""Fields of ``--json`` by command; of ``evaluate``, ``verify`` and ``topology list`` those of an
+entry of ``rows``, ``files`` and ``topologies``."""

@@ -1,0 +1,155 @@
+"""The whole pipeline: chunk counts, targets, statuses, gaps, and what repeats."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from taccl.collectives import COLLECTIVES
+from taccl.errors import InputError, LoweringError
+from taccl.msccl.interpret import judge
+from taccl.pipeline import Request, Synthesis, Target, load_network, synthesize
+from taccl.pipeline.synthesis import CHUNK_COUNTS
+from taccl.synth.problem import Status
+from taccl.topology import whole
+from tests.generators import pair, ring4
+
+
+def found(topology: str, collective: str, size: int, **fields: Any) -> Synthesis:  # noqa: ANN401
+    """Return what the pipeline finds with counted limits."""
+    request = Request(
+        load_network(topology), collective, size, time_limit=3.0, deterministic=True, workers=1
+    )
+    return synthesize(replace(request, **fields))
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_a_program_is_judged_clean_and_replayed(collective: str) -> None:
+    result = found("ring:4", collective, 1_000_000, chunks=1)
+    assert result.program is not None
+    assert result.replay is not None
+    assert judge(result.program, "portable") == []
+    assert result.bound.time <= result.replay
+    assert result.time == result.replay
+
+
+def test_without_a_count_a_series_is_tried_as_long_as_it_pays() -> None:
+    result = found("ring:4", "allgather", 1_000_000, target=None)
+    tried = [chunks for _, chunks, _, _ in result.candidates]
+    assert sorted(set(tried)) == list(CHUNK_COUNTS)[: len(set(tried))]
+    best = min(result.candidates, key=lambda row: row[3])
+    assert result.schedule.collective.chunks_per_rank == best[1]
+    assert result.time == best[3]
+
+
+def test_a_count_that_is_asked_for_is_the_only_one() -> None:
+    result = found("ring:4", "allgather", 1_000_000, target=None, chunks=3)
+    assert {chunks for _, chunks, _, _ in result.candidates} == {3}
+
+
+def test_counts_that_leave_no_element_for_a_chunk_are_not_tried() -> None:
+    # 32 bytes are two floats for each of four chunks, and one for each of eight.
+    result = found("ring:4", "allgather", 32)
+    assert {chunks for _, chunks, _, _ in result.candidates} <= {1, 2}
+
+
+def test_a_size_below_one_element_a_chunk_is_an_error_with_the_least_size() -> None:
+    with pytest.raises(InputError, match="15 bytes are less than one element for each of 4 chunks"):
+        found("ring:4", "allgather", 15)
+
+
+def test_without_a_program_any_size_has_a_schedule() -> None:
+    result = found("ring:4", "allgather", 15, target=None, chunks=1)
+    assert result.schedule.chunk_size * 4 == 15
+    assert (result.program, result.replay) == (None, None)
+    assert result.time == result.schedule.makespan
+
+
+def test_a_program_is_replayed_at_whole_chunks() -> None:
+    result = found("ring:4", "allgather", 1_000_003, chunks=1)
+    # Four chunks of four-byte floats.
+    assert result.size == 1_000_000
+    assert result.request.size == 1_000_003
+
+
+def test_gap_compares_with_the_bound_for_any_algorithm() -> None:
+    result = found("ring:4", "allgather", 1_000_000)
+    assert result.gap == result.time / result.bound.time - 1
+
+
+def test_the_fixed_gap_is_that_of_schedules_without_batches() -> None:
+    result = found("ring:4", "allgather", 1_000_000, chunks=1, batch=False, target=None)
+    assert result.bound_fixed is not None
+    assert result.gap_fixed == result.schedule.makespan / result.bound_fixed.time - 1
+    assert result.gap_fixed == 0
+    assert result.status is Status.OPTIMAL
+
+
+def test_a_schedule_with_batches_has_no_fixed_gap() -> None:
+    # Two chunks of a byte over one wire: together they pay alpha once.
+    request = Request(
+        whole(pair()), "allgather", 4, chunks=2, target=None, engine="taccl", time_limit=3.0,
+        deterministic=True, workers=1,
+    )  # fmt: skip
+    result = synthesize(request)
+    assert result.schedule.batches
+    assert (result.bound_fixed, result.gap_fixed) == (None, None)
+
+
+def test_a_schedule_above_every_bound_is_only_feasible() -> None:
+    result = found("ring:4", "alltoall", 1_000_000, engine="taccl", chunks=1, target=None)
+    assert result.schedule.makespan > result.bound.time
+    assert result.status is Status.FEASIBLE
+
+
+def test_bandwidths_are_those_of_the_replayed_size() -> None:
+    result = found("ring:4", "allreduce", 1_000_000, chunks=1)
+    # Bytes a picosecond are thousands of GB/s; the busbw factor is 2 * 3/4.
+    assert result.algbw == pytest.approx(result.size * 1000 / result.time)
+    assert result.busbw == pytest.approx(result.algbw * 1.5)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_counted_searches_repeat(collective: str) -> None:
+    one, two = (found("ring:4", collective, 1_000_000, chunks=1) for _ in range(2))
+    assert one.program == two.program
+    assert one.candidates == two.candidates
+
+
+def test_candidates_name_every_engine_that_auto_tried() -> None:
+    result = found("hub:4", "allgather", 1_000_000, chunks=1)
+    assert {"ring", "all-pairs", "taccl"} <= {engine for engine, _, _, _ in result.candidates}
+
+
+def test_a_sketch_has_a_bound_of_its_own() -> None:
+    topology = ring4()
+    logical = whole(topology)
+    allowed = logical.allowed.copy()
+    allowed[topology.links_between(0, 1)[0]] = False
+    sketched = replace(logical, allowed=allowed, name="tiny")
+    request = Request(
+        sketched, "allgather", 4000, chunks=1, target=None, time_limit=3.0, deterministic=True,
+        workers=1,
+    )  # fmt: skip
+    result = synthesize(request)
+    # Rank 1 takes in 3000 bytes at 1 ps over one wire instead of two.
+    assert max(bound.time for bound in result.sketched) >= 3000
+    assert result.bound.time < max(bound.time for bound in result.sketched)
+    assert synthesize(replace(request, logical=logical)).sketched == ()
+
+
+def test_the_channels_of_a_sketch_cap_those_of_the_program() -> None:
+    assert Target().within(None).channels is None
+    assert Target().within(3).channels == 3
+    assert Target(channels=2).within(3).channels == 2
+    assert Target(channels=4).within(3).channels == 3
+
+
+def test_instances_that_need_more_channels_than_the_sketch_has_are_refused() -> None:
+    logical = replace(whole(ring4()), channels=1, name="tiny")
+    request = Request(
+        logical, "allgather", 4096, chunks=1, engine="ring", target=Target(instances=2),
+        time_limit=3.0, deterministic=True, workers=1,
+    )  # fmt: skip
+    with pytest.raises(LoweringError, match="channel"):
+        synthesize(request)

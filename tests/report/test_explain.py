@@ -1,0 +1,140 @@
+"""Where the time goes: parts that add up, the bottleneck, and what is off the path."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from taccl.report.explain import PARTS, explanation_text
+from taccl.report.played import Played, play
+from tests.report.played_programs import (
+    deadlocked,
+    explained,
+    random_parts,
+    random_replays,
+    ring4,
+    tiny,
+)
+from tests.sim.program_builder import SMALL, block, hub, network, program, ring, step
+
+
+def part(played: Played, name: str) -> int:
+    return {each.name: each.time for each in explained(played).parts}[name]
+
+
+def test_the_parts_add_up_to_the_time_on_random_programs() -> None:
+    seen: dict[str, int] = dict.fromkeys(PARTS, 0)
+    for played in random_replays(range(600)):
+        found = explained(played)
+        assert sum(each.time for each in found.parts) == played.trace.time
+        for each in found.parts:
+            assert each.time >= 0
+            seen[each.name] += each.time
+    assert [name for name in PARTS if not seen[name]] == ["launch"]
+
+
+@pytest.mark.parametrize("costs", [False, True])
+def test_the_parts_add_up_with_launch_routes_and_protocol_costs(costs: bool) -> None:
+    for seed in range(60):
+        made, topology, size = random_parts(seed)
+        local = replace(topology.local, launch=12345)
+        played = play(
+            replace(made, protocol="LL"), replace(topology, local=local), size, SMALL,
+            route=True, protocol_costs=costs,
+        )  # fmt: skip
+        if played.trace.time is not None:
+            assert sum(each.time for each in explained(played).parts) == played.trace.time
+            assert part(played, "launch") == 12345
+
+
+def test_a_ring_pays_alpha_and_bandwidth_of_every_hop() -> None:
+    # 6 hops of alpha 700 and 400 bytes at 3 ps
+    times = {each.name: (each.time, each.count) for each in explained(ring4()).parts}
+    assert times["alpha"] == (6 * 700, 6)
+    assert times["bandwidth"] == (6 * 1200, 6)
+    assert sum(time for time, _ in times.values()) == 6 * 1900
+
+
+def test_a_queue_at_a_port_is_queueing() -> None:
+    # Ranks 1, 2, 3 send to rank 0 at once: two of the three messages go before the last.
+    sends = [[block(0, 0, None, ["s"])] for _ in range(3)]
+    receives = [block(i, None, i + 1, ["r"]) for i in range(3)]
+    played = play(program(receives, *sends), hub(4), 100, SMALL)
+    assert played.trace.time == 3 * (700 + 300)
+    assert part(played, "queueing for a link") == 2 * (700 + 300)
+    assert part(played, "alpha") == 700
+
+
+def test_local_work_before_a_dependent_send_is_local_work() -> None:
+    topology = network(2, [(0, 1, 700, None, 3)], copy=5)
+    blocks = [
+        block(0, None, None, [step("cpy", posts=True)]), block(1, 1, None, [step("s", 1, (0, 0))]),
+    ]  # fmt: skip
+    played = play(program(blocks, [block(0, None, 0, ["r"])]), topology, 100, SMALL)
+    assert part(played, "local work") == 500 + 500  # the copy and the receive
+
+
+def test_a_send_that_waits_for_another_to_leave_waits_for_a_dependence() -> None:
+    topology = network(3, [(0, 1, 700, None, 3), (0, 2, 700, None, 3)])
+    blocks = [block(0, 1, None, [step("s", posts=True)]), block(1, 2, None, [step("s", 1, (0, 0))])]
+    receivers = [[block(0, None, 0, ["r"])] for _ in range(2)]
+    played = play(program(blocks, *receivers), topology, 100, SMALL)
+    assert part(played, "waiting for a dependence") == 700 + 300
+
+
+def test_twice_the_bandwidth_of_the_only_edge_halves_the_bandwidth_part() -> None:
+    sends = program([block(0, 1, None, ["s"])], [block(0, None, 0, ["r"])])
+    found = explained(play(sends, ring(2), 1000, SMALL))
+    assert found.row.time == 700 + 3000
+    assert found.faster == 700 + 1500
+
+
+def test_an_edge_that_no_message_of_the_path_crosses_is_off_it() -> None:
+    topology = network(3, [(0, 1, 700, None, 3), (0, 2, 0, None, 1), (1, 2, 0, None, 1)])
+    blocks = [block(0, 1, None, ["s"]), block(1, 2, None, ["s"])]
+    receivers = [[block(0, None, 0, ["r"])] for _ in range(2)]
+    found = explained(play(program(blocks, *receivers), topology, 100, SMALL))
+    assert (found.alpha_on, found.beta_on, found.off) == (("e0",), ("e0",), ("e1",))
+
+
+def test_only_the_slowest_edge_of_a_link_has_a_beta_that_counts() -> None:
+    topology = network(2, [(0, 2, 5, None, 1), (2, 1, 0, None, 4)], switches=1)
+    sends = program([block(0, 1, None, ["s"])], [block(0, None, 0, ["r"])])
+    found = explained(play(sends, topology, 100, SMALL))
+    assert (found.alpha_on, found.beta_on, found.off) == (("e0",), ("e1",), ())
+
+
+def test_the_text_of_a_tiny_program_is_golden(golden: Callable[[str, str], None]) -> None:
+    golden("report/tiny-explained.txt", explanation_text(explained(tiny())) + "\n")
+
+
+def test_a_program_that_can_not_run_is_told_in_one_line() -> None:
+    assert explanation_text(explained(deadlocked())) == (
+        "test at 64B on net: can't run: deadlock: rank 1 threadblock 0 step 0 waits for a message"
+        " from rank 0 on channel 0, which sends no more"
+    )
+
+
+def test_a_program_without_steps_takes_no_time_and_is_explained() -> None:
+    text = explanation_text(explained(play(program([], []), ring(2), 64, SMALL)))
+    assert text.startswith("test at 64B on net: 0 us\n")
+
+
+def test_names_can_not_disturb_a_terminal() -> None:
+    found = explained(tiny())
+    evil = replace(found, row=replace(found.row, file="a\x1b[31m\nb\u202e"))
+    assert explanation_text(evil).splitlines()[0] == "a?[31m b? at 1.6KB on net: 0.0065 us"
+
+
+def test_json_holds_exact_parts() -> None:
+    columns = explained(ring4()).columns()
+    assert columns["time_ps"] == sum(p["time_ps"] for p in columns["parts"])  # type: ignore[attr-defined]
+    assert columns["path"] == {
+        "first": "rank 3 threadblock 0 step 0", "last": "rank 0 threadblock 0 step 5", "spans": 11,
+    }  # fmt: skip
+
+
+def test_json_of_a_program_that_can_not_run_says_why() -> None:
+    columns = explained(deadlocked()).columns()
+    assert columns["time_us"] is None
+    assert "deadlock" in str(columns["note"])

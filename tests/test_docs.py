@@ -1,0 +1,238 @@
+"""The pages for people are true: generated ones are up to date, commands run, links lead on."""
+
+import json
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from defusedxml.ElementTree import fromstring
+
+from taccl.collectives import COLLECTIVES
+from taccl.errors import NoScheduleError, TacclError
+from taccl.msccl import limits
+from taccl.msccl.program import Op
+from taccl.msccl.runtimes import RUNTIMES
+from taccl.schemas import SCHEMAS
+from taccl.sketch import apply_sketch, load_sketch, shipped_sketches
+from taccl.symmetry import free_group
+from taccl.synth import engine_names
+from taccl.synth.problem import Options, Problem
+from taccl.synth.staged import staged
+from taccl.topology import whole
+from taccl.topology_file import load_topology, shipped_topologies
+from taccl.verify import RULES, verify
+from tests.cli.runner import Done, taccl
+from tests.docs.commands_page import commands, commands_page
+from tests.docs.formats_page import formats_page, records
+from tests.docs.markdown import ROOT, anchors_in, blocks, commands_in, file_in, links_in
+from tests.docs.meanings import (
+    EXIT_STATUSES,
+    FORMATS,
+    JSON_FIELDS,
+    MEANINGS,
+    XML_ATTRIBUTES,
+    XML_OPS,
+)
+from tests.generators import pair, ring4, star5, twin2x2
+from tests.synth.problems import QUICK, problem_of
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "commands.md": commands_page,
+    "formats.md": formats_page,
+}
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+WITH_COMMANDS = [page for page in PAGES if any(list(commands_in(b)) for b in blocks(page))]
+ROWS = {
+    "taccl evaluate": "rows", "taccl verify": "files", "taccl topology list": "topologies",
+}  # fmt: skip
+"""Commands whose fields are those of the entries of a list."""
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run commands one after the other in one empty directory."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: taccl(capsys, monkeypatch, *words)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def example(name: str) -> dict[str, Any]:
+    """Return what a Python block of docs/adding.md defines."""
+    found = [b for b in blocks(ROOT / "docs" / "adding.md") if file_in(b) == name]
+    namespace: dict[str, Any] = {}
+    exec(compile(found[0].text, name, "exec"), namespace)
+    return namespace
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_page_is_up_to_date(name: str, request: pytest.FixtureRequest) -> None:
+    path, text = ROOT / "docs" / name, GENERATED[name]()
+    if request.config.getoption("--update-golden"):
+        path.write_text(text)
+    assert path.read_text() == text, "run make golden"
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=name_of)
+def test_every_command_of_a_page_runs(page: Path, run: Run, tmp_path: Path) -> None:
+    for block in blocks(page):
+        file = file_in(block)
+        if file is not None:
+            (tmp_path / file).write_text(block.text)
+        for words in commands_in(block):
+            done = run(*words)
+            assert done.status == 0, f"taccl {' '.join(words)}\n{done.err}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path) -> None:
+    for link in links_in(page):
+        target, _, anchor = link.partition("#")
+        path = (page.parent / target) if target else page
+        # The benchmarks write this page; it need not be there yet.
+        assert path.exists() or path == ROOT / "docs" / "performance.md", link
+        assert not anchor or anchor in anchors_in(path), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    for file, test in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", page.read_text()):
+        path = ROOT / file
+        assert path.exists(), file
+        assert not test or f"\ndef {test}(" in path.read_text(), f"{file}::{test}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
+    for file in re.findall(r"`(taccl/[\w/]+\.py|(?:topologies|sketches)/)`", page.read_text()):
+        assert (ROOT / file).exists(), file
+
+
+def test_every_row_of_what_works_names_a_test() -> None:
+    section = (ROOT / "README.md").read_text().split("## What works")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
+    assert rows
+    assert [row for row in rows if "tests/" not in row.split("|")[-2]] == []
+
+
+@pytest.mark.parametrize(
+    "names",
+    [tuple(COLLECTIVES), engine_names(), tuple(RUNTIMES), shipped_topologies(), shipped_sketches()],
+    ids=["collectives", "engines", "runtimes", "topologies", "sketches"],
+)
+def test_the_readme_names_everything_there_is(names: tuple[str, ...]) -> None:
+    section = (ROOT / "README.md").read_text().split("## What works")[1].split("\n## ")[0]
+    assert [name for name in names if f"`{name}`" not in section] == []
+
+
+def test_the_page_on_verification_names_every_rule() -> None:
+    text = (ROOT / "docs" / "verification.md").read_text()
+    words = set(re.findall(r"\w+", text))
+    assert {*RULES, *limits.RULES} - words == set()
+
+
+def test_every_field_of_every_format_has_a_meaning_and_no_other() -> None:
+    fields = {
+        (name, record, field)
+        for name in SCHEMAS
+        for record, _, body in records(name)
+        for field in body["properties"]
+    }
+    assert set(FORMATS) == set(SCHEMAS)
+    assert set(MEANINGS) == fields
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "schedule"])
+def test_the_example_of_a_format_loads(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "example.yaml"
+    path.write_text(FORMATS[name].example)
+    if name.startswith("topology"):
+        assert load_topology(str(path)).num_ranks > 1
+    else:
+        network = load_topology("ndv2", nodes=2)
+        assert apply_sketch(network, load_sketch(str(path))).chunks_per_rank == 1
+
+
+def test_every_step_type_is_explained() -> None:
+    assert set(XML_OPS) == {op.value for op in Op}
+
+
+def test_every_attribute_of_the_xml_is_explained() -> None:
+    text = formats_page().partition("```xml\n")[2].partition("```")[0]
+    found = {element.tag: list(element.attrib) for element in fromstring(text).iter()}
+    assert found == {tag: list(attributes) for tag, attributes in XML_ATTRIBUTES.items()}
+
+
+def test_every_exit_status_is_explained() -> None:
+    errors: set[type[TacclError]] = {
+        TacclError, *TacclError.__subclasses__(), *NoScheduleError.__subclasses__(),
+    }  # fmt: skip
+    assert set(EXIT_STATUSES) == {0} | {error.exit_status for error in errors}
+
+
+def test_every_command_with_json_has_its_fields_explained() -> None:
+    with_json = {" ".join(words) for words, call in commands() if "as_json" in call.__annotations__}
+    assert set(JSON_FIELDS) == with_json
+
+
+@pytest.mark.parametrize("command", JSON_FIELDS)
+def test_the_fields_of_json_are_those_explained(command: str, run: Run) -> None:
+    ring = ("synthesize", "ring:2", "allgather", "--engine", "ring", "--chunks", "1", "--quiet")
+    run(*ring, "-o", "f.xml")
+    arguments = {
+        "taccl synthesize": ring,
+        "taccl evaluate": ("evaluate", "f.xml", "--topology", "ring:2"),
+        "taccl verify": ("verify", "f.xml"),
+        "taccl bound": ("bound", "ring:2", "allgather"),
+        "taccl topology list": ("topology", "list"),
+    }
+    found = json.loads(run(*arguments[command], "--json").out)
+    record = found[ROWS[command]][0] if command in ROWS else found
+    assert list(record) == list(JSON_FIELDS[command])
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("network", [pair, ring4, star5, twin2x2], ids=lambda make: make.__name__)
+def test_the_engine_of_the_example_is_correct(network: Callable[[], Any], collective: str) -> None:
+    problem = problem_of(network(), collective)
+    result = example("shortest.py")["shortest"](problem, Options())
+    assert verify(result.schedule, problem.logical) == []
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_the_engine_of_the_example_works_on_orbits(collective: str) -> None:
+    problem = problem_of(load_topology("ring:5"), collective, symmetric=True)
+    result = example("shortest.py")["shortest"](problem, Options())
+    assert len(problem.group) == 5
+    assert verify(result.schedule, problem.logical) == []
+
+
+def test_the_collective_of_the_example_is_solved() -> None:
+    topology = load_topology("ring:5")
+    group = free_group(topology, topology.rotations)
+    collective = example("shift.py")["shift"](5, 2)
+    schedule = staged(Problem(whole(topology), collective, Fraction(1000), group), QUICK).schedule
+    assert schedule is not None
+    assert verify(schedule) == []
+    # Two chunks side by side to the next rank: 0.7 us and 20 ps for each of 2000 bytes.
+    assert schedule.makespan == 740_000
+
+
+def test_a_broken_page_would_be_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        '# A page\n\n[one](there.md#a) <img src="x.svg">\n\n```bash\n'
+        "taccl verify a.xml \\\n  --json  # why\nmake demo\n```\n\n```yaml\n# t.yaml\na: 1\n```\n"
+    )
+    first, second = blocks(page)
+    assert list(commands_in(first)) == [["verify", "a.xml", "--json"]]
+    assert file_in(second) == "t.yaml"
+    assert list(links_in(page)) == ["there.md#a", "x.svg"]
+    assert anchors_in(page) == {"a-page"}
