@@ -27,6 +27,9 @@ from taccl.errors import InputError
 
 IntColumn = NDArray[np.int32]
 
+MAX_CHUNKS = 1 << 23
+"""Rows of a collective: an all-to-all of 1024 ranks has a million for each chunk of a pair."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -295,8 +298,23 @@ def collective_name(text: str) -> str:
 
 
 def build_collective(name: str, num_ranks: int, chunks_per_rank: int) -> Collective:
-    """Return a collective of the table by any spelling of its name."""
-    return COLLECTIVES[collective_name(name)].build(num_ranks, chunks_per_rank)
+    """Return a collective of the table by any spelling of its name.
+
+    Raises
+    ------
+    InputError
+        When there is no such collective, or it has too many chunks to hold.
+    """
+    kind = COLLECTIVES[collective_name(name)]
+    count = num_ranks * chunks_per_rank * (num_ranks if kind.build is alltoall else 1)
+    if count > MAX_CHUNKS:
+        raise InputError(
+            f"{name} of {num_ranks} ranks with {chunks_per_rank} chunks each has {count} chunks,"
+            f" more than {MAX_CHUNKS}",
+            field="collective",
+            fix="use fewer ranks or chunks",
+        )
+    return kind.build(num_ranks, chunks_per_rank)
 
 
 def chunk_size_of(collective: Collective, size: int) -> Fraction:

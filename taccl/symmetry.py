@@ -18,6 +18,8 @@ from taccl.errors import InputError
 from taccl.topology import Permutation, Topology
 
 MAX_GROUP = 20_000
+MAX_ENTRIES = 20_000_000
+"""Elements times ranks: the images that a group holds."""
 
 Signature = tuple[object, ...]
 
@@ -28,8 +30,9 @@ def close_group(generators: Iterable[Permutation], num_ranks: int) -> tuple[Perm
     Raises
     ------
     InputError
-        When there are more than 20 000.
+        When there are more than 20 000, or more than memory is for.
     """
+    most = min(MAX_GROUP, MAX_ENTRIES // num_ranks)
     identity = tuple(range(num_ranks))
     elements = {identity: None}
     frontier = [identity]
@@ -42,12 +45,12 @@ def close_group(generators: Iterable[Permutation], num_ranks: int) -> tuple[Perm
                 if product not in elements:
                     elements[product] = None
                     following.append(product)
-        if len(elements) > MAX_GROUP:
-            raise InputError(
-                f"the declared symmetries generate more than {MAX_GROUP} permutations",
-                field="symmetry",
-                fix="declare fewer",
-            )
+            if len(elements) > most:
+                raise InputError(
+                    f"the declared symmetries generate more than {most} permutations",
+                    field="symmetry",
+                    fix="declare fewer",
+                )
         frontier = following
     return tuple(elements)
 
@@ -87,6 +90,8 @@ def _extend(topology: Topology, permutation: Sequence[int]) -> list[int]:
     """Extend a rank permutation to the switches by colour refinement on both sides."""
     ranks = topology.num_ranks
     total = ranks + len(topology.switches)
+    if not topology.switches:
+        return list(permutation)
     vertices = [*permutation, *([-1] * len(topology.switches))]
     mine: list[int] = [*permutation, *([-1] * len(topology.switches))]
     theirs: list[int] = [*range(ranks), *([-1] * len(topology.switches))]

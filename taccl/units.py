@@ -23,7 +23,7 @@ MIN_BETA = Fraction(1, 10**6)
 """Fastest accepted: 1e-6 ps for each byte, which is 1e9 GB/s."""
 
 _NUMBER = re.compile(
-    r"\s*([+-]?(?:\d{1,24}(?:\.\d{0,24})?|\.\d{1,24})(?:[eE][+-]?\d{1,2})?)(?![\d.])\s*(.*)"
+    r"\s*([+-]?(?:\d{1,24}(?:\.\d{0,24})?|\.\d{1,24})(?:[eE][+-]?\d{1,2})?)(?![\d.]|[eE][+-]?\d)\s*(.*)"
 )
 
 _TIME_UNITS = {"ps": 1, "ns": 1000, "us": PS_PER_US, "µs": PS_PER_US, "ms": 10**9, "s": PS_PER_S}
@@ -76,7 +76,9 @@ def parse_time(text: object) -> Time:
         raise _unknown_unit(unit, text, _TIME_UNITS, example)
     value = round(number * _TIME_UNITS.get(unit or "us", 1))
     if not 0 <= value <= MAX_TIME:
-        raise InputError(f"should be a time between 0 and 1000s, got {text}", fix=f"write {example}")
+        raise InputError(
+            f"should be a time between 0 and 1000s, got {text}", fix=f"write {example}"
+        )
     return value
 
 

@@ -16,6 +16,7 @@ from taccl.errors import InputError
 from taccl.files import (
     Document,
     FileModel,
+    check_apart,
     check_output,
     field_name,
     fit_model,
@@ -465,3 +466,34 @@ def test_an_output_that_may_not_be_written_is_refused_before_the_work(
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(InputError, match=r"permission denied\n  fix: choose a place"):
         check_output(tmp_path / "out")
+
+
+def test_a_pipe_that_nobody_reads_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="can't be written: no such device or address"):
+        write_atomic(tmp_path / "pipe", "x")
+
+
+def test_a_number_too_large_names_its_line() -> None:
+    with pytest.raises(InputError, match=r"f\.yaml:2: b: '1e999' is too large a number"):
+        parse_document("a: 1\nb: 1e999\n", "f.yaml")
+
+
+@pytest.mark.parametrize("other", ["out", "./out", "link"])
+def test_an_output_that_is_another_file_is_refused(tmp_path: Path, other: str) -> None:
+    (tmp_path / "out").write_text("kept")
+    (tmp_path / "link").symlink_to("out")
+    with pytest.raises(InputError, match="is the same file as"):
+        check_apart(tmp_path / "out", [tmp_path / other])
+
+
+def test_two_outputs_may_be_one_device() -> None:
+    check_apart("/dev/null", ["/dev/null"])
+
+
+def test_links_in_a_circle_are_no_file_that_is_used_twice(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    check_apart(tmp_path / "out", [tmp_path / "a"])
+    with pytest.raises(InputError, match="too many levels of symbolic links"):
+        read_document(tmp_path / "a")

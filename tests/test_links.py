@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from taccl.errors import TacclWarning
+from taccl.errors import InputError, TacclWarning
 from taccl.links import derive_links, paths_from
 from taccl.topology import Switch, Topology
 from tests.generators import Hop, both_ways, build, pair, random_topology, ring4, star5, twin2x2
@@ -204,3 +204,12 @@ def test_columns_have_the_promised_types() -> None:
     table = pair().links
     assert {column.dtype for column in (table.src, table.dst)} == {np.dtype(np.int32)}
     assert {column.dtype for column in (table.alpha, table.overhead)} == {np.dtype(np.int64)}
+
+
+def test_more_links_than_memory_is_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # star5 has a link for every ordered pair: 20.
+    monkeypatch.setattr("taccl.links.MAX_LINKS", 20)
+    assert len(derive_links(star5())) == 20
+    monkeypatch.setattr("taccl.links.MAX_LINKS", 19)
+    with pytest.raises(InputError, match="more than 19 links between its 5 ranks"):
+        derive_links(star5())

@@ -1,5 +1,6 @@
 """Quantities: what is accepted, what it means, and exact spellings that are read back."""
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -136,3 +137,12 @@ def test_numbers_are_printed_short() -> None:
 def test_a_rate_is_size_over_time_and_0_without_time() -> None:
     # 1000 bytes in 1000 ps = 1 byte a ps = 1000 GB/s
     assert (gigabytes_per_second(1000, 1000), gigabytes_per_second(1000, 0)) == (1000.0, 0.0)
+
+
+@pytest.mark.parametrize("text", ["1e308", "1e-300", "1e308GB/s", "1.5.2", "1" * 40, "1e5e5"])
+@pytest.mark.parametrize("parse", [parse_time, parse_size, parse_beta])
+def test_a_number_that_goes_on_is_no_number_with_a_unit(
+    parse: Callable[[object], object], text: str
+) -> None:
+    with pytest.raises(InputError, match=r"should be a (time|size|bandwidth), got"):
+        parse(text)

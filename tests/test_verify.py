@@ -458,6 +458,7 @@ BAD_COLUMNS: list[tuple[str, dict[str, Any]]] = [
     ("not of integers", {"start": np.array([0.0, 0.0])}),
     ("not of bools", {"reduce": np.array([0, 0])}),
     ("chunk size is 0", {"chunk_size": Fraction(0)}),
+    ("longer than can be counted", {"chunk_size": Fraction(1 << 62)}),
     ("3 ranks", {"collective": build_collective("allgather", 3, 1)}),
 ]
 

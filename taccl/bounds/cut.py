@@ -15,13 +15,20 @@ section 3 (the cut that all-gather can't beat).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from math import lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from taccl.bounds.net import Net
 
 if TYPE_CHECKING:
     from ortools.graph.python.max_flow import SimpleMaxFlow
+
+MOST_ARCS = 8_000_000
+"""Arcs of all flows of one idea, above which only the outermost edges are looked at."""
 
 TOTAL = 1 << 48
 """Scaled capacities add up to less than this, so that sums of endless ones fit into 64 bits."""
@@ -56,12 +63,22 @@ class Graph:
 
     def leaving(self, side: Iterable[int]) -> tuple[int, ...]:
         """Return the edges from a set of vertices to the others."""
-        member = set(side)
-        return tuple(
-            edge
-            for edge, tail, head in zip(self.edges, self.tails, self.heads, strict=True)
-            if tail in member and head not in member
-        )
+        member = np.zeros(self.vertices + 2, dtype=np.bool_)
+        member[list(side)] = True
+        crosses = np.flatnonzero(member[self._tails] & ~member[self._heads])
+        return tuple(self.edges[place] for place in crosses.tolist())
+
+    @cached_property
+    def _tails(self) -> NDArray[np.int32]:
+        return np.array(self.tails, dtype=np.int32)
+
+    @cached_property
+    def _heads(self) -> NDArray[np.int32]:
+        return np.array(self.heads, dtype=np.int32)
+
+    def affords(self, flows: int) -> bool:
+        """Tell whether so many flows can be computed in a few seconds."""
+        return flows * len(self.edges) <= MOST_ARCS
 
     def width(self, cut: Iterable[int]) -> Fraction | None:
         """Return what a cut lets through in a picosecond; None when it holds a free edge."""
@@ -115,9 +132,12 @@ def _max_flow(graph: Graph, supplies: list[tuple[int, int]], capacity: int) -> "
     from ortools.graph.python.max_flow import SimpleMaxFlow
 
     flow = SimpleMaxFlow()
-    arcs = zip(graph.tails, graph.heads, graph.capacity, strict=True)
-    for tail, head, width in (*arcs, *((tail, head, capacity) for tail, head in supplies)):
-        flow.add_arc_with_capacity(tail, head, width)
+    tails = np.array([*graph.tails, *(s[0] for s in supplies)], dtype=np.int32)
+    heads = np.array([*graph.heads, *(s[1] for s in supplies)], dtype=np.int32)
+    widths = np.array([*graph.capacity, *[capacity] * len(supplies)], dtype=np.int64)
+    # The package's type hints of this method are wrong.
+    columns: Any = (tails, heads, widths)
+    flow.add_arcs_with_capacity(*columns)
     return flow
 
 
@@ -133,6 +153,8 @@ def worst_set(
     """
     ranks = range(net.num_ranks)
     graph = make_graph(net, backwards=backwards)
+    if not graph.affords(2 * net.num_ranks):
+        return None
     best: tuple[frozenset[int], tuple[int, ...]] | None = None
     ratio: Fraction | None = None
     for rank in ranks:

@@ -23,10 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.bounds.crossing import Crossing
+from taccl.bounds.distances import IntArray, shortest
 from taccl.bounds.gates import gather
-from taccl.bounds.net import FAR, IntArray, Net
+from taccl.bounds.net import Net
 
 MOST_VARIABLES = 60_000
+MOST_RANKS = 1024
 SECONDS = 20.0
 """After this the solver gives up, and the bound is left out."""
 FINE = 1 << 24
@@ -38,7 +40,7 @@ Floats = NDArray[np.float64]
 
 def flow_crossings(net: Net, name: str) -> Iterator[Crossing]:
     """Yield the demand of all pairs at the prices of an optimal flow."""
-    if name != "alltoall":
+    if name != "alltoall" or net.num_ranks > MOST_RANKS:
         return
     edges = tuple(edge for edge in net.used if edge in net.busy)
     prices = _duals(net)
@@ -68,12 +70,7 @@ def _priced_demand(net: Net, weights: IntArray) -> int:
     """Return the sum of price distances over all ordered pairs: a unit for each."""
     ranks = net.num_ranks
     cost = np.add.reduceat(weights[net.edges], net.first[:-1])
-    table = np.full((ranks, ranks), FAR, dtype=np.int64)
-    np.fill_diagonal(table, 0)
-    np.minimum.at(table, (net.src, net.dst), cost)
-    for middle in range(ranks):
-        np.minimum(table, table[:, middle, None] + table[middle], out=table)
-    return int(table.sum())
+    return int(shortest(ranks, (net.src, net.dst), cost).sum())
 
 
 @dataclass(frozen=True, eq=False)

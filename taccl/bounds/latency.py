@@ -11,17 +11,24 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from taccl.bounds.crossing import Crossing, between_pair
+from taccl.bounds.distances import IntArray
 from taccl.bounds.gates import Gate, gather
-from taccl.bounds.net import IntArray, Net
+from taccl.bounds.net import Net
 from taccl.units import Time
 
 MANY_RANKS = 128
 """Above this only the distance is used: pairs are too many to look at one by one."""
 
 
+MOST_RANKS = 1024
+"""Above this a table of all distances takes too much time and memory."""
+
+
 def farthest(net: Net) -> Time:
-    """Return the largest distance between two ranks."""
-    return int(net.distance.max())
+    """Return the largest distance between two ranks; of very many, from or to the first rank."""
+    if net.num_ranks <= MOST_RANKS:
+        return int(net.distance.max())
+    return int(max(net.distance_from(0).max(), net.distance_from(0, backwards=True).max()))
 
 
 def latency_crossings(net: Net, name: str) -> Iterator[Crossing]:

@@ -12,14 +12,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl.bounds.distances import FAR, IntArray, shortest, shortest_from
 from taccl.bounds.gates import Gate, Gates, gather
-from taccl.errors import NoScheduleError
+from taccl.errors import InputError, NoScheduleError
 from taccl.topology import LogicalTopology, Topology
-from taccl.units import Time, ceil_time
+from taccl.units import PS_PER_S, Time, ceil_time, format_size
 
-IntArray = NDArray[np.int64]
-FAR = np.int64(1) << 61
-"""Distance of what can't be reached."""
+LONGEST = 1 << 56
+"""Picoseconds of one chunk for each rank: thousands of these still add up in 64 bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,14 +108,12 @@ class Net:
     @cached_property
     def distance(self) -> IntArray:
         """The least time from rank to rank through relays, ``FAR`` where there is no path."""
-        ranks = self.num_ranks
-        table = np.full((ranks, ranks), FAR, dtype=np.int64)
-        np.fill_diagonal(table, 0)
-        np.minimum.at(table, (self.src, self.dst), self.link_time)
-        for middle in range(ranks):
-            np.minimum(table, table[:, middle, None] + table[middle], out=table)
-            np.minimum(table, FAR, out=table)
-        return table
+        return shortest(self.num_ranks, (self.src, self.dst), self.link_time)
+
+    def distance_from(self, rank: int, *, backwards: bool = False) -> IntArray:
+        """Return the least time from one rank to every rank (from every rank to it)."""
+        ends = (self.dst, self.src) if backwards else (self.src, self.dst)
+        return shortest_from(self.num_ranks, ends, self.link_time, rank)
 
     def crossing(self, inside: Sequence[int]) -> NDArray[np.bool_]:
         """Tell which links lead from a set of ranks to the other ranks."""
@@ -170,6 +168,8 @@ def make_net(logical: LogicalTopology, chunk: Fraction | None = None) -> Net:
     ------
     NoScheduleError
         When some rank can't be reached from another.
+    InputError
+        When a chunk takes longer than any clock here counts.
     """
     table = logical.topology.links
     rows = np.flatnonzero(logical.allowed)
@@ -177,15 +177,38 @@ def make_net(logical: LogicalTopology, chunk: Fraction | None = None) -> Net:
     first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     offset = np.repeat(table.edge_start[rows] - first[:-1], lengths)
     edges = table.edge_ids[np.arange(first[-1]) + offset].astype(np.int64)
+    _check_times(logical.topology, chunk)
     net = Net(
         logical.topology, chunk,
         table.src[rows].astype(np.int64), table.dst[rows].astype(np.int64),
         table.alpha[rows], table.overhead[rows], first, edges,
     )  # fmt: skip
-    if (net.distance >= FAR).any():
-        src, dst = (int(x) for x in np.argwhere(net.distance >= FAR)[0])
+    lost = _unreachable(net)
+    if lost is not None:
+        src, dst = lost
         raise NoScheduleError(
             f"rank {dst} can't be reached from rank {src} in {logical.topology.name}",
             fix="add edges, or allow more links in the sketch",
         )
     return net
+
+
+def _check_times(topology: Topology, chunk: Fraction | None) -> None:
+    """Refuse chunks that take so long that sums of their times no longer fit into 64 bits."""
+    slowest = max((edge.beta or Fraction(0) for edge in topology.edges), default=Fraction(0))
+    if chunk is not None and slowest * chunk * topology.num_ranks > LONGEST:
+        raise InputError(
+            f"a chunk of {format_size(chunk)} takes {float(slowest * chunk / PS_PER_S):.3g} s on"
+            f" the slowest edge of {topology.name}, too long to add up",
+            field="--size",
+            fix="use a smaller size, more chunks, or faster links",
+        )
+
+
+def _unreachable(net: Net) -> tuple[int, int] | None:
+    """Return two ranks of which the first can't reach the second, or None."""
+    lost = np.flatnonzero(net.distance_from(0) >= FAR)
+    if len(lost):
+        return 0, int(lost[0])
+    lost = np.flatnonzero(net.distance_from(0, backwards=True) >= FAR)
+    return (int(lost[0]), 0) if len(lost) else None

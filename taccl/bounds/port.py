@@ -10,13 +10,17 @@ from taccl.bounds.crossing import Crossing, leaves
 from taccl.bounds.cut import Graph, make_graph, narrowest, worst_set
 from taccl.bounds.net import Net
 
+MOST_VISITS = 1_200_000_000
+"""Links looked at, above which only the first ranks and servers are (1024 on a switch all are)."""
+
 
 def port_crossings(net: Net, name: str) -> Iterator[Crossing]:
     """Yield what must leave and enter every rank and every server."""
     ranks = range(net.num_ranks)
     graph = make_graph(net)
-    groups: list[tuple[int, ...]] = [(rank,) for rank in ranks]
-    groups += [g for g in _servers(net) if 1 < len(g) < net.num_ranks]
+    looked_at = MOST_VISITS // (len(net.src) + 20 * net.num_ranks)
+    groups: list[tuple[int, ...]] = [(rank,) for rank in ranks[:looked_at]]
+    groups += [g for g in _servers(net) if 1 < len(g) < net.num_ranks][:looked_at]
     for group in groups:
         others = tuple(rank for rank in ranks if rank not in group)
         yield from _out_of(net, graph, name, group, others)
@@ -35,7 +39,8 @@ def _out_of(
 ) -> Iterator[Crossing]:
     crossing = net.crossing(inside)
     share = leaves(name, inside, net.num_ranks)
-    cuts = {narrowest(graph, inside, others)}
+    narrow = graph.affords(2 * net.num_ranks)
+    cuts = {narrowest(graph, inside, others)} if narrow else set()
     if len(inside) == 1:
         cuts.add(net.first_edges(inside[0]))
     if len(others) == 1:

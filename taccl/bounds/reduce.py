@@ -31,7 +31,7 @@ def reduce_crossings(net: Net, name: str) -> Iterator[Crossing]:
         if parties > 1:
             yield from _between(net, np.asarray(part), Fraction(2 * (parties - 1)))
     graph = make_graph(net)
-    for rank in ranks[1:]:
+    for rank in ranks[1:] if graph.affords(2 * net.num_ranks) else ():
         for source, sink in ((0, rank), (rank, 0)):
             yield from _narrow(net, graph, source, sink)
 
@@ -58,12 +58,13 @@ def _middle(net: Net, crossing: np.ndarray) -> tuple[int, ...]:
     busy = np.zeros(len(net.topology.edges))
     for edge, time in net.busy.items():
         busy[edge] = float(time)
-    rows = np.flatnonzero(crossing).tolist()
-    found = set()
-    for row in rows:
-        edges = net.edges[net.first[row] : net.first[row + 1]]
-        found.add(int(edges[int(np.argmax(busy[edges]))]))
-    return tuple(sorted(found))
+    if not len(net.edges):
+        return ()
+    times = busy[net.edges]
+    owner = np.repeat(np.arange(len(net.src)), np.diff(net.first))
+    slowest = np.flatnonzero(times == np.maximum.reduceat(times, net.first[:-1])[owner])
+    link, at = np.unique(owner[slowest], return_index=True)
+    return tuple(np.unique(net.edges[slowest[at]][crossing[link]]).tolist())
 
 
 def _narrow(net: Net, graph: Graph, source: int, sink: int) -> Iterator[Crossing]:

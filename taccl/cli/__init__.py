@@ -42,6 +42,12 @@ def run() -> None:
         # The reader (head, less) has gone: nothing is left to say.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        # Files have errors of their own: this is standard output, on a full disk perhaps.
+        typer.echo(f"error: can't print: {(error.strerror or str(error)).lower()}", err=True)
+        typer.echo("  fix: free some space, or redirect the output elsewhere", err=True)
+        sys.stdout = None  # nothing more to flush at exit
+        sys.exit(2)
 
 
 def _show_warning(

@@ -58,13 +58,14 @@ def expand(
     ] = None,
 ) -> None:
     """Print a topology as the plain graph that engines see."""
-    from taccl.files import write_atomic
+    from taccl.files import check_apart, write_atomic
     from taccl.topology_file import expand_text, load_topology
 
     text = expand_text(load_topology(topology, nodes=nodes, fabric=fabric))
     if output is None:
         typer.echo(text, nl=False)
     else:
+        check_apart(output, [topology], field="-o")
         write_atomic(output, text)
         typer.echo(f"wrote {output}")
 

@@ -11,13 +11,14 @@ from taccl.files.document import (
 )
 from taccl.files.model import FileModel, fit_model, load_model
 from taccl.files.parse import plain_text_is_safe, shown
-from taccl.files.write import check_output, write_all_atomic, write_atomic
+from taccl.files.write import check_apart, check_output, write_all_atomic, write_atomic
 
 __all__ = [
     "MAX_BYTES",
     "MAX_NODES",
     "Document",
     "FileModel",
+    "check_apart",
     "check_output",
     "field_name",
     "fit_model",

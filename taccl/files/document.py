@@ -15,6 +15,8 @@ from taccl.files.parse import RefusedError, line_of, parse
 
 MAX_BYTES = 64 << 20
 MAX_NODES = 2_000_000
+MAX_LOOKED_THROUGH = 4 << 20
+"""Characters of a file in which the line of a field is looked up: about two seconds."""
 
 FieldPath = Sequence[str | int]
 
@@ -38,8 +40,8 @@ class Document:
     text: str = ""
 
     def line(self, path: FieldPath) -> int | None:
-        """Return the line of a field, or of the nearest field around it."""
-        return line_of(self.text, path) if self.text else None
+        """Return the line of a field, or of the nearest field around it; None in huge files."""
+        return line_of(self.text, path) if 0 < len(self.text) <= MAX_LOOKED_THROUGH else None
 
     def error(self, problem: str, path: FieldPath, fix: str) -> InputError:
         """Return an error that names file, line and field."""

@@ -13,7 +13,8 @@ from taccl.files.parse import shown
 from taccl.units import Time, parse_beta, parse_exact_size, parse_time
 
 MAX_RANKS = 65_536
-_NAME = r"^[\w.\-/:+@=>*#()\[\],& ]+$"
+_SIGNS = r"\w.\-/:+@=>*#()\[\],&"
+_NAME = rf"^[{_SIGNS}](?:[{_SIGNS} ]*[{_SIGNS}])?$"
 _RANGE = re.compile(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?")
 
 T = TypeVar("T")

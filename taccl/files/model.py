@@ -31,7 +31,7 @@ _SAID: Mapping[str, str] = {
     "too_long": "should have at most {max_length} entries",
     "string_too_short": "should not be empty",
     "string_too_long": "should have at most {max_length} characters",
-    "string_pattern_mismatch": "should be a name of letters, digits and . _ - / : + @ = > or space",
+    "string_pattern_mismatch": "should be a name of letters, digits, spaces and . _ - / : + @ = >",
 }
 _NO_VALUE = ("missing", "extra_forbidden", "taccl")
 

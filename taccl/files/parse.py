@@ -124,10 +124,10 @@ def _no_constant(text: str) -> object:
     raise RefusedError(f"{text} is not accepted", "write a finite number")
 
 
-def _finite(text: str) -> float:
+def _finite(text: str, line: int | None = None) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise RefusedError(f"{shown(text)} is too large a number", "write a finite number")
+        raise RefusedError(f"{shown(text)} is too large a number", "write a finite number", line)
     return value
 
 
@@ -256,7 +256,7 @@ def _scalar(event: yaml.ScalarEvent, line: int) -> object:
         if len(text) > MAX_DIGITS:
             raise RefusedError("holds a number with too many digits", _FEWER_DIGITS, line)
         return int(text)
-    return _finite(text) if _FLOAT.fullmatch(text) else text
+    return _finite(text, line) if _FLOAT.fullmatch(text) else text
 
 
 def _line(event: yaml.Event) -> int:

@@ -4,7 +4,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from taccl.errors import InputError
@@ -18,6 +18,7 @@ _FIXES = {
     errno.ENOSPC: "free some space, or write elsewhere",
     errno.EDQUOT: "free some space, or write elsewhere",
     errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENXIO: "start what reads the pipe first",
     errno.EISDIR: "name a file in it",
 }
 
@@ -84,6 +85,31 @@ def check_output(path: str | Path, *, field: str = "output") -> None:
         raise _write_error(str(path), error, field) from None
 
 
+def check_apart(output: str | Path, others: Iterable[str | Path], *, field: str = "output") -> None:
+    """Raise when an output is a file that is read or written for something else, too.
+
+    Raises
+    ------
+    InputError
+        With the name of both.
+    """
+    for other in others:
+        if _same_file(Path(output), Path(other)):
+            raise InputError(
+                f"is the same file as {str(other)[:200]}", file=str(output)[:200], field=field,
+                fix="choose another name",
+            )  # fmt: skip
+
+
+def _same_file(one: Path, two: Path) -> bool:
+    try:
+        regular = not one.exists() or one.is_file()
+        return regular and one.resolve() == two.resolve()
+    except (OSError, ValueError, RuntimeError):
+        # Not a file (links in a circle are a RuntimeError): reading or writing it says why.
+        return False
+
+
 def _is_device(file: str, field: str) -> bool:
     try:
         mode = Path(file).stat().st_mode
@@ -121,7 +147,10 @@ def _write_beside(file: str, text: str, field: str, pending: list[tuple[Path, Pa
 
 def _write_through(file: str, text: str, field: str) -> None:
     try:
-        with Path(file).open("wb") as stream:
+        # Without O_NONBLOCK, opening a pipe that nobody reads waits for ever.
+        descriptor = os.open(file, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.set_blocking(descriptor, True)
+        with os.fdopen(descriptor, "wb") as stream:
             stream.write(text.encode())
     except (OSError, ValueError) as error:
         raise _write_error(file, error, field) from None

@@ -6,7 +6,7 @@ are one buffer.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -76,7 +76,7 @@ def interpret(
         program.collective, program.num_ranks, program.chunks_per_loop, in_place=in_place
     )
     run = maximal_run(program)
-    machine = _Machine(run, mode, _inputs(expected, mode))
+    machine = _Machine(run, mode, _inputs(expected, mode), _room(expected, mode))
     where = places(run)
     for number in run.order:
         _step(machine, where[number], number)
@@ -137,13 +137,20 @@ def _inputs(collective: Collective, mode: Mode) -> dict[tuple[int, Cell], Value]
     }
 
 
+def _room(collective: Collective, mode: Mode) -> Mapping[str, int]:
+    """Return the chunks of the buffers that a call passes; scratch is the runtime's own."""
+    inputs, outputs = collective.input_chunks, collective.output_chunks
+    return {"user": max(inputs, outputs)} if mode.in_place else {"i": inputs, "o": outputs}
+
+
 @dataclass(slots=True)
 class _Machine:
-    """Memory, messages on their way, and what was found."""
+    """Memory, the room in buffers, messages on their way, and what was found."""
 
     run: Run
     mode: Mode
     memory: dict[tuple[int, Cell], Value]
+    room: Mapping[str, int]
     sent: dict[int, list[Value]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
@@ -211,10 +218,18 @@ def _check_operands(
         machine.report(
             "input", "writes the input buffer", place, "write the output or scratch instead"
         )
-    harmless = step.op is Op.COPY and sources == targets
-    local = step.op in (Op.COPY, Op.REDUCE)
-    if local and not harmless and not set(sources).isdisjoint(targets):
+    # Element by element, everything but re may work where it reads; shifted, data is lost.
+    harmless = step.op is not Op.REDUCE and sources == targets
+    if not harmless and not set(sources).isdisjoint(targets):
         machine.report("overlap", "source and target overlap", place, "use scratch for one of them")
+    for buffer, offset in (*sources, *targets):
+        if not 0 <= offset < machine.room.get(buffer, offset + 1):
+            machine.report(
+                "outside", f"uses chunk {offset} of buffer {buffer}, and a call has only"
+                f" {machine.room.get(buffer, 0)}", place, "use scratch for what the call has no"
+                " room for",
+            )  # fmt: skip
+            break
 
 
 def _received(machine: _Machine, step: Step, place: Place, number: int) -> list[Value]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError
-from taccl.files import check_output, write_all_atomic
+from taccl.files import check_apart, check_output, write_all_atomic
 from taccl.msccl.program import Program
 from taccl.msccl.xml import write_xml
 from taccl.pipeline.lowering import Lowering, Target, program_name
@@ -28,6 +28,9 @@ def check_writable(*outputs: Path | None) -> None:
     for path in outputs:
         if path is not None:
             check_output(path)
+    given = [path for path in outputs if path is not None]
+    for number, path in enumerate(given):
+        check_apart(path, given[:number])
 
 
 def xml_files(program: Program, runtime: str, output: Path) -> dict[str | Path, str]:
@@ -51,6 +54,7 @@ def write_outputs(found: Synthesis, output: Path | None, schedule: Path | None) 
             )
         texts.update(xml_files(found.program, target.runtime, output))
     if schedule is not None:
+        check_apart(schedule, texts, field="--schedule")
         texts[schedule] = schedule_text(
             found.schedule, engine=found.result.engine, seed=found.request.seed
         )
@@ -71,6 +75,8 @@ def convert(path: Path, target: Target, size: int, output: Path | None) -> Mappi
     LoweringError
         When the program does not fit the runtime.
     """
+    if output is not None:
+        check_apart(output, [path], field="-o")
     schedule = read_schedule(str(path))
     require_valid(schedule)
     collective = schedule.collective

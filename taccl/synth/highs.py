@@ -10,6 +10,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -124,22 +125,24 @@ def solve_in_child(model: Model, limits: Limits, over: Callable[[], bool]) -> Fo
     })  # fmt: skip
     command = [sys.executable, "-m", "taccl.synth.highs"]
     pipe = subprocess.PIPE
-    # A session of its own: Ctrl-C is for this process to handle.
-    with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-    ) as child:
-        pending: str | None = task
-        printed = None
-        while printed is None:
-            try:
-                printed = child.communicate(pending, timeout=0.1)
-            except subprocess.TimeoutExpired:
-                pending = None
-                if over():
-                    child.kill()
-                    child.communicate()
-                    return None
-        out, err = printed
+    # A file, as communicate() with a timeout does not go on with input that a pipe did not take.
+    with tempfile.TemporaryFile("w+") as stdin:
+        stdin.write(task)
+        stdin.seek(0)
+        # A session of its own: Ctrl-C is for this process to handle.
+        with subprocess.Popen(
+            command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        ) as child:
+            printed = None
+            while printed is None:
+                try:
+                    printed = child.communicate(timeout=0.1)
+                except subprocess.TimeoutExpired:
+                    if over():
+                        child.kill()
+                        child.communicate()
+                        return None
+            out, err = printed
     if child.returncode:
         last = err.strip().splitlines()[-1:] or [f"exit status {child.returncode}"]
         raise SolverUnavailableError(f"HiGHS failed: {last[0]}", fix="reinstall highspy and pulp")

@@ -65,7 +65,11 @@ class _Race:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def over(self) -> bool:
-        return self.finished.is_set() or self.options.stop.is_set()
+        return self.finished.is_set() or self.options.stop.is_set() or self.late()
+
+    def late(self) -> bool:
+        """Tell whether a solver has overrun its own limit by more than it takes to wind up."""
+        return not self.options.deterministic and time.monotonic() > self.deadline + 1.0
 
     def add(self, objective: float, solver: int, values: dict[str, int]) -> None:
         with self.lock:

@@ -13,11 +13,15 @@ import numpy as np
 from taccl.errors import InputError, ScheduleError
 from taccl.schedule import Schedule
 from taccl.topology import LogicalTopology
+from taccl.units import format_size
 from taccl.verify.messages import adjacency, message, resource, start
 from taccl.verify.routes import delivered, held, once
 from taccl.verify.sends import MAX_FINDINGS, Finding, Sends
 from taccl.verify.sketched import allowed, connections_per_rank, leave_by, max_extra_hops
 from taccl.verify.sums import summed
+
+MAX_PICOSECONDS = 1 << 61
+"""Sums of two such times fit into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,10 @@ def _columns(schedule: Schedule) -> Iterator[Finding]:
         )
     if schedule.chunk_size <= 0:
         yield None, f"the chunk size is {schedule.chunk_size}"
+    slowest = max((edge.beta or 0 for edge in topology.edges), default=0)
+    if slowest * schedule.chunk_size * max(len(schedule.chunk), 1) > MAX_PICOSECONDS:
+        yield None, f"chunks of {format_size(schedule.chunk_size)} take longer than can be counted"
+        return
     whole = (schedule.chunk, schedule.link, schedule.batch, schedule.start, schedule.end)
     if any(column.dtype.kind != "i" for column in whole) or schedule.reduce.dtype.kind != "b":
         yield None, "the columns are not of integers and the reduce flags not of bools"

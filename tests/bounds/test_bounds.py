@@ -422,3 +422,20 @@ def test_whole_chunks_of_allreduce_fill_ports() -> None:
     rows: list[Row] = [(r, (r + 1) % 3, 10, None, 1) for r in range(3)]
     made = fixed_bounds(unrestricted(build(3, rows)), allreduce(3, 1), Fraction(20))
     assert kinds(made)["reduce"] == 4 * 30
+
+
+def test_a_chunk_that_takes_years_is_refused() -> None:
+    slow = build(2, [(0, 1, 0, None, 10**9), (1, 0, 0, None, 10**9)])
+    with pytest.raises(InputError, match=r"a chunk of 1\.12\d*e\+06GB takes 1\.13e\+12 s"):
+        fixed_bounds(unrestricted(slow), allgather(2, 1), Fraction(1 << 50))
+
+
+@pytest.mark.parametrize("idea", ["cut.MOST_ARCS", "port.MOST_VISITS", "latency.MOST_RANKS"])
+@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+def test_ideas_left_out_on_big_machines_only_lower_the_bound(
+    collective: str, idea: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = unrestricted(ndv2())
+    full = best(any_bounds(network, collective, 1 << 20)).time
+    monkeypatch.setattr(f"taccl.bounds.{idea}", 1)
+    assert 0 < best(any_bounds(network, collective, 1 << 20)).time <= full

@@ -182,3 +182,85 @@ def test_a_program_for_other_ranks_is_not_evaluated(run: Run, tmp_path: Path) ->
     path = tmp_path / "f.xml"
     run("synthesize", "ring:4", "allgather", "-o", path, "--time-limit", "2", "--quiet")
     one_error(run("evaluate", path, "--topology", "ring:8"), "4 ranks", "8")
+
+
+GATHER = """<algo name="x" proto="Simple" nchannels="1" nchunksperloop="2" ngpus="2"
+ coll="allgather" inplace="1" outofplace="0" minBytes="0" maxBytes="0">
+<gpu id="0" i_chunks="1" o_chunks="2" s_chunks="0"><tb id="0" send="1" recv="1" chan="0">
+<step s="0" type="s" srcbuf="o" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1"
+ hasdep="0"/></tb></gpu></algo>"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('cnt="1"', 'cnt="1000000000"', "counts"),
+        ('cnt="1"', 'cnt="0"', "counts"),
+        ('depid="-1" deps="-1"', 'depid="999999" deps="9"', "dependences"),
+        ('chan="0"', 'chan="999999999"', "channels"),
+        ('send="1"', 'send="999999999"', "peers"),
+        ('ngpus="2"', 'ngpus="3000"', "chunks"),
+        ('nchunksperloop="2"', 'nchunksperloop="1000000000"', "size"),
+        ('coll="allgather"', 'coll="custom"', "collective"),
+        (GATHER[GATHER.index("<gpu") : GATHER.index("</algo>")], "", "result"),
+    ],
+)
+def test_an_absurd_program_is_found_wrong(
+    run: Run, tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    path = tmp_path / "p.xml"
+    path.write_text(GATHER.replace(old, new, 1))
+    done = run("verify", path)
+    assert (done.status, done.err) == (1, "")
+    assert f"\n  {said}" in done.out
+
+
+@pytest.mark.parametrize("topology", ["hub:4096", "full:2000", "hypercube:65536"])
+@pytest.mark.parametrize("command", [("topology", "validate"), ("topology", "show")])
+def test_a_machine_with_too_many_links_or_edges(
+    run: Run, topology: str, command: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taccl.links.MAX_LINKS", 50_000)
+    one_error(run(*command, topology), "more than", "fix:")
+
+
+def test_a_collective_with_too_many_chunks(run: Run) -> None:
+    one_error(run("bound", "ring:4096", "alltoall"), "16777216 chunks", "fix: use fewer")
+
+
+def test_a_size_that_slow_links_need_years_for(run: Run, topology: Path) -> None:
+    topology.write_text(GRAPH.replace("25GB/s", "1KB/s"))
+    done = run("bound", topology, "allgather", "--size", "1TiB")
+    one_error(done, "--size", "too long to add up")
+    one_error(synthesize(run, topology, "--size", "1TiB"), "--size", "too long to add up")
+
+
+@pytest.mark.parametrize("name", ['" "', '" two"', '"two "', '"t\\u200bwo"', '"two\\n"'])
+def test_a_name_that_is_blank_or_invisible(run: Run, topology: Path, name: str) -> None:
+    topology.write_text(GRAPH.replace("name: two", f"name: {name}"))
+    one_error(run("topology", "validate", topology), "two.yaml:2", "name", "fix:")
+
+
+def test_one_path_for_two_outputs_is_refused_before_the_search(
+    run: Run, topology: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    output.write_text("kept")
+    done = synthesize(run, topology, "-o", output, "--schedule", tmp_path / "." / "out")
+    one_error(done, "same file")
+    assert output.read_text() == "kept"
+
+
+def test_an_input_is_no_output(run: Run, topology: Path, tmp_path: Path) -> None:
+    schedule = tmp_path / "s.json"
+    assert synthesize(run, topology, "--schedule", schedule).status == 0
+    before = schedule.read_text()
+    one_error(run("convert", schedule, "-o", schedule), "same file")
+    assert schedule.read_text() == before
+    one_error(run("topology", "expand", topology, "-o", topology), "same file")
+    assert topology.read_text() == GRAPH
+
+
+def test_a_pipe_as_output_that_nobody_reads(run: Run, topology: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    one_error(synthesize(run, topology, "-o", tmp_path / "pipe"), "start what reads the pipe")

@@ -408,3 +408,45 @@ def test_dependences_found_without_messages_are_enough(monkeypatch: pytest.Monke
 def test_an_alltoall_of_many_ranks_is_interpreted() -> None:
     many = make(pairs_schedule("alltoall", mesh(12)), in_place=False)
     assert judge(many, "portable") == []
+
+
+def test_a_program_without_threadblocks_leaves_its_results_unwritten() -> None:
+    assert rules(interpret(program("allgather", [], []), in_place=True)) == {"result"}
+
+
+def test_counts_beyond_what_can_be_followed_are_one_finding() -> None:
+    huge = program("allgather", [block(0, send(Slot(I, 0), 10**9), to=1)], [])
+    assert rules(interpret(huge, in_place=True)) == {"size"}
+    assert {"size", "counts"} <= rules(judge(huge, "executor"))
+
+
+def summed_at(target: int) -> Program:
+    """Two ranks add two chunks each into their output, the target shifted against the source."""
+    adds = Step(Op.RECV_REDUCE_COPY, Slot(O, 0), Slot(O, target), 2)
+    blocks = [
+        [block(0, copy(Slot(I, 0), Slot(O, 0), 2), send(Slot(I, 0), 2), adds, to=r, of=r)]
+        for r in (1, 0)
+    ]
+    return program("allreduce", *blocks)
+
+
+def test_a_reduction_into_where_it_reads_is_right() -> None:
+    assert interpret(summed_at(0), in_place=False) == []
+
+
+def test_a_reduction_shifted_against_where_it_reads_overlaps() -> None:
+    # One chunk a message: the second would add to what the first has written.
+    assert "overlap" in rules(interpret(summed_at(1), in_place=False))
+
+
+@pytest.mark.parametrize(("offset", "found"), [(1, set()), (2, {"outside"}), (7, {"outside"})])
+def test_a_call_has_no_room_beyond_its_chunks_whatever_the_file_says(
+    offset: int, found: set[str]
+) -> None:
+    # The output of an all-gather of two ranks is 2 chunks; the file says 8, which is not checked.
+    spare = copy(Slot(I, 0), Slot(O, offset))
+    gathers = swap_gather().gpus[0].threadblocks
+    first = replace(gathers[1], steps=(spare, *gathers[1].steps))
+    gpus = (replace(swap_gather().gpus[0], threadblocks=(gathers[0], first)),
+            swap_gather().gpus[1])  # fmt: skip
+    assert rules(interpret(replace(swap_gather(), gpus=gpus), in_place=False)) == found

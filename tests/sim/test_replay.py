@@ -659,3 +659,14 @@ def test_replay_never_beats_a_bound(n: int, size: int, rule: str) -> None:
         time = replay(ring_allreduce(n), topology, size, model_of("executor")).time
         assert time is not None
         assert best(any_bounds(whole(topology), "allreduce", size)).time <= time
+
+
+def test_a_replay_of_too_many_messages_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A ring all-reduce of three ranks has 5 steps a rank.
+    monkeypatch.setattr("taccl.sim.compile.MAX_MESSAGES", 15)
+    wires = network(3, [(r, (r + 1) % 3, 100, None, 1) for r in range(3)])
+    assert replay(ring_allreduce(3), wires, 12, model_of("executor")).time is not None
+    monkeypatch.setattr("taccl.sim.compile.MAX_MESSAGES", 14)
+    stopped = replay(ring_allreduce(3), wires, 12, model_of("executor"))
+    assert stopped.time is None
+    assert stopped.reason.startswith("needs 15 messages and copies")

@@ -1,0 +1,83 @@
+"""Shortest distances between ranks, exact: integers of picoseconds or of prices."""
+
+import heapq
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+Ends = tuple[IntArray, IntArray]
+"""Where each link begins and where it ends."""
+
+FAR = np.int64(1) << 61
+"""Distance of what can't be reached."""
+
+EXACT = 1 << 53
+"""Up to here floats are exact integers."""
+
+SPARSE = 8
+"""With fewer than one link for so many pairs, searches from every rank are faster than rows."""
+
+
+def shortest(ranks: int, ends: Ends, lengths: IntArray) -> IntArray:
+    """Return the least length from rank to rank, ``FAR`` where there is no path."""
+    longest = int(lengths.max(initial=0)) * ranks
+    if ranks * ranks > SPARSE * len(lengths) and longest < EXACT:
+        return _searched(ranks, ends, lengths)
+    table = np.full((ranks, ranks), FAR, dtype=np.int64)
+    np.fill_diagonal(table, 0)
+    np.minimum.at(table, ends, lengths)
+    least_in, least_out = _least(ranks, ends[1], lengths), _least(ranks, ends[0], lengths)
+    largest = table.max()
+    for middle in range(ranks):
+        if least_in[middle] + least_out[middle] >= largest:
+            continue
+        np.minimum(table, table[:, middle, None] + table[middle], out=table)
+        np.minimum(table, FAR, out=table)
+        largest = table.max()
+    return table
+
+
+def _least(ranks: int, ends: IntArray, lengths: IntArray) -> IntArray:
+    """Return the shortest link at every rank: no path through it is shorter at that end."""
+    least = np.full(ranks, FAR, dtype=np.int64)
+    np.minimum.at(least, ends, lengths)
+    return least
+
+
+def _searched(ranks: int, ends: Ends, lengths: IntArray) -> IntArray:
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    # Of parallel links the shortest counts; a sparse matrix would add them up.
+    order = np.lexsort((lengths, ends[1], ends[0]))
+    src, dst = ends[0][order], ends[1][order]
+    first = np.ones(len(order), dtype=np.bool_)
+    first[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
+    values = lengths[order][first].astype(np.float64)
+    graph = csr_array((values, (src[first], dst[first])), shape=(ranks, ranks))
+    found = dijkstra(graph)
+    table = np.full((ranks, ranks), FAR, dtype=np.int64)
+    reached = np.isfinite(found)
+    table[reached] = found[reached].astype(np.int64)
+    return table
+
+
+def shortest_from(ranks: int, ends: Ends, lengths: IntArray, start: int) -> IntArray:
+    """Return the least length from one rank to every rank, ``FAR`` where there is no path."""
+    order = np.argsort(ends[0], kind="stable")
+    cuts = np.searchsorted(ends[0][order], np.arange(ranks + 1)).tolist()
+    heads, costs = ends[1][order].tolist(), lengths[order].tolist()
+    distance = [int(FAR)] * ranks
+    distance[start] = 0
+    queue = [(0, start)]
+    while queue:
+        so_far, rank = heapq.heappop(queue)
+        if so_far > distance[rank]:
+            continue
+        for at in range(cuts[rank], cuts[rank + 1]):
+            there = so_far + costs[at]
+            if there < distance[heads[at]]:
+                distance[heads[at]] = there
+                heapq.heappush(queue, (there, heads[at]))
+    return np.array(distance, dtype=np.int64)
