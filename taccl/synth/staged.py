@@ -59,7 +59,7 @@ class Clock:
         if self.options.stop.is_set():
             return 0.0
         if self.options.deterministic:
-            return max(1.5, self.options.time_limit / 12)
+            return max(0.5, self.options.time_limit / 12)
         return max(0.0, self.deadline - time.monotonic())
 
     def share(self, part: float) -> "Clock":

@@ -18,7 +18,7 @@ from tests.synth.problems import problem_of
 US = 1_000_000
 """Picoseconds of a microsecond: a chunk of 1000 bytes takes one at 1 GB/s."""
 
-ONE_BY_ONE = Options(time_limit=3.0, deterministic=True, workers=1, batch=False)
+ONE_BY_ONE = Options(time_limit=18.0, deterministic=True, workers=1, batch=False)
 
 
 def wires(

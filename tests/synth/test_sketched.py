@@ -226,7 +226,7 @@ def chosen_time(logical: LogicalTopology) -> tuple[int, int]:
     """Return the chunk count and the makespan of an AllGather of 4 x 1000 bytes."""
     found = synthesize(
         Request(
-            logical, "allgather", 4000, target=None, batch=False, engine="taccl", time_limit=3.0,
+            logical, "allgather", 4000, target=None, batch=False, engine="taccl", time_limit=30.0,
             deterministic=True, workers=1,
         )
     )  # fmt: skip

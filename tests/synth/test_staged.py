@@ -36,7 +36,7 @@ def test_the_answer_is_never_worse_than_the_greedys(seed: int) -> None:
 def test_a_symmetry_of_the_topology_alone_does_not_bind_a_small_problem() -> None:
     # As in the tests of sketches: 2T where chunks may turn either way, 3T where all turn alike.
     problem = problem_of(load_topology("ring:4"), "alltoall", symmetric=True)
-    singly = replace(QUICK, batch=False)
+    singly = replace(QUICK, time_limit=18.0, batch=False)
     found = staged(problem, singly).schedule
     assert found is not None
     one = problem.topology.arrival(0, problem.chunk_size)
