@@ -69,6 +69,9 @@ def synthesize(
     batch: Annotated[
         str, typer.Option("--batch", help="auto: chunks may travel together; none: one by one.")
     ] = "auto",
+    root: Annotated[
+        int | None, typer.Option("--root", min=0, help="For collectives with a root; none yet.")
+    ] = None,
     engine: Annotated[str, typer.Option("--engine", help=f"One of {ENGINE_NAMES}.")] = "auto",
     time_limit: Annotated[
         float, typer.Option("--time-limit", min=0.1, max=86400, help="Seconds for the search.")
@@ -105,6 +108,7 @@ def synthesize(
     from taccl.collectives import collective_name
     from taccl.pipeline import outputs, reports
 
+    _check_root(root, collective)
     target = _target(
         runtime, protocol, (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
         element_bytes(dtype),
@@ -164,6 +168,14 @@ def convert(
         typer.echo(next(iter(texts.values())), nl=False)
     else:
         typer.echo("\n".join(f"wrote {path}" for path in texts))
+
+
+def _check_root(root: int | None, collective: str) -> None:
+    """Refuse ``--root`` for a collective that has none, as all of today's are."""
+    if root is not None:
+        raise InputError(
+            f"{collective[:40]} has no root, got {root}", field="--root", fix="leave --root out"
+        )
 
 
 def _target(

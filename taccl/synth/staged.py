@@ -26,6 +26,9 @@ from taccl.synth.routing import Routes, from_root, route
 from taccl.synth.variants import networks
 
 MESSAGE_LENGTHS = (1, 2, 4, 8, 1 << 30)
+MAX_BATCHED = 100_000
+"""Sends, over all orbits, up to which batches are looked for."""
+
 KEPT = 4
 """Candidates that stage 3 improves."""
 
@@ -134,7 +137,7 @@ def _allreduce(problem: Problem, options: Options, clock: Clock, kept: int) -> l
     for reduction, gather in itertools.product(*halves):
         rows = [*reduction.schedule.decisions().rows(), *gather.schedule.decisions().rows()]
         plan = plan_decisions(problem, [(chunk, link, r) for chunk, link, _, r in rows])
-        joint.extend(ordered(plan, options))
+        joint.extend(ordered(plan, options, clock))
         joint.append(_in_sequence(plan, reduction.schedule, gather.schedule))
     return _improved(joint, options, clock, kept)
 
@@ -163,7 +166,7 @@ def _one_way(problem: Problem, options: Options, clock: Clock, *, reverse: bool)
                     fix="raise max_extra_hops in the sketch",
                 )
             continue
-        found += ordered(plan_routes(network, _routes_of(network, hops)), options)
+        found += ordered(plan_routes(network, _routes_of(network, hops)), options, clock)
         goal = max(options.floor, options.fixed_floors.get(_half(network), 0))
         if not options.batch and min(c.makespan for c in found) <= goal:
             return found
@@ -172,7 +175,7 @@ def _one_way(problem: Problem, options: Options, clock: Clock, *, reverse: bool)
             continue
         options.report(f"{problem.collective.name}: routing {name}")
         for routes in route(network, hops, options, seconds):
-            found += ordered(plan_routes(network, routes), options)
+            found += ordered(plan_routes(network, routes), options, clock)
         if fits(network) and min(c.makespan for c in found) > goal:
             exact = schedule_exactly(network, hops, options, min(clock.left / 4, 8.0), goal)
             if exact is not None:
@@ -215,11 +218,15 @@ def _routes_of(network: Network, hops: list[Hop]) -> Routes:
     )
 
 
-def ordered(plan: Plan, options: Options) -> list[Candidate]:
-    """Return the schedules of a plan by every rule and message length, the best first."""
+def ordered(plan: Plan, options: Options, clock: Clock | None = None) -> list[Candidate]:
+    """Return the schedules of a plan by every rule and message length, the best first.
+
+    With a clock, only those that there is time for, but at least one.
+    """
     problem = plan.problem
     found: dict[int, Candidate] = {}
-    adjacency = Adjacency(plan) if options.batch else None
+    few = len(plan.moves) * len(problem.group) <= MAX_BATCHED
+    adjacency = Adjacency(plan) if options.batch and few else None
     seen = set()
     for length in MESSAGE_LENGTHS:
         messages: list[Message] = [(number,) for number in range(len(plan.moves))]
@@ -228,9 +235,9 @@ def ordered(plan: Plan, options: Options) -> list[Candidate]:
         if tuple(messages) in seen:
             continue
         seen.add(tuple(messages))
-        if found and options.stop.is_set():
-            break
         for rule in PRIORITIES:
+            if found and (options.stop.is_set() or (clock is not None and not clock.left)):
+                break
             decisions = order(plan, messages, rule)
             if decisions is not None:
                 schedule = retime(problem.collective, problem.group, problem.chunk_size, decisions)

@@ -167,7 +167,7 @@ def test_an_unknown_collective(run: Run) -> None:
     ("option", "value"),
     [
         ("--size", "1XB"), ("--size", "-1"), ("--chunks", "many"), ("--batch", "some"),
-        ("--alpha-rule", "both"), ("--dtype", "quad"), ("--min-bytes", "1Q"),
+        ("--alpha-rule", "both"), ("--dtype", "quad"), ("--min-bytes", "1Q"), ("--root", "0"),
     ],
 )  # fmt: skip
 def test_a_wrong_option_value_names_the_option(run: Run, option: str, value: str) -> None:

@@ -211,7 +211,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "switches": "few (`uc-min`) or many (`uc-max`) different connections through a"
             " switch; `*` means all links inside servers",
             "balance": "`minmax`: keep the busiest link light; `maxmin`: use all links alike;"
-            " kept with the sketch, no engine uses it yet",
+            " among routings that are equally fast",
             "internode": "how servers are joined",
             "symmetry": "`auto`, [offset, block] pairs, or permutations of all ranks",
             "max_extra_hops": "how many hops longer than the shortest a path may be; none: any",
