@@ -33,10 +33,10 @@ gap | gap_fixed | seconds |
 """
 
 FIXED_HEAD = """
-## AllGather, one chunk to a message (`--batch none`)
+## One chunk to a message (`--batch none`)
 
-| machine | k | makespan us | fixed bound us | gap_fixed | seconds |
-|---|---|---|---|---|---|
+| machine | collective | engine | k | makespan us | fixed bound us | gap_fixed | seconds |
+|---|---|---|---|---|---|---|---|
 """
 
 NOTES = """
@@ -104,17 +104,19 @@ def rows(folder: Path) -> Iterator[str]:
 def fixed_rows() -> Iterator[str]:
     """Yield the lines of the second table."""
     for machine, nodes in MACHINES:
-        found = run(machine, nodes, "allgather", "--batch", "none")
-        if found is None:
-            raise SystemExit(f"no schedule for allgather on {machine}")
-        cells = [
-            f"{machine} x {nodes}", str(found["chunks_per_rank"]), number(found["makespan_us"]),
-            number(found["bound_fixed_us"]), number(found["gap_fixed"], ".2%"),
-            number(found["seconds"], ".1f"),
-        ]  # fmt: skip
-        line = f"| {' | '.join(cells)} |"
-        print(line, flush=True)
-        yield line
+        for collective in COLLECTIVES:
+            found = run(machine, nodes, collective, "--batch", "none")
+            if found is None:
+                raise SystemExit(f"no schedule for {collective} on {machine}")
+            cells = [
+                f"{machine} x {nodes}", collective, str(found["engine"]),
+                str(found["chunks_per_rank"]), number(found["makespan_us"]),
+                number(found["bound_fixed_us"]), number(found["gap_fixed"], ".2%"),
+                number(found["seconds"], ".1f"),
+            ]  # fmt: skip
+            line = f"| {' | '.join(cells)} |"
+            print(line, flush=True)
+            yield line
 
 
 def main() -> None:

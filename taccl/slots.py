@@ -7,7 +7,7 @@ A rank can hold a chunk in up to two places:
   laid out by (destination, chunk). A source that is also a target holds its own value there too,
   once the lowering has copied it.
 
-Chunks travel as one message only where they are adjacent at both ends (COST_MODEL section 2).
+Chunks travel as one message only where they are adjacent at both ends.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -3,7 +3,7 @@
 A permutation of the ranks is a symmetry when it extends to the switches so that every edge maps
 to an edge with equal alpha, overhead and beta. Decisions made for one representative chunk of
 each orbit can then be copied to the whole orbit, if the group acts freely on ranks and on
-resources (ENGINES section 1).
+resources.
 """
 
 from collections.abc import Iterable, Sequence
