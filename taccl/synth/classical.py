@@ -30,6 +30,7 @@ from taccl.synth.plan import plan_decisions, rows_of
 from taccl.synth.problem import Options, Problem, Result, Status
 from taccl.synth.routes import may_leave
 from taccl.topology import Rank
+from taccl.units import Time
 from taccl.verify import verify
 
 Row = tuple[int, int, bool]
@@ -216,45 +217,48 @@ def best_links(problem: Problem) -> dict[tuple[Rank, Rank], int]:
     return best
 
 
-def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule | None:
-    """Return the exact schedule of a classical algorithm.
+def classical_schedules(problem: Problem, name: str, *, batch: bool) -> tuple[Schedule, ...]:
+    """Return the exact schedules of a classical algorithm, the one with the least makespan first.
 
-    None where it does not exist, or does not respect the sketch.
+    The textbook's order, and the same messages as early as ports allow: where ports are shared
+    (two GPUs at one NIC), the textbook's order leaves them idle. None where the algorithm does not
+    exist, or does not respect the sketch.
     """
     steps = CLASSICAL[name](problem)
     if steps is None:
-        return None
+        return ()
     links = best_links(problem)
     rows: list[tuple[int, int, int, bool]] = []
     message = 0
     for chunks, src, dst, reduce in steps:
         link = links[src, dst]
         if not all(may_leave(problem, chunk, link) for chunk in chunks):
-            return None
+            return ()
         for chunk in chunks:
             rows.append((chunk, link, message, reduce))
             message += 0 if batch else 1
         message += 1 if batch else 0
-    schedule = _in_good_order(problem, Decisions.of(rows))
-    if problem.logical.name is not None and verify(schedule, problem.logical):
-        return None
-    return schedule
+    found = _in_both_orders(problem, Decisions.of(rows))
+    if problem.logical.name is not None:
+        found = [schedule for schedule in found if not verify(schedule, problem.logical)]
+    return tuple(sorted(found, key=lambda schedule: schedule.makespan))
 
 
-def _in_good_order(problem: Problem, decisions: Decisions) -> Schedule:
-    """Return the schedule in the order given, or as early as ports allow, if that is faster.
-
-    Where ports are shared (two GPUs at one NIC), the textbook's order leaves them idle.
-    """
+def _in_both_orders(problem: Problem, decisions: Decisions) -> list[Schedule]:
     group = make_group(problem.topology, ())
     given = retime(problem.collective, group, problem.chunk_size, decisions)
     plan = plan_decisions(replace(problem, group=group), rows_of(decisions))
     messages = [tuple(rows) for rows in message_groups(decisions.batch)]
     early = order(plan, messages, "earliest")
     if early is None:
-        return given
+        return [given]
     other = retime(problem.collective, group, problem.chunk_size, early)
-    return other if other.makespan < given.makespan else given
+    return [given] if other.makespan == given.makespan else [given, other]
+
+
+def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule | None:
+    """Return the schedule of a classical algorithm with the least makespan, if it exists."""
+    return next(iter(classical_schedules(problem, name, batch=batch)), None)
 
 
 def run_classical(name: str, problem: Problem, options: Options) -> Result:
@@ -266,11 +270,17 @@ def run_classical(name: str, problem: Problem, options: Options) -> Result:
         When the links don't allow it.
     """
     began = time.monotonic()
-    schedule = classical_schedule(problem, name, batch=options.batch)
-    if schedule is None:
+    schedules = classical_schedules(problem, name, batch=options.batch)
+    if not schedules:
         raise NoScheduleError(
             f"{name} does not exist for {problem.collective.name} on the links of"
             f" {problem.topology.name}",
             fix="use --engine taccl or auto",
         )
-    return Result(Status.FEASIBLE, schedule, (), name, time.monotonic() - began)
+    best = min(schedules, key=lambda schedule: _score(schedule, options))
+    return Result(Status.FEASIBLE, best, (), name, time.monotonic() - began)
+
+
+def _score(schedule: Schedule, options: Options) -> Time:
+    score = None if options.score is None else options.score(schedule)
+    return schedule.makespan if score is None else score

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from taccl.errors import NoScheduleError
 from taccl.schedule import Schedule
-from taccl.synth.classical import CLASSICAL, classical_schedule
+from taccl.synth.classical import CLASSICAL, classical_schedules
 from taccl.synth.problem import Options, Problem, Result, Status
 from taccl.synth.staged import staged
 from taccl.units import Time
@@ -51,8 +51,7 @@ def auto(problem: Problem, options: Options) -> Result:
     began = time.monotonic()
     found: list[Scored] = []
     for name in CLASSICAL:
-        schedule = classical_schedule(problem, name, batch=options.batch)
-        if schedule is not None:
+        for schedule in classical_schedules(problem, name, batch=options.batch):
             candidate = scored(name, schedule, options)
             found += [candidate] if candidate else []
     result: Result | None = None
