@@ -35,7 +35,7 @@ def _block_for_each_other(inside: int, ranks: int) -> Fraction:
     return Fraction(ranks - inside, ranks)
 
 
-def _everything(inside: int, ranks: int) -> Fraction:  # noqa: ARG001 - one signature for all
+def _everything(_inside: int, _ranks: int) -> Fraction:
     return Fraction(1)
 
 

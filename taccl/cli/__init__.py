@@ -5,6 +5,7 @@ Solvers, numpy and file formats are imported inside the commands, so that ``tacc
 
 import sys
 import warnings
+from typing import TextIO
 
 import typer
 
@@ -55,10 +56,12 @@ def _show_warning(
     category: type[Warning],
     filename: str,
     lineno: int,
-    file: object = None,  # noqa: ARG001 - the signature of warnings.showwarning
+    file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
     if issubclass(category, TacclWarning):
-        typer.echo(f"warning: {message}", err=True)
+        typer.echo(f"warning: {message}", file=file, err=True)
     else:
-        typer.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True)
+        typer.echo(
+            warnings.formatwarning(message, category, filename, lineno, line), file=file, err=True
+        )

@@ -150,7 +150,7 @@ def interruptible() -> Iterator[threading.Event]:
     """
     stop = threading.Event()
 
-    def interrupt(number: int, frame: object) -> None:  # noqa: ARG001 - a signal handler
+    def interrupt(_number: int, _frame: object) -> None:
         if stop.is_set():
             # No error of the tool: engines answer those with their next candidate.
             raise KeyboardInterrupt
@@ -170,5 +170,5 @@ def interruptible() -> Iterator[threading.Event]:
 def progress(*, quiet: bool) -> Callable[[str], None]:
     """Return what prints a line of progress to stderr, or does nothing."""
     if quiet:
-        return lambda line: None  # noqa: ARG005 - nothing is printed
+        return lambda _line: None
     return lambda line: typer.echo(line, err=True)

@@ -68,7 +68,7 @@ def collective(program: Program, runtime: Runtime) -> Iterator[Finding]:
         )
 
 
-def protocol(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+def protocol(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     """Check ``proto``: the parser knows Simple, LL and LL128, case and all."""
     if program.protocol not in PROTOCOLS:
         yield Finding(
@@ -78,7 +78,7 @@ def protocol(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: 
         )
 
 
-def modes(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+def modes(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     """``mscclInternalSchedulerSelectAlgo`` never picks a file that claims no mode."""
     if not (program.in_place or program.out_of_place):
         yield Finding(
@@ -86,7 +86,7 @@ def modes(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG
         )
 
 
-def sizes(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+def sizes(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     """Check the range: the parser refuses minBytes < 0 or > maxBytes, maxBytes 0 is never."""
     if not 0 <= program.min_bytes <= program.max_bytes or program.max_bytes < 1:
         yield Finding(
@@ -197,7 +197,7 @@ def chunks(program: Program, runtime: Runtime) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def peers(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+def peers(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     """Check peers: the parser refuses a rank's own number; only msccl refuses >= ngpus."""
     for gpu, block in _each_block(program):
         for peer in (block.send_to, block.recv_from):
@@ -208,7 +208,7 @@ def peers(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG
                 )  # fmt: skip
 
 
-def ends(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+def ends(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     """Two threadblocks on one end advance one step counter (``runInterpreter``): it breaks."""
     for gpu in program.gpus:
         seen: dict[tuple[str, int, int], int] = {}
@@ -225,7 +225,7 @@ def ends(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG0
                     )  # fmt: skip
 
 
-def connections(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+def connections(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     """Match the k-th send of a connection with its k-th receive; counts are not transmitted."""
     counts: dict[tuple[int, int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for gpu, block in _each_block(program):

@@ -45,7 +45,7 @@ def ops(program: Program, runtime: Runtime) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def missing_peers(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+def missing_peers(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     """Check that sends and receives have a peer; the parser refuses those without."""
     for gpu, block, position, step in _each_step(program):
         sides = ((SENDS, block.send_to, "send"), (RECEIVES, block.recv_from, "recv"))
@@ -126,7 +126,7 @@ def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def nops(program: Program, runtime: Runtime) -> Iterator[Finding]:  # noqa: ARG001
+def nops(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     """Want a dependence on every nop and on the step after it, as the parser does.
 
     A nop without one shifts the positions that the kernel counts; one at the end has no effect.

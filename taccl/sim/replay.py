@@ -314,7 +314,7 @@ class _Run:
         self.current[block] = self.cause[block] = len(self.spans) - 1
 
 
-def _rest(block: int) -> bool:  # noqa: ARG001 - a phase that only an event ends
+def _rest(_block: int) -> bool:
     return False
 
 

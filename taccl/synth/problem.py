@@ -111,7 +111,7 @@ class Options:
     fixed_floors: Mapping[str, Time] = field(default_factory=lambda: MappingProxyType({}))
     score: Callable[[Schedule], Time | None] | None = None
     stop: Event = field(default_factory=Event)
-    report: Callable[[str], None] = lambda line: None  # noqa: ARG005 - progress is optional
+    report: Callable[[str], None] = lambda _line: None
 
 
 @dataclass(frozen=True, eq=False)

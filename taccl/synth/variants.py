@@ -35,11 +35,11 @@ def _crosses(topology: Topology, arc: Arc) -> bool:
     return topology.server_of[arc.tail] != topology.server_of[arc.head]
 
 
-def _any_way(topology: Topology, doors: Doors, demand: Demand, arc: Arc) -> bool:  # noqa: ARG001 - a Filter
+def _any_way(_topology: Topology, _doors: Doors, _demand: Demand, _arc: Arc) -> bool:
     return True
 
 
-def _direct_map(topology: Topology, doors: Doors, demand: Demand, arc: Arc) -> bool:  # noqa: ARG001 - a Filter
+def _direct_map(topology: Topology, _doors: Doors, _demand: Demand, arc: Arc) -> bool:
     """Servers are crossed only between GPUs of the same local number."""
     if not _crosses(topology, arc):
         return True
@@ -61,7 +61,7 @@ def _leaves_home(topology: Topology, demand: Demand) -> bool:
     return len(demand.targets) == 1 and topology.server_of[demand.targets[0]] != home
 
 
-def _one_door(topology: Topology, doors: Doors, demand: Demand, arc: Arc) -> bool:  # noqa: ARG001 - a Filter
+def _one_door(topology: Topology, doors: Doors, _demand: Demand, arc: Arc) -> bool:
     """Of the GPUs that share a NIC, the first sends and the last receives.
 
     These are the paper's relays: chunks that meet at one sender can travel as one message.
