@@ -99,12 +99,12 @@ class GraphFile(TopologyHeader):
     switches: Annotated[
         list[Annotated[SwitchRecord, BeforeValidator(_as_switch)]],
         Field(max_length=MAX_RANKS * 4, examples=["[nvs]"]),
-    ] = []  # noqa: RUF012 - pydantic copies defaults
+    ] = Field(default_factory=list)
     edges: Annotated[list[EdgeRecord], Field(max_length=MAX_EDGES, examples=["[{from: 0, to: 1}]"])]
     servers: Annotated[list[list[Index]] | None, Field(examples=["[[0, 1], [2, 3]]"])] = None
     rotations: Annotated[
         list[PermutationList], Field(max_length=MAX_ROTATIONS, examples=["[[1, 0, 3, 2]]"])
-    ] = []  # noqa: RUF012 - pydantic copies defaults
+    ] = Field(default_factory=list)
 
 
 def read_graph(document: Document) -> Topology:

@@ -63,12 +63,18 @@ class NodeRecord(FileModel):
     """One server."""
 
     gpus: Annotated[Count, Field(examples=[8])]
-    wires: Annotated[list[WireRecord], BeforeValidator(_empty_is_absent)] = []  # noqa: RUF012
-    switches: Annotated[list[NodeSwitchRecord], BeforeValidator(_empty_is_absent)] = []  # noqa: RUF012
-    nics: Annotated[list[NicRecord], BeforeValidator(_empty_is_absent)] = []  # noqa: RUF012
+    wires: Annotated[list[WireRecord], BeforeValidator(_empty_is_absent)] = Field(
+        default_factory=list
+    )
+    switches: Annotated[list[NodeSwitchRecord], BeforeValidator(_empty_is_absent)] = Field(
+        default_factory=list
+    )
+    nics: Annotated[list[NicRecord], BeforeValidator(_empty_is_absent)] = Field(
+        default_factory=list
+    )
     rotations: Annotated[
         list[PermutationList], Field(max_length=MAX_ROTATIONS, examples=["[[1, 0]]"])
-    ] = []  # noqa: RUF012 - pydantic copies defaults
+    ] = Field(default_factory=list)
 
 
 class ServersFile(TopologyHeader):

@@ -114,10 +114,10 @@ class LinksRecord(FileModel):
 
     deny: Annotated[
         list[PatternRecord], Field(max_length=MAX_PATTERNS, examples=["[{from: 0, to: 1}]"])
-    ] = []  # noqa: RUF012 - pydantic copies defaults
+    ] = Field(default_factory=list)
     allow: Annotated[
         list[PatternRecord], Field(max_length=MAX_PATTERNS, examples=["[{from: 0, to: 1}]"])
-    ] = []  # noqa: RUF012 - pydantic copies defaults
+    ] = Field(default_factory=list)
 
 
 def _lists_by_number(value: object) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -214,7 +214,7 @@ class SketchFile(FileModel):
     switches: Annotated[
         dict[Name, Literal["uc-min", "uc-max", "free"]],
         Field(max_length=MAX_RANKS, examples=["{nvswitch: uc-min}"]),
-    ] = {}  # noqa: RUF012 - pydantic copies defaults
+    ] = Field(default_factory=dict)
     balance: Annotated[Literal["minmax", "maxmin"] | None, Field(examples=["minmax"])] = None
     internode: InternodeRecord = InternodeRecord()
     symmetry: Annotated[SymmetryField, Field(examples=["auto"])] = ()

@@ -28,8 +28,12 @@ class IntranodeRecord(ForeignModel):
     """``intranode_sketch``."""
 
     strategy: Annotated[Literal["none", "switch", "minmax", "maxmin"], Field(examples=['"none"'])]
-    switches: Annotated[list[list[Index]], Field(max_length=4096, examples=["[[0, 1]]"])] = []  # noqa: RUF012
-    switch_hyperedge_strategy: Annotated[list[str], Field(examples=['["uc-min"]'])] = []  # noqa: RUF012
+    switches: Annotated[list[list[Index]], Field(max_length=4096, examples=["[[0, 1]]"])] = Field(
+        default_factory=list
+    )
+    switch_hyperedge_strategy: Annotated[list[str], Field(examples=['["uc-min"]'])] = Field(
+        default_factory=list
+    )
 
 
 class InternodeRecord(ForeignModel):
@@ -56,7 +60,7 @@ class TacclSketchFile(ForeignModel):
     symmetry_offsets: Annotated[
         list[Annotated[list[StrictInt], Field(min_length=2, max_length=2)]],
         Field(max_length=64, examples=["[[8, 16]]"]),
-    ] = []  # noqa: RUF012 - pydantic copies defaults
+    ] = Field(default_factory=list)
     hyperparameters: Annotated[HyperparametersRecord, Field(examples=['{"input_chunkup": 1}'])]
 
 
