@@ -6,6 +6,7 @@ MB is 1e6 bytes and GB 1e9; only nccl-tests' own size syntax counts in powers of
 """
 
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 
 from taccl.errors import InputError
@@ -55,8 +56,8 @@ def _split(text: object, what: str, example: str) -> tuple[Fraction, str]:
     return Fraction(match[1]), match[2].strip()
 
 
-def _unknown_unit(unit: str, text: object, known: object, example: str) -> InputError:
-    names = ", ".join(str(name) for name in known if name)  # type: ignore[attr-defined]
+def _unknown_unit(unit: str, text: object, known: Iterable[str], example: str) -> InputError:
+    names = ", ".join(name for name in known if name)
     return InputError(
         f"unknown unit {unit[:20]!r} in {text!r}", fix=f"use one of {names}, such as {example}"
     )

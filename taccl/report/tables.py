@@ -79,10 +79,10 @@ def _nccl_line(row: Row) -> str:
     count = row.size // (ELEMENT_BYTES * parts)
     redop = "sum" if row.collective in _SUMS else "none"
     start = f"{row.size:>12}  {count:>12}  {'float':>8}  {redop:>6}  {-1:>6}"
-    return start + _nccl_group(row, row.out_of_place) + _nccl_group(row, row.in_place)
+    return start + _nccl_group(row, served=row.out_of_place) + _nccl_group(row, served=row.in_place)
 
 
-def _nccl_group(row: Row, served: bool) -> str:  # noqa: FBT001 - which of the two groups
+def _nccl_group(row: Row, *, served: bool) -> str:
     if not served or row.time is None or row.algbw is None or row.busbw is None:
         return f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}"
     wrong = "N/A" if row.wrong is None else str(row.wrong)

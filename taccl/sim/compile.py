@@ -170,12 +170,14 @@ def compile_program(
     ends = sorted((rank, block.id) for rank, block in program.blocks())
     index = {end: number for number, end in enumerate(ends)}
     by_end = {(rank, block.id): block for rank, block in program.blocks()}
-    wires = {(c.src, c.dst, c.channel): i for i, c in enumerate(wiring.connections)}
+    wires: dict[tuple[int | None, int | None, int], int] = {
+        (c.src, c.dst, c.channel): i for i, c in enumerate(wiring.connections)
+    }
     blocks = []
     for rank, number in ends:
         block = by_end[rank, number]
-        receives_on = wires.get((block.recv_from, rank, block.channel))  # type: ignore[arg-type]
-        sends_on = wires.get((rank, block.send_to, block.channel))  # type: ignore[arg-type]
+        receives_on = wires.get((block.recv_from, rank, block.channel))
+        sends_on = wires.get((rank, block.send_to, block.channel))
         wired = wiring.connections[sends_on] if sends_on is not None else None
         steps = tuple(_fused(rank, block, index))
         _check_peers(rank, block)

@@ -115,7 +115,9 @@ def build_network(
     links = [
         link for link in problem.logical.links() if link not in shut and _has_channel(problem, link)
     ]
-    demands = tuple(_demand(problem, chunk, links, reverse) for chunk in problem.representatives)
+    demands = tuple(
+        _demand(problem, chunk, links, reverse=reverse) for chunk in problem.representatives
+    )
     return Network(problem, reverse, demands)
 
 
@@ -131,7 +133,7 @@ def _has_channel(problem: Problem, link: int) -> bool:
     return topology.links_between(src, dst).index(link) < channels
 
 
-def _demand(problem: Problem, chunk: int, links: Sequence[int], reverse: bool) -> Demand:  # noqa: FBT001 - passed through
+def _demand(problem: Problem, chunk: int, links: Sequence[int], *, reverse: bool) -> Demand:
     collective, table = problem.collective, problem.topology.links
     root = int(collective.owner[chunk])
     ends = collective.sources(chunk) if reverse else collective.targets(chunk)
