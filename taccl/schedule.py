@@ -8,7 +8,7 @@ gives all sends. :func:`retime` is the only code that computes times: solvers ha
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -21,6 +21,9 @@ from taccl.slots import Slots, place_chunks
 from taccl.symmetry import Group, make_group
 from taccl.topology import Permutation, Topology
 from taccl.units import Time, ceil_time
+
+MAX_PASSES = 64
+"""Times that arrivals may be held back for reads that are decided after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +64,22 @@ class Decisions:
         int32 columns.
     reduce
         bool column.
+    lands
+        int32: the arrival of row j is part of what row i sends on only where i >= lands[j] > j.
+        None: j + 1, every later row. With it two ranks can exchange what they hold at one time,
+        each sending its value without the other's. Only summed chunks know the difference.
     """
 
     chunk: NDArray[np.int32]
     link: NDArray[np.int32]
     batch: NDArray[np.int32]
     reduce: NDArray[np.bool_]
+    lands: NDArray[np.int32] | None = None
 
     @staticmethod
-    def of(rows: Sequence[tuple[int, int, int, bool]]) -> "Decisions":
+    def of(
+        rows: Sequence[tuple[int, int, int, bool]], lands: Sequence[int] | None = None
+    ) -> "Decisions":
         """Return the columns of (chunk, link, batch, reduce) rows."""
         columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
         return Decisions(
@@ -77,6 +87,7 @@ class Decisions:
             np.array(columns[1], dtype=np.int32),
             np.array(columns[2], dtype=np.int32),
             np.array(columns[3], dtype=np.bool_),
+            None if lands is None else np.array(lands, dtype=np.int32),
         )
 
     def rows(self) -> Iterator[tuple[int, int, int, bool]]:
@@ -155,7 +166,13 @@ class Schedule:
         # Messages without duration may follow each other in one instant: rows then tell the order.
         _, first, message = np.unique(self.batch, return_index=True, return_inverse=True)
         order = np.lexsort((np.arange(len(self)), first[message], self.end, self.start))
-        return Decisions(self.chunk[order], self.link[order], self.batch[order], self.reduce[order])
+        lands = None
+        if self.collective.reduces:
+            later = np.searchsorted(self.start[order], self.end[order]).astype(np.int32)
+            lands = np.maximum(later, np.arange(1, len(self) + 1, dtype=np.int32))
+        return Decisions(
+            self.chunk[order], self.link[order], self.batch[order], self.reduce[order], lands
+        )
 
     def expand(self) -> "Schedule":
         """Return the schedule with the sends of all orbits and no generators."""
@@ -206,28 +223,51 @@ def retime(
 ) -> Schedule:
     """Compute exact times by one pass that starts every message as soon as it may.
 
-    A message starts when all its chunks are at its source (for summed chunks: with every earlier
-    arrival there), all edges of its link are free, and, where values are summed, nothing that
+    A message starts when all its chunks are at its source (for summed chunks: with every arrival
+    that landed before), all edges of its link are free, and, where values are summed, nothing that
     was decided earlier still has to read what it will change, and a value that replaces another
     arrives in its turn. Edges are taken as orbits of the group, so that the times hold for all
-    images.
+    images. Where ``lands`` lets a later row read a value before it changes, the change may have
+    to wait for that row: then the pass is made again, with the arrivals that were too early held
+    back.
 
     Raises
     ------
     ValueError
-        When a send precedes every arrival of its chunk at its source.
+        When a send precedes every arrival of its chunk at its source, or arrivals and reads wait
+        for each other in a ring.
     """
+    held_back: dict[int, Time] = {}
+    for _ in range(MAX_PASSES):
+        start, end, early = _time_all(collective, group, chunk_size, decisions, held_back)
+        if not early:
+            return Schedule(
+                collective, group.topology, chunk_size, decisions.chunk, decisions.link,
+                decisions.batch, start, end, decisions.reduce, group.generators,
+            )  # fmt: skip
+        held_back |= early
+    raise ValueError("arrivals and reads of summed chunks wait for each other in a ring")
+
+
+def _time_all(
+    collective: Collective,
+    group: Group,
+    chunk_size: Fraction,
+    decisions: Decisions,
+    held_back: Mapping[int, Time],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, Time]]:
+    """Return starts, ends, and the earliest end of every row that arrived before it was to land."""
     topology = group.topology
     table = topology.links
     orbit = group.edge_orbit.tolist()
     free: dict[int, Time] = defaultdict(int)
-    ready: dict[tuple[int, int], Time] = {}
-    last_read: dict[tuple[int, int], Time] = {}
-    replaced: dict[tuple[int, int], Time] = {}
+    values = _Values(collective, {}, {}, {}, {})
+    early: dict[int, Time] = {}
     n = len(decisions.chunk)
     start = np.zeros(n, dtype=np.int64)
     end = np.zeros(n, dtype=np.int64)
     chunks, links = decisions.chunk.tolist(), decisions.link.tolist()
+    lands = range(1, n + 1) if decisions.lands is None else decisions.lands.tolist()
     for rows in message_groups(decisions.batch):
         link = links[rows.start]
         src, dst = int(table.src[link]), int(table.dst[link])
@@ -235,39 +275,74 @@ def retime(
         duration = topology.arrival(link, size)
         time = 0
         for row in rows:
-            time = max(time, _ready_at(collective, ready, chunks[row], src))
+            time = max(time, values.ready_at(chunks[row], src, row))
             if collective.reduces:
-                here = (chunks[row], dst)
-                others = replaced if decisions.reduce[row] else ready
-                done = max(last_read.get(here, -1), others.get(here, -1))
-                time = max(time, done + 1 - duration)
+                done = values.settled(chunks[row], dst, adds=bool(decisions.reduce[row]))
+                time = max(time, done + 1 - duration, held_back.get(row, 0) - duration)
         edges = [e for e in table.edges_of(link) if topology.edges[e].beta is not None]
         time = max([time, *(free[orbit[e]] for e in edges)])
         for edge in edges:
             free[orbit[edge]] = time + topology.busy(link, edge, size)
         for row in rows:
             chunk = chunks[row]
-            last_read[chunk, src] = max(last_read.get((chunk, src), -1), time)
-            ready[chunk, dst] = max(ready.get((chunk, dst), 0), time + duration)
-            if not decisions.reduce[row]:
-                replaced[chunk, dst] = time + duration
+            early |= values.read(chunk, src, time)
+            values.arrive(
+                chunk, dst, time + duration, (row, lands[row]), adds=bool(decisions.reduce[row])
+            )
         start[rows.start : rows.stop] = time
         end[rows.start : rows.stop] = time + duration
-    return Schedule(
-        collective, topology, chunk_size, decisions.chunk, decisions.link, decisions.batch,
-        start, end, decisions.reduce, group.generators,
-    )  # fmt: skip
+    return start, end, early
 
 
-def _ready_at(
-    collective: Collective, ready: dict[tuple[int, int], Time], chunk: int, rank: int
-) -> Time:
-    time = ready.get((chunk, rank))
-    if time is None:
-        if not collective.is_source(chunk, rank):
-            raise ValueError(f"chunk {chunk} is sent by rank {rank} before it arrives there")
-        return 0
-    return time if collective.reduces or not collective.is_source(chunk, rank) else 0
+@dataclass(frozen=True)
+class _Values:
+    """When the values of chunks at ranks change and are read, in the pass of :func:`retime`."""
+
+    collective: Collective
+    ready: dict[tuple[int, int], Time]
+    changed: dict[tuple[int, int], tuple[Time, Time]]
+    last_read: dict[tuple[int, int], Time]
+    unseen: dict[tuple[int, int], list[tuple[int, Time, int]]]
+
+    def ready_at(self, chunk: int, rank: int, row: int) -> Time:
+        """Return when a row may read a value: with all arrivals that land before that row."""
+        here = (chunk, rank)
+        for landed, time, _ in self.unseen.get(here, ()):
+            if landed <= row:
+                self.ready[here] = max(self.ready.get(here, 0), time)
+        if here in self.unseen:
+            self.unseen[here] = [entry for entry in self.unseen[here] if entry[0] > row]
+        found = self.ready.get(here)
+        if found is None:
+            if not self.collective.is_source(chunk, rank):
+                raise ValueError(f"chunk {chunk} is sent by rank {rank} before it arrives there")
+            return 0
+        reduces = self.collective.reduces
+        return found if reduces or not self.collective.is_source(chunk, rank) else 0
+
+    def settled(self, chunk: int, rank: int, *, adds: bool) -> Time:
+        """Return what an arrival must come after: reads, and values it replaces or adds to."""
+        any_change, replaced = self.changed.get((chunk, rank), (-1, -1))
+        return max(self.last_read.get((chunk, rank), -1), replaced if adds else any_change)
+
+    def read(self, chunk: int, rank: int, time: Time) -> dict[int, Time]:
+        """Note a read; return rows whose arrival it should not have seen, with a later end."""
+        self.last_read[chunk, rank] = max(self.last_read.get((chunk, rank), -1), time)
+        unseen = self.unseen.get((chunk, rank), ())
+        return {row: time + 1 for _, arrived, row in unseen if arrived <= time}
+
+    def arrive(
+        self, chunk: int, rank: int, time: Time, row: tuple[int, int], *, adds: bool
+    ) -> None:
+        """Note an arrival of a (row, when it lands)."""
+        here = (chunk, rank)
+        number, lands = row
+        any_change, replaced = self.changed.get(here, (-1, -1))
+        self.changed[here] = (max(any_change, time), replaced if adds else time)
+        if lands == number + 1 or not self.collective.reduces:
+            self.ready[here] = max(self.ready.get(here, 0), time)
+        else:
+            self.unseen.setdefault(here, []).append((lands, time, number))
 
 
 def message_time(topology: Topology, link: int, size: Fraction | int) -> Time:

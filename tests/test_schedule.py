@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taccl.collectives import COLLECTIVES, build_collective
+from taccl.collectives import COLLECTIVES, Collective, build_collective
 from taccl.schedule import Decisions, Schedule, Send, message_groups, retime
 from taccl.symmetry import make_group
 from taccl.synth.problem import Problem
@@ -444,3 +444,63 @@ def test_a_million_sends_fit_in_300_megabytes() -> None:
     assert sum(column.nbytes for column in columns) == len(full) * 29
     assert size < 40e6
     assert peak < 300e6
+
+
+def exchange(topology: Topology, ranks: int) -> Decisions:
+    """Return recursive doubling of one chunk: in each step, pairs swap what they hold."""
+    rows, lands = [], []
+    for mask in (1 << bit for bit in range(ranks.bit_length() - 1)):
+        last = len(rows) + ranks
+        for rank in range(ranks):
+            link = topology.links_between(rank, rank ^ mask)[0]
+            rows.append((0, link, len(rows), True))
+            lands.append(last)
+    return Decisions.of(rows, lands)
+
+
+def one_sum(ranks: int) -> Collective:
+    """Return an AllReduce cut to its first chunk."""
+    whole_ = build_collective("allreduce", ranks, 1)
+    first = {name: getattr(whole_, name)[:1] for name in
+             ("source_set", "target_set", "input_at", "output_at", "owner", "index")}  # fmt: skip
+    return replace(whole_, **first)
+
+
+def test_ranks_exchange_sums_at_one_time() -> None:
+    hops: list[Hop] = [(a, b, 10, None, Fraction(2)) for a in range(4) for b in range(4) if a != b]
+    topology = build("full", 4, hops)
+    schedule = retime(one_sum(4), make_group(topology, ()), Fraction(5), exchange(topology, 4))
+    assert spans(schedule) == [(0, 20)] * 4 + [(20, 40)] * 4
+    assert not verify(schedule, whole(topology))
+    again = retime(one_sum(4), schedule.group, Fraction(5), schedule.decisions())
+    assert spans(again) == spans(schedule)
+
+
+def test_without_lands_the_second_send_of_an_exchange_waits_and_counts_twice() -> None:
+    topology = build("pair", 2, [(0, 1, 10, None, Fraction(2)), (1, 0, 10, None, Fraction(2))])
+    plain = replace(exchange(topology, 2), lands=None)
+    schedule = retime(one_sum(2), make_group(topology, ()), Fraction(5), plain)
+    assert spans(schedule) == [(0, 20), (20, 40)]
+    assert "counts twice" in str(verify(schedule, whole(topology)))
+
+
+def test_an_arrival_is_held_back_until_a_later_row_has_read_what_it_changes() -> None:
+    # The wire 1 -> 0 is busy until 10 with chunk 1; only then does rank 1 read its chunk 0, which
+    # what rank 0 sends may not have changed by then.
+    wire = Fraction(2)
+    topology = build("pair", 2, [(0, 1, 0, None, wire), (1, 0, 0, None, wire)])
+    collective = build_collective("allreduce", 2, 1)
+    link = {ends: topology.links_between(*ends)[0] for ends in ((0, 1), (1, 0))}
+    rows = [(1, link[1, 0], 0, True), (0, link[0, 1], 1, True), (0, link[1, 0], 2, True)]
+    group = make_group(topology, ())
+    schedule = retime(collective, group, Fraction(5), Decisions.of(rows, [1, 3, 3]))
+    assert spans(schedule) == [(0, 10), (1, 11), (10, 20)]
+
+
+def test_arrivals_and_reads_that_wait_for_each_other_are_refused() -> None:
+    # Both wires are one resource: the second send starts when the first has ended, too late to
+    # read what was there before it.
+    topology = build("pair", 2, [(0, 1, 0, None, Fraction(2)), (1, 0, 0, None, Fraction(2))])
+    swap = make_group(topology, ((1, 0),))
+    with pytest.raises(ValueError, match="wait for each other in a ring"):
+        retime(one_sum(2), swap, Fraction(5), exchange(topology, 2))
