@@ -1,4 +1,4 @@
-"""Write docs/performance.md: the shipped machines, every collective, against ring and all-pairs.
+"""Write part of docs/performance.md: the shipped machines against ring and all-pairs.
 
 ``python -m benchmarks.performance -o docs/performance.md`` runs ``taccl`` as a user would, once
 for every row and engine, on an otherwise idle machine.
@@ -11,6 +11,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from benchmarks.sections import replace_section
 
 MACHINES = (("ndv2", 1), ("ndv2", 2), ("dgx2", 1), ("dgx2", 2), ("dgx-a100", 2))
 COLLECTIVES = ("allgather", "reducescatter", "allreduce", "alltoall")
@@ -127,7 +129,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = "\n".join(rows(Path(folder)))
     fixed = "\n".join(fixed_rows())
-    output.write_text(f"{HEAD}{table}\n{FIXED_HEAD}{fixed}\n{NOTES}")
+    replace_section(output, "machines", f"{HEAD}{table}\n{FIXED_HEAD}{fixed}\n{NOTES}")
 
 
 if __name__ == "__main__":

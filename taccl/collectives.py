@@ -1,8 +1,6 @@
-"""What every rank holds before a collective and wants after it, as columns of chunks.
+"""The collectives: what every rank holds before and wants after, and the table of them.
 
-A chunk is the smallest piece of data that is routed. Its sources hold it before; when the
-collective reduces, the sources' values are summed on the way. Its targets want it after.
-Layouts are those of the MSCCL runtimes (in chunks; n ranks, k chunks for each rank):
+Layouts are those of the MSCCL runtimes (in chunks; n ranks, k chunks for each rank, root R):
 
 =============  =====================================  ==========================
 collective     input of a rank                        output of a rank
@@ -11,177 +9,29 @@ allgather      k: its own chunks                      n*k: chunk (r, i) at r*k+i
 reducescatter  n*k: chunk (d, i) at d*k+i             k: its own chunks
 allreduce      n*k                                    n*k
 alltoall       n*k: chunk for rank d at d*k+i         n*k: chunk from s at s*k+i
+broadcast      k at R, nothing elsewhere              k: those of R
+reduce         k                                      k at R, nothing elsewhere
+gather         k: its own chunks                      n*k at R, nothing elsewhere
+scatter        n*k at R: chunk for d at d*k+i         k: its own chunks
 =============  =====================================  ==========================
+
+``size`` counts the largest of these buffers: k chunks for broadcast and reduce, n*k for the rest.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl.chunks import MAX_CHUNKS, Chunk, Collective, IntColumn
 from taccl.errors import InputError
 
-IntColumn = NDArray[np.int32]
-
-MAX_CHUNKS = 1 << 23
-"""Rows of a collective: an all-to-all of 1024 ranks has a million for each chunk of a pair."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """One row of a collective: which ranks hold the chunk before and want it after.
-
-    Parameters
-    ----------
-    id
-        Row.
-    sources, targets
-        Ranks, ascending.
-    input_at, output_at
-        Offset in the input of every source and in the output of every target.
-    """
-
-    id: int
-    sources: tuple[int, ...]
-    targets: tuple[int, ...]
-    input_at: int
-    output_at: int
-
-
-@dataclass(frozen=True, eq=False)
-class Collective:
-    """A collective on ``num_ranks`` ranks with ``chunks_per_rank`` chunks for each rank.
-
-    Parameters
-    ----------
-    name
-        A key of :data:`COLLECTIVES`.
-    num_ranks, chunks_per_rank
-        Sizes.
-    reduces
-        True when the values of a chunk's sources are summed on the way.
-    rank_sets
-        Sets of ranks, ascending, that the columns point into.
-    source_set, target_set
-        int32 index into ``rank_sets``, one a chunk.
-    input_at, output_at
-        int32 offsets, the same at every source (target).
-    owner, index
-        int32: the rank a chunk moves with under a rank permutation, and its number there.
-    input_chunks, output_chunks
-        Chunks in the buffers of one rank.
-    """
-
-    name: str
-    num_ranks: int
-    chunks_per_rank: int
-    reduces: bool
-    rank_sets: tuple[tuple[int, ...], ...]
-    source_set: IntColumn
-    target_set: IntColumn
-    input_at: IntColumn
-    output_at: IntColumn
-    owner: IntColumn
-    index: IntColumn
-    input_chunks: int
-    output_chunks: int
-
-    @property
-    def num_chunks(self) -> int:
-        """The number of chunks."""
-        return len(self.owner)
-
-    def sources(self, chunk: int) -> tuple[int, ...]:
-        """Return the ranks that hold a chunk before."""
-        return self.rank_sets[self.source_set[chunk]]
-
-    def targets(self, chunk: int) -> tuple[int, ...]:
-        """Return the ranks that want a chunk after."""
-        return self.rank_sets[self.target_set[chunk]]
-
-    def is_source(self, chunk: int, rank: int) -> bool:
-        """Tell whether a rank holds a chunk before."""
-        return rank in self._members[self.source_set[chunk]]
-
-    def is_target(self, chunk: int, rank: int) -> bool:
-        """Tell whether a rank wants a chunk after."""
-        return rank in self._members[self.target_set[chunk]]
-
-    @cached_property
-    def _members(self) -> tuple[frozenset[int], ...]:
-        return tuple(frozenset(ranks) for ranks in self.rank_sets)
-
-    def chunk(self, chunk: int) -> Chunk:
-        """Return one row as a record."""
-        return Chunk(
-            chunk, self.sources(chunk), self.targets(chunk),
-            int(self.input_at[chunk]), int(self.output_at[chunk]),
-        )  # fmt: skip
-
-    def image(self, permutation: Sequence[int]) -> IntColumn:
-        """Return where every chunk goes when rank r becomes ``permutation[r]``.
-
-        Raises
-        ------
-        InputError
-            When the collective does not map onto itself; names the chunk that breaks it.
-        """
-        keys, rows = self._sorted_keys
-        there = self._keys(permutation, np.arange(self.num_chunks))
-        images = np.argsort(there, kind="stable")
-        other = np.flatnonzero(keys != there[images])
-        if len(other):
-            chunk = int(images[other[0]])
-            raise InputError(
-                f"{self.name} does not map onto itself: chunk {chunk} has no image",
-                field="symmetry",
-                fix="use a symmetry of the collective",
-            )
-        result = np.empty(len(rows), dtype=np.int32)
-        result[images] = rows
-        return result
-
-    def image_of(self, permutation: Sequence[int], chunks: IntColumn) -> IntColumn:
-        """Return where some chunks go under a permutation for which :meth:`image` exists."""
-        keys, rows = self._sorted_keys
-        if (keys[1:] == keys[:-1]).any():
-            return self.image(permutation)[chunks]
-        return rows[np.searchsorted(keys, self._keys(permutation, chunks))]
-
-    @cached_property
-    def _set_numbers(self) -> dict[frozenset[int], int]:
-        # Equal sets may be listed twice (one rank is everyone, too): the first stands for both.
-        number: dict[frozenset[int], int] = {}
-        for i, ranks in enumerate(self.rank_sets):
-            number.setdefault(frozenset(ranks), i + 1)
-        return number
-
-    @cached_property
-    def _sorted_keys(self) -> tuple[NDArray[np.int64], IntColumn]:
-        keys = self._keys(range(self.num_ranks), np.arange(self.num_chunks))
-        rows = np.argsort(keys, kind="stable").astype(np.int32)
-        return keys[rows], rows
-
-    def _keys(self, permutation: Sequence[int], chunks: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Return one number for sources, targets, owner and index of permuted chunks."""
-        to = [int(rank) for rank in permutation].__getitem__
-        number = self._set_numbers
-        sets = np.array(
-            [number.get(frozenset(map(to, ranks)), 0) for ranks in self.rank_sets], dtype=np.int64
-        )
-        perm = np.array(permutation, dtype=np.int64)
-        key = sets[self.source_set[chunks]] * (len(sets) + 1) + sets[self.target_set[chunks]]
-        key = key * self.num_ranks + perm[self.owner[chunks]]
-        keys: NDArray[np.int64] = key * (int(self.index.max(initial=0)) + 1) + self.index[chunks]
-        return keys
-
-
-def _columns(rows: Sequence[Sequence[int]], column: int) -> IntColumn:
-    return np.array([row[column] for row in rows], dtype=np.int32)
+__all__ = [
+    "COLLECTIVES", "MAX_CHUNKS", "Chunk", "Collective", "Kind", "build_collective", "busbw_factor",
+    "chunk_size_of", "collective_name",
+]  # fmt: skip
 
 
 def _everyone(num_ranks: int) -> tuple[tuple[int, ...], ...]:
@@ -202,7 +52,7 @@ def allgather(num_ranks: int, k: int) -> Collective:
     return Collective(
         "allgather", num_ranks, k, reduces=False, rank_sets=_everyone(num_ranks),
         source_set=owner, target_set=everyone, input_at=index, output_at=position,
-        owner=owner, index=index, input_chunks=k, output_chunks=num_ranks * k,
+        owner=owner, index=index,
     )  # fmt: skip
 
 
@@ -213,7 +63,7 @@ def reducescatter(num_ranks: int, k: int) -> Collective:
     return Collective(
         "reducescatter", num_ranks, k, reduces=True, rank_sets=_everyone(num_ranks),
         source_set=everyone, target_set=owner, input_at=position, output_at=index,
-        owner=owner, index=index, input_chunks=num_ranks * k, output_chunks=k,
+        owner=owner, index=index,
     )  # fmt: skip
 
 
@@ -224,7 +74,7 @@ def allreduce(num_ranks: int, k: int) -> Collective:
     return Collective(
         "allreduce", num_ranks, k, reduces=True, rank_sets=_everyone(num_ranks),
         source_set=everyone, target_set=everyone, input_at=position, output_at=position,
-        owner=owner, index=index, input_chunks=num_ranks * k, output_chunks=num_ranks * k,
+        owner=owner, index=index,
     )  # fmt: skip
 
 
@@ -237,7 +87,47 @@ def alltoall(num_ranks: int, k: int) -> Collective:
         "alltoall", num_ranks, k, reduces=False, rank_sets=_everyone(num_ranks),
         source_set=source, target_set=target, input_at=target * k + index,
         output_at=source * k + index, owner=source, index=index,
-        input_chunks=num_ranks * k, output_chunks=num_ranks * k,
+    )  # fmt: skip
+
+
+def broadcast(num_ranks: int, k: int, root: int) -> Collective:
+    """Chunks 0 to k-1 of the root go to every rank."""
+    return _with_one_root("broadcast", num_ranks, k, root, reduces=False)
+
+
+def reduce(num_ranks: int, k: int, root: int) -> Collective:
+    """Every one of k chunks is summed over all ranks and ends on the root."""
+    return _with_one_root("reduce", num_ranks, k, root, reduces=True)
+
+
+def _with_one_root(name: str, num_ranks: int, k: int, root: int, *, reduces: bool) -> Collective:
+    position = np.arange(k, dtype=np.int32)
+    one, all_ = np.full(k, root, dtype=np.int32), np.full(k, num_ranks, dtype=np.int32)
+    return Collective(
+        name, num_ranks, k, reduces=reduces, rank_sets=_everyone(num_ranks),
+        source_set=all_ if reduces else one, target_set=one if reduces else all_,
+        input_at=position, output_at=position, owner=one, index=position, root=root,
+    )  # fmt: skip
+
+
+def gather(num_ranks: int, k: int, root: int) -> Collective:
+    """Every rank's k chunks go to the root."""
+    owner, index, position = _owned(num_ranks, k)
+    return Collective(
+        "gather", num_ranks, k, reduces=False, rank_sets=_everyone(num_ranks),
+        source_set=owner, target_set=np.full_like(owner, root), input_at=index,
+        output_at=position, owner=owner, index=index, root=root,
+    )  # fmt: skip
+
+
+def scatter(num_ranks: int, k: int, root: int) -> Collective:
+    """Chunk (d, i) goes from the root to rank d."""
+    target, index, position = _owned(num_ranks, k)
+    at_root = np.full_like(target, root)
+    return Collective(
+        "scatter", num_ranks, k, reduces=False, rank_sets=_everyone(num_ranks),
+        source_set=at_root, target_set=target, input_at=position, output_at=index,
+        owner=at_root, index=index, root=root,
     )  # fmt: skip
 
 
@@ -248,34 +138,45 @@ class Kind:
     Parameters
     ----------
     build
-        (num_ranks, chunks_per_rank) -> Collective.
+        (num_ranks, chunks_per_rank) -> Collective; with a root, (..., root).
     busbw
         num_ranks -> the factor from algbw to busbw, as nccl-tests counts.
-    chunks_in_size
-        (num_ranks, chunks_per_rank) -> chunks in the buffer that ``size`` counts.
     xml_name
-        Name in MSCCL XML; msccl spells reducescatter with an underscore.
+        Name in MSCCL XML; msccl spells reducescatter with an underscore. None: the runtimes that
+        know it count its size in a way that no file can rely on, so there is no XML.
+    has_root
+        Whether one rank is special.
+    chunk_counts
+        What ``--chunks auto`` tries, in order, while more is better.
     """
 
-    build: Callable[[int, int], Collective]
+    build: Callable[..., Collective]
     busbw: Callable[[int], Fraction]
-    chunks_in_size: Callable[[int, int], int]
-    xml_name: str
+    xml_name: str | None
+    has_root: bool = False
+    chunk_counts: tuple[int, ...] = (1, 2, 4)
 
 
 def _others(num_ranks: int) -> Fraction:
     return Fraction(num_ranks - 1, num_ranks)
 
 
-def _whole_buffer(num_ranks: int, chunks_per_rank: int) -> int:
-    return num_ranks * chunks_per_rank
+def _all(_num_ranks: int) -> Fraction:
+    return Fraction(1)
 
+
+PIPELINED = (1, 2, 4, 8, 16)
+"""Where one root's data passes through chains and trees, more chunks keep more links busy."""
 
 COLLECTIVES: Mapping[str, Kind] = MappingProxyType({
-    "allgather": Kind(allgather, _others, _whole_buffer, "allgather"),
-    "reducescatter": Kind(reducescatter, _others, _whole_buffer, "reducescatter"),
-    "allreduce": Kind(allreduce, lambda n: 2 * _others(n), _whole_buffer, "allreduce"),
-    "alltoall": Kind(alltoall, _others, _whole_buffer, "alltoall"),
+    "allgather": Kind(allgather, _others, "allgather"),
+    "reducescatter": Kind(reducescatter, _others, "reducescatter"),
+    "allreduce": Kind(allreduce, lambda n: 2 * _others(n), "allreduce"),
+    "alltoall": Kind(alltoall, _others, "alltoall"),
+    "broadcast": Kind(broadcast, _all, "broadcast", has_root=True, chunk_counts=PIPELINED),
+    "reduce": Kind(reduce, _all, "reduce", has_root=True, chunk_counts=PIPELINED),
+    "gather": Kind(gather, _others, None, has_root=True),
+    "scatter": Kind(scatter, _others, None, has_root=True),
 })  # fmt: skip
 
 
@@ -292,37 +193,59 @@ def collective_name(text: str) -> str:
         raise InputError(
             f"unknown collective {text[:40]!r}",
             field="collective",
-            fix=f"use one of {', '.join(COLLECTIVES)}",
+            fix=f"use one of {', '.join(COLLECTIVES)}, or the path of a collective file",
         )
     return name
 
 
-def build_collective(name: str, num_ranks: int, chunks_per_rank: int) -> Collective:
+def build_collective(
+    name: str, num_ranks: int, chunks_per_rank: int, root: int | None = None
+) -> Collective:
     """Return a collective of the table by any spelling of its name.
+
+    Parameters
+    ----------
+    root
+        For the collectives that have one; None: rank 0.
 
     Raises
     ------
     InputError
-        When there is no such collective, or it has too many chunks to hold.
+        When there is no such collective, it has too many chunks to hold, or no such root.
     """
-    kind = COLLECTIVES[collective_name(name)]
-    count = num_ranks * chunks_per_rank * (num_ranks if kind.build is alltoall else 1)
+    canonical = collective_name(name)
+    kind = COLLECTIVES[canonical]
+    blocks = {"alltoall": num_ranks**2, "broadcast": 1, "reduce": 1}.get(canonical, num_ranks)
+    count = blocks * chunks_per_rank
     if count > MAX_CHUNKS:
         raise InputError(
-            f"{name} of {num_ranks} ranks with {chunks_per_rank} chunks each has {count} chunks,"
-            f" more than {MAX_CHUNKS}",
+            f"{canonical} of {num_ranks} ranks with {chunks_per_rank} chunks each has {count}"
+            f" chunks, more than {MAX_CHUNKS}",
             field="collective",
             fix="use fewer ranks or chunks",
         )
-    return kind.build(num_ranks, chunks_per_rank)
+    if not kind.has_root:
+        if root is not None:
+            raise InputError(
+                f"{canonical} has no root, got {root}",
+                field="--root",
+                fix="leave --root out",
+            )
+        return kind.build(num_ranks, chunks_per_rank)
+    if not 0 <= (root or 0) < num_ranks:
+        raise InputError(
+            f"should be a rank from 0 to {num_ranks - 1}, got {root}",
+            field="--root",
+            fix=f"use --root {num_ranks - 1}",
+        )
+    return kind.build(num_ranks, chunks_per_rank, root or 0)
 
 
 def chunk_size_of(collective: Collective, size: int) -> Fraction:
     """Return the exact bytes of a chunk when the counted buffer has ``size`` bytes."""
-    kind = COLLECTIVES[collective.name]
-    return Fraction(size, kind.chunks_in_size(collective.num_ranks, collective.chunks_per_rank))
+    return Fraction(size, collective.chunks_in_size)
 
 
 def busbw_factor(name: str, num_ranks: int) -> Fraction:
-    """Return busbw / algbw for a collective, as nccl-tests counts."""
-    return COLLECTIVES[name].busbw(num_ranks)
+    """Return busbw / algbw for a collective, as nccl-tests counts; 1 for those of files."""
+    return COLLECTIVES[name].busbw(num_ranks) if name in COLLECTIVES else Fraction(1)

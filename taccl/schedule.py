@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives import Collective
-from taccl.slots import Slots, place_chunks
+from taccl.slots import Batch, Slots, fit_layouts, place_chunks
 from taccl.symmetry import Group, make_group
 from taccl.topology import Permutation, Topology
 from taccl.units import Time, ceil_time
@@ -197,13 +197,40 @@ class Schedule:
     def slots(self) -> Slots:
         """Return where each chunk lives at each rank, over all orbits."""
         full = self.expand()
-        ranks = full.topology.links.dst[full.link]
+        table = full.topology.links
         wants = np.zeros((len(self.collective.rank_sets), full.topology.num_ranks), dtype=np.bool_)
         for row, members in zip(wants, self.collective.rank_sets, strict=True):
             row[list(members)] = True
-        relayed = ~wants[self.collective.target_set[full.chunk], ranks]
-        arrivals = zip(full.chunk[relayed].tolist(), ranks[relayed].tolist(), strict=True)
-        return place_chunks(self.collective, arrivals)
+        src, dst = table.src[full.link], table.dst[full.link]
+        relayed = ~wants[self.collective.target_set[full.chunk], dst]
+        # Nothing else touches scratch: hops into a relay, and out of one.
+        kept = relayed | np.isin(src, dst[relayed])
+        hops = list(
+            zip(full.chunk[kept].tolist(), src[kept].tolist(), dst[kept].tolist(), strict=True)
+        )
+        if not (self.batches and relayed.any()):
+            return place_chunks(self.collective, hops)
+        return fit_layouts(self.collective, hops, _batches(full))
+
+
+def _batches(full: Schedule) -> Iterator[Batch]:
+    """Yield the messages of several chunks of an expanded schedule."""
+    table = full.topology.links
+    first: dict[tuple[int, int], Time] = {}
+    ends = table.dst[full.link].tolist()
+    chunks = full.chunk.tolist()
+    for chunk, rank, end in zip(chunks, ends, full.end.tolist(), strict=True):
+        first[chunk, rank] = min(end, first.get((chunk, rank), end))
+    order = np.argsort(full.batch, kind="stable")
+    for group in message_groups(full.batch[order]):
+        if len(group) > 1:
+            rows = order[group.start : group.stop].tolist()
+            src, start = int(table.src[full.link[rows[0]]]), int(full.start[rows[0]])
+            yield Batch(
+                tuple(chunks[row] for row in rows), src, ends[rows[0]],
+                tuple(first.get((chunks[row], src), start + 1) <= start for row in rows),
+                bool(full.reduce[rows[0]]),
+            )  # fmt: skip
 
 
 def message_groups(batch: NDArray[np.int32]) -> list[range]:

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StrictInt
 
-from taccl.collectives import Collective, build_collective, collective_name
+from taccl.collective_file import CollectiveFile, collective_document, make_collective
+from taccl.collectives import COLLECTIVES, Collective, build_collective, collective_name
 from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model, read_document, shown
-from taccl.files.fields import Count, ExactSize, Name, PermutationList
+from taccl.files.fields import Count, ExactSize, Index, Name, PermutationList
 from taccl.schedule import Schedule
 from taccl.symmetry import make_group
 from taccl.topology import Permutation, Topology
@@ -38,6 +39,8 @@ class CollectiveRecord(FileModel):
     name: Annotated[Name, Field(examples=["allgather"])]
     ranks: Annotated[Count, Field(examples=[8])]
     chunks_per_rank: Annotated[StrictInt, Field(ge=1, le=1 << 22, examples=[1])]
+    root: Annotated[Index | None, Field(examples=[0])] = None
+    definition: CollectiveFile | None = None
 
 
 class SendsRecord(FileModel):
@@ -76,11 +79,7 @@ def schedule_text(schedule: Schedule, *, seed: int | None = None, engine: str | 
         "taccl": "schedule/1",
         "engine": engine,
         "seed": seed,
-        "collective": {
-            "name": collective.name,
-            "ranks": collective.num_ranks,
-            "chunks_per_rank": collective.chunks_per_rank,
-        },
+        "collective": _said(collective),
         "topology": topology_document(schedule.topology),
         "topology_digest": topology_digest(schedule.topology),
         "alpha_rule": schedule.topology.alpha_rule_stated,
@@ -92,6 +91,19 @@ def schedule_text(schedule: Schedule, *, seed: int | None = None, engine: str | 
     lines = [f"  {json.dumps(key)}: {_compact(value)}," for key, value in document.items()]
     sends = [f"    {json.dumps(name)}: {_compact(column)}" for name, column in columns.items()]
     return "\n".join(["{", *lines, '  "sends": {', ",\n".join(sends), "  }", "}", ""])
+
+
+def _said(collective: Collective) -> dict[str, object]:
+    said: dict[str, object] = {
+        "name": collective.name,
+        "ranks": collective.num_ranks,
+        "chunks_per_rank": collective.chunks_per_rank,
+    }
+    if collective.root is not None:
+        said["root"] = collective.root
+    if collective.name not in COLLECTIVES:
+        said["definition"] = collective_document(collective)
+    return said
 
 
 def _compact(value: object) -> str:
@@ -163,6 +175,8 @@ def _collective(record: ScheduleFile, document: Document, topology: Topology) ->
             f"should be {topology.num_ranks}, as the topology in the file, got {said.ranks}",
             ("collective", "ranks"), f"write {topology.num_ranks}",
         )  # fmt: skip
+    if said.definition is not None:
+        return _defined(said, said.definition, document)
     try:
         name = collective_name(said.name)
     except InputError as error:
@@ -173,7 +187,33 @@ def _collective(record: ScheduleFile, document: Document, topology: Topology) ->
             f"{said.ranks} ranks with {said.chunks_per_rank} chunks each are too many",
             ("collective", "chunks_per_rank"), "use fewer chunks",
         )  # fmt: skip
-    return build_collective(name, said.ranks, said.chunks_per_rank)
+    try:
+        return build_collective(name, said.ranks, said.chunks_per_rank, said.root)
+    except InputError as error:
+        raise document.error(error.problem, ("collective", "root"), error.fix or "") from None
+
+
+def _defined(said: CollectiveRecord, definition: CollectiveFile, document: Document) -> Collective:
+    """Return a collective that the file defines itself."""
+    for what, value, other in (
+        ("name", said.name, definition.name), ("ranks", said.ranks, definition.ranks),
+    ):  # fmt: skip
+        if value != other:
+            raise document.error(
+                f"should be {other}, as in the definition, got {shown(value)}",
+                ("collective", what), f"write {other}",
+            )  # fmt: skip
+    if said.root is not None:
+        raise document.error(
+            f"{said.name} has no root, got {said.root}", ("collective", "root"), "leave it out"
+        )
+    made = make_collective(definition, document, ("collective", "definition"))
+    try:
+        return made.cut(said.chunks_per_rank)
+    except InputError as error:
+        raise document.error(
+            error.problem, ("collective", "chunks_per_rank"), error.fix or ""
+        ) from None
 
 
 def _generators(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from taccl.collective_file import CollectiveFile
 from taccl.files import FileModel
 from taccl.schedule_file import ScheduleFile
 from taccl.sketch import SketchFile, TacclSketchFile
@@ -12,5 +13,6 @@ SCHEMAS: Mapping[str, type[FileModel]] = MappingProxyType({
     **FORMS,
     "sketch": SketchFile,
     "sketch-taccl": TacclSketchFile,
+    "collective": CollectiveFile,
     "schedule": ScheduleFile,
 })  # fmt: skip

@@ -4,19 +4,34 @@ A rank can hold a chunk in up to two places:
 
 - *input*: a source's own value, at the collective's offset; never written;
 - *held*: what arrived, or was summed: the output slot where the rank is a target, else scratch,
-  laid out by (destination, chunk). A source that is also a target holds its own value there too,
-  once the lowering has copied it.
+  in one of LAYOUTS: the first that makes every message of that rank one run. A source that is
+  also a target holds its own value there too, once the lowering has copied it; and where a rank
+  relays copies for some destinations, its own chunks for the same ones are staged among them, so
+  that all can travel as one message.
 
-Chunks travel as one message only where they are adjacent at both ends.
+Chunks travel as one message only where they are adjacent at both ends, in the message's order.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from taccl.collectives import Collective
 
 INPUT, OUTPUT, SCRATCH = "i", "o", "s"
+
+Order = tuple[tuple[int, ...], tuple[int, ...], int]
+
+LAYOUTS: Mapping[str, Callable[[Collective, int], Order]] = MappingProxyType({
+    "by destination": lambda collective, chunk: (collective.targets(chunk), (), chunk),
+    "by source": lambda collective, chunk: (
+        collective.sources(chunk), collective.targets(chunk), chunk
+    ),
+})  # fmt: skip
+"""In which order scratch holds the chunks that a rank relays."""
+
+DEFAULT_LAYOUT = next(iter(LAYOUTS))
 
 
 class Place(NamedTuple):
@@ -48,12 +63,15 @@ class Slots:
         """Return where a source has its own value; None when the rank is no source."""
         if not self.collective.is_source(chunk, rank):
             return None
-        return Place(INPUT, int(self.collective.input_at[chunk]))
+        return Place(INPUT, self.collective.input_offset(chunk, rank))
 
     def held(self, chunk: int, rank: int) -> Place | None:
-        """Return where arrivals of a chunk are kept at a rank; None when nothing arrives."""
+        """Return where arrivals of a chunk are kept at a rank, or an own chunk is staged.
+
+        None when nothing arrives and nothing is staged.
+        """
         if self.collective.is_target(chunk, rank):
-            return Place(OUTPUT, int(self.collective.output_at[chunk]))
+            return Place(OUTPUT, self.collective.output_offset(chunk, rank))
         offset = self.scratch.get((chunk, rank))
         return None if offset is None else Place(SCRATCH, offset)
 
@@ -65,9 +83,8 @@ class Slots:
         original, held = self.original(chunk, rank), self.held(chunk, rank)
         if original is None or (arrived and self.collective.reduces):
             return () if held is None else (held,)
-        if held is not None and self.collective.is_target(chunk, rank):
-            return (original, held)
-        return (original,)
+        own_too = self.collective.is_target(chunk, rank) or not self.collective.reduces
+        return (original, held) if held is not None and own_too else (original,)
 
     def source_run(
         self, chunks: Sequence[int], rank: int, arrived: Sequence[bool]
@@ -105,15 +122,103 @@ def _consecutive(run: Sequence[Place | None]) -> bool:
     )
 
 
-def place_chunks(collective: Collective, arrivals: Iterable[tuple[int, int]]) -> Slots:
-    """Return the places of all chunks, given every (chunk, rank) that something arrives at."""
+Hop = tuple[int, int, int]
+"""A chunk, the rank it leaves and the rank it gets to."""
+
+
+class Batch(NamedTuple):
+    """Chunks that travel together, in order, and whether anything for them arrived before."""
+
+    chunks: tuple[int, ...]
+    src: int
+    dst: int
+    arrived: tuple[bool, ...]
+    reduce: bool
+
+
+def fit_layouts(collective: Collective, hops: Sequence[Hop], batches: Iterable[Batch]) -> Slots:
+    """Return the places of all chunks under the first layout of every rank that suits its batches.
+
+    Where none does, the default stays.
+    """
+    slots = place_chunks(collective, hops)
+    at_rank: dict[int, list[Batch]] = {}
+    for batch in batches:
+        at_rank.setdefault(batch.src, []).append(batch)
+        at_rank.setdefault(batch.dst, []).append(batch)
+    layouts: dict[int, str] = {}
+    for rank, own in sorted(at_rank.items()):
+        if slots.scratch_chunks[rank] and not _suits(slots, rank, own):
+            for name in LAYOUTS:
+                if _suits(place_chunks(collective, hops, {rank: name}), rank, own):
+                    layouts[rank] = name
+                    break
+    return place_chunks(collective, hops, layouts) if layouts else slots
+
+
+def _suits(slots: Slots, rank: int, batches: Iterable[Batch]) -> bool:
+    return all(
+        (batch.src != rank or slots.source_run(batch.chunks, rank, batch.arrived) is not None)
+        and (
+            batch.dst != rank
+            or batch.reduce
+            or _consecutive([slots.held(chunk, rank) for chunk in batch.chunks])
+        )
+        for batch in batches
+    )
+
+
+def place_chunks(
+    collective: Collective, hops: Iterable[Hop], layouts: Mapping[int, str] | None = None
+) -> Slots:
+    """Return the places of all chunks, given every hop that some chunk takes.
+
+    Parameters
+    ----------
+    layouts
+        Names of LAYOUTS by rank; ranks that are left out have the first.
+    """
+    layouts = layouts or {}
     relays: dict[int, list[int]] = {}
-    for chunk, rank in sorted(set(arrivals)):
+    every = sorted(set(hops))
+    for chunk, rank in sorted({(chunk, dst) for chunk, _, dst in every}):
         if not collective.is_target(chunk, rank):
             relays.setdefault(rank, []).append(chunk)
+    if not collective.reduces:
+        for chunk, rank in _staged(collective, relays, every):
+            relays[rank].append(chunk)
     scratch: dict[tuple[int, int], int] = {}
     for rank, chunks in relays.items():
-        chunks.sort(key=lambda chunk: (collective.targets(chunk), chunk))
+        order = LAYOUTS[layouts.get(rank, DEFAULT_LAYOUT)]
+        chunks.sort(key=lambda chunk: order(collective, chunk))
         scratch.update({(chunk, rank): offset for offset, chunk in enumerate(chunks)})
     counts = tuple(len(relays.get(rank, ())) for rank in range(collective.num_ranks))
     return Slots(collective, scratch, counts)
+
+
+def _staged(
+    collective: Collective, relays: Mapping[int, Sequence[int]], hops: Sequence[Hop]
+) -> list[tuple[int, int]]:
+    """Return (chunk, rank) for own chunks that may travel with relayed ones of the same targets.
+
+    They leave for the same rank, which relays them as well, or wants them side by side.
+    """
+    leaving: dict[tuple[tuple[int, ...], int, int], tuple[list[int], list[int]]] = {}
+    for chunk, src, dst in hops:
+        if src in relays and not collective.is_target(chunk, src):
+            own, relayed = leaving.setdefault((collective.targets(chunk), src, dst), ([], []))
+            (own if collective.is_source(chunk, src) else relayed).append(chunk)
+    return sorted({
+        (chunk, src)
+        for (_, src, dst), (own, relayed) in leaving.items()
+        for chunk in own
+        if any(side_by_side(collective, chunk, other, dst) for other in relayed)
+    })  # fmt: skip
+
+
+def side_by_side(collective: Collective, one: int, other: int, rank: int) -> bool:
+    """Tell whether chunks of the same targets may become neighbours at a rank they get to."""
+    if not collective.is_target(one, rank):
+        return True
+    apart = collective.output_offset(one, rank) - collective.output_offset(other, rank)
+    return abs(apart) == 1

@@ -363,7 +363,7 @@ def free_group(topology: Topology, generators: Sequence[Permutation]) -> Group:
     for order in (list(generators), list(reversed(generators))):
         group = make_group(topology, ())
         for generator in order:
-            for power in _powers(generator):
+            for power in powers(generator):
                 larger = make_group(topology, (*group.generators, power))
                 if len(larger) > len(group) and larger.acts_freely():
                     group = larger
@@ -373,7 +373,7 @@ def free_group(topology: Topology, generators: Sequence[Permutation]) -> Group:
     return best
 
 
-def _powers(generator: Permutation) -> list[Permutation]:
+def powers(generator: Permutation) -> list[Permutation]:
     """Return the distinct powers of a permutation without the identity, smallest first."""
     identity, powers = tuple(range(len(generator))), []
     power = tuple(generator)

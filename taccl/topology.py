@@ -6,7 +6,7 @@ exist is derived from the graph, lazily, as columns (see :class:`LinkTable`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
@@ -24,6 +24,9 @@ LinkId = int
 Permutation = tuple[Rank, ...]
 
 ALPHA_RULES = ("occupy", "delay")
+
+COST_MODES = ("exact", "original")
+"""Costs of an imported TACCL topology: its numbers as they are, or as TACCL computes with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,9 @@ class Topology:
         What work inside a rank costs.
     chunk_size
         Bytes of a chunk when no size is asked for; None: no default.
+    costs
+        How a foreign file's costs were taken: ``exact`` or ``original`` (see COST_MODES); None:
+        they are the machine's own.
     """
 
     name: str
@@ -151,6 +157,7 @@ class Topology:
     alpha_rule: str = "occupy"
     local: LocalCosts = field(default_factory=LocalCosts)
     chunk_size: Fraction | None = None
+    costs: str | None = None
 
     @cached_property
     def links(self) -> LinkTable:
@@ -206,6 +213,12 @@ class Topology:
         explicit = any(edge.overhead is not None for edge in self.edges)
         return "explicit" if explicit else self.alpha_rule
 
+    @property
+    def rules_stated(self) -> str:
+        """The alpha rule and how imported costs were taken: ``occupy, original costs``."""
+        rule = self.alpha_rule_stated
+        return f"{rule}, {self.costs} costs" if self.costs else rule
+
     def vertex_name(self, vertex: int) -> str:
         """Return how messages call a vertex: the rank number or the switch name."""
         if vertex < self.num_ranks:
@@ -217,10 +230,7 @@ class Topology:
         edges = tuple(
             Edge(e.id, e.head, e.tail, e.alpha, e.overhead, e.beta, e.name) for e in self.edges
         )
-        return Topology(
-            self.name, self.num_ranks, self.switches, edges, self.server_of,
-            self.rotations, self.alpha_rule, self.local, self.chunk_size,
-        )  # fmt: skip
+        return replace(self, edges=edges)
 
     def with_alpha_rule(self, rule: str) -> "Topology":
         """Return the same network under another alpha rule.
@@ -234,10 +244,7 @@ class Topology:
             raise InputError(
                 f"unknown alpha rule {rule!r}", field="alpha_rule", fix="use occupy or delay"
             )
-        return Topology(
-            self.name, self.num_ranks, self.switches, self.edges, self.server_of,
-            self.rotations, rule, self.local, self.chunk_size,
-        )  # fmt: skip
+        return replace(self, alpha_rule=rule)
 
     def check_ranks_connected(self) -> None:
         """Raise when some rank can't reach another over links.
@@ -285,6 +292,8 @@ class LogicalTopology:
     symmetry
         Declared generators of the symmetry group to use, as rank permutations; symmetry.py
         verifies them.
+    symmetry_asked
+        Whether a sketch demands these very generators: then they must hold.
     switch_policy
         Switch name to ``uc-min`` (few distinct connections), ``uc-max`` (many) or ``free``;
         the name ``*`` stands for every link inside a server.
@@ -294,6 +303,10 @@ class LogicalTopology:
         At a sender, its own chunks leave the server before the others.
     max_extra_hops
         How many hops a path may be longer than the shortest; None: any.
+    on_shortest_paths
+        A chunk may visit only ranks that lie on a path with the fewest hops over allowed links,
+        from one of its sources to one of its targets; a sum on its way to its owner, and from
+        there. The path itself may be longer.
     connections_per_rank, channels
         Limits; None: no limit.
     chunks_per_rank
@@ -308,10 +321,12 @@ class LogicalTopology:
     topology: Topology
     allowed: NDArray[np.bool_]
     symmetry: tuple[Permutation, ...] = ()
+    symmetry_asked: bool = False
     switch_policy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     leave_by: Mapping[Rank, frozenset[Rank]] = field(default_factory=lambda: MappingProxyType({}))
     own_chunks_first: bool = False
     max_extra_hops: int | None = None
+    on_shortest_paths: bool = False
     connections_per_rank: int | None = None
     channels: int | None = None
     chunks_per_rank: int | None = None

@@ -1,6 +1,7 @@
 """Topology files: paths, shipped names and short forms to a :class:`Topology`.
 
-Three forms make one thing: the core graph, servers with a fabric, and a parametric shape.
+Four forms make one thing: the core graph, servers with a fabric, a parametric shape, and TACCL's
+own numbers, whose meaning depends on the sketch.
 """
 
 import difflib
@@ -9,7 +10,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -24,13 +25,16 @@ from taccl.topology_graph import (
     topology_digest,
     topology_document,
 )
+from taccl.topology_original import Sketched, read_original
 from taccl.topology_servers import ServersFile, read_servers
 from taccl.topology_shapes import SHAPES, ShapeFile, is_short_form, parse_short_form, read_shape
+from taccl.topology_taccl import OriginalFile
 from taccl.units import format_time
 
 __all__ = [
     "FORMS",
     "describe",
+    "document_text",
     "expand_text",
     "load_topology",
     "shipped_file",
@@ -45,14 +49,21 @@ FORMS: Mapping[str, type[FileModel]] = {
     "topology": GraphFile,
     "topology-servers": ServersFile,
     "topology-shape": ShapeFile,
+    "topology-original": OriginalFile,
 }
-"""The models of the three forms of a topology file, by the name of their schema."""
+"""The models of the forms of a topology file, by the name of their schema."""
 
 _SHORT_FORMS = f", or a short form such as torus2d:8x8 ({', '.join(SHAPES)})"
 _PLAIN = re.compile(r"(?!(?i:yes|no|on|off|y|n)$)[A-Za-z0-9][A-Za-z0-9_./>-]*")
 
 
-def load_topology(spec: str, *, nodes: int | None = None, fabric: str | None = None) -> Topology:
+def load_topology(
+    spec: str,
+    *,
+    nodes: int | None = None,
+    fabric: str | None = None,
+    sketched: Sketched | None = None,
+) -> Topology:
     """Return the topology that a path, a shipped name or a short form stands for.
 
     Parameters
@@ -61,6 +72,8 @@ def load_topology(spec: str, *, nodes: int | None = None, fabric: str | None = N
         ``mine.yaml``, ``dgx2`` or ``torus2d:8x8@25GB/s,1us``.
     nodes, fabric
         Override the count and the fabric kind of a file in the server form.
+    sketched
+        What a file with TACCL's own costs must know of the sketch.
 
     Raises
     ------
@@ -72,12 +85,12 @@ def load_topology(spec: str, *, nodes: int | None = None, fabric: str | None = N
         topology = parse_short_form(spec)
     else:
         document = read_document(shipped_file(spec, "topologies", "topology"))
-        topology = _read(document, nodes, fabric)
+        topology = _read(document, nodes, fabric, sketched)
     return topology
 
 
 def topology_from_document(document: object, file: str | None = None) -> Topology:
-    """Return the topology that a document in any of the three forms describes.
+    """Return the topology that a document in any of the forms describes.
 
     Raises
     ------
@@ -87,11 +100,16 @@ def topology_from_document(document: object, file: str | None = None) -> Topolog
     return _read(Document(document, file), None, None)
 
 
-def _read(document: Document, nodes: int | None, fabric: str | None) -> Topology:
+def _read(
+    document: Document, nodes: int | None, fabric: str | None, sketched: Sketched | None = None
+) -> Topology:
     fields = document.value if isinstance(document.value, dict) else {}
     check_kind(document, "topology")
     if not fields.keys().isdisjoint(("node", "nodes", "count", "fabric")):
         topology = read_servers(document, nodes=nodes, fabric=fabric)
+    elif "original" in fields:
+        _no_overrides(document.file or "", None, fabric, "not in the server form")
+        topology = read_original(document, nodes=nodes, sketched=sketched)
     else:
         _no_overrides(document.file or "", nodes, fabric, "not in the server form")
         topology = read_shape(document) if "shape" in fields else read_graph(document)
@@ -233,14 +251,25 @@ def _neighbours(topology: Topology, *, forward: bool) -> list[list[int]]:
 
 def expand_text(topology: Topology) -> str:
     """Return a topology as YAML in the core form."""
-    lines = []
-    for key, value in topology_document(topology).items():
-        if isinstance(value, list):
-            lines.append(f"{key}:")
-            lines.extend(f"  - {_flow(entry)}" for entry in value)
+    return document_text(topology_document(topology))
+
+
+def document_text(document: Mapping[str, object], comments: Sequence[str] = ()) -> str:
+    """Return a topology file as YAML, one line for each entry of a list."""
+    lines = [f"# {comment}" for comment in comments]
+    return "\n".join([*lines, *_block(document, "")]) + "\n"
+
+
+def _block(fields: Mapping[str, object], indent: str) -> Iterator[str]:
+    for key, value in fields.items():
+        if isinstance(value, list) and (not indent or any(isinstance(v, dict) for v in value)):
+            yield f"{indent}{key}:"
+            yield from (f"{indent}  - {_flow(entry)}" for entry in value)
+        elif isinstance(value, dict) and any(isinstance(v, list) for v in value.values()):
+            yield f"{indent}{key}:"
+            yield from _block(value, f"{indent}  ")
         else:
-            lines.append(f"{key}: {_flow(value)}")
-    return "\n".join(lines) + "\n"
+            yield f"{indent}{key}: {_flow(value)}"
 
 
 def _flow(value: object) -> str:
@@ -304,6 +333,7 @@ def describe(topology: Topology) -> tuple[tuple[str, str], ...]:
     rows += [
         ("links", str(len(topology.links))),
         ("alpha rule", topology.alpha_rule_stated),
+        *([("costs", topology.costs)] if topology.costs else []),
         ("rotations", str(len(topology.rotations))),
         ("digest", topology_digest(topology)),
     ]

@@ -65,6 +65,7 @@ class TopologyHeader(FileModel):
     alpha_rule: Annotated[Literal["occupy", "delay"], Field(examples=["occupy"])] = "occupy"
     local: LocalRecord = LocalRecord()
     chunk_size: Annotated[ExactSize | None, Field(examples=["1KB"])] = None
+    costs: Annotated[Literal["exact", "original"] | None, Field(examples=["exact"])] = None
 
 
 class SwitchRecord(FileModel):
@@ -131,7 +132,7 @@ def graph_topology(record: GraphFile, document: Document) -> Topology:
     return Topology(
         record.name, record.ranks, switches, tuple(edges), _server_of(record, document),
         permutations(document, ("rotations",), record.rotations, record.ranks),
-        record.alpha_rule, record.local.costs(), record.chunk_size,
+        record.alpha_rule, record.local.costs(), record.chunk_size, record.costs,
     )  # fmt: skip
 
 
@@ -276,6 +277,8 @@ def topology_document(topology: Topology) -> dict[str, object]:
         document["local"] = _local_entry(topology.local)
     if topology.chunk_size is not None:
         document["chunk_size"] = exact_size_text(topology.chunk_size)
+    if topology.costs is not None:
+        document["costs"] = topology.costs
     return document
 
 

@@ -159,7 +159,7 @@ def read_shape(document: Document) -> Topology:
     return Topology(
         record.name, math.prod(shape.dims), switches, edges, (0,) * math.prod(shape.dims),
         SHAPES[shape.kind].rotations(shape.dims), record.alpha_rule, record.local.costs(),
-        record.chunk_size,
+        record.chunk_size, record.costs,
     )  # fmt: skip
 
 

@@ -187,13 +187,14 @@ def _random_servers(rng: random.Random) -> Shape:
 
 
 def random_problem(seed: int, collective: str | None = None) -> Problem:
-    """Return any of the four collectives on a random topology, without symmetry."""
+    """Return any of the table's collectives on a random topology, without symmetry."""
     rng = random.Random(f"problem {seed}")
     topology = random_topology(seed)
     name = collective or rng.choice(tuple(COLLECTIVES))
+    root = rng.randrange(topology.num_ranks) if COLLECTIVES[name].has_root else None
     return Problem(
         whole(topology),
-        build_collective(name, topology.num_ranks, rng.randint(1, 3)),
+        build_collective(name, topology.num_ranks, rng.randint(1, 3), root),
         rng.choice(CHUNK_SIZES),
         make_group(topology, ()),
     )
@@ -220,9 +221,10 @@ def random_decisions(problem: Problem, seed: int) -> Decisions:
     plan: list[Planned] = []
     for chunk in problem.representatives:
         _plan_chunk(rng, topology, collective, chunk, plan)
-    arrivals = [(send.chunk, topology.link(send.link).dst) for send in plan]
+    links = [topology.link(send.link) for send in plan]
+    hops = [(send.chunk, link.src, link.dst) for send, link in zip(plan, links, strict=True)]
     batches = len(problem.group) == 1 and rng.random() < 0.7
-    slots = place_chunks(collective, arrivals) if batches else None
+    slots = place_chunks(collective, hops) if batches else None
     return Decisions.of(_sequence(rng, topology, plan, slots))
 
 

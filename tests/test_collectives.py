@@ -20,6 +20,9 @@ from taccl.collectives import (
 )
 from taccl.errors import InputError
 
+ALIKE = [name for name, kind in COLLECTIVES.items() if not kind.has_root]
+"""Collectives that every permutation of the ranks is a symmetry of."""
+
 
 def chunks(name: str, num_ranks: int, k: int) -> list[tuple[object, ...]]:
     collective = build_collective(name, num_ranks, k)
@@ -56,6 +59,80 @@ def test_alltoall_on_2_ranks_by_hand() -> None:
     ]  # fmt: skip
 
 
+def test_broadcast_from_rank_1_by_hand() -> None:
+    made = build_collective("broadcast", 3, 2, root=1)
+    assert [made.chunk(i) for i in range(2)] == [
+        Chunk(0, (1,), (0, 1, 2), 0, 0), Chunk(1, (1,), (0, 1, 2), 1, 1),
+    ]  # fmt: skip
+    assert (made.input_sizes, made.output_sizes) == ((0, 2, 0), (2, 2, 2))
+
+
+def test_reduce_to_rank_1_by_hand() -> None:
+    made = build_collective("reduce", 3, 2, root=1)
+    assert [made.chunk(i) for i in range(2)] == [
+        Chunk(0, (0, 1, 2), (1,), 0, 0), Chunk(1, (0, 1, 2), (1,), 1, 1),
+    ]  # fmt: skip
+    assert (made.input_sizes, made.output_sizes) == ((2, 2, 2), (0, 2, 0))
+
+
+def test_gather_to_rank_1_by_hand() -> None:
+    made = build_collective("gather", 2, 2, root=1)
+    assert [made.chunk(i) for i in range(4)] == [
+        Chunk(0, (0,), (1,), 0, 0), Chunk(1, (0,), (1,), 1, 1),
+        Chunk(2, (1,), (1,), 0, 2), Chunk(3, (1,), (1,), 1, 3),
+    ]  # fmt: skip
+    assert (made.input_sizes, made.output_sizes) == ((2, 2), (0, 4))
+
+
+def test_scatter_from_rank_1_by_hand() -> None:
+    made = build_collective("scatter", 2, 2, root=1)
+    assert [made.chunk(i) for i in range(4)] == [
+        Chunk(0, (1,), (0,), 0, 0), Chunk(1, (1,), (0,), 1, 1),
+        Chunk(2, (1,), (1,), 2, 0), Chunk(3, (1,), (1,), 3, 1),
+    ]  # fmt: skip
+    assert (made.input_sizes, made.output_sizes) == ((0, 4), (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "owners"),
+    # Routing roots trees at owners: at the root, but in a gather at the sources.
+    [("broadcast", {2}), ("reduce", {2}), ("gather", {0, 1, 2, 3}), ("scatter", {2})],
+)
+def test_trees_of_a_collective_with_a_root_start_where_its_data_is_or_goes(
+    name: str, owners: set[int]
+) -> None:
+    assert set(build_collective(name, 4, 2, root=2).owner.tolist()) == owners
+
+
+@pytest.mark.parametrize("name", [name for name, kind in COLLECTIVES.items() if kind.has_root])
+def test_the_root_is_rank_0_unless_said(name: str) -> None:
+    assert build_collective(name, 3, 1).root == 0
+
+
+@pytest.mark.parametrize("root", [-1, 3])
+def test_a_root_outside_the_ranks_is_refused(root: int) -> None:
+    with pytest.raises(InputError, match=f"--root: should be a rank from 0 to 2, got {root}"):
+        build_collective("scatter", 3, 1, root)
+
+
+def test_a_root_for_a_collective_without_one_is_refused() -> None:
+    with pytest.raises(InputError, match="--root: allgather has no root, got 0"):
+        build_collective("all-gather", 3, 1, 0)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_cutting_every_chunk_gives_the_collective_of_more_chunks(name: str) -> None:
+    cut, built = build_collective(name, 3, 2).cut(3), build_collective(name, 3, 6)
+    assert cut.chunks_per_rank == built.chunks_per_rank
+    for column in ("source_set", "target_set", "input_at", "output_at", "owner", "index"):
+        assert getattr(cut, column).tolist() == getattr(built, column).tolist()
+
+
+def test_too_many_parts_are_refused() -> None:
+    with pytest.raises(InputError, match="--chunks: alltoall of 512 ranks has 262144 chunks, and"):
+        build_collective("alltoall", 512, 1).cut(64)
+
+
 def test_alltoall_on_3_ranks_sends_chunk_s_d_from_s_to_d() -> None:
     assert chunks("alltoall", 3, 1)[5] == ((1,), (2,), 2, 1)
 
@@ -72,14 +149,16 @@ def test_offsets_fill_both_buffers_of_every_rank_once(name: str, num_ranks: int,
     for rank in range(num_ranks):
         inputs = sorted(c.input_at for c in rows if rank in c.sources)
         outputs = sorted(c.output_at for c in rows if rank in c.targets)
-        assert inputs == list(range(collective.input_chunks))
-        assert outputs == list(range(collective.output_chunks))
+        assert inputs == list(range(collective.input_sizes[rank]))
+        assert outputs == list(range(collective.output_sizes[rank]))
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_an_image_moves_sources_and_targets_with_the_permutation(name: str) -> None:
     collective = build_collective(name, 4, 2)
     for permutation in permutations(range(4)):
+        if collective.root not in (None, permutation[0]):
+            continue
         image = collective.image(permutation)
         for chunk, other in enumerate(image.tolist()):
             before, after = collective.chunk(chunk), collective.chunk(other)
@@ -87,7 +166,7 @@ def test_an_image_moves_sources_and_targets_with_the_permutation(name: str) -> N
             assert after.targets == tuple(sorted(permutation[r] for r in before.targets))
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", ALIKE)
 @given(data=st.data())
 def test_images_compose_as_the_permutations_do(name: str, data: st.DataObject) -> None:
     collective = build_collective(name, 5, 2)
@@ -107,16 +186,13 @@ def test_the_identity_moves_no_chunk(name: str, num_ranks: int) -> None:
 
 def custom(rows: list[tuple[int, int]], num_ranks: int = 3) -> Collective:
     """Return a collective of (source, target) chunks, each moving with its source."""
-    column = {
-        "source_set": [s for s, _ in rows], "target_set": [t for _, t in rows],
-        "owner": [s for s, _ in rows], "index": [0] * len(rows),
-        "input_at": list(range(len(rows))), "output_at": list(range(len(rows))),
-    }  # fmt: skip
+    source, target = np.array(rows, dtype=np.int32).T
+    place = np.arange(len(rows), dtype=np.int32)
     return Collective(
         "custom", num_ranks, 1, reduces=False,
         rank_sets=tuple((rank,) for rank in range(num_ranks)),
-        input_chunks=len(rows), output_chunks=len(rows),
-        **{name: np.array(values, dtype=np.int32) for name, values in column.items()},
+        source_set=source, target_set=target, input_at=place, output_at=place,
+        owner=source, index=np.zeros_like(place),
     )  # fmt: skip
 
 
@@ -134,6 +210,12 @@ def test_a_permutation_that_breaks_a_collective_is_refused() -> None:
 def test_a_collective_that_treats_one_rank_specially_has_no_rotation() -> None:
     with pytest.raises(InputError, match="custom does not map onto itself"):
         custom([(0, 1), (0, 2)]).image((1, 2, 0))
+
+
+@pytest.mark.parametrize("name", [name for name in COLLECTIVES if name not in ALIKE])
+def test_what_moves_the_root_is_no_symmetry(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} does not map onto itself: chunk \\d"):
+        build_collective(name, 4, 1).image((1, 2, 3, 0))
 
 
 def test_a_map_that_is_no_permutation_is_refused() -> None:
@@ -155,8 +237,8 @@ def test_equal_rank_sets_may_be_listed_twice() -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    # 1024 bytes on 4 ranks with 2 chunks each: always 8 chunks in the counted buffer
-    [(name, Fraction(128)) for name in COLLECTIVES],
+    # 1024 bytes on 4 ranks with 2 chunks each: 8 chunks in the counted buffer, or the root's 2
+    [(name, Fraction(512 if name in ("broadcast", "reduce") else 128)) for name in COLLECTIVES],
 )
 def test_the_counted_buffer_is_cut_into_chunks(name: str, expected: Fraction) -> None:
     assert chunk_size_of(build_collective(name, 4, 2), 1024) == expected
@@ -170,7 +252,9 @@ def test_a_chunk_may_be_a_fraction_of_a_byte() -> None:
     ("name", "factor"),
     # nccl-tests: 2(n-1)/n for allreduce, (n-1)/n for the others; n = 4
     [("allreduce", Fraction(3, 2)), ("allgather", Fraction(3, 4)),
-     ("reducescatter", Fraction(3, 4)), ("alltoall", Fraction(3, 4))],
+     ("reducescatter", Fraction(3, 4)), ("alltoall", Fraction(3, 4)),
+     ("broadcast", Fraction(1)), ("reduce", Fraction(1)), ("gather", Fraction(3, 4)),
+     ("scatter", Fraction(3, 4))],
 )  # fmt: skip
 def test_busbw_factors_are_those_of_nccl_tests(name: str, factor: Fraction) -> None:
     assert busbw_factor(name, 4) == factor
@@ -186,7 +270,7 @@ def test_an_unknown_collective_is_refused_with_the_known_names() -> None:
         build_collective("allscatter", 2, 1)
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", ALIKE)
 @given(permutation=st.permutations(range(4)), chunks=st.lists(st.integers(0, 7), max_size=5))
 def test_images_of_some_chunks_are_those_of_all(
     name: str, permutation: list[int], chunks: list[int]

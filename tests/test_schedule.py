@@ -280,6 +280,7 @@ def test_summed_chunks_expand_as_copied_ones_do() -> None:
     assert (schedule.makespan, schedule.num_sends, verify(schedule)) == (45, 12, [])
 
 
+ALIKE = sorted(name for name, kind in COLLECTIVES.items() if not kind.has_root)
 SYMMETRIC = {
     "pair": (pair, (1, 0)),
     "ring4": (ring4, (1, 2, 3, 0)),
@@ -291,7 +292,7 @@ SYMMETRIC = {
 @settings(max_examples=20, deadline=None)
 @pytest.mark.parametrize("rule", ["occupy", "delay"])
 @pytest.mark.parametrize("name", SYMMETRIC)
-@given(seed=st.integers(0, 10**9), collective=st.sampled_from(sorted(COLLECTIVES)))
+@given(seed=st.integers(0, 10**9), collective=st.sampled_from(ALIKE))
 def test_any_decisions_for_one_chunk_of_each_orbit_expand_to_a_valid_schedule(
     name: str, rule: str, seed: int, collective: str
 ) -> None:
@@ -448,7 +449,8 @@ def test_a_million_sends_fit_in_300_megabytes() -> None:
 
 def exchange(topology: Topology, ranks: int) -> Decisions:
     """Return recursive doubling of one chunk: in each step, pairs swap what they hold."""
-    rows, lands = [], []
+    rows: list[tuple[int, int, int, bool]] = []
+    lands: list[int] = []
     for mask in (1 << bit for bit in range(ranks.bit_length() - 1)):
         last = len(rows) + ranks
         for rank in range(ranks):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taccl.collectives import build_collective
+from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import InputError
 from taccl.schedule import Decisions, Schedule, retime
 from taccl.schedule_file import read_schedule, schedule_text
@@ -64,6 +64,14 @@ def test_the_collective_is_read_back(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", [name for name, kind in COLLECTIVES.items() if kind.has_root])
+def test_the_root_is_read_back(name: str, tmp_path: Path) -> None:
+    collective = build_collective(name, 4, 2, root=2)
+    schedule = retime(collective, make_group(ring(), ()), Fraction(1), Decisions.of([]))
+    found = again(schedule, tmp_path).collective
+    assert (found.name, found.root, found.chunks_per_rank) == (name, 2, 2)
+
+
 def test_equal_schedules_are_written_as_the_same_bytes() -> None:
     texts = {schedule_text(ring_allgather(ring(), symmetric=True), seed=0) for _ in range(2)}
     assert len(texts) == 1
@@ -107,6 +115,16 @@ def cut(document: dict[str, Any]) -> None:
     document["sends"]["link"].pop()
 
 
+def defined(said: str = "ours", k: int = 1, root: int | None = None, **fields: object) -> Change:
+    """Return what makes the collective one of its own, with some fields of its definition."""
+    chunk = {"id": 0, "input": {"0": 0}, "output": {"1": 0}}
+    whole = {"taccl": "collective/1", "name": said, "ranks": 4, "chunks": [chunk]}
+    if said == "halo":
+        whole["name"] = "ours"
+    record = {"name": said, "ranks": 4, "chunks_per_rank": k, "definition": whole | fields}
+    return put("collective", value=record if root is None else record | {"root": root})
+
+
 BAD: dict[str, tuple[Change, str]] = {
     "kind": (put("taccl", value="schedule/9"), r"taccl: should be 'schedule/1', got 'schedule/9'"),
     "unknown field": (put("sneds", value=[]), r"sneds: unknown field\n  fix: did you mean sends"),
@@ -121,6 +139,34 @@ BAD: dict[str, tuple[Change, str]] = {
     "chunks": (
         put("collective", "chunks_per_rank", value=1 << 22),
         r"chunks_per_rank: .* too many",
+    ),
+    "a root too many": (
+        put("collective", "root", value=0),
+        r"collective.root: allgather has no root, got 0",
+    ),
+    "no such root": (
+        put("collective", value={"name": "scatter", "ranks": 4, "chunks_per_rank": 1, "root": 4}),
+        r"collective.root: should be a rank from 0 to 3, got 4",
+    ),
+    "taken name": (defined(said="Gather"), r"definition.name: 'Gather' is a collective of its own"),
+    "another name": (
+        defined(said="halo"),
+        r"collective.name: should be ours, as in the definition, got 'halo'",
+    ),
+    "other ranks": (
+        defined(ranks=3),
+        r"collective.ranks: should be 3, as in the definition, got 4",
+    ),
+    "a root of ours": (defined(root=1), r"collective.root: ours has no root, got 1"),
+    "a wrong definition": (
+        defined(chunks=[{"id": 0, "input": {}, "output": {"0": 0}}]),
+        r"collective.definition.chunks\[0\].input: no rank has chunk 0",
+    ),
+    "too fine": (
+        defined(
+            k=1 << 22, chunks=[{"id": n, "input": {"0": n}, "output": {"1": n}} for n in (0, 1, 2)]
+        ),
+        r"collective.chunks_per_rank: ours of 4 ranks has 3 chunks, and each cut in",
     ),
     "zero chunks": (
         put("collective", "chunks_per_rank", value=0),

@@ -134,6 +134,7 @@ def test_a_shipped_sketch_says_what_taccls_file_says(name: str, example: str, no
     assert np.array_equal(ours.allowed, theirs.allowed)
     fields = (
         "leave_by", "switch_policy", "own_chunks_first", "chunks_per_rank", "max_extra_hops",
+        "on_shortest_paths",
     )  # fmt: skip
     assert [getattr(ours, f) for f in fields] == [getattr(theirs, f) for f in fields]
 

@@ -1,10 +1,12 @@
 """Cuts: the narrowest edges between sets of ranks, and the worst ratio of data to capacity.
 
 In all-gather every set S of ranks that leaves someone out must send its own blocks to the rest,
-over the edges that leave S: ``size / N * |S| / B+(S)``. Ranks and switches forward. The worst S is
-found by Dinkelbach's iteration: for the best ratio so far, one maximum flow to every rank tells
-whether some S is worse. The flows run on capacities rounded to integers where they can't be
-scaled exactly; whatever set they find, its ratio is then computed exactly, so the bound holds.
+over the edges that leave S: ``size / N * |S| / B+(S)``. Ranks and switches forward. In a gather
+S leaves out the root; in a broadcast all of ``size`` must get from the root to every rank. The
+worst S is found by Dinkelbach's iteration: for the best ratio so far, one maximum flow to every
+rank tells whether some S is worse. The flows run on capacities rounded to integers where they
+can't be scaled exactly; whatever set they find, its ratio is then computed exactly, so the bound
+holds.
 
 References
 ----------
@@ -12,7 +14,7 @@ W. Dinkelbach, "On nonlinear fractional programming", 1967. L. Zhao et al., "For
 section 3 (the cut that all-gather can't beat).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl.bounds.crossing import Crossing
 from taccl.bounds.net import Net
 
 if TYPE_CHECKING:
@@ -128,6 +131,34 @@ def narrowest(graph: Graph, sources: Sequence[int], sinks: Sequence[int]) -> tup
     return None if graph.width(cut) is None else cut
 
 
+def narrow_crossing(net: Net, graph: Graph, kind: str, ends: tuple[int, int]) -> Iterator[Crossing]:
+    """Yield a whole ``size`` that must get from one rank to another, over the narrowest cut."""
+    source, sink = ends
+    cut = narrowest(graph, [source], [sink])
+    if cut is None:
+        return
+    side = _side(net, graph, cut, source)
+    gates = net.gates(cut, net.crossing(side))
+    if gates and len(side) < net.num_ranks:
+        yield Crossing(kind, gates, Fraction(1))
+
+
+def _side(net: Net, graph: Graph, cut: tuple[int, ...], source: int) -> list[int]:
+    """Return the ranks that are reached from a rank without the edges of a cut."""
+    closed = set(cut)
+    heads: dict[int, list[int]] = {}
+    for edge, tail, head in zip(graph.edges, graph.tails, graph.heads, strict=True):
+        if edge not in closed:
+            heads.setdefault(tail, []).append(head)
+    seen, stack = {source}, [source]
+    while stack:
+        for head in heads.get(stack.pop(), ()):
+            if head not in seen:
+                seen.add(head)
+                stack.append(head)
+    return sorted(v for v in seen if v < net.num_ranks)
+
+
 def _max_flow(graph: Graph, supplies: list[tuple[int, int]], capacity: int) -> "SimpleMaxFlow":
     from ortools.graph.python.max_flow import SimpleMaxFlow
 
@@ -142,29 +173,32 @@ def _max_flow(graph: Graph, supplies: list[tuple[int, int]], capacity: int) -> "
 
 
 def worst_set(
-    net: Net, *, backwards: bool = False
+    net: Net, outside: int | None = None, *, backwards: bool = False
 ) -> tuple[frozenset[int], tuple[int, ...]] | None:
     """Return the ranks of the set with most ranks for its capacity, and the edges that leave it.
 
     Parameters
     ----------
+    outside
+        A rank that is never in the set; None: the set leaves out any one.
     backwards
         Whether to look for the edges that enter the set instead.
     """
     ranks = range(net.num_ranks)
+    sinks = ranks if outside is None else (outside,)
     graph = make_graph(net, backwards=backwards)
     if not graph.affords(2 * net.num_ranks):
         return None
     best: tuple[frozenset[int], tuple[int, ...]] | None = None
     ratio: Fraction | None = None
-    for rank in ranks:
+    for rank in sinks:
         side = frozenset(ranks) - {rank}
         cut = narrowest(graph, sorted(side), [rank])
         width = graph.width(cut) if cut is not None else None
         if cut is not None and width and (ratio is None or width / len(side) < ratio):
             best, ratio = (side, cut), width / len(side)
     while ratio is not None:
-        found = _worse(net, ratio, backwards=backwards)
+        found = _worse(net, ratio, sinks, backwards=backwards)
         if found is None:
             break
         best, ratio = found
@@ -172,7 +206,7 @@ def worst_set(
 
 
 def _worse(
-    net: Net, ratio: Fraction, *, backwards: bool
+    net: Net, ratio: Fraction, sinks: Iterable[int], *, backwards: bool
 ) -> tuple[tuple[frozenset[int], tuple[int, ...]], Fraction] | None:
     """Return a set whose capacity for each rank is least among those below ``ratio``, if any."""
     graph = make_graph(net, ratio, backwards=backwards)
@@ -180,7 +214,7 @@ def _worse(
     supply = int(ratio * graph.scale)
     flow = _max_flow(graph, [(source, rank) for rank in range(net.num_ranks)], supply)
     best, found = ratio, None
-    for sink in range(net.num_ranks):
+    for sink in sinks:
         if flow.solve(source, sink) != flow.OPTIMAL:
             continue
         if flow.optimal_flow() >= supply * net.num_ranks:

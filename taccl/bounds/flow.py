@@ -1,6 +1,7 @@
 """All-to-all against the whole network at once: a multi-commodity flow, proved by its prices.
 
-Sets        s source ranks, v vertices, e edges with the time busy[e] of one unit
+Sets        s source ranks, v vertices, e edges with the time busy[e] of one unit (one block of
+            all-to-all; one chunk of a collective from a file)
 Variables   f[s,e] >= 0   units of rank s's data on edge e;  T
 Minimise    T
 Subject to  (arrive)    in minus out of f[s] is the demand at every vertex but s
@@ -12,20 +13,24 @@ The solver's numbers are not trusted: any prices p[e] >= 0 for a unit on edge e 
 
 because every unit pays at least the price distance. So the duals are rounded to integers, the
 distances over allowed links computed exactly, and the edges handed over as gates with weight p[e].
+The same holds for a chunk that several ranks want, have, or sum: it pays at least what its
+farthest target does to the nearest source, for a sum to the farthest; the program then only
+chooses good prices.
 Rotations that the topology declares make the program smaller: prices are then equal on images.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.bounds.crossing import Crossing
+from taccl.bounds.crossing import Crossing, Task, is_uniform, tasks_of
 from taccl.bounds.distances import IntArray, shortest
 from taccl.bounds.gates import gather
 from taccl.bounds.net import Net
+from taccl.collectives import Collective
 
 MOST_VARIABLES = 60_000
 MOST_RANKS = 1024
@@ -38,22 +43,32 @@ COARSE = 840
 Floats = NDArray[np.float64]
 
 
-def flow_crossings(net: Net, name: str) -> Iterator[Crossing]:
-    """Yield the demand of all pairs at the prices of an optimal flow."""
-    if name != "alltoall" or net.num_ranks > MOST_RANKS:
+def flow_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
+    """Yield the demand of all pairs (or of any chunks) at the prices of an optimal flow.
+
+    What has a worst cut instead is left out: all-gather and its like, and one root.
+    """
+    by_chunk = not is_uniform(collective)
+    if (by_chunk and collective.root is not None) or net.num_ranks > MOST_RANKS:
+        return
+    if not by_chunk and collective.name != "alltoall":
         return
     edges = tuple(edge for edge in net.used if edge in net.busy)
-    prices = _duals(net)
+    tasks = tasks_of(collective) if by_chunk else None
+    if tasks is not None and len(tasks) * net.num_ranks > MOST_VARIABLES:
+        return
+    prices = _duals(net, tasks, reduces=collective.reduces)
     if prices is None or prices.max() <= 0:
         return
     for weights in _rounded(prices):
-        total = _priced_demand(net, weights)
+        total = _priced_demand(net, weights, tasks, reduces=collective.reduces)
         gates = [
             net.gate(edge, net.through[edge], int(weights[edge])) for edge in edges
             if weights[edge]
         ]  # fmt: skip
         if total > 0:
-            yield Crossing("flow", gather(gates), Fraction(total, net.num_ranks))
+            units = net.num_ranks if tasks is None else collective.chunks_in_size
+            yield Crossing("flow", gather(gates), Fraction(total, units))
 
 
 def _rounded(prices: Floats) -> Iterator[IntArray]:
@@ -66,11 +81,16 @@ def _rounded(prices: Floats) -> Iterator[IntArray]:
             yield np.array([int(part * common) for part in parts], dtype=np.int64)
 
 
-def _priced_demand(net: Net, weights: IntArray) -> int:
-    """Return the sum of price distances over all ordered pairs: a unit for each."""
-    ranks = net.num_ranks
+def _priced_demand(
+    net: Net, weights: IntArray, tasks: Sequence[Task] | None, *, reduces: bool
+) -> int:
+    """Return the sum of price distances over all ordered pairs, or over the chunks of a file."""
     cost = np.add.reduceat(weights[net.edges], net.first[:-1])
-    return int(shortest(ranks, (net.src, net.dst), cost).sum())
+    price = shortest(net.num_ranks, (net.src, net.dst), cost)
+    if tasks is None:
+        return int(price.sum())
+    ways = ((price[np.ix_(task.sources, task.targets)], task.chunks) for task in tasks)
+    return sum(int(way.max() if reduces else way.min(axis=0).max()) * count for way, count in ways)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +100,25 @@ class _Orbits:
     sources: tuple[int, ...]
     copies: tuple[int, ...]
     edge_orbit: IntArray
+
+
+def _alone(net: Net, demand: Floats) -> _Orbits:
+    """Return every rank with a demand, and every edge, as an orbit of its own."""
+    sources = tuple(np.flatnonzero(demand.any(axis=1)).tolist())
+    return _Orbits(sources, (1,) * len(sources), np.arange(len(net.topology.edges), dtype=np.int64))
+
+
+def _chosen(net: Net, tasks: Sequence[Task], *, reduces: bool) -> Floats:
+    """Return chunks from rank (row) to rank (column): one pair of ranks stands for each chunk."""
+    demand = np.zeros((net.num_ranks, net.num_ranks))
+    for sources, targets, count in tasks:
+        way = net.distance[np.ix_(sources, targets)]
+        nearest = way.max(axis=0) if reduces else way.min(axis=0)
+        target = int(nearest.argmax())
+        source = int(way[:, target].argmax() if reduces else way[:, target].argmin())
+        demand[sources[source], targets[target]] += count
+    np.fill_diagonal(demand, 0)
+    return demand
 
 
 def _orbits(net: Net) -> _Orbits:
@@ -115,15 +154,20 @@ def _edge_orbits(net: Net) -> IntArray:
     return np.asarray(group.edge_orbit, dtype=np.int64)
 
 
-def _duals(net: Net) -> Floats | None:
+def _duals(net: Net, tasks: Sequence[Task] | None, *, reduces: bool) -> Floats | None:
     """Return a price for a unit on every edge of the topology, or None when there are none."""
-    orbits = _orbits(net)
-    if len(orbits.sources) * len(net.used) > MOST_VARIABLES or not net.busy:
+    if tasks is None:
+        demand = np.ones((net.num_ranks, net.num_ranks))
+        orbits = _orbits(net)
+    else:
+        demand = _chosen(net, tasks, reduces=reduces)
+        orbits = _alone(net, demand)
+    if len(orbits.sources) * len(net.used) > MOST_VARIABLES or not net.busy or not orbits.sources:
         return None
-    return _solve(net, orbits)
+    return _solve(net, orbits, demand)
 
 
-def _solve(net: Net, orbits: _Orbits) -> Floats | None:
+def _solve(net: Net, orbits: _Orbits, wanted: Floats) -> Floats | None:
     from scipy.optimize import linprog
     from scipy.sparse import coo_array, hstack, kron
 
@@ -138,7 +182,7 @@ def _solve(net: Net, orbits: _Orbits) -> Floats | None:
     balance = coo_array((signs, places), shape=(vertices, width))
     arrive = kron(coo_array(np.eye(len(sources))), balance).tocsr()
     demand = np.zeros((len(sources), vertices))
-    demand[:, : net.num_ranks] = 1.0
+    demand[:, : net.num_ranks] = wanted[list(sources)]
     kept = np.ones((len(sources), vertices), dtype=np.bool_)
     kept[np.arange(len(sources)), sources] = False
     scale = float(max(net.busy.values()))

@@ -12,11 +12,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl.bounds.crossing import flows_in, is_uniform, tasks_of
 from taccl.bounds.distances import FAR, IntArray, shortest, shortest_from
 from taccl.bounds.gates import Gate, Gates, gather
+from taccl.collectives import Collective
 from taccl.errors import InputError, NoScheduleError
 from taccl.topology import LogicalTopology, Topology
 from taccl.units import PS_PER_S, Time, ceil_time, format_size
+
+MOST_RANKS = 1024
+"""Above this a table of all distances takes too much time and memory."""
 
 LONGEST = 1 << 56
 """Picoseconds of one chunk for each rank: thousands of these still add up in 64 bits."""
@@ -161,13 +166,15 @@ class Net:
         return tuple(np.unique(self.edges[self.first[:-1][self.src == rank]]).tolist())
 
 
-def make_net(logical: LogicalTopology, chunk: Fraction | None = None) -> Net:
+def make_net(
+    logical: LogicalTopology, collective: Collective, chunk: Fraction | None = None
+) -> Net:
     """Return the network of the allowed links.
 
     Raises
     ------
     NoScheduleError
-        When some rank can't be reached from another.
+        When some rank can't be reached from another that has data for it.
     InputError
         When a chunk takes longer than any clock here counts.
     """
@@ -183,7 +190,7 @@ def make_net(logical: LogicalTopology, chunk: Fraction | None = None) -> Net:
         table.src[rows].astype(np.int64), table.dst[rows].astype(np.int64),
         table.alpha[rows], table.overhead[rows], first, edges,
     )  # fmt: skip
-    lost = _unreachable(net)
+    lost = _unreachable(net, collective)
     if lost is not None:
         src, dst = lost
         raise NoScheduleError(
@@ -205,10 +212,25 @@ def _check_times(topology: Topology, chunk: Fraction | None) -> None:
         )
 
 
-def _unreachable(net: Net) -> tuple[int, int] | None:
-    """Return two ranks of which the first can't reach the second, or None."""
-    lost = np.flatnonzero(net.distance_from(0) >= FAR)
-    if len(lost):
-        return 0, int(lost[0])
-    lost = np.flatnonzero(net.distance_from(0, backwards=True) >= FAR)
-    return (int(lost[0]), 0) if len(lost) else None
+def _unreachable(net: Net, collective: Collective) -> tuple[int, int] | None:
+    """Return two ranks of which the second wants data that can't get there from the first."""
+    if is_uniform(collective):
+        return _lost(net, 0) or _lost(net, 0, backwards=True)
+    if collective.root is not None:
+        return _lost(net, collective.root, backwards=flows_in(collective))
+    if net.num_ranks > MOST_RANKS:
+        return None
+    for sources, targets, _ in tasks_of(collective):
+        far = net.distance[np.ix_(sources, targets)] >= FAR
+        lost = np.argwhere(far if collective.reduces else far & far.all(axis=0))
+        if len(lost):
+            return sources[int(lost[0][0])], targets[int(lost[0][1])]
+    return None
+
+
+def _lost(net: Net, rank: int, *, backwards: bool = False) -> tuple[int, int] | None:
+    """Return a rank and one that it can't reach (be reached from), in the direction of data."""
+    lost = np.flatnonzero(net.distance_from(rank, backwards=backwards) >= FAR)
+    if not len(lost):
+        return None
+    return (int(lost[0]), rank) if backwards else (rank, int(lost[0]))

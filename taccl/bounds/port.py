@@ -6,15 +6,16 @@ the others (a NIC behind a wider PCIe edge).
 
 from collections.abc import Iterator, Sequence
 
-from taccl.bounds.crossing import Crossing, leaves
-from taccl.bounds.cut import Graph, make_graph, narrowest, worst_set
+from taccl.bounds.crossing import Crossing, flows_in, leaves
+from taccl.bounds.cut import Graph, make_graph, narrow_crossing, narrowest, worst_set
 from taccl.bounds.net import Net
+from taccl.collectives import Collective
 
 MOST_VISITS = 1_200_000_000
 """Links looked at, above which only the first ranks and servers are (1024 on a switch all are)."""
 
 
-def port_crossings(net: Net, name: str) -> Iterator[Crossing]:
+def port_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     """Yield what must leave and enter every rank and every server."""
     ranks = range(net.num_ranks)
     graph = make_graph(net)
@@ -23,8 +24,8 @@ def port_crossings(net: Net, name: str) -> Iterator[Crossing]:
     groups += [g for g in _servers(net) if 1 < len(g) < net.num_ranks][:looked_at]
     for group in groups:
         others = tuple(rank for rank in ranks if rank not in group)
-        yield from _out_of(net, graph, name, group, others)
-        yield from _out_of(net, graph, name, others, group)
+        yield from _out_of(net, graph, collective, group, others)
+        yield from _out_of(net, graph, collective, others, group)
 
 
 def _servers(net: Net) -> list[tuple[int, ...]]:
@@ -35,10 +36,12 @@ def _servers(net: Net) -> list[tuple[int, ...]]:
 
 
 def _out_of(
-    net: Net, graph: Graph, name: str, inside: Sequence[int], others: Sequence[int]
+    net: Net, graph: Graph, collective: Collective, inside: Sequence[int], others: Sequence[int]
 ) -> Iterator[Crossing]:
+    share = leaves(collective, inside)
+    if not share:
+        return
     crossing = net.crossing(inside)
-    share = leaves(name, inside, net.num_ranks)
     narrow = graph.affords(2 * net.num_ranks)
     cuts = {narrowest(graph, inside, others)} if narrow else set()
     if len(inside) == 1:
@@ -51,16 +54,29 @@ def _out_of(
             yield Crossing("port", gates, share)
 
 
-def cut_crossings(net: Net, name: str) -> Iterator[Crossing]:
-    """Yield what must leave the set of ranks with most data for its capacity."""
-    if name not in ("allgather", "reducescatter"):
-        return
-    backwards = name == "reducescatter"
-    found = worst_set(net, backwards=backwards)
+def cut_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
+    """Yield what must leave the set of ranks with most data for its capacity.
+
+    A gather is one commodity, so that its worst set is the optimum of the flow, and is called so.
+    """
+    name, root = collective.name, collective.root
+    if name in ("broadcast", "reduce") and root is not None:
+        graph = make_graph(net)
+        others = (rank for rank in range(net.num_ranks) if rank != root)
+        for rank in others if graph.affords(net.num_ranks) else ():
+            ends = (rank, root) if flows_in(collective) else (root, rank)
+            yield from narrow_crossing(net, graph, "cut", ends)
+    elif name in ("allgather", "reducescatter", "gather", "scatter"):
+        yield from _worst(net, collective, backwards=name in ("reducescatter", "scatter"))
+
+
+def _worst(net: Net, collective: Collective, *, backwards: bool) -> Iterator[Crossing]:
+    found = worst_set(net, collective.root, backwards=backwards)
     if found is None:
         return
     members, cut = found
     inside = sorted(set(range(net.num_ranks)) - members) if backwards else sorted(members)
     gates = net.gates(cut, net.crossing(inside))
     if gates:
-        yield Crossing("cut", gates, leaves(name, inside, net.num_ranks))
+        kind = "cut" if collective.root is None else "flow"
+        yield Crossing(kind, gates, leaves(collective, inside))

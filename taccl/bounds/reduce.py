@@ -16,13 +16,14 @@ from fractions import Fraction
 import numpy as np
 
 from taccl.bounds.crossing import Crossing
-from taccl.bounds.cut import Graph, make_graph, narrowest
+from taccl.bounds.cut import make_graph, narrow_crossing
 from taccl.bounds.net import Net
+from taccl.collectives import Collective
 
 
-def reduce_crossings(net: Net, name: str) -> Iterator[Crossing]:
+def reduce_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     """Yield the messages all pieces need between ranks, between servers, and over narrow cuts."""
-    if name != "allreduce":
+    if collective.name != "allreduce":
         return
     ranks = tuple(range(net.num_ranks))
     parts = {ranks, net.topology.server_of}
@@ -33,7 +34,7 @@ def reduce_crossings(net: Net, name: str) -> Iterator[Crossing]:
     graph = make_graph(net)
     for rank in ranks[1:] if graph.affords(2 * net.num_ranks) else ():
         for source, sink in ((0, rank), (rank, 0)):
-            yield from _narrow(net, graph, source, sink)
+            yield from narrow_crossing(net, graph, "reduce", (source, sink))
 
 
 def _between(net: Net, part: np.ndarray, share: Fraction) -> Iterator[Crossing]:
@@ -65,29 +66,3 @@ def _middle(net: Net, crossing: np.ndarray) -> tuple[int, ...]:
     slowest = np.flatnonzero(times == np.maximum.reduceat(times, net.first[:-1])[owner])
     link, at = np.unique(owner[slowest], return_index=True)
     return tuple(np.unique(net.edges[slowest[at]][crossing[link]]).tolist())
-
-
-def _narrow(net: Net, graph: Graph, source: int, sink: int) -> Iterator[Crossing]:
-    cut = narrowest(graph, [source], [sink])
-    if cut is None:
-        return
-    side = _side(net, graph, cut, source)
-    gates = net.gates(cut, net.crossing(side))
-    if gates and len(side) < net.num_ranks:
-        yield Crossing("reduce", gates, Fraction(1))
-
-
-def _side(net: Net, graph: Graph, cut: tuple[int, ...], source: int) -> list[int]:
-    """Return the ranks that are reached from a rank without the edges of a cut."""
-    closed = set(cut)
-    heads: dict[int, list[int]] = {}
-    for edge, tail, head in zip(graph.edges, graph.tails, graph.heads, strict=True):
-        if edge not in closed:
-            heads.setdefault(tail, []).append(head)
-    seen, stack = {source}, [source]
-    while stack:
-        for head in heads.get(stack.pop(), ()):
-            if head not in seen:
-                seen.add(head)
-                stack.append(head)
-    return sorted(v for v in seen if v < net.num_ranks)

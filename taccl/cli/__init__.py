@@ -9,7 +9,7 @@ from typing import TextIO
 
 import typer
 
-from taccl.cli import evaluate, sketch, synthesize, topology, verify
+from taccl.cli import evaluate, inspect, sketch, synthesize, topology, verify
 from taccl.errors import TacclError, TacclWarning
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("synthesize")(synthesize.synthesize)
 app.command("evaluate")(evaluate.evaluate)
 app.command("verify")(verify.verify)
+app.command("inspect")(inspect.inspect)
 app.command("bound")(evaluate.bound)
 app.command("convert")(synthesize.convert)
 app.add_typer(topology.app, name="topology")

@@ -11,10 +11,13 @@ from taccl.cli.options import (
     RUNTIME_NAMES,
     AlphaRule,
     CollectiveArgument,
+    CostSketch,
     Fabric,
     Json,
     Nodes,
+    Root,
     Size,
+    SizeOfChunks,
     TopologyArgument,
     chosen,
     size_of,
@@ -31,6 +34,7 @@ def evaluate(
     ],
     nodes: Nodes = None,
     fabric: Fabric = None,
+    sketch: CostSketch = None,
     size: Size = "1MB",
     begin: Annotated[
         str | None, typer.Option("-b", "--begin", help="First size (K, M, G: powers of 2).")
@@ -65,17 +69,18 @@ def evaluate(
     ] = False,
 ) -> None:
     """Replay programs on a topology, size by size, beside the bound."""
-    from taccl.pipeline import evaluation, load_network, reports
+    from taccl.pipeline import evaluation, reports
+    from taccl.pipeline.problems import load_machine
     from taccl.report.tables import WRITERS
     from taccl.sim.cost import model_of
 
     form = "json" if as_json else chosen("--format", form, FORMAT_NAMES)
     wanted = reports.Wanted(trace, html, explain, form)
     wanted.check(files)
-    network = load_network(
-        topology, nodes=nodes, fabric=fabric,
+    network = load_machine(
+        topology, nodes=nodes, fabric=fabric, sketch=sketch,
         alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
-    ).topology  # fmt: skip
+    )  # fmt: skip
     runtime = chosen("--runtime", runtime, RUNTIME_NAMES)
     sizes = sizes_of(begin, end, factor, size)
     if begin is None and end is None:
@@ -94,33 +99,42 @@ def bound(
     collective: CollectiveArgument,
     nodes: Nodes = None,
     fabric: Fabric = None,
-    size: Size = "1MB",
+    sketch: CostSketch = None,
+    size: SizeOfChunks = None,
     chunks: Annotated[
         int, typer.Option("--chunks", min=1, max=1024, help="Chunks for the fixed bound.")
     ] = 1,
+    root: Root = None,
     alpha_rule: AlphaRule = None,
     as_json: Json = False,
 ) -> None:
     """Print what no algorithm can beat, by kind, and which bound is the binding one."""
     from taccl.bounds import best
-    from taccl.collectives import collective_name
-    from taccl.pipeline import evaluation, load_network
+    from taccl.pipeline import evaluation
+    from taccl.pipeline.problems import (
+        asked_collective,
+        default_size,
+        load_collective,
+        load_machine,
+    )
     from taccl.units import format_time, gigabytes_per_second, microseconds
 
-    network = load_network(
-        topology, nodes=nodes, fabric=fabric,
+    network = load_machine(
+        topology, nodes=nodes, fabric=fabric, sketch=sketch,
         alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
-    ).topology  # fmt: skip
-    name, count = collective_name(collective), size_of(size)
-    found, fixed = evaluation.bounds_for(network, name, count, chunks)
+    )  # fmt: skip
+    made = asked_collective(load_collective(collective), network, root).cut(chunks)
+    count = default_size(network, made) if size is None else size_of(size)
+    found, fixed = evaluation.bounds_for(network, made, count)
     largest = best(found)
     largest_fixed = best(fixed) if fixed else None
     if as_json:
         report = {
-            "collective": name,
+            "collective": made.name,
             "topology": network.name,
             "size_bytes": count,
             "alpha_rule": network.alpha_rule_stated,
+            "costs": network.costs,
             "bound_us": microseconds(largest.time),
             "bound_kind": largest.kind,
             "all": {bound.kind: microseconds(bound.time) for bound in found},
@@ -131,7 +145,7 @@ def bound(
         }
         typer.echo(json.dumps(report, indent=2))
         return
-    typer.echo(f"{name} on {network.name}, {count} bytes ({network.alpha_rule_stated})")
+    typer.echo(f"{made.name} on {network.name}, {count} bytes ({network.rules_stated})")
     typer.echo("any algorithm, chunking and batching:")
     for each in sorted(found, key=lambda bound: -bound.time):
         mark = " <- binding" if each == largest else ""

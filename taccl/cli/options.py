@@ -15,8 +15,13 @@ import typer
 from taccl.errors import InputError, OutOfTimeError
 from taccl.units import parse_nccl_size, parse_size
 
-COLLECTIVE_NAMES = "allgather, reducescatter, allreduce, alltoall"
-ENGINE_NAMES = "auto, taccl, ring, all-pairs, halving-doubling"
+COLLECTIVE_NAMES = (
+    "allgather, reducescatter, allreduce, alltoall, broadcast, reduce, gather, scatter"
+)
+ENGINE_NAMES = (
+    "auto, taccl, exact, ring, all-pairs, halving-doubling, chain, double-chain, binomial,"
+    " scatter-allgather, direct"
+)
 RUNTIME_NAMES = "msccl, executor, rccl, portable"
 PROTOCOL_NAMES = "Simple, LL, LL128"
 ALPHA_RULE_NAMES = "occupy, delay"
@@ -36,7 +41,8 @@ TopologyArgument = Annotated[
     ),
 ]
 CollectiveArgument = Annotated[
-    str, typer.Argument(help=f"One of {COLLECTIVE_NAMES}.", show_default=False)
+    str,
+    typer.Argument(help=f"One of {COLLECTIVE_NAMES}, or a collective file.", show_default=False),
 ]
 Nodes = Annotated[
     int | None, typer.Option("--nodes", min=1, help="Servers; overrides the file's count.")
@@ -51,6 +57,28 @@ AlphaRule = Annotated[
 Size = Annotated[
     str,
     typer.Option("--size", help="Buffer as nccl-tests counts it; 1MB is 1e6 bytes, 1MiB 2^20."),
+]
+CostSketch = Annotated[
+    str | None,
+    typer.Option("--sketch", help="For imported files with original costs, which depend on it."),
+]
+SizeOfChunks = Annotated[
+    str | None,
+    typer.Option(
+        "--size",
+        help="Buffer as nccl-tests counts it; 1MB is 1e6 bytes, 1MiB 2^20. Left out: chunks of the"
+        " topology's chunk_size, else 1MB.",
+        show_default=False,
+    ),
+]
+Root = Annotated[
+    int | None,
+    typer.Option(
+        "--root",
+        help="The rank that broadcast and scatter start from, and reduce and gather end at; left"
+        " out: 0.",
+        show_default=False,
+    ),
 ]
 Runtime = Annotated[str, typer.Option("--runtime", help=f"One of {RUNTIME_NAMES}, none.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

@@ -45,6 +45,7 @@ def show(
     limits = {
         "chunks per rank": logical.chunks_per_rank,
         "extra hops": logical.max_extra_hops,
+        "shortest paths": "ranks on them only" if logical.on_shortest_paths else None,
         "connections per rank": logical.connections_per_rank,
         "channels": logical.channels,
         "own chunks first": logical.own_chunks_first or None,

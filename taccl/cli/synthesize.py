@@ -16,8 +16,10 @@ from taccl.cli.options import (
     Json,
     Nodes,
     Quiet,
+    Root,
     Runtime,
     Size,
+    SizeOfChunks,
     TopologyArgument,
     chosen,
     chunk_count,
@@ -61,7 +63,7 @@ def synthesize(
     sketch: Annotated[
         str | None, typer.Option("--sketch", help="A sketch file or the name of a shipped one.")
     ] = None,
-    size: Size = "1MB",
+    size: SizeOfChunks = None,
     dtype: Dtype = "float",
     chunks: Annotated[
         str, typer.Option("--chunks", help="Chunks for each rank (and pair): auto or a number.")
@@ -69,10 +71,16 @@ def synthesize(
     batch: Annotated[
         str, typer.Option("--batch", help="auto: chunks may travel together; none: one by one.")
     ] = "auto",
-    root: Annotated[
-        int | None, typer.Option("--root", min=0, help="For collectives with a root; none yet.")
-    ] = None,
+    root: Root = None,
     engine: Annotated[str, typer.Option("--engine", help=f"One of {ENGINE_NAMES}.")] = "auto",
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", help="Engine exact: is there an algorithm of so many steps ...?"),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--rounds", help="... of so many rounds in all, and --chunks chunks (SCCL)?"),
+    ] = None,
     time_limit: Annotated[
         float, typer.Option("--time-limit", min=0.1, max=86400, help="Seconds for the search.")
     ] = 60.0,
@@ -105,10 +113,9 @@ def synthesize(
 ) -> None:
     """Find a schedule for a collective, prove it correct, and write it as MSCCL XML."""
     from taccl import pipeline
-    from taccl.collectives import collective_name
     from taccl.pipeline import outputs, reports
+    from taccl.pipeline.problems import load_collective
 
-    _check_root(root, collective)
     target = _target(
         runtime, protocol, (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
         element_bytes(dtype),
@@ -118,11 +125,13 @@ def synthesize(
             topology, nodes=nodes, fabric=fabric, sketch=sketch,
             alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
         ),
-        collective=collective_name(collective),
-        size=size_of(size),
+        collective=load_collective(collective),
+        root=root,
+        size=0 if size is None else size_of(size),
         chunks=chunk_count(chunks),
         batch=chosen("--batch", batch, "auto, none") == "auto",
         engine=chosen("--engine", engine, ENGINE_NAMES),
+        steps=_steps(steps, rounds, engine, chunk_count(chunks)),
         target=target,
         time_limit=time_limit,
         seed=seed,
@@ -131,12 +140,37 @@ def synthesize(
         report=progress(quiet=quiet or as_json),
     )  # fmt: skip
     outputs.check_writable(output, schedule)
+    outputs.check_target(request, output)
     reports.check_report(report, output, schedule)
     with interruptible() as stop:
         found = pipeline.synthesize(pipeline.with_stop(request, stop))
         written = outputs.write_outputs(found, output, schedule)
         written += reports.write_report(found, report)
-    typer.echo(outputs.as_json(found, written) if as_json else outputs.summary(found, written))
+    if output is not None and (text := outputs.caution(found.schedule.collective)):
+        _warn(text)
+    tell = outputs.as_json if as_json else outputs.summary
+    typer.echo(tell(found, written, output))
+
+
+def _steps(
+    steps: int | None, rounds: int | None, engine: str, chunks: int | None
+) -> tuple[int, int] | None:
+    """Return SCCL's question, or None when it is not asked.
+
+    Raises
+    ------
+    InputError
+        When only a part of it is.
+    """
+    if steps is None and rounds is None:
+        return None
+    if steps is None or rounds is None or chunks is None or engine.lower() != "exact":
+        raise InputError(
+            "an algorithm is asked for by its steps, rounds and chunks together",
+            field="--rounds" if steps is None else "--steps",
+            fix="give --engine exact --steps S --rounds R --chunks C",
+        )
+    return steps, rounds
 
 
 def convert(
@@ -163,19 +197,16 @@ def convert(
     )  # fmt: skip
     if target is None:
         raise InputError("none writes no XML", field="--runtime", fix=f"use {RUNTIME_NAMES}")
-    texts = outputs.convert(schedule, target, size_of(size), output)
+    texts = outputs.convert(schedule, target, size_of(size), output, _warn)
     if output is None:
         typer.echo(next(iter(texts.values())), nl=False)
     else:
-        typer.echo("\n".join(f"wrote {path}" for path in texts))
+        loading = outputs.loading(texts, target.runtime)
+        typer.echo("\n".join([*(f"wrote {path}" for path in texts), *loading]))
 
 
-def _check_root(root: int | None, collective: str) -> None:
-    """Refuse ``--root`` for a collective that has none, as all of today's are."""
-    if root is not None:
-        raise InputError(
-            f"{collective[:40]} has no root, got {root}", field="--root", fix="leave --root out"
-        )
+def _warn(text: str) -> None:
+    typer.echo(f"warning: {text}", err=True)
 
 
 def _target(

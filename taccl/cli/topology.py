@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.options import Fabric, Json, Nodes, TopologyArgument, chosen, read
-from taccl.units import parse_beta
+from taccl.cli.options import CostSketch, Fabric, Json, Nodes, TopologyArgument, chosen, read
+from taccl.units import parse_beta, parse_exact_size
 
-IMPORT_NAMES = "graph"
+IMPORT_NAMES = "graph, taccl"
+BASE_NAMES = "NDv2, DGX2, HubAndSpoke, custom"
+TIME_UNIT_NAMES = "1us, 100ns, 10ns"
+COST_NAMES = "exact, original"
 
 app = typer.Typer(
     help="Show, validate, expand and list topologies.", no_args_is_help=True, rich_markup_mode=None
@@ -17,12 +20,18 @@ app = typer.Typer(
 
 
 @app.command()
-def show(topology: TopologyArgument, nodes: Nodes = None, fabric: Fabric = None) -> None:
+def show(
+    topology: TopologyArgument,
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    sketch: CostSketch = None,
+) -> None:
     """Print what a topology consists of and which links join its ranks."""
+    from taccl.pipeline.problems import load_machine
     from taccl.report.matrix import link_matrix
-    from taccl.topology_file import describe, load_topology
+    from taccl.topology_file import describe
 
-    network = load_topology(topology, nodes=nodes, fabric=fabric)
+    network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
     rows = describe(network)
     width = max(len(what) for what, _ in rows)
     for what, value in rows:
@@ -32,12 +41,18 @@ def show(topology: TopologyArgument, nodes: Nodes = None, fabric: Fabric = None)
 
 
 @app.command()
-def validate(topology: TopologyArgument, nodes: Nodes = None, fabric: Fabric = None) -> None:
+def validate(
+    topology: TopologyArgument,
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    sketch: CostSketch = None,
+) -> None:
     """Load a topology, verify its declared symmetries, and warn of likely mistakes."""
+    from taccl.pipeline.problems import load_machine
     from taccl.symmetry import check_symmetry
-    from taccl.topology_file import load_topology, validate_warnings
+    from taccl.topology_file import validate_warnings
 
-    network = load_topology(topology, nodes=nodes, fabric=fabric)
+    network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
     for rotation in network.rotations:
         check_symmetry(network, rotation)
     for warning in validate_warnings(network):
@@ -53,15 +68,17 @@ def expand(
     topology: TopologyArgument,
     nodes: Nodes = None,
     fabric: Fabric = None,
+    sketch: CostSketch = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
     ] = None,
 ) -> None:
     """Print a topology as the plain graph that engines see."""
     from taccl.files import check_apart, write_atomic
-    from taccl.topology_file import expand_text, load_topology
+    from taccl.pipeline.problems import load_machine
+    from taccl.topology_file import expand_text
 
-    text = expand_text(load_topology(topology, nodes=nodes, fabric=fabric))
+    text = expand_text(load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
     if output is None:
         typer.echo(text, nl=False)
     else:
@@ -83,21 +100,47 @@ def import_(
     allow_free: Annotated[
         bool, typer.Option("--allow-free", help="graph: edges without numbers cost nothing.")
     ] = False,
+    base: Annotated[
+        str | None,
+        typer.Option("--base", help=f"taccl: the machine: {BASE_NAMES}; guessed from its name."),
+    ] = None,
+    chunk_size: Annotated[
+        str | None,
+        typer.Option("--chunk-size", help="taccl: the chunk whose times the file gives: 1MB."),
+    ] = None,
+    time_unit: Annotated[
+        str | None,
+        typer.Option("--time-unit", help=f"taccl: what its numbers count: {TIME_UNIT_NAMES}."),
+    ] = None,
+    costs: Annotated[
+        str,
+        typer.Option("--costs", help="taccl: exact, or original: as TACCL computes with them."),
+    ] = "exact",
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
     ] = None,
 ) -> None:
     """Turn a foreign topology file into one of ours."""
-    from taccl.files import write_atomic
-    from taccl.imports import GraphOptions, import_topology
-    from taccl.topology_file import expand_text
+    from taccl.files import check_apart, write_atomic
+    from taccl.imports import GraphOptions, ImportOptions, TacclOptions, import_document
+    from taccl.topology_file import document_text
 
     beta = None if link_bandwidth is None else read("--link-bandwidth", parse_beta, link_bandwidth)
+    size = None if chunk_size is None else read("--chunk-size", parse_exact_size, chunk_size)
+    options = ImportOptions(
+        GraphOptions(beta, allow_free),
+        TacclOptions(
+            base and chosen("--base", base, BASE_NAMES), size,
+            time_unit and chosen("--time-unit", time_unit, TIME_UNIT_NAMES),
+            chosen("--costs", costs, COST_NAMES),
+        ),
+    )  # fmt: skip
     name = None if kind is None else chosen("--from", kind, IMPORT_NAMES)
-    text = expand_text(import_topology(file, name, GraphOptions(beta, allow_free)))
+    text = document_text(import_document(file, name, options))
     if output is None:
         typer.echo(text, nl=False)
     else:
+        check_apart(output, [file], field="-o")
         write_atomic(output, text)
         typer.echo(f"wrote {output}")
 

@@ -6,6 +6,7 @@ from taccl.files.document import (
     Document,
     field_name,
     parse_document,
+    read_bytes,
     read_document,
     read_text,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "load_model",
     "parse_document",
     "plain_text_is_safe",
+    "read_bytes",
     "read_document",
     "read_text",
     "shown",

@@ -63,8 +63,8 @@ def field_name(path: FieldPath) -> str:
     return name
 
 
-def read_text(path: str | Path, max_bytes: int = MAX_BYTES) -> str:
-    """Return the text of a regular UTF-8 file of at most ``max_bytes``.
+def read_bytes(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a regular file of at most ``max_bytes``.
 
     Raises
     ------
@@ -82,6 +82,19 @@ def read_text(path: str | Path, max_bytes: int = MAX_BYTES) -> str:
         raise _read_error(file, error) from None
     if len(content) > max_bytes:
         raise _too_large(file, max_bytes)
+    return content
+
+
+def read_text(path: str | Path, max_bytes: int = MAX_BYTES) -> str:
+    """Return the text of a regular UTF-8 file of at most ``max_bytes``.
+
+    Raises
+    ------
+    InputError
+        When the path is no such file, or can't be read.
+    """
+    file = str(path)
+    content = read_bytes(path, max_bytes)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -6,7 +6,8 @@ the pair's parallel links in turn: connection i is link i mod L. So that the lin
 are met, a pair that uses only its second link gets a first connection without steps.
 
 A link whose messages do not fit one threadblock is cut into parts, each a stretch of time on a
-connection of its own.
+connection of its own. A link that the schedule has more messages on at once than a connection
+holds gets several, which take messages in turn.
 """
 
 from collections import defaultdict
@@ -75,13 +76,14 @@ def assign_blocks(
     lanes: Sequence[Lane],
     topology: Topology,
     parts: Mapping[Lane, int],
+    ways: Mapping[Lane, int],
     instances: int = 1,
 ) -> list[Block]:
     """Return the threadblocks of all ranks, those of one rank in order of their first message.
 
     With several instances, every pair has as many connections for each of its links.
     """
-    connection = _connections(moves, lanes, topology, parts)
+    connection = _connections(moves, lanes, topology, (parts, ways))
     members: dict[tuple[int, Lane, int, bool], list[int]] = defaultdict(list)
     local: dict[int, list[int]] = defaultdict(list)
     for place, move in enumerate(moves):
@@ -104,8 +106,35 @@ def assign_blocks(
     return sorted(blocks, key=lambda block: _order(block, moves))
 
 
+def ways_needed(
+    messages: Sequence[Message], lanes: Sequence[Lane], slots: int
+) -> dict[Lane, int]:
+    """Return how many connections each link needs to hold what is under way at once.
+
+    ``slots`` messages fit a connection, and each leaves its slot when it arrives. Links for which
+    one connection is enough are left out.
+    """
+    queues: dict[Lane, list[Message]] = defaultdict(list)
+    for message, lane in zip(messages, lanes, strict=True):
+        queues[lane].append(message)
+    ways = {}
+    for lane, queue in queues.items():
+        count = 1
+        while any(
+            queue[late].start < queue[late - count * slots].end
+            for late in range(count * slots, len(queue))
+        ):
+            count += 1
+        if count > 1:
+            ways[lane] = count
+    return ways
+
+
 def _connections(
-    moves: Sequence[Move], lanes: Sequence[Lane], topology: Topology, parts: Mapping[Lane, int]
+    moves: Sequence[Move],
+    lanes: Sequence[Lane],
+    topology: Topology,
+    cuts: tuple[Mapping[Lane, int], Mapping[Lane, int]],
 ) -> dict[int, int]:
     """Return the number of the connection that every message takes."""
     queues: dict[Lane, list[int]] = defaultdict(list)
@@ -115,9 +144,11 @@ def _connections(
     connection = {}
     for lane, queue in queues.items():
         width = len(topology.links_between(lane.src, lane.dst))
-        share = -(-len(queue) // parts.get(lane, 1))
+        parts, ways = (cut.get(lane, 1) for cut in cuts)
+        share = -(-len(queue) // parts)
         for place, message in enumerate(queue):
-            connection[message] = place // share * width + lane.number
+            part = place // share * ways + place % ways
+            connection[message] = part * width + lane.number
     return connection
 
 

@@ -3,7 +3,8 @@
 Input is only read. Values that arrive whole go straight to the slot that holds them; values to be
 added arrive in scratch of their own and are then added to the held slot, which starts as a copy
 of the rank's own value. Nothing that a rank wants stays in its input: own chunks are copied to
-the output, which in place is the identity and out of place is needed.
+the output, which in place is the identity and out of place is needed. Own chunks that travel
+with relayed ones are copied to scratch, where those are, at the start.
 
 An alltoall in place overwrites input that other messages may still have to read. Such an arrival
 is staged in scratch and copied to its place at the very end.
@@ -79,7 +80,7 @@ def place_moves(
     ``singly`` asks for moves of one chunk.
     """
     layout = _Layout(slots, modes, list(slots.scratch_chunks), 1 if singly else MAX_COUNT)
-    moves = list(_own_copies(layout, messages))
+    moves = [*_own_copies(layout, messages), *_own_staged(layout, messages)]
     staged = _staged(layout, messages, events)
     for number, kind in events:
         message = messages[number]
@@ -197,6 +198,22 @@ def _own_copies(layout: _Layout, messages: Sequence[Message]) -> Iterator[Move]:
                 pairs.setdefault(rank, []).append((_slot(own), _slot(held)))
     for rank in sorted(pairs):
         yield from _copies(layout, rank, pairs[rank], None)
+
+
+def _own_staged(layout: _Layout, messages: Sequence[Message]) -> Iterator[Move]:
+    """Copy to scratch the own chunks of a rank that travel with chunks which it relays."""
+    pairs: dict[int, dict[tuple[Slot, Slot], None]] = {}
+    for message in messages:
+        source = _source(layout, message)
+        if source.buffer is not Buffer.SCRATCH or layout.slots.collective.reduces:
+            continue
+        for index, chunk in enumerate(message.chunks):
+            own = layout.slots.original(chunk, message.src)
+            if own is not None:
+                there = Slot(source.buffer, source.offset + index)
+                pairs.setdefault(message.src, {})[_slot(own), there] = None
+    for rank in sorted(pairs):
+        yield from _copies(layout, rank, sorted(pairs[rank]), None)
 
 
 def _wanted_by_sources(collective: Collective) -> Iterator[tuple[int, int]]:

@@ -1,14 +1,18 @@
 """What each step has to wait for in other threadblocks of its rank, without what is implied.
 
 Two steps that touch one memory cell, one of them writing, keep the order of the moves in every
-claimed mode (aliased cells included). With ``keep_order``, so do the sends of one rank that share
-a resource edge. What follows anyway from program order, from messages and from other dependences
-is dropped: positions only grow, so a dependence covers all that its target had waited for.
+claimed mode (aliased cells included). So do, in the orders ``ports`` and ``paced``, the sends of
+one rank that share a resource edge. In the order ``paced`` a send also waits for the last thing
+that the schedule has its rank finish before it, so that it does not get to a port which ranks share
+before its turn: XML carries no order across ranks. What follows anyway from program order, from
+messages and from other dependences is dropped: positions only grow, so a dependence covers all
+that its target had waited for.
 
 Up to MAX_CLOCKS numbers of memory, "follows anyway" is decided exactly, by vector clocks over all
 threadblocks; above, only by the threadblocks of one rank, without messages.
 """
 
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +31,9 @@ MAX_CLOCKS = 20_000_000
 """int32 numbers: 80 MB."""
 
 NOP = Step(Op.NOP, count=0)
+
+ORDERS = ("ports", "paced", "free")
+"""How closely sends keep the schedule's order beyond what the data needs."""
 
 
 @dataclass(slots=True)
@@ -86,6 +93,34 @@ class _Ports:
 
 
 @dataclass(slots=True)
+class _Pace:
+    """When moves are over in the schedule, and for every rank which are over when."""
+
+    messages: Sequence[Message]
+    ends: list[int] = field(default_factory=list)
+    over: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+
+    def record(self, number: int, move: Move, follows: Iterable[int]) -> Iterator[int]:
+        """Record a move and yield, for a send, the last move that its start comes after.
+
+        Nothing where one of ``follows`` ends as late.
+        """
+        message = None if move.message is None else self.messages[move.message]
+        over = self.over[move.rank]
+        if message is not None and move.op is Op.SEND:
+            before = bisect_right(over, (message.start, number))
+            if before:
+                end, last = over[before - 1]
+                if end > max((self.ends[other] for other in follows), default=0):
+                    yield last
+        end = 0
+        if message is not None:
+            end = message.released if move.op is Op.SEND else message.end
+        self.ends.append(end)
+        insort(over, (end, number))
+
+
+@dataclass(slots=True)
 class _Clocks:
     """How far every threadblock is known to be when a move starts.
 
@@ -132,16 +167,19 @@ def find_dependences(
     moves: Sequence[Move],
     blocks: Sequence[Block],
     modes: Iterable[Mode],
-    order: tuple[Sequence[Message], Topology] | None,
+    messages: Sequence[Message],
+    topology: Topology,
+    order: str,
 ) -> list[tuple[int, ...]]:
     """Return for every move the moves of other threadblocks that it has to wait for.
 
-    ``order`` gives the messages and the topology when sends keep their order on the ports.
+    ``order`` is one of ORDERS.
     """
     clocks = _start_clocks(len(moves), blocks)
     owner = clocks.owner
     memories = [_Memory(mode) for mode in modes]
-    ports = None if order is None else _Ports(*order)
+    ports = None if order == "free" else _Ports(messages, topology)
+    pace = None if order != "paced" else _Pace(messages)
     result = []
     for number, move in enumerate(moves):
         follows: set[int] = set()
@@ -149,6 +187,8 @@ def find_dependences(
             follows.update(memory.touch(number, move, owner[number]))
         if ports is not None:
             follows.update(ports.use(number, move))
+        if pace is not None:
+            follows.update(pace.record(number, move, follows))
         others = [earlier for earlier in follows if owner[earlier] != owner[number]]
         result.append(clocks.advance(number, move, others))
     return result

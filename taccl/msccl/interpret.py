@@ -10,8 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from taccl.collectives import COLLECTIVES, Collective, build_collective
+from taccl.collectives import COLLECTIVES, Collective
 from taccl.msccl.aliasing import Cell, Mode, mode_of
+from taccl.msccl.expected import (
+    MAX_WORK,
+    Value,
+    everything,
+    expected_of,
+    inputs_of,
+    room_of,
+    value_of,
+)
 from taccl.msccl.findings import Finding
 from taccl.msccl.limits import check_limits
 from taccl.msccl.program import (
@@ -29,12 +38,7 @@ from taccl.msccl.races import find_races
 from taccl.msccl.run import Place, Run, maximal_run, places
 from taccl.msccl.runtimes import LOADED_BY, RUNTIMES, Runtime, message_chunks
 
-Value = tuple[tuple[int, int], ...]
-"""Input chunks added up: (rank, offset in its input), ascending."""
-
 UNDEFINED: Value = ((-1, -1),)
-MAX_WORK = 3_000_000
-"""Chunks that steps move, above which a program is not followed (no runtime holds that many)."""
 
 MAX_CUT_WORK = 10_000_000
 """Chunks moved in all runs of the deadlock check, above which only two ways of cutting are run."""
@@ -42,16 +46,17 @@ MAX_CUT_WORK = 10_000_000
 MAX_FINDINGS = 20
 
 
-def judge(program: Program, runtime: str) -> list[Finding]:
+def judge(program: Program, runtime: str, collective: Collective | None = None) -> list[Finding]:
     """Return all that is wrong with a program; empty is what it takes to be written.
 
     Limits of the runtime, data and races in every claimed mode, and deadlocks at any size of the
     declared range: larger sizes cut steps into more messages, of which a connection holds few.
+    ``collective`` is what it should do, as for :func:`interpret`.
     """
     findings = check_limits(program, runtime)
     for in_place, claimed in ((True, program.in_place), (False, program.out_of_place)):
         if claimed:
-            findings += interpret(program, in_place=in_place)
+            findings += interpret(program, in_place=in_place, collective=collective)
     first = _first_deadlock(program, runtime, program.min_bytes, program.max_bytes)
     if first is None or any(finding.rule == "deadlock" for finding in findings):
         return findings
@@ -65,25 +70,63 @@ def interpret(
 ) -> list[Finding]:
     """Run a program once in one mode and return all that is wrong with what it does.
 
-    ``collective`` is what it should do; None: what its name and its chunk count say.
+    ``collective`` is what it should do; None: what its name and its chunk count say, with the
+    root that :func:`find_root` finds.
     """
-    expected = collective or _expected(program)
+    expected = collective or expected_of(program, find_root(program) or 0)
     if isinstance(expected, Finding):
         return [expected]
     if _work(program) > MAX_WORK:
         return [Finding("size", "the steps move too many chunks to follow them one by one")]
-    mode = mode_of(
-        program.collective, program.num_ranks, program.chunks_per_loop, in_place=in_place
-    )
-    run = maximal_run(program)
-    machine = _Machine(run, mode, _inputs(expected, mode), _room(expected, mode))
-    where = places(run)
-    for number in run.order:
-        _step(machine, where[number], number)
+    machine = _follow(program, expected, in_place=in_place)
+    run, mode = machine.run, machine.mode
     findings = [*machine.findings, *_run_findings(run), *find_races(run, mode)]
     if not run.stuck:
         findings += _wrong_results(machine, expected)
     return [_in_mode(finding, in_place=in_place) for finding in findings]
+
+
+def _follow(program: Program, expected: Collective, *, in_place: bool) -> "_Machine":
+    """Run a program once, from the inputs of a collective."""
+    mode = mode_of(
+        program.collective, program.num_ranks, program.chunks_per_loop, in_place=in_place
+    )
+    run = maximal_run(program)
+    machine = _Machine(
+        run, mode, inputs_of(expected, mode), room_of(expected, mode),
+        [size > 0 for size in expected.output_sizes],
+    )  # fmt: skip
+    where = places(run)
+    for number in run.order:
+        _step(machine, where[number], number)
+    return machine
+
+
+def find_root(program: Program) -> int | None:
+    """Return the rank that a broadcast comes from or a reduction goes to, as no file says it.
+
+    Each rank is given an input. The root of a broadcast is the rank whose input most outputs
+    have in the end, that of a reduction the one whose output has most inputs in it; of equals
+    the first. None for collectives without a root, and for what can't be followed.
+    """
+    kind = COLLECTIVES.get(program.collective)
+    if kind is None or not kind.has_root or isinstance(expected_of(program), Finding):
+        return None
+    if _work(program) > MAX_WORK:
+        return None
+    machine = _follow(program, everything(program), in_place=not program.out_of_place)
+    votes = dict.fromkeys(range(program.num_ranks), 0)
+    for rank in range(program.num_ranks):
+        for chunk in range(program.chunks_per_loop):
+            cell = machine.mode.cell(rank, Slot(Buffer.OUTPUT, chunk))
+            value = machine.memory.get((rank, cell), UNDEFINED)
+            if value is UNDEFINED:
+                continue
+            if program.collective == "reduce":
+                votes[rank] += len(set(value))
+            elif len(value) == 1 and value[0][0] in votes:
+                votes[value[0][0]] += 1
+    return max(votes, key=lambda rank: votes[rank])
 
 
 def _in_mode(finding: Finding, *, in_place: bool) -> Finding:
@@ -94,63 +137,19 @@ def _in_mode(finding: Finding, *, in_place: bool) -> Finding:
     )  # fmt: skip
 
 
-def _expected(program: Program) -> Collective | Finding:
-    if program.collective not in COLLECTIVES:
-        return Finding(
-            "unknown collective",
-            f"what {program.collective} should do is not known, so it can't be checked",
-            fix=f"known are {', '.join(COLLECTIVES)}",
-        )
-    ranks, chunks = program.num_ranks, program.chunks_per_loop
-    if chunks < 1 or (chunks % ranks and program.collective != "allreduce"):
-        return Finding(
-            "chunks", f"{chunks} chunks can't be shared by {ranks} ranks",
-            fix="make nchunksperloop a multiple of ngpus",
-        )  # fmt: skip
-    if chunks * ranks > MAX_WORK:
-        return Finding("size", f"{chunks} chunks on {ranks} ranks are too many to follow")
-    return _with_chunks(build_collective(program.collective, ranks, -(-chunks // ranks)), chunks)
-
-
-def _with_chunks(collective: Collective, chunks: int) -> Collective:
-    """Return an all-reduce of so many chunks, which ranks need not share evenly; others as is."""
-    if collective.name != "allreduce" or collective.num_chunks == chunks:
-        return collective
-    return replace(
-        collective,
-        source_set=collective.source_set[:chunks], target_set=collective.target_set[:chunks],
-        input_at=collective.input_at[:chunks], output_at=collective.output_at[:chunks],
-        owner=collective.owner[:chunks], index=collective.index[:chunks],
-        input_chunks=chunks, output_chunks=chunks,
-    )  # fmt: skip
-
-
 def _work(program: Program) -> int:
     return sum(step.count for _, block in program.blocks() for step in block.steps)
 
 
-def _inputs(collective: Collective, mode: Mode) -> dict[tuple[int, Cell], Value]:
-    return {
-        (rank, mode.cell(rank, Slot(Buffer.INPUT, offset))): ((rank, offset),)
-        for rank in range(collective.num_ranks)
-        for offset in range(collective.input_chunks)
-    }
-
-
-def _room(collective: Collective, mode: Mode) -> Mapping[str, int]:
-    """Return the chunks of the buffers that a call passes; scratch is the runtime's own."""
-    inputs, outputs = collective.input_chunks, collective.output_chunks
-    return {"user": max(inputs, outputs)} if mode.in_place else {"i": inputs, "o": outputs}
-
-
 @dataclass(slots=True)
 class _Machine:
-    """Memory, the room in buffers, messages on their way, and what was found."""
+    """Memory, the room in buffers, who is to get something, messages, and what was found."""
 
     run: Run
     mode: Mode
     memory: dict[tuple[int, Cell], Value]
-    room: Mapping[str, int]
+    room: Sequence[Mapping[str, int]]
+    writable: Sequence[bool]
     sent: dict[int, list[Value]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
@@ -214,19 +213,25 @@ def _check_operands(
     sources, targets = cells
     if (step.op in READS_SOURCE and not sources) or (step.op in WRITES_TARGET and not targets):
         machine.report("operands", f"{step.op.value} of no chunk", place, "give slots and a count")
+    room = machine.room[place.rank]
     if not machine.mode.in_place and any(buffer == "i" for buffer, _ in targets):
         machine.report(
             "input", "writes the input buffer", place, "write the output or scratch instead"
         )
+    if not machine.writable[place.rank] and any(buffer == "user" for buffer, _ in targets):
+        machine.report(
+            "input", "writes the buffer of a rank that is to get nothing", place,
+            "write scratch instead",
+        )  # fmt: skip
     # Element by element, everything but re may work where it reads; shifted, data is lost.
     harmless = step.op is not Op.REDUCE and sources == targets
     if not harmless and not set(sources).isdisjoint(targets):
         machine.report("overlap", "source and target overlap", place, "use scratch for one of them")
     for buffer, offset in (*sources, *targets):
-        if not 0 <= offset < machine.room.get(buffer, offset + 1):
+        if not 0 <= offset < room.get(buffer, offset + 1):
             machine.report(
                 "outside", f"uses chunk {offset} of buffer {buffer}, and a call has only"
-                f" {machine.room.get(buffer, 0)}", place, "use scratch for what the call has no"
+                f" {room.get(buffer, 0)}", place, "use scratch for what the call has no"
                 " room for",
             )  # fmt: skip
             break
@@ -280,9 +285,9 @@ def _deadlock(run: Run) -> Finding:
 def _wrong_results(machine: _Machine, collective: Collective) -> Iterator[Finding]:
     shown = 0
     for chunk in range(collective.num_chunks):
-        source_at, target_at = int(collective.input_at[chunk]), int(collective.output_at[chunk])
-        expected = tuple((rank, source_at) for rank in collective.sources(chunk))
+        expected = value_of(collective, chunk)
         for rank in collective.targets(chunk):
+            target_at = collective.output_offset(chunk, rank)
             cell = machine.mode.cell(rank, Slot(Buffer.OUTPUT, target_at))
             found = machine.memory.get((rank, cell))
             if found != expected:

@@ -7,11 +7,11 @@ Every rule says which function of the runtimes it is from. The parser is
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
 from types import MappingProxyType
 
-from taccl.msccl.findings import Finding
+from taccl.msccl.findings import Finding, Severity
 from taccl.msccl.program import RECEIVES, SENDS, Gpu, Program, Threadblock
 from taccl.msccl.runtimes import PROTOCOLS, RUNTIMES, Runtime
 from taccl.msccl.step_limits import (
@@ -48,14 +48,20 @@ def name(program: Program, runtime: Runtime) -> Iterator[Finding]:
         yield Finding(
             "name",
             f"the name has {len(program.name)} characters, the runtime takes {runtime.max_name}",
-            fix="give a shorter name",
-        )
+            fix="give a shorter name", severity=Severity.WARNING,
+        )  # fmt: skip
     odd = re.search(r'[^ !#-%(-;=?-~]|[<>&"\']', program.name)
     if odd or not program.name:
         found = f"has the character {odd[0]!r}" if odd else "is empty"
-        yield Finding("name", f"the name {found}", fix="use letters, digits, '-', '_' and '.' only")
-    if program.collective == "alltoall" and program.name == "2D":
-        yield Finding("name", "msccl never runs an alltoall called 2D", fix="give another name")
+        yield Finding(
+            "name", f"the name {found}", fix="use letters, digits, '-', '_' and '.' only",
+            severity=Severity.WARNING,
+        )  # fmt: skip
+    if program.collective == "alltoall" and program.name == "2D" and runtime.checks_chunks:
+        yield Finding(
+            "name", "msccl never runs an alltoall called 2D", fix="give another name",
+            severity=Severity.NEVER,
+        )  # fmt: skip
 
 
 def collective(program: Program, runtime: Runtime) -> Iterator[Finding]:
@@ -64,8 +70,8 @@ def collective(program: Program, runtime: Runtime) -> Iterator[Finding]:
         yield Finding(
             "collective",
             f"{runtime.name} does not know {program.collective}",
-            fix=f"known are {', '.join(runtime.collectives)}",
-        )
+            fix=f"known are {', '.join(runtime.collectives)}", severity=Severity.REJECTED,
+        )  # fmt: skip
 
 
 def protocol(program: Program, _runtime: Runtime) -> Iterator[Finding]:
@@ -74,32 +80,49 @@ def protocol(program: Program, _runtime: Runtime) -> Iterator[Finding]:
         yield Finding(
             "protocol",
             f"unknown protocol {program.protocol!r}",
-            fix=f"use one of {', '.join(PROTOCOLS)}",
-        )
+            fix=f"use one of {', '.join(PROTOCOLS)}", severity=Severity.REJECTED,
+        )  # fmt: skip
 
 
 def modes(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     """``mscclInternalSchedulerSelectAlgo`` never picks a file that claims no mode."""
     if not (program.in_place or program.out_of_place):
         yield Finding(
-            "modes", "claims neither in-place nor out-of-place calls", fix="claim what it serves"
-        )
+            "modes", "claims neither in-place nor out-of-place calls", fix="claim what it serves",
+            severity=Severity.NEVER,
+        )  # fmt: skip
 
 
-def sizes(program: Program, _runtime: Runtime) -> Iterator[Finding]:
-    """Check the range: the parser refuses minBytes < 0 or > maxBytes, maxBytes 0 is never."""
-    if not 0 <= program.min_bytes <= program.max_bytes or program.max_bytes < 1:
+def sizes(program: Program, runtime: Runtime) -> Iterator[Finding]:
+    """Check the range: msccl refuses minBytes < 0 or > maxBytes; an empty one is never selected.
+
+    A call's size is a multiple of the chunks, so the range should have one.
+    """
+    low, high = program.min_bytes, program.max_bytes
+    # msccl compares maxBytes as the file has it: the first size too large.
+    refused = runtime.checks_chunks and not 0 <= low <= high + runtime.exclusive_max_bytes
+    if refused or low > high or high < 1:
         yield Finding(
             "sizes",
-            f"the range of sizes is {program.min_bytes} to {program.max_bytes} bytes",
+            f"the range of sizes is {low} to {high} bytes",
             fix="give 0 <= minBytes <= maxBytes and maxBytes above 0",
+            severity=Severity.REJECTED if refused else Severity.NEVER,
         )
+    elif program.chunks_per_loop > 0 and high // program.chunks_per_loop * (
+        program.chunks_per_loop
+    ) < max(low, 1):
+        yield Finding(
+            "sizes",
+            f"no size from {low} to {high} bytes cuts into {program.chunks_per_loop} chunks",
+            fix="widen the range, or use fewer chunks", severity=Severity.NEVER,
+        )  # fmt: skip
 
 
 def channels(program: Program, runtime: Runtime) -> Iterator[Finding]:
     """``mscclSetupConnections`` connects channels 0 .. nchannels-1, at most MAXCHANNELS.
 
-    The parser lets chan = MAXCHANNELS and chan >= nchannels pass: an overflow and a hang.
+    The parser lets chan = MAXCHANNELS and chan >= nchannels pass: an overflow and a hang. The
+    channel of a threadblock without peers only has to be one.
     """
     if not 1 <= program.channels <= runtime.max_channels:
         yield Finding(
@@ -109,10 +132,16 @@ def channels(program: Program, runtime: Runtime) -> Iterator[Finding]:
         )
     for gpu, block in _each_block(program):
         if not 0 <= block.channel < program.channels:
+            lonely = block.send_to is None and block.recv_from is None
+            severity = Severity.WARNING if lonely else Severity.BREAKS
+            if block.channel == runtime.max_channels:
+                severity = Severity.BREAKS
+            elif not 0 <= block.channel < runtime.max_channels:
+                severity = Severity.REJECTED
             yield Finding(
                 "channels",
                 f"is on channel {block.channel}, and the program has {program.channels}",
-                gpu.rank, block.id, fix="raise nchannels",
+                gpu.rank, block.id, fix="raise nchannels", severity=severity,
             )  # fmt: skip
 
 
@@ -124,12 +153,18 @@ def threadblocks(program: Program, runtime: Runtime) -> Iterator[Finding]:
             yield Finding(
                 "threadblocks",
                 f"has {count} threadblocks, {runtime.name} allows {runtime.max_threadblocks}",
-                gpu.rank, fix="lower --chunks or --instances",
+                gpu.rank, fix="lower --chunks or --instances", severity=Severity.REJECTED,
+            )  # fmt: skip
+        elif count > runtime.max_dependence_id + 1:
+            yield Finding(
+                "threadblocks", f"has {count} threadblocks, and ids above"
+                f" {runtime.max_dependence_id} become negative in dependences", gpu.rank,
+                fix="lower --chunks or --instances",
             )  # fmt: skip
         if [block.id for block in gpu.threadblocks] != list(range(count)):
             yield Finding(
                 "threadblocks", f"threadblock ids should be 0 to {count - 1}, each once",
-                gpu.rank, fix="number the threadblocks from 0",
+                gpu.rank, fix="number the threadblocks from 0", severity=Severity.REJECTED,
             )  # fmt: skip
 
 
@@ -149,6 +184,7 @@ def blocks_per_channel(program: Program, runtime: Runtime) -> Iterator[Finding]:
                     f"{count} threadblocks {direction} on channel {channel}, at most"
                     f" {runtime.max_blocks_per_channel} may",
                     gpu.rank, fix="spread the connections over more channels",
+                    severity=Severity.REJECTED,
                 )  # fmt: skip
 
 
@@ -160,6 +196,7 @@ def steps(program: Program, runtime: Runtime) -> Iterator[Finding]:
                 "steps",
                 f"has {len(block.steps)} steps, {runtime.name} allows {runtime.max_steps}",
                 gpu.rank, block.id, fix="lower --chunks, or raise --channels",
+                severity=Severity.REJECTED,
             )  # fmt: skip
 
 
@@ -171,7 +208,7 @@ def nodes(program: Program, runtime: Runtime) -> Iterator[Finding]:
         if count > runtime.max_nodes:
             yield Finding(
                 "nodes", f"has {count} XML elements, the reader holds {runtime.max_nodes}",
-                gpu.rank, fix="lower --chunks",
+                gpu.rank, fix="lower --chunks", severity=Severity.REJECTED,
             )  # fmt: skip
 
 
@@ -194,17 +231,20 @@ def chunks(program: Program, runtime: Runtime) -> Iterator[Finding]:
                     "chunks",
                     f"{label} is {count}, and nchunksperloop {total} asks for {total / share:g}",
                     gpu.rank, fix=f"make {label} fit nchunksperloop, or 0",
+                    severity=Severity.REJECTED,
                 )  # fmt: skip
 
 
-def peers(program: Program, _runtime: Runtime) -> Iterator[Finding]:
+def peers(program: Program, runtime: Runtime) -> Iterator[Finding]:
     """Check peers: the parser refuses a rank's own number; only msccl refuses >= ngpus."""
     for gpu, block in _each_block(program):
         for peer in (block.send_to, block.recv_from):
             if peer is not None and (peer == gpu.rank or not 0 <= peer < program.num_ranks):
+                taken = peer >= program.num_ranks and not runtime.checks_peers
                 yield Finding(
                     "peers", f"peer {peer} is no other rank", gpu.rank, block.id,
                     fix=f"use a rank from 0 to {program.num_ranks - 1}",
+                    severity=Severity.BREAKS if taken else Severity.REJECTED,
                 )  # fmt: skip
 
 
@@ -226,29 +266,46 @@ def ends(program: Program, _runtime: Runtime) -> Iterator[Finding]:
 
 
 def connections(program: Program, _runtime: Runtime) -> Iterator[Finding]:
-    """Match the k-th send of a connection with its k-th receive; counts are not transmitted."""
-    counts: dict[tuple[int, int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    """Match the k-th send of a connection with its k-th receive; counts are not transmitted.
+
+    Both ranks must name the connection, used or not: each waits for the other to set it up
+    (``ncclTransportP2pSetup``, ``mscclSetupConnections``).
+    """
+    sides: dict[tuple[int, int, int], tuple[list[list[int]], list[list[int]]]]
+    sides = defaultdict(lambda: ([], []))
     for gpu, block in _each_block(program):
         for side, peer, kind in ((0, block.send_to, SENDS), (1, block.recv_from, RECEIVES)):
             if peer is not None:
                 pair = (gpu.rank, peer) if side == 0 else (peer, gpu.rank)
-                counts[*pair, block.channel][side].extend(
-                    step.count for step in block.steps if step.op in kind
-                )
-    for (src, dst, channel), (sent, received) in sorted(counts.items()):
-        for number, (one, two) in enumerate(zip_longest(sent, received)):
-            if one != two:
-                what = (
-                    "is never received" if two is None
-                    else "is never sent" if one is None
-                    else f"has {one} chunks, and {two} are received"
-                )  # fmt: skip
-                yield Finding(
-                    "connections",
-                    f"message {number} from gpu {src} to gpu {dst} on channel {channel} {what}",
-                    fix="give both ends the same messages",
-                )
-                break
+                counts = [step.count for step in block.steps if step.op in kind]
+                sides[*pair, block.channel][side].append(counts)
+    for (src, dst, channel), (sent, received) in sorted(sides.items()):
+        problem = _mismatch([*chain(*sent)], [*chain(*received)])
+        where = f"from gpu {src} to gpu {dst} on channel {channel}"
+        if problem:
+            number, what = problem
+            yield Finding(
+                "connections", f"message {number} {where} {what}",
+                fix="give both ends the same messages",
+            )  # fmt: skip
+        elif not (sent and received):
+            lacking = f"gpu {dst} has no recv" if sent else f"gpu {src} has no send"
+            yield Finding(
+                "connections", f"the connection {where} has one end: {lacking} for it, and setting"
+                " it up hangs", dst if received else src, fix="name the peer on both ranks",
+            )  # fmt: skip
+
+
+def _mismatch(sent: Sequence[int], received: Sequence[int]) -> tuple[int, str] | None:
+    """Return the first message that differs, and how."""
+    for number, (one, two) in enumerate(zip_longest(sent, received)):
+        if two is None:
+            return number, "is never received"
+        if one is None:
+            return number, "is never sent"
+        if one != two:
+            return number, f"has {one} chunks, and {two} are received"
+    return None
 
 
 RULES: Mapping[str, Rule] = MappingProxyType({

@@ -25,6 +25,7 @@ from taccl.msccl.blocks import (
     assign_channels,
     count_connections,
     lanes_of,
+    ways_needed,
 )
 from taccl.msccl.buffers import Move, place_moves
 from taccl.msccl.dependencies import find_dependences, write_steps
@@ -56,8 +57,11 @@ class LowerOptions:
         The most channels it may use; None: what every runtime has.
     min_bytes, max_bytes
         The size range, both inclusive.
-    keep_order
-        Sends of one rank that share a resource edge keep the schedule's order.
+    order
+        One of ORDERS: how closely sends keep the schedule's order.
+    slots
+        Messages that a connection holds: a link that the schedule has more messages on at once
+        gets several connections. None: one is enough for any link.
     max_steps, max_threadblocks
         Limits of the runtime, for each threadblock and each rank.
     """
@@ -70,7 +74,8 @@ class LowerOptions:
     channels: int | None = None
     min_bytes: int = 0
     max_bytes: int = 1 << 30
-    keep_order: bool = True
+    order: str = "ports"
+    slots: int | None = None
     max_steps: int = 64
     max_threadblocks: int = 64
 
@@ -79,10 +84,10 @@ def modes_served(collective: Collective) -> tuple[bool, bool]:
     """Return (in place, out of place): the modes one program serves at no extra cost.
 
     In place, alltoall overwrites input of other chunks, and staging costs copies that a call out
-    of place does not need. Everything else is right in both modes.
+    of place does not need; so may a collective from a file. Everything else is right in both
+    modes.
     """
-    overwrites = COLLECTIVES[collective.name].xml_name == "alltoall"
-    return not overwrites, True
+    return collective.name in COLLECTIVES and collective.name != "alltoall", True
 
 
 def lower(schedule: Schedule, options: LowerOptions) -> Program:
@@ -106,9 +111,20 @@ def lower(schedule: Schedule, options: LowerOptions) -> Program:
 
 
 def _claimed_modes(collective: Collective, options: LowerOptions) -> tuple[Mode, ...]:
+    kind = COLLECTIVES.get(collective.name)
+    if kind is not None and kind.xml_name is None:
+        raise LoweringError(
+            f"no runtime has a {collective.name} that a file can rely on",
+            fix="use --schedule OUT.json, or --runtime none",
+        )
+    if kind is None and options.in_place:
+        raise LoweringError(
+            f"{collective.name} in place would overwrite what is still to be read",
+            fix="use --outofplace",
+        )
     claimed = ((True, options.in_place), (False, options.out_of_place))
     modes = tuple(
-        mode_of(collective.name, collective.num_ranks, _chunks(collective), in_place=in_place)
+        mode_of(collective.name, collective.num_ranks, collective.chunks_in_size, in_place=in_place)
         for in_place, wanted in claimed
         if wanted
     )
@@ -118,11 +134,6 @@ def _claimed_modes(collective: Collective, options: LowerOptions) -> tuple[Mode,
             fix="use --inplace, --outofplace or --both",
         )
     return modes
-
-
-def _chunks(collective: Collective) -> int:
-    kind = COLLECTIVES[collective.name]
-    return kind.chunks_in_size(collective.num_ranks, collective.chunks_per_rank)
 
 
 def _fit_blocks(
@@ -135,13 +146,14 @@ def _fit_blocks(
     """Assign threadblocks, cutting links into more parts until no threadblock is too long."""
     lanes = lanes_of(messages, topology)
     queued = Counter(lanes)
-    order = (messages, topology) if options.keep_order else None
+    ways = {} if options.slots is None else ways_needed(messages, lanes, options.slots)
     parts: dict[Lane, int] = {}
     while True:
-        blocks = assign_blocks(moves, lanes, topology, parts, options.instances)
+        blocks = assign_blocks(moves, lanes, topology, parts, ways, options.instances)
         crowded = _crowded(blocks, [len(block.moves) for block in blocks], options.max_steps)
         if not crowded:
-            steps = write_steps(moves, blocks, find_dependences(moves, blocks, modes, order))
+            waits = find_dependences(moves, blocks, modes, messages, topology, options.order)
+            steps = write_steps(moves, blocks, waits)
             crowded = _crowded(blocks, [len(own) for own in steps], options.max_steps)
             if not crowded:
                 return blocks, steps
@@ -174,6 +186,7 @@ def _assemble(
 ) -> Program:
     """Put steps, threadblocks and ranks together, once for each instance."""
     collective, copies = schedule.collective, options.instances
+    inputs, outputs = _buffers(collective)
     spans = count_connections(blocks)
     channels = assign_channels(
         {pair: span * copies for pair, span in spans.items()}, _HARD.max_blocks_per_channel
@@ -192,24 +205,35 @@ def _assemble(
             )  # fmt: skip
     program = Program(
         name=re.sub(r"[^A-Za-z0-9_.,:+@ -]", "_", options.name)[:63] or "_",
-        collective=collective.name,
+        collective=collective.name if collective.name in COLLECTIVES else "custom",
         protocol=options.protocol,
         in_place=options.in_place,
         out_of_place=options.out_of_place,
         channels=1 + max((block.channel for own in listed for block in own), default=0),
-        chunks_per_loop=_chunks(collective) * copies,
+        chunks_per_loop=collective.chunks_in_size * copies,
         min_bytes=options.min_bytes,
         max_bytes=options.max_bytes,
         gpus=tuple(
             Gpu(
-                rank, collective.input_chunks * copies, collective.output_chunks * copies,
-                scratch[rank] * copies, tuple(own),
+                rank, inputs[rank] * copies, outputs[rank] * copies, scratch[rank] * copies,
+                tuple(own),
             )
             for rank, own in enumerate(listed)
         ),
     )  # fmt: skip
     _check(program, options)
     return program
+
+
+def _buffers(collective: Collective) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the chunks of every rank's input and output.
+
+    ``custom`` is called with one count for both, which msccl compares with nchunksperloop.
+    """
+    if collective.name in COLLECTIVES:
+        return collective.input_sizes, collective.output_sizes
+    counted = (collective.chunks_in_size,) * collective.num_ranks
+    return counted, counted
 
 
 def _replicate(step: Step, copy: int, copies: int) -> Step:

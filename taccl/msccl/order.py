@@ -11,7 +11,9 @@ arrival which is not final: adding it to the sum (APPLY). The order obeys
 and, as far as the rules above leave a choice,
 
 - each resource edge: messages in order of their starts;
-- each link: a message is applied before the next one is sent.
+- each link: a message is applied before the next one is sent;
+- the schedule's times: what arrives is added up as it arrives, so that no sum waits for a value
+  that comes later.
 
 The first group follows from exact times, so some order obeys it. The times of ``retime`` follow
 from one sequence of decisions, and in that sequence both groups hold; only a hand-made schedule
@@ -30,6 +32,7 @@ from taccl.msccl.runtimes import MAX_COUNT
 from taccl.schedule import Schedule
 from taccl.slots import Slots
 from taccl.topology import Topology
+from taccl.units import Time
 
 _ABSENT = -1
 """In place of a count: the message has no such event."""
@@ -66,6 +69,8 @@ class Message:
         Picoseconds.
     reduce
         The values are added to what ``dst`` holds.
+    released
+        When the last edge is free again, and the sender with it.
     """
 
     link: int
@@ -76,6 +81,7 @@ class Message:
     start: int
     end: int
     reduce: bool
+    released: int
 
 
 def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Message]:
@@ -102,15 +108,23 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
         size = MAX_COUNT
         if singly or not slots.adjacent(moved, src, dst, arrived, reduce=reduce):
             size = 1
+        released = start + _busy(schedule, link, len(group))
         messages += [
             Message(
                 link, src, dst, tuple(moved[i : i + size]), tuple(arrived[i : i + size]),
-                start, ends[row], reduce,
+                start, ends[row], reduce, released,
             )
             for i in range(0, len(moved), size)
         ]  # fmt: skip
     messages.sort(key=lambda message: (message.start, message.end))
     return messages
+
+
+def _busy(schedule: Schedule, link: int, chunks: int) -> Time:
+    """Return how long a message holds the edge of its link that it holds longest."""
+    edges = schedule.topology.links.edges_of(link)
+    size = chunks * schedule.chunk_size
+    return max(schedule.topology.busy(link, edge, size) for edge in edges)
 
 
 def _first_arrivals(
@@ -231,8 +245,9 @@ def _order_values(graph: _Graph, collective: Collective) -> None:
 
 
 def _sort(graph: _Graph) -> list[int]:
-    """Sort topologically, the earliest message first; give up wanted edges only when stuck."""
-    size, count = len(graph.later), 3 * len(graph.messages)
+    """Sort topologically, the earliest event first; give up wanted edges only when stuck."""
+    size = len(graph.later)
+    priority = _priorities(graph)
     missing = [0] * size
     wanted: dict[int, list[int]] = defaultdict(list)
     for before, after in graph.wanted:
@@ -240,16 +255,15 @@ def _sort(graph: _Graph) -> list[int]:
         missing[after] += 1
     required = list(graph.required)
     done = [needs == _ABSENT for needs in required]
-    # A barrier goes first as soon as it can: negative keys, which % size undoes.
     ready = [
-        node if node < count else node - size
+        (priority[node], node)
         for node in range(size)
         if required[node] == 0 and missing[node] == 0
     ]
     heapq.heapify(ready)
     order: list[int] = []
-    while ready or _unblock(ready, done, required):
-        node = heapq.heappop(ready) % size
+    while ready or _unblock(ready, done, required, priority):
+        node = heapq.heappop(ready)[1]
         if done[node]:
             continue
         done[node] = True
@@ -258,13 +272,33 @@ def _sort(graph: _Graph) -> list[int]:
             for after in following:
                 counts[after] -= 1
                 if required[after] == 0 and missing[after] == 0:
-                    heapq.heappush(ready, after if after < count else after - size)
+                    heapq.heappush(ready, (priority[after], after))
     return order
 
 
-def _unblock(ready: list[int], done: list[bool], required: list[int]) -> bool:
+def _priorities(graph: _Graph) -> list[tuple[int, int, int]]:
+    """Return what comes first: barriers, then messages by start, and sums by arrival.
+
+    A receive follows its send at once: a message that is cut into more than a connection holds
+    needs its receiver before it is sent whole.
+    """
+    times = []
+    for number, message in enumerate(graph.messages):
+        start = (message.start, 1, number)
+        times += [start, start, (message.end, 0, number)]
+    return times + [(-1, 0, 0)] * (len(graph.later) - len(times))
+
+
+def _unblock(
+    ready: list[tuple[tuple[int, int, int], int]],
+    done: list[bool],
+    required: list[int],
+    priority: list[tuple[int, int, int]],
+) -> bool:
     """Make the earliest event ready that only wanted edges hold back; False when all is done."""
     left = [node for node, finished in enumerate(done) if not finished]
     if left:
-        ready.append(next((node for node in left if required[node] == 0), left[0]))
+        free = [node for node in left if required[node] == 0] or left
+        node = min(free, key=lambda node: (priority[node], node))
+        ready.append((priority[node], node))
     return bool(left)

@@ -69,6 +69,14 @@ class Runtime:
         allowed one (``mscclInternalSchedulerSelectAlgo``).
     checks_chunks
         i_chunks and o_chunks must fit nchunksperloop (``mscclGetAlgoFromXMLAndSetAlgo``).
+    checks_peers
+        Peers of ngpus or more are refused; the other parsers take them.
+    counts_from_one
+        The parser counts messages at index cnt - 1, which cnt 0 makes -1.
+    required
+        Attributes of ``algo`` without which the parser refuses the file.
+    extra_types
+        Step types that the parser takes and the kernel returns on.
     """
 
     name: str
@@ -82,6 +90,10 @@ class Runtime:
     collectives: Mapping[str, str]
     exclusive_max_bytes: bool
     checks_chunks: bool
+    checks_peers: bool
+    counts_from_one: bool
+    required: tuple[str, ...]
+    extra_types: frozenset[str] = frozenset()
     max_blocks_per_channel: int = 32
     max_count: int = MAX_COUNT
     max_offset: int = 32767
@@ -107,27 +119,34 @@ _COMMON = "allreduce allgather reduce broadcast alltoall"
 _MSCCL_NAMES = _spellings(f"{_COMMON} custom", reducescatter="reduce_scatter")
 _NEW_NAMES = _spellings(f"{_COMMON} reducescatter gather scatter send recv alltoallv")
 
+_HEAD = ("ngpus", "nchunksperloop", "nchannels", "proto", "coll", "inplace")
+_NEW_HEAD = (*_HEAD, "outofplace", "minBytes", "maxBytes")
+
 RUNTIMES: Mapping[str, Runtime] = MappingProxyType({
     "msccl": Runtime(
         "msccl", max_steps=256, max_threadblocks=216, max_dependence_id=127, max_channels=32,
         max_name=63, message_bytes=_NCCL_MESSAGES, ops=ALL_OPS, collectives=_MSCCL_NAMES,
-        exclusive_max_bytes=True, checks_chunks=True,
+        exclusive_max_bytes=True, checks_chunks=True, checks_peers=True, counts_from_one=True,
+        required=("name", *_HEAD), extra_types=frozenset({"ra"}),
     ),
     "executor": Runtime(
         "executor", max_steps=64, max_threadblocks=1024, max_dependence_id=127, max_channels=32,
         max_name=255, message_bytes=_NCCL_MESSAGES, ops=ALL_OPS, collectives=_NEW_NAMES,
-        exclusive_max_bytes=False, checks_chunks=False,
+        exclusive_max_bytes=False, checks_chunks=False, checks_peers=False, counts_from_one=False,
+        required=_NEW_HEAD,
     ),
     "rccl": Runtime(
         "rccl", max_steps=64, max_threadblocks=64, max_dependence_id=63, max_channels=128,
         max_name=255, message_bytes=_RCCL_MESSAGES, ops=PORTABLE_OPS, collectives=_NEW_NAMES,
-        exclusive_max_bytes=False, checks_chunks=False,
+        exclusive_max_bytes=False, checks_chunks=False, checks_peers=False, counts_from_one=False,
+        required=_NEW_HEAD,
     ),
     "portable": Runtime(
         "portable", max_steps=64, max_threadblocks=64, max_dependence_id=63, max_channels=32,
         max_name=63, message_bytes=_NCCL_MESSAGES, ops=PORTABLE_OPS,
         collectives=_spellings(f"{_COMMON} reducescatter"),
-        exclusive_max_bytes=False, checks_chunks=True,
+        exclusive_max_bytes=False, checks_chunks=True, checks_peers=True, counts_from_one=True,
+        required=("name", *_NEW_HEAD),
     ),
 })  # fmt: skip
 

@@ -5,7 +5,7 @@ Every rule says which function of the runtimes it is from; "the parser" is that 
 
 from collections.abc import Iterator
 
-from taccl.msccl.findings import Finding
+from taccl.msccl.findings import Finding, Severity
 from taccl.msccl.program import (
     READS_SOURCE,
     RECEIVES,
@@ -54,6 +54,7 @@ def missing_peers(program: Program, _runtime: Runtime) -> Iterator[Finding]:
                 yield Finding(
                     "missing_peers", f"{step.op.value} in a threadblock without {word} peer",
                     gpu.rank, block.id, position, f"give the threadblock a {word} peer",
+                    Severity.REJECTED,
                 )  # fmt: skip
 
 
@@ -64,7 +65,16 @@ def counts(program: Program, runtime: Runtime) -> Iterator[Finding]:
             yield Finding(
                 "counts", f"moves {step.count} chunks, allowed are 1 to {runtime.max_count}",
                 gpu.rank, block.id, position, "split the step",
+                _severity_of_count(step, runtime),
             )  # fmt: skip
+
+
+def _severity_of_count(step: Step, runtime: Runtime) -> Severity:
+    """Tell how bad a count is: a step of no chunk does nothing but upset the counters of msccl."""
+    if step.count:
+        return Severity.REJECTED
+    exchanged = step.op in SENDS | RECEIVES
+    return Severity.BREAKS if exchanged and runtime.counts_from_one else Severity.WARNING
 
 
 def offsets(program: Program, runtime: Runtime) -> Iterator[Finding]:
@@ -93,7 +103,14 @@ def offsets(program: Program, runtime: Runtime) -> Iterator[Finding]:
                     f"uses chunks {slot.offset} to {end - 1} of buffer {slot.buffer.value}, which"
                     f" has {room}",
                     gpu.rank, block.id, position, "stay within the buffer",
+                    _severity(step, slot, size[slot.buffer]),
                 )  # fmt: skip
+
+
+def _severity(step: Step, slot: Slot, room: int) -> Severity:
+    """Tell what the parser makes of an operand: it looks at the first chunk, and lets -1 pass."""
+    passes = step.op is Op.RECV_REDUCE_COPY or -1 <= slot.offset < room
+    return Severity.BREAKS if passes else Severity.REJECTED
 
 
 def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
@@ -136,30 +153,40 @@ def nops(program: Program, _runtime: Runtime) -> Iterator[Finding]:
             continue
         following = block.steps[position + 1] if position + 1 < len(block.steps) else None
         if step.depends is None or following is None or following.depends is None:
+            severity = Severity.REJECTED
+            if step.depends is None:
+                severity = Severity.BREAKS
+            elif following is None:
+                severity = Severity.WARNING
             yield Finding(
                 "nops", "a nop and the step after it both need a dependence", gpu.rank, block.id,
-                position, "put the last dependence on the step itself",
+                position, "put the last dependence on the step itself", severity,
             )  # fmt: skip
         elif step.posts:
             yield Finding(
                 "nops", "hasdep on a nop is ignored", gpu.rank, block.id, position,
-                "put hasdep on the step after it",
+                "put hasdep on the step after it", Severity.WARNING,
             )  # fmt: skip
 
 
 def fused_reductions(program: Program, runtime: Runtime) -> Iterator[Finding]:
     """Check ``re`` steps that the parser merges: the last count holds for all of them.
 
-    MSCCL_MAX_REDUCE_FUSION is tested once a threadblock; longer runs overflow an array.
+    MSCCL_MAX_REDUCE_FUSION ends a run only once a threadblock, at its 16th ``re``: longer runs
+    overflow an array, and 16 sources leave the destination out.
     """
     for gpu, block in _each_block(program):
         run: list[Step] = []
+        reductions = length = 0
         for position, step in enumerate(block.steps):
             if step.op is Op.NOP:
                 continue
-            run = [*run, step] if run and _fuses(run[-1], step) else [step]
+            run = [*run[-1:], step] if run and _fuses(run[-1], step) else [step]
+            if step.op is Op.REDUCE:
+                reductions += 1
+            length = 1 if len(run) == 1 else length + 1
             problem = None
-            if step.op is Op.REDUCE and len(run) == runtime.max_fused_reductions + 1:
+            if step.op is Op.REDUCE and length == runtime.max_fused_reductions + 1:
                 problem = f"more than {runtime.max_fused_reductions} re steps fuse"
             elif len(run) > 1 and step.count != run[-2].count:
                 problem = f"fused re steps have counts {run[-2].count} and {step.count}"
@@ -168,6 +195,8 @@ def fused_reductions(program: Program, runtime: Runtime) -> Iterator[Finding]:
                     "fused_reductions", problem, gpu.rank, block.id, position,
                     "set hasdep on the step before it",
                 )  # fmt: skip
+            if reductions == runtime.max_fused_reductions + 1 and step.op is Op.REDUCE:
+                run = []
 
 
 def _fuses(one: Step, two: Step) -> bool:

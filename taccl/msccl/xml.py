@@ -18,6 +18,7 @@ from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import DefusedXMLParser
 
 from taccl.errors import ProgramError
+from taccl.msccl.elements import ENDLESS
 from taccl.msccl.program import (
     READS_SOURCE,
     WRITES_TARGET,
@@ -31,6 +32,7 @@ from taccl.msccl.program import (
     Threadblock,
 )
 from taccl.msccl.runtimes import PROTOCOLS, RUNTIMES, UNLIMITED
+from taccl.msccl.tokens import as_bytes_text, is_endless
 
 MAX_BYTES = 64 << 20
 MAX_ELEMENTS = 300_000
@@ -331,6 +333,8 @@ def read_xml(text: str | bytes, *, file: str | None = None, runtime: str | None 
         raise ProgramError(
             f"the file has more than {MAX_BYTES >> 20} MiB", file=file, fix="give an MSCCL XML"
         )
+    if is_endless(as_bytes_text(text)):
+        raise ProgramError(ENDLESS, file=file, fix="give an MSCCL XML")
     reader = _Reader(file, runtime)
     try:
         parser = DefusedXMLParser(target=reader, forbid_dtd=True)

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from taccl.bounds import any_bounds, fixed_bounds
-from taccl.collectives import build_collective, chunk_size_of
+from taccl.collectives import Collective, chunk_size_of
 from taccl.errors import InputError
-from taccl.files import read_text
-from taccl.msccl.findings import Finding
-from taccl.msccl.interpret import deadlock, judge
-from taccl.msccl.limits import check_limits
+from taccl.files import read_bytes, read_text
 from taccl.msccl.program import Program
-from taccl.msccl.runtimes import RUNTIMES, message_chunks
+from taccl.msccl.verdict import Verdict, judge_text
 from taccl.msccl.xml import read_xml
 from taccl.sim.cost import model_of
 from taccl.sim.sweep import Row, sweep
@@ -73,33 +70,34 @@ def whole_size(files: Sequence[str], size: int, element_bytes: int = 4) -> int:
 
 
 def judge_file(
-    path: str, runtime: str, size: int | None = None, *, structure_only: bool = False
-) -> list[Finding]:
-    """Return all that is wrong with an XML file for a runtime; with a size, deadlocks there too.
+    path: str,
+    runtime: str,
+    size: int | None = None,
+    *,
+    structure_only: bool = False,
+    bitwise: bool = False,
+) -> Verdict:
+    """Return all that is wrong with an XML file for a runtime, and which calls select it.
+
+    With a size, deadlocks are looked for there, too; ``bitwise`` wants equal bits on all ranks.
 
     Raises
     ------
     InputError
         When the file can't be read.
     ProgramError
-        When it is no program.
+        When it is no MSCCL XML.
     """
-    program = read_program(path)
-    if structure_only:
-        return list(check_limits(program, runtime))
-    findings = list(judge(program, runtime))
-    if size is not None:
-        chunks = message_chunks(runtime, program.protocol, size // program.chunks_per_loop or 1)
-        stuck = deadlock(program, chunks, RUNTIMES[runtime].fifo_slots[program.protocol])
-        findings += [] if stuck is None or stuck in findings else [stuck]
-    return findings
+    content = read_bytes(path)
+    return judge_text(
+        content, runtime, size, structure_only=structure_only, bitwise=bitwise, file=path
+    )
 
 
 def bounds_for(
-    topology: Topology, collective: str, size: int, chunks: int
+    topology: Topology, collective: Collective, size: int
 ) -> tuple[tuple[Bound, ...], tuple[Bound, ...]]:
     """Return the bounds for any algorithm, and those for a chunk count without batches."""
     logical = whole(topology)
-    built = build_collective(collective, topology.num_ranks, chunks)
-    fixed = fixed_bounds(logical, built, chunk_size_of(built, size))
-    return any_bounds(logical, built.name, size), fixed
+    fixed = fixed_bounds(logical, collective, chunk_size_of(collective, size))
+    return any_bounds(logical, collective, size), fixed

@@ -1,17 +1,19 @@
 """From a schedule to the program that is written: lowered, scored by replay, judged."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from taccl.collectives import collective_name
+from taccl.collectives import COLLECTIVES, Collective
 from taccl.errors import LoweringError, ScheduleError
+from taccl.msccl.dependencies import ORDERS
 from taccl.msccl.interpret import judge, largest_safe_size
 from taccl.msccl.lower import LowerOptions, lower, modes_served
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.schedule import Schedule
 from taccl.sim.cost import model_of
-from taccl.sim.replay import replay
+from taccl.sim.timing import traces
 from taccl.units import MAX_SIZE, Time
 
 
@@ -96,15 +98,17 @@ class Lowering:
         """
         found: list[tuple[Time, int, Program]] = []
         refused: LoweringError | None = None
-        for number, keep_order in enumerate((True, False)):
+        for number, (order, slots) in enumerate(self._ways()):
             try:
-                program = lower(self.schedule, self._options(keep_order=keep_order))
+                program = lower(self.schedule, self._options(order, slots))
             except LoweringError as error:
                 refused = refused or error
                 continue
             time = self.replay(program)
             if time is not None:
                 found.append((time, number, program))
+                if time <= self.schedule.makespan:
+                    break
         if not found:
             raise refused or LoweringError(
                 f"no program for {self.target.runtime} runs at {self.size} bytes",
@@ -113,7 +117,14 @@ class Lowering:
         time, _, program = min(found, key=lambda entry: entry[:2])
         return program, time
 
-    def _options(self, *, keep_order: bool) -> LowerOptions:
+    def _ways(self) -> Iterator[tuple[str, int | None]]:
+        """Yield the orders to try, each with all the connections that links need, then with one."""
+        slots = RUNTIMES[self.target.runtime].fifo_slots[self.target.protocol]
+        for order in ORDERS:
+            yield order, None
+            yield order, slots
+
+    def _options(self, order: str, slots: int | None) -> LowerOptions:
         limits, target = RUNTIMES[self.target.runtime], self.target
         in_place, out_of_place = target.claimed(self.schedule)
         low = self.size // 4 if target.min_bytes is None else target.min_bytes
@@ -127,7 +138,8 @@ class Lowering:
             channels=target.channels,
             min_bytes=low,
             max_bytes=high,
-            keep_order=keep_order,
+            order=order,
+            slots=slots,
             max_steps=limits.max_steps,
             max_threadblocks=limits.max_threadblocks,
         )
@@ -136,7 +148,7 @@ class Lowering:
         """Return what a program takes at the size, or None where it can't run."""
         model = model_of(self.target.runtime, self.target.element_bytes)
         topology = self.schedule.topology
-        return replay(program, topology, self.size, model, keep_spans=False).time
+        return next(traces(program, topology, [self.size], model)).time
 
     def proved(self) -> Program:
         """Return the best program, cut to the sizes it is safe at, after every judge agreed.
@@ -164,12 +176,26 @@ class Lowering:
                     fix="lower --min-bytes, or use --batch none",
                 )
             program = replace(program, max_bytes=safe)
-        findings = judge(program, runtime)
+        findings = judge(program, runtime, self._asked())
         if findings:
             raise ScheduleError(f"program {program.name}", findings)
         return program
 
+    def _asked(self) -> Collective | None:
+        """Return what the program should do; None where its name and chunk count say it."""
+        collective = self.schedule.collective
+        if collective.name in COLLECTIVES and collective.root is None:
+            return None
+        return collective.cut(self.target.instances)
+
+
+def serves(runtime: str, collective: Collective) -> bool:
+    """Tell whether a runtime has files for a collective."""
+    kind = COLLECTIVES.get(collective.name)
+    name = kind.xml_name if kind is not None else "custom"
+    return name is not None and (kind is not None or name in RUNTIMES[runtime].collectives)
+
 
 def program_name(topology: str, collective: str, engine: str, chunks: int) -> str:
     """Return the label that a program carries."""
-    return f"{collective_name(collective)}-{topology}-{engine}-k{chunks}"
+    return f"{collective}-{topology}-{engine}-k{chunks}"

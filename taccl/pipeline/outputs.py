@@ -1,16 +1,18 @@
 """What ``synthesize`` and ``convert`` write and print: XML, schedule JSON, summary, ``--json``."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from taccl.collectives import COLLECTIVES
+from taccl.collectives import COLLECTIVES, Collective
 from taccl.errors import InputError
 from taccl.files import check_apart, check_output, write_all_atomic
+from taccl.msccl.deploy import deployment, deployment_lines
 from taccl.msccl.program import Program
-from taccl.msccl.xml import write_xml
-from taccl.pipeline.lowering import Lowering, Target, program_name
-from taccl.pipeline.synthesis import Synthesis
+from taccl.msccl.xml import read_xml, write_xml
+from taccl.pipeline.lowering import Lowering, Target, program_name, serves
+from taccl.pipeline.problems import asked_collective
+from taccl.pipeline.synthesis import Request, Synthesis
 from taccl.schedule_file import read_schedule, schedule_text
 from taccl.synth.problem import Bound
 from taccl.units import format_size, format_time, gigabytes_per_second, microseconds
@@ -31,6 +33,49 @@ def check_writable(*outputs: Path | None) -> None:
     given = [path for path in outputs if path is not None]
     for number, path in enumerate(given):
         check_apart(path, given[:number])
+
+
+def check_target(request: Request, output: Path | None) -> None:
+    """Raise before a long search when no runtime, or not the one asked for, has the program.
+
+    Raises
+    ------
+    InputError
+        When the runtime has no XML for the collective, or only for another mode.
+    """
+    target = request.target
+    collective = asked_collective(request.collective, request.logical.topology, request.root)
+    if target is None:
+        return
+    if output is not None:
+        _check_served(target, collective)
+    if collective.name not in COLLECTIVES and target.modes in ("inplace", "both"):
+        raise InputError(
+            f"{collective.name} in place would overwrite what is still to be read",
+            field=f"--{target.modes}",
+            fix="use --outofplace",
+        )
+
+
+def _check_served(target: Target, collective: Collective) -> None:
+    if not serves(target.runtime, collective):
+        from_file = collective.name not in COLLECTIVES
+        raise InputError(
+            f"there is no XML of {collective.name}"
+            + (f" for {target.runtime}" if from_file else " that a runtime could rely on"),
+            field="-o",
+            fix="use --schedule OUT.json" + (", or --runtime msccl" if from_file else ""),
+        )
+
+
+def caution(collective: Collective) -> str | None:
+    """Return what a person should know of a collective's XML file."""
+    if collective.root is None:
+        return None
+    return (
+        f"no runtime checks the root: this file is for root {collective.root}, and calls with any"
+        " root select it"
+    )
 
 
 def xml_files(program: Program, runtime: str, output: Path) -> dict[str | Path, str]:
@@ -63,8 +108,16 @@ def write_outputs(found: Synthesis, output: Path | None, schedule: Path | None) 
     return [Path(path) for path in texts]
 
 
-def convert(path: Path, target: Target, size: int, output: Path | None) -> Mapping[str | Path, str]:
+def convert(
+    path: Path,
+    target: Target,
+    size: int,
+    output: Path | None,
+    warn: Callable[[str], None] = lambda _text: None,
+) -> Mapping[str | Path, str]:
     """Lower a schedule file, judge the program, and write it (or return it without an output).
+
+    ``warn`` is called with what a person should know of the file.
 
     Raises
     ------
@@ -80,9 +133,8 @@ def convert(path: Path, target: Target, size: int, output: Path | None) -> Mappi
     schedule = read_schedule(str(path))
     require_valid(schedule)
     collective = schedule.collective
-    chunks = COLLECTIVES[collective.name].chunks_in_size(
-        collective.num_ranks, collective.chunks_per_rank
-    )
+    _check_served(target, collective)
+    chunks = collective.chunks_in_size
     whole = target.whole_size(size, chunks)
     if not whole:
         raise InputError(
@@ -97,19 +149,27 @@ def convert(path: Path, target: Target, size: int, output: Path | None) -> Mappi
     texts = xml_files(program, target.runtime, output or Path("out.xml"))
     if output is not None:
         write_all_atomic(texts)
+    if text := caution(collective):
+        warn(text)
     return texts
 
 
-def as_json(found: Synthesis, written: list[Path]) -> str:
+def loading(texts: Mapping[str | Path, str], runtime: str) -> list[str]:
+    """Return how written files are loaded, for people."""
+    path, text = next(iter(texts.items()))
+    return deployment_lines(read_xml(text, runtime=runtime), runtime, Path(path))
+
+
+def as_json(found: Synthesis, written: list[Path], output: Path | None = None) -> str:
     """Return the one object that ``synthesize --json`` prints."""
-    return json.dumps(report(found, written), indent=2)
+    return json.dumps(report(found, written, output), indent=2)
 
 
-def report(found: Synthesis, written: list[Path]) -> dict[str, object]:
+def report(found: Synthesis, written: list[Path], output: Path | None = None) -> dict[str, object]:
     """Return the fields of ``synthesize --json``."""
     schedule, program, request = found.schedule, found.program, found.request
     chunk_bytes = schedule.chunk_size
-    fixed = found.bound_fixed
+    fixed, proved = found.bound_fixed, found.bound_engine
     return {
         "collective": schedule.collective.name,
         "topology": schedule.topology.name,
@@ -126,6 +186,7 @@ def report(found: Synthesis, written: list[Path]) -> dict[str, object]:
         "bound_kind": found.bound.kind,
         "bound_fixed_us": None if fixed is None else microseconds(fixed.time),
         "bound_sketch_us": _largest_us(found.sketched),
+        "bound_engine_us": None if proved is None else microseconds(proved),
         "gap": found.gap,
         "gap_fixed": found.gap_fixed,
         "algbw_gbps": found.algbw,
@@ -133,6 +194,7 @@ def report(found: Synthesis, written: list[Path]) -> dict[str, object]:
         "seconds": round(found.seconds, 3),
         "seed": request.seed,
         "alpha_rule": schedule.topology.alpha_rule_stated,
+        "costs": schedule.topology.costs,
         "sends": schedule.num_sends,
         "threadblocks": None if program is None else program.num_threadblocks,
         "channels": None if program is None else program.channels,
@@ -148,6 +210,9 @@ def report(found: Synthesis, written: list[Path]) -> dict[str, object]:
             for engine, chunks, makespan, score in found.candidates
         ],
         "output": [str(path) for path in written],
+        "deploy": None
+        if program is None or request.target is None or output is None
+        else deployment(program, request.target.runtime, output),
     }
 
 
@@ -155,14 +220,14 @@ def _largest_us(bounds: tuple[Bound, ...]) -> float | None:
     return microseconds(max(bound.time for bound in bounds)) if bounds else None
 
 
-def summary(found: Synthesis, written: list[Path]) -> str:
+def summary(found: Synthesis, written: list[Path], output: Path | None = None) -> str:
     """Return what ``synthesize`` tells a person."""
     schedule, program, bound = found.schedule, found.program, found.bound
     collective = schedule.collective
     lines = [
         f"{collective.name} on {schedule.topology.name}, {collective.num_ranks} ranks,"
         f" {format_size(found.request.size)} in {collective.chunks_per_rank} chunks for each rank"
-        f" ({schedule.topology.alpha_rule_stated})",
+        f" ({schedule.topology.rules_stated})",
         f"  engine      {found.result.engine} ({found.status.value}, {found.seconds:.1f} s)",
         f"  schedule    {format_time(schedule.makespan)}, {schedule.num_sends} sends"
         f"{', some in batches' if schedule.batches else ''}",
@@ -197,4 +262,7 @@ def summary(found: Synthesis, written: list[Path]) -> str:
             f" batches), gap {gap_fixed:.1%}"
         )
     lines += [f"  wrote       {path}" for path in written]
+    target = found.request.target
+    if program is not None and target is not None and output is not None:
+        lines += deployment_lines(program, target.runtime, output)
     return "\n".join(lines)

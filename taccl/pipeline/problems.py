@@ -1,14 +1,92 @@
 """From names and files to the network that engines see, and the symmetries they may use."""
 
+import re
 from collections.abc import Iterable
+from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 
+from taccl.collective_file import read_collective
+from taccl.collectives import Collective, build_collective, collective_name
 from taccl.errors import InputError
 from taccl.sketch import apply_sketch, load_sketch
-from taccl.symmetry import Group, free_group, make_group
-from taccl.topology import LogicalTopology, Permutation, whole
+from taccl.symmetry import Group, free_group, make_group, powers
+from taccl.topology import LogicalTopology, Permutation, Topology, whole
 from taccl.topology_file import load_topology
+from taccl.units import MAX_SIZE, exact_size_text
+
+DEFAULT_SIZE = 10**6
+"""Bytes, where neither a size is asked for nor the topology has a chunk size."""
+
+
+def size_of_chunks(chunk_size: Fraction, chunks: int) -> int:
+    """Return the bytes of so many chunks.
+
+    Raises
+    ------
+    InputError
+        When they are no whole number of bytes, or too many.
+    """
+    size = chunk_size * chunks
+    if size.denominator != 1 or size > MAX_SIZE:
+        raise InputError(
+            f"{chunks} chunks of {exact_size_text(chunk_size)}, the topology's chunk_size, make no"
+            " size from 1 to 2^50 bytes",
+            field="--size",
+            fix="give --size",
+        )
+    return int(size)
+
+
+def default_size(topology: Topology, collective: Collective) -> int:
+    """Return the size of chunks of the topology's chunk size, else 1 MB."""
+    if topology.chunk_size is None:
+        return DEFAULT_SIZE
+    return size_of_chunks(topology.chunk_size, collective.chunks_in_size)
+
+
+def load_collective(text: str) -> str | Collective:
+    """Return the table's name of a collective, or the collective of a file.
+
+    Raises
+    ------
+    InputError
+        When it is neither.
+    """
+    try:
+        return collective_name(text)
+    except InputError:
+        named = re.search(r"[/\\]|\.(ya?ml|json)$", text)
+        if not named and not Path(text[:255]).is_file():
+            raise
+    return read_collective(text)
+
+
+def asked_collective(
+    wanted: str | Collective, topology: Topology, root: int | None = None
+) -> Collective:
+    """Return a collective for the ranks of a topology, uncut.
+
+    Raises
+    ------
+    InputError
+        When it has no such root, or is for another number of ranks.
+    """
+    if isinstance(wanted, str):
+        return build_collective(wanted, topology.num_ranks, 1, root)
+    if root is not None:
+        raise InputError(
+            f"{wanted.name} has no root, got {root}", field="--root", fix="leave --root out"
+        )
+    if wanted.num_ranks != topology.num_ranks:
+        raise InputError(
+            f"{wanted.name} is for {wanted.num_ranks} ranks, and {topology.name} has"
+            f" {topology.num_ranks}",
+            field="ranks",
+            fix=f"write ranks: {topology.num_ranks}, or give another topology or --nodes",
+        )
+    return wanted
 
 
 def load_network(
@@ -28,29 +106,57 @@ def load_network(
     NoScheduleError
         When the sketch cuts ranks off.
     """
-    network = load_topology(topology, nodes=nodes, fabric=fabric)
+    loaded = None if sketch is None else load_sketch(sketch)
+    sketched = None if loaded is None else loaded.sketched
+    network = load_topology(topology, nodes=nodes, fabric=fabric, sketched=sketched)
     if alpha_rule is not None:
         network = network.with_alpha_rule(alpha_rule)
-    if sketch is None:
-        return whole(network, network.rotations)
-    return apply_sketch(network, load_sketch(sketch))
+    return whole(network, network.rotations) if loaded is None else apply_sketch(network, loaded)
 
 
-def logical_group(logical: LogicalTopology) -> Group:
-    """Return the largest group found that acts freely and that the sketch's limits keep.
-
-    Symmetries that a sketch names must hold; those the topology declares are used as far as
-    the sketch leaves them.
+def load_machine(
+    topology: str,
+    *,
+    nodes: int | None = None,
+    fabric: str | None = None,
+    sketch: str | None = None,
+    alpha_rule: str | None = None,
+) -> Topology:
+    """Return a topology; the sketch only says what TACCL's own costs depend on.
 
     Raises
     ------
     InputError
-        When a named symmetry does not hold; names the edge or the link that breaks it.
+        When a file or a value can't be used.
+    """
+    sketched = None if sketch is None else load_sketch(sketch).sketched
+    network = load_topology(topology, nodes=nodes, fabric=fabric, sketched=sketched)
+    return network if alpha_rule is None else network.with_alpha_rule(alpha_rule)
+
+
+def logical_group(logical: LogicalTopology, collective: Collective | None = None) -> Group:
+    """Return the largest group found that acts freely and that sketch and collective keep.
+
+    Symmetries that a sketch names must hold; those the topology declares are used as far as
+    the sketch and the collective leave them (a rotation that moves the root does not hold).
+    Without a collective, those of the network alone.
+
+    Raises
+    ------
+    InputError
+        When a named symmetry does not hold; names the edge, link or chunk that breaks it.
     """
     topology = logical.topology
-    named = logical.name is not None and logical.symmetry != topology.rotations
+    named = logical.symmetry_asked
     kept: list[Permutation] = []
-    for generator in logical.symmetry:
+    for declared in logical.symmetry:
+        generator: Permutation | None = declared
+        if collective is not None and not named:
+            generator = _kept_by(collective, declared)
+        if generator is None:
+            continue
+        if collective is not None:
+            collective.image(generator)
         group = make_group(topology, (generator,))
         broken = _broken_link(logical, group, generator)
         if broken is None:
@@ -64,6 +170,17 @@ def logical_group(logical: LogicalTopology) -> Group:
                 fix="remove the symmetry, or treat these links alike",
             )
     return free_group(topology, kept)
+
+
+def _kept_by(collective: Collective, permutation: Permutation) -> Permutation | None:
+    """Return the first power of a permutation that maps a collective onto itself, if any does."""
+    for power in powers(permutation):
+        try:
+            collective.image(power)
+        except InputError:
+            continue
+        return power
+    return None
 
 
 def _broken_link(logical: LogicalTopology, group: Group, generator: Permutation) -> int | None:

@@ -214,14 +214,14 @@ def synthesis_page(found: Synthesis) -> str:
         row = Row(
             schedule.collective.name, topology.name, topology.num_ranks, found.size, found.time,
             program=f"{title}, schedule", engine=found.result.engine,
-            alpha_rule=topology.alpha_rule_stated, bound=found.bound.time,
+            alpha_rule=topology.alpha_rule_stated, costs=topology.costs, bound=found.bound.time,
             bound_kind=found.bound.kind,
         )  # fmt: skip
         timeline, edge_busy = schedule_data(schedule)
         view = View(row, topology, timeline, edge_busy, facts=_facts(found))
         return page(title, [row], [view])
     setting = Setting(topology, model_of(target.runtime, target.element_bytes))
-    bound = bounds_of(topology, program.collective)
+    bound = bounds_of(topology, schedule.collective)
     rows = []
     for size in _sizes(program, found.size, target.element_bytes):
         trace = replay(program, topology, size, setting.model, keep_spans=False)

@@ -11,20 +11,27 @@ from fractions import Fraction
 from threading import Event
 
 from taccl.bounds import any_bounds, best, fixed_bounds
-from taccl.collectives import COLLECTIVES, build_collective, busbw_factor, chunk_size_of
+from taccl.collectives import (
+    COLLECTIVES,
+    Collective,
+    build_collective,
+    busbw_factor,
+    chunk_size_of,
+)
 from taccl.errors import InputError, LoweringError, NoScheduleError, OutOfTimeError, TacclError
 from taccl.msccl.program import Program
-from taccl.pipeline.lowering import Lowering, Target, program_name
-from taccl.pipeline.problems import logical_group
+from taccl.pipeline.lowering import Lowering, Target, program_name, serves
+from taccl.pipeline.problems import DEFAULT_SIZE, asked_collective, logical_group, size_of_chunks
 from taccl.schedule import Schedule
 from taccl.synth import solve
 from taccl.synth.problem import Bound, Options, Problem, Result, Status
+from taccl.synth.rounds import chunks_per_rank
 from taccl.topology import LogicalTopology, whole
 from taccl.units import Time
 from taccl.verify import require_valid
 
 CHUNK_COUNTS = (1, 2, 4)
-"""What ``--chunks auto`` tries, in order."""
+"""What ``--chunks auto`` tries, in order, for collectives from files."""
 
 RESERVE = 0.15
 """Share of the time limit kept for lowering, judging and writing."""
@@ -43,15 +50,21 @@ class Request:
     logical
         The network under the sketch.
     collective
-        A name of COLLECTIVES.
+        A name of COLLECTIVES, or a collective from a file.
     size
-        Bytes of the buffer that nccl-tests counts.
+        Bytes of the buffer that nccl-tests counts; 0: as many as make chunks of the topology's
+        chunk size, else 1 MB.
     chunks
         Chunks for each rank; None: the sketch's, else the best of a series.
     batch
         Whether chunks may travel together.
     engine
         A name of ENGINES or CLASSICAL.
+    root
+        For the collectives of the table that have one; None: rank 0.
+    steps
+        Steps and rounds, for engine ``exact`` to answer whether an algorithm exists that has them
+        and ``chunks`` chunks (of the whole buffer, for an AllReduce).
     target
         The program wanted; None: stop at the schedule.
     time_limit, seed, workers, deterministic
@@ -61,11 +74,13 @@ class Request:
     """
 
     logical: LogicalTopology
-    collective: str
-    size: int
+    collective: str | Collective
+    size: int = 0
     chunks: int | None = None
     batch: bool = True
     engine: str = "auto"
+    root: int | None = None
+    steps: tuple[int, int] | None = None
     target: Target | None = field(default_factory=Target)
     time_limit: float = 60.0
     seed: int = 0
@@ -141,12 +156,20 @@ class Synthesis:
         return None if bound is None or not bound.time else self.schedule.makespan / bound.time - 1
 
     @property
+    def bound_engine(self) -> Time | None:
+        """What the engine proved of the problem as it was asked, in picoseconds; None: nothing."""
+        proved = (bound.time for bound in self.result.bounds if bound.world == "engine")
+        return max(proved, default=None)
+
+    @property
     def status(self) -> Status:
         """Optimal when a bound proves it, else how the search ended."""
         fixed = self.bound_fixed
         if self.schedule.makespan <= self.bound.time:
             return Status.OPTIMAL
         if not self.request.batch and fixed and self.schedule.makespan <= fixed.time:
+            return Status.OPTIMAL
+        if self.schedule.makespan <= (self.bound_engine or 0):
             return Status.OPTIMAL
         return Status.FEASIBLE if self.result.status is Status.OPTIMAL else self.result.status
 
@@ -189,19 +212,23 @@ def synthesize(request: Request) -> Synthesis:
     """
     began = time.monotonic()
     logical = request.logical
-    group = logical_group(logical)
+    whole_ = asked_collective(request.collective, logical.topology, request.root)
+    request = replace(_sized(request, whole_), target=_writable(request, whole_))
+    group = logical_group(logical, whole_)
+    long = len(_series(request, whole_)) > len(CHUNK_COUNTS)
     attempts: list[_Attempt] = []
     refused: TacclError | None = None  # more chunks would not fit either
-    for chunks in _counts(request):
+    for chunks in _counts(request, whole_):
         left = request.time_limit * (1 - RESERVE)
         left -= 0 if request.deterministic else time.monotonic() - began
-        if refused or (attempts and (left < 1 or not _worth_more(attempts))):
+        if refused or (attempts and (left < 1 or not _worth_more(attempts, long=long))):
             break
         if attempts and request.stop.is_set():
             break
-        collective = build_collective(request.collective, logical.topology.num_ranks, chunks)
+        collective = whole_.cut(chunks)
         problem = Problem(logical, collective, chunk_size_of(collective, request.size), group)
-        share = 1.0 if request.chunks else 0.75 if not attempts else 0.4
+        # A long series is for what gains by many chunks: its first count gets less.
+        share = 1.0 if request.chunks else 0.4 if attempts else 0.3 if long else 0.75
         options = _options(request, problem, max(0.5, share * left))
         try:
             attempts.append(_attempt(request, problem, options))
@@ -212,7 +239,32 @@ def synthesize(request: Request) -> Synthesis:
     return _finish(request, attempts, began)
 
 
-def _counts(request: Request) -> Iterator[int]:
+def _writable(request: Request, collective: Collective) -> Target | None:
+    """Return the program wanted; None where no file of the runtime can hold the collective."""
+    target = request.target
+    if target is None or serves(target.runtime, collective):
+        return target
+    request.report(f"{target.runtime} has no XML for {collective.name}: schedule only")
+    return None
+
+
+def _sized(request: Request, collective: Collective) -> Request:
+    """Return the request with the size that it leaves open, and the chunk count that belongs to it.
+
+    Raises
+    ------
+    InputError
+        When chunks of the topology's chunk size make no size.
+    """
+    chunk_size = request.logical.topology.chunk_size
+    if request.size or chunk_size is None:
+        return replace(request, size=request.size or DEFAULT_SIZE)
+    count = request.chunks or request.logical.chunks_per_rank or 1
+    size = size_of_chunks(chunk_size, collective.chunks_in_size * count)
+    return replace(request, size=size, chunks=count)
+
+
+def _counts(request: Request, collective: Collective) -> Iterator[int]:
     """Yield the chunk counts to try; those whose program-level chunk would be empty are left out.
 
     Raises
@@ -220,12 +272,9 @@ def _counts(request: Request) -> Iterator[int]:
     InputError
         When not even the first count leaves a whole element for every chunk.
     """
-    sketched = request.logical.chunks_per_rank
-    asked = request.chunks or sketched
-    counts = (asked,) if asked else CHUNK_COUNTS
-    ranks = request.logical.topology.num_ranks
+    counts = _series(request, collective)
     for count in counts:
-        chunks = COLLECTIVES[request.collective].chunks_in_size(ranks, count)
+        chunks = collective.chunks_in_size * count
         if request.target is None or request.target.whole_size(request.size, chunks):
             yield count
         elif count == counts[0]:
@@ -236,12 +285,24 @@ def _counts(request: Request) -> Iterator[int]:
             )
 
 
-def _worth_more(attempts: list[_Attempt]) -> bool:
-    return len(attempts) < 2 or attempts[-1].score < attempts[-2].score
+def _series(request: Request, collective: Collective) -> tuple[int, ...]:
+    """Return the chunk count that is asked for, or those of the collective's series."""
+    asked = request.chunks or request.logical.chunks_per_rank
+    if request.steps and asked:
+        asked = chunks_per_rank(collective.name, collective.num_ranks, asked)
+    kind = COLLECTIVES.get(collective.name)
+    return (asked,) if asked else kind.chunk_counts if kind else CHUNK_COUNTS
+
+
+def _worth_more(attempts: list[_Attempt], *, long: bool) -> bool:
+    """Tell whether to try the next count: of a long series, two may bring nothing, else one."""
+    scores = [attempt.score for attempt in attempts]
+    since_best = len(scores) - scores.index(min(scores))
+    return since_best <= (2 if long else 1)
 
 
 def _options(request: Request, problem: Problem, seconds: float) -> Options:
-    floors = any_bounds(problem.logical, request.collective, request.size)
+    floors = any_bounds(problem.logical, problem.collective, request.size)
     if not request.batch:
         floors += fixed_bounds(problem.logical, problem.collective, problem.chunk_size)
     target = request.target
@@ -263,6 +324,7 @@ def _options(request: Request, problem: Problem, seconds: float) -> Options:
         batch=request.batch,
         floor=best(floors).time,
         fixed_floors=_fixed_floors(problem),
+        rounds=(*request.steps, request.chunks or 1) if request.steps else None,
         score=score,
         stop=request.stop,
         report=request.report,
@@ -272,8 +334,10 @@ def _options(request: Request, problem: Problem, seconds: float) -> Options:
 def _fixed_floors(problem: Problem) -> dict[str, Time]:
     """Return the bounds for one chunk to a message, for AllReduce those of its halves."""
     own = problem.collective
-    names = ("reducescatter", "allgather") if own.name == "allreduce" else (own.name,)
-    parts = [build_collective(name, own.num_ranks, own.chunks_per_rank) for name in names]
+    parts = [own]
+    if own.name == "allreduce":
+        halves = ("reducescatter", "allgather")
+        parts = [build_collective(name, own.num_ranks, own.chunks_per_rank) for name in halves]
     return {
         part.name: best(fixed_bounds(problem.logical, part, problem.chunk_size)).time
         for part in parts
@@ -282,9 +346,7 @@ def _fixed_floors(problem: Problem) -> dict[str, Time]:
 
 def _lowering(request: Request, target: Target, schedule: Schedule, engine: str) -> Lowering:
     collective = schedule.collective
-    chunks = COLLECTIVES[collective.name].chunks_in_size(
-        collective.num_ranks, collective.chunks_per_rank
-    )
+    chunks = collective.chunks_in_size
     name = program_name(schedule.topology.name, collective.name, engine, collective.chunks_per_rank)
     target = target.within(request.logical.channels)
     return Lowering(schedule, target, target.whole_size(request.size, chunks), name)
@@ -316,7 +378,7 @@ def _finish(request: Request, attempts: list[_Attempt], began: float) -> Synthes
         replayed = lowering.best[1]
     bare = whole(logical.topology)
     fixed = fixed_bounds(bare, schedule.collective, schedule.chunk_size)
-    sketched = () if logical.name is None else any_bounds(logical, request.collective, size)
+    sketched = () if logical.name is None else any_bounds(logical, schedule.collective, size)
     candidates = tuple(
         (engine, attempt.chunks, makespan, score)
         for attempt in attempts
@@ -325,6 +387,6 @@ def _finish(request: Request, attempts: list[_Attempt], began: float) -> Synthes
     )
     return Synthesis(
         replace(request, chunks=chosen.chunks), chosen.result, schedule, program, replayed, size,
-        any_bounds(bare, request.collective, size), fixed, sketched, candidates,
+        any_bounds(bare, schedule.collective, size), fixed, sketched, candidates,
         time.monotonic() - began,
     )  # fmt: skip

@@ -26,6 +26,7 @@ def chrome_trace(played: Played) -> str:
         "time_us": None if played.trace.time is None else microseconds(played.trace.time),
         "launch_us": microseconds(played.topology.local.launch),
         "alpha_rule": played.topology.alpha_rule_stated,
+        **({"costs": played.topology.costs} if played.topology.costs else {}),
         "note": played.trace.reason,
     }
     lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in _events(played))

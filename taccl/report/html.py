@@ -144,7 +144,7 @@ def _table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def _summary(row: Row) -> list[str]:
     return [
         *(_text(text) for text in (
-            row.program, row.file, row.collective, row.topology, row.ranks, row.alpha_rule,
+            row.program, row.file, row.collective, row.topology, row.ranks, row.rules,
             format_size(row.size),
         )),
         _time(row), _us(row.bound), _text(row.bound_kind), _number(row.gap, ".1%"),

@@ -44,6 +44,7 @@ def _shown(row: Row) -> dict[str, str]:
         "gap": _number(row.gap, ".1%"),
         "bottleneck": row.bottleneck,
         "used": _number(row.utilisation, ".0%"),
+        "costs": row.costs or "",
         "note": row.note,
     }
 

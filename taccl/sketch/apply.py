@@ -16,14 +16,9 @@ from numpy.typing import NDArray
 
 from taccl.errors import NoScheduleError
 from taccl.files import field_name
-from taccl.sketch.native import (
-    DIRECT_MAP,
-    FULLY_CONNECTED,
-    Pattern,
-    Sketch,
-    offset_permutation,
-)
+from taccl.sketch.native import Pattern, Sketch, offset_permutation
 from taccl.topology import LogicalTopology, Permutation, Topology
+from taccl.topology_original import DIRECT_MAP, FULLY_CONNECTED
 
 Mask = NDArray[np.bool_]
 
@@ -91,10 +86,12 @@ def apply_sketch(topology: Topology, sketch: Sketch) -> LogicalTopology:
     return LogicalTopology(
         topology, allowed,
         symmetry=_symmetry(topology, sketch, allowed, leave_by),
+        symmetry_asked=not sketch.auto_symmetry,
         switch_policy=MappingProxyType(_policies(sketch, places)),
         leave_by=MappingProxyType(leave_by),
         own_chunks_first=sketch.own_chunks_first and several,
         max_extra_hops=sketch.max_extra_hops,
+        on_shortest_paths=sketch.on_shortest_paths,
         connections_per_rank=sketch.connections_per_gpu,
         channels=sketch.channels,
         chunks_per_rank=sketch.chunks_per_rank,

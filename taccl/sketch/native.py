@@ -10,16 +10,11 @@ from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model, shown
 from taccl.files.fields import MAX_RANKS, Name, Numbers, parse_numbers, refuse, whole_number_keys
 from taccl.topology import Permutation
+from taccl.topology_original import DIRECT_MAP, FULLY_CONNECTED, Relays, Sketched
 
 MAX_GENERATORS = 64
 MAX_PAIRS = 1_000_000
 MAX_PATTERNS = 1024
-
-FULLY_CONNECTED = "fully-connected"
-DIRECT_MAP = "direct-map"
-
-Relays = str | tuple[tuple[int, tuple[int, ...]], ...] | None
-"""``fully-connected``, ``direct-map``, or for each sender its receivers; local numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +56,8 @@ class Sketch:
         (switch name, policy) pairs.
     policy_members
         (local GPUs of a switch, policy) pairs, for switches that the sketch can't name.
+    switch_lists
+        The local GPUs of every switch, equal lists as often as they are there.
     balance
         ``minmax`` or ``maxmin``: keep the busiest link light, or use all links alike.
     relays, chunk_to_relay, own_chunks_first
@@ -73,6 +70,8 @@ class Sketch:
         Use the rotations of the topology that the sketch keeps.
     max_extra_hops, connections_per_gpu, channels
         Limits; None: none.
+    on_shortest_paths
+        Chunks visit only ranks on paths with the fewest hops.
     """
 
     name: str
@@ -84,6 +83,7 @@ class Sketch:
     allow: tuple[Pattern, ...] = ()
     policies: tuple[tuple[str, str], ...] = ()
     policy_members: tuple[tuple[tuple[int, ...], str], ...] = ()
+    switch_lists: tuple[tuple[int, ...], ...] = ()
     balance: str | None = None
     relays: Relays = None
     chunk_to_relay: tuple[tuple[int, tuple[int, ...]], ...] = ()
@@ -92,8 +92,14 @@ class Sketch:
     generators: tuple[tuple[int, ...], ...] = ()
     auto_symmetry: bool = False
     max_extra_hops: int | None = None
+    on_shortest_paths: bool = False
     connections_per_gpu: int | None = None
     channels: int | None = None
+
+    @property
+    def sketched(self) -> Sketched:
+        """What a topology with TACCL's own costs must know."""
+        return Sketched(self.name, self.source.file, self.servers, self.switch_lists, self.relays)
 
     def error(self, problem: str, part: str, *rest: str | int, fix: str) -> InputError:
         """Return an error at a part of the sketch; ``rest`` goes on from there."""
@@ -219,6 +225,7 @@ class SketchFile(FileModel):
     internode: InternodeRecord = InternodeRecord()
     symmetry: Annotated[SymmetryField, Field(examples=["auto"])] = ()
     max_extra_hops: Annotated[StrictInt | None, Field(ge=0, le=MAX_RANKS, examples=[0])] = None
+    on_shortest_paths: Annotated[StrictBool, Field(examples=["true"])] = False
     limits: LimitsRecord = LimitsRecord()
 
 
@@ -254,6 +261,7 @@ def read_native(document: Document) -> Sketch:
         generators=rows,
         auto_symmetry=auto,
         max_extra_hops=record.max_extra_hops,
+        on_shortest_paths=record.on_shortest_paths,
         connections_per_gpu=record.limits.connections_per_gpu,
         channels=record.limits.channels,
     )  # fmt: skip

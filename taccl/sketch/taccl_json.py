@@ -1,8 +1,8 @@
 """Sketches in the JSON form of TACCL (microsoft/taccl, ``taccl/examples/sketch``).
 
-The meaning is that of the paper (Shah et al., NSDI 2023): a chunk takes hop-count shortest
-paths of the logical topology; keys that TACCL does not read are ignored here, too, with one
-warning.
+The meaning is that of TACCL's code: a chunk visits only ranks that lie on hop-count shortest paths
+of the logical topology (``shortest_path_sets.py``); keys that TACCL does not read are ignored here,
+too, with one warning.
 """
 
 import warnings
@@ -100,12 +100,15 @@ def read_taccl_json(document: Document) -> Sketch:
         servers=record.nnodes,
         chunks_per_rank=record.hyperparameters.input_chunkup,
         policy_members=_policies(intra, document),
+        switch_lists=(
+            tuple(map(tuple, intra.switches)) if intra.strategy == "switch" else ()
+        ),
         balance=intra.strategy if intra.strategy in ("minmax", "maxmin") else None,
         relays=inter.internode_conn if inter is not None else None,
         chunk_to_relay=_by_gpu(inter) if inter is not None else (),
         own_chunks_first=inter is not None and inter.enforce_ordering,
         offsets=tuple((offset, block) for offset, block in record.symmetry_offsets),
-        max_extra_hops=0,
+        on_shortest_paths=True,
     )  # fmt: skip
 
 

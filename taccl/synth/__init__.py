@@ -9,13 +9,14 @@ from types import MappingProxyType
 
 from taccl.errors import InputError
 from taccl.synth.classical import CLASSICAL, run_classical
+from taccl.synth.exact import exact
 from taccl.synth.portfolio import auto
 from taccl.synth.problem import Options, Problem, Result
 from taccl.synth.staged import staged
 
 Engine = Callable[[Problem, Options], Result]
 
-ENGINES: Mapping[str, Engine] = MappingProxyType({"auto": auto, "taccl": staged})
+ENGINES: Mapping[str, Engine] = MappingProxyType({"auto": auto, "taccl": staged, "exact": exact})
 
 
 def engine_names() -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from taccl.slots import Slots, place_chunks
+from taccl.slots import DEFAULT_LAYOUT, Slots, place_chunks
 from taccl.synth.plan import Plan
 
 LENGTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -19,10 +19,11 @@ Message = tuple[int, ...]
 
 
 class Adjacency:
-    """Where every image of every move reads and writes."""
+    """Where every image of every move reads and writes, with scratch in one of LAYOUTS."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, layout: str = DEFAULT_LAYOUT) -> None:
         self.plan = plan
+        self.layout = layout
         problem = plan.problem
         self._chunks: list[list[int]] = []
         self._ends: list[list[tuple[int, int]]] = []
@@ -36,12 +37,18 @@ class Adjacency:
     @cached_property
     def slots(self) -> Slots:
         """The places of all chunks under the plan's routes."""
-        arrivals = (
-            (chunk, dst)
+        hops = (
+            (chunk, src, dst)
             for chunks, ends in zip(self._chunks, self._ends, strict=True)
-            for chunk, (_, dst) in zip(chunks, ends, strict=True)
+            for chunk, (src, dst) in zip(chunks, ends, strict=True)
         )
-        return place_chunks(self.plan.problem.collective, arrivals)
+        ranks = range(self.plan.problem.topology.num_ranks)
+        return place_chunks(self.plan.problem.collective, hops, dict.fromkeys(ranks, self.layout))
+
+    @property
+    def relays(self) -> bool:
+        """Whether any rank has chunks in scratch, so that the layout matters."""
+        return any(self.slots.scratch_chunks)
 
     def together(self, message: Sequence[int]) -> bool:
         """Tell whether all images of these moves, in this order, can travel as one step."""

@@ -2,15 +2,20 @@
 
 Each is a function of a problem that returns its sends in sequence, or None where the collective or
 the links don't allow it. On uniform links of alpha and beta, for n ranks and a buffer of S bytes
-in one chunk for each rank (and each pair):
+in one chunk for each rank (and each pair), unless said otherwise:
 
-================  =====================================================================
+================= ====================================================================
 algorithm         time
-================  =====================================================================
+================= ====================================================================
 ring              allgather and reducescatter (n-1) (alpha + beta S/n), allreduce twice that
 all-pairs         the same where a rank has one port, and alltoall (n-1) (alpha + beta S/n)
 halving-doubling  log2(n) alpha + (n-1) beta S/n, allreduce twice that
-================  =====================================================================
+chain             broadcast and reduce in k chunks (n-2+k) (alpha + beta S/k)
+double-chain      the same in k chunks on a ring both ways (n-2+k/2) (alpha + beta S/k)
+binomial          broadcast and reduce in one chunk ceil(log2(n)) (alpha + beta S)
+scatter-allgather broadcast and reduce in n chunks 2 (n-1) (alpha + beta S/n)
+direct            gather and scatter (n-1) (alpha + beta S/n) where the root has one port
+================= ====================================================================
 
 References
 ----------
@@ -28,7 +33,9 @@ from taccl.symmetry import make_group
 from taccl.synth.ordering import order
 from taccl.synth.plan import plan_decisions, rows_of
 from taccl.synth.problem import Options, Problem, Result, Status
+from taccl.synth.rooted import binomial, chain, direct, double_chain, scatter_allgather
 from taccl.synth.routes import may_leave
+from taccl.synth.steps import Step, best_links, tour
 from taccl.topology import Rank
 from taccl.units import Time
 from taccl.verify import verify
@@ -36,17 +43,14 @@ from taccl.verify import verify
 Row = tuple[int, int, bool]
 """chunk, link, reduce"""
 
-Step = tuple[tuple[int, ...], Rank, Rank, bool]
-"""chunks that travel together, from rank, to rank, reduce"""
-
-MAX_STEPS_OF_SEARCH = 200_000
+HALVES = ("allgather", "reducescatter", "allreduce")
 
 
 def ring(problem: Problem) -> Iterator[Step] | None:
     """Every rank passes on what it received to the next of a ring, n-1 times each phase."""
-    if problem.collective.name == "alltoall":
+    if problem.collective.name not in HALVES:
         return None
-    order = ring_order(problem)
+    order = tour(problem)
     return None if order is None else _ring_steps(problem, order)
 
 
@@ -70,58 +74,12 @@ def _owned(problem: Problem) -> list[tuple[int, ...]]:
     return [tuple(range(r * k, (r + 1) * k)) for r in range(problem.topology.num_ranks)]
 
 
-def ring_order(problem: Problem) -> tuple[Rank, ...] | None:
-    """Return a ring over allowed links, along the fastest ones and server by server, or None.
-
-    A depth-first search with a bounded number of steps; rank 0 comes first.
-    """
-    links = best_links(problem)
-    topology = problem.topology
-    n = topology.num_ranks
-    following: list[list[Rank]] = []
-    for rank in range(n):
-        ends = [dst for src, dst in links if src == rank]
-        home = topology.server_of[rank]
-        ends.sort(
-            key=lambda dst: (
-                topology.server_of[dst] != home,
-                topology.arrival(links[rank, dst], problem.chunk_size),
-                (dst - rank) % n,
-            )
-        )
-        following.append(ends)
-    path, seen, budget = [0], {0}, MAX_STEPS_OF_SEARCH
-    choices = [iter(following[0])]
-    while choices and budget:
-        budget -= 1
-        if len(path) == n and (path[-1], 0) in links:
-            return tuple(path)
-        allowed = (r for r in choices[-1] if _may_visit(topology.server_of, path, seen, r))
-        chosen = next(allowed, None)
-        if chosen is None:
-            choices.pop()
-            seen.discard(path.pop())
-        else:
-            path.append(chosen)
-            seen.add(chosen)
-            choices.append(iter(following[chosen]))
-    return None
-
-
-def _may_visit(server_of: Sequence[int], path: Sequence[Rank], seen: set[Rank], rank: Rank) -> bool:
-    """Tell whether a ring may go on to a rank: a server is left only when it is used up."""
-    if rank in seen:
-        return False
-    home = server_of[path[-1]]
-    if server_of[rank] == home:
-        return True
-    return all(r in seen for r, server in enumerate(server_of) if server == home)
-
-
 def all_pairs(problem: Problem) -> Iterator[Step] | None:
     """Every rank sends to every other directly; AllReduce is ReduceScatter, then AllGather."""
     links = best_links(problem)
     n = problem.topology.num_ranks
+    if problem.collective.name not in (*HALVES, "alltoall"):
+        return None
     if any((a, b) not in links for a in range(n) for b in range(n) if a != b):
         return None
     return _pair_steps(problem)
@@ -155,7 +113,7 @@ def halving_doubling(problem: Problem) -> Iterator[Step] | None:
     Ranks must be a power of two, and partners linked.
     """
     n = problem.topology.num_ranks
-    if problem.collective.name == "alltoall" or n & (n - 1):
+    if problem.collective.name not in HALVES or n & (n - 1):
         return None
     links = best_links(problem)
     bits = [1 << i for i in range(n.bit_length() - 1)]
@@ -200,21 +158,12 @@ CLASSICAL: Mapping[str, Callable[[Problem], Iterator[Step] | None]] = MappingPro
     "ring": ring,
     "all-pairs": all_pairs,
     "halving-doubling": halving_doubling,
+    "chain": chain,
+    "double-chain": double_chain,
+    "binomial": binomial,
+    "scatter-allgather": scatter_allgather,
+    "direct": direct,
 })  # fmt: skip
-
-
-def best_links(problem: Problem) -> dict[tuple[Rank, Rank], int]:
-    """Return the fastest allowed link of every pair of ranks that has one."""
-    topology = problem.topology
-    table = topology.links
-    best: dict[tuple[Rank, Rank], int] = {}
-    for link in problem.logical.links():
-        pair = (int(table.src[link]), int(table.dst[link]))
-        if pair not in best or topology.arrival(link, problem.chunk_size) < topology.arrival(
-            best[pair], problem.chunk_size
-        ):
-            best[pair] = link
-    return best
 
 
 def classical_schedules(problem: Problem, name: str, *, batch: bool) -> tuple[Schedule, ...]:

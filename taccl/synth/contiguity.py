@@ -20,6 +20,7 @@ are rounded up, so that a solution in ticks is one in picoseconds, and retime() 
 The order is free (TACCL fixes it by a heuristic), the routes are not.
 """
 
+import heapq
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taccl.schedule import Decisions, Schedule, message_groups, retime
+from taccl.slots import DEFAULT_LAYOUT
 from taccl.synth.batching import Adjacency, Message
 from taccl.synth.ordering import decide
 from taccl.synth.plan import Plan
@@ -59,7 +61,13 @@ class _Ticks:
 
 
 def improve(
-    schedule: Schedule, plan: Plan, options: Options, seconds: float, floor: Time = 0
+    schedule: Schedule,
+    plan: Plan,
+    options: Options,
+    seconds: float,
+    floor: Time = 0,
+    *,
+    layout: str = DEFAULT_LAYOUT,
 ) -> tuple[Schedule, Status]:
     """Return the best schedule found with the routes of the given one, never a worse one.
 
@@ -71,6 +79,8 @@ def improve(
         The moves, in a valid sequence.
     floor
         A proven lower bound on the makespan in picoseconds; reaching it ends the search.
+    layout
+        Of scratch, on which it depends what may travel together.
 
     Returns
     -------
@@ -81,7 +91,7 @@ def improve(
     if len(plan.moves) > MAX_MOVES or seconds <= 0:
         return schedule, Status.FEASIBLE
     singles: list[Message] = [(number,) for number in range(len(plan.moves))]
-    candidates = Adjacency(plan).candidates() if options.batch else singles
+    candidates = Adjacency(plan, layout).candidates() if options.batch else singles
     ticks = _tick(plan, candidates, schedule.makespan)
     planned = _solve(plan, candidates, ticks, (schedule, floor), options, seconds)
     if planned is None:
@@ -228,5 +238,31 @@ def _hint(
 
 
 def _sequence(plan: Plan, messages: Sequence[Message], starts: Sequence[int]) -> Decisions:
-    """Return the chosen messages in order of their start; ties as they stand in the plan."""
-    return decide(plan, sorted(messages, key=lambda message: (starts[message[0]], min(message))))
+    """Return the chosen messages in order of their start; ties as they stand in the plan.
+
+    Messages that start together are decided in the order of what they need and follow.
+    """
+    owner = {move: number for number, message in enumerate(messages) for move in message}
+    missing = [set[int]() for _ in messages]
+    children = [set[int]() for _ in messages]
+    for number, message in enumerate(messages):
+        for index in message:
+            for before in (*plan.moves[index].needs, *plan.moves[index].follows):
+                if owner[before] != number:
+                    missing[number].add(owner[before])
+                    children[owner[before]].add(number)
+
+    def key(number: int) -> tuple[int, int, int]:
+        return starts[messages[number][0]], min(messages[number]), number
+
+    ready = [key(number) for number, before in enumerate(missing) if not before]
+    heapq.heapify(ready)
+    sequence = []
+    while ready:
+        number = heapq.heappop(ready)[2]
+        sequence.append(messages[number])
+        for child in children[number]:
+            missing[child].discard(number)
+            if not missing[child]:
+                heapq.heappush(ready, key(child))
+    return decide(plan, sequence)

@@ -70,7 +70,9 @@ def _grow(network: Network) -> list[Hop]:
     ports = _Ports(network)
     leaving = [_arcs_by_tail(demand) for demand in network.demands]
     wanted = [set(demand.targets) for demand in network.demands]
-    at: list[dict[Rank, tuple[Time, int]]] = [{d.root: (0, 0)} for d in network.demands]
+    at: list[dict[Rank, tuple[Time, int]]] = [
+        dict.fromkeys(d.roots, (0, 0)) for d in network.demands
+    ]
     heap: list[tuple[Time, int, Arc]] = []
 
     def offer(number: int, tail: Rank) -> None:
@@ -80,7 +82,8 @@ def _grow(network: Network) -> list[Hop]:
                 heapq.heappush(heap, (start + ports.duration[arc.link], number, arc))
 
     for number, demand in enumerate(network.demands):
-        offer(number, demand.root)
+        for root in demand.roots:
+            offer(number, root)
     hops = []
     while heap:
         planned, number, arc = heapq.heappop(heap)
@@ -138,9 +141,9 @@ def _earliest_path(network: Network, demand: Demand, ports: _Ports) -> list[tupl
     target = demand.targets[0]
     limit = _hop_limit(network, demand, target)
     leaving = _arcs_by_tail(demand)
-    best: dict[Rank, Time] = {demand.root: 0}
+    best: dict[Rank, Time] = dict.fromkeys(demand.roots, 0)
     via: dict[tuple[Rank, int], tuple[Arc, Time]] = {}
-    heap: list[tuple[Time, int, Rank]] = [(0, 0, demand.root)]
+    heap: list[tuple[Time, int, Rank]] = [(0, 0, root) for root in demand.roots]
     fewest: dict[Rank, int] = {}
     while heap:
         time, depth, rank = heapq.heappop(heap)

@@ -23,7 +23,8 @@ class Move(NamedTuple):
     """One representative chunk crossing one link.
 
     ``needs`` are moves that must have arrived, ``reads_first`` moves that must have started
-    before this one ends, ``follows`` moves that a sketch wants started first.
+    before this one ends, ``follows`` moves that must be decided first: a sketch wants them
+    started first, or they bring the value that this one adds to.
     """
 
     chunk: int
@@ -75,12 +76,18 @@ def plan_decisions(problem: Problem, rows: Sequence[tuple[int, int, bool]]) -> P
     sent: dict[tuple[int, int], list[int]] = defaultdict(list)
     reduces = problem.collective.reduces
     own = _own_first(problem, rows)
+    copied: dict[tuple[int, int], int] = {}
     moves = []
     for number, (chunk, link, reduce) in enumerate(rows):
         src, dst = int(table.src[link]), int(table.dst[link])
         needs = tuple(arrived[chunk, src])
         earlier = tuple(sent[chunk, dst]) if reduces else ()
-        moves.append(Move(chunk, link, reduce, needs, earlier, own.get(number, ())))
+        follows = own.get(number, ())
+        if reduces and reduce and (chunk, dst) in copied:
+            follows = (*follows, copied[chunk, dst])
+        elif not reduce:
+            copied.setdefault((chunk, dst), number)
+        moves.append(Move(chunk, link, reduce, needs, earlier, follows))
         arrived[chunk, dst].append(number)
         sent[chunk, src].append(number)
     return Plan(problem, tuple(moves))
@@ -109,14 +116,24 @@ def _own_first(
 def rows_of_routes(network: Network, routes: Routes) -> list[tuple[int, int, bool]]:
     """Return (chunk, link, reduce) rows of a routing in a valid sequence.
 
-    A reduction plays the trees backwards: children before parents.
+    A reduction plays the trees backwards: children before parents. Where a rank has no value of
+    its own, the first to arrive is a copy and the others add to it.
     """
     rows = [
-        (demand.chunk, arc.link, network.reverse)
+        (demand.chunk, arc.link)
         for demand, arcs in zip(network.demands, routes, strict=True)
         for arc in arcs
     ]
-    return rows[::-1] if network.reverse else rows
+    if not network.reverse:
+        return [(chunk, link, False) for chunk, link in rows]
+    collective, dst = network.problem.collective, network.problem.topology.links.dst
+    holds: set[tuple[int, int]] = set()
+    summed = []
+    for chunk, link in reversed(rows):
+        here = (chunk, int(dst[link]))
+        summed.append((chunk, link, here in holds or collective.is_source(*here)))
+        holds.add(here)
+    return summed
 
 
 def plan_routes(network: Network, routes: Routes) -> Plan:
@@ -127,3 +144,23 @@ def plan_routes(network: Network, routes: Routes) -> Plan:
 def rows_of(decisions: Decisions) -> list[tuple[int, int, bool]]:
     """Return the (chunk, link, reduce) rows of decisions, without their batches."""
     return [(chunk, link, reduce) for chunk, link, _, reduce in decisions.rows()]
+
+
+def in_turn(problem: Problem, rows: Sequence[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
+    """Return the rows of a reduction, each addition after the copy that it adds to.
+
+    In order of starts, an addition from far away may stand before the copy that arrives first.
+    """
+    collective, dst = problem.collective, problem.topology.links.dst
+    waiting: dict[tuple[int, int], list[tuple[int, int, bool]]] = {}
+    begun: set[tuple[int, int]] = set()
+    ordered = []
+    for row in rows:
+        chunk, link, reduce = row
+        here = (chunk, int(dst[link]))
+        if reduce and here not in begun and not collective.is_source(*here):
+            waiting.setdefault(here, []).append(row)
+            continue
+        begun.add(here)
+        ordered += [row, *waiting.pop(here, ())]
+    return ordered

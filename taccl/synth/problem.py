@@ -35,7 +35,10 @@ class Bound:
         ``latency``, ``port``, ``cut``, ``flow``, ``reduce`` ...
     world
         What it holds for: ``any`` algorithm, chunking and batching; ``fixed``: this chunk count
-        with one chunk per message; ``sketch``: any algorithm on the sketch's logical topology.
+        with one chunk per message; ``sketch``: any algorithm on the sketch's logical topology;
+        ``engine``: the problem as the engine was given it, with its sketch, chunk count and
+        batching; ``trees``: the same, of algorithms that sum each chunk along one tree and
+        spread it along one.
     time
         Picoseconds.
     """
@@ -77,6 +80,13 @@ class Problem:
         return self.group.chunk_orbits(self.collective)
 
 
+def reduces_and_spreads(collective: Collective) -> bool:
+    """Tell whether sums are wanted elsewhere than where they are made (at the chunks' owners)."""
+    return collective.reduces and any(
+        len(collective.rank_sets[number]) > 1 for number in set(collective.target_set.tolist())
+    )
+
+
 @dataclass(frozen=True)
 class Options:
     """How long and how an engine may search.
@@ -96,6 +106,8 @@ class Options:
     score
         What a schedule really costs (the replay of its program), in picoseconds; None when it
         can't be lowered. The portfolio chooses by it.
+    rounds
+        Steps, rounds and chunks, for engine ``exact`` to answer SCCL's question instead.
     stop
         Set when the user interrupts: hand over the best so far.
     report
@@ -110,6 +122,7 @@ class Options:
     floor: Time = 0
     fixed_floors: Mapping[str, Time] = field(default_factory=lambda: MappingProxyType({}))
     score: Callable[[Schedule], Time | None] | None = None
+    rounds: tuple[int, int, int] | None = None
     stop: Event = field(default_factory=Event)
     report: Callable[[str], None] = lambda _line: None
 

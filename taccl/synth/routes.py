@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from taccl.errors import NoScheduleError
@@ -33,21 +34,26 @@ class Demand:
     ----------
     chunk
         Its id.
-    root
-        Where its tree starts.
+    roots
+        Where its tree may start, ascending: several where any of them can serve it.
     targets
-        The ranks that the tree must reach, without the root, ascending.
+        The ranks that the tree must reach, without the roots, ascending.
     arcs
         What it may use, in order of link.
     hops
-        Fewest hops from the root to every rank that can be reached, by rank.
+        Fewest hops from a root to every rank that can be reached, by rank.
     """
 
     chunk: int
-    root: Rank
+    roots: tuple[Rank, ...]
     targets: tuple[Rank, ...]
     arcs: tuple[Arc, ...]
     hops: dict[Rank, int]
+
+    @property
+    def root(self) -> Rank:
+        """The first root."""
+        return self.roots[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +121,73 @@ def build_network(
     links = [
         link for link in problem.logical.links() if link not in shut and _has_channel(problem, link)
     ]
+    near = _Near(problem)
     demands = tuple(
-        _demand(problem, chunk, links, reverse=reverse) for chunk in problem.representatives
+        _demand(problem, chunk, near.links(chunk, links), reverse=reverse)
+        for chunk in problem.representatives
     )
     return Network(problem, reverse, demands)
+
+
+class _Near:
+    """Which ranks a chunk may visit, where a sketch keeps to paths with the fewest hops.
+
+    As in TACCL (``shortest_path_sets``), the ranks are limited and not the hops: those on a path
+    with the fewest hops from some source to some target, by way of the owner for a sum. Paths are
+    over the links that the chunk may take.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._known: dict[tuple[int, tuple[tuple[Rank, ...], ...]], frozenset[Rank]] = {}
+        self._distances: dict[int, tuple[list[dict[Rank, int]], list[dict[Rank, int]]]] = {}
+
+    def links(self, chunk: int, links: Sequence[int]) -> Sequence[int]:
+        """Return those of some links that join ranks the chunk may visit."""
+        collective, table = self._problem.collective, self._problem.topology.links
+        if not self._problem.logical.on_shortest_paths:
+            return links
+        owner = ((int(collective.owner[chunk]),),) if collective.reduces else ()
+        stops = (collective.sources(chunk), *owner, collective.targets(chunk))
+        key = (self._kind(chunk), stops)
+        if key not in self._known:
+            self._known[key] = frozenset().union(
+                *(self._between(chunk, here, there) for here, there in pairwise(stops))
+            )
+        near = self._known[key]
+        return [k for k in links if int(table.src[k]) in near and int(table.dst[k]) in near]
+
+    def _kind(self, chunk: int) -> int:
+        """Return what the links depend on that a chunk may take: its owner, or nothing (-1)."""
+        return int(self._problem.collective.owner[chunk]) if self._problem.logical.leave_by else -1
+
+    def _between(self, chunk: int, sources: Sequence[Rank], targets: Sequence[Rank]) -> set[Rank]:
+        ranks = range(self._problem.topology.num_ranks)
+        if len(sources) == len(ranks) or len(targets) == len(ranks):
+            return set(ranks)
+        kind, far = self._kind(chunk), len(ranks) + 1
+        if kind not in self._distances:
+            forth, back = (self._hops(chunk, turned=turned) for turned in (False, True))
+            self._distances[kind] = (forth, back)
+        forth, back = self._distances[kind]
+        found: set[Rank] = set()
+        for source in sources:
+            here = forth[source]
+            for target in targets:
+                fewest = back[target].get(source, 0)
+                found |= {r for r in here if here[r] + back[target].get(r, far) == fewest}
+        return found
+
+    def _hops(self, chunk: int, *, turned: bool) -> list[dict[Rank, int]]:
+        """Return the fewest hops from every rank, or (turned) to it, over a chunk's links."""
+        table = self._problem.topology.links
+        tail, head = (table.dst, table.src) if turned else (table.src, table.dst)
+        arcs = [
+            Arc(int(tail[link]), int(head[link]), link)
+            for link in self._problem.logical.links()
+            if may_leave(self._problem, chunk, link)
+        ]
+        return [_hops((rank,), arcs) for rank in range(self._problem.topology.num_ranks)]
 
 
 def _has_channel(problem: Problem, link: int) -> bool:
@@ -135,27 +204,29 @@ def _has_channel(problem: Problem, link: int) -> bool:
 
 def _demand(problem: Problem, chunk: int, links: Sequence[int], *, reverse: bool) -> Demand:
     collective, table = problem.collective, problem.topology.links
-    root = int(collective.owner[chunk])
+    one = (int(collective.owner[chunk]),)
+    roots = one if collective.reduces else collective.sources(chunk)
     ends = collective.sources(chunk) if reverse else collective.targets(chunk)
-    targets = tuple(rank for rank in ends if rank != root)
+    targets = tuple(rank for rank in ends if rank not in roots)
     arcs = []
     for link in links:
         if not may_leave(problem, chunk, link):
             continue
         src, dst = int(table.src[link]), int(table.dst[link])
         arc = Arc(dst, src, link) if reverse else Arc(src, dst, link)
-        if arc.head != root:
+        if arc.head not in roots:
             arcs.append(arc)
-    hops = _hops(root, arcs)
+    hops = _hops(roots, arcs)
     lost = [rank for rank in targets if rank not in hops]
     if lost:
+        root = roots[0]
         way = f"rank {lost[0]} to rank {root}" if reverse else f"rank {root} to rank {lost[0]}"
         raise NoScheduleError(
             f"chunk {chunk} can't be served: no allowed path from {way}",
             fix="allow more links in the sketch, or join these ranks in the topology",
         )
     kept = tuple(_within_extra_hops(problem, targets, arcs, hops))
-    return Demand(chunk, root, targets, kept, hops)
+    return Demand(chunk, roots, targets, kept, hops)
 
 
 def may_leave(problem: Problem, chunk: int, link: int) -> bool:
@@ -184,11 +255,11 @@ def counterpart(topology: Topology, rank: Rank, server: int) -> Rank | None:
     return there[number] if number < len(there) else None
 
 
-def _hops(root: Rank, arcs: Iterable[Arc]) -> dict[Rank, int]:
+def _hops(roots: Sequence[Rank], arcs: Iterable[Arc]) -> dict[Rank, int]:
     out: dict[Rank, list[Rank]] = {}
     for arc in arcs:
         out.setdefault(arc.tail, []).append(arc.head)
-    hops, queue = {root: 0}, deque([root])
+    hops, queue = dict.fromkeys(roots, 0), deque(roots)
     while queue:
         tail = queue.popleft()
         for head in out.get(tail, ()):

@@ -99,7 +99,7 @@ def _flow(model: "Model", x: _Variables, number: int, demand: Demand) -> None:
         balance[arc.head].append((x.use[number, arc], 1))
         balance[arc.tail].append((x.use[number, arc], -1))
     for rank, terms in sorted(balance.items()):
-        if rank != demand.root:
+        if rank not in demand.roots:
             milp.exactly(model, terms, int(rank in demand.targets))
 
 
@@ -131,7 +131,7 @@ def _arrive(model: "Model", x: _Variables, number: int, demand: Demand) -> None:
         else:
             milp.at_most(model, terms, 1)
     for arc in demand.arcs:
-        if arc.tail != demand.root and arc.tail not in demand.targets:
+        if arc.tail not in demand.roots and arc.tail not in demand.targets:
             into = [(x.use[number, other], -1) for other in entering[arc.tail]]
             milp.at_most(model, [(x.use[number, arc], 1), *into], 0)
 
@@ -154,7 +154,7 @@ def _causality(
     for arc in demand.arcs:
         time = ticks[arc.link]
         terms = [(x.reach[number, arc.head], -1), (x.use[number, arc], limit + time)]
-        if arc.tail != demand.root:
+        if arc.tail not in demand.roots:
             terms.append((x.reach[number, arc.tail], 1))
         milp.at_most(model, terms, limit)
 
@@ -196,7 +196,7 @@ def _hops(model: "Model", network: Network, x: _Variables) -> None:
         }
         for arc in demand.arcs:
             terms = [(depth[arc.head], -1), (x.use[number, arc], most.get(arc.tail, 0) + 1)]
-            if arc.tail != demand.root:
+            if arc.tail not in demand.roots:
                 terms.append((depth[arc.tail], 1))
             milp.at_most(model, terms, most.get(arc.tail, 0))
 
@@ -234,7 +234,7 @@ def _read(network: Network, chosen: Mapping[str, int]) -> Routes:
 def from_root(demand: Demand, taken: dict[Rank, Arc]) -> tuple[Arc, ...]:
     """Return the arcs of a tree (given by head) that lead to targets, parents first."""
     ordered: list[Arc] = []
-    placed = {demand.root}
+    placed = set(demand.roots)
     for target in demand.targets:
         path: list[Arc] = []
         rank = target

@@ -9,25 +9,31 @@ start, so there is always an answer.
 
 import itertools
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from taccl.errors import NoScheduleError
 from taccl.schedule import Decisions, Schedule, retime
+from taccl.slots import DEFAULT_LAYOUT, LAYOUTS
 from taccl.symmetry import make_group
 from taccl.synth.batching import Adjacency, Message
 from taccl.synth.contiguity import improve
-from taccl.synth.exact import MAX_INTERVALS, fits, schedule_exactly
+from taccl.synth.exact_solve import MAX_INTERVALS, solve_model
+from taccl.synth.flows import flows_of, flows_of_networks
 from taccl.synth.greedy import Hop, greedy_routes, is_complete
-from taccl.synth.ordering import PRIORITIES, decide, order
-from taccl.synth.plan import Plan, plan_decisions, plan_routes
-from taccl.synth.problem import Options, Problem, Result, Status
-from taccl.synth.routes import Arc, Network
+from taccl.synth.ordering import PRIORITIES, order
+from taccl.synth.plan import Plan, in_turn, plan_decisions, plan_routes, rows_of
+from taccl.synth.problem import Options, Problem, Result, Status, reduces_and_spreads
+from taccl.synth.routes import Arc, Network, build_network
 from taccl.synth.routing import Routes, from_root, route
 from taccl.synth.variants import networks
 
-MESSAGE_LENGTHS = (1, 2, 4, 8, 1 << 30)
+MESSAGE_LENGTHS = (2, 4, 8, 1 << 30)
 MAX_BATCHED = 100_000
 """Sends, over all orbits, up to which batches are looked for."""
+
+MAX_UNFOLDED = 20_000
+"""Sends, over all orbits, up to which they are ordered one by one."""
 
 KEPT = 4
 """Candidates that stage 3 improves."""
@@ -35,10 +41,11 @@ KEPT = 4
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule and the plan it orders."""
+    """A schedule, the plan it orders, and the layout of scratch that its messages need."""
 
     schedule: Schedule
     plan: Plan
+    layout: str = DEFAULT_LAYOUT
 
     @property
     def makespan(self) -> int:
@@ -71,7 +78,11 @@ class Clock:
 
 
 def staged(problem: Problem, options: Options) -> Result:
-    """Solve a problem in three stages, on orbits and, where it is small, without symmetry too.
+    """Solve a problem in three stages, on orbits first and then without symmetry.
+
+    A small problem is routed again without it; of a larger one, and where a sketch asks for the
+    symmetry, the routes are kept and only order and messages are decided for every chunk by
+    itself. Time that is left goes into the best schedule.
 
     Raises
     ------
@@ -82,17 +93,60 @@ def staged(problem: Problem, options: Options) -> Result:
     clock = Clock(began + options.time_limit, options)
     if problem.topology.num_ranks == 1:
         return Result(Status.OPTIMAL, _nothing(problem), (), "taccl", 0.0)
-    candidates = _solve(problem, options, clock.share(0.6))
+    candidates = _solve(problem, options, clock.share(0.5))
     free = _without_symmetry(problem)
     if candidates[0].makespan > options.floor and free is not None and clock.left:
-        candidates += _solve(free, options, clock, kept=1)
+        candidates += _solve(free, options, clock.share(0.6), kept=1)
+    elif candidates[0].makespan > options.floor and len(problem.group) > 1 and options.batch:
+        candidates += _unfolded(problem, candidates[:2], options, clock.share(0.6))
     best = min(candidates, key=lambda candidate: candidate.makespan)
+    if not options.deterministic:
+        best = _polished(best, options, clock)
     status = Status.FEASIBLE
     if options.stop.is_set():
         status = Status.INTERRUPTED
     elif best.makespan <= options.floor:
         status = Status.OPTIMAL
     return Result(status, best.schedule, (), "taccl", time.monotonic() - began)
+
+
+def _unfolded(
+    problem: Problem, candidates: Sequence[Candidate], options: Options, clock: Clock
+) -> list[Candidate]:
+    """Order the routes of all orbits chunk by chunk: images may travel in other messages.
+
+    A rotation carries neighbours past the end of a buffer, where they are none.
+    """
+    free = replace(problem, group=make_group(problem.topology, ()))
+    found: list[Candidate] = []
+    for candidate in candidates:
+        if candidate.schedule.num_sends <= MAX_UNFOLDED and clock.left:
+            rows = rows_of(candidate.schedule.expand().decisions())
+            found += ordered(plan_decisions(free, rows), options, clock)
+    return _improved(found, options, clock, 1)
+
+
+def _polished(candidate: Candidate, options: Options, clock: Clock) -> Candidate:
+    """Spend the time that is left: on messages and order, then on routes as well."""
+    schedule, plan = candidate.schedule, candidate.plan
+    if schedule.makespan > options.floor and clock.left > 1:
+        seconds = clock.left / 2
+        schedule, _ = improve(
+            schedule, plan, options, seconds, options.floor, layout=candidate.layout
+        )
+    flows = flows_of(plan.problem)
+    if schedule.makespan > options.floor and clock.left > 1 and flows.size <= MAX_INTERVALS:
+        problem = plan.problem
+        decisions = solve_model(flows, schedule, options, clock.left, options.floor).decisions
+        if decisions is not None:
+            found = retime(problem.collective, problem.group, problem.chunk_size, decisions)
+            if found.makespan < schedule.makespan:
+                options.report(
+                    f"routes and messages: {schedule.makespan / 1e6:.2f} ->"
+                    f" {found.makespan / 1e6:.2f} us"
+                )
+                return Candidate(found, plan_decisions(problem, rows_of(decisions)))
+    return replace(candidate, schedule=schedule)
 
 
 def _nothing(problem: Problem) -> Schedule:
@@ -115,7 +169,7 @@ def _without_symmetry(problem: Problem) -> Problem | None:
 def _solve(problem: Problem, options: Options, clock: Clock, kept: int = KEPT) -> list[Candidate]:
     if options.deterministic:
         kept = min(kept, 2)
-    if problem.collective.name == "allreduce":
+    if reduces_and_spreads(problem.collective):
         return _allreduce(problem, options, clock, kept)
     found = _one_way(problem, options, clock, reverse=problem.collective.reduces)
     return _improved(found, options, clock, kept)
@@ -133,12 +187,7 @@ def _allreduce(problem: Problem, options: Options, clock: Clock, kept: int) -> l
         )[:2]
         for reverse, share in ((True, 1 / 3), (False, 1 / 2))
     ]
-    joint: list[Candidate] = []
-    for reduction, gather in itertools.product(*halves):
-        rows = [*reduction.schedule.decisions().rows(), *gather.schedule.decisions().rows()]
-        plan = plan_decisions(problem, [(chunk, link, r) for chunk, link, _, r in rows])
-        joint.extend(ordered(plan, options, clock))
-        joint.append(_in_sequence(plan, reduction.schedule, gather.schedule))
+    joint = _joined(problem, halves, options, clock)
     return _improved(joint, options, clock, kept)
 
 
@@ -176,37 +225,67 @@ def _one_way(problem: Problem, options: Options, clock: Clock, *, reverse: bool)
         options.report(f"{problem.collective.name}: routing {name}")
         for routes in route(network, hops, options, seconds):
             found += ordered(plan_routes(network, routes), options, clock)
-        if fits(network) and min(c.makespan for c in found) > goal:
-            exact = schedule_exactly(network, hops, options, min(clock.left / 4, 8.0), goal)
+        flows = flows_of_networks([network])
+        best = min(found, key=lambda candidate: candidate.makespan)
+        if flows.size <= MAX_INTERVALS and best.makespan > goal:
+            single = replace(options, batch=False)
+            seconds = min(clock.left / 4, 8.0)
+            exact = solve_model(flows, best.schedule, single, seconds, goal).decisions
             if exact is not None:
-                found += _as_planned(network, exact, options)
+                found += _as_planned(problem, exact, options)
     return found
 
 
 def _half(network: Network) -> str:
     """Return the collective that the network's trees make up alone."""
-    if network.point_to_point and network.problem.collective.name == "alltoall":
-        return "alltoall"
-    return "reducescatter" if network.reverse else "allgather"
+    if reduces_and_spreads(network.problem.collective):
+        return "reducescatter" if network.reverse else "allgather"
+    return network.problem.collective.name
 
 
-def _as_planned(network: Network, hops: list[Hop], options: Options) -> list[Candidate]:
-    """Return the schedule that keeps the order of planned times, and other orders of its routes."""
-    plan = plan_routes(network, _routes_of(network, hops))
-    planned = {
-        (network.demands[hop.demand].chunk, hop.arc.link): (
-            -hop.end if network.reverse else hop.start
-        )
-        for hop in hops
-    }
-    problem = plan.problem
-    numbers = sorted(
-        range(len(plan.moves)),
-        key=lambda n: (planned[plan.moves[n].chunk, plan.moves[n].link], n),
-    )
-    decisions = decide(plan, [(number,) for number in numbers])
+def _as_planned(problem: Problem, decisions: Decisions, options: Options) -> list[Candidate]:
+    """Return the schedule of decisions as they are, and other orders of their routes."""
+    plan = plan_decisions(problem, rows_of(decisions))
     schedule = retime(problem.collective, problem.group, problem.chunk_size, decisions)
     return [Candidate(schedule, plan), *ordered(plan, options)]
+
+
+def first_schedules(problem: Problem, options: Options) -> list[Schedule]:
+    """Return what the greedy heuristic finds at once, the best first.
+
+    Raises
+    ------
+    NoScheduleError
+        When the sketch leaves a chunk without a path to a target.
+    """
+    two_ways = reduces_and_spreads(problem.collective)
+    halves = []
+    for reverse in (True, False) if two_ways else (problem.collective.reduces,):
+        network = build_network(problem, reverse=reverse)
+        hops = greedy_routes(network)
+        if not is_complete(network, hops):
+            return []
+        halves.append(ordered(plan_routes(network, _routes_of(network, hops)), options)[:1])
+    found = _joined(problem, halves, options) if two_ways else halves[0]
+    return [candidate.schedule for candidate in sorted(found, key=lambda one: one.makespan)]
+
+
+def _joined(
+    problem: Problem,
+    halves: Sequence[Sequence[Candidate]],
+    options: Options,
+    clock: Clock | None = None,
+) -> list[Candidate]:
+    """Return every reduction followed by every gather, pipelined and one after the other."""
+    joint: list[Candidate] = []
+    for reduction, gather in itertools.product(*halves):
+        summed = rows_of(reduction.schedule.decisions())
+        turned = in_turn(problem, summed)
+        plan = plan_decisions(problem, [*turned, *rows_of(gather.schedule.decisions())])
+        joint.extend(ordered(plan, options, clock))
+        if turned == summed:
+            joint.append(_in_sequence(plan, reduction.schedule, gather.schedule))
+    return joint
 
 
 def _routes_of(network: Network, hops: list[Hop]) -> Routes:
@@ -225,24 +304,33 @@ def ordered(plan: Plan, options: Options, clock: Clock | None = None) -> list[Ca
     """
     problem = plan.problem
     found: dict[int, Candidate] = {}
-    few = len(plan.moves) * len(problem.group) <= MAX_BATCHED
-    adjacency = Adjacency(plan) if options.batch and few else None
-    seen = set()
-    for length in MESSAGE_LENGTHS:
-        messages: list[Message] = [(number,) for number in range(len(plan.moves))]
-        if length > 1 and adjacency is not None:
-            messages = adjacency.pieces(length)
-        if tuple(messages) in seen:
-            continue
-        seen.add(tuple(messages))
+    for layout, messages in _groupings(plan, options):
         for rule in PRIORITIES:
             if found and (options.stop.is_set() or (clock is not None and not clock.left)):
                 break
             decisions = order(plan, messages, rule)
             if decisions is not None:
                 schedule = retime(problem.collective, problem.group, problem.chunk_size, decisions)
-                found.setdefault(schedule.makespan, Candidate(schedule, plan))
+                found.setdefault(schedule.makespan, Candidate(schedule, plan, layout))
     return [found[makespan] for makespan in sorted(found)][:KEPT]
+
+
+def _groupings(plan: Plan, options: Options) -> Iterator[tuple[str, list[Message]]]:
+    """Yield different ways to group the moves into messages, and the layout that allows them."""
+    singles: list[Message] = [(number,) for number in range(len(plan.moves))]
+    yield DEFAULT_LAYOUT, singles
+    if not options.batch or len(plan.moves) * len(plan.problem.group) > MAX_BATCHED:
+        return
+    seen = {tuple(singles)}
+    for layout in LAYOUTS:
+        adjacency = Adjacency(plan, layout)
+        if layout != DEFAULT_LAYOUT and not adjacency.relays:
+            break
+        for length in MESSAGE_LENGTHS:
+            messages = adjacency.pieces(length)
+            if tuple(messages) not in seen:
+                seen.add(tuple(messages))
+                yield layout, messages
 
 
 def _distinct(candidates: list[Candidate]) -> list[Candidate]:
@@ -265,9 +353,16 @@ def _improved(
         if result and min(c.makespan for c in result) <= options.floor:
             break
         seconds = min(clock.left / (len(chosen) - number), 8.0)
-        schedule, _ = improve(candidate.schedule, candidate.plan, options, seconds, options.floor)
+        schedule, _ = improve(
+            candidate.schedule,
+            candidate.plan,
+            options,
+            seconds,
+            options.floor,
+            layout=candidate.layout,
+        )
         options.report(
             f"contiguity: {candidate.makespan / 1e6:.2f} -> {schedule.makespan / 1e6:.2f} us"
         )
-        result.append(Candidate(schedule, candidate.plan))
+        result.append(replace(candidate, schedule=schedule))
     return sorted(result, key=lambda candidate: candidate.makespan)

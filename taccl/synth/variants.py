@@ -12,7 +12,7 @@ from types import MappingProxyType
 from taccl.errors import NoScheduleError
 from taccl.synth.connections import kept, prefers
 from taccl.synth.greedy import greedy_routes
-from taccl.synth.problem import Options, Problem
+from taccl.synth.problem import Options, Problem, reduces_and_spreads
 from taccl.synth.routes import Arc, Demand, Network, build_network, counterpart
 from taccl.synth.routing import Routes, route
 from taccl.topology import Topology
@@ -52,7 +52,7 @@ def _cross_first(topology: Topology, doors: Doors, demand: Demand, arc: Arc) -> 
         return topology.server_of[arc.head] != topology.server_of[demand.root] or not (
             _leaves_home(topology, demand)
         )
-    return arc.tail == demand.root and _direct_map(topology, doors, demand, arc)
+    return arc.tail in demand.roots and _direct_map(topology, doors, demand, arc)
 
 
 def _leaves_home(topology: Topology, demand: Demand) -> bool:
@@ -159,7 +159,7 @@ def _within_connections(network: Network, options: Options) -> Network:
     The halves of an AllReduce share the connections of its gather.
     """
     problem = network.problem
-    mirrored = problem.collective.name == "allreduce" and network.reverse
+    mirrored = reduces_and_spreads(problem.collective) and network.reverse
     model = build_network(problem) if mirrored else network
     found = route(model, greedy_routes(model), options, SECONDS)
     if not found:
@@ -180,7 +180,7 @@ def _within_connections(network: Network, options: Options) -> Network:
 
 
 def _serves(demand: Demand) -> bool:
-    reached, grows = {demand.root}, True
+    reached, grows = set(demand.roots), True
     while grows:
         new = {arc.head for arc in demand.arcs if arc.tail in reached} - reached
         reached |= new

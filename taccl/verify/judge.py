@@ -17,7 +17,13 @@ from taccl.units import format_size
 from taccl.verify.messages import adjacency, message, resource, start
 from taccl.verify.routes import delivered, held, once
 from taccl.verify.sends import MAX_FINDINGS, Finding, Sends
-from taccl.verify.sketched import allowed, connections_per_rank, leave_by, max_extra_hops
+from taccl.verify.sketched import (
+    allowed,
+    connections_per_rank,
+    leave_by,
+    max_extra_hops,
+    on_shortest_paths,
+)
 from taccl.verify.sums import summed
 
 MAX_PICOSECONDS = 1 << 61
@@ -60,6 +66,7 @@ RULES: Mapping[str, Callable[[Sends], Iterator[Finding]]] = MappingProxyType({
     "allowed": allowed,
     "leave_by": leave_by,
     "max_extra_hops": max_extra_hops,
+    "on_shortest_paths": on_shortest_paths,
     "connections_per_rank": connections_per_rank,
 })  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Rules that a sketch adds: which links, which senders, how long a path, how many peers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,13 +75,80 @@ def max_extra_hops(sends: Sends) -> Iterator[Finding]:
 
 def _shortest(sends: Sends, logical: LogicalTopology, owner: int) -> NDArray[np.int64]:
     """Return the fewest hops from an owner to every rank over links that its chunks may take."""
+    return _distances(_joined(logical, _open_to(sends, logical, owner)), (owner,))
+
+
+def _open_to(sends: Sends, logical: LogicalTopology, owner: int) -> NDArray[np.bool_]:
+    """Return which links the chunks of an owner may take."""
     table = logical.topology.links
     server = np.array(logical.topology.server_of, dtype=np.int64)
     within = server[table.src] == server[table.dst]
-    open_ = logical.allowed & (within | _doors(sends, owner)[table.src])
+    allowed: NDArray[np.bool_] = logical.allowed & (within | _doors(sends, owner)[table.src])
+    return allowed
+
+
+def _joined(logical: LogicalTopology, links: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which rank has one of the links to which."""
+    table = logical.topology.links
     join = np.zeros((logical.topology.num_ranks,) * 2, dtype=np.bool_)
-    join[table.src[open_], table.dst[open_]] = True
-    return _distances(join, (owner,))
+    join[table.src[links], table.dst[links]] = True
+    return join
+
+
+def on_shortest_paths(sends: Sends) -> Iterator[Finding]:
+    """Check that chunks visit only ranks on paths with the fewest hops over allowed links.
+
+    Of any source and any target; a sum goes from its sources to its owner and from there to its
+    targets. Paths are over the links that the chunk may take, as in TACCL's
+    ``shortest_path_sets``, which knows no senders that a chunk has to leave by.
+    """
+    logical, collective = sends.logical, sends.full.collective
+    if logical is None or not logical.on_shortest_paths or not len(sends.full):
+        return
+    chunk = sends.full.chunk
+    columns = [collective.source_set[chunk], collective.target_set[chunk]]
+    by_owner = collective.reduces or bool(logical.leave_by)
+    columns.append(collective.owner[chunk] if by_owner else np.zeros_like(chunk))
+    kinds, kind = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    on_way = np.zeros((kinds.shape[1], collective.num_ranks), dtype=np.bool_)
+    known: dict[int, NDArray[np.int64]] = {}
+    for ranks, (sources, targets, owner) in zip(on_way, kinds.T.tolist(), strict=True):
+        if owner not in known:
+            known[owner] = _hops_between(sends, logical, owner)
+        hops_between = known[owner]
+        stops = [collective.rank_sets[sources], collective.rank_sets[targets]]
+        if collective.reduces:
+            stops.insert(1, (owner,))
+        for here, there in pairwise(stops):
+            ranks |= _between(hops_between, here, there)
+    kind = kind.reshape(-1)
+    for row in np.flatnonzero(~(on_way[kind, sends.src] & on_way[kind, sends.dst]))[:MAX_FINDINGS]:
+        lost = sends.src[row] if not on_way[kind[row], sends.src[row]] else sends.dst[row]
+        yield (
+            int(row),
+            f"{sends.name(int(row))} visits rank {lost}, which is on no path with the fewest hops",
+        )
+
+
+def _hops_between(sends: Sends, logical: LogicalTopology, owner: int) -> NDArray[np.int64]:
+    """Return the fewest hops from every rank to every other for the chunks of an owner."""
+    join = _joined(logical, _open_to(sends, logical, owner))
+    return np.stack([_distances(join, (rank,)) for rank in range(len(join))])
+
+
+def _between(
+    distance: NDArray[np.int64], sources: Sequence[int], targets: Sequence[int]
+) -> NDArray[np.bool_]:
+    """Return the ranks on a path with the fewest hops from a source to a target."""
+    found = np.zeros(len(distance), dtype=np.bool_)
+    if len(sources) == len(distance) or len(targets) == len(distance):
+        return ~found
+    to = distance[:, list(targets)]
+    for source in sources:
+        fewest = to[source]
+        on_way = distance[source][:, None] + to == fewest
+        found |= on_way[:, fewest < len(distance)].any(axis=1)
+    return found
 
 
 def _distances(join: NDArray[np.bool_], sources: tuple[int, ...]) -> NDArray[np.int64]:

@@ -3,13 +3,24 @@
 import random
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from taccl.bounds import any_bounds, any_curves, best, fixed_bounds
+from taccl.bounds.crossing import counted, leaves
 from taccl.bounds.gates import Gate, fluid, gather, whole
-from taccl.collectives import COLLECTIVES, allgather, allreduce, alltoall, build_collective
+from taccl.collectives import (
+    COLLECTIVES,
+    Collective,
+    allgather,
+    allreduce,
+    alltoall,
+    build_collective,
+)
 from taccl.errors import InputError, NoScheduleError
 from taccl.synth.problem import Bound
 from taccl.topology import LogicalTopology, Topology
@@ -17,8 +28,10 @@ from taccl.topology import whole as unrestricted
 from taccl.units import PS_PER_US
 from tests.bounds.bound_networks import Row, build, dgx2, ndv2, rails, rate, shared_graph
 from tests.bounds.exhaustive_search import can_beat
+from tests.customs import custom, random_custom
 from tests.generators import random_schedule
 
+WITH_ROOT = [name for name, kind in COLLECTIVES.items() if kind.has_root]
 TB = 10**12
 MB = Fraction(10**6)
 
@@ -105,8 +118,8 @@ def test_one_message_each_way(rule: str) -> None:
 
 @pytest.mark.parametrize("collective", sorted(COLLECTIVES))
 def test_a_pair_needs_alpha_and_the_bytes_that_cross(collective: str) -> None:
-    # all-reduce must move all 80 bytes each way, the others half of them
-    moved = 80 if collective == "allreduce" else 40
+    # of sums and of the root's buffer all 80 bytes cross, of the others half of them
+    moved = 80 if collective in ("allreduce", "broadcast", "reduce") else 40
     bounds = any_bounds(unrestricted(build(2, PAIR)), collective, 80)
     assert best(bounds).time == 100 + 2 * moved
 
@@ -248,6 +261,127 @@ def test_edges_without_bandwidth_add_only_their_alpha() -> None:
     assert of_any(build(2, rows, switches=1), "allgather", 80)["port"] == 15 + 120
 
 
+# --- one root ------------------------------------------------------------------------------------
+
+
+def chain(*betas: int) -> list[Row]:
+    """0 -> 1 -> 2 ..., one way, alpha 100 ps."""
+    return [(r, r + 1, 100, None, beta) for r, beta in enumerate(betas)]
+
+
+def of_root(rows: list[Row], name: str, root: int, size: int) -> dict[str, int]:
+    ranks = 1 + max(max(row[0], row[1]) for row in rows)
+    made = build_collective(name, ranks, 1, root)
+    return kinds(any_bounds(unrestricted(build(ranks, rows)), made, size))
+
+
+def test_a_broadcast_down_a_one_way_chain_is_bounded_by_its_slowest_wire() -> None:
+    # Nothing gets from 3 to 0, and nothing needs to.
+    bounds = of_root(chain(1, 5, 2), "broadcast", 0, 1000)
+    assert bounds["cut"] == 100 + 5 * 1000
+    # Rank 2 gets them by that wire, from one alpha later on.
+    assert bounds["latency"] == 200 + 5 * 1000
+
+
+def test_a_reduction_up_a_one_way_chain_is_bounded_like_the_broadcast_down() -> None:
+    backwards: list[Row] = [(b, a, 100, None, beta) for a, b, _, _, beta in chain(1, 5, 2)]
+    assert of_root(backwards, "reduce", 0, 1000) == of_root(chain(1, 5, 2), "broadcast", 0, 1000)
+
+
+def test_a_root_that_can_not_reach_a_rank_is_named_with_it() -> None:
+    with pytest.raises(NoScheduleError, match="rank 0 can't be reached from rank 1"):
+        of_root(chain(1, 1), "scatter", 1, 8)
+    with pytest.raises(NoScheduleError, match="rank 1 can't be reached from rank 2"):
+        of_root(chain(1, 1), "gather", 1, 8)
+
+
+def test_a_gather_is_bounded_by_the_ranks_behind_a_narrow_wire() -> None:
+    # 3 -> 2 -> 1 -> 0: the blocks of 2 and 3 cross the wire of 5 ps a byte.
+    rows: list[Row] = [(3, 2, 0, None, 1), (2, 1, 0, None, 5), (1, 0, 0, None, 1)]
+    bounds = of_root(rows, "gather", 0, 400)
+    assert bounds["flow"] == 2 * 100 * 5
+    # A port looks at the block of rank 2 alone, or at three blocks into rank 0.
+    assert bounds["port"] == 100 * 5
+
+
+def test_a_scatter_is_bounded_like_the_gather_on_the_reversed_network() -> None:
+    rows: list[Row] = [(3, 2, 0, None, 1), (2, 1, 0, None, 5), (1, 0, 0, None, 1)]
+    turned: list[Row] = [(b, a, alpha, overhead, beta) for a, b, alpha, overhead, beta in rows]
+    assert of_root(turned, "scatter", 0, 400) == of_root(rows, "gather", 0, 400)
+
+
+def test_a_scatter_on_a_star_fills_the_roots_port() -> None:
+    # Three blocks of 100 bytes leave rank 0 at 2 ps a byte, and the last one has its alpha.
+    rows: list[Row] = [(r, 4, 10, None, 2) for r in range(4)]
+    rows += [(4, r, 0, None, 1) for r in range(4)]
+    made = build_collective("scatter", 4, 1)
+    star = unrestricted(build(4, rows, switches=1))
+    assert best(any_bounds(star, made, 400)).time == 10 + 3 * 200
+    # One chunk to a message: each holds the port for alpha as well.
+    assert best(fixed_bounds(star, made, Fraction(100))).time == 3 * 210
+
+
+@pytest.mark.parametrize("name", sorted(COLLECTIVES))
+@given(data=st.data())
+def test_what_must_leave_a_set_is_what_the_chunks_say(name: str, data: st.DataObject) -> None:
+    ranks = data.draw(st.integers(2, 6))
+    root = data.draw(st.integers(0, ranks - 1)) if name in WITH_ROOT else None
+    made = build_collective(name, ranks, data.draw(st.integers(1, 2)), root)
+    inside = data.draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=ranks - 1,
+                                unique=True))  # fmt: skip
+    assert leaves(made, inside) == counted(made, inside)
+
+
+# --- collectives from files ----------------------------------------------------------------------
+
+RING: list[Row] = [(r, (r + 1) % 4, 0, None, 1) for r in range(4)]
+
+
+def of_custom(rows: list[Row], fields: dict[str, Any], size: int) -> dict[str, int]:
+    made = custom(fields)
+    return kinds(any_bounds(unrestricted(build(made.num_ranks, rows)), made, size))
+
+
+def test_chunks_between_neighbours_share_no_wire() -> None:
+    shift = [{"id": r, "input": {r: 0}, "output": {(r + 1) % 4: 0}} for r in range(4)]
+    assert max(of_custom(RING, {"ranks": 4, "chunks": shift}, 100).values()) == 100
+
+
+def test_chunks_against_the_ring_fill_it() -> None:
+    # Each of four chunks crosses three wires, of which there are four.
+    back = [{"id": r, "input": {r: 0}, "output": {(r - 1) % 4: 0}} for r in range(4)]
+    assert of_custom(RING, {"ranks": 4, "chunks": back}, 100)["flow"] == 300
+
+
+def test_a_chunk_that_several_ranks_have_comes_from_the_nearest() -> None:
+    chunk = {"id": 0, "input": {0: 0, 2: 3}, "output": {3: 0}}
+    rows: list[Row] = [(r, (r + 1) % 4, 10, None, 1) for r in range(4)]
+    # The largest buffer is rank 2's, of four chunks: this one is a quarter of the size.
+    bounds = of_custom(rows, {"ranks": 4, "chunks": [chunk]}, 400)
+    assert max(bounds.values()) == 10 + 100
+    summed = of_custom(rows, {"ranks": 4, "chunks": [chunk], "reduces": True}, 400)
+    assert summed["latency"] == 30 + 100
+
+
+def test_a_chunk_that_nobody_must_send_takes_no_time() -> None:
+    here = {"id": 0, "input": {1: 0}, "output": {1: 2}}
+    assert of_custom(RING, {"ranks": 4, "chunks": [here]}, 100) == {"latency": 0}
+
+
+def test_ranks_that_a_file_joins_must_be_connected() -> None:
+    with pytest.raises(NoScheduleError, match="rank 0 can't be reached from rank 2"):
+        of_custom(
+            chain(1, 1), {"ranks": 3, "chunks": [{"id": 0, "input": {2: 0}, "output": {0: 0}}]}, 8
+        )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_bound_of_a_file_is_above_the_optimum(seed: int) -> None:
+    rng = random.Random(seed)
+    # Odd numbers: chunks that are copied, from any of their sources.
+    check(random_network(rng, 3), random_custom(2 * seed + 1, 3), rng.choice([1, 4, 30]))
+
+
 # --- worlds, sketches, errors --------------------------------------------------------------------
 
 
@@ -336,14 +470,13 @@ def _random_row(rng: random.Random, tail: int, head: int) -> Row:
     return (tail, head, alpha, overhead, beta)
 
 
-def check(topology: Topology, collective: str, chunk: int) -> None:
+def check(topology: Topology, made: Collective, chunk: int) -> None:
     """Assert that no order of sends of one chunk each ends before a bound."""
-    made = build_collective(collective, topology.num_ranks, 1)
     logical = unrestricted(topology)
     fixed = best(fixed_bounds(logical, made, Fraction(chunk)))
-    free = best(any_bounds(logical, collective, chunk * topology.num_ranks))
+    free = best(any_bounds(logical, made, chunk * made.chunks_in_size))
     highest = max(fixed, free, key=lambda bound: bound.time)
-    assert not can_beat(topology, made, Fraction(chunk), highest.time), highest
+    assert not highest.time or not can_beat(topology, made, Fraction(chunk), highest.time), highest
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
@@ -360,7 +493,18 @@ def test_the_search_beats_what_is_above_the_optimum_only(collective: str) -> Non
 def test_no_bound_is_above_the_optimum_on_three_ranks(collective: str, first: int) -> None:
     for seed in range(first, first + 25):
         rng = random.Random(seed)
-        check(random_network(rng, 3), collective, rng.choice([1, 4, 30]))
+        made = build_collective(collective, 3, 1)
+        check(random_network(rng, 3), made, rng.choice([1, 4, 30]))
+
+
+@pytest.mark.parametrize("collective", WITH_ROOT)
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_no_bound_with_a_root_is_above_the_optimum(collective: str, chunks: int) -> None:
+    for seed in range(40):
+        rng = random.Random(f"{seed} {chunks}")
+        ranks = rng.choice([3, 4]) if chunks == 1 else 3
+        made = build_collective(collective, ranks, chunks, rng.randrange(ranks))
+        check(random_network(rng, ranks), made, rng.choice([1, 4, 30]))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -368,7 +512,7 @@ def test_no_bound_is_above_the_optimum_on_a_ring_of_four(seed: int) -> None:
     rng = random.Random(seed)
     rows = [_random_row(rng, r, (r + 1) % 4) for r in range(4)]
     topology = build(4, rows, rule=rng.choice(["occupy", "delay"]))
-    check(topology, "allgather", rng.choice([1, 8]))
+    check(topology, allgather(4, 1), rng.choice([1, 8]))
 
 
 @pytest.mark.parametrize("collective", sorted(COLLECTIVES))
@@ -378,8 +522,8 @@ def test_no_bound_is_above_a_random_schedule(collective: str, first: int) -> Non
         schedule = random_schedule(seed, collective).expand()
         logical = unrestricted(schedule.topology)
         made = schedule.collective
-        size = schedule.chunk_size * made.num_ranks * made.chunks_per_rank
-        free = best(any_bounds(logical, collective, int(size)))
+        size = schedule.chunk_size * made.chunks_in_size
+        free = best(any_bounds(logical, made, int(size)))
         assert free.time <= schedule.makespan, (seed, free)
         if not schedule.batches:
             fixed = best(fixed_bounds(logical, made, schedule.chunk_size))
@@ -390,7 +534,8 @@ def test_no_bound_is_above_a_random_schedule(collective: str, first: int) -> Non
 def test_fixed_bounds_are_at_least_those_of_any(seed: int) -> None:
     topology = random_network(random.Random(seed), 4)
     for collective in sorted(COLLECTIVES):
-        fixed, free = of_fixed(topology, collective, 100), of_any(topology, collective, 400)
+        size = 100 * build_collective(collective, 4, 1).chunks_in_size
+        fixed, free = of_fixed(topology, collective, 100), of_any(topology, collective, size)
         assert all(fixed[kind] >= free[kind] for kind in free if kind in ("port", "latency"))
 
 

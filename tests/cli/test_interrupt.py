@@ -59,7 +59,7 @@ def test_the_first_interrupt_writes_the_best_so_far(tmp_path: Path) -> None:
     assert process.returncode == 0, err
     assert "(interrupted, " in out
     assert [path.name for path in tmp_path.iterdir()] == ["f.xml"]
-    assert judge_file(str(output), "portable") == []
+    assert judge_file(str(output), "portable").findings == ()
 
 
 def test_the_second_interrupt_writes_nothing(tmp_path: Path) -> None:
@@ -99,4 +99,4 @@ def test_json_says_that_the_search_was_interrupted(
     report = json.loads(done.out)
     assert report["status"] == "interrupted"
     assert report["output"] == [str(output)]
-    assert judge_file(str(output), "portable") == []
+    assert judge_file(str(output), "portable").findings == ()

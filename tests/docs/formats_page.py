@@ -123,8 +123,8 @@ _TYPES: Mapping[str, Callable[[Any], str]] = {
 
 def _plain(entry: Mapping[str, Any]) -> str:
     words = {
-        "integer": "whole number", "string": "text", "boolean": "`true` or `false`",
-        "array": "list", "object": "mapping",
+        "integer": "whole number", "number": "number", "string": "text",
+        "boolean": "`true` or `false`", "array": "list", "object": "mapping",
     }  # fmt: skip
     kinds = entry.get("type", "object")
     kinds = [kinds] if isinstance(kinds, str) else kinds

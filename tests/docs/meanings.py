@@ -61,6 +61,22 @@ name: small-torus
 shape: {kind: torus, dims: [4, 4], bandwidth: 25GB/s, alpha: 1us}
 """,
     ),
+    "topology-original": Format(
+        "Topology: TACCL's own costs",
+        "What `taccl topology import --costs original` writes: the numbers of a TACCL file, times"
+        " of one chunk. What they become depends on the sketch, so commands that read such a file"
+        " take `--sketch`; see [taccl.md](taccl.md#two-cost-modes)."
+        " `--nodes` is the sketch's `nnodes`"
+        " when left out. Switches are called `s0/switch0`.",
+        "yaml",
+        """taccl: topology/1
+name: NDv2_1KB
+chunk_size: 1KB
+costs: original
+original: {base: NDv2, gpus: 8, time_unit: 10ns, alpha: 30, betas: [2.24, 4.5],
+           invbws: [32.25, 34.5], remote_alpha: 260, remote_beta: 10.25}
+""",
+    ),
     "sketch": Format(
         "Sketch",
         "What you know about a good algorithm. Every field but `taccl` and `name` is optional;"
@@ -72,7 +88,7 @@ chunks_per_rank: 1
 internode:
   relays: {0: [1]}
 symmetry: auto
-max_extra_hops: 0
+on_shortest_paths: true
 """,
     ),
     "sketch-taccl": Format(
@@ -87,6 +103,27 @@ max_extra_hops: 0
   "symmetry_offsets": [[8, 16]],
   "hyperparameters": {"input_chunkup": 1}
 }
+""",
+    ),
+    "collective": Format(
+        "Collective",
+        "A collective of your own, given to `synthesize` and `bound` in place of a name. A chunk"
+        " that is copied may be served from any rank that has it; with `reduces` the values of all"
+        " ranks that have it are summed. Ranks may keep a chunk at different offsets. `--size`"
+        " counts the largest buffer of any rank, holes included, so a chunk has size / (chunks in"
+        " that buffer) bytes; busbw is algbw. `--chunks K` cuts every chunk: chunk c becomes c K,"
+        " c K + 1, ..., and its offsets are scaled alike. Of the runtimes, only msccl has custom collectives"
+        " (`--runtime msccl`, out of place); for the others there is the schedule (`--schedule`).",
+        "yaml",
+        """\
+taccl: collective/1
+name: neighbours
+ranks: 4
+chunks:
+  - {id: 0, input: {0: 0}, output: {1: 0}}
+  - {id: 1, input: {1: 0}, output: {2: 0}}
+  - {id: 2, input: {2: 0}, output: {3: 0}}
+  - {id: 3, input: {3: 0}, output: {0: 0}}
 """,
     ),
     "schedule": Format(
@@ -111,7 +148,21 @@ _HEADER = {
     "alpha_rule": "how long a message holds its link: alpha is a part of it (`occupy`) or not"
     " (`delay`); see [concepts.md](concepts.md#alpha-rules)",
     "local": "what work inside a rank costs in the replay",
-    "chunk_size": "kept with the topology; no command uses it yet",
+    "chunk_size": "without `--size`, `synthesize` and `bound` take as many bytes as make chunks of"
+    " this size",
+    "costs": "how an imported TACCL file's numbers were taken, for the record; results repeat it",
+}
+_COLLECTIVE = {
+    "taccl": "which format this is",
+    "name": "what reports call it; not that of a collective that taccl has",
+    "ranks": "as in the topology",
+    "chunks": "the chunks, in any order",
+    "reduces": "the values of a chunk's ranks are summed on the way",
+}
+_CHUNK = {
+    "id": "0, 1, 2, ... up to the number of chunks less one",
+    "input": "the ranks that have the chunk before, and where in their input, in chunks",
+    "output": "the ranks that want it after, and where in their output",
 }
 _LOCAL = {
     "copy_bandwidth": "of `cpy` and `r` steps",
@@ -203,6 +254,21 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "bandwidth": "of every wire (port of a hub)",
             "alpha": "of every wire (whole crossing of a hub)",
         },
+        ("topology-original", "OriginalFile"): _HEADER
+        | {"original": "TACCL's numbers; needs `chunk_size`"},
+        ("topology-original", "LocalRecord"): _LOCAL,
+        ("topology-original", "OriginalRecord"): {
+            "base": "the machine: which GPUs are joined, and by links of which class",
+            "gpus": "of a server (NDv2 has 8)",
+            "nics": "of a server, shared by all declared connections (NDv2 has 1, DGX2 8)",
+            "time_unit": "what the numbers count",
+            "alpha": "latency inside a server; counts under switch sketches only",
+            "betas": "`node_betas_list`: of each class of links; of `custom`, a matrix [to][from]",
+            "invbws": "`node_invbws_list`: alpha + beta, of each class; of `custom`, a matrix",
+            "links": "of `custom`: how many links, a matrix [to][from]",
+            "remote_alpha": "latency between servers; needed for more than one",
+            "remote_beta": "of a whole NIC, before it is divided; needed for more than one",
+        },
         ("sketch", "SketchFile"): {
             "taccl": "which format this is",
             "name": "what reports call it",
@@ -215,6 +281,8 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "internode": "how servers are joined",
             "symmetry": "`auto`, [offset, block] pairs, or permutations of all ranks",
             "max_extra_hops": "how many hops longer than the shortest a path may be; none: any",
+            "on_shortest_paths": "a chunk visits only ranks on paths with the fewest hops from one"
+            " of its sources to one of its targets, as in TACCL",
             "limits": "what the runtime has",
         },
         ("sketch", "InternodeRecord"): {
@@ -256,6 +324,8 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "switches": "the GPUs of every switch",
             "switch_hyperedge_strategy": "`uc-min` or `uc-max` for each of the switches",
         },
+        ("collective", "CollectiveFile"): _COLLECTIVE,
+        ("collective", "ChunkRecord"): _CHUNK,
         ("schedule", "ScheduleFile"): {
             "taccl": "which format this is",
             "engine": "who found it",
@@ -273,8 +343,13 @@ def _flat() -> dict[tuple[str, str, str], str]:
         ("schedule", "CollectiveRecord"): {
             "name": "of the collective",
             "ranks": "as in the topology",
-            "chunks_per_rank": "chunks for each rank (of alltoall: for each pair)",
+            "chunks_per_rank": "chunks for each rank (of alltoall: for each pair; of broadcast and"
+            " reduce: in all; of a definition: parts of each of its chunks)",
+            "root": "of broadcast, reduce, gather and scatter; left out: 0",
+            "definition": "of a collective that has no name of its own, as in its file",
         },
+        ("schedule", "CollectiveFile"): _COLLECTIVE,
+        ("schedule", "ChunkRecord"): _CHUNK,
         ("schedule", "SendsRecord"): {
             "chunk": "number of the chunk",
             "link": "number of the link, in the order of (source, destination, path)",
@@ -370,6 +445,8 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "bound_fixed_us": "nothing with this chunk count and one chunk to a message is faster;"
         " null when the schedule batches",
         "bound_sketch_us": "no algorithm on the sketch's links is faster; null without a sketch",
+        "bound_engine_us": "no schedule under the same sketch, chunk count and `--batch` is faster,"
+        " proved by engine `exact`; null where nothing was proved",
         "gap": "time / `bound_us` - 1, the time being `replay_us` if there is one",
         "gap_fixed": "`makespan_us` / `bound_fixed_us` - 1",
         "algbw_gbps": "replayed size / time",
@@ -377,6 +454,7 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "seconds": "wall clock of the search",
         "seed": "of the search",
         "alpha_rule": "`occupy`, `delay` or `explicit`",
+        "costs": "`exact` or `original` for an imported TACCL topology, else null",
         "sends": "chunks crossing links, all orbits expanded",
         "threadblocks": "the most of any rank; null with `--runtime none`",
         "channels": "in use; null with `--runtime none`",
@@ -384,6 +462,7 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "verified": "true: nothing is printed that a judge objects to",
         "candidates": "all that was compared: engine, chunks_per_rank, makespan_us, score_us",
         "output": "the files that were written",
+        "deploy": "by runtime: `environment` and `pitfalls` of the XML file; null without `-o`",
     },
     "taccl evaluate": {
         "file": "the XML file",
@@ -393,6 +472,7 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "ranks": "how many",
         "engine": "empty: a file does not say",
         "alpha_rule": "`occupy`, `delay` or `explicit`",
+        "costs": "`exact` or `original` for an imported TACCL topology, else null",
         "size_bytes": "bytes of the buffer that nccl-tests counts",
         "time_us": "modelled time; null when it can't run at this size",
         "algbw_gbps": "size / time",
@@ -407,14 +487,40 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
     "taccl verify": {
         "file": "the XML file",
         "runtime": "whose limits were applied",
-        "verified": "whether there is no finding",
-        "findings": "each with rule, explanation, gpu, threadblock, step and fix",
+        "verified": "whether nothing is worse than a warning",
+        "severity": "the worst finding: `rejected`, `breaks`, `never`, or null",
+        "largest_safe_bytes": "up to this size no call deadlocks; null: no limit, or not looked at",
+        "safe_at_any_size": "whether no size deadlocks",
+        "selected_for": "the calls that run the file: runtime, call, ranks, min_bytes, max_bytes,"
+        " modes, divisor, divided (elements or bytes), needs (environment)",
+        "findings": "each with rule, severity, explanation, gpu, threadblock, step, line, column"
+        " and fix",
+    },
+    "taccl inspect": {
+        "name": "as the file says",
+        "collective": "the collective",
+        "protocol": "Simple, LL or LL128",
+        "ranks": "how many",
+        "in_place": "whether calls in place are served",
+        "out_of_place": "whether calls out of place are served",
+        "min_bytes": "smallest size",
+        "max_bytes": "largest size; null: no limit",
+        "chunks": "nchunksperloop: a chunk is this share of the size",
+        "channels": "nchannels",
+        "threadblocks": "the most on a rank",
+        "steps": "the most in a threadblock",
+        "ops": "steps by type",
+        "size_bytes": "the size of amounts in bytes, cut to whole chunks; null without `--size`",
+        "per_rank": "each with rank, threadblocks, steps, channels, connections, peers, chunks and"
+        " bytes, out and in",
+        "pairs": "each with src, dst, channels, steps, chunks and bytes",
     },
     "taccl bound": {
         "collective": "the collective",
         "topology": "name of the topology",
         "size_bytes": "bytes of the buffer that nccl-tests counts",
         "alpha_rule": "`occupy`, `delay` or `explicit`",
+        "costs": "`exact` or `original` for an imported TACCL topology, else null",
         "bound_us": "no algorithm, chunking or batching is faster",
         "bound_kind": "the idea behind it",
         "all": "the bound of every kind",

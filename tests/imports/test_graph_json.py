@@ -9,7 +9,7 @@ import pytest
 
 from taccl.bounds import any_bounds, best
 from taccl.errors import InputError, TacclWarning
-from taccl.imports import GraphOptions, import_topology
+from taccl.imports import GraphOptions, ImportOptions, import_topology
 from taccl.topology import Topology, whole
 from taccl.units import parse_beta
 from tests.cli.conftest import Run
@@ -40,7 +40,7 @@ def graph() -> Graph:
 def read(tmp_path: Path, value: object, options: GraphOptions | None = None) -> Topology:
     path = tmp_path / "g.json"
     path.write_text(json.dumps(value))
-    return import_topology(str(path), None, options or GraphOptions())
+    return import_topology(str(path), None, ImportOptions(options or GraphOptions()))
 
 
 def test_ranks_are_the_nodes_that_are_no_switches_in_order(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_imported_fabrics_have_their_published_bounds(file: str, algbw: float) -
         pytest.skip(f"{path} is not in this checkout")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TacclWarning)
-        topology = import_topology(str(path), None, GraphOptions())
+        topology = import_topology(str(path), None, ImportOptions())
     size = 10**12
     bound = best(any_bounds(whole(topology), "allgather", size))
     assert size * 1000 / bound.time == pytest.approx(algbw, rel=1e-4)

@@ -6,12 +6,13 @@ import pytest
 
 from taccl.collectives import build_collective
 from taccl.msccl.findings import Finding
-from taccl.msccl.interpret import deadlock, interpret, judge, largest_safe_size
+from taccl.msccl.interpret import deadlock, find_root, interpret, judge, largest_safe_size
 from taccl.msccl.program import Buffer, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.msccl.runtimes import RUNTIMES, message_chunks
 from tests.msccl.builders import make, mesh, pairs_schedule, ring_schedule
 
 I, O, S = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH  # noqa: E741 - the XML's letters
+INPUT, OUTPUT, SCRATCH = Slot(I, 0), Slot(O, 0), Slot(S, 1)
 
 
 def send(src: Slot, count: int = 1, depends: StepRef | None = None, posts: bool = False) -> Step:
@@ -24,6 +25,10 @@ def recv(dst: Slot, count: int = 1, depends: StepRef | None = None, posts: bool 
 
 def copy(src: Slot, dst: Slot, count: int = 1, depends: StepRef | None = None) -> Step:
     return Step(Op.COPY, src, dst, count, depends)
+
+
+def add(src: Slot, dst: Slot) -> Step:
+    return Step(Op.REDUCE, src, dst, 1, None, True)
 
 
 def block(number: int, *steps: Step, to: int | None = None, of: int | None = None) -> Threadblock:
@@ -215,8 +220,75 @@ def test_overlapping_source_and_target_are_found() -> None:
 
 
 def test_a_collective_without_known_result_is_a_finding() -> None:
-    (finding,) = interpret(program("broadcast", [], []), in_place=True)
-    assert finding.rule == "unknown collective"
+    for name in ("custom", "gather", "scatter"):
+        (finding,) = interpret(program(name, [], []), in_place=True)
+        assert finding.rule == "unknown collective"
+
+
+def handing_on(*, reads: Slot = INPUT, to: Slot = OUTPUT) -> Program:
+    """Rank 1 broadcasts one chunk to rank 0."""
+    return program(
+        "broadcast",
+        [block(0, recv(to), of=1)],
+        [block(0, send(reads), to=0), block(1, copy(Slot(I, 0), Slot(O, 0)))],
+        chunks=1,
+    )
+
+
+def test_a_broadcast_is_right_for_the_root_that_it_serves() -> None:
+    for in_place in (True, False):
+        assert interpret(handing_on(), in_place=in_place) == []
+    assert find_root(handing_on()) == 1
+    other = build_collective("broadcast", 2, 1, root=0)
+    assert rules(interpret(handing_on(), in_place=False, collective=other)) >= {"result"}
+
+
+def test_a_broadcast_that_reads_the_output_before_it_is_written_is_wrong() -> None:
+    found = interpret(handing_on(reads=Slot(O, 0)), in_place=False)
+    assert rules(found) & {"undefined", "race"}
+
+
+def test_a_broadcast_into_scratch_is_no_broadcast() -> None:
+    assert rules(interpret(handing_on(to=Slot(S, 0)), in_place=False)) == {"result"}
+
+
+def adding(*, into: Slot = SCRATCH) -> Program:
+    """Ranks 0 to 2 reduce to rank 2, rank 1 adding on the way."""
+    return program(
+        "reduce",
+        [block(0, send(Slot(I, 0)), to=1)],
+        [
+            block(0, copy(Slot(I, 0), into), recv(Slot(S, 0)), add(Slot(S, 0), into), of=0),
+            block(1, send(into, depends=StepRef(0, 2)), to=2),
+        ],
+        [
+            block(
+                0, copy(Slot(I, 0), Slot(O, 0)), recv(Slot(S, 0)), add(Slot(S, 0), Slot(O, 0)), of=1
+            )
+        ],
+        chunks=1,
+    )  # fmt: skip
+
+
+def test_a_reduction_is_right_for_the_root_that_it_serves() -> None:
+    for in_place in (True, False):
+        assert interpret(adding(), in_place=in_place) == []
+    assert find_root(adding()) == 2
+
+
+def test_a_reduction_in_place_leaves_the_other_ranks_buffers_alone() -> None:
+    # nccl-tests compares recvbuff of the ranks that are not the root with what was there before.
+    found = interpret(adding(into=Slot(I, 0)), in_place=True)
+    assert rules(found) == {"input"}
+    assert "a rank that is to get nothing" in found[0].explanation
+
+
+def test_a_collective_without_a_root_has_none() -> None:
+    assert find_root(swap_gather()) is None
+
+
+def test_a_program_that_does_nothing_has_the_first_rank_for_root() -> None:
+    assert find_root(program("broadcast", [], [], chunks=1)) == 0
 
 
 def test_chunks_that_ranks_can_not_share_are_a_finding() -> None:

@@ -137,6 +137,11 @@ BROKEN: dict[str, tuple[str, Callable[[], Program], str]] = {
     "never sent": (
         "connections", lambda: with_blocks(replace(sender, steps=()), local), "is never sent",
     ),
+    "an end without its other": (
+        "connections",
+        lambda: with_blocks(sender, replace(local, recv_from=1)),
+        "the connection from gpu 1 to gpu 0 on channel 0 has one end: gpu 1 has no send",
+    ),
     "fused receive": (
         "ops", lambda: with_steps(Step(Op.RECV_COPY_SEND, None, OUT)), "can't run rcs",
     ),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import LoweringError
-from taccl.msccl.interpret import deadlock, judge
+from taccl.msccl.interpret import deadlock, find_root, judge
 from taccl.msccl.lower import LowerOptions, lower, modes_served
 from taccl.msccl.program import Buffer, Op, Program, Slot, StepRef
 from taccl.msccl.xml import read_xml, write_xml
@@ -31,12 +31,15 @@ from tests.msccl.builders import (
 )
 
 SMALL = small_schedules()
+WITH_XML = sorted(name for name, kind in COLLECTIVES.items() if kind.xml_name)
 OPTIONS: dict[str, dict[str, object]] = {
     "both modes": {},
     "in place": {"out_of_place": False},
     "out of place": {"in_place": False},
     "two instances": {"instances": 2},
-    "free order": {"keep_order": False},
+    "free order": {"order": "free"},
+    "paced order": {"order": "paced"},
+    "several connections": {"slots": 1},
     "short threadblocks": {"max_steps": 6},
 }
 
@@ -56,7 +59,7 @@ def test_a_lowered_program_is_judged_clean(name: str, options: str) -> None:
     assert judge(make(SMALL[name], **OPTIONS[options]), "portable") == []
 
 
-@given(seed=st.integers(0, 10**6), collective=st.sampled_from(sorted(COLLECTIVES)))
+@given(seed=st.integers(0, 10**6), collective=st.sampled_from(WITH_XML))
 @settings(max_examples=60, deadline=None)
 def test_any_schedule_becomes_a_clean_program(seed: int, collective: str) -> None:
     program = make(random_schedule(seed, collective), max_threadblocks=200)
@@ -81,7 +84,44 @@ def test_only_alltoall_has_one_mode_for_free() -> None:
         "reducescatter": (True, True),
         "allreduce": (True, True),
         "alltoall": (False, True),
+        "broadcast": (True, True),
+        "reduce": (True, True),
+        "gather": (True, True),
+        "scatter": (True, True),
     }
+
+
+@pytest.mark.parametrize("collective", ["gather", "scatter"])
+def test_what_no_runtime_can_hold_is_refused(collective: str) -> None:
+    schedule = timed(build_collective(collective, 1, 1), ring(1), [])
+    with pytest.raises(LoweringError, match=f"no runtime has a {collective} that a file can rely"):
+        make(schedule)
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_buffers_that_a_call_may_leave_out_have_no_chunks(collective: str) -> None:
+    # NCCL reads sendbuff of a broadcast and writes recvbuff of a reduction at the root only.
+    made = build_collective(collective, 3, 2, root=1)
+    hops = [(1, 0), (1, 2)] if collective == "broadcast" else [(0, 1), (2, 1)]
+    rows = [
+        (chunk, mesh(3).links_between(*ends)[0], n, collective == "reduce")
+        for n, (chunk, ends) in enumerate((c, h) for h in hops for c in (0, 1))
+    ]
+    program = make(timed(made, mesh(3), rows))
+    sizes = [(gpu.input_chunks, gpu.output_chunks) for gpu in program.gpus]
+    own, other = (2, 2), (0, 2) if collective == "broadcast" else (2, 0)
+    assert sizes == [other, own, other]
+    assert judge(program, "portable") == []
+    assert find_root(program) == 1
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+@pytest.mark.parametrize("seed", range(10))
+def test_the_root_of_a_program_is_found(seed: int, collective: str) -> None:
+    schedule = random_schedule(seed, collective)
+    program = make(schedule, max_threadblocks=200)
+    assert judge(program, "executor", schedule.collective) == []
+    assert find_root(program) == schedule.collective.root
 
 
 def test_a_program_for_no_mode_is_refused() -> None:
@@ -131,7 +171,7 @@ def test_a_rank_without_peers_copies_in_a_threadblock_of_its_own() -> None:
     ]
 
 
-@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+@pytest.mark.parametrize("collective", WITH_XML)
 def test_one_rank_alone_is_lowered(collective: str) -> None:
     program = make(timed(build_collective(collective, 1, 2), ring(1), []))
     assert judge(program, "portable") == []
@@ -213,8 +253,8 @@ def test_sends_that_share_a_port_keep_their_order() -> None:
     assert sends[0].steps[0].posts
 
 
-def test_without_keep_order_nothing_waits_for_the_port() -> None:
-    program = make(pairs_schedule("allgather", hub(3)), keep_order=False)
+def test_in_free_order_nothing_waits_for_the_port() -> None:
+    program = make(pairs_schedule("allgather", hub(3)), order="free")
     assert not any(s.depends for _, block in program.blocks() for s in block.steps)
 
 

@@ -108,4 +108,4 @@ def test_a_limit_of_the_runtime_is_named_with_an_option_that_helps() -> None:
 
 
 def test_a_program_is_labelled_by_what_it_is() -> None:
-    assert program_name("ring4", "AllGather", "taccl", 2) == "allgather-ring4-taccl-k2"
+    assert program_name("ring4", "allgather", "taccl", 2) == "allgather-ring4-taccl-k2"

@@ -23,7 +23,9 @@ def found(topology: str, collective: str, size: int, **fields: Any) -> Synthesis
     return synthesize(replace(request, **fields))
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize(
+    "collective", [name for name, kind in COLLECTIVES.items() if kind.xml_name]
+)
 def test_a_program_is_judged_clean_and_replayed(collective: str) -> None:
     result = found("ring:4", collective, 1_000_000, chunks=1)
     assert result.program is not None
@@ -40,6 +42,22 @@ def test_without_a_count_a_series_is_tried_as_long_as_it_pays() -> None:
     best = min(result.candidates, key=lambda row: row[3])
     assert result.schedule.collective.chunks_per_rank == best[1]
     assert result.time == best[3]
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_what_is_pipelined_is_cut_into_more_chunks(collective: str) -> None:
+    result = found("ring:4", collective, 64_000_000, target=None, engine="chain")
+    # Three hops of 64 MB at 20 us a MB, and k - 1 more chunks behind the first.
+    times = {k: (2 + k) * (700_000 + 20 * 64_000_000 // k) for k in (1, 2, 4, 8, 16)}
+    assert {chunks: time for _, chunks, time, _ in result.candidates} == times
+    assert result.schedule.collective.chunks_per_rank == 16
+
+
+def test_a_long_series_ends_after_two_counts_that_brought_nothing() -> None:
+    # Of a small size more chunks only cost alphas.
+    result = found("hub:4", "broadcast", 64, target=None, engine="binomial")
+    tried = [chunks for _, chunks, _, _ in result.candidates]
+    assert tried == [1, 2, 4]
 
 
 def test_a_count_that_is_asked_for_is_the_only_one() -> None:

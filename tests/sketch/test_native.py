@@ -15,6 +15,7 @@ def test_an_empty_sketch_allows_everything(tmp_path: Path) -> None:
     logical = native("", tmp_path)
     assert open_pairs(logical) == INSIDE | ACROSS
     assert (logical.name, logical.symmetry, logical.max_extra_hops) == ("tiny", (), None)
+    assert not logical.on_shortest_paths
     assert (logical.chunks_per_rank, logical.connections_per_rank, logical.channels) == (None,) * 3
     assert (dict(logical.switch_policy), dict(logical.leave_by)) == ({}, {})
 
@@ -133,12 +134,13 @@ def test_a_policy_can_be_for_one_server_or_for_all_links(tmp_path: Path) -> None
 
 def test_the_other_numbers_are_kept(tmp_path: Path) -> None:
     logical = native(
-        "chunks_per_rank: 3\nmax_extra_hops: 1\nbalance: minmax\n"
+        "chunks_per_rank: 3\nmax_extra_hops: 1\nbalance: minmax\non_shortest_paths: true\n"
         "limits: {connections_per_gpu: 5, channels: 7}\n",
         tmp_path,
     )
     assert (logical.chunks_per_rank, logical.max_extra_hops, logical.balance) == (3, 1, "minmax")
     assert (logical.connections_per_rank, logical.channels) == (5, 7)
+    assert logical.on_shortest_paths
 
 
 def test_offsets_rotate_inside_blocks(tmp_path: Path) -> None:
@@ -267,6 +269,7 @@ BAD = {
     "zero block": ("symmetry: [[0, 0]]\n", r"symmetry\[0\]: \[0, 0\] does not fit 4 ranks"),
     "chunks": ("chunks_per_rank: 0\n", r"chunks_per_rank: should be at least 1, got 0"),
     "hops": ("max_extra_hops: -1\n", r"max_extra_hops: should be at least 0, got -1"),
+    "paths": ("on_shortest_paths: 1\n", r"on_shortest_paths: should be true or false, got 1"),
     "limit": ("limits: {channels: 0}\n", r"limits.channels: should be at least 1, got 0"),
 }
 

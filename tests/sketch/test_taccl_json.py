@@ -20,7 +20,8 @@ def internode(**fields: object) -> dict[str, object]:
 def test_the_plain_form_allows_everything_on_shortest_paths(tmp_path: Path) -> None:
     logical = foreign(tmp_path)
     assert open_pairs(logical) == INSIDE | ACROSS
-    assert (logical.max_extra_hops, logical.chunks_per_rank, logical.symmetry) == (0, 1, ())
+    assert (logical.on_shortest_paths, logical.max_extra_hops) == (True, None)
+    assert (logical.chunks_per_rank, logical.symmetry) == (1, ())
     assert (logical.own_chunks_first, dict(logical.leave_by), logical.name) == (False, {}, "sketch")
 
 

@@ -106,7 +106,8 @@ def solved(
 ) -> Schedule:
     """Return an engine's schedule, one chunk of 1000 bytes a message, that keeps the sketch."""
     logical = whole(network) if isinstance(network, Topology) else network
-    problem = replace(problem_of(logical, collective, chunks), group=logical_group(logical))
+    problem = problem_of(logical, collective, chunks)
+    problem = replace(problem, group=logical_group(logical, problem.collective))
     schedule = solve(problem, engine, ONE_BY_ONE).schedule
     assert schedule is not None
     assert verify(schedule, logical) == []

@@ -4,15 +4,17 @@ from fractions import Fraction
 
 import pytest
 
-from taccl.collectives import COLLECTIVES
+from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import NoScheduleError
+from taccl.symmetry import make_group
 from taccl.synth import solve
-from taccl.synth.classical import CLASSICAL, classical_schedule, ring_order
-from taccl.synth.problem import Options
+from taccl.synth.classical import CLASSICAL, classical_schedule
+from taccl.synth.problem import Options, Problem
+from taccl.synth.steps import tour
 from taccl.topology import Topology, whole
 from taccl.topology_file import load_topology
 from taccl.verify import verify
-from tests.generators import random_topology
+from tests.generators import build, random_topology
 from tests.synth.problems import problem_of
 
 ALPHA, BETA = 700_000, Fraction(20)
@@ -60,6 +62,94 @@ def test_halving_doubling_on_a_hub_pays_alpha_three_times_for_eight_ranks(
     assert schedule.makespan == times * (3 * ALPHA + 7 * BETA * 1000)
 
 
+@pytest.mark.parametrize("rule", ["occupy", "delay"])
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_a_chain_pipelines_its_chunks(collective: str, chunks: int, rule: str) -> None:
+    # A ring of 5 has a chain of 4 hops: alpha and the bytes of one chunk, 4 - 1 + k times. Under
+    # delay the next chunk need not wait for alpha.
+    topology = load_topology("ring:5").with_alpha_rule(rule)
+    problem = problem_of(topology, collective, chunks=chunks)
+    schedule = classical_schedule(problem, "chain", batch=True)
+    assert schedule is not None
+    first, rest = ALPHA + BETA * 1000, BETA * 1000 if rule == "delay" else ALPHA + BETA * 1000
+    assert schedule.makespan == 4 * first + (chunks - 1) * rest
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_two_chains_share_the_chunks_of_a_ring(collective: str) -> None:
+    # 4 chunks, two each way round a ring of 5: 4 hops, and one more message behind the first.
+    problem = problem_of(load_topology("ring:5"), collective, chunks=4)
+    schedule = classical_schedule(problem, "double-chain", batch=True)
+    assert schedule is not None
+    assert schedule.makespan == 5 * (ALPHA + BETA * 1000)
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_a_scatter_and_an_allgather_fill_the_roots_port_twice(collective: str) -> None:
+    # The root of a hub of 4 sends three of 4 chunks, and then the one it kept three times.
+    problem = problem_of(load_topology("hub:4"), collective, chunks=4)
+    schedule = classical_schedule(problem, "scatter-allgather", batch=True)
+    assert schedule is not None
+    assert schedule.makespan == 6 * (ALPHA + BETA * 1000)
+
+
+def test_a_scatter_and_an_allgather_cross_servers_by_every_nic() -> None:
+    topology = load_topology("dgx-a100", nodes=2)
+    problem = problem_of(topology, "broadcast", chunks=8)
+    schedule = classical_schedule(problem, "scatter-allgather", batch=True)
+    assert schedule is not None
+    across = [
+        (int(topology.links.src[link]), int(topology.links.dst[link]))
+        for link in schedule.link.tolist()
+        if topology.server_of[topology.links.src[link]]
+        != topology.server_of[topology.links.dst[link]]
+    ]
+    assert sorted(across) == [(rank, rank + 8) for rank in range(8)]
+
+
+def test_two_chains_need_two_chunks_and_links_both_ways() -> None:
+    one = problem_of(load_topology("ring:5"), "broadcast")
+    assert classical_schedule(one, "double-chain", batch=True) is None
+    oneway = build("oneway", 3, [(r, (r + 1) % 3, 10, None, Fraction(1)) for r in range(3)])
+    two = problem_of(oneway, "broadcast", chunks=2)
+    assert classical_schedule(two, "double-chain", batch=True) is None
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+@pytest.mark.parametrize(("ranks", "rounds"), [(2, 1), (5, 3), (8, 3)])
+def test_a_binomial_tree_doubles_the_ranks_each_round(
+    collective: str, ranks: int, rounds: int
+) -> None:
+    topology = load_topology(f"hub:{ranks}")
+    schedule = classical_schedule(problem_of(topology, collective), "binomial", batch=True)
+    assert schedule is not None
+    assert schedule.makespan == rounds * (ALPHA + BETA * 1000)
+    assert len(schedule) == ranks - 1
+
+
+@pytest.mark.parametrize("collective", ["gather", "scatter"])
+def test_a_root_on_a_hub_serves_one_rank_after_the_other(collective: str) -> None:
+    problem = problem_of(load_topology("hub:5"), collective, chunks=2)
+    schedule = classical_schedule(problem, "direct", batch=True)
+    assert schedule is not None
+    assert schedule.makespan == 4 * (ALPHA + BETA * 2000)
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_a_chain_runs_in_the_direction_that_the_links_have(collective: str) -> None:
+    # 2 -> 0 -> 1 only: a broadcast from 2 and a reduction to 1 are one-way chains.
+    topology = build("oneway", 3, [(2, 0, 10, None, Fraction(1)), (0, 1, 10, None, Fraction(1))])
+    root = 2 if collective == "broadcast" else 1
+    logical, made = whole(topology), build_collective(collective, 3, 1, root)
+    problem = Problem(logical, made, Fraction(5), make_group(topology, ()))
+    schedule = classical_schedule(problem, "chain", batch=True)
+    assert schedule is not None
+    assert verify(schedule) == []
+    assert schedule.makespan == 2 * 15
+    assert classical_schedule(problem, "binomial", batch=True) is None
+
+
 def test_halving_doubling_needs_a_power_of_two() -> None:
     problem = problem_of(load_topology("hub:6"), "allgather")
     assert classical_schedule(problem, "halving-doubling", batch=True) is None
@@ -76,7 +166,7 @@ def test_a_classical_schedule_that_exists_is_correct(seed: int, name: str, colle
 
 
 def test_a_ring_follows_the_fast_wires_of_the_hybrid_cube_mesh() -> None:
-    order = ring_order(problem_of(load_topology("ndv2"), "allgather"))
+    order = tour(problem_of(load_topology("ndv2"), "allgather"))
     assert order is not None
     topology = load_topology("ndv2")
     for here, there in zip(order, (*order[1:], order[0]), strict=True):
@@ -85,7 +175,7 @@ def test_a_ring_follows_the_fast_wires_of_the_hybrid_cube_mesh() -> None:
 
 
 def test_a_ring_visits_server_after_server() -> None:
-    order = ring_order(problem_of(load_topology("dgx2", nodes=2), "allgather"))
+    order = tour(problem_of(load_topology("dgx2", nodes=2), "allgather"))
     assert order is not None
     assert sorted(order[:16]) == list(range(16))
 
@@ -100,4 +190,4 @@ def test_a_ring_that_the_sketch_opens_nowhere_does_not_exist() -> None:
     topology: Topology = load_topology("mesh2d:3x3")
     problem = problem_of(whole(topology), "allgather")
     # A mesh of nine is bipartite with odd halves: it has no closed tour.
-    assert ring_order(problem) is None
+    assert tour(problem) is None

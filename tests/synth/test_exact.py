@@ -7,12 +7,17 @@ from fractions import Fraction
 
 import pytest
 
-from taccl.synth.exact import fits, schedule_exactly
+from taccl.schedule import Decisions, Schedule, retime
+from taccl.synth.exact import exact
+from taccl.synth.exact_solve import Solution, solve_model
+from taccl.synth.flows import flows_of_networks
 from taccl.synth.greedy import greedy_routes
-from taccl.synth.problem import Options
+from taccl.synth.problem import Options, Status
 from taccl.synth.routes import Arc, Network, build_network
 from taccl.topology import whole
-from tests.generators import Hop, build, ring4
+from taccl.topology_file import load_topology
+from taccl.verify import verify
+from tests.generators import Hop, build, pair, ring4
 from tests.synth.problems import problem_of
 
 LONG = Options(time_limit=10.0, deterministic=True, workers=1)
@@ -86,6 +91,28 @@ def best_makespan(network: Network, best: int) -> int:
     return search(roots, {}, (0,), best)
 
 
+def solve_network(network: Network, *, batch: bool = False, floor: int = 0) -> Solution:
+    """Solve the model of a network from the plain order of its greedy routes."""
+    problem = network.problem
+    hops = greedy_routes(network)
+    rows = [(network.demands[hop.demand].chunk, hop.arc.link) for hop in hops]
+    if network.reverse:
+        rows.reverse()
+    known = retime(
+        problem.collective, problem.group, problem.chunk_size,
+        Decisions.of([(c, link, n, network.reverse) for n, (c, link) in enumerate(rows)]),
+    )  # fmt: skip
+    options = replace(LONG, batch=batch)
+    return solve_model(flows_of_networks([network]), known, options, 10.0, floor)
+
+
+def timed(network: Network, solution: Solution) -> Schedule:
+    """Return the schedule of a solution, which there must be."""
+    problem = network.problem
+    assert solution.decisions is not None
+    return retime(problem.collective, problem.group, problem.chunk_size, solution.decisions)
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("rule", ["occupy", "delay"])
 @pytest.mark.parametrize("reverse", [False, True])
@@ -93,18 +120,18 @@ def test_the_model_finds_what_a_search_through_everything_finds(
     seed: int, rule: str, reverse: bool
 ) -> None:
     network = small_network(seed, rule, reverse=reverse)
-    known = greedy_routes(network)
-    hops = schedule_exactly(network, known, LONG, 10.0, 0)
-    assert hops is not None
-    assert max(hop.end for hop in hops) == best_makespan(network, 1 + sum(h.end for h in known))
+    most = 1 + sum(hop.end for hop in greedy_routes(network))
+    solution = solve_network(network)
+    assert solution.proved
+    assert solution.bound == best_makespan(network, most)
+    assert timed(network, solution).makespan == solution.bound
 
 
 @pytest.mark.parametrize("floor", [0, 2020])
 def test_a_proven_floor_does_not_change_the_optimum(floor: int) -> None:
     network = build_network(problem_of(ring4(), "allgather"))
-    hops = schedule_exactly(network, greedy_routes(network), LONG, 10.0, floor)
-    assert hops is not None
-    assert max(hop.end for hop in hops) == 2020
+    solution = solve_network(network, floor=floor)
+    assert timed(network, solution).makespan == solution.bound == 2020
 
 
 def test_own_chunks_leave_a_server_first() -> None:
@@ -115,16 +142,66 @@ def test_own_chunks_leave_a_server_first() -> None:
     ]
     topology = build("line", 3, hops, server_of=(0, 1, 2))
     logical = replace(whole(topology), own_chunks_first=True)
-    network = build_network(problem_of(logical, "alltoall", chunk_size=1))
-    hops_ = schedule_exactly(network, greedy_routes(network), LONG, 10.0, 0)
-    assert hops_ is not None
-    own = [h.start for h in hops_ if h.arc.tail == 1 and network.demands[h.demand].root == 1]
-    foreign = [h.start for h in hops_ if h.arc.tail == 1 and network.demands[h.demand].root != 1]
-    assert max(own) <= min(foreign)
+    problem = problem_of(logical, "alltoall", chunk_size=1)
+    schedule = exact(problem, LONG).schedule
+    assert schedule is not None
+    starts: dict[bool, list[int]] = {True: [], False: []}
+    for send in schedule.sends():
+        if topology.link(send.link).src == 1:
+            starts[int(problem.collective.owner[send.chunk]) == 1].append(send.start)
+    assert max(starts[True]) <= min(starts[False])
 
 
-def test_a_model_of_too_many_intervals_does_not_fit() -> None:
-    network = build_network(problem_of(ring4(), "allgather"))
-    assert fits(network)
-    assert not fits(replace(network, demands=network.demands * 200))
-    assert not fits(replace(network, demands=()))
+def test_two_chunks_of_a_rank_travel_together_where_alpha_is_dear() -> None:
+    # One alpha of 10 ps and two chunks of 2 ps, instead of 24 ps; nothing can be faster.
+    result = exact(problem_of(pair(), "allgather", chunks=2, chunk_size=1), LONG)
+    assert result.schedule is not None
+    assert (result.schedule.makespan, result.status) == (14, Status.OPTIMAL)
+    single = exact(
+        problem_of(pair(), "allgather", chunks=2, chunk_size=1), replace(LONG, batch=False)
+    )
+    assert single.schedule is not None
+    assert (single.schedule.makespan, single.status) == (24, Status.OPTIMAL)
+
+
+def test_chunks_travel_together_out_of_scratch_only_where_nothing_lies_between() -> None:
+    # A line 0 - 1 - 2 where alpha is all: rank 1 relays what 0 and 2 send each other.
+    hops: list[Hop] = [(a, b, 100, None, Fraction(1)) for a, b in ((0, 1), (1, 0), (1, 2), (2, 1))]
+    problem = problem_of(build("line", 3, hops), "alltoall", chunks=2, chunk_size=1)
+    result = exact(problem, LONG)
+    assert result.schedule is not None
+    assert result.status is Status.OPTIMAL
+    assert not verify(result.schedule, problem.logical)
+    # What rank 1 keeps and what it relays lie apart there: two messages of two, one way and on.
+    assert result.schedule.makespan == 102 + 102
+
+
+def test_a_sum_that_is_spread_may_be_made_anywhere() -> None:
+    # On a line 0 - 1 - 2 all sums are best made in the middle: three chunks in, three chunks out.
+    hops: list[Hop] = [(a, b, 100, None, Fraction(1)) for a, b in ((0, 1), (1, 0), (1, 2), (2, 1))]
+    problem = problem_of(build("line", 3, hops), "allreduce", chunk_size=1)
+    result = exact(problem, LONG)
+    assert result.schedule is not None
+    assert not verify(result.schedule, problem.logical)
+    assert result.schedule.makespan == 103 + 103
+    assert [bound.world for bound in result.bounds] == ["trees"]
+    assert result.status is Status.FEASIBLE
+
+
+def test_a_symmetric_optimum_is_not_called_optimal_for_all_schedules() -> None:
+    # On orbits of four no bound is proved for the rest, so the whole problem is solved as well.
+    problem = problem_of(load_topology("ring:4"), "allgather", chunks=2, symmetric=True)
+    result = exact(problem, replace(LONG, batch=False))
+    assert result.schedule is not None
+    assert result.status is Status.OPTIMAL
+    assert result.bounds[0].time == result.schedule.makespan
+
+
+def test_a_problem_too_large_for_the_model_is_answered_without_proof() -> None:
+    lines: list[str] = []
+    problem = problem_of(load_topology("dgx2"), "alltoall")
+    result = exact(problem, replace(LONG, time_limit=1.0, report=lines.append))
+    assert result.schedule is not None
+    assert not verify(result.schedule, problem.logical)
+    assert any("intervals are more than 2500" in line for line in lines)
+    assert result.bounds == ()

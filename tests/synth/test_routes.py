@@ -19,7 +19,7 @@ def pairs(arcs: tuple[Arc, ...]) -> set[tuple[int, int]]:
 
 def test_a_chunk_of_an_allgather_goes_from_its_owner_to_all_others() -> None:
     demand = build_network(problem_of(ring4(), "allgather")).demands[1]
-    assert (demand.chunk, demand.root, demand.targets) == (1, 1, (0, 2, 3))
+    assert (demand.chunk, demand.roots, demand.targets) == (1, (1,), (0, 2, 3))
     assert demand.hops == {1: 0, 0: 1, 2: 1, 3: 2}
 
 

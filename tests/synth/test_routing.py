@@ -124,5 +124,5 @@ def test_a_policy_may_leave_the_server_out_of_a_switch_name() -> None:
 
 def test_a_tree_is_read_from_its_root_without_loops() -> None:
     arcs = {1: Arc(0, 1, 10), 2: Arc(1, 2, 11), 3: Arc(4, 3, 12), 4: Arc(3, 4, 13)}
-    demand = Demand(0, 0, (2,), tuple(arcs.values()), {})
+    demand = Demand(0, (0,), (2,), tuple(arcs.values()), {})
     assert from_root(demand, arcs) == (arcs[1], arcs[2])

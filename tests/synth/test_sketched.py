@@ -400,7 +400,8 @@ SEARCHED = [("dgx2-direct-map", 2, "allgather"), ("ndv2-relay", 2, "allgather")]
 def test_a_shipped_sketch_gives_a_correct_schedule(name: str, nodes: int, collective: str) -> None:
     logical = apply_sketch(load_topology(name.split("-")[0], nodes=nodes), load_sketch(name))
     chunks = logical.chunks_per_rank or 1
-    problem = replace(problem_of(logical, collective, chunks), group=logical_group(logical))
+    problem = problem_of(logical, collective, chunks)
+    problem = replace(problem, group=logical_group(logical, problem.collective))
     options = Options(time_limit=0.5, deterministic=True, workers=1)
     if (nodes == 2 or name == "dgx2-relay") and (name, nodes, collective) not in SEARCHED:
         options.stop.set()

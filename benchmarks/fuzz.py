@@ -1,0 +1,149 @@
+"""Bounds, the exact engine and all other engines on random small problems.
+
+``python -m benchmarks.fuzz [--count 500] [--first 0] [--seconds 20]`` draws problems of up to five
+ranks, with wires, switches, shared NICs, uneven latencies, both alpha rules, with and without
+batches, and checks on each that
+
+- no bound is above the exact optimum,
+- no engine is below it, and every schedule is correct.
+
+It prints a line for each problem and ends with exit status 1 if any check fails.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from taccl.bounds import any_bounds, best, fixed_bounds
+from taccl.collectives import COLLECTIVES, build_collective
+from taccl.errors import NoScheduleError
+from taccl.symmetry import make_group
+from taccl.synth import engine_names, solve
+from taccl.synth.problem import Options, Problem, Status
+from taccl.topology import whole
+from taccl.verify import verify
+from tests.generators import random_topology
+
+MAX_RANKS = 5
+QUICK = Options(time_limit=1.0, deterministic=True, workers=1)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one problem.
+
+    Parameters
+    ----------
+    name
+        What it is.
+    proved
+        Whether the exact engine closed it.
+    makespan, bound
+        Picoseconds: of the exact engine, and the best bound that applies.
+    wrong
+        What does not hold; empty when all does.
+    seconds
+        Wall clock of the exact engine.
+    """
+
+    name: str
+    proved: bool
+    makespan: int
+    bound: int
+    wrong: tuple[str, ...]
+    seconds: float
+
+
+def draw(seed: int) -> tuple[Problem, bool]:
+    """Return a random problem of at most five ranks, and whether chunks may travel together."""
+    rng = random.Random(f"fuzz {seed}")
+    while True:
+        topology = random_topology(rng.randrange(10**6))
+        if topology.num_ranks <= MAX_RANKS:
+            break
+    topology = topology.with_alpha_rule(rng.choice(("occupy", "delay")))
+    name = rng.choice(tuple(COLLECTIVES))
+    chunks = rng.choice((1, 1, 2)) if name != "alltoall" or topology.num_ranks < 4 else 1
+    root = rng.randrange(topology.num_ranks)
+    rooted = COLLECTIVES[name].has_root
+    collective = build_collective(name, topology.num_ranks, chunks, root if rooted else None)
+    size = Fraction(rng.choice((1, 3, 10, 100)), rng.choice((1, 1, 2)))
+    group = make_group(topology, ())
+    return Problem(whole(topology), collective, size, group), rng.random() < 0.7
+
+
+def bounds_of(problem: Problem, *, batch: bool) -> int:
+    """Return the best lower bound that holds, in picoseconds, for sizes of whole bytes."""
+    collective = problem.collective
+    size = problem.chunk_size * collective.chunks_in_size
+    found = list(any_bounds(problem.logical, collective, int(size)))
+    if not batch:
+        found += fixed_bounds(problem.logical, collective, problem.chunk_size)
+    return best(found).time
+
+
+def check(seed: int, options: Options) -> Outcome:
+    """Solve one problem exactly, with these options, and by every engine, and compare."""
+    problem, batch = draw(seed)
+    topology, collective = problem.topology, problem.collective
+    what = f"{topology.name} {collective.name} {topology.num_ranks}x{collective.chunks_per_rank}"
+    what += f" {topology.alpha_rule} {'batch' if batch else 'single'}"
+    began = time.monotonic()
+    result = solve(problem, "exact", replace(options, batch=batch))
+    took = time.monotonic() - began
+    bound = bounds_of(problem, batch=batch)
+    if result.schedule is None:
+        return Outcome(
+            what, proved=False, makespan=0, bound=bound, wrong=("no answer",), seconds=took
+        )
+    makespan = result.schedule.makespan
+    # Of sums that are spread, the best of all trees is as much as the engine can prove.
+    closed = max((one.time for one in result.bounds), default=0)
+    proved = result.status is Status.OPTIMAL or makespan <= max(closed, bound)
+    wrong = [f"exact: {finding}" for finding in verify(result.schedule, problem.logical)]
+    if makespan < bound:
+        wrong.append(f"bound {bound} > exact {makespan}")
+    for engine in engine_names():
+        if engine in ("exact", "auto"):
+            continue
+        try:
+            schedule = solve(problem, engine, replace(QUICK, batch=batch)).schedule
+        except NoScheduleError:
+            continue
+        if schedule is None:
+            continue
+        wrong += [f"{engine}: {finding}" for finding in verify(schedule, problem.logical)]
+        if schedule.makespan < makespan:
+            wrong.append(f"{engine} {schedule.makespan} < exact {makespan}")
+        if schedule.makespan < bound:
+            wrong.append(f"{engine} {schedule.makespan} < bound {bound}")
+    return Outcome(what, proved, makespan, bound, tuple(wrong), took)
+
+
+def main() -> None:
+    """Check so many problems and print what came of each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=500)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    arguments = parser.parse_args()
+    totals: Counter[str] = Counter()
+    for seed in range(arguments.first, arguments.first + arguments.count):
+        found = check(seed, Options(time_limit=arguments.seconds))
+        state = "wrong" if found.wrong else "proved" if found.proved else "open"
+        totals[state] += 1
+        print(
+            f"{seed} {found.name}: bound {found.bound} exact {found.makespan} ps"
+            f" {found.seconds:.1f} s {state} {'; '.join(found.wrong[:3])}",
+            flush=True,
+        )
+    print(", ".join(f"{count} {state}" for state, count in sorted(totals.items())))
+    sys.exit(1 if totals["wrong"] else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+"""Chunks and who holds and wants them: the type that every collective is an instance of.
+
+A chunk is the smallest piece of data that is routed. Its sources hold it before; when the
+collective reduces, the sources' values are summed on the way. Its targets want it after.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.errors import InputError
+
+IntColumn = NDArray[np.int32]
+
+MAX_CHUNKS = 1 << 23
+"""Rows of a collective: an all-to-all of 1024 ranks has a million for each chunk of a pair."""
+
+NOWHERE_ELSE: Mapping[tuple[int, int], int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One row of a collective: which ranks hold the chunk before and want it after.
+
+    Parameters
+    ----------
+    id
+        Row.
+    sources, targets
+        Ranks, ascending.
+    input_at, output_at
+        Offset in the input of a source and in the output of a target; where ranks differ, the
+        usual one.
+    """
+
+    id: int
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    input_at: int
+    output_at: int
+
+
+@dataclass(frozen=True, eq=False)
+class Collective:
+    """A collective on ``num_ranks`` ranks with ``chunks_per_rank`` chunks for each rank.
+
+    Parameters
+    ----------
+    name
+        A key of ``COLLECTIVES``, or what a file calls it.
+    num_ranks, chunks_per_rank
+        Sizes.
+    reduces
+        True when the values of a chunk's sources are summed on the way.
+    rank_sets
+        Sets of ranks, ascending, that the columns point into.
+    source_set, target_set
+        int32 index into ``rank_sets``, one a chunk.
+    input_at, output_at
+        int32 offsets at the sources (targets).
+    owner, index
+        int32: the rank a chunk moves with under a rank permutation, and its number there. Routing
+        roots a chunk's tree at its owner: a source; a sum's only target; of a sum with several
+        targets a source.
+    root
+        The rank that all data comes from or goes to; None where ranks are alike.
+    input_elsewhere, output_elsewhere
+        (chunk, rank) to offset, for ranks where it is not that of the column.
+    """
+
+    name: str
+    num_ranks: int
+    chunks_per_rank: int
+    reduces: bool
+    rank_sets: tuple[tuple[int, ...], ...]
+    source_set: IntColumn
+    target_set: IntColumn
+    input_at: IntColumn
+    output_at: IntColumn
+    owner: IntColumn
+    index: IntColumn
+    root: int | None = None
+    input_elsewhere: Mapping[tuple[int, int], int] = field(default_factory=lambda: NOWHERE_ELSE)
+    output_elsewhere: Mapping[tuple[int, int], int] = field(default_factory=lambda: NOWHERE_ELSE)
+
+    @property
+    def num_chunks(self) -> int:
+        """The number of chunks."""
+        return len(self.owner)
+
+    def sources(self, chunk: int) -> tuple[int, ...]:
+        """Return the ranks that hold a chunk before."""
+        return self.rank_sets[self.source_set[chunk]]
+
+    def targets(self, chunk: int) -> tuple[int, ...]:
+        """Return the ranks that want a chunk after."""
+        return self.rank_sets[self.target_set[chunk]]
+
+    def is_source(self, chunk: int, rank: int) -> bool:
+        """Tell whether a rank holds a chunk before."""
+        return rank in self._members[self.source_set[chunk]]
+
+    def is_target(self, chunk: int, rank: int) -> bool:
+        """Tell whether a rank wants a chunk after."""
+        return rank in self._members[self.target_set[chunk]]
+
+    def input_offset(self, chunk: int, rank: int) -> int:
+        """Return where a source holds its value in its input."""
+        if self.input_elsewhere:
+            return self.input_elsewhere.get((chunk, rank), int(self.input_at[chunk]))
+        return int(self.input_at[chunk])
+
+    def output_offset(self, chunk: int, rank: int) -> int:
+        """Return where a target wants a chunk in its output."""
+        if self.output_elsewhere:
+            return self.output_elsewhere.get((chunk, rank), int(self.output_at[chunk]))
+        return int(self.output_at[chunk])
+
+    @cached_property
+    def input_sizes(self) -> tuple[int, ...]:
+        """Chunks in the input of every rank."""
+        return self._sizes(self.source_set, self.input_at, self.input_elsewhere)
+
+    @cached_property
+    def output_sizes(self) -> tuple[int, ...]:
+        """Chunks in the output of every rank."""
+        return self._sizes(self.target_set, self.output_at, self.output_elsewhere)
+
+    @property
+    def chunks_in_size(self) -> int:
+        """Chunks in the largest buffer of any rank, which is what ``size`` counts.
+
+        That is the buffer nccl-tests counts, for every collective that it has.
+        """
+        return max(*self.input_sizes, *self.output_sizes)
+
+    def _sizes(
+        self, sets: IntColumn, offsets: IntColumn, elsewhere: Mapping[tuple[int, int], int]
+    ) -> tuple[int, ...]:
+        sizes = [0] * self.num_ranks
+        if elsewhere:
+            for chunk, number in enumerate(sets.tolist()):
+                for rank in self.rank_sets[number]:
+                    offset = elsewhere.get((chunk, rank), int(offsets[chunk]))
+                    sizes[rank] = max(sizes[rank], offset + 1)
+            return tuple(sizes)
+        largest = np.zeros(len(self.rank_sets), dtype=np.int64)
+        np.maximum.at(largest, sets, offsets.astype(np.int64) + 1)
+        for ranks, size in zip(self.rank_sets, largest.tolist(), strict=True):
+            for rank in ranks:
+                sizes[rank] = max(sizes[rank], size)
+        return tuple(sizes)
+
+    def cut(self, parts: int) -> "Collective":
+        """Return the collective with every chunk cut: chunk c becomes c * parts + 0, + 1, ...
+
+        Raises
+        ------
+        InputError
+            When there are too many chunks to hold.
+        """
+        if parts == 1:
+            return self
+        if max(self.num_chunks, len(self.input_elsewhere), len(self.output_elsewhere)) * parts > (
+            MAX_CHUNKS
+        ):
+            raise InputError(
+                f"{self.name} of {self.num_ranks} ranks has {self.num_chunks} chunks, and each cut"
+                f" in {parts} more than {MAX_CHUNKS}",
+                field="--chunks",
+                fix="use fewer ranks or chunks",
+            )
+        part = np.tile(np.arange(parts, dtype=np.int32), self.num_chunks)
+
+        def scaled(column: IntColumn) -> IntColumn:
+            return np.repeat(column, parts) * np.int32(parts) + part
+
+        def each(elsewhere: Mapping[tuple[int, int], int]) -> Mapping[tuple[int, int], int]:
+            return {
+                (chunk * parts + i, rank): offset * parts + i
+                for (chunk, rank), offset in elsewhere.items()
+                for i in range(parts)
+            }
+
+        return replace(
+            self,
+            chunks_per_rank=self.chunks_per_rank * parts,
+            source_set=np.repeat(self.source_set, parts),
+            target_set=np.repeat(self.target_set, parts),
+            input_at=scaled(self.input_at),
+            output_at=scaled(self.output_at),
+            owner=np.repeat(self.owner, parts),
+            index=scaled(self.index),
+            input_elsewhere=each(self.input_elsewhere),
+            output_elsewhere=each(self.output_elsewhere),
+        )
+
+    @cached_property
+    def _members(self) -> tuple[frozenset[int], ...]:
+        return tuple(frozenset(ranks) for ranks in self.rank_sets)
+
+    def chunk(self, chunk: int) -> Chunk:
+        """Return one row as a record."""
+        return Chunk(
+            chunk, self.sources(chunk), self.targets(chunk),
+            int(self.input_at[chunk]), int(self.output_at[chunk]),
+        )  # fmt: skip
+
+    def image(self, permutation: Sequence[int]) -> IntColumn:
+        """Return where every chunk goes when rank r becomes ``permutation[r]``.
+
+        Raises
+        ------
+        InputError
+            When the collective does not map onto itself; names the chunk that breaks it.
+        """
+        keys, rows = self._sorted_keys
+        there = self._keys(permutation, np.arange(self.num_chunks))
+        images = np.argsort(there, kind="stable")
+        other = np.flatnonzero(keys != there[images])
+        if len(other):
+            lost = np.flatnonzero(~np.isin(there, keys))
+            chunk = int(lost[0] if len(lost) else images[other[0]])
+            raise InputError(
+                f"{self.name} does not map onto itself: chunk {chunk} has no image",
+                field="symmetry",
+                fix="use a symmetry of the collective",
+            )
+        result = np.empty(len(rows), dtype=np.int32)
+        result[images] = rows
+        return result
+
+    def image_of(self, permutation: Sequence[int], chunks: IntColumn) -> IntColumn:
+        """Return where some chunks go under a permutation for which :meth:`image` exists."""
+        keys, rows = self._sorted_keys
+        if (keys[1:] == keys[:-1]).any():
+            return self.image(permutation)[chunks]
+        return rows[np.searchsorted(keys, self._keys(permutation, chunks))]
+
+    @cached_property
+    def _set_numbers(self) -> dict[frozenset[int], int]:
+        # Equal sets may be listed twice (one rank is everyone, too): the first stands for both.
+        number: dict[frozenset[int], int] = {}
+        for i, ranks in enumerate(self.rank_sets):
+            number.setdefault(frozenset(ranks), i + 1)
+        return number
+
+    @cached_property
+    def _sorted_keys(self) -> tuple[NDArray[np.int64], IntColumn]:
+        keys = self._keys(range(self.num_ranks), np.arange(self.num_chunks))
+        rows = np.argsort(keys, kind="stable").astype(np.int32)
+        return keys[rows], rows
+
+    def _keys(self, permutation: Sequence[int], chunks: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return one number for sources, targets, owner and index of permuted chunks."""
+        to = [int(rank) for rank in permutation].__getitem__
+        number = self._set_numbers
+        sets = np.array(
+            [number.get(frozenset(map(to, ranks)), 0) for ranks in self.rank_sets], dtype=np.int64
+        )
+        perm = np.array(permutation, dtype=np.int64)
+        key = sets[self.source_set[chunks]] * (len(sets) + 1) + sets[self.target_set[chunks]]
+        key = key * self.num_ranks + perm[self.owner[chunks]]
+        keys: NDArray[np.int64] = key * (int(self.index.max(initial=0)) + 1) + self.index[chunks]
+        return keys

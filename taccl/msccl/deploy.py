@@ -1,0 +1,168 @@
+"""How a file gets to a runtime: environment variables, directories, and what goes wrong there.
+
+The functions behind the rows: ``mscclGetAllAlgoFromXMLFilesAndSetInfo`` and ``ncclTopoTuneModel``
+of msccl, ``mscclSchedulerInit``, ``mscclInternalSchedulerInit`` and ``mscclInit`` of executor and
+rccl (``src/misc/msccl/msccl_lifecycle.cc``).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from taccl.msccl.program import Program
+from taccl.msccl.runtimes import LOADED_BY, UNLIMITED
+
+When = Callable[[Program], bool]
+
+
+def _always(_program: Program) -> bool:
+    return True
+
+
+def _reduces_everywhere(program: Program) -> bool:
+    return program.collective == "allreduce"
+
+
+def _uses_ll128(program: Program) -> bool:
+    return program.protocol == "LL128"
+
+
+def _has_root(program: Program) -> bool:
+    return program.collective in {"broadcast", "reduce", "gather", "scatter"}
+
+
+def _serves_one_mode(program: Program) -> bool:
+    return program.in_place != program.out_of_place
+
+
+def _has_no_limit(program: Program) -> bool:
+    return program.max_bytes >= UNLIMITED
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A variable or a pitfall, and the programs it is for."""
+
+    text: str
+    when: When = _always
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """How one runtime finds files.
+
+    Parameters
+    ----------
+    variables
+        ``NAME=value``; ``{path}`` and ``{directory}`` stand for the file and its directory.
+    needed
+        The variables without which the file is silently not used.
+    pitfalls
+        What users run into.
+    """
+
+    variables: tuple[Note, ...]
+    needed: tuple[Note, ...]
+    pitfalls: tuple[Note, ...]
+
+
+_EVERYWHERE = (
+    Note("every node needs the same files in the same order: ranks that differ hang"),
+    Note("a count that nchunksperloop does not divide runs NCCL's own algorithm"),
+    Note("no file names a root: this one answers calls for every root", _has_root),
+    Note("only one of in place and out of place is served", _serves_one_mode),
+)
+_DIRECTORY = (
+    Note("the directory may hold files for this runtime only: any other ends the scan"),
+    Note("the range of sizes has no end: files after this one get no call", _has_no_limit),
+)
+
+DEPLOYMENTS: Mapping[str, Deployment] = MappingProxyType({
+    "msccl": Deployment(
+        (Note("MSCCL_XML_FILES={path}"),),
+        (
+            Note("NCCL_ALGO=MSCCL,RING,TREE", _reduces_everywhere),
+            Note("NCCL_PROTO=Simple,LL,LL128", _uses_ll128),
+        ),
+        (
+            Note("MSCCL_XML_FILES takes up to 4 paths, with colons between them"),
+            *_EVERYWHERE,
+        ),
+    ),
+    "executor": Deployment(
+        (Note("MSCCL_ALGO_DIR={directory}"),), (),
+        (
+            *_DIRECTORY,
+            Note("two ranks in one process turn MSCCL off"),
+            *_EVERYWHERE,
+        ),
+    ),
+    "rccl": Deployment(
+        (Note("MSCCL_ALGO_DIR={directory}"),),
+        (Note("RCCL_MSCCL_ENABLE=1"), Note("RCCL_MSCCL_FORCE_ENABLE=1")),
+        (
+            *_DIRECTORY,
+            Note("files are tried in no fixed order: ranges of sizes must not overlap"),
+            Note("several ranks in a process need RCCL_MSCCL_ENABLE_SINGLE_PROCESS=1"),
+            *_EVERYWHERE,
+        ),
+    ),
+})  # fmt: skip
+"""Where every runtime looks for files."""
+
+
+def needs(program: Program, runtime: str) -> tuple[str, ...]:
+    """Return the variables without which a runtime takes no notice of a program."""
+    return tuple(note.text for note in DEPLOYMENTS[runtime].needed if note.when(program))
+
+
+def path_for(program: Program, runtime: str, path: Path) -> dict[str, Path]:
+    """Return the file that each runtime loads: a portable reduce-scatter is written twice."""
+    spelled_twice = runtime in LOADED_BY and program.collective == "reducescatter"
+    return {
+        name: path.with_suffix(f".msccl{path.suffix}")
+        if spelled_twice and name == "msccl"
+        else path
+        for name in LOADED_BY.get(runtime, (runtime,))
+    }
+
+
+def deployment(program: Program, runtime: str, path: Path) -> dict[str, dict[str, list[str]]]:
+    """Return ``environment`` and ``pitfalls`` of a file for each runtime that loads it."""
+    paths = path_for(program, runtime, path)
+    files = set(paths.values())
+    return {
+        name: {
+            "environment": [
+                note.text.format(path=file.absolute(), directory=file.absolute().parent)
+                for note in (*DEPLOYMENTS[name].variables, *DEPLOYMENTS[name].needed)
+                if note.when(program)
+            ],
+            "pitfalls": [
+                *(
+                    f"move {other.name} to another directory"
+                    for other in files - {file}
+                    if name != "msccl"
+                ),
+                *(note.text for note in DEPLOYMENTS[name].pitfalls if note.when(program)),
+            ],
+        }
+        for name, file in paths.items()
+    }
+
+
+def deployment_lines(program: Program, runtime: str, path: Path) -> list[str]:
+    """Return the block that people read: variables for each runtime, then each pitfall once."""
+    found = deployment(program, runtime, path)
+    lines = [
+        f"  load with   {' '.join(row['environment'])} ({name})" for name, row in found.items()
+    ]
+    told: dict[str, list[str]] = {}
+    for name, row in found.items():
+        for text in row["pitfalls"]:
+            told.setdefault(text, []).append(name)
+    for text, names in told.items():
+        only = "" if len(names) == len(found) else f" ({', '.join(names)})"
+        lines.append(f"  mind        {text}{only}")
+    return lines

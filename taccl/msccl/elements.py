@@ -1,0 +1,276 @@
+"""The elements that a runtime stores of a file: ``xmlLoadSub`` and its handlers.
+
+Only ``algo`` at the top, ``gpu`` in it, ``tb`` in the rank's own ``gpu`` and ``step`` in ``tb``
+are stored; other elements are skipped with all they hold, and inside them any closing tag closes
+(the reader compares the tag with the slot it has just overwritten). Every rank reads the whole
+file, so every ``gpu`` is looked at here as its rank does. Limits of the fixed arrays are those of
+``src/graph/xml.h`` (msccl) and ``src/include/msccl/msccl_parser.h`` (executor, rccl).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from taccl.errors import ProgramError
+from taccl.msccl.findings import Finding, Severity
+from taccl.msccl.numbers import to_int
+from taccl.msccl.tokens import (
+    MAX_ATTRIBUTES,
+    MAX_TEXT,
+    Fault,
+    Kind,
+    Node,
+    Places,
+    as_bytes_text,
+    is_endless,
+    nodes,
+    stored,
+)
+
+MAX_STORED = 4096
+"""MAX_NODES: elements stored for one rank stay below it."""
+
+MAX_CHILDREN = 1024
+"""MAX_SUBS: nobody checks it, and one more overwrites the count of children."""
+
+MAX_TAGS = 300_000
+"""Tags of a file, above which it is not looked at."""
+
+ENDLESS = "more than 1 MiB goes by without the end of a tag"
+
+MAX_FOUND = 50
+"""Findings of one kind of trouble that are told."""
+
+Attributes = dict[str, str]
+
+
+@dataclass(slots=True)
+class Element:
+    """A stored element: its attributes, where it starts, and what it holds.
+
+    ``held`` counts a gpu's elements; those that no rank could store are not kept.
+    """
+
+    attributes: Attributes
+    at: int
+    children: "list[Element]" = field(default_factory=list)
+    held: int = 0
+
+
+@dataclass(slots=True)
+class Document:
+    """What the reader makes of a file.
+
+    Parameters
+    ----------
+    first
+        Attributes of the first element, whatever it is called: the header pass of executor and
+        rccl reads no more (``mscclGetAlgoMetaFromXmlFile``). None: there is none.
+    algo
+        The first ``algo`` with its gpus, threadblocks and steps; None: there is none.
+    algos
+        How many ``algo`` there are.
+    findings
+        Faults of the text, in order; a ``rejected`` one ended the reading.
+    places
+        Lines and columns.
+    """
+
+    places: Places
+    first: Attributes | None = None
+    algo: Element | None = None
+    algos: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def finding(
+        self, rule: str, explanation: str, at: int, fix: str, severity: Severity
+    ) -> Finding:
+        """Return a finding at a position of the text."""
+        line, column = self.places.of(at)
+        return Finding(
+            rule, explanation, fix=fix, severity=severity, line=line, column=column
+        )  # fmt: skip
+
+    @property
+    def complete(self) -> bool:
+        """Whether the reader came to the end of the file."""
+        return all(f.severity is not Severity.REJECTED for f in self.findings)
+
+
+_LEVELS = ("", "algo", "gpu", "tb", "step")
+_UNKNOWN = len(_LEVELS)
+
+
+@dataclass(slots=True)
+class _Open:
+    """An element that is not closed yet: its name, level, and what it is stored as."""
+
+    name: str
+    level: int
+    element: Element | None
+    at: int
+
+
+def read_document(content: str | bytes, *, file: str | None = None) -> Document:
+    """Read a file as the runtimes do.
+
+    Raises
+    ------
+    ProgramError
+        When it has more tags than any program, or longer ones.
+    """
+    text = as_bytes_text(content)
+    if is_endless(text):
+        raise ProgramError(ENDLESS, file=file, fix="give an MSCCL XML")
+    document = Document(Places(text))
+    stack: list[_Open] = []
+    for number, node in enumerate(nodes(text)):
+        if number == MAX_TAGS:
+            raise ProgramError(
+                f"the file has more than {MAX_TAGS} tags", file=file,
+                line=document.places.of(node.at)[0],
+                fix="give a program that a runtime could hold",
+            )  # fmt: skip
+        if isinstance(node, Fault):
+            document.findings.append(_rejected(document, node))
+            return document
+        fault = _take(document, stack, node)
+        if fault is not None:
+            document.findings.append(_rejected(document, fault))
+            return document
+    if stack:
+        fault = Fault(
+            f"<{stack[-1].name[:40]}> is never closed", stack[-1].at, "close every element"
+        )
+        document.findings.append(_rejected(document, fault))
+    return document
+
+
+def _rejected(document: Document, fault: Fault) -> Finding:
+    return document.finding("reader", fault.problem, fault.at, fault.fix, Severity.REJECTED)
+
+
+def _take(document: Document, stack: list[_Open], node: Node) -> Fault | None:
+    """Take one tag; return the fault that ends the reading, or None."""
+    if stack and node.kind is Kind.CLOSE:
+        name = stack[-1].name
+        if stack[-1].level < _UNKNOWN and node.name != name:
+            return Fault(
+                f"</{node.name[:40]}> stands where </{name[:40]}> should", node.at,
+                "close elements in the order they opened",
+            )  # fmt: skip
+        stack.pop()
+        return None
+    _note(document, node)
+    level = stack[-1].level if stack else 0
+    known = level + 1 < _UNKNOWN and node.name == _LEVELS[level + 1]
+    element = _store(document, stack, node) if known else None
+    if known and element is None:
+        return Fault("<gpu> has no id", node.at, 'add id="..."')
+    if not known:
+        _skipped(document, stack, node)
+    if node.kind is not Kind.SINGLE:
+        stack.append(_Open(node.name, level + 1 if known else _UNKNOWN, element, node.at))
+    return None
+
+
+def _store(document: Document, stack: list[_Open], node: Node) -> Element | None:
+    """Store an element; None for a gpu without id (``mscclAlgoXmlGpu`` wants it at once)."""
+    attributes = stored(node)
+    element = Element(attributes, node.at)
+    if not stack:
+        document.algos += 1
+        if document.algo is None:
+            document.algo = element
+    elif stack[-1].element is not None and _has_room(stack):
+        stack[-1].element.children.append(element)
+    if len(stack) == 1 and "id" not in attributes:
+        return None
+    return element
+
+
+def _has_room(stack: list[_Open]) -> bool:
+    """Count an element of a gpu, and tell whether it is worth keeping: others are refused."""
+    gpu = stack[1].element if len(stack) > 1 else None
+    if gpu is None:
+        return True
+    gpu.held += 1
+    return gpu.held <= MAX_STORED
+
+
+def _note(document: Document, node: Node) -> None:
+    """Remember the first element, and warn of attributes that don't fit the reader's arrays."""
+    if document.first is None:
+        document.first = stored(node)
+    if len(node.attributes) > MAX_ATTRIBUTES:
+        lost = ", ".join(key[:40] for key, _ in islice(node.attributes, MAX_ATTRIBUTES, None))
+        _add(
+            document, "attributes",
+            f"<{node.name[:40]}> has {len(node.attributes)} attributes, the reader keeps"
+            f" {MAX_ATTRIBUTES} and forgets {lost[:80]}",
+            (node.at, "leave out what the runtime does not need", Severity.WARNING),
+        )  # fmt: skip
+    for slot, (key, value) in enumerate(node.attributes):
+        if len(value) > MAX_TEXT:
+            _add(document, "attributes", *_overrun(node, min(slot, MAX_ATTRIBUTES), (key, value)))
+
+
+def _overrun(
+    node: Node, slot: int, attribute: tuple[str, str]
+) -> tuple[str, tuple[int, str, Severity]]:
+    """Return what a long value does: it runs over the attributes behind it, and then further.
+
+    A node holds 17 pairs of 256 bytes and behind them two numbers, of which the second is the
+    node's type, in use by then.
+    """
+    key, value = attribute
+    room = MAX_TEXT + (MAX_ATTRIBUTES - slot) * 2 * (MAX_TEXT + 1) + 4
+    severity = Severity.BREAKS if len(value) > room else Severity.WARNING
+    return (
+        f"{key[:40]} of <{node.name[:40]}> has {len(value)} bytes, the reader has room for"
+        f" {MAX_TEXT} and writes on",
+        (node.at, "shorten the value", severity),
+    )
+
+
+def _skipped(document: Document, stack: list[_Open], node: Node) -> None:
+    """Tell of an element that no runtime reads; a child of a step makes the reader crash."""
+    if stack and _LEVELS[min(stack[-1].level, 4)] == "step" and stack[-1].level < _UNKNOWN:
+        _add(
+            document, "elements",
+            f"<step> holds <{node.name[:40]}>, and the reader follows a null pointer there",
+            (node.at, "leave steps empty", Severity.BREAKS),
+        )  # fmt: skip
+    elif not stack or stack[-1].level < _UNKNOWN:
+        _add(
+            document, "elements", f"<{node.name[:40]}> is skipped with all it holds",
+            (node.at, "copies must be cpy steps", Severity.WARNING),
+        )  # fmt: skip
+
+
+def _add(document: Document, rule: str, explanation: str, rest: tuple[int, str, Severity]) -> None:
+    at, fix, severity = rest
+    if len(document.findings) < MAX_FOUND:
+        document.findings.append(document.finding(rule, explanation, at, fix, severity))
+
+
+def crowded(document: Document) -> Iterator[tuple[str, Element]]:
+    """Yield elements with more children than their array holds, with their names."""
+    if document.algo is None:
+        return
+    found = [("algo", document.algo)]
+    found += [("gpu", gpu) for gpu in document.algo.children]
+    found += [("tb", block) for gpu in document.algo.children for block in gpu.children]
+    for name, element in found:
+        if len(element.children) > MAX_CHILDREN:
+            yield name, element
+
+
+def stored_by_rank(document: Document) -> dict[int, int]:
+    """Return how many elements every rank stores: algos, gpus, and what its own gpus hold."""
+    gpus = document.algo.children if document.algo else []
+    own: dict[int, int] = {}
+    for gpu in gpus:
+        rank = to_int(gpu.attributes["id"])
+        own[rank] = own.get(rank, 0) + gpu.held
+    return {rank: document.algos + len(gpus) + held for rank, held in own.items()}

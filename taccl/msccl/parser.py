@@ -1,0 +1,358 @@
+"""What a runtime's own parser makes of a file: refusals with their place, and the program it runs.
+
+The parser is ``mscclGetAlgoFromXMLAndSetAlgo`` (msccl, ``src/graph/topo.cc``) and the pair
+``mscclGetAlgoMetaFromXmlFile``, ``mscclGetAlgoFromXmlFile`` (executor and rccl,
+``src/misc/msccl/msccl_parser.cc``). They stop at the first thing they refuse; here every element
+is looked at, so that a file can be mended in one go.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from taccl.errors import ProgramError
+from taccl.msccl.elements import (
+    MAX_CHILDREN,
+    MAX_STORED,
+    Attributes,
+    Document,
+    Element,
+    crowded,
+    stored_by_rank,
+)
+from taccl.msccl.findings import Finding, Severity
+from taccl.msccl.numbers import to_int, to_int64
+from taccl.msccl.parser_steps import Place, Report, parse_steps
+from taccl.msccl.program import Gpu, Program, Threadblock
+from taccl.msccl.runtimes import PROTOCOLS, RUNTIMES, UNLIMITED, Runtime
+
+MAX_RANKS = 65_536
+DEFAULT_MAX_BYTES = 1 << 27
+"""What msccl takes when maxBytes is missing (``mscclGetAlgoFromXMLAndSetAlgo``)."""
+
+WARP_SIZE = 32
+
+
+@dataclass(slots=True)
+class Parsed:
+    """What a runtime makes of a file.
+
+    Parameters
+    ----------
+    program
+        What its kernel runs; None when the parser refuses the file, or when no program can say it.
+    findings
+        Refusals, things that break whatever the program does, and warnings.
+    at
+        Position in the text of (gpu, threadblock, step).
+    """
+
+    program: Program | None
+    findings: list[Finding]
+    at: dict[Place, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The numbers of ``algo`` that the rest needs."""
+
+    ranks: int
+    chunks: int
+    channels: int
+    collective: str
+
+
+def parse(document: Document, runtime: str, *, file: str | None = None) -> Parsed:
+    """Return what a runtime makes of a document.
+
+    Raises
+    ------
+    ProgramError
+        When ngpus is beyond any cluster.
+    """
+    report = Report(document, RUNTIMES[runtime])
+    if not document.complete:
+        return Parsed(None, report.findings)
+    algo = document.algo
+    head = _head(report)
+    if algo is None or head is None:
+        return Parsed(None, report.findings)
+    if head.ranks > MAX_RANKS:
+        raise ProgramError(
+            f"ngpus is {head.ranks}, at most {MAX_RANKS} are looked at", file=file,
+            line=document.places.of(algo.at)[0], fix="correct ngpus",
+        )  # fmt: skip
+    _stored(report)
+    gpus = _gpus(report, algo, head)
+    refused = any(f.severity is Severity.REJECTED for f in report.findings)
+    if refused or report.unspoken:
+        return Parsed(None, report.findings, report.at)
+    return Parsed(_program(report, algo.attributes, head, gpus), report.findings, report.at)
+
+
+def _program(report: Report, attributes: Attributes, head: _Head, gpus: dict[int, Gpu]) -> Program:
+    runtime = report.runtime
+    spelled = {spelling: name for name, spelling in runtime.collectives.items()}
+    low, high = _range(attributes)
+    if runtime.exclusive_max_bytes:
+        high -= 1
+    elif high == 0:
+        high = UNLIMITED
+    in_place = to_int(attributes["inplace"]) != 0
+    return Program(
+        attributes.get("name", ""), spelled[head.collective], attributes["proto"], in_place,
+        not in_place if runtime.exclusive_max_bytes else to_int(attributes["outofplace"]) != 0,
+        head.channels, head.chunks, low, high,
+        tuple(gpus.get(rank, Gpu(rank, 0, 0, 0)) for rank in range(max(head.ranks, 0))),
+    )  # fmt: skip
+
+
+def _range(attributes: Attributes) -> tuple[int, int]:
+    """Return minBytes and maxBytes as they stand, with what msccl takes when they don't."""
+    low = to_int64(attributes.get("minBytes", "0"))
+    high = attributes.get("maxBytes")
+    return low, DEFAULT_MAX_BYTES if high is None else to_int64(high)
+
+
+def _head(report: Report) -> _Head | None:
+    """Look at ``algo``: executor and rccl read the first element first, whatever it is called."""
+    document, runtime = report.document, report.runtime
+    algo = document.algo
+    at = 0 if algo is None else algo.at
+    if document.first is None or algo is None:
+        report.refuse("reader", "the file has no <algo>", at, "give an MSCCL XML")
+        return None
+    attributes = algo.attributes
+    missing = [name for name in runtime.required if name not in attributes]
+    if not runtime.exclusive_max_bytes and document.first != attributes:
+        missing += [name for name in _META if name not in document.first]
+    for name in missing:
+        report.refuse("attributes", f"<algo> has no {name}", at, f'add {name}="..."')
+    if missing:
+        return None
+    for name in ("ngpus", "nchunksperloop", "nchannels", "inplace", "outofplace", *_SIZES):
+        report.note_number("algo", attributes, name, at)
+    _check_words(report, attributes, at)
+    if runtime.exclusive_max_bytes:
+        _check_range(report, attributes, at)
+    head = _Head(
+        to_int(attributes["ngpus"]), to_int(attributes["nchunksperloop"]),
+        to_int(attributes["nchannels"]), attributes["coll"],
+    )  # fmt: skip
+    if head.ranks < 1:
+        report.refuse("ranks", f"ngpus is {head.ranks}", at, "give the number of ranks")
+    return head
+
+
+_SIZES = ("minBytes", "maxBytes")
+_META = ("nchunksperloop", "nchannels", "ngpus", "coll", *_SIZES, "inplace", "outofplace")
+"""What the header pass of executor and rccl wants of the first element."""
+
+
+def _check_words(report: Report, attributes: Attributes, at: int) -> None:
+    known = report.runtime.collectives.values()
+    if attributes["coll"] not in known:
+        report.refuse(
+            "collective", f"{report.runtime.name} does not know {attributes['coll'][:40]}", at,
+            f"known are {', '.join(known)}",
+        )  # fmt: skip
+    if attributes["proto"] not in PROTOCOLS:
+        report.refuse(
+            "protocol", f"unknown protocol {attributes['proto'][:40]!r}", at,
+            f"use one of {', '.join(PROTOCOLS)}",
+        )  # fmt: skip
+
+
+def _check_range(report: Report, attributes: Attributes, at: int) -> None:
+    """Check what only msccl does: the range, nthreads."""
+    low, high = _range(attributes)
+    if not 0 <= low <= high:
+        report.refuse(
+            "sizes", f"the range of sizes is {low} to {high} bytes", at,
+            "give 0 <= minBytes < maxBytes",
+        )  # fmt: skip
+    threads = to_int(attributes.get("nthreads", "0"))
+    if threads % WARP_SIZE:
+        report.refuse(
+            "threads", f"nthreads is {threads}", at, f"use a multiple of {WARP_SIZE}"
+        )  # fmt: skip
+
+
+def _stored(report: Report) -> None:
+    """Check the fixed arrays of the reader: MAX_NODES refuses, MAX_SUBS corrupts."""
+    document = report.document
+    first = {to_int(gpu.attributes["id"]): gpu.at for gpu in reversed(report.gpus)}
+    for rank, count in sorted(stored_by_rank(document).items()):
+        if count >= MAX_STORED:
+            report.refuse(
+                "nodes", f"has {count} XML elements, the reader holds {MAX_STORED - 1}",
+                first[rank], "lower --chunks", (rank, None, None),
+            )  # fmt: skip
+    for name, element in crowded(document):
+        report.add(
+            "elements", f"<{name}> holds {len(element.children)} elements, the reader has room"
+            f" for {MAX_CHILDREN} and writes on", element.at, "lower --chunks or --instances",
+        )  # fmt: skip
+
+
+def _gpus(report: Report, algo: Element, head: _Head) -> dict[int, Gpu]:
+    found: dict[int, Gpu] = {}
+    for element in algo.children:
+        rank = to_int(element.attributes["id"])
+        report.note_number("gpu", element.attributes, "id", element.at)
+        if not 0 <= rank < head.ranks:
+            report.warn(
+                "ranks", f"no rank reads <gpu id={rank}>", element.at,
+                f"use ids from 0 to {head.ranks - 1}",
+            )  # fmt: skip
+            continue
+        if rank in found:
+            report.warn(
+                "ranks", f"gpu {rank} occurs twice: the later one overwrites the earlier",
+                element.at, "give every gpu an id of its own",
+            )  # fmt: skip
+        gpu = _gpu(report, element, rank, head)
+        if gpu is not None:
+            found[rank] = gpu if rank not in found else _merged(found[rank], gpu)
+    return found
+
+
+def _merged(one: Gpu, two: Gpu) -> Gpu:
+    """Return what is left of two elements of one rank: blocks of the later one, if it has any."""
+    return two if two.threadblocks else replace(two, threadblocks=one.threadblocks)
+
+
+_CHUNKS = ("i_chunks", "o_chunks", "s_chunks")
+
+
+def _gpu(report: Report, element: Element, rank: int, head: _Head) -> Gpu | None:
+    place: Place = (rank, None, None)
+    counts = report.integers("gpu", element, _CHUNKS, place)
+    if counts is None:
+        return None
+    inputs, outputs, scratch = counts
+    if scratch < 0:
+        report.refuse("chunks", f"s_chunks is {scratch}", element.at, "give 0 or more", place)
+    if report.runtime.checks_chunks:
+        _check_chunks(report, element, (rank, inputs, outputs), head)
+    full = len(element.children) > MAX_CHILDREN and report.runtime.name != "rccl"
+    blocks = {} if full else _blocks(report, element, Gpu(rank, inputs, outputs, scratch), head)
+    ids = sorted(blocks)
+    if ids and ids != list(range(len(ids))):
+        lacking = next(number for number in range(len(ids) + 1) if number not in blocks)
+        report.refuse(
+            "threadblocks", f"threadblock {lacking} is missing", element.at,
+            "number the threadblocks from 0", place,
+        )  # fmt: skip
+    report.at[place] = element.at
+    return Gpu(rank, inputs, outputs, scratch, tuple(blocks[number] for number in ids))
+
+
+def _check_chunks(
+    report: Report, element: Element, found: tuple[int, int, int], head: _Head
+) -> None:
+    rank, inputs, outputs = found
+    shares = (
+        ("i_chunks", inputs, head.ranks if head.collective == "allgather" else 1),
+        ("o_chunks", outputs, head.ranks if head.collective == "reduce_scatter" else 1),
+    )
+    for label, count, share in shares:
+        if count > 0 and count * share != head.chunks:
+            report.refuse(
+                "chunks", f"{label} is {count}, and nchunksperloop {head.chunks} asks for"
+                f" {head.chunks / share:g}", element.at, f"make {label} fit nchunksperloop, or 0",
+                (rank, None, None),
+            )  # fmt: skip
+
+
+def _blocks(report: Report, element: Element, gpu: Gpu, head: _Head) -> dict[int, Threadblock]:
+    """Parse the threadblocks of a rank in the order of the document."""
+    found: dict[int, Threadblock] = {}
+    ends: dict[tuple[str, int], int] = {}
+    for child in element.children:
+        numbers = _block_numbers(report, child, gpu, head)
+        if numbers is None:
+            continue
+        number, send, recv, channel = numbers
+        if number in found:
+            report.refuse(
+                "threadblocks", f"threadblock {number} occurs twice", child.at,
+                "number the threadblocks from 0", (gpu.rank, number, None),
+            )  # fmt: skip
+            continue
+        report.at[gpu.rank, number, None] = child.at
+        block = Threadblock(
+            number, None if send < 0 else send, None if recv < 0 else recv, channel
+        )  # fmt: skip
+        steps = parse_steps(report, child, gpu, block, ends)
+        for word, peer in (("send", send), ("recv", recv)):
+            if peer >= 0:
+                ends[word, channel] = ends.get((word, channel), 0) + 1
+        found[number] = replace(block, steps=tuple(steps))
+    for (word, channel), count in ends.items():
+        if count > report.runtime.max_blocks_per_channel:
+            report.add(
+                "blocks_per_channel", f"{count} threadblocks {word} on channel {channel}, room is"
+                f" for {report.runtime.max_blocks_per_channel}", element.at,
+                "spread the connections over more channels", place=(gpu.rank, None, None),
+            )  # fmt: skip
+    return found
+
+
+_BLOCK = ("id", "send", "recv", "chan")
+
+
+def _block_numbers(
+    report: Report, child: Element, gpu: Gpu, head: _Head
+) -> tuple[int, int, int, int] | None:
+    """Return id, send, recv and chan of a threadblock, or None when they are refused."""
+    runtime, rank = report.runtime, gpu.rank
+    found = report.integers("tb", child, _BLOCK, (rank, None, None))
+    if found is None or not _connection_types(report, child, rank):
+        return None
+    number, send, recv, channel = found
+    problems = _block_problems(runtime, (rank, number, send, recv, channel), head)
+    for rule, explanation, fix in problems:
+        report.refuse(rule, explanation, child.at, fix, (rank, number, None))
+    return None if problems else (number, send, recv, channel)
+
+
+def _block_problems(
+    runtime: Runtime, found: tuple[int, int, int, int, int], head: _Head
+) -> list[tuple[str, str, str]]:
+    rank, number, send, recv, channel = found
+    problems: list[tuple[str, str, str]] = []
+    if not 0 <= number < runtime.max_threadblocks:
+        problems.append((
+            "threadblocks", f"{runtime.name} allows {runtime.max_threadblocks} threadblocks",
+            "lower --chunks or --instances",
+        ))  # fmt: skip
+    for peer in (send, recv):
+        foreign = peer >= head.ranks and runtime.checks_peers
+        if peer == rank or peer < -1 or foreign:
+            problems.append((
+                "peers", f"peer {peer} is no other rank",
+                f"use a rank from 0 to {head.ranks - 1}, or -1 for none",
+            ))  # fmt: skip
+    if not 0 <= channel <= runtime.max_channels:
+        problems.append((
+            "channels", f"is on channel {channel}, {runtime.name} has {runtime.max_channels}",
+            "use a channel below nchannels",
+        ))  # fmt: skip
+    return problems
+
+
+def _connection_types(report: Report, child: Element, rank: int) -> bool:
+    """Check rtype and stype: msccl looks for them in ``algo`` and then takes only nic in a tb."""
+    algo = report.document.algo
+    if algo is None or not report.runtime.extra_types:
+        return True
+    wrong = [
+        name
+        for name in ("rtype", "stype")
+        if name in algo.attributes and child.attributes.get(name) != "nic"
+    ]
+    for name in wrong:
+        report.refuse(
+            "attributes", f"<algo> has {name}, so msccl wants {name}=\"nic\" in every tb", child.at,
+            f"remove {name} from <algo>", (rank, None, None),
+        )  # fmt: skip
+    return not wrong

@@ -1,0 +1,239 @@
+"""Everything a runtime makes of a file: refusals, breakage, selection, the largest safe size.
+
+The file is read as the runtime reads it. Where it refuses, the tolerant reader of ``xml`` takes
+over, so that what the file would do is still looked at.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from taccl.errors import ProgramError
+from taccl.msccl.determinism import order_findings
+from taccl.msccl.elements import Document, read_document
+from taccl.msccl.expected import everything, expected_of
+from taccl.msccl.findings import Finding, Severity, errors_of
+from taccl.msccl.interpret import deadlock, find_root, interpret
+from taccl.msccl.limits import check_limits
+from taccl.msccl.parser import Parsed, parse
+from taccl.msccl.parser_steps import Place
+from taccl.msccl.program import Program
+from taccl.msccl.runtimes import LOADED_BY, RUNTIMES
+from taccl.msccl.selection import Selection, selected_for
+from taccl.msccl.sizes import MAX_WORK, Safe, safe_size
+from taccl.msccl.xml import read_xml
+
+BEHAVIOUR = frozenset({"connections", "offsets"})
+"""Rules of ``limits`` about what a program does, which no parser and no table of a runtime sees."""
+
+RESIDENT = 108
+"""Streaming multiprocessors of an A100 (an H100 has 132); all threadblocks must run at once."""
+
+
+_RESULT = frozenset({"result"})
+_UNSURE: Mapping[str, frozenset[str]] = MappingProxyType({
+    "gather": _RESULT | {"outside"},
+    "scatter": _RESULT | {"outside", "undefined"},
+})  # fmt: skip
+"""What can't be told of collectives that no table knows: of these two, the root's buffer is larger
+than the size that runtimes count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of a file on one runtime.
+
+    Parameters
+    ----------
+    findings
+        Worst first.
+    selections
+        The calls that select it, one for each runtime that takes it.
+    safe
+        The largest size without deadlock; None when that was not looked at.
+    program
+        The program that was judged; None when none could be read.
+    """
+
+    findings: tuple[Finding, ...]
+    selections: tuple[Selection, ...]
+    safe: Safe | None
+    program: Program | None
+
+    @property
+    def worst(self) -> Severity | None:
+        """The worst severity; None when there is nothing but warnings."""
+        found = errors_of(self.findings)
+        return found[0].severity if found else None
+
+
+def judge_text(
+    content: bytes,
+    runtime: str,
+    size: int | None = None,
+    *,
+    structure_only: bool = False,
+    bitwise: bool = False,
+    file: str | None = None,
+) -> Verdict:
+    """Return the verdict on a file's content; ``bitwise``: ranks must add up in one order.
+
+    Raises
+    ------
+    ProgramError
+        When it is no MSCCL XML at all.
+    """
+    document = read_document(content, file=file)
+    names = _names(document, runtime)
+    parsed = {name: parse(document, name, file=file) for name in names}
+    programs = {name: found.program for name, found in parsed.items() if found.program}
+    fallback = None if programs else _tolerant(content, document, runtime, file)
+    found: dict[str, list[Finding]] = {}
+    for name in names:
+        program = programs.get(name) or fallback
+        found[name] = [*document.findings, *parsed[name].findings]
+        if program is not None:
+            limits = _limits(program, name, document, structure_only=structure_only)
+            found[name] += _placed(limits, parsed[name], document)
+    findings = _merged(found)
+    program = next(iter(programs.values()), fallback)
+    safe = None
+    if program is not None and not structure_only:
+        program = _all_modes(program, programs.values())
+        safe = safe_size(program, runtime) if _work(program) <= MAX_WORK else None
+        behaviour = [*_behaviour(program), *_sizes(program, safe, size)]
+        findings += _placed(behaviour, parsed[names[0]], document)
+        if bitwise and safe is not None:
+            findings += order_findings(program)
+    selections = tuple(selected_for(program, name) for name, program in programs.items())
+    order = list(Severity)
+    findings.sort(key=lambda finding: order.index(finding.severity))
+    return Verdict(tuple(findings), selections, safe, program)
+
+
+def _names(document: Document, runtime: str) -> tuple[str, ...]:
+    """Return the runtimes to ask: for a portable reduce-scatter those that know its spelling."""
+    names = LOADED_BY.get(runtime, (runtime,))
+    spelling = document.algo.attributes.get("coll", "") if document.algo else ""
+    if spelling.replace("_", "") != "reducescatter":
+        return names
+    knowing = tuple(n for n in names if spelling in RUNTIMES[n].collectives.values())
+    return knowing or names
+
+
+def _tolerant(content: bytes, document: Document, runtime: str, file: str | None) -> Program | None:
+    """Return what the tolerant reader makes of a file that the runtime refuses, or None."""
+    try:
+        return read_xml(content, file=file, runtime=runtime)
+    except ProgramError:
+        if document.algo is None:
+            raise
+        return None
+
+
+def _limits(
+    program: Program, name: str, document: Document, *, structure_only: bool
+) -> Iterator[Finding]:
+    """Yield what the rules say beyond the parser, which has its own word on refusals."""
+    for finding in check_limits(program, name):
+        if structure_only and (finding.rule in BEHAVIOUR or finding.severity is Severity.NEVER):
+            continue
+        if finding.severity is not Severity.REJECTED or not document.complete:
+            yield finding
+
+
+def _placed(findings: Iterable[Finding], parsed: Parsed, document: Document) -> Iterator[Finding]:
+    """Yield findings with the line of their step, threadblock or gpu."""
+    for finding in findings:
+        at = None
+        if finding.line is None and finding.gpu is not None:
+            at = _position(parsed.at, (finding.gpu, finding.threadblock, finding.step))
+        if at is None:
+            yield finding
+        else:
+            line, column = document.places.of(at)
+            yield replace(finding, line=line, column=column)
+
+
+def _position(known: dict[Place, int], place: Place) -> int | None:
+    gpu, block, step = place
+    for candidate in ((gpu, block, step), (gpu, block, None), (gpu, None, None)):
+        if candidate in known:
+            return known[candidate]
+    return None
+
+
+def _merged(found: dict[str, list[Finding]]) -> list[Finding]:
+    """Return the findings of several runtimes once, each with the runtimes it is for."""
+    of: dict[Finding, list[str]] = {}
+    for name, findings in found.items():
+        for finding in dict.fromkeys(findings):
+            of.setdefault(finding, []).append(name)
+    return [
+        finding
+        if len(names) == len(found)
+        else replace(finding, explanation=f"{' and '.join(names)}: {finding.explanation}")
+        for finding, names in of.items()
+    ]
+
+
+def _all_modes(program: Program, others: Iterable[Program]) -> Program:
+    """Return a program that claims every mode in which some runtime would run it."""
+    both = [program, *others]
+    return replace(
+        program,
+        in_place=any(one.in_place for one in both),
+        out_of_place=any(one.out_of_place for one in both),
+        min_bytes=min(one.min_bytes for one in both),
+        max_bytes=max(one.max_bytes for one in both),
+    )
+
+
+def _work(program: Program) -> int:
+    return sum(step.count for _, block in program.blocks() for step in block.steps)
+
+
+def _behaviour(program: Program) -> Iterator[Finding]:
+    """Yield what is wrong with data, races and waits in every claimed mode."""
+    expected = expected_of(program)
+    unknown = isinstance(expected, Finding) and expected.rule == "unknown collective"
+    if unknown:
+        yield Finding(
+            "unknown collective",
+            f"what {program.collective} should leave in the output is not known: only the rest"
+            " was checked", severity=Severity.WARNING,
+        )  # fmt: skip
+    for in_place, claimed in ((True, program.in_place), (False, program.out_of_place)):
+        if claimed and unknown:
+            found = interpret(program, in_place=in_place, collective=everything(program))
+            unsure = _UNSURE.get(program.collective, _RESULT)
+            yield from (finding for finding in found if finding.rule not in unsure)
+        elif claimed:
+            yield from interpret(program, in_place=in_place)
+    root = find_root(program)
+    if root is not None:
+        yield Finding(
+            "root", f"it is right for root {root}, and answers calls for every root",
+            fix="see to it that calls have this root", severity=Severity.WARNING,
+        )  # fmt: skip
+    if program.num_threadblocks > RESIDENT:
+        yield Finding(
+            "resident", f"its {program.num_threadblocks} threadblocks must all run at once, and an"
+            f" A100 has {RESIDENT} multiprocessors (an H100 132)",
+            fix="lower --chunks or --instances", severity=Severity.WARNING,
+        )  # fmt: skip
+
+
+def _sizes(program: Program, safe: Safe | None, size: int | None) -> Iterator[Finding]:
+    """Yield deadlocks at the sizes of the declared range, and at one more."""
+    if safe is None or safe.stuck is None or deadlock(program, 1 << 30, 1 << 30) is not None:
+        return
+    sizes = [program.max_bytes] if program.min_bytes <= program.max_bytes else []
+    for checked in (*sizes, *([size] if size is not None else [])):
+        if not safe.covers(checked):
+            limit = f"above {safe.size} bytes" if safe.size else "at every size"
+            yield replace(
+                safe.stuck, explanation=f"{limit}: {safe.stuck.explanation}",
+                fix=f"set maxBytes to {safe.size} or less" if safe.size else safe.stuck.fix,
+            )  # fmt: skip
+            return

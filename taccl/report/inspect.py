@@ -1,0 +1,261 @@
+"""What a program does, without a topology: whom it serves, its shape, what every pair exchanges.
+
+Amounts are exact: a chunk is the share 1 / nchunksperloop of the counted buffer, and ``cnt``
+chunks of every sending step go over the pair.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from taccl.msccl.program import RECEIVES, SENDS, Gpu, Op, Program
+from taccl.msccl.runtimes import UNLIMITED
+from taccl.units import format_size
+
+MAX_PAIRS = 64
+"""Pairs that the text lists; JSON has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankShape:
+    """One rank of a program.
+
+    Parameters
+    ----------
+    rank
+        Which.
+    threadblocks, steps
+        How many, nops included.
+    channels
+        Those its threadblocks with peers are on.
+    connections_out, connections_in
+        Ends: (peer, channel) pairs that it sends to (receives from).
+    peers_out, peers_in
+        Ranks it sends to (receives from).
+    chunks_out, chunks_in
+        Chunks that its steps send (receive).
+    chunks_local
+        Chunks that it copies or reduces in its own memory.
+    scratch_chunks
+        Scratch in chunks.
+    """
+
+    rank: int
+    threadblocks: int
+    steps: int
+    channels: tuple[int, ...]
+    connections_out: int
+    connections_in: int
+    peers_out: int
+    peers_in: int
+    chunks_out: int
+    chunks_in: int
+    chunks_local: int
+    scratch_chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What goes from one rank to another: channels, sending steps, chunks."""
+
+    src: int
+    dst: int
+    channels: tuple[int, ...]
+    steps: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A program at a glance; ``size`` is the counted size amounts are for, None: only shares."""
+
+    program: Program
+    ranks: tuple[RankShape, ...]
+    pairs: tuple[Pair, ...]
+    ops: tuple[tuple[str, int], ...]
+    size: int | None
+
+    def bytes_of(self, chunks: int) -> int | None:
+        """Return how many bytes so many chunks are, or None without a size."""
+        return None if self.size is None else chunks * (self.size // self.program.chunks_per_loop)
+
+
+def whole_size(program: Program, size: int) -> int:
+    """Return the largest size up to ``size`` in whole chunks, of at least one byte each."""
+    chunks = program.chunks_per_loop
+    return size - size % chunks or chunks
+
+
+def inspect_program(program: Program, size: int | None = None) -> Shape:
+    """Return a program's shape; ``size`` is cut to whole chunks."""
+    ops = Counter(step.op for _, block in program.blocks() for step in block.steps)
+    return Shape(
+        program,
+        tuple(_rank(gpu) for gpu in program.gpus),
+        tuple(_pairs(program)),
+        tuple((op.value, ops[op]) for op in Op if ops[op]),
+        None if size is None else whole_size(program, size),
+    )
+
+
+def _rank(gpu: Gpu) -> RankShape:
+    moved: Counter[str] = Counter()
+    for block in gpu.threadblocks:
+        for step in block.steps:
+            moved["out"] += step.count * (step.op in SENDS)
+            moved["in"] += step.count * (step.op in RECEIVES)
+            moved["local"] += step.count * (step.op in {Op.COPY, Op.REDUCE})
+    outs = {(b.send_to, b.channel) for b in gpu.threadblocks if b.send_to is not None}
+    ins = {(b.recv_from, b.channel) for b in gpu.threadblocks if b.recv_from is not None}
+    return RankShape(
+        gpu.rank, len(gpu.threadblocks), sum(len(b.steps) for b in gpu.threadblocks),
+        tuple(sorted({channel for _, channel in outs | ins})), len(outs), len(ins),
+        len({peer for peer, _ in outs}), len({peer for peer, _ in ins}),
+        moved["out"], moved["in"], moved["local"], gpu.scratch_chunks,
+    )  # fmt: skip
+
+
+def _pairs(program: Program) -> Iterator[Pair]:
+    channels: dict[tuple[int, int], set[int]] = defaultdict(set)
+    sent: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for rank, block in program.blocks():
+        if block.send_to is not None:
+            pair = (rank, block.send_to)
+            channels[pair].add(block.channel)
+            sent[pair] += [step.count for step in block.steps if step.op in SENDS]
+    for pair in sorted(channels):
+        yield Pair(*pair, tuple(sorted(channels[pair])), len(sent[pair]), sum(sent[pair]))
+
+
+def as_record(shape: Shape) -> dict[str, object]:
+    """Return everything as plain values."""
+    program = shape.program
+    return {
+        "name": program.name,
+        "collective": program.collective,
+        "protocol": program.protocol,
+        "ranks": program.num_ranks,
+        "in_place": program.in_place,
+        "out_of_place": program.out_of_place,
+        "min_bytes": program.min_bytes,
+        "max_bytes": None if program.max_bytes >= UNLIMITED else program.max_bytes,
+        "chunks": program.chunks_per_loop,
+        "channels": program.channels,
+        "threadblocks": program.num_threadblocks,
+        "steps": program.num_steps,
+        "ops": dict(shape.ops),
+        "size_bytes": shape.size,
+        "per_rank": [_rank_record(shape, rank) for rank in shape.ranks],
+        "pairs": [
+            {
+                "src": pair.src,
+                "dst": pair.dst,
+                "channels": list(pair.channels),
+                "steps": pair.steps,
+                "chunks": pair.chunks,
+                "bytes": shape.bytes_of(pair.chunks),
+            }
+            for pair in shape.pairs
+        ],
+    }
+
+
+def _rank_record(shape: Shape, rank: RankShape) -> dict[str, object]:
+    return {
+        "rank": rank.rank,
+        "threadblocks": rank.threadblocks,
+        "steps": rank.steps,
+        "channels": list(rank.channels),
+        "connections_out": rank.connections_out,
+        "connections_in": rank.connections_in,
+        "peers_out": rank.peers_out,
+        "peers_in": rank.peers_in,
+        "chunks_out": rank.chunks_out,
+        "chunks_in": rank.chunks_in,
+        "chunks_local": rank.chunks_local,
+        "scratch_chunks": rank.scratch_chunks,
+        "bytes_out": shape.bytes_of(rank.chunks_out),
+        "bytes_in": shape.bytes_of(rank.chunks_in),
+    }
+
+
+def as_text(shape: Shape) -> str:
+    """Return what a person reads: the head, a table of ranks, a table of pairs."""
+    program = shape.program
+    modes = [("in place", program.in_place), ("out of place", program.out_of_place)]
+    served = " and ".join(word for word, on in modes if on) or "no mode"
+    open_ended = program.max_bytes >= UNLIMITED
+    span = (
+        f"{program.min_bytes} bytes and more"
+        if open_ended
+        else f"{program.min_bytes} to {program.max_bytes} bytes"
+    )
+    lines = [
+        f"{program.name or 'no name'}: {program.collective} of {program.num_ranks} ranks,"
+        f" {program.protocol}",
+        f"  serves        {served}, {span}",
+        f"  chunks        {program.chunks_per_loop}, each 1/{program.chunks_per_loop} of the size"
+        + ("" if shape.size is None else f": {shape.bytes_of(1)} of {shape.size} bytes"),
+        f"  channels      {program.channels}",
+        f"  threadblocks  up to {program.num_threadblocks} a rank, with up to"
+        f" {program.num_steps} steps",
+        f"  steps         {', '.join(f'{count} {op}' for op, count in shape.ops) or 'none'}",
+        "",
+        *_table(_rank_rows(shape)),
+        "",
+        *_table(_pair_rows(shape)),
+    ]
+    more = len(shape.pairs) - MAX_PAIRS
+    if more > 0:
+        lines.append(f"and {more} pairs with no more (--json lists all)")
+    return "\n".join(lines)
+
+
+def _amount(shape: Shape, chunks: int) -> str:
+    exact = shape.bytes_of(chunks)
+    return str(chunks) if exact is None else format_size(exact)
+
+
+def _rank_rows(shape: Shape) -> list[list[str]]:
+    unit = "chunks" if shape.size is None else "bytes"
+    head = [
+        "rank", "threadblocks", "steps", "channels", "sends to", "receives from", "ends out+in",
+        f"{unit} out", f"{unit} in", "chunks local", "scratch",
+    ]  # fmt: skip
+    return [
+        head,
+        *(
+            [
+                str(rank.rank), str(rank.threadblocks), str(rank.steps), str(len(rank.channels)),
+                str(rank.peers_out), str(rank.peers_in),
+                f"{rank.connections_out}+{rank.connections_in}",
+                _amount(shape, rank.chunks_out), _amount(shape, rank.chunks_in),
+                str(rank.chunks_local), str(rank.scratch_chunks),
+            ]
+            for rank in shape.ranks
+        ),
+    ]  # fmt: skip
+
+
+def _pair_rows(shape: Shape) -> list[list[str]]:
+    unit = "chunks" if shape.size is None else "bytes"
+    largest = sorted(shape.pairs, key=lambda pair: -pair.chunks)[:MAX_PAIRS]
+    shown = sorted(largest, key=lambda pair: (pair.src, pair.dst))
+    return [
+        ["pair", "channels", "sends", unit],
+        *(
+            [
+                f"{pair.src}->{pair.dst}", str(len(pair.channels)), str(pair.steps),
+                _amount(shape, pair.chunks),
+            ]
+            for pair in shown
+        ),
+    ]  # fmt: skip
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]

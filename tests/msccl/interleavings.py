@@ -1,0 +1,184 @@
+"""Run a program in random orders on numbers: an oracle that shares no code with the judges.
+
+Input chunks are random numbers, sums are sums modulo a prime, and what nobody wrote is None. One
+action moves one message; connections hold few of them. Aliasing, flags, the size of messages and
+the expected results are spelled out anew.
+"""
+
+from collections import defaultdict, deque
+from math import ceil
+from random import Random
+
+from taccl.msccl.program import Program, Step, Threadblock
+
+PRIME = (1 << 61) - 1
+MESSAGE = {
+    "executor": {"Simple": 2097152, "LL": 32768, "LL128": 576000},
+    "rccl": {"Simple": 2097152, "LL": 16384, "LL128": 50176},
+}
+SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
+
+Number = int | None
+Key = tuple[int, str, int]
+Connection = tuple[int | None, int | None, int]
+
+
+class _Run:
+    """One run: how far every threadblock is, and what is where."""
+
+    def __init__(self, program: Program, *, in_place: bool, cut: int, random: Random) -> None:
+        self.program, self.in_place, self.cut, self.random = program, in_place, cut, random
+        self.blocks = list(program.blocks())
+        self.position = [0] * len(self.blocks)
+        self.moved = [0] * len(self.blocks)
+        self.flags: dict[tuple[int, int], int] = defaultdict(lambda: -1)
+        self.fifos: dict[Connection, deque[list[Number]]] = defaultdict(deque)
+        self.memory: dict[Key, Number] = {}
+        self.waiting: dict[object, list[int]] = defaultdict(list)
+        self.news: list[int] = []
+        self.spoilt = False
+        share = program.chunks_per_loop // program.num_ranks
+        size = share if program.collective == "allgather" else program.chunks_per_loop
+        self.inputs = [
+            [random.randrange(PRIME) for _ in range(size)] for _ in range(program.num_ranks)
+        ]
+        for rank, values in enumerate(self.inputs):
+            for offset, value in enumerate(values):
+                self.memory[self.key(rank, "i", offset)] = value
+
+    def key(self, rank: int, buffer: str, offset: int) -> Key:
+        if not self.in_place or buffer == "s":
+            return rank, buffer, offset
+        aliased = {"allgather": "i", "reducescatter": "o"}.get(self.program.collective)
+        share = self.program.chunks_per_loop // self.program.num_ranks
+        return rank, "u", offset + (rank * share if buffer == aliased else 0)
+
+    def go(self) -> bool:
+        """Run to the end; tell whether it ended with the right data."""
+        ready = list(range(len(self.blocks)))
+        while ready:
+            pick = self.random.randrange(len(ready))
+            number = ready[pick]
+            for _ in range(self.random.choice((1, 1, 2, 5, 99))):
+                awaited = self.act(number)
+                if awaited is not None:
+                    ready[pick] = ready[-1]
+                    ready.pop()
+                    if awaited:
+                        self.waiting[awaited].append(number)
+                    break
+            if self.spoilt:
+                return False
+            ready += self.news
+            self.news.clear()
+        ended = all(
+            at == len(block.steps)
+            for at, (_, block) in zip(self.position, self.blocks, strict=True)
+        )
+        return ended and not any(self.fifos.values()) and self.right()
+
+    def wake(self, what: object) -> None:
+        """Let those go on that wait for something."""
+        self.news += self.waiting.pop(what, [])
+
+    def act(self, number: int) -> object:
+        """Do one message of a threadblock; return what it waits for, () at its end, else None."""
+        rank, block = self.blocks[number]
+        if self.position[number] == len(block.steps):
+            return ()
+        step = block.steps[self.position[number]]
+        if step.depends is not None and self.moved[number] == 0:
+            flag = (rank, step.depends.threadblock)
+            if self.flags[flag] < step.depends.step:
+                return "flag", flag
+        if step.op.value == "nop":
+            self.position[number] += 1
+            return None
+        return self.transfer(number, rank, block, step)
+
+    def transfer(self, number: int, rank: int, block: Threadblock, step: Step) -> object:
+        kind = step.op.value
+        receives, sends = kind.startswith("r") and kind != "re", kind.endswith("s")
+        incoming = (block.recv_from, rank, block.channel)
+        outgoing = (rank, block.send_to, block.channel)
+        if (receives and block.recv_from is None) or (sends and block.send_to is None):
+            return "never", number
+        if receives and not self.fifos[incoming]:
+            return "arrival", incoming
+        if sends and len(self.fifos[outgoing]) >= SLOTS[self.program.protocol]:
+            return "room", outgoing
+        first = self.moved[number]
+        last = min(first + self.cut, step.count)
+        message = self.fifos[incoming].popleft() if receives else []
+        if receives:
+            self.wake(("room", incoming))
+        if receives and len(message) != last - first:
+            self.spoilt = True
+            return None
+        sent = [
+            self.chunk(rank, step, index, message[index - first] if receives else None)
+            for index in range(first, last)
+        ]
+        if sends:
+            self.fifos[outgoing].append(sent)
+            self.wake(("arrival", outgoing))
+        self.moved[number] = last
+        if last >= step.count:
+            if step.posts:
+                self.flags[rank, block.id] = self.position[number]
+                self.wake(("flag", (rank, block.id)))
+            self.position[number] += 1
+            self.moved[number] = 0
+        return None
+
+    def chunk(self, rank: int, step: Step, index: int, arrived: Number) -> Number:
+        """Combine and store one chunk; return what is sent."""
+        kind = step.op.value
+        value = arrived
+        if kind in {"s", "cpy", "re", "rrs", "rrc", "rrcs"} and step.src is not None:
+            read = self.memory.get(self.key(rank, step.src.buffer.value, step.src.offset + index))
+            value = read if kind in {"s", "cpy", "re"} else _sum(value, read)
+        if kind in {"r", "cpy", "re", "rcs", "rrc", "rrcs"} and step.dst is not None:
+            target = self.key(rank, step.dst.buffer.value, step.dst.offset + index)
+            if kind == "re":
+                value = _sum(value, self.memory.get(target))
+            if target[1] == "i" or target[2] < 0:
+                self.spoilt = True
+            self.memory[target] = value
+        return value
+
+    def right(self) -> bool:
+        """Tell whether every output holds what the collective says."""
+        ranks, total = self.program.num_ranks, self.program.chunks_per_loop
+        share = total // ranks
+        kind = self.program.collective
+        for rank in range(ranks):
+            for offset in range(share if kind == "reducescatter" else total):
+                peer, inner = divmod(offset, share) if share else (0, 0)
+                if kind == "allgather":
+                    wanted = self.inputs[peer][inner]
+                elif kind == "alltoall":
+                    wanted = self.inputs[peer][rank * share + inner]
+                else:
+                    at = offset if kind == "allreduce" else rank * share + offset
+                    wanted = sum(values[at] for values in self.inputs) % PRIME
+                if self.memory.get(self.key(rank, "o", offset)) != wanted:
+                    return False
+        return True
+
+
+def _sum(one: Number, two: Number) -> Number:
+    return None if one is None or two is None else (one + two) % PRIME
+
+
+def right_in_random_runs(program: Program, runtime: str, *, runs: int, seed: int) -> bool:
+    """Tell whether random runs at the largest size end right in every mode the program claims."""
+    random = Random(seed)
+    per_chunk = max(1, ceil(program.max_bytes / program.chunks_per_loop))
+    cut = min(max(MESSAGE[runtime][program.protocol] // per_chunk, 1), 71)
+    modes = [m for m, on in ((True, program.in_place), (False, program.out_of_place)) if on]
+    return all(
+        _Run(program, in_place=mode, cut=cut, random=random).go()
+        for mode in modes
+        for _ in range(runs)
+    )
