@@ -158,6 +158,8 @@ def _move(step: Step, random: Random) -> Step:
 
 
 def _count(step: Step, random: Random) -> Step:
+    if step.op is Op.NOP:  # nobody reads its count
+        return step
     return replace(step, count=max(step.count + random.choice((-1, 1)), 0))
 
 

@@ -139,14 +139,8 @@ def _classical(problem: Problem, options: Options) -> list[Schedule]:
     ]
 
 
-def _asked(problem: Problem) -> bool:
-    """Tell whether a sketch asks for the symmetry, so that only symmetric schedules count."""
-    logical = problem.logical
-    return logical.name is not None and logical.symmetry != problem.topology.rotations
-
-
 def _problems(problem: Problem) -> list[Problem]:
     """Return the problem on orbits, and on all chunks where the symmetry is only a help."""
-    if len(problem.group) == 1 or _asked(problem):
+    if len(problem.group) == 1 or problem.logical.symmetry_asked:
         return [problem]
     return [problem, replace(problem, group=make_group(problem.topology, ()))]

@@ -158,10 +158,8 @@ def _without_symmetry(problem: Problem) -> Problem | None:
 
     A symmetry that a sketch asks for is kept.
     """
-    logical = problem.logical
-    asked = logical.name is not None and logical.symmetry != problem.topology.rotations
-    arcs = int(logical.allowed.sum()) * problem.collective.num_chunks
-    if len(problem.group) == 1 or asked or arcs > MAX_INTERVALS:
+    arcs = int(problem.logical.allowed.sum()) * problem.collective.num_chunks
+    if len(problem.group) == 1 or problem.logical.symmetry_asked or arcs > MAX_INTERVALS:
         return None
     return replace(problem, group=make_group(problem.topology, ()))
 

@@ -113,7 +113,8 @@ on_shortest_paths: true
         " counts the largest buffer of any rank, holes included, so a chunk has size / (chunks in"
         " that buffer) bytes; busbw is algbw. `--chunks K` cuts every chunk: chunk c becomes c K,"
         " c K + 1, ..., and its offsets are scaled alike. Of the runtimes, only msccl has custom"
-        " collectives (`--runtime msccl`, out of place); for the others there is the schedule (`--schedule`).",
+        " collectives (`--runtime msccl`, out of place); for the others there is the schedule"
+        " (`--schedule`).",
         "yaml",
         """\
 taccl: collective/1
