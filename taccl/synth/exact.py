@@ -1,9 +1,9 @@
 """Engine ``exact``: one CP-SAT model for routes, order, roots and batches, and its proof.
 
 The model is that of exact_model.py and exact_batches.py, solved in exact_solve.py. A problem with
-symmetries that were found, not asked for, is first solved on orbits; what that proves holds for
-symmetric schedules only, so where no bound closes the gap the whole problem follows, if it is
-small enough.
+symmetries is first solved on orbits; what that proves holds for symmetric schedules only, so where
+no bound closes the gap the whole problem follows, if it is small enough and no sketch asks for the
+symmetry (of the routes: order and messages are free, so that nothing is proved on orbits then).
 """
 
 import time
@@ -120,9 +120,9 @@ def _solve(problem: Problem, state: _State, options: Options, seconds: float) ->
         if solution.decisions is not None:
             found = retime(part.collective, part.group, part.chunk_size, solution.decisions)
             state = replace(state, best=min(state.best, found, key=_makespan))
-        if part is parts[-1] and reduces_and_spreads(problem.collective):
+        if len(part.group) == 1 and reduces_and_spreads(problem.collective):
             state = replace(state, of_trees=max(state.of_trees, solution.bound))
-        elif part is parts[-1]:
+        elif len(part.group) == 1:
             state = replace(state, bound=max(state.bound, solution.bound))
         options.report(
             f"exact: {state.best.makespan / 1e6:.2f} us, {flows.size} intervals: not below"

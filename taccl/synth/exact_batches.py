@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 
+_ORDERS = tuple(LAYOUTS.values())
+
+
 class Spot(NamedTuple):
     """Where a chunk may lie at one rank: a buffer, its order there, and whether on arrival.
 
@@ -53,16 +56,14 @@ class Spot(NamedTuple):
 class _Pair:
     """One way for a chunk to lie behind another: the buffer it is read from, and what must hold.
 
-    ``layout`` are (rank, layout of its scratch); ``absent`` are (chunk, rank) that may not have
-    the chunk in scratch, ``present`` those that must; ``arrivals`` are (flow, rank, whether
-    anything must have arrived there).
+    ``behind`` are (chunk, chunk, rank) that must be neighbours in scratch, ``present`` (chunk,
+    rank) that must be there; ``arrivals`` are (flow, rank, whether anything must have arrived).
     """
 
     first: int
     second: int
     buffer: str
-    layout: tuple[tuple[Rank, str], ...]
-    absent: tuple[tuple[int, Rank], ...]
+    behind: tuple[tuple[int, int, Rank], ...]
     present: tuple[tuple[int, Rank], ...]
     arrivals: tuple[tuple[int, Rank, bool], ...]
 
@@ -117,6 +118,8 @@ class _Places:
         self._model = parts.model
         self._collective = parts.flows.problem.collective
         self._known: dict[tuple[str, int, Rank], cp_model.IntVar] = {}
+        self._chunks = sorted({flow.chunk for flow in parts.flows.flows})
+        self._behind: dict[tuple[int, int, Rank], cp_model.IntVar] = {}
         self._layouts: dict[Rank, dict[str, cp_model.IntVar]] = {}
         self._into: dict[tuple[str, int, Rank], list[cp_model.IntVar]] = defaultdict(list)
         self._out: dict[Rank, dict[Rank, dict[int, list[cp_model.IntVar]]]] = {}
@@ -143,6 +146,25 @@ class _Places:
             self._layouts[rank] = {name: self._model.new_bool_var("") for name in LAYOUTS}
             self._model.add_exactly_one(self._layouts[rank].values())
         return self._layouts[rank][name]
+
+    def behind(self, one: int, two: int, rank: Rank) -> "cp_model.IntVar":
+        """Return whether a chunk lies right behind another in the scratch of a rank."""
+        if (one, two, rank) not in self._behind:
+            literal = self._behind[one, two, rank] = self._model.new_bool_var("")
+            ways = []
+            for name, order in LAYOUTS.items():
+                low, high = order(self._collective, one), order(self._collective, two)
+                if low < high:
+                    way = self._model.new_bool_var("")
+                    self._model.add_implication(way, self.layout(rank, name))
+                    for chunk in self._chunks:
+                        if not self._collective.is_target(chunk, rank) and (
+                            low < order(self._collective, chunk) < high
+                        ):
+                            self._model.add_implication(way, self.in_scratch(chunk, rank).negated())
+                    ways.append(way)
+            self._model.add_bool_or([literal.negated(), *ways])
+        return self._behind[one, two, rank]
 
     def _reasons_to_stage(self, chunk: int, rank: Rank) -> "list[cp_model.IntVar]":
         """Return literals for own and relayed chunks that leave together (slots.place_chunks)."""
@@ -203,24 +225,27 @@ def _pairs(flows: Flows, link: int, numbers: list[int]) -> Iterator[_Pair]:
     read = {n: _spots(flows, flows.flows[n], src) for n in numbers}
     kept = {n: _held(flows, flows.flows[n].chunk, dst) for n in numbers}
     for first, second in itertools.permutations(numbers, 2):
-        there = list(_behind(flows, kept[first], kept[second], dst))
         if flows.flows[first].summed:
-            there = [_ANYWHERE] if _adds(flows, first, second, dst) else []
-        for one, two in itertools.product(read[first], read[second]) if there else ():
-            for here, far in itertools.product(_behind(flows, one, two, src), there):
-                touching = (*here.layout, *far.layout)
-                if len(flows.problem.group) > 1 and (
-                    touching or not _all_images(flows, link, first, second, one.buffer)
-                ):
-                    continue
-                spots = ((first, one), (second, two))
-                yield _Pair(
-                    first, second, one.buffer, touching, (*here.absent, *far.absent),
-                    present=tuple((spot.chunk, src) for _, spot in spots if spot.staged),
-                    arrivals=tuple(
-                        (n, src, spot.arrived) for n, spot in spots if spot.arrived is not None
-                    ),
-                )  # fmt: skip
+            there: tuple[tuple[int, int, Rank], ...] | None = ()
+            there = there if _adds(flows, first, second, dst) else None
+        else:
+            there = _behind(flows, kept[first], kept[second], dst)
+        for one, two in itertools.product(read[first], read[second]) if there is not None else ():
+            here = _behind(flows, one, two, src)
+            if here is None or there is None:
+                continue
+            if len(flows.problem.group) > 1 and (
+                here or there or not _all_images(flows, link, first, second, one.buffer)
+            ):
+                continue
+            spots = ((first, one), (second, two))
+            yield _Pair(
+                first, second, one.buffer, (*here, *there),
+                present=tuple((spot.chunk, src) for _, spot in spots if spot.staged),
+                arrivals=tuple(
+                    (n, src, spot.arrived) for n, spot in spots if spot.arrived is not None
+                ),
+            )  # fmt: skip
 
 
 def _adds(flows: Flows, first: int, second: int, dst: Rank) -> bool:
@@ -229,33 +254,18 @@ def _adds(flows: Flows, first: int, second: int, dst: Rank) -> bool:
     return all(collective.is_source(flows.flows[n].chunk, dst) for n in (first, second))
 
 
-class _Behind(NamedTuple):
-    """When one spot lies right behind another: the (rank, layout) and the (chunk, rank) absent."""
-
-    layout: tuple[tuple[Rank, str], ...]
-    absent: tuple[tuple[int, Rank], ...]
-
-
-_ANYWHERE = _Behind((), ())
-
-
-def _behind(flows: Flows, one: Spot, two: Spot, rank: Rank) -> Iterator[_Behind]:
-    """Yield the conditions under which spot ``two`` lies right behind spot ``one``."""
+def _behind(
+    flows: Flows, one: Spot, two: Spot, rank: Rank
+) -> tuple[tuple[int, int, Rank], ...] | None:
+    """Return what must be neighbours in scratch for one to lie behind the other; None if never."""
     if one.buffer != two.buffer:
-        return
+        return None
     if one.buffer != SCRATCH:
-        if two.offset == one.offset + 1:
-            yield _ANYWHERE
-        return
+        return () if two.offset == one.offset + 1 else None
     collective = flows.problem.collective
-    others = sorted(
-        {flow.chunk for flow in flows.flows if not collective.is_target(flow.chunk, rank)}
-    )
-    for name, order in LAYOUTS.items():
-        low, high = order(collective, one.chunk), order(collective, two.chunk)
-        if low < high:
-            between = [chunk for chunk in others if low < order(collective, chunk) < high]
-            yield _Behind(((rank, name),), tuple((chunk, rank) for chunk in between))
+    if not any(order(collective, one.chunk) < order(collective, two.chunk) for order in _ORDERS):
+        return None
+    return ((one.chunk, two.chunk, rank),)
 
 
 def _all_images(flows: Flows, link: int, first: int, second: int, buffer: str) -> bool:
@@ -297,19 +307,12 @@ def _add_chains(
         x.left[key] = model.new_int_var(1, most, "")
         x.end[key] = model.new_int_var(0, parts.scale.horizon, "")
     read_from = _labels(parts, members, pairs)
+    follows: dict[tuple[int, int], list[cp_model.IntVar]] = defaultdict(list)
     for pair in pairs:
         joined = model.new_bool_var("")
-        one, two = (pair.first, link), (pair.second, link)
-        x.next.setdefault((pair.first, pair.second, link), []).append(joined)
-        after[pair.first].append(joined)
-        before[pair.second].append(joined)
-        model.add(x.left[one] == x.left[two] + 1).only_enforce_if(joined)
-        model.add(x.start[one] == x.start[two]).only_enforce_if(joined)
-        model.add(x.end[one] == x.end[two]).only_enforce_if(joined)
-        for rank, name in pair.layout:
-            model.add_implication(joined, places.layout(rank, name))
-        for chunk, rank in pair.absent:
-            model.add_implication(joined, places.in_scratch(chunk, rank).negated())
+        follows[pair.first, pair.second].append(joined)
+        for one, two, rank in pair.behind:
+            model.add_implication(joined, places.behind(one, two, rank))
         for chunk, rank in pair.present:
             model.add_implication(joined, places.in_scratch(chunk, rank))
         for number, rank, yes in pair.arrivals:
@@ -318,6 +321,10 @@ def _add_chains(
         for number in (pair.first, pair.second):
             if (number, pair.buffer) in read_from:
                 model.add_implication(joined, read_from[number, pair.buffer])
+    for ends, ways in follows.items():
+        joined = _join(parts, link, ends, ways)
+        after[ends[0]].append(joined)
+        before[ends[1]].append(joined)
     for number in members:
         key = (number, link)
         use = x.use[key]
@@ -325,6 +332,23 @@ def _add_chains(
         model.add(sum(after[number]) <= use)
         model.add(x.left[key] == 1).only_enforce_if([n.negated() for n in after[number]])
         _cost(parts, key, most)
+
+
+def _join(
+    parts: Parts, link: int, ends: tuple[int, int], ways: "list[cp_model.IntVar]"
+) -> "cp_model.IntVar":
+    """Return whether two chunks are neighbours in a message, which then starts and arrives once."""
+    model, x = parts.model, parts.x
+    joined = ways[0]
+    if len(ways) > 1:
+        joined = model.new_bool_var("")
+        model.add_bool_or([joined.negated(), *ways])
+    one, two = (ends[0], link), (ends[1], link)
+    x.next[(*ends, link)] = joined
+    model.add(x.left[one] == x.left[two] + 1).only_enforce_if(joined)
+    model.add(x.start[one] == x.start[two]).only_enforce_if(joined)
+    model.add(x.end[one] == x.end[two]).only_enforce_if(joined)
+    return joined
 
 
 def _labels(

@@ -74,7 +74,7 @@ class Variables:
     avail: "dict[tuple[int, Rank], cp_model.IntVar]" = field(default_factory=dict)
     root: "dict[tuple[int, Rank], cp_model.IntVar]" = field(default_factory=dict)
     lead: "dict[Key, cp_model.IntVar]" = field(default_factory=dict)
-    next: "dict[tuple[int, int, int], list[cp_model.IntVar]]" = field(default_factory=dict)
+    next: "dict[tuple[int, int, int], cp_model.IntVar]" = field(default_factory=dict)
     left: "dict[Key, cp_model.IntVar]" = field(default_factory=dict)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from taccl.schedule import Decisions, Schedule, message_groups
 from taccl.synth.exact_batches import longest_message
-from taccl.synth.exact_model import Key, Parts, Scale, build, make_scale
+from taccl.synth.exact_model import Key, Parts, build, make_scale
 from taccl.synth.flows import Flows
 from taccl.synth.problem import Options, reduces_and_spreads
 from taccl.units import Time
@@ -62,10 +62,14 @@ def solve_model(
     """
     longest = longest_message(flows) if options.batch else 1
     scale = make_scale(flows, known.makespan, longest)
-    race = _Race(options, time.monotonic() + seconds, seconds, floor, Event())
-    hints = [True] if options.deterministic else [True, False]
-    with ThreadPoolExecutor(len(hints)) as pool:
-        runs = [pool.submit(_run, flows, scale, known if hint else None, race) for hint in hints]
+    race = _Race(options, time.monotonic() + seconds, seconds, Event())
+    parts = build(flows, scale, floor, batch=options.batch)
+    models = [] if options.deterministic else [parts.model.clone()]
+    if known.generators == flows.problem.group.generators:
+        _hint(parts, known)
+    models.insert(0, parts.model)
+    with ThreadPoolExecutor(len(models)) as pool:
+        runs = [pool.submit(_run, parts, model, race) for model in models]
         found = [run.result() for run in runs]
     bound = max(floor, *(one.bound for one in found)) if scale.exact else floor
     decided = [one for one in found if one.makespan is not None]
@@ -81,7 +85,6 @@ class _Race:
     options: Options
     deadline: float
     seconds: float
-    floor: Time
     over: Event
 
     def left(self) -> float:
@@ -101,21 +104,14 @@ class _Found:
     proved: bool = False
 
 
-def _run(
-    flows: Flows,
-    scale: Scale,
-    hint: Schedule | None,
-    race: _Race,
-) -> _Found:
+def _run(parts: Parts, model: "cp_model.CpModel", race: _Race) -> _Found:
     from ortools.sat.python import cp_model
 
     from taccl.synth.milp import new_solver, solve_watched
 
-    parts = build(flows, scale, race.floor, batch=race.options.batch)
-    if hint is not None and hint.generators == flows.problem.group.generators:
-        _hint(parts, hint)
+    scale = parts.scale
     solver = new_solver(race.options, race.left(), workers=max(4, race.options.workers))
-    status = solve_watched(solver, parts.model, None, race.ended)
+    status = solve_watched(solver, model, None, race.ended)
     if status in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
         race.over.set()
     if status == cp_model.INFEASIBLE:
@@ -135,8 +131,8 @@ def _decisions(parts: Parts, solver: "cp_model.CpSolver") -> Decisions:
     used = {key: solver.value(x.start[key]) for key, use in x.use.items() if solver.value(use)}
     after: dict[Key, Key] = {
         (first, link): (second, link)
-        for (first, second, link), literals in x.next.items()
-        if any(solver.value(literal) for literal in literals)
+        for (first, second, link), literal in x.next.items()
+        if solver.value(literal)
     }
     followers = set(after.values())
     messages = []
@@ -209,7 +205,8 @@ def _hint(parts: Parts, known: Schedule) -> None:
         for place_, key in enumerate(message):
             taken[key] = (start, len(message) - place_)
         for first, second in pairwise(message):
-            for literal in x.next.get((first[0], second[0], first[1]), [])[:1]:
+            literal = x.next.get((first[0], second[0], first[1]))
+            if literal is not None:
                 parts.model.add_hint(literal, 1)
     for key, use in x.use.items():
         parts.model.add_hint(use, key in taken)

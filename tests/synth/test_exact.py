@@ -205,3 +205,13 @@ def test_a_problem_too_large_for_the_model_is_answered_without_proof() -> None:
     assert not verify(result.schedule, problem.logical)
     assert any("intervals are more than 2500" in line for line in lines)
     assert result.bounds == ()
+
+
+def test_what_holds_on_orbits_is_no_bound_where_a_sketch_asks_for_the_symmetry() -> None:
+    # Order and messages need not be symmetric, so the optimum on orbits proves nothing.
+    logical = replace(whole(load_topology("ring:4")), symmetry_asked=True, name="asked")
+    problem = problem_of(logical, "alltoall", symmetric=True)
+    assert len(problem.group) == 4
+    result = exact(problem, LONG)
+    assert result.bounds == ()
+    assert result.status is Status.FEASIBLE
