@@ -1,9 +1,11 @@
-"""Fixtures for all tests: golden texts."""
+"""Fixtures for all tests: golden texts, and a replay that starts afresh."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from taccl.sim import timing
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -25,3 +27,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text()
 
     return check
+
+
+@pytest.fixture(autouse=True)
+def nothing_replayed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what other tests replayed, which would make compiled code worth loading."""
+    monkeypatch.setattr(timing.SPENT, "messages", 0)

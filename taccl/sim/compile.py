@@ -122,7 +122,7 @@ class _Fused(NamedTuple):
     sources: int
 
 
-def why_not(program: Program, size: int, model: ReplayModel) -> str:
+def unfit(program: Program, size: int, model: ReplayModel) -> str:
     """Return why a program can't run at a size at all; empty when it can."""
     unit = program.chunks_per_loop * model.element_bytes
     if size <= 0 or size % unit:
@@ -134,10 +134,25 @@ def why_not(program: Program, size: int, model: ReplayModel) -> str:
     iterations = -(-(size // program.chunks_per_loop) // message)
     if iterations > MAX_ITERATIONS:
         return f"needs {iterations} iterations, flags count only {MAX_ITERATIONS}"
-    together = chunks_in_message(message, size // program.chunks_per_loop)
-    messages = iterations * sum(
+    return ""
+
+
+def count_messages(program: Program, size: int, model: ReplayModel) -> int:
+    """Return how many messages and pieces of local work a replay follows."""
+    message, _ = model.of_protocol(program.protocol)
+    chunk = size // program.chunks_per_loop
+    together = chunks_in_message(message, chunk)
+    return -(-chunk // message) * sum(
         max(1, -(-step.count // together)) for _, block in program.blocks() for step in block.steps
     )
+
+
+def why_not(program: Program, size: int, model: ReplayModel) -> str:
+    """Return why this replay can't follow a program at a size; empty when it can."""
+    reason = unfit(program, size, model)
+    if reason:
+        return reason
+    messages = count_messages(program, size, model)
     if messages > MAX_MESSAGES:
         return f"needs {messages} messages and copies, the replay follows at most {MAX_MESSAGES}"
     return ""
@@ -196,16 +211,19 @@ def compile_program(
 
 def _check_peers(rank: int, block: Threadblock) -> None:
     for position, step in enumerate(block.steps):
-        for ops, peer, word in (
-            (SENDS, block.send_to, "sends"),
-            (RECEIVES, block.recv_from, "receives"),
-        ):
-            if step.op in ops and peer is None:
-                raise ProgramError(
-                    f"rank {rank} threadblock {block.id} step {position} {word}, but the"
-                    " threadblock has no peer for that",
-                    fix="name the peer in the threadblock",
-                )
+        if step.op in SENDS and block.send_to is None:
+            raise no_peer(rank, block.id, position, sends=True)
+        if step.op in RECEIVES and block.recv_from is None:
+            raise no_peer(rank, block.id, position, sends=False)
+
+
+def no_peer(rank: int, threadblock: int, position: int, *, sends: bool) -> ProgramError:
+    """Return the error of a step that sends or receives without a peer."""
+    return ProgramError(
+        f"rank {rank} threadblock {threadblock} step {position}"
+        f" {'sends' if sends else 'receives'}, but the threadblock has no peer for that",
+        fix="name the peer in the threadblock",
+    )
 
 
 def _fused(rank: int, block: Threadblock, index: dict[tuple[int, int], int]) -> Iterator[_Fused]:

@@ -21,6 +21,7 @@ from collections import deque
 from taccl.msccl.program import Program
 from taccl.sim.compile import Action, Compiled, compile_program, why_not
 from taccl.sim.cost import ReplayModel
+from taccl.sim.deadlock import Standstill, Wait, deadlock
 from taccl.sim.trace import Span, Trace
 from taccl.topology import Topology
 from taccl.units import Time
@@ -66,7 +67,7 @@ def replay(  # noqa: PLR0913 - the last three are switches
     )
     run = _Run(compiled, len(topology.edges), keep_spans=keep_spans)
     run.to_end()
-    reason = _deadlock(run)
+    reason = deadlock(_standstill(run))
     time = None if reason else run.now + topology.local.launch
     return Trace(
         program.name, size, time, reason, in_range,
@@ -318,48 +319,16 @@ def _rest(_block: int) -> bool:
     return False
 
 
-def _deadlock(run: _Run) -> str:
-    """Return who waits for what, starting at the first threadblock that can't go on."""
-    stuck = [b for b, phase in enumerate(run.phase) if phase != DONE]
-    if not stuck:
-        return ""
-    parts: list[str] = []
-    seen: set[int] = set()
-    block: int | None = stuck[0]
-    while block is not None and block not in seen and len(parts) < 4:
-        seen.add(block)
-        text, block = _wait(run, block)
-        parts.append(text)
-    more = f" ({len(stuck)} threadblocks in all)" if len(stuck) > len(parts) else ""
-    return f"deadlock: {'; '.join(parts)}{more}"
+def _standstill(run: _Run) -> Standstill:
+    compiled = run.compiled
 
+    def wait(block: int) -> Wait:
+        action, phase = run.actions[block][run.position[block]], run.phase[block]
+        need = action.needs[run.need[block]] if phase == NEEDS else None
+        return Wait(action.step, need, phase == RECEIVE)
 
-def _wait(run: _Run, block: int) -> tuple[str, int | None]:
-    """Return what a stuck threadblock waits for, in words, and the one that should provide it."""
-    owner = run.compiled.blocks[block]
-    action = run.actions[block][run.position[block]]
-    who = f"rank {owner.rank} threadblock {owner.id} step {action.step}"
-    if run.phase[block] == NEEDS:
-        other, position = action.needs[run.need[block]]
-        if other == len(run.phase):
-            return f"{who} waits for a threadblock that does not exist", None
-        name = run.compiled.blocks[other].id
-        text = f"{who} waits for step {position} of threadblock {name}"
-        return _unless_done(run, text, other, "which has finished without posting it")
-    receiving = run.phase[block] == RECEIVE
-    number = run.inbound[block] if receiving else run.outbound[block]
-    if number is None:
-        return f"{who} waits for ever", None
-    wire = run.compiled.connections[number]
-    peer = run.compiled.senders[number] if receiving else run.compiled.receivers[number]
-    if receiving:
-        text = f"{who} waits for a message from rank {wire.src} on channel {wire.channel}"
-        return _unless_done(run, text, peer, "which sends no more")
-    text = f"{who} waits for a free slot to rank {wire.dst} on channel {wire.channel}"
-    return _unless_done(run, text, peer, "which receives no more")
-
-
-def _unless_done(run: _Run, text: str, other: int | None, ending: str) -> tuple[str, int | None]:
-    if other is None or run.phase[other] == DONE:
-        return f"{text}, {ending}", None
-    return text, other
+    return Standstill(
+        [(block.rank, block.id) for block in compiled.blocks], compiled.connections,
+        run.inbound, run.outbound, compiled.senders, compiled.receivers,
+        lambda block: run.phase[block] == DONE, wait,
+    )  # fmt: skip

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from taccl.bounds import any_curves
-from taccl.collectives import COLLECTIVES, busbw_factor
+from taccl.collectives import COLLECTIVES, Collective, build_collective, busbw_factor
 from taccl.errors import InputError, NoScheduleError
+from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program
 from taccl.sim.cost import ReplayModel
-from taccl.sim.replay import replay
+from taccl.sim.timing import traces
 from taccl.sim.trace import Trace
 from taccl.topology import Topology, whole
 from taccl.units import Time, format_size, gigabytes_per_second, microseconds
@@ -41,6 +42,8 @@ class Row:
         What the verifier found, for ``#wrong``; None: not verified.
     note
         Anything else the reader should know.
+    costs
+        How the costs of an imported topology were taken; None: they are its own.
     """
 
     collective: str
@@ -60,6 +63,7 @@ class Row:
     out_of_place: bool = False
     wrong: int | None = None
     note: str = ""
+    costs: str | None = None
 
     @property
     def algbw(self) -> float | None:
@@ -72,13 +76,17 @@ class Row:
         algbw = self.algbw
         if algbw is None:
             return None
-        known = self.collective in COLLECTIVES
-        return algbw * float(busbw_factor(self.collective, self.ranks)) if known else algbw
+        return algbw * float(busbw_factor(self.collective, self.ranks))
 
     @property
     def gap(self) -> float | None:
         """Time over bound, less one."""
         return None if self.time is None or not self.bound else self.time / self.bound - 1
+
+    @property
+    def rules(self) -> str:
+        """The alpha rule and how imported costs were taken, in words."""
+        return f"{self.alpha_rule}, {self.costs} costs" if self.costs else self.alpha_rule
 
     def columns(self) -> dict[str, str | int | float | None]:
         """Return the columns as JSON and CSV name them."""
@@ -90,6 +98,7 @@ class Row:
             "ranks": self.ranks,
             "engine": self.engine,
             "alpha_rule": self.alpha_rule,
+            "costs": self.costs,
             "size_bytes": self.size,
             "time_us": None if self.time is None else microseconds(self.time),
             "algbw_gbps": self.algbw,
@@ -119,16 +128,14 @@ def sweep(
     ProgramError
         When a program does not fit the topology.
     """
-    names = sorted({program.collective for _, program in programs})
-    bounds = {name: bounds_of(topology, name, routed=route) for name in names}
+    bounds: dict[tuple[str, int | None], BoundAt] = {}
     rows = []
     for file, program in programs:
-        for size in sizes:
-            trace = replay(
-                program, topology, size, model,
-                route=route, protocol_costs=protocol_costs, keep_spans=False,
-            )  # fmt: skip
-            rows.append(row_of(trace, program, topology, bounds[program.collective], file))
+        asked = (program.collective, find_root(program))
+        if asked not in bounds:
+            bounds[asked] = bounds_of(topology, *asked, routed=route)
+        found = traces(program, topology, sizes, model, route=route, protocol_costs=protocol_costs)
+        rows += [row_of(trace, program, topology, bounds[asked], file) for trace in found]
     return tuple(rows)
 
 
@@ -141,10 +148,11 @@ def row_of(
     return Row(
         program.collective, topology.name, topology.num_ranks, trace.size, trace.time,
         file=file, program=program.name, alpha_rule=topology.alpha_rule_stated,
+        costs=topology.costs,
         bound=found[1] if found else None, bound_kind=found[0] if found else "",
         bottleneck=bottleneck, utilisation=used,
         in_place=program.in_place, out_of_place=program.out_of_place,
-        note=trace.reason or _range_note(trace, program),
+        note=trace.reason or _note(trace, program),
     )  # fmt: skip
 
 
@@ -155,22 +163,35 @@ def _bottleneck(trace: Trace, topology: Topology) -> tuple[str, float | None]:
     return topology.edges[edge].name, trace.edge_busy[edge] / trace.time
 
 
-def _range_note(trace: Trace, program: Program) -> str:
-    if trace.in_range:
-        return ""
-    low, high = format_size(program.min_bytes), format_size(program.max_bytes)
-    return f"outside the program's range of sizes, {low} to {high}"
+def _note(trace: Trace, program: Program) -> str:
+    notes = []
+    if not trace.in_range:
+        low, high = format_size(program.min_bytes), format_size(program.max_bytes)
+        notes.append(f"outside the program's range of sizes, {low} to {high}")
+    if trace.extrapolated:
+        notes.append(f"{trace.extrapolated} iterations extrapolated, equal to those before them")
+    return "; ".join(notes)
 
 
-def bounds_of(topology: Topology, collective: str, *, routed: bool = False) -> BoundAt:
+def bounds_of(
+    topology: Topology,
+    collective: str | Collective,
+    root: int | None = None,
+    *,
+    routed: bool = False,
+) -> BoundAt:
     """Return the best bound for every algorithm as a function of the size.
 
-    It gives None for collectives without bounds, and where ranks are not connected. A routed
+    It gives None for collectives without bounds, where ranks are not connected, and where a
+    root should be known and is not. A routed
     message does not stop at the ranks between, so it can be on its last edge from the start:
     of the latencies only the distance holds for it.
     """
-    if collective not in COLLECTIVES:
-        return lambda _: None
+    if isinstance(collective, str):
+        kind = COLLECTIVES.get(collective)
+        if kind is None or kind.has_root != (root is not None):
+            return lambda _: None
+        collective = build_collective(collective, topology.num_ranks, 1, root)
     try:
         curves = any_curves(whole(topology), collective)
     except NoScheduleError:

@@ -66,6 +66,8 @@ class Trace:
         How long each edge of the topology was held.
     spans
         In order of start; empty unless asked for.
+    extrapolated
+        Iterations that were not followed, as they repeat those before them exactly.
     """
 
     program: str
@@ -76,6 +78,7 @@ class Trace:
     messages: int = 0
     edge_busy: tuple[Time, ...] = ()
     spans: tuple[Span, ...] = ()
+    extrapolated: int = 0
 
     @property
     def critical_path(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from taccl.bounds import any_bounds, best
+from taccl.collectives import build_collective
 from taccl.errors import InputError
 from taccl.sim.cost import model_of
 from taccl.sim.sweep import Row, bounds_of, sizes_between, sweep
@@ -78,6 +79,14 @@ def test_of_the_latencies_only_the_distance_bounds_routed_messages() -> None:
 
 def test_there_is_no_bound_for_a_custom_collective() -> None:
     assert bounds_of(ring(2), "custom")(8) is None
+
+
+def test_a_bound_needs_the_root_where_there_is_one() -> None:
+    assert bounds_of(ring(2), "broadcast")(8) is None
+    assert bounds_of(ring(2), "allgather", 0)(8) is None
+    found = bounds_of(ring(2), "broadcast", 1)(8)
+    assert found is not None
+    assert found == bounds_of(ring(2), build_collective("broadcast", 2, 1, 1))(8)
 
 
 def test_sizes_multiply_up_to_the_end() -> None:

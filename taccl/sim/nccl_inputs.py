@@ -1,0 +1,277 @@
+"""What NCCL would find on a topology: the inputs of its time model, estimated.
+
+NCCL finds channels by a search in the graph of PCI, NVLink and NICs. This is a short cut to its
+result for ring and tree, from three numbers of the topology:
+
+ports
+    the bandwidths at which a GPU reaches the others of its server: one for each edge by which it
+    sends (the narrowest edge of the way counts), of the GPU that has least;
+NICs
+    the same for a server and the others: one for each NIC (of a direct wire between servers: for
+    each wire), of the server that has least;
+generation
+    the oldest GPU whose NVLinks are as fast as the ports (150, 300, 450, 900 GB/s); its constants
+    of NCCL also say how much of that NCCL counts at most (120, 240, 370.8, 721.8 GB/s).
+
+NCCL then takes a speed from a list and counts the channels of that speed that fit into ports and
+NICs, which is what rings without common links need; the product counts. Channels are as in a
+ring, intra and inter alike, and of trees, too. What a topology can't say is taken from NVIDIA's
+own machines: AMD CPUs for ampere, else Intel; NVLink from 18 GB/s on, below it PCI. Every input
+can be given instead.
+
+References
+----------
+NVIDIA/nccl 2.30.7, ``src/graph/search.cc`` (``ncclTopoCompute``, speed arrays,
+``ncclTopoDupChannels``) and ``src/graph/topo.h`` (bandwidths of links).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from taccl.errors import InputError
+from taccl.sim.nccl import CPUS, GENERATIONS, WIRES, Machine
+from taccl.topology import EdgeId, Topology
+from taccl.units import parse_beta
+
+NVLINKS = (150, 300, 450, 900)
+"""GB/s of all NVLinks of a GPU in one direction, by generation (NVIDIA's data sheets)."""
+
+COUNTED = (Fraction(120), Fraction(240), Fraction(3708, 10), Fraction(7218, 10))
+"""GB/s of the same that NCCL counts: 6 x 20, 12 x 20, 18 x 20.6 and 18 x 40.1."""
+
+LEAST_NVLINK = 18
+"""GB/s of the slowest NVLink that NCCL knows."""
+
+LOCAL = Fraction(5000)
+"""GB/s of what is free: NCCL's bandwidth within a GPU."""
+
+MAX_CHANNELS = 32
+"""Rings of a search, half of MAXCHANNELS."""
+
+_ONE_SERVER: tuple[Sequence[float], ...] = (
+    (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
+    (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
+    (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
+)
+_SEVERAL: tuple[Sequence[float], ...] = (
+    (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
+    (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
+    (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
+)
+"""Speeds in GB/s, before hopper, of hopper and of blackwell: ``speedArrayIntra``, ``Inter``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Inputs given instead of estimated; None: estimated.
+
+    Parameters
+    ----------
+    generation, cpu, wire
+        Of GENERATIONS, CPUS and WIRES.
+    channels
+        Rings (trees) in parallel.
+    intra, inter
+        GB/s of a channel inside a server and between servers.
+    """
+
+    generation: str | None = None
+    cpu: str | None = None
+    wire: str | None = None
+    channels: int | None = None
+    intra: Fraction | None = None
+    inter: Fraction | None = None
+
+
+def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
+    """Return what NCCL's model would know of a topology."""
+    given = Settings() if settings is None else settings
+    ports, nics = server_ports(topology), server_nics(topology)
+    inside = sum(ports, Fraction(0)) if ports else LOCAL
+    generation = given.generation or _generation(inside if ports else Fraction(0))
+    row = GENERATIONS.index(generation)
+    wire = given.wire or ("nvlink" if inside >= LEAST_NVLINK else "pci")
+    most = COUNTED[row] if wire == "nvlink" and ports else inside
+    ports = tuple(port * min(inside, most) / inside for port in ports)
+    channels, speed = found_channels(ports, nics if topology.num_servers > 1 else (), generation)
+    return Machine(
+        topology.num_ranks, topology.num_servers, given.channels or channels,
+        given.intra or speed, given.inter or given.intra or speed, generation,
+        given.cpu or ("amd" if generation == "ampere" else "intel"), wire,
+    )  # fmt: skip
+
+
+def _generation(inside: Fraction) -> str:
+    fast_enough = (name for name, most in zip(GENERATIONS, NVLINKS, strict=True) if inside <= most)
+    return next(fast_enough, GENERATIONS[-1])
+
+
+def found_channels(
+    ports: Sequence[Fraction], nics: Sequence[Fraction], generation: str
+) -> tuple[int, Fraction]:
+    """Return how many channels NCCL's search finds, and GB/s of each.
+
+    Parameters
+    ----------
+    ports, nics
+        GB/s of a GPU to its server, and of a server to the others; empty: no limit there.
+    """
+    kind = max(0, GENERATIONS.index(generation) - 1)
+    speeds = [Fraction(str(speed)) for speed in (_SEVERAL if nics else _ONE_SERVER)[kind]]
+    limits = [list(limit) for limit in (ports, nics) if limit]
+    total = min((sum(limit) for limit in limits), default=LOCAL)
+    best = (0, Fraction(0))
+    for speed in speeds:
+        if best[0] and (speed <= best[1] * Fraction(49, 100) or best[0] * best[1] >= total):
+            break
+        fit = (sum(width // speed for width in limit) for limit in limits)
+        count = int(min(MAX_CHANNELS, *fit)) if limits else MAX_CHANNELS
+        if count * speed > best[0] * best[1]:
+            best = (count, speed)
+    if not best[0]:
+        # Slower than all that NCCL lists.
+        return 1, min(max(limit) for limit in limits)
+    return _twice(*best, generation)
+
+
+def _twice(count: int, speed: Fraction, generation: str) -> tuple[int, Fraction]:
+    """Return fast channels as two of half the speed each: ``ncclTopoDupChannels``."""
+    new = GENERATIONS.index(generation) >= GENERATIONS.index("hopper")
+    if speed < 25 or (new and speed < 50 and count > 4):
+        return count, speed
+    more = min(2 * count, MAX_CHANNELS)
+    return more, speed / -(-more // count)
+
+
+def server_ports(topology: Topology) -> tuple[Fraction, ...]:
+    """Return the GB/s of the ports of the GPU that has least to the others of its server.
+
+    Empty where every server has one GPU.
+    """
+    table = topology.links
+    server = np.array(topology.server_of)
+    inside = np.flatnonzero(server[table.src] == server[table.dst]).tolist()
+    ports: dict[int, dict[EdgeId, Fraction]] = defaultdict(dict)
+    for link in inside:
+        path = table.edges_of(link)
+        src, port = int(table.src[link]), _first_limited(topology, path)
+        width = min(_width(topology, edge) for edge in path)
+        ports[src][port] = max(width, ports[src].get(port, Fraction(0)))
+    return _least(ports.values())
+
+
+def server_nics(topology: Topology) -> tuple[Fraction, ...]:
+    """Return the GB/s of the NICs (or wires) of the server that has least to the others.
+
+    Paths are followed from a server's ranks over its own switches, up to what other servers use,
+    too. Empty for a single server.
+    """
+    users = _users(topology)
+    nics: dict[int, dict[EdgeId, Fraction]] = defaultdict(dict)
+    out: dict[int, list[EdgeId]] = defaultdict(list)
+    for edge in topology.edges:
+        out[edge.tail].append(edge.id)
+    for rank, server in enumerate(topology.server_of):
+        # Vertex, narrowest so far, and the last edge with a bandwidth.
+        stack: list[tuple[int, Fraction, EdgeId | None]] = [(rank, LOCAL, None)]
+        seen = {rank}
+        while stack:
+            vertex, width, last = stack.pop()
+            for number in out[vertex]:
+                edge = topology.edges[number]
+                now = min(width, _width(topology, number))
+                nic = last if edge.beta is None else number
+                if users[edge.head] != {server}:
+                    nic = number if nic is None else nic
+                    nics[server][nic] = max(now, nics[server].get(nic, Fraction(0)))
+                elif edge.head >= topology.num_ranks and edge.head not in seen:
+                    seen.add(edge.head)
+                    stack.append((edge.head, now, nic))
+    return _least(nics.values())
+
+
+def _users(topology: Topology) -> list[set[int]]:
+    """Return for every vertex the servers of its ranks; for a switch of nobody's: none."""
+    users: list[set[int]] = [{server} for server in topology.server_of]
+    users += [set() for _ in topology.switches]
+    for edge in topology.edges:
+        for one, other in ((edge.tail, edge.head), (edge.head, edge.tail)):
+            if one < topology.num_ranks <= other:
+                users[other].add(topology.server_of[one])
+    return users
+
+
+def _width(topology: Topology, edge: EdgeId) -> Fraction:
+    """Return the GB/s of an edge."""
+    beta = topology.edges[edge].beta
+    return LOCAL if beta is None else min(LOCAL, 1000 / beta)
+
+
+def _first_limited(topology: Topology, path: Sequence[EdgeId]) -> EdgeId:
+    return next((edge for edge in path if topology.edges[edge].beta is not None), path[0])
+
+
+def _least(found: Iterable[Mapping[EdgeId, Fraction]]) -> tuple[Fraction, ...]:
+    return min((tuple(each.values()) for each in found), key=lambda each: sum(each), default=())
+
+
+def described(machine: Machine) -> str:
+    """Return the inputs in words, as they can be given to :func:`parse_settings`."""
+    intra, inter = (float(speed) for speed in (machine.intra, machine.inter))
+    return (
+        f"gpu={machine.generation},cpu={machine.cpu},wire={machine.wire},"
+        f"channels={machine.channels},intra={intra:.6g}GB/s,inter={inter:.6g}GB/s"
+    )
+
+
+_KEYS: Mapping[str, str] = MappingProxyType({
+    "gpu": "generation", "cpu": "cpu", "wire": "wire", "channels": "channels",
+    "intra": "intra", "inter": "inter",
+})  # fmt: skip
+_NAMES = MappingProxyType({"gpu": GENERATIONS, "cpu": CPUS, "wire": WIRES})
+_EXAMPLE = "gpu=hopper,channels=12,intra=30GB/s"
+
+
+def parse_settings(text: object) -> Settings:
+    """Return what ``gpu=hopper,cpu=intel,wire=nvlink,channels=12,intra=30GB/s`` gives.
+
+    Raises
+    ------
+    InputError
+        When a key or a value is none of the model.
+    """
+    found: dict[str, Any] = {}
+    for part in str(text).split(","):
+        key, equals, value = part.strip().partition("=")
+        if not equals or key not in _KEYS:
+            raise InputError(
+                f"should be KEY=VALUE with one of {', '.join(_KEYS)}, got {part[:40]!r}",
+                fix=f"write {_EXAMPLE}",
+            )
+        found[_KEYS[key]] = _value(key, value)
+    return Settings(**found)
+
+
+def _value(key: str, value: str) -> str | int | Fraction:
+    names = _NAMES.get(key)
+    if names is not None and value.lower() in names:
+        return value.lower()
+    if names is not None:
+        raise InputError(
+            f"{key} should be one of {', '.join(names)}, got {value[:40]!r}",
+            fix=f"write {key}={names[0]}",
+        )
+    if key != "channels":
+        return 1000 / parse_beta(value)
+    if not value.isdecimal() or len(value) > 2 or not 1 <= int(value) <= 2 * MAX_CHANNELS:
+        raise InputError(
+            f"channels should be from 1 to {2 * MAX_CHANNELS}, got {value[:40]!r}",
+            fix="write channels=12",
+        )
+    return int(value)
