@@ -36,7 +36,7 @@ type: install
 	$(BIN)/mypy
 
 test: install
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q -n auto --dist loadgroup
 
 cov: install
 	$(BIN)/python -m pytest -q --cov

@@ -27,7 +27,7 @@ from taccl.pipeline.evaluation import read_program
 from taccl.sim.compile import compile_program
 from taccl.sim.cost import ReplayModel, model_of
 from taccl.sim.machine import machine_of, messages_of, split
-from taccl.sim.replay import _Run
+from taccl.sim.replay import Run
 from taccl.sim.timing import Timing, run_machine
 from taccl.topology import ALPHA_RULES, Topology
 from taccl.topology_file import load_topology
@@ -119,7 +119,7 @@ def seconds_in_python(case: Case, model: ReplayModel) -> float:
     """Return the seconds of the event loop in Python."""
     compiled = compile_program(case.program, case.topology, case.size, model)
     begin = time.perf_counter()
-    _Run(compiled, len(case.topology.edges), keep_spans=False).to_end()
+    Run(compiled, len(case.topology.edges), keep_spans=False).to_end()
     return time.perf_counter() - begin
 
 

@@ -6,7 +6,8 @@ paths between ranks of different servers.
 """
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -81,6 +82,25 @@ class LinkTable:
     def max_beta(self, link: int) -> Fraction:
         """Return the largest beta on a link, in ps for each byte (0 when it is free)."""
         return max((self.betas[edge] for edge in self.edges_of(link)), default=Fraction(0))
+
+    def with_costs(
+        self,
+        alphas: Sequence[int],
+        overheads: Sequence[int],
+        betas: Sequence[Fraction | None],
+    ) -> "LinkTable":
+        """Return the same links over edges that cost something else, each in order of edge id."""
+        alpha, overhead = (
+            np.concatenate(([0], np.cumsum(np.array(costs, np.int64)[self.edge_ids])))
+            for costs in (alphas, overheads)
+        )
+        first, end = self.edge_start[:-1], self.edge_start[1:]
+        return replace(
+            self,
+            alpha=alpha[end] - alpha[first],
+            overhead=overhead[end] - overhead[first],
+            betas=tuple(Fraction(0) if beta is None else beta for beta in betas),
+        )
 
     @cached_property
     def _by_dst(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from taccl.collective_file import CollectiveFile
 from taccl.files import FileModel
+from taccl.scenario_file import ScenarioFile
 from taccl.schedule_file import ScheduleFile
 from taccl.sketch import SketchFile, TacclSketchFile
 from taccl.topology_file import FORMS
@@ -15,4 +16,5 @@ SCHEMAS: Mapping[str, type[FileModel]] = MappingProxyType({
     "sketch-taccl": TacclSketchFile,
     "collective": CollectiveFile,
     "schedule": ScheduleFile,
+    "scenario": ScenarioFile,
 })  # fmt: skip

@@ -246,6 +246,22 @@ class Topology:
             )
         return replace(self, alpha_rule=rule)
 
+    def with_costs(self, edges: Sequence[Edge], local: LocalCosts | None = None) -> "Topology":
+        """Return the same network whose edges, and perhaps local work, cost something else.
+
+        Parameters
+        ----------
+        edges
+            As they are but for alpha, overhead and beta: which links there are does not change.
+        """
+        made = replace(self, edges=tuple(edges), local=self.local if local is None else local)
+        overheads = [made.edge_overhead(edge) for edge in edges]
+        # Deriving links is most of the work of making a topology; a cached_property lives here.
+        made.__dict__["links"] = self.links.with_costs(
+            [edge.alpha for edge in edges], overheads, [edge.beta for edge in edges]
+        )
+        return made
+
     def check_ranks_connected(self) -> None:
         """Raise when some rank can't reach another over links.
 

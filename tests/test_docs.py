@@ -16,6 +16,7 @@ from taccl.errors import NoScheduleError, TacclError
 from taccl.msccl import limits
 from taccl.msccl.program import Op
 from taccl.msccl.runtimes import RUNTIMES
+from taccl.scenario import read_scenario
 from taccl.schemas import SCHEMAS
 from taccl.sketch import apply_sketch, load_sketch, shipped_sketches
 from taccl.symmetry import free_group
@@ -31,6 +32,7 @@ from tests.docs.formats_page import formats_page, records
 from tests.docs.markdown import ROOT, anchors_in, blocks, commands_in, file_in, links_in
 from tests.docs.meanings import (
     EXIT_STATUSES,
+    EXPLANATION_FIELDS,
     FORMATS,
     JSON_FIELDS,
     MEANINGS,
@@ -156,6 +158,8 @@ def test_the_example_of_a_format_loads(name: str, tmp_path: Path) -> None:
     path.write_text(FORMATS[name].example)
     if name.startswith("topology"):
         assert load_topology(str(path)).num_ranks > 1
+    elif name == "scenario":
+        assert not read_scenario(str(path), load_topology("ring:4")).is_static
     elif name == "collective":
         assert read_collective(str(path)).num_chunks == 4
     else:
@@ -189,17 +193,29 @@ def test_every_command_with_json_has_its_fields_explained() -> None:
 def test_the_fields_of_json_are_those_explained(command: str, run: Run) -> None:
     ring = ("synthesize", "ring:2", "allgather", "--engine", "ring", "--chunks", "1", "--quiet")
     run(*ring, "-o", "f.xml")
+    sizes = ("-b", "256K", "-e", "2M", "--format", "nccl-tests")
+    Path("run.txt").write_text(run("evaluate", "f.xml", "--topology", "ring:2", *sizes).out)
+    measured = ("--measured", "run.txt", "--collective", "allgather")
     arguments = {
         "taccl synthesize": ring,
         "taccl evaluate": ("evaluate", "f.xml", "--topology", "ring:2"),
         "taccl verify": ("verify", "f.xml"),
         "taccl inspect": ("inspect", "f.xml"),
         "taccl bound": ("bound", "ring:2", "allgather"),
+        "taccl compare": ("compare", "ring:2", "allgather", "-e", "1K"),
+        "taccl calibrate": ("calibrate", "ring:2", *measured),
         "taccl topology list": ("topology", "list"),
     }
     found = json.loads(run(*arguments[command], "--json").out)
     record = found[ROWS[command]][0] if command in ROWS else found
     assert list(record) == list(JSON_FIELDS[command])
+
+
+def test_the_fields_of_an_explanation_are_those_explained(run: Run) -> None:
+    run("synthesize", "ring:2", "allgather", "--engine", "ring", "--quiet", "-o", "f.xml")
+    done = run("evaluate", "f.xml", "--topology", "ring:2", "--explain", "--json")
+    (record,) = json.loads(done.out)["explanations"]
+    assert list(record) == list(EXPLANATION_FIELDS)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

@@ -24,8 +24,8 @@ LAYERS = [
     ["imports", "sketch"],
     ["symmetry", "slots"],
     ["schedule"],
-    ["schedule_file", "verify", "suggest"],
-    ["schemas"],
+    ["schedule_file", "scenario_file", "verify", "suggest"],
+    ["schemas", "scenario"],
     ["synth", "msccl"],
     ["bounds"],
     ["sim"],
@@ -53,7 +53,7 @@ ONLY_IN = {
     "pydantic": {
         "files", "topology_graph.py", "topology_shapes.py", "topology_fabrics.py",
         "topology_taccl.py", "topology_servers.py", "schedule_file.py", "collective_file.py",
-        "sketch", "imports",
+        "scenario_file.py", "sketch", "imports",
     },
 }  # fmt: skip
 SOLVERS = {"pulp", "highspy", "ortools", "numba", "scipy"}

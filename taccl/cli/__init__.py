@@ -9,7 +9,7 @@ from typing import TextIO
 
 import typer
 
-from taccl.cli import evaluate, inspect, sketch, synthesize, topology, verify
+from taccl.cli import calibrate, compare, evaluate, inspect, sketch, synthesize, topology, verify
 from taccl.errors import TacclError, TacclWarning
 
 app = typer.Typer(
@@ -26,6 +26,8 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
 app.command("bound")(evaluate.bound)
+app.command("compare")(compare.compare)
+app.command("calibrate")(calibrate.calibrate)
 app.command("convert")(synthesize.convert)
 app.add_typer(topology.app, name="topology")
 app.add_typer(sketch.app, name="sketch")

@@ -55,6 +55,10 @@ def evaluate(
     protocol_costs: Annotated[
         bool, typer.Option("--protocol-costs", help="Charge the bytes that LL and LL128 add.")
     ] = False,
+    scenario: Annotated[
+        str | None,
+        typer.Option("--scenario", help="A file that says what disturbs the machine meanwhile."),
+    ] = None,
     form: Annotated[str, typer.Option("--format", help=f"One of {FORMAT_NAMES}.")] = "table",
     as_json: Json = False,
     trace: Annotated[
@@ -62,14 +66,14 @@ def evaluate(
         typer.Option("--trace", help="Write a Chrome (Perfetto) trace of the last size."),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page: results, timeline, edge loads.")
+        Path | None, typer.Option("--html", help="Write a page: timeline, chunks, links, tables.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say where the time of the last size goes.")
     ] = False,
 ) -> None:
     """Replay programs on a topology, size by size, beside the bound."""
-    from taccl.pipeline import evaluation, reports
+    from taccl.pipeline import evaluation, reports, scenarios
     from taccl.pipeline.problems import load_machine
     from taccl.report.tables import WRITERS
     from taccl.sim.cost import model_of
@@ -81,6 +85,7 @@ def evaluate(
         topology, nodes=nodes, fabric=fabric, sketch=sketch,
         alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
     )  # fmt: skip
+    case = scenarios.load_scenario(scenario, network, detailed=bool(trace or html or explain))
     runtime = chosen("--runtime", runtime, RUNTIME_NAMES)
     sizes = sizes_of(begin, end, factor, size)
     if begin is None and end is None:
@@ -90,6 +95,9 @@ def evaluate(
         files, network, sizes, runtime, route=route, protocol_costs=protocol_costs
     )
     setting = reports.Setting(network, model_of(runtime), route, protocol_costs)
+    if case is not None:
+        rows = scenarios.under(case, setting, rows)
+        setting = scenarios.left_of(case, setting)
     text = reports.evaluation_text(wanted, WRITERS[form](rows), files, rows, setting)
     typer.echo(text.rstrip("\n"))
 

@@ -40,7 +40,17 @@ InPlace = Annotated[bool, typer.Option("--inplace", help="Serve in-place calls o
 OutOfPlace = Annotated[bool, typer.Option("--outofplace", help="Serve out-of-place calls only.")]
 Both = Annotated[bool, typer.Option("--both", help="Serve both modes with one file.")]
 Instances = Annotated[
-    int, typer.Option("--instances", min=1, max=64, help="Copies, each for a share of every chunk.")
+    int | None,
+    typer.Option(
+        "--instances", min=1, max=64,
+        help="Copies, each for a share of every chunk (default: as many as save 5 %).",
+    ),
+]  # fmt: skip
+BitwiseConsistent = Annotated[
+    bool,
+    typer.Option(
+        "--bitwise-consistent", help="Only programs that add up in one order on all ranks."
+    ),
 ]
 Channels = Annotated[
     int | None, typer.Option("--channels", min=1, max=128, help="The most channels to use.")
@@ -97,16 +107,18 @@ def synthesize(
     inplace: InPlace = False,
     outofplace: OutOfPlace = False,
     both: Both = False,
-    instances: Instances = 1,
+    instances: Instances = None,
     channels: Channels = None,
     min_bytes: MinBytes = None,
     max_bytes: MaxBytes = None,
+    bitwise_consistent: BitwiseConsistent = False,
     output: Output = None,
     schedule: Annotated[
         Path | None, typer.Option("--schedule", help="Write the schedule as JSON.")
     ] = None,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Write a page: results, timeline, edge loads.")
+        Path | None,
+        typer.Option("--report", help="Write a page: timeline, chunks, links, tables."),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -118,7 +130,7 @@ def synthesize(
 
     target = _target(
         runtime, protocol, (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
-        element_bytes(dtype),
+        element_bytes(dtype), bitwise=bitwise_consistent,
     )  # fmt: skip
     request = pipeline.Request(
         logical=pipeline.load_network(
@@ -183,17 +195,18 @@ def convert(
     inplace: InPlace = False,
     outofplace: OutOfPlace = False,
     both: Both = False,
-    instances: Instances = 1,
+    instances: Instances = None,
     channels: Channels = None,
     min_bytes: MinBytes = None,
     max_bytes: MaxBytes = None,
+    bitwise_consistent: BitwiseConsistent = False,
 ) -> None:
     """Verify a schedule and write it as MSCCL XML (to stdout without -o)."""
     from taccl.pipeline import outputs
 
     target = _target(
         runtime, protocol, (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
-        element_bytes(dtype),
+        element_bytes(dtype), bitwise=bitwise_consistent,
     )  # fmt: skip
     if target is None:
         raise InputError("none writes no XML", field="--runtime", fix=f"use {RUNTIME_NAMES}")
@@ -213,11 +226,13 @@ def _target(
     runtime: str,
     protocol: str,
     modes: tuple[bool, bool, bool],
-    instances: int,
+    instances: int | None,
     channels: int | None,
     min_bytes: str | None,
     max_bytes: str | None,
     element: int,
+    *,
+    bitwise: bool,
 ) -> "Target | None":
     """Return what program is wanted; None for ``--runtime none``."""
     from taccl.pipeline import Target
@@ -242,4 +257,5 @@ def _target(
         min_bytes=None if min_bytes is None else read("--min-bytes", parse_nccl_size, min_bytes),
         max_bytes=None if max_bytes is None else read("--max-bytes", parse_nccl_size, max_bytes),
         element_bytes=element,
+        bitwise=bitwise,
     )

@@ -25,19 +25,38 @@ def show(
     nodes: Nodes = None,
     fabric: Fabric = None,
     sketch: CostSketch = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Write a picture of it.")] = None,
+    dot: Annotated[
+        Path | None, typer.Option("--dot", help="Write it as a graph for Graphviz.")
+    ] = None,
 ) -> None:
     """Print what a topology consists of and which links join its ranks."""
+    from taccl.files import check_apart, check_output, write_all_atomic
     from taccl.pipeline.problems import load_machine
+    from taccl.report import graph
     from taccl.report.matrix import link_matrix
     from taccl.topology_file import describe
 
+    wanted = {"--svg": (svg, graph.svg), "--dot": (dot, graph.dot)}
+    others: list[str | Path] = [topology]
+    for option, (path, _) in wanted.items():
+        if path is not None:
+            check_output(path, field=option)
+            check_apart(path, others, field=option)
+            others.append(path)
     network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
+    texts: dict[str | Path, str] = {
+        path: draw(network) for path, draw in wanted.values() if path is not None
+    }
+    write_all_atomic(texts)
     rows = describe(network)
     width = max(len(what) for what, _ in rows)
     for what, value in rows:
         typer.echo(f"{what:<{width}}  {value}")
     typer.echo("")
     typer.echo(link_matrix(network))
+    for written in texts:
+        typer.echo(f"wrote {written}")
 
 
 @app.command()

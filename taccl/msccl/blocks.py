@@ -12,12 +12,11 @@ holds gets several, which take messages in turn.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from taccl.msccl.buffers import Move
 from taccl.msccl.order import Message
-from taccl.msccl.program import Op
 from taccl.topology import Topology
 
 LOCAL_PER_BLOCK = 8
@@ -41,7 +40,10 @@ class Block:
     rank, send_to, recv_from
         Whose it is, and its peers.
     lane
-        The link it serves; None: local work only.
+        The link it serves, that of its receives if it sends on what it receives; None: local work
+        only.
+    out
+        The link of its sends in a threadblock that receives, too.
     connection
         Number of the connection among those of the pair.
     moves
@@ -54,11 +56,16 @@ class Block:
     lane: Lane | None
     connection: int
     moves: tuple[int, ...]
+    out: Lane | None = None
 
     @property
-    def pair(self) -> tuple[int, int] | None:
-        """Source and destination of its connection."""
-        return None if self.lane is None else (self.lane.src, self.lane.dst)
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Source and destination of its connections."""
+        return tuple((lane.src, lane.dst) for lane in (self.lane, self.out) if lane is not None)
+
+
+End = tuple[int, Lane, int, bool]
+"""Rank, link, number among the connections of the pair, and whether the rank sends."""
 
 
 def lanes_of(messages: Sequence[Message], topology: Topology) -> list[Lane]:
@@ -75,40 +82,48 @@ def assign_blocks(
     moves: Sequence[Move],
     lanes: Sequence[Lane],
     topology: Topology,
-    parts: Mapping[Lane, int],
-    ways: Mapping[Lane, int],
+    connection: Mapping[int, int],
+    joins: Mapping[End, End],
     instances: int = 1,
 ) -> list[Block]:
     """Return the threadblocks of all ranks, those of one rank in order of their first message.
 
     With several instances, every pair has as many connections for each of its links.
+
+    Parameters
+    ----------
+    connection
+        From :func:`number_connections`.
+    joins
+        Receiving ends that share a threadblock with a sending end.
     """
-    connection = _connections(moves, lanes, topology, (parts, ways))
-    members: dict[tuple[int, Lane, int, bool], list[int]] = defaultdict(list)
+    members: dict[End, list[int]] = defaultdict(list)
     local: dict[int, list[int]] = defaultdict(list)
+    joined = {out: end for end, out in joins.items()}
     for place, move in enumerate(moves):
         if move.message is None:
             local[move.rank].append(place)
         else:
             lane = lanes[move.message]
-            sends = move.rank == lane.src
-            members[move.rank, lane, connection[move.message], sends].append(place)
-    for rank, lane, index, sends in _ends_without_moves(members, topology, instances):
-        members[rank, lane, index, sends] = []
-    blocks = [
-        Block(
-            rank, lane.dst if sends else None, None if sends else lane.src, lane, index,
-            tuple(places),
-        )
-        for (rank, lane, index, sends), places in members.items()
-    ]  # fmt: skip
+            end = (move.rank, lane, connection[move.message], move.rank == lane.src)
+            members[joined.get(end, end)].append(place)
+    for end in _ends_without_moves(lanes, connection, topology, instances):
+        members[joined.get(end, end)] += []
+    blocks = []
+    for (rank, lane, index, sends), places in members.items():
+        out = None if sends else joins.get((rank, lane, index, sends))
+        send_to = lane.dst if sends else out and out[1].dst
+        blocks.append(
+            Block(
+                rank, send_to, None if sends else lane.src, lane, index, tuple(places),
+                out and out[1],
+            )
+        )  # fmt: skip
     blocks = _with_local_work(blocks, local, moves)
     return sorted(blocks, key=lambda block: _order(block, moves))
 
 
-def ways_needed(
-    messages: Sequence[Message], lanes: Sequence[Lane], slots: int
-) -> dict[Lane, int]:
+def ways_needed(messages: Sequence[Message], lanes: Sequence[Lane], slots: int) -> dict[Lane, int]:
     """Return how many connections each link needs to hold what is under way at once.
 
     ``slots`` messages fit a connection, and each leaves its slot when it arrives. Links for which
@@ -130,36 +145,63 @@ def ways_needed(
     return ways
 
 
-def _connections(
+def pair_ends(
+    lanes: Sequence[Lane], connection: Mapping[int, int], joins: Mapping[End, End]
+) -> dict[End, End]:
+    """Return receiving ends and the ends of the same rank that send to the same peer.
+
+    Both have one number among the connections of their pairs, and neither is joined already.
+    """
+    used = {(lanes[message], number) for message, number in connection.items()}
+    taken = set(joins.values())
+    pairs: dict[End, End] = {}
+    for lane, number in sorted(used):
+        back = Lane(lane.dst, lane.src, lane.number)
+        end, out = (lane.dst, lane, number, False), (lane.dst, back, number, True)
+        if (back, number) in used and end not in joins and out not in taken:
+            pairs[end] = out
+    return pairs
+
+
+def number_connections(
     moves: Sequence[Move],
     lanes: Sequence[Lane],
     topology: Topology,
-    cuts: tuple[Mapping[Lane, int], Mapping[Lane, int]],
+    parts: Mapping[Lane, int],
+    ways: Mapping[Lane, int],
 ) -> dict[int, int]:
-    """Return the number of the connection that every message takes."""
+    """Return the number of the connection that every message takes.
+
+    Parameters
+    ----------
+    parts
+        Stretches of time that a link is cut into, where it is more than one.
+    ways
+        Connections that take messages of a link in turn, where there is more than one.
+    """
     queues: dict[Lane, list[int]] = defaultdict(list)
     for move in moves:
-        if move.op is Op.SEND and move.message is not None:
-            queues[lanes[move.message]].append(move.message)
+        if move.sent is not None:
+            queues[lanes[move.sent]].append(move.sent)
     connection = {}
     for lane, queue in queues.items():
         width = len(topology.links_between(lane.src, lane.dst))
-        parts, ways = (cut.get(lane, 1) for cut in cuts)
-        share = -(-len(queue) // parts)
+        share = -(-len(queue) // parts.get(lane, 1))
+        turns = ways.get(lane, 1)
         for place, message in enumerate(queue):
-            part = place // share * ways + place % ways
+            part = place // share * turns + place % turns
             connection[message] = part * width + lane.number
     return connection
 
 
 def _ends_without_moves(
-    members: Mapping[tuple[int, Lane, int, bool], list[int]], topology: Topology, instances: int
-) -> list[tuple[int, Lane, int, bool]]:
+    lanes: Sequence[Lane], connection: Mapping[int, int], topology: Topology, instances: int
+) -> list[End]:
     """Return the ends that only keep the place of a link before a used one."""
     used: dict[tuple[int, int], set[int]] = defaultdict(set)
-    for _, lane, index, _ in members:
-        used[lane.src, lane.dst].add(index)
-    ends = []
+    for message, index in connection.items():
+        used[lanes[message].src, lanes[message].dst].add(index)
+    ends: list[End] = []
     for (src, dst), indices in used.items():
         width = len(topology.links_between(src, dst))
         span = max(indices) + 1
@@ -183,9 +225,7 @@ def _with_local_work(
     for rank, block in receiving.items():
         extra = local.get(rank, [])
         extra = extra if len(extra) <= LOCAL_PER_BLOCK else []
-        result.append(
-            Block(rank, None, block.recv_from, block.lane, block.connection, (*extra, *block.moves))
-        )
+        result.append(replace(block, moves=(*extra, *block.moves)))
     for rank, extra in local.items():
         if rank not in receiving or len(extra) > LOCAL_PER_BLOCK:
             result += [
@@ -207,8 +247,8 @@ def count_connections(blocks: Sequence[Block]) -> dict[tuple[int, int], int]:
     """Return how many connections every pair has."""
     spans: dict[tuple[int, int], int] = defaultdict(int)
     for block in blocks:
-        if block.pair is not None:
-            spans[block.pair] = max(spans[block.pair], block.connection + 1)
+        for pair in block.pairs:
+            spans[pair] = max(spans[pair], block.connection + 1)
     return dict(spans)
 
 
@@ -218,7 +258,8 @@ def assign_channels(
     """Return the channels of every pair's connections, ascending, each as low as possible."""
     load: dict[tuple[str, int, int], int] = defaultdict(int)
     channels: dict[tuple[int, int], list[int]] = {}
-    for pair in sorted(connections):
+    # A pair and its reverse follow each other, so that they get the same channels.
+    for pair in sorted(connections, key=lambda pair: (min(pair), max(pair), pair)):
         taken: list[int] = []
         channel = 0
         while len(taken) < connections[pair]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from taccl.collectives import Collective
 from taccl.msccl.aliasing import Cell, Mode
 from taccl.msccl.order import Event, Kind, Message
-from taccl.msccl.program import Buffer, Op, Slot
+from taccl.msccl.program import RECEIVES, Buffer, Op, Slot
 from taccl.msccl.runtimes import MAX_COUNT
 from taccl.slots import Place, Slots
 
@@ -35,6 +35,8 @@ class Move(NamedTuple):
         How many, adjacent at both places.
     message
         The message it belongs to; None: local work of the rank's own.
+    forward
+        The message by which it sends on what it receives.
     """
 
     rank: int
@@ -43,6 +45,17 @@ class Move(NamedTuple):
     dst: Slot | None
     chunks: int
     message: int | None
+    forward: int | None = None
+
+    @property
+    def received(self) -> int | None:
+        """The message that it receives."""
+        return self.message if self.op in RECEIVES else None
+
+    @property
+    def sent(self) -> int | None:
+        """The message that it sends."""
+        return self.message if self.op is Op.SEND else self.forward
 
 
 @dataclass(slots=True)

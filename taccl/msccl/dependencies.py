@@ -2,11 +2,12 @@
 
 Two steps that touch one memory cell, one of them writing, keep the order of the moves in every
 claimed mode (aliased cells included). So do, in the orders ``ports`` and ``paced``, the sends of
-one rank that share a resource edge. In the order ``paced`` a send also waits for the last thing
-that the schedule has its rank finish before it, so that it does not get to a port which ranks share
-before its turn: XML carries no order across ranks. What follows anyway from program order, from
-messages and from other dependences is dropped: positions only grow, so a dependence covers all
-that its target had waited for.
+one rank share a resource edge. XML carries no order across ranks, so a send may get to a port that
+ranks share before its turn. In the order ``paced`` every send, and in the others every send that is
+named, waits for the last thing that the schedule has its rank finish before it.
+
+What follows anyway from program order, from messages and from other dependences is dropped:
+positions only grow, so a dependence covers all that its target had waited for.
 
 Up to MAX_CLOCKS numbers of memory, "follows anyway" is decided exactly, by vector clocks over all
 threadblocks; above, only by the threadblocks of one rank, without messages.
@@ -14,8 +15,10 @@ threadblocks; above, only by the threadblocks of one rank, without messages.
 
 from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +26,18 @@ from numpy.typing import NDArray
 from taccl.msccl.aliasing import Cell, Mode
 from taccl.msccl.blocks import Block
 from taccl.msccl.buffers import Move
+from taccl.msccl.draft import Draft
 from taccl.msccl.order import Message
 from taccl.msccl.program import Op, Slot, Step, StepRef
 from taccl.topology import Topology
+from taccl.units import Time
 
 MAX_CLOCKS = 20_000_000
 """int32 numbers: 80 MB."""
 
 NOP = Step(Op.NOP, count=0)
+
+NOTHING_HELD: Mapping[int, Time] = MappingProxyType({})
 
 ORDERS = ("ports", "paced", "free")
 """How closely sends keep the schedule's order beyond what the data needs."""
@@ -53,7 +60,7 @@ class _Memory:
             if source is not None:
                 yield from self._read(source, number, block)
             target = self._cell(move.rank, move.dst, index)
-            if target is not None and target != source:
+            if target is not None and (target != source or move.op is not Op.COPY):
                 yield from self._write(target, number)
 
     def _cell(self, rank: int, slot: Slot | None, index: int) -> tuple[int, Cell] | None:
@@ -69,7 +76,7 @@ class _Memory:
     def _write(self, cell: tuple[int, Cell], number: int) -> Iterator[int]:
         if cell in self.writer:
             yield self.writer[cell]
-        yield from self.readers.pop(cell, {}).values()
+        yield from (other for other in self.readers.pop(cell, {}).values() if other != number)
         self.writer[cell] = number
 
 
@@ -83,9 +90,9 @@ class _Ports:
 
     def use(self, number: int, move: Move) -> Iterator[int]:
         """Record a send and yield the sends before it on its edges."""
-        if move.op is not Op.SEND or move.message is None:
+        if move.sent is None:
             return
-        for edge in self.topology.links.edges_of(self.messages[move.message].link):
+        for edge in self.topology.links.edges_of(self.messages[move.sent].link):
             if self.topology.edges[edge].beta is not None:
                 if (move.rank, edge) in self.last:
                     yield self.last[move.rank, edge]
@@ -94,34 +101,50 @@ class _Ports:
 
 @dataclass(slots=True)
 class _Pace:
-    """When moves are over in the schedule, and for every rank which are over when."""
+    """When moves are over in the schedule, and for every rank which are over when.
+
+    ``held`` maps messages to the time after which they are to start; None: all wait their turn.
+    """
 
     messages: Sequence[Message]
-    ends: list[int] = field(default_factory=list)
-    over: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    held: Mapping[int, Time] | None
+    ends: list[Time] = field(default_factory=list)
+    over: dict[int, list[tuple[Time, int]]] = field(default_factory=lambda: defaultdict(list))
 
     def record(self, number: int, move: Move, follows: Iterable[int]) -> Iterator[int]:
-        """Record a move and yield, for a send, the last move that its start comes after.
+        """Record a move and yield, for a send to be held back, the move that its turn comes after.
 
-        Nothing where one of ``follows`` ends as late.
+        That is the last one over before its start. Where this is too early, it is the first one
+        that is over late enough, if it is over by the time at which the message would be. Nothing
+        where one of ``follows`` ends as late.
         """
-        message = None if move.message is None else self.messages[move.message]
-        over = self.over[move.rank]
-        if message is not None and move.op is Op.SEND:
-            before = bisect_right(over, (message.start, number))
-            if before:
-                end, last = over[before - 1]
-                if end > max((self.ends[other] for other in follows), default=0):
-                    yield last
         end = 0
-        if message is not None:
-            end = message.released if move.op is Op.SEND else message.end
+        if move.sent is not None:
+            end = self.messages[move.sent].released
+            natural = max((self.ends[other] for other in follows), default=0)
+            yield from self._turn(move.rank, move.sent, natural)
+        elif move.message is not None:
+            end = self.messages[move.message].end
         self.ends.append(end)
-        insort(over, (end, number))
+        insort(self.over[move.rank], (end, number))
+
+    def _turn(self, rank: int, number: int, natural: Time) -> Iterator[int]:
+        floor = natural if self.held is None else self.held.get(number)
+        if floor is None:
+            return
+        over = self.over[rank]
+        message = self.messages[number]
+        last = bisect_right(over, message.start, key=itemgetter(0)) - 1
+        if last >= 0 and over[last][0] > max(floor, natural):
+            yield over[last][1]
+        elif self.held is not None and natural <= floor:
+            late = bisect_right(over, floor, key=itemgetter(0))
+            if late < len(over) and over[late][0] <= 2 * message.released - message.start:
+                yield over[late][1]
 
 
 @dataclass(slots=True)
-class _Clocks:
+class Clocks:
     """How far every threadblock is known to be when a move starts.
 
     Parameters
@@ -144,13 +167,26 @@ class _Clocks:
     last: dict[int, int] = field(default_factory=dict)
     sent: dict[int, int] = field(default_factory=dict)
 
+    def knows(self, number: int, other: int) -> bool:
+        """Tell whether a move is over, in any interleaving, before another one of its rank starts.
+
+        Parameters
+        ----------
+        number
+            The later move.
+        other
+            The one that may be over; not the same.
+        """
+        known = self.seen[number, self.column[self.owner[other]]]
+        return other != number and bool(known > self.place[other])
+
     def advance(self, number: int, move: Move, others: Iterable[int]) -> tuple[int, ...]:
         """Record a move and return those of ``others`` that nothing else implies."""
         block, row = self.owner[number], self.seen[number]
         if block in self.last:
             row[:] = self.seen[self.last[block]]
-        if self.messages and move.op is Op.RECV and move.message is not None:
-            np.maximum(row, self.seen[self.sent[move.message]], out=row)
+        if self.messages and move.received is not None:
+            np.maximum(row, self.seen[self.sent[move.received]], out=row)
         kept = []
         for other in sorted(others, reverse=True):
             if row[self.column[self.owner[other]]] <= self.place[other]:
@@ -158,43 +194,44 @@ class _Clocks:
                 np.maximum(row, self.seen[other], out=row)
         row[self.column[block]] = self.place[number] + 1
         self.last[block] = number
-        if move.op is Op.SEND and move.message is not None:
-            self.sent[move.message] = number
+        if move.sent is not None:
+            self.sent[move.sent] = number
         return tuple(sorted(kept))
 
 
 def find_dependences(
-    moves: Sequence[Move],
-    blocks: Sequence[Block],
-    modes: Iterable[Mode],
-    messages: Sequence[Message],
-    topology: Topology,
-    order: str,
-) -> list[tuple[int, ...]]:
+    draft: Draft, blocks: Sequence[Block], order: str, held: Mapping[int, Time] = NOTHING_HELD
+) -> tuple[list[tuple[int, ...]], Clocks]:
     """Return for every move the moves of other threadblocks that it has to wait for.
 
-    ``order`` is one of ORDERS.
+    With them comes what every move knows.
+
+    Parameters
+    ----------
+    order
+        One of ORDERS.
+    held
+        Messages to hold back in any order, and the times after which they are to start.
     """
-    clocks = _start_clocks(len(moves), blocks)
+    clocks = _start_clocks(len(draft.moves), blocks)
     owner = clocks.owner
-    memories = [_Memory(mode) for mode in modes]
-    ports = None if order == "free" else _Ports(messages, topology)
-    pace = None if order != "paced" else _Pace(messages)
+    memories = [_Memory(mode) for mode in draft.modes]
+    ports = None if order == "free" else _Ports(draft.messages, draft.schedule.topology)
+    pace = _Pace(draft.messages, None if order == "paced" else held)
     result = []
-    for number, move in enumerate(moves):
+    for number, move in enumerate(draft.moves):
         follows: set[int] = set()
         for memory in memories:
             follows.update(memory.touch(number, move, owner[number]))
         if ports is not None:
             follows.update(ports.use(number, move))
-        if pace is not None:
-            follows.update(pace.record(number, move, follows))
+        follows.update(pace.record(number, move, follows))
         others = [earlier for earlier in follows if owner[earlier] != owner[number]]
         result.append(clocks.advance(number, move, others))
-    return result
+    return result, clocks
 
 
-def _start_clocks(count: int, blocks: Sequence[Block]) -> _Clocks:
+def _start_clocks(count: int, blocks: Sequence[Block]) -> Clocks:
     owner, place = [0] * count, [0] * count
     for number, block in enumerate(blocks):
         for position, move in enumerate(block.moves):
@@ -207,7 +244,7 @@ def _start_clocks(count: int, blocks: Sequence[Block]) -> _Clocks:
             column[number] = used[block.rank]
             used[block.rank] += 1
     seen = np.zeros((count, max(column, default=0) + 1), dtype=np.int32)
-    return _Clocks(seen, column, owner, place, exact)
+    return Clocks(seen, column, owner, place, exact)
 
 
 def write_steps(

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import islice
 
 from taccl.collectives import COLLECTIVES, Collective
 from taccl.msccl.aliasing import Cell, Mode, mode_of
@@ -82,8 +83,17 @@ def interpret(
     run, mode = machine.run, machine.mode
     findings = [*machine.findings, *_run_findings(run), *find_races(run, mode)]
     if not run.stuck:
-        findings += _wrong_results(machine, expected)
+        findings += islice(_wrong_results(machine, expected), MAX_FINDINGS)
     return [_in_mode(finding, in_place=in_place) for finding in findings]
+
+
+def count_wrong(program: Program, *, in_place: bool) -> int | None:
+    """Return how many chunks of all outputs are wrong in the end; None: that can't be told."""
+    expected = expected_of(program, find_root(program) or 0)
+    if isinstance(expected, Finding) or _work(program) > MAX_WORK:
+        return None
+    machine = _follow(program, expected, in_place=in_place)
+    return None if machine.run.stuck else sum(1 for _ in _wrong_results(machine, expected))
 
 
 def _follow(program: Program, expected: Collective, *, in_place: bool) -> "_Machine":
@@ -283,7 +293,6 @@ def _deadlock(run: Run) -> Finding:
 
 
 def _wrong_results(machine: _Machine, collective: Collective) -> Iterator[Finding]:
-    shown = 0
     for chunk in range(collective.num_chunks):
         expected = value_of(collective, chunk)
         for rank in collective.targets(chunk):
@@ -291,14 +300,11 @@ def _wrong_results(machine: _Machine, collective: Collective) -> Iterator[Findin
             cell = machine.mode.cell(rank, Slot(Buffer.OUTPUT, target_at))
             found = machine.memory.get((rank, cell))
             if found != expected:
-                shown += 1
                 yield Finding(
                     "result",
                     f"output {target_at} should be {_words(expected)}, and is {_words(found)}",
                     rank,
                 )
-            if shown == MAX_FINDINGS:
-                return
 
 
 def _words(value: Value | None) -> str:

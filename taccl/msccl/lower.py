@@ -1,42 +1,52 @@
 """Turn a verified schedule into a threadblock program, pass by pass.
 
-No program deadlocks, even when a connection holds one message. The order of events is a total
+No plain program deadlocks, even when a connection holds one message. The order of events is a total
 order in which every step comes after all that it waits for: the step before it in its threadblock
 (threadblocks list their steps in this order), its dependences (which point back in it), for a
 receive the send of its message, and for a send the work on the message before it on its
 connection. So running the steps one by one in this order never waits, and since threadblocks,
 FIFOs and flags only ever enable each other, every other run ends, too. This is where it matters
 that a threadblock only sends or only receives, that receives go to slots nobody still reads, and
-that nothing is fused.
+that nothing is fused. With fused steps, or threadblocks that send and receive, a message that is
+cut into more parts than a connection holds can block: whoever asks for those looks at all sizes.
 """
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from taccl.collectives import COLLECTIVES, Collective
 from taccl.errors import LoweringError
-from taccl.msccl.aliasing import Mode, mode_of
 from taccl.msccl.blocks import (
     Block,
     Lane,
     assign_blocks,
     assign_channels,
     count_connections,
-    lanes_of,
+    number_connections,
+    pair_ends,
     ways_needed,
 )
-from taccl.msccl.buffers import Move, place_moves
-from taccl.msccl.dependencies import find_dependences, write_steps
-from taccl.msccl.order import Message, find_messages, order_events
-from taccl.msccl.program import Gpu, Program, Slot, Step, StepRef, Threadblock
+from taccl.msccl.buffers import Move
+from taccl.msccl.dependencies import NOTHING_HELD, Clocks, find_dependences, write_steps
+from taccl.msccl.draft import Draft, make_draft
+from taccl.msccl.fusion import fuse_sends, fuse_sums
+from taccl.msccl.program import Gpu, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.msccl.runtimes import RUNTIMES
+from taccl.msccl.scratch import share_scratch
 from taccl.schedule import Schedule
-from taccl.topology import Topology
+from taccl.units import Time
 
 _HARD = RUNTIMES["executor"]
 """Its channels, offsets and dependence ids hold for every runtime that has more threadblocks."""
+
+
+THREADBLOCKS = "threadblocks on a rank"
+
+
+class TooManyError(LoweringError):
+    """A rank would need more threadblocks than it may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,13 @@ class LowerOptions:
         The size range, both inclusive.
     order
         One of ORDERS: how closely sends keep the schedule's order.
+    fused
+        Step types that receive and do something with the value, as far as they may be used.
+    paired
+        Threadblocks that receive also send to the same peer: half as many, each busy with one.
+    held
+        Numbers of messages that are held back, and the times of the schedule after which they
+        are to start.
     slots
         Messages that a connection holds: a link that the schedule has more messages on at once
         gets several connections. None: one is enough for any link.
@@ -75,6 +92,9 @@ class LowerOptions:
     min_bytes: int = 0
     max_bytes: int = 1 << 30
     order: str = "ports"
+    fused: frozenset[Op] = frozenset()
+    paired: bool = False
+    held: Mapping[int, Time] = field(default_factory=lambda: NOTHING_HELD)
     slots: int | None = None
     max_steps: int = 64
     max_threadblocks: int = 64
@@ -90,6 +110,22 @@ def modes_served(collective: Collective) -> tuple[bool, bool]:
     return collective.name in COLLECTIVES and collective.name != "alltoall", True
 
 
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A program, and where the messages of its draft are in it.
+
+    Parameters
+    ----------
+    program
+        What is written.
+    senders
+        (rank, threadblock, step) of every step that sends, to the number of its message.
+    """
+
+    program: Program
+    senders: Mapping[tuple[int, int, int], int]
+
+
 def lower(schedule: Schedule, options: LowerOptions) -> Program:
     """Turn a verified schedule into a threadblock program.
 
@@ -98,65 +134,61 @@ def lower(schedule: Schedule, options: LowerOptions) -> Program:
     LoweringError
         When a limit on channels, threadblocks, steps or ids can't be kept.
     """
-    full = schedule.expand()
-    modes = _claimed_modes(full.collective, options)
-    slots = full.slots()
-    # Shares of neighbouring chunks are no neighbours, so instances rule batches out.
-    singly = options.instances > 1
-    messages = find_messages(full, slots, singly=singly)
-    events = order_events(messages, full.topology, full.collective)
-    moves, scratch = place_moves(messages, events, slots, modes, singly=singly)
-    blocks, steps = _fit_blocks(moves, messages, full.topology, modes, options)
-    return _assemble(full, options, scratch, blocks, steps)
+    return finish(draft_of(schedule, options), options).program
 
 
-def _claimed_modes(collective: Collective, options: LowerOptions) -> tuple[Mode, ...]:
-    kind = COLLECTIVES.get(collective.name)
-    if kind is not None and kind.xml_name is None:
-        raise LoweringError(
-            f"no runtime has a {collective.name} that a file can rely on",
-            fix="use --schedule OUT.json, or --runtime none",
-        )
-    if kind is None and options.in_place:
-        raise LoweringError(
-            f"{collective.name} in place would overwrite what is still to be read",
-            fix="use --outofplace",
-        )
-    claimed = ((True, options.in_place), (False, options.out_of_place))
-    modes = tuple(
-        mode_of(collective.name, collective.num_ranks, collective.chunks_in_size, in_place=in_place)
-        for in_place, wanted in claimed
-        if wanted
-    )
-    if not modes:
-        raise LoweringError(
-            "a program for neither in-place nor out-of-place calls is never run",
-            fix="use --inplace, --outofplace or --both",
-        )
-    return modes
+def draft_of(schedule: Schedule, options: LowerOptions) -> Draft:
+    """Return the draft that programs with these options are made from.
+
+    Raises
+    ------
+    LoweringError
+        When no program can serve the modes.
+    """
+    return make_draft(
+        schedule, in_place=options.in_place, out_of_place=options.out_of_place,
+        singly=options.instances > 1,
+    )  # fmt: skip
+
+
+def finish(draft: Draft, options: LowerOptions) -> Lowered:
+    """Make a program of a draft.
+
+    Raises
+    ------
+    LoweringError
+        When a limit on channels, threadblocks, steps or ids can't be kept.
+    """
+    if Op.RECV_REDUCE_COPY in options.fused:
+        draft = fuse_sums(draft)
+    draft, blocks, waits, clocks = _fit_blocks(draft, options)
+    moves, scratch = share_scratch(draft.moves, clocks, draft.scratch)
+    steps = write_steps(moves, blocks, waits)
+    program = _assemble(draft.schedule, options, scratch, blocks, steps)
+    return Lowered(program, _senders(moves, blocks, steps, options.instances))
 
 
 def _fit_blocks(
-    moves: Sequence[Move],
-    messages: Sequence[Message],
-    topology: Topology,
-    modes: Sequence[Mode],
-    options: LowerOptions,
-) -> tuple[list[Block], list[tuple[Step, ...]]]:
+    draft: Draft, options: LowerOptions
+) -> tuple[Draft, list[Block], list[tuple[int, ...]], Clocks]:
     """Assign threadblocks, cutting links into more parts until no threadblock is too long."""
-    lanes = lanes_of(messages, topology)
+    lanes, topology = draft.lanes, draft.schedule.topology
     queued = Counter(lanes)
-    ways = {} if options.slots is None else ways_needed(messages, lanes, options.slots)
+    ways = {} if options.slots is None else ways_needed(draft.messages, lanes, options.slots)
     parts: dict[Lane, int] = {}
     while True:
-        blocks = assign_blocks(moves, lanes, topology, parts, ways, options.instances)
+        connection = number_connections(draft.moves, lanes, topology, parts, ways)
+        made, joins = fuse_sends(draft, connection, options.fused) if options.fused else (draft, {})
+        if options.paired:
+            joins |= pair_ends(lanes, connection, joins)
+        blocks = assign_blocks(made.moves, lanes, topology, connection, joins, options.instances)
         crowded = _crowded(blocks, [len(block.moves) for block in blocks], options.max_steps)
         if not crowded:
-            waits = find_dependences(moves, blocks, modes, messages, topology, options.order)
-            steps = write_steps(moves, blocks, waits)
-            crowded = _crowded(blocks, [len(own) for own in steps], options.max_steps)
+            waits, clocks = find_dependences(made, blocks, options.order, options.held)
+            lengths = [sum(max(1, len(waits[move])) for move in own.moves) for own in blocks]
+            crowded = _crowded(blocks, lengths, options.max_steps)
             if not crowded:
-                return blocks, steps
+                return made, blocks, waits, clocks
         for lane, length in crowded.items():
             count = parts.get(lane, 1)
             parts[lane] = max(count + 1, -(-count * length // options.max_steps))
@@ -166,6 +198,23 @@ def _fit_blocks(
                     f" {options.max_steps} steps a threadblock may have",
                     fix="lower --chunks, or synthesize with --batch none",
                 )
+
+
+def _senders(
+    moves: Sequence[Move], blocks: Sequence[Block], steps: Sequence[tuple[Step, ...]], copies: int
+) -> dict[tuple[int, int, int], int]:
+    """Return which message every step that sends is about."""
+    found = {}
+    ids: Counter[int] = Counter()
+    for block, own in zip(blocks, steps, strict=True):
+        places = [place for place, step in enumerate(own) if step.op is not Op.NOP]
+        for place, number in zip(places, block.moves, strict=True):
+            message = moves[number].sent
+            if message is not None:
+                for copy in range(copies):
+                    found[block.rank, ids[block.rank] * copies + copy, place] = message
+        ids[block.rank] += 1
+    return found
 
 
 def _crowded(blocks: Sequence[Block], lengths: Sequence[int], limit: int) -> dict[Lane, int]:
@@ -194,9 +243,13 @@ def _assemble(
     listed: list[list[Threadblock]] = [[] for _ in range(collective.num_ranks)]
     for block, own in zip(blocks, steps, strict=True):
         for copy in range(copies):
-            channel = 0
-            if block.pair is not None:
-                channel = channels[block.pair][block.connection + copy * spans[block.pair]]
+            used = {channels[pair][block.connection + copy * spans[pair]] for pair in block.pairs}
+            if len(used) > 1:
+                raise LoweringError(
+                    f"rank {block.rank} can't send on what it receives on another channel",
+                    fix="lower --instances",
+                )
+            channel = used.pop() if used else 0
             listed[block.rank].append(
                 Threadblock(
                     len(listed[block.rank]), block.send_to, block.recv_from, channel,
@@ -274,7 +327,7 @@ def _check(program: Program, options: LowerOptions) -> None:
             program.channels, options.channels or _HARD.max_channels,
             "raise --channels, or lower --instances or --chunks",
         ),
-        "threadblocks on a rank": (
+        THREADBLOCKS: (
             program.num_threadblocks, options.max_threadblocks,
             "lower --chunks or --instances, or use a sketch with fewer connections per gpu",
         ),
@@ -289,6 +342,5 @@ def _check(program: Program, options: LowerOptions) -> None:
     }  # fmt: skip
     for what, (value, allowed, fix) in limits.items():
         if value > allowed:
-            raise LoweringError(
-                f"the program needs {value} {what}, and {allowed} are allowed", fix=fix
-            )
+            kind = TooManyError if what == THREADBLOCKS else LoweringError
+            raise kind(f"the program needs {value} {what}, and {allowed} are allowed", fix=fix)

@@ -256,9 +256,7 @@ def _sort(graph: _Graph) -> list[int]:
     required = list(graph.required)
     done = [needs == _ABSENT for needs in required]
     ready = [
-        (priority[node], node)
-        for node in range(size)
-        if required[node] == 0 and missing[node] == 0
+        (priority[node], node) for node in range(size) if required[node] == 0 and missing[node] == 0
     ]
     heapq.heapify(ready)
     order: list[int] = []

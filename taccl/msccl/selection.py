@@ -54,10 +54,10 @@ class Selection:
             else f"{self.min_bytes} to {self.max_bytes} bytes"
         )
         needed = f"; needs {' '.join(self.needs)}" if self.needs else ""
-        return (
-            f"{self.call} of {self.ranks} ranks, {' or '.join(self.modes) or 'no mode'}, {span},"
-            f" {self.divided} divisible by {self.divisor}{needed}"
-        )
+        if self.divisor > 1:
+            span += f", {self.divided} divisible by {self.divisor}"
+        modes = " or ".join(self.modes) or "no mode"
+        return f"{self.call} of {self.ranks} ranks, {modes}, {span}{needed}"
 
 
 CALLS: Mapping[str, str] = MappingProxyType({

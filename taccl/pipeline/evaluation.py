@@ -10,6 +10,7 @@ from taccl.files import read_bytes, read_text
 from taccl.msccl.program import Program
 from taccl.msccl.verdict import Verdict, judge_text
 from taccl.msccl.xml import read_xml
+from taccl.pipeline.answers import answer_of, with_wrong
 from taccl.sim.cost import model_of
 from taccl.sim.sweep import Row, sweep
 from taccl.synth.problem import Bound
@@ -56,9 +57,11 @@ def evaluate(
                 field="ngpus",
                 fix="give the topology it was made for (--nodes)",
             )
-    return sweep(
+    rows = sweep(
         programs, topology, sizes, model_of(runtime), route=route, protocol_costs=protocol_costs
     )
+    answers = [answer_of(program) for _, program in programs]
+    return tuple(with_wrong(row, answers[number // len(sizes)]) for number, row in enumerate(rows))
 
 
 def whole_size(files: Sequence[str], size: int, element_bytes: int = 4) -> int:

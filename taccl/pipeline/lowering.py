@@ -1,20 +1,29 @@
 """From a schedule to the program that is written: lowered, scored by replay, judged."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 
 from taccl.collectives import COLLECTIVES, Collective
 from taccl.errors import LoweringError, ScheduleError
-from taccl.msccl.dependencies import ORDERS
+from taccl.msccl.determinism import order_findings
 from taccl.msccl.interpret import judge, largest_safe_size
-from taccl.msccl.lower import LowerOptions, lower, modes_served
+from taccl.msccl.lower import LowerOptions, modes_served
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import RUNTIMES
+from taccl.pipeline.candidates import best_candidate
 from taccl.schedule import Schedule
 from taccl.sim.cost import model_of
+from taccl.sim.replay import replay
 from taccl.sim.timing import traces
+from taccl.sim.trace import Trace
 from taccl.units import MAX_SIZE, Time
+
+COPIES = (2, 4)
+"""Instances that are tried where none are asked for."""
+
+WORTH_COPIES = Fraction(1, 20)
+"""What they have to save: they use as many times the threadblocks, and want finer sizes."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +39,24 @@ class Target:
     modes
         ``auto`` (what one program serves at no cost), ``inplace``, ``outofplace`` or ``both``.
     instances, channels
-        Copies of the program; the most channels.
+        Copies of the program, None: as many as the replay finds worth it; the most channels.
     min_bytes, max_bytes
         The size range; None: from a quarter of the size to four times it.
     element_bytes
         Bytes of an element.
+    bitwise
+        All ranks must add up in one order, so that their results have the same bits.
     """
 
     runtime: str = "portable"
     protocol: str = "Simple"
     modes: str = "auto"
-    instances: int = 1
+    instances: int | None = 1
     channels: int | None = None
     min_bytes: int | None = None
     max_bytes: int | None = None
     element_bytes: int = 4
+    bitwise: bool = False
 
     def within(self, channels: int | None) -> "Target":
         """Return the target with no more channels than a sketch allows."""
@@ -53,7 +65,12 @@ class Target:
 
     def divisor(self, chunks: int) -> int:
         """Return what the bytes of a buffer of so many chunks must be a multiple of."""
-        return chunks * self.instances * self.element_bytes
+        return chunks * self.copies * self.element_bytes
+
+    @property
+    def copies(self) -> int:
+        """The instances that are asked for, or one."""
+        return self.instances or 1
 
     def whole_size(self, size: int, chunks: int) -> int:
         """Return the largest size up to ``size`` that cuts into whole chunks of elements."""
@@ -96,35 +113,50 @@ class Lowering:
         LoweringError
             When no program fits the runtime.
         """
-        found: list[tuple[Time, int, Program]] = []
-        refused: LoweringError | None = None
-        for number, (order, slots) in enumerate(self._ways()):
-            try:
-                program = lower(self.schedule, self._options(order, slots))
-            except LoweringError as error:
-                refused = refused or error
-                continue
-            time = self.replay(program)
-            if time is not None:
-                found.append((time, number, program))
-                if time <= self.schedule.makespan:
-                    break
-        if not found:
-            raise refused or LoweringError(
+        limits = RUNTIMES[self.target.runtime]
+        found = best_candidate(self.schedule, self._options(), limits, self)
+        if found is None:
+            raise LoweringError(
                 f"no program for {self.target.runtime} runs at {self.size} bytes",
                 fix="use another size or protocol",
             )
-        time, _, program = min(found, key=lambda entry: entry[:2])
-        return program, time
+        return found.lowered.program, found.time
 
-    def _ways(self) -> Iterator[tuple[str, int | None]]:
-        """Yield the orders to try, each with all the connections that links need, then with one."""
-        slots = RUNTIMES[self.target.runtime].fifo_slots[self.target.protocol]
-        for order in ORDERS:
-            yield order, None
-            yield order, slots
+    def settled(self) -> "Lowering":
+        """Return the same for a definite number of instances.
 
-    def _options(self, order: str, slots: int | None) -> LowerOptions:
+        Where none is asked for and messages do not occupy links for all of their latency, several
+        instances can share it; they are taken where the replay is shorter by WORTH_COPIES.
+
+        Raises
+        ------
+        LoweringError
+            When no program fits the runtime.
+        """
+        if self.target.instances is not None:
+            return self
+        one = replace(self, target=replace(self.target, instances=1))
+        links = self.schedule.topology.links
+        if not (links.overhead < links.alpha).any():
+            return one
+        limit, chosen = one.best[1] * (1 - WORTH_COPIES), one
+        for copies in COPIES:
+            target = replace(self.target, instances=copies)
+            several = replace(self, target=target)
+            if self.size % target.divisor(self.schedule.collective.chunks_in_size):
+                continue
+            try:
+                if several.best[1] < chosen.best[1] and several.best[1] <= limit:
+                    chosen = several
+            except LoweringError:
+                break
+        return chosen
+
+    def accepts(self, program: Program) -> bool:
+        """Tell whether a program is what the target asks for."""
+        return not self.target.bitwise or not any(order_findings(program))
+
+    def _options(self) -> LowerOptions:
         limits, target = RUNTIMES[self.target.runtime], self.target
         in_place, out_of_place = target.claimed(self.schedule)
         low = self.size // 4 if target.min_bytes is None else target.min_bytes
@@ -134,21 +166,24 @@ class Lowering:
             protocol=target.protocol,
             in_place=in_place,
             out_of_place=out_of_place,
-            instances=target.instances,
+            instances=target.copies,
             channels=target.channels,
             min_bytes=low,
             max_bytes=high,
-            order=order,
-            slots=slots,
             max_steps=limits.max_steps,
-            max_threadblocks=limits.max_threadblocks,
+            max_threadblocks=min(limits.max_threadblocks, limits.max_dependence_id + 1),
         )
 
     def replay(self, program: Program) -> Time | None:
         """Return what a program takes at the size, or None where it can't run."""
         model = model_of(self.target.runtime, self.target.element_bytes)
-        topology = self.schedule.topology
-        return next(traces(program, topology, [self.size], model)).time
+        (trace,) = traces(program, self.schedule.topology, (self.size,), model)
+        return trace.time
+
+    def watched(self, program: Program) -> Trace:
+        """Return what a program does at the size, message by message."""
+        model = model_of(self.target.runtime, self.target.element_bytes)
+        return replay(program, self.schedule.topology, self.size, model)
 
     def proved(self) -> Program:
         """Return the best program, cut to the sizes it is safe at, after every judge agreed.
@@ -186,7 +221,7 @@ class Lowering:
         collective = self.schedule.collective
         if collective.name in COLLECTIVES and collective.root is None:
             return None
-        return collective.cut(self.target.instances)
+        return collective.cut(self.target.copies)
 
 
 def serves(runtime: str, collective: Collective) -> bool:

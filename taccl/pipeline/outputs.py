@@ -145,7 +145,7 @@ def convert(
     name = program_name(
         schedule.topology.name, collective.name, "schedule", collective.chunks_per_rank
     )
-    program = Lowering(schedule, target, whole, name).proved()
+    program = Lowering(schedule, target, whole, name).settled().proved()
     texts = xml_files(program, target.runtime, output or Path("out.xml"))
     if output is not None:
         write_all_atomic(texts)

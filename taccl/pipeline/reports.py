@@ -1,5 +1,6 @@
 """What ``evaluate`` and ``synthesize`` write beside their results: traces, pages, explanations."""
 
+import hashlib
 import json
 import os
 import warnings
@@ -8,18 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taccl.errors import InputError, TacclWarning
-from taccl.files import check_output, write_all_atomic
+from taccl.files import check_output, read_bytes, write_all_atomic
 from taccl.msccl.program import Program
 from taccl.pipeline.evaluation import read_program
 from taccl.pipeline.synthesis import Synthesis
 from taccl.report.chrome import chrome_trace
-from taccl.report.explain import Explanation, explain, explanation_text
+from taccl.report.explain import Explanation, explain
+from taccl.report.explain_text import explanation_text
 from taccl.report.html import View, page
 from taccl.report.html_timeline import schedule_data, timeline_data
 from taccl.report.played import Played, play
+from taccl.report.tables import columns_of
 from taccl.sim.cost import ReplayModel, model_of
-from taccl.sim.replay import replay
 from taccl.sim.sweep import Row, bounds_of, row_of
+from taccl.sim.timing import traces
 from taccl.sim.trace import Trace
 from taccl.topology import Topology
 from taccl.units import format_time, microseconds
@@ -117,10 +120,11 @@ class Setting:
         """Return where the time of a replay goes."""
 
         def again(topology: Topology) -> Trace:
-            return replay(
-                played.program, topology, row.size, self.model,
-                route=self.route, protocol_costs=self.protocol_costs, keep_spans=False,
+            (trace,) = traces(
+                played.program, topology, [row.size], self.model,
+                route=self.route, protocol_costs=self.protocol_costs,
             )  # fmt: skip
+            return trace
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TacclWarning)
@@ -148,12 +152,16 @@ def evaluation_text(
     per_file = len(rows) // len(files)
     shown = rows[per_file - 1 :: per_file]
     played = [setting.play(read_program(row.file), row.size) for row in shown]
-    found = [setting.explain(*pair) for pair in zip(played, shown, strict=True)]
+    told = wanted.html or wanted.explain
+    found = [setting.explain(*pair) for pair in zip(played, shown, strict=True)] if told else []
     texts: dict[str | Path, str] = {}
     if wanted.trace is not None:
         texts[wanted.trace] = chrome_trace(played[0])
     if wanted.html is not None:
-        views = [_view(each, one) for each, one in zip(played, found, strict=True)]
+        views = [
+            _view(each, one, _made_with(setting, one.row.file))
+            for each, one in zip(played, found, strict=True)
+        ]
         texts[wanted.html] = page(f"taccl evaluate on {setting.topology.name}", rows, views)
     write_all_atomic(texts)
     return _with_explanations(wanted, written, rows, found) if wanted.explain else written
@@ -164,7 +172,7 @@ def _with_explanations(
 ) -> str:
     if wanted.form == "json":
         report = {
-            "rows": [row.columns() for row in rows],
+            "rows": [columns_of(row) for row in rows],
             "explanations": [each.columns() for each in found],
         }
         return json.dumps(report, indent=1) + "\n"
@@ -174,6 +182,17 @@ def _with_explanations(
     return f"{written.rstrip()}\n{start.rstrip()}\n{text}\n"
 
 
+def _made_with(setting: Setting, file: str) -> tuple[tuple[str, str], ...]:
+    """Return what a page says of its inputs, so that its numbers can be had again."""
+    options = {"--route": setting.route, "--protocol-costs": setting.protocol_costs}
+    return (
+        ("sha256 of the file", hashlib.sha256(read_bytes(file)).hexdigest()),
+        ("constants", setting.model.name),
+        ("rules", setting.topology.rules_stated),
+        ("options", ", ".join(name for name, given in options.items() if given) or "none"),
+    )
+
+
 def _view(played: Played, found: Explanation, facts: tuple[tuple[str, str], ...] = ()) -> View:
     runs = played.trace.time is not None
     return View(
@@ -181,7 +200,7 @@ def _view(played: Played, found: Explanation, facts: tuple[tuple[str, str], ...]
         played.topology,
         timeline_data(played) if runs else None,
         played.trace.edge_busy,
-        found if runs else None,
+        found,
         facts,
     )
 
@@ -222,10 +241,9 @@ def synthesis_page(found: Synthesis) -> str:
         return page(title, [row], [view])
     setting = Setting(topology, model_of(target.runtime, target.element_bytes))
     bound = bounds_of(topology, schedule.collective)
-    rows = []
-    for size in _sizes(program, found.size, target.element_bytes):
-        trace = replay(program, topology, size, setting.model, keep_spans=False)
-        rows.append(row_of(trace, program, topology, bound))
+    sizes = _sizes(program, found.size, target.element_bytes)
+    replayed = traces(program, topology, sizes, setting.model)
+    rows = [row_of(trace, program, topology, bound) for trace in replayed]
     played = setting.play(program, found.size)
     row = row_of(played.trace, program, topology, bound)
     view = _view(played, setting.explain(played, row), _facts(found))

@@ -373,7 +373,7 @@ def _finish(request: Request, attempts: list[_Attempt], began: float) -> Synthes
     require_valid(schedule, logical)
     program, replayed, size = None, None, request.size
     if target is not None:
-        lowering = _lowering(request, target, schedule, chosen.result.engine)
+        lowering = _lowering(request, target, schedule, chosen.result.engine).settled()
         program, size = lowering.proved(), lowering.size
         replayed = lowering.best[1]
     bare = whole(logical.topology)

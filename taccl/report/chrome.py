@@ -1,12 +1,15 @@
 """A replay as Chrome trace JSON, which chrome://tracing and ui.perfetto.dev open.
 
 A process is a rank and a thread one of its threadblocks; one more process has a thread for every
-edge that was held. Arrows lead from each message's sending span to the span that received it. The
-form is the Trace Event Format: ``X`` spans, ``M`` names, ``s`` and ``f`` ends of arrows, times in
-microseconds. One event a line, in a fixed order: equal replays are equal bytes.
+edge that was held, and a counter of the bytes on their way over it. Arrows lead from each
+message's sending span to the span that received it. The form is the Trace Event Format: ``X``
+spans, ``M`` names, ``C`` counters, ``s`` and ``f`` ends of arrows, times in microseconds. One
+event a line, in a fixed order: equal replays are equal bytes. An end of an arrow belongs to the
+span that was last begun on its thread, so it directly follows it: spans may take no time.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 
 from taccl.report.labels import block_label, chunks_text, link_text, span_label
@@ -15,6 +18,8 @@ from taccl.sim.trace import Span
 from taccl.units import Time, microseconds
 
 Event = dict[str, object]
+
+BUSY, FLYING = range(2)
 
 
 def chrome_trace(played: Played) -> str:
@@ -44,15 +49,19 @@ def _events(played: Played) -> Iterator[Event]:
             if gpu.threadblocks:
                 first = gpu.threadblocks[0].id
                 yield _span("launch", "launch", (gpu.rank, first), (0, shift), {})
-    for number, span in enumerate(played.trace.spans):
+    arrows: dict[int, Event] = {}
+    spans = played.trace.spans
+    for number, (sent, got) in enumerate(sorted(played.received.items())):
+        arrows[sent] = _arrow("s", number, spans[sent], shift)
+        arrows[got] = {**_arrow("f", number, spans[got], shift), "bp": "e"}
+    for number, span in enumerate(spans):
         yield _of_threadblock(played, number, span, shift)
-    for span in played.trace.spans:
+        if number in arrows:
+            yield arrows[number]
+    for span in spans:
         if span.link is not None:
             yield from _of_edges(played, span, shift)
-    for number, (sent, got) in enumerate(sorted(played.received.items())):
-        spans = played.trace.spans
-        yield _arrow("s", number, spans[sent], shift)
-        yield {**_arrow("f", number, spans[got], shift), "bp": "e"}
+    yield from _counters(played, shift)
 
 
 def _names(played: Played) -> Iterator[Event]:
@@ -104,6 +113,31 @@ def _of_edges(played: Played, span: Span, shift: Time) -> Iterator[Event]:
         where = (played.program.num_ranks, edge)
         args: Event = {"size_bytes": span.size, "by": played.where(span)}
         yield _span(label, "edge", where, (span.start + shift, held), args)
+
+
+def _counters(played: Played, shift: Time) -> Iterator[Event]:
+    """Yield how many bytes are on their way over each edge, and whether it is held, by changes."""
+    changes: dict[int, dict[Time, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    for span in played.trace.spans:
+        if span.link is None:
+            continue
+        arrival = span.end if span.arrival is None else span.arrival
+        for edge, held in played.holds(span):
+            of_edge = changes[edge]
+            of_edge[span.start][BUSY] += 1
+            of_edge[span.start + held][BUSY] -= 1
+            of_edge[span.start][FLYING] += span.size
+            of_edge[arrival][FLYING] -= span.size
+    for edge in sorted(changes):
+        busy = flying = 0
+        for time in sorted(changes[edge]):
+            busy += changes[edge][time][BUSY]
+            flying += changes[edge][time][FLYING]
+            yield {
+                "name": f"edge {played.topology.edges[edge].name}", "cat": "edge", "ph": "C",
+                "ts": microseconds(time + shift), "pid": played.program.num_ranks, "tid": edge,
+                "args": {"busy": busy, "bytes in flight": flying},
+            }  # fmt: skip
 
 
 def _span(

@@ -10,24 +10,23 @@ critical paths one is told.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
+from taccl.msccl.program import Op
 from taccl.report.played import Played, Wait
 from taccl.sim.sweep import Row
 from taccl.sim.trace import Span, Trace
-from taccl.topology import Topology
-from taccl.units import PS_PER_US, Time, format_size, microseconds
+from taccl.topology import Edge, Topology
+from taccl.units import Time, microseconds
 
 PARTS = (
     "launch", "alpha", "bandwidth", "queueing for a link", "waiting for a dependence",
     "waiting for a FIFO slot", "local work",
 )  # fmt: skip
 """What the time is split into."""
-
-SHOWN_NAMES = 6
-"""Names of edges in the text; the JSON has them all."""
 
 _CHARGED = {
     Wait.LINK: "queueing for a link",
@@ -59,6 +58,23 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Faster:
+    """The same program on a topology of which some edges are faster.
+
+    Parameters
+    ----------
+    time
+        Picoseconds.
+    bottleneck
+        The edge that is then held longest, and the part of that time that it is held.
+    """
+
+    time: Time
+    bottleneck: str
+    utilisation: float
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Where a program's time goes at one size.
 
@@ -66,34 +82,48 @@ class Explanation:
     ----------
     row
         The result that is explained.
+    why_not
+        Why there is nothing but the result; empty otherwise.
     parts
         In the order of PARTS; they add up to the row's time.
     path
         The first and last span of the critical path, in words, and how many it has.
     faster
-        Picoseconds with a bottleneck of twice the bandwidth; None without a bottleneck.
-    alpha_on, beta_on
-        Names of the edges whose alpha and whose beta the critical path pays for.
+        With a bottleneck of twice the bandwidth; None without a bottleneck.
+    alpha_on, overhead_on, beta_on
+        Names of the edges whose alpha, whose own overhead, and whose beta the critical path pays.
+    local_on
+        Which of launch, copy and reduce it pays.
     off
-        Names of the edges that carry messages, but none of the critical path.
+        Names of the edges that carry messages, but of which the critical path pays nothing.
+    off_faster
+        With half the alpha, overhead and beta of all of those; None when there are none.
+    unused
+        Names of the edges that carry nothing: without ``route`` they can't change anything.
     """
 
     row: Row
+    why_not: str = ""
     parts: tuple[Part, ...] = ()
     path: tuple[str, str, int] = ("", "", 0)
-    faster: Time | None = None
+    faster: Faster | None = None
     alpha_on: tuple[str, ...] = ()
+    overhead_on: tuple[str, ...] = ()
     beta_on: tuple[str, ...] = ()
+    local_on: tuple[str, ...] = ()
     off: tuple[str, ...] = ()
+    off_faster: Faster | None = None
+    unused: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, object]:
-        """Return the fields as JSON names them; a program that can't run has only the first."""
-        row = self.row
+        """Return the fields as JSON names them; one without parts has only the first."""
+        row, faster, off = self.row, self.faster, self.off_faster
         first: dict[str, object] = {
             "file": row.file, "program": row.program, "size_bytes": row.size,
-            "time_us": None if row.time is None else microseconds(row.time), "note": row.note,
+            "time_us": None if row.time is None else microseconds(row.time),
+            "note": self.why_not or row.note,
         }  # fmt: skip
-        if row.time is None:
+        if self.why_not or row.time is None:
             return first
         return first | {
             "time_ps": row.time,
@@ -104,10 +134,16 @@ class Explanation:
             "path": {"first": self.path[0], "last": self.path[1], "spans": self.path[2]},
             "bottleneck": row.bottleneck,
             "utilisation": row.utilisation,
-            "twice_as_fast_us": None if self.faster is None else microseconds(self.faster),
+            "twice_as_fast_us": faster and microseconds(faster.time),
+            "then_bottleneck": faster and faster.bottleneck,
+            "then_utilisation": faster and faster.utilisation,
             "alpha_on_path": list(self.alpha_on),
+            "overhead_on_path": list(self.overhead_on),
             "beta_on_path": list(self.beta_on),
+            "local_on_path": list(self.local_on),
             "edges_off_path": list(self.off),
+            "off_path_twice_as_fast_us": off and microseconds(off.time),
+            "edges_unused": list(self.unused),
             "bound_us": None if row.bound is None else microseconds(row.bound),
             "bound_kind": row.bound_kind,
             "gap": row.gap,
@@ -116,148 +152,148 @@ class Explanation:
 
 def explain(played: Played, row: Row, replay: Replay) -> Explanation:
     """Return where the time of a replay goes; ``row`` is its result."""
-    trace = played.trace
-    path = trace.critical_path
+    trace, topology = played.trace, played.topology
     if trace.time is None:
-        return Explanation(row)
-    parts = [("launch", played.topology.local.launch), *_charges(played, path)]
+        return Explanation(row, trace.reason)
+    path, legs = trace.critical_path, list(_legs(played))
+    parts = [("launch", topology.local.launch), *_charges(played, legs)]
     times: Counter[str] = Counter()
     counts: Counter[str] = Counter(name for name, time in parts if time)
     for name, time in parts:
         times[name] += time
-    alpha_on, beta_on, off = _parameters(played, path)
-    names = [edge.name for edge in played.topology.edges]
+    paid = _parameters(played, legs)
+    senders = {(each.gpu, each.threadblock): each for each in trace.spans if each.link is not None}
+    used = {edge for span in senders.values() for edge in played.crossed(span)}
+    off = used - paid.alpha - paid.overhead - paid.beta
+    unused = set(range(len(topology.edges))) - used
+    names = [edge.name for edge in topology.edges]
+
+    def named(edges: Collection[int]) -> tuple[str, ...]:
+        return tuple(names[edge] for edge in sorted(edges))
+
     ends = [played.where(trace.spans[number]) for number in (*path[:1], *path[-1:])] or ["", ""]
+    bottleneck = trace.busiest_edge
     return Explanation(
         row,
-        tuple(Part(name, times[name], counts[name]) for name in PARTS),
-        (ends[0], ends[1], len(path)),
-        _with_faster_bottleneck(played, replay),
-        *(tuple(names[edge] for edge in sorted(edges)) for edges in (alpha_on, beta_on, off)),
+        parts=tuple(Part(name, times[name], counts[name]) for name in PARTS),
+        path=(ends[0], ends[1], len(path)),
+        faster=None if bottleneck is None else _with(topology, {bottleneck}, _half_beta, replay),
+        alpha_on=named(paid.alpha),
+        overhead_on=named(paid.overhead),
+        beta_on=named(paid.beta),
+        local_on=tuple(sorted(paid.local)),
+        off=named(off),
+        off_faster=_with(topology, off, _half, replay) if off else None,
+        unused=named(unused),
     )
 
 
-def _charges(played: Played, path: tuple[int, ...]) -> Iterator[tuple[str, Time]]:
-    """Yield (part, picoseconds) along the critical path, which begins at the end of the launch."""
-    spans = played.trace.spans
+class _Leg(NamedTuple):
+    """What a span of the critical path takes, up to the start of the next one or to the end.
+
+    ``after`` is the id of the next one, which began for the reason ``why``; ``arrives`` tells
+    whether a message is followed to its arrival or only to the release of an edge.
+    """
+
+    span: Span
+    time: Time
+    why: Wait | None
+    arrives: bool
+    after: Span | None
+
+
+def _legs(played: Played) -> Iterator[_Leg]:
+    """Yield the legs of the critical path, which begins at the end of the launch."""
+    spans, path = played.trace.spans, played.trace.critical_path
     for number, after in pairwise(path):
-        span, time = spans[number], spans[after].start - spans[number].start
         why = played.waits[after]
-        if span.link is None:
-            yield "local work", time
-        elif why in _CHARGED:
-            yield _CHARGED[why], time
-        else:
-            yield from _message(played, span, time, arrives=why is Wait.ARRIVAL)
+        time = spans[after].start - spans[number].start
+        yield _Leg(spans[number], time, why, why is Wait.ARRIVAL, spans[after])
     if path:
         last = spans[path[-1]]
         finish = max(last.end, last.arrival or 0)
-        if last.link is None:
-            yield "local work", finish - last.start
+        yield _Leg(last, finish - last.start, None, finish == last.arrival, None)
+
+
+def _charges(played: Played, legs: list[_Leg]) -> Iterator[tuple[str, Time]]:
+    """Yield (part, picoseconds) along the critical path."""
+    for leg in legs:
+        if leg.span.link is None:
+            yield "local work", leg.time
+        elif leg.why in _CHARGED:
+            yield _CHARGED[leg.why], leg.time
         else:
-            yield from _message(played, last, finish - last.start, arrives=finish == last.arrival)
+            wire = played.connection(leg.span)
+            alpha = min(wire.alpha if leg.arrives else wire.overhead, leg.time)
+            yield "alpha", alpha
+            yield "bandwidth", leg.time - alpha
 
 
-def _message(
-    played: Played, span: Span, time: Time, *, arrives: bool
-) -> Iterator[tuple[str, Time]]:
-    """Split the time to a message's arrival, or to the release of its last edge."""
-    wire = played.connection(span)
-    alpha = min(wire.alpha if arrives else wire.overhead, time)
-    yield "alpha", alpha
-    yield "bandwidth", time - alpha
+@dataclass(frozen=True, slots=True)
+class _Paid:
+    """Ids of the edges whose parameters the path pays, and the local costs."""
+
+    alpha: set[int] = field(default_factory=set)
+    overhead: set[int] = field(default_factory=set)
+    beta: set[int] = field(default_factory=set)
+    local: set[str] = field(default_factory=set)
 
 
-def _parameters(played: Played, path: tuple[int, ...]) -> tuple[set[int], set[int], set[int]]:
-    """Return the edges whose alpha, and whose beta, the path pays for, and the used edges off it.
-
-    Of the edges of a message only the slowest have a beta that counts.
-    """
-    alpha_on: set[int] = set()
-    beta_on: set[int] = set()
-    held: set[int] = set()
-    edges = played.topology.edges
-    for number in path:
-        span = played.trace.spans[number]
-        if span.link is None:
+def _parameters(played: Played, legs: list[_Leg]) -> _Paid:
+    """Return what the critical path pays: times are sums of these parameters alone."""
+    paid = _Paid()
+    topology = played.topology
+    if topology.local.launch:
+        paid.local.add("launch")
+    for leg in legs:
+        if leg.span.link is None:
+            if leg.time:
+                copies = played.op(leg.span) in (Op.COPY, Op.RECV)
+                paid.local.add("copy" if copies else "reduce")
             continue
-        wire = played.connection(span)
-        crossed = played.crossed(span)
-        held.update(crossed)
-        alpha_on.update(edge for edge in crossed if edges[edge].alpha)
-        beta_on.update(edge for edge, beta in wire.held if beta == wire.max_beta)
-    used = {edge for edge, busy in enumerate(played.trace.edge_busy) if busy}
-    return alpha_on, beta_on, used - held
+        for number in played.crossed(leg.span):
+            edge = topology.edges[number]
+            if leg.arrives or (edge.overhead is None and topology.edge_overhead(edge)):
+                paid.alpha.update([number] if edge.alpha else ())
+            elif edge.overhead:
+                paid.overhead.add(number)
+        paid.beta.update(_slow(played, leg))
+    return paid
 
 
-def _with_faster_bottleneck(played: Played, replay: Replay) -> Time | None:
-    number = played.trace.busiest_edge
-    if number is None:
-        return None
-    edges = list(played.topology.edges)
-    beta = edges[number].beta
-    edges[number] = replace(edges[number], beta=None if beta is None else beta / 2)
-    return replay(replace(played.topology, edges=tuple(edges))).time
-
-
-def explanation_text(found: Explanation) -> str:
-    """Return an explanation in words, a line each."""
-    row = found.row
-    who = _one_line(row.file or row.program)
-    head = f"{who} at {format_size(row.size)} on {_one_line(row.topology)}"
-    if row.time is None:
-        return f"{head}: can't run: {_one_line(row.note)}"
-    first, last, count = found.path
-    lines = [f"{head}: {_exact(row.time)} us"]
-    if count:
-        lines.append(f"  critical path: {count} spans, from {first} to {last}")
-    width = max(len(_exact(part.time)) for part in found.parts)
-    for part in found.parts:
-        share = part.time / row.time if row.time else 0.0
-        spans = "" if not part.count or part.name == "launch" else f"  in {_plural(part.count)}"
-        time = _exact(part.time).rjust(width)
-        lines.append(f"    {part.name:<25}{time} us  {share:6.1%}{spans}")
-    lines += _bottleneck_text(found)
-    lines.append(f"  alpha on the critical path: {_names(found.alpha_on)}")
-    lines.append(f"  beta on the critical path: {_names(found.beta_on)}")
-    lines.append(f"  used, but off the critical path: {_names(found.off)}")
-    if row.bound is not None:
-        gap = "" if row.gap is None else f", gap {row.gap:.1%}"
-        lines.append(f"  bound for any algorithm: {_exact(row.bound)} us ({row.bound_kind}){gap}")
-    if row.note:
-        lines.append(f"  note: {_one_line(row.note)}")
-    return "\n".join(lines)
-
-
-def _bottleneck_text(found: Explanation) -> Iterator[str]:
-    row = found.row
-    if not row.bottleneck or row.time is None or found.faster is None:
+def _slow(played: Played, leg: _Leg) -> Iterator[int]:
+    """Yield the edges of a message whose beta counts: the slowest, or what the next waited for."""
+    wire = played.connection(leg.span)
+    if leg.why is not Wait.LINK or leg.after is None:
+        yield from (edge for edge, beta in wire.held if beta == wire.max_beta)
         return
-    held = f"held {row.utilisation or 0:.1%} of the time"
-    yield f"  bottleneck: edge {_one_line(row.bottleneck)}, {held}"
-    change = (found.faster - row.time) / row.time if row.time else 0.0
-    yield f"  with twice its bandwidth: {_exact(found.faster)} us ({change:+.1%})"
+    awaited = {edge for edge, _ in played.connection(leg.after).held}
+    for edge, time in played.holds(leg.span):
+        if edge in awaited and time == leg.time:
+            yield edge
 
 
-def _exact(time: Time) -> str:
-    """Return microseconds with every picosecond."""
-    whole, rest = divmod(time, PS_PER_US)
-    return f"{whole}.{rest:06d}".rstrip("0").rstrip(".")
+def _half_beta(edge: Edge) -> Edge:
+    return replace(edge, beta=None if edge.beta is None else edge.beta / 2)
 
 
-def _plural(count: int) -> str:
-    return "1 span" if count == 1 else f"{count} spans"
+def _half(edge: Edge) -> Edge:
+    overhead = None if edge.overhead is None else edge.overhead // 2
+    return replace(_half_beta(edge), alpha=edge.alpha // 2, overhead=overhead)
 
 
-def _names(names: tuple[str, ...]) -> str:
-    if not names:
-        return "none"
-    shown = ", ".join(_one_line(name) for name in names[:SHOWN_NAMES])
-    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    return f"{len(names)} ({shown}{more})"
-
-
-def _one_line(text: str) -> str:
-    """Return a name from a file so that it can't disturb a terminal."""
-    line = " ".join(text.split())
-    return "".join(c if c.isprintable() else "?" for c in line)
+def _with(
+    topology: Topology, changed: Collection[int], change: Callable[[Edge], Edge], replay: Replay
+) -> Faster | None:
+    """Return what the program does when some edges are changed."""
+    edges = tuple(
+        change(edge) if number in changed else edge for number, edge in enumerate(topology.edges)
+    )
+    trace = replay(replace(topology, edges=edges))
+    edge = trace.busiest_edge
+    if trace.time is None:
+        return None
+    held = 0 if edge is None else trace.edge_busy[edge]
+    return Faster(
+        trace.time, "" if edge is None else edges[edge].name, held / trace.time if held else 0.0
+    )

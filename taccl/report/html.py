@@ -1,4 +1,4 @@
-"""One page about replayed programs: results, where the time goes, timeline and load of the edges.
+"""One page about replayed programs: results, where the time goes, timeline, chunks and links.
 
 The page needs nothing but itself: style, script and data are in it, and its content security
 policy lets the browser fetch nothing and run no other script. Names come from files that anybody
@@ -10,10 +10,11 @@ import hashlib
 import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.resources import files
 
 from taccl.report.explain import Explanation
-from taccl.report.html_timeline import MAX_SPANS, Data, script_json
+from taccl.report.html_timeline import MAX_SPANS, Data, packed
 from taccl.sim.sweep import Row
 from taccl.topology import Topology
 from taccl.units import Time, format_size, microseconds
@@ -23,6 +24,9 @@ BAR = "of the time"
 
 MAX_NAMES = 40
 """Names of edges in a sentence."""
+
+SCRIPTS = ("page_timeline.js", "page_chunks.js", "page_traffic.js", "page.js")
+"""Parts of the one script, in order."""
 
 MAX_EDGES = 1000
 """Rows of the table of edges: the busiest."""
@@ -58,9 +62,11 @@ class View:
 
 def page(title: str, rows: Sequence[Row], views: Sequence[View]) -> str:
     """Return the HTML of a page: all rows in a table, and each view in detail."""
-    script, style = _static("page.js"), _static("page.css")
+    script, style = _script(), _static("page.css")
     body = [
         f"<h1>{_text(title)}</h1>",
+        '<p class="hint">Times are modelled, not measured: a replay under the alpha-beta cost model'
+        f" by taccl {_text(version('taccl'))}.</p>",
         "<h2>Summary</h2>",
         _table(_SUMMARY, [_summary(view.row) for view in views]),
         "<h2>By size</h2>",
@@ -68,7 +74,7 @@ def page(title: str, rows: Sequence[Row], views: Sequence[View]) -> str:
         *_choice(views),
         *(_view(number, view) for number, view in enumerate(views)),
     ]
-    data = script_json([view.timeline for view in views])
+    data = packed([view.timeline for view in views])
     return "\n".join([
         "<!DOCTYPE html>",
         '<html lang="en">',
@@ -83,7 +89,7 @@ def page(title: str, rows: Sequence[Row], views: Sequence[View]) -> str:
         "</head>",
         "<body>",
         *body,
-        f'<script id="data" type="application/json">{data}</script>',
+        f'<script id="data" type="text/plain">{data}</script>',
         f"<script>{script}</script>",
         "</body>",
         "</html>",
@@ -92,6 +98,11 @@ def page(title: str, rows: Sequence[Row], views: Sequence[View]) -> str:
 
 def _static(name: str) -> str:
     return files("taccl.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    parts = "\n".join(_static(name) for name in SCRIPTS)
+    return f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
 def _hash(script: str) -> str:
@@ -194,10 +205,12 @@ def _view(number: int, view: View) -> str:
     if view.row.note:
         why = "can't run: " if view.row.time is None else ""
         parts.append(f'<p class="note">{_text(why + view.row.note)}</p>')
+    if view.row.time is not None and view.explanation is not None and view.explanation.why_not:
+        parts.append(f'<p class="note">Not in detail: {_text(view.explanation.why_not)}</p>')
     if view.timeline is not None:
         if view.explanation is not None:
             parts += _explained(view.explanation)
-        parts += [_timeline(view.timeline), _edges(view)]
+        parts += [_timeline(view.timeline), _chunks(view.timeline), _traffic(), _edges(view)]
     return "\n".join([*parts, "</section>"])
 
 
@@ -210,19 +223,28 @@ def _explained(found: Explanation) -> Iterator[str]:
     ]
     yield _table(("part of the critical path", "time us", "spans", "share", BAR), lines)
     if found.row.bottleneck and found.faster is not None:
+        then = found.faster
         yield (
             f"<p>Bottleneck: edge {_text(found.row.bottleneck)}, held"
             f" {found.row.utilisation or 0:.1%} of the time. With twice its bandwidth the program"
-            f" would take {_us(found.faster)} us.</p>"
+            f" would take {_us(then.time)} us, and edge {_text(then.bottleneck)} would be held"
+            f" {then.utilisation:.1%} of that.</p>"
         )
+    overhead = (("whose own overhead the critical path pays", found.overhead_on),)
     for words, names in (
         ("whose alpha the critical path pays", found.alpha_on),
+        *(overhead if found.overhead_on else ()),
         ("whose beta the critical path pays", found.beta_on),
-        ("used, but not by the critical path", found.off),
+        ("used, but not paid by the critical path", found.off),
     ):
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         shown = f": {', '.join(names[:MAX_NAMES])}{more}" if names else ""
         yield f"<p>{len(names)} edges {words}{_text(shown)}</p>"
+    if found.off_faster is not None:
+        yield (
+            "<p>With half the alpha and beta of all edges that it does not pay, the program would"
+            f" take {_us(found.off_faster.time)} us.</p>"
+        )
 
 
 def _bar(time: Time, whole: Time | None, *, heat: bool = False) -> tuple[str, str]:
@@ -242,6 +264,9 @@ def _timeline(data: Data) -> str:
 <button type="button" data-do="in">zoom in</button>
 <button type="button" data-do="out">zoom out</button>
 <button type="button" data-do="all">all</button>
+<button type="button" data-do="lower">lower rows</button>
+<button type="button" data-do="taller">taller rows</button>
+<label>go to <select class="ranks"></select></label>
 <span><span class="key receive"></span> receive</span>
 <span><span class="key send"></span> send</span>
 <span><span class="key work"></span> local work</span>
@@ -249,9 +274,47 @@ def _timeline(data: Data) -> str:
 </div>
 <canvas tabindex="0" role="img" aria-label="Timeline of spans by track"></canvas>
 <p class="hint">Wheel: zoom (over the names: scroll). Drag: move. Click on a span: what it is.
-Keys: + - 0, arrows, n and p for the next and previous span, w for what it waited for.{cut}</p>
+Keys: + - 0, arrows, page up and down, n and p for the next and
+previous span, w for what it waited for.{cut}</p>
 <dl class="detail" aria-live="polite"><dt>span</dt><dd>none selected</dd></dl>
 <noscript><p class="note">The timeline needs JavaScript.</p></noscript>"""
+
+
+def _chunks(data: Data) -> str:
+    head = "<h3>Where each chunk is</h3>"
+    if data["where"] is None:
+        return (
+            f'{head}\n<p class="hint">What this program should do is not known, or too large.</p>'
+        )
+    return f"""{head}
+<div class="chunks">
+<div class="tools">
+<button type="button" data-go="first">start</button>
+<button type="button" data-go="back">back</button>
+<button type="button" data-go="on">on</button>
+<button type="button" data-go="last">end</button>
+<button type="button" data-go="play">play</button>
+<input type="range" min="0" value="0" aria-label="Time, step by step">
+<label>slice <select></select></label>
+<span><span class="key send"></span> there</span>
+<span><span class="key work"></span> a part of the sum</span>
+<span><span class="key receive"></span> on its way</span>
+<span><span class="key wanted"></span> wanted</span>
+</div>
+<p class="status" aria-live="polite"></p>
+<div class="scroll"><canvas tabindex="0" role="img" aria-label="Ranks by chunks"></canvas></div>
+<p class="hint">A row is a rank and a column a chunk. Click: how it came there.</p>
+<dl class="detail"><dt>chunk</dt><dd>none selected</dd></dl>
+</div>"""
+
+
+def _traffic() -> str:
+    return """<h3>Heat map of links</h3>
+<div class="traffic">
+<div class="scroll"><canvas role="img" aria-label="From ranks to ranks"></canvas></div>
+<p class="status" aria-live="polite">Colour: how much of the time the messages of a pair hold the
+edge that they hold longest, from blue (never) to red (always). Point at a cell for numbers.</p>
+</div>"""
 
 
 def _edges(view: View) -> str:

@@ -1,16 +1,22 @@
-"""What the page's timeline draws: a replay (or a schedule) as tracks and columns of spans.
+"""What the page's script draws: a replay (or a schedule) as tracks and columns of spans.
 
-Columns of numbers instead of an object for each span keep a page of 100 000 spans at a few
-megabytes; the script looks only at what is visible.
+Columns of numbers instead of an object for each span, deflated, keep a page of 100 000 spans at
+about a megabyte; the script looks only at what is visible.
 """
 
+import base64
 import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from taccl.report.labels import block_label, chunks_text, link_text
 from taccl.report.played import Played, Wait
+from taccl.report.whereabouts import program_where, schedule_where
 from taccl.schedule import Schedule, Send
 from taccl.sim.trace import Span
+from taccl.topology import Topology
 from taccl.units import Time
 
 MAX_SPANS = 200_000
@@ -24,7 +30,7 @@ Data = dict[str, Any]
 
 _NAMES = (
     "track", "step", "iteration", "kind", "start", "length", "arrival", "size", "link", "wait",
-    "why",
+    "why", "part", "parts",
 )  # fmt: skip
 _WHYS = tuple(Wait)
 
@@ -34,16 +40,19 @@ def timeline_data(played: Played) -> Data:
     trace, shift = played.trace, played.topology.local.launch
     tracks = {where: number for number, where in enumerate(sorted(played.blocks))}
     links: dict[str, int] = {}
+    texts: dict[tuple[int, int, int | None], int] = {}
     columns: Columns = {name: [] for name in _NAMES}
+    parts = _parts(played)
     for number, span in enumerate(trace.spans[:MAX_SPANS]):
-        text = "" if span.link is None else link_text(played, span)
+        wire = (span.gpu, span.threadblock, span.link)
+        if span.link is not None and wire not in texts:
+            texts[wire] = links.setdefault(link_text(played, span), len(links))
         _append(columns, (
             tracks[span.gpu, span.threadblock], span.step, span.iteration, _kind(played, span),
             span.start + shift, span.end - span.start,
             -1 if span.arrival is None else span.arrival + shift, span.size,
-            -1 if span.link is None else links.setdefault(text, len(links)),
-            -1 if span.waited_for is None else span.waited_for,
-            _WHYS.index(played.waits[number]),
+            texts.get(wire, -1), -1 if span.waited_for is None else span.waited_for,
+            _WHYS.index(played.waits[number]), *next(parts),
         ))  # fmt: skip
     blocks = [played.blocks[where] for where in tracks]
     return {
@@ -59,7 +68,59 @@ def timeline_data(played: Played) -> Data:
         "whys": [why.value for why in _WHYS],
         "path": [number for number in trace.critical_path if number < MAX_SPANS],
         "spans": columns,
+        "where": program_where(played.program),
+        "traffic": _traffic(played.topology, _crossings(played)),
     }
+
+
+def _parts(played: Played) -> Iterator[tuple[int, int]]:
+    """Yield (first chunk, chunks) of its step that each span moves: messages cut long steps."""
+    keys = [
+        (span.gpu, span.threadblock, span.step, span.iteration, span.link is None)
+        for span in played.trace.spans
+    ]
+    whole: Counter[tuple[int, int, int, int, bool]] = Counter()
+    for key, span in zip(keys, played.trace.spans, strict=True):
+        whole[key] += span.size
+    begun: Counter[tuple[int, int, int, int, bool]] = Counter()
+    for key, span in zip(keys, played.trace.spans, strict=True):
+        count = played.step(span).count
+        yield begun[key] * count // whole[key], span.size * count // whole[key]
+        begun[key] += span.size
+
+
+Crossing = tuple[int, int, int, Iterable[tuple[int, Time]]]
+"""Source, destination, bytes, and what a message holds for how long."""
+
+
+def _crossings(played: Played) -> Iterator[Crossing]:
+    for span in played.trace.spans:
+        if span.link is not None:
+            wire = played.connection(span)
+            yield wire.src, wire.dst, span.size, played.holds(span)
+
+
+def _traffic(topology: Topology, crossings: Iterable[Crossing]) -> list[list[int | str]]:
+    """Return, for each pair of ranks, messages, bytes, and the edge that they hold longest.
+
+    A row is [source, destination, messages, bytes, picoseconds, name of the edge].
+    """
+    counts: Counter[tuple[int, int]] = Counter()
+    sizes: Counter[tuple[int, int]] = Counter()
+    held: dict[tuple[int, int], Counter[int]] = {}
+    for src, dst, size, edges in crossings:
+        counts[src, dst] += 1
+        sizes[src, dst] += size
+        of_pair = held.setdefault((src, dst), Counter())
+        for edge, time in edges:
+            of_pair[edge] += time
+    rows: list[list[int | str]] = []
+    for pair in sorted(counts):
+        times = held[pair]
+        edge = min(times, key=lambda each: (-times[each], each), default=-1)
+        busiest = (times[edge], topology.edges[edge].name) if times else (0, "")
+        rows.append([*pair, counts[pair], sizes[pair], *busiest])
+    return rows
 
 
 def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
@@ -74,19 +135,22 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
     columns: Columns = {name: [] for name in _NAMES}
     steps: list[list[list[str]]] = [[] for _ in used]
     edge_busy = [0] * len(topology.edges)
+    crossings: list[Crossing] = []
     for message in messages:
         first, track = message[0], tracks[message[0].link]
         size = len(message) * schedule.chunk_size
         held = {edge: topology.busy(first.link, edge, size) for edge in table.edges_of(first.link)}
         for edge, time in held.items():
             edge_busy[edge] += time
+        ends = (int(table.src[first.link]), int(table.dst[first.link]))
+        crossings.append((*ends, int(size), held.items()))
         if len(columns["track"]) == MAX_SPANS:
             continue
         chunks = ", ".join(str(send.chunk) for send in message)
         steps[track].append(["reduce" if first.reduce else "send", f"chunks {chunks}"])
         _append(columns, (
             track, len(steps[track]) - 1, 0, SENDS, first.start, max(held.values(), default=0),
-            first.end, int(size), track, -1, 0,
+            first.end, int(size), track, -1, 0, 0, len(message),
         ))  # fmt: skip
     heads = [f"rank {int(table.src[link])}" for link in used]
     names = [
@@ -104,6 +168,8 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
         "whys": [why.value for why in _WHYS],
         "path": [],
         "spans": columns,
+        "where": schedule_where(schedule, used, messages),
+        "traffic": _traffic(topology, crossings),
     }, tuple(edge_busy)
 
 
@@ -126,7 +192,7 @@ def _kind(played: Played, span: Span) -> int:
     return RECEIVES if played.receives(span) else WORKS
 
 
-def script_json(data: object) -> str:
-    """Return JSON that can't end the script element it stands in, whatever its texts hold."""
+def packed(data: object) -> str:
+    """Return JSON as base64 of its deflated text, which can't end an element it stands in."""
     text = json.dumps(data, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()

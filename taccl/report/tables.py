@@ -8,10 +8,11 @@ not serve shows N/A.
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from types import MappingProxyType
 
-from taccl.sim.sweep import Row
+from taccl.sim.sweep import NOT_DISTURBED, Row
 from taccl.units import format_size, microseconds
 
 ELEMENT_BYTES = 4
@@ -40,13 +41,27 @@ def _shown(row: Row) -> dict[str, str]:
         "time us": "-" if row.time is None else f"{microseconds(row.time):.6g}",
         "algbw GB/s": _number(row.algbw, ".2f"),
         "busbw GB/s": _number(row.busbw, ".2f"),
+        **_disturbed(row),
         "bound us": "" if row.bound is None else f"{microseconds(row.bound):.6g}",
         "gap": _number(row.gap, ".1%"),
         "bottleneck": row.bottleneck,
         "used": _number(row.utilisation, ".0%"),
         "costs": row.costs or "",
+        "#wrong": str(row.wrong or ""),
         "note": row.note,
     }
+
+
+def _disturbed(row: Row) -> dict[str, str]:
+    """Return what a scenario adds."""
+    shown = row.disturbed or NOT_DISTURBED
+    times = {"p50 us": shown.p50, "p99 us": shown.p99, "plain us": shown.plain,
+             "other us": shown.other}  # fmt: skip
+    return {
+        "scenario": shown.scenario,
+        **{name: "" if time is None else f"{microseconds(time):.6g}"
+           for name, time in times.items()},
+    }  # fmt: skip
 
 
 def _number(value: float | None, form: str) -> str:
@@ -63,7 +78,7 @@ def write_nccl_tests(rows: Sequence[Row]) -> str:
         f"#{'size':>11}  {'count':>12}  {'type':>8}  {'redop':>6}  {'root':>6} {group} {group}",
         f"#{'(B)':>11}  {'(elements)':>12}  {'':8}  {'':6}  {'':6} {units} {units}".rstrip(),
     ]
-    wrong = sum(row.wrong or 0 for row in rows)
+    wrong = sum(row.wrong or 0 for row in rows if row.time is not None)
     busbws = [
         row.busbw or 0.0 for row in rows for served in (row.out_of_place, row.in_place) if served
     ]
@@ -72,7 +87,16 @@ def write_nccl_tests(rows: Sequence[Row]) -> str:
         f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}",
         f"# Avg bus bandwidth    : {mean:.6g}",
     ]
-    return "\n".join([*head, *(_nccl_line(row) for row in rows), *tail]) + "\n"
+    return "\n".join([*head, *_nccl_lines(rows), *tail]) + "\n"
+
+
+def _nccl_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the lines of rows; where there are several files, each under its name."""
+    several = len({row.file for row in rows}) > 1
+    for file, group in groupby(rows, key=lambda row: row.file):
+        if several:
+            yield f"# {file}"
+        yield from map(_nccl_line, group)
 
 
 def _nccl_line(row: Row) -> str:
@@ -84,10 +108,10 @@ def _nccl_line(row: Row) -> str:
 
 
 def _nccl_group(row: Row, *, served: bool) -> str:
-    if not served or row.time is None or row.algbw is None or row.busbw is None:
+    if not served or row.time is None:
         return f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}"
     wrong = "N/A" if row.wrong is None else str(row.wrong)
-    time, algbw, busbw = microseconds(row.time), row.algbw, row.busbw
+    time, algbw, busbw = microseconds(row.time), row.algbw or 0.0, row.busbw or 0.0
     return f"  {_fit(time, 7)}  {_fit(algbw, 6)}  {_fit(busbw, 6)}  {wrong:>6}"
 
 
@@ -100,9 +124,15 @@ def _fit(value: float, width: int) -> str:
     return f"{value:.0f}".rjust(width)
 
 
+def columns_of(row: Row) -> dict[str, str | int | float | None]:
+    """Return the columns of JSON and CSV: those of the row, the modes served, what is wrong."""
+    modes = {"in_place": row.in_place, "out_of_place": row.out_of_place}
+    return {**row.columns(), **modes, "wrong": row.wrong}
+
+
 def write_json(rows: Sequence[Row]) -> str:
     """Return ``{"rows": [...]}`` with every column."""
-    return json.dumps({"rows": [row.columns() for row in rows]}, indent=1) + "\n"
+    return json.dumps({"rows": [columns_of(row) for row in rows]}, indent=1) + "\n"
 
 
 def write_csv(rows: Sequence[Row]) -> str:
@@ -110,9 +140,9 @@ def write_csv(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0].columns()), lineterminator="\n")
+    writer = csv.DictWriter(text, list(columns_of(rows[0])), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(row.columns() for row in rows)
+    writer.writerows(map(columns_of, rows))
     return text.getvalue()
 
 

@@ -66,6 +66,8 @@ class Block:
         Indices of its connections, or None.
     full, last
         What it does in every iteration but the last, and in the last.
+    iterations
+        How often it runs its list.
     """
 
     rank: int
@@ -74,22 +76,24 @@ class Block:
     sends_on: int | None
     full: tuple[Action, ...]
     last: tuple[Action, ...]
+    iterations: int
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A program at one size.
+    """A program at one size, or several programs side by side.
 
     Parameters
     ----------
     blocks
-        Ascending by (rank, threadblock id): the order in which contested edges are served.
+        Of a program ascending by (rank, threadblock id): the order in which contested edges are
+        served.
     connections
         What the blocks' indices point into.
     senders, receivers
         Block at each end of a connection; None where no step uses it.
-    iterations, slots
-        How often the step lists run, and how many messages a connection holds.
+    slots
+        How many messages each connection holds.
     width
         Above every position: flags count ``iteration * width + position``.
     """
@@ -98,8 +102,7 @@ class Compiled:
     connections: tuple[Connection, ...]
     senders: tuple[int | None, ...]
     receivers: tuple[int | None, ...]
-    iterations: int
-    slots: int
+    slots: tuple[int, ...]
     width: int
 
 
@@ -200,12 +203,12 @@ def compile_program(
             _actions(steps, wired, full) if iterations > 1 else (),
             _actions(steps, wired, last),
         )
-        blocks.append(Block(rank, number, receives_on, sends_on, *parts))
+        blocks.append(Block(rank, number, receives_on, sends_on, *parts, iterations))
     return Compiled(
         tuple(blocks), wiring.connections,
         tuple(None if end is None else index[end] for end in wiring.senders),
         tuple(None if end is None else index[end] for end in wiring.receivers),
-        iterations, slots, program.num_steps + 1,
+        (slots,) * len(wiring.connections), program.num_steps + 1,
     )  # fmt: skip
 
 

@@ -99,7 +99,8 @@ def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
     wire = given.wire or ("nvlink" if inside >= LEAST_NVLINK else "pci")
     most = COUNTED[row] if wire == "nvlink" and ports else inside
     ports = tuple(port * min(inside, most) / inside for port in ports)
-    channels, speed = found_channels(ports, nics if topology.num_servers > 1 else (), generation)
+    gpus = max(2, topology.num_ranks // topology.num_servers)
+    channels, speed = found_channels(ports, nics, generation, gpus)
     return Machine(
         topology.num_ranks, topology.num_servers, given.channels or channels,
         given.intra or speed, given.inter or given.intra or speed, generation,
@@ -113,7 +114,7 @@ def _generation(inside: Fraction) -> str:
 
 
 def found_channels(
-    ports: Sequence[Fraction], nics: Sequence[Fraction], generation: str
+    ports: Sequence[Fraction], nics: Sequence[Fraction], generation: str, gpus: int = 8
 ) -> tuple[int, Fraction]:
     """Return how many channels NCCL's search finds, and GB/s of each.
 
@@ -121,23 +122,30 @@ def found_channels(
     ----------
     ports, nics
         GB/s of a GPU to its server, and of a server to the others; empty: no limit there.
+    gpus
+        Of a server. A ring through several leaves each by the NIC of one GPU, not by its ports.
     """
     kind = max(0, GENERATIONS.index(generation) - 1)
     speeds = [Fraction(str(speed)) for speed in (_SEVERAL if nics else _ONE_SERVER)[kind]]
     limits = [list(limit) for limit in (ports, nics) if limit]
     total = min((sum(limit) for limit in limits), default=LOCAL)
+    through = Fraction(gpus, gpus - 1) if nics else Fraction(1)
     best = (0, Fraction(0))
     for speed in speeds:
         if best[0] and (speed <= best[1] * Fraction(49, 100) or best[0] * best[1] >= total):
             break
-        fit = (sum(width // speed for width in limit) for limit in limits)
-        count = int(min(MAX_CHANNELS, *fit)) if limits else MAX_CHANNELS
+        fits = [MAX_CHANNELS] if not ports else [int(through * _holds(ports, speed))]
+        count = min(MAX_CHANNELS, *fits, *([_holds(nics, speed)] if nics else ()))
         if count * speed > best[0] * best[1]:
             best = (count, speed)
     if not best[0]:
         # Slower than all that NCCL lists.
         return 1, min(max(limit) for limit in limits)
     return _twice(*best, generation)
+
+
+def _holds(widths: Sequence[Fraction], speed: Fraction) -> int:
+    return sum(int(width // speed) for width in widths)
 
 
 def _twice(count: int, speed: Fraction, generation: str) -> tuple[int, Fraction]:
@@ -172,11 +180,13 @@ def server_nics(topology: Topology) -> tuple[Fraction, ...]:
     Paths are followed from a server's ranks over its own switches, up to what other servers use,
     too. Empty for a single server.
     """
-    users = _users(topology)
+    if topology.num_servers == 1:
+        return ()
     nics: dict[int, dict[EdgeId, Fraction]] = defaultdict(dict)
     out: dict[int, list[EdgeId]] = defaultdict(list)
     for edge in topology.edges:
         out[edge.tail].append(edge.id)
+    reaching = _reaching(topology, out)
     for rank, server in enumerate(topology.server_of):
         # Vertex, narrowest so far, and the last edge with a bandwidth.
         stack: list[tuple[int, Fraction, EdgeId | None]] = [(rank, LOCAL, None)]
@@ -187,7 +197,7 @@ def server_nics(topology: Topology) -> tuple[Fraction, ...]:
                 edge = topology.edges[number]
                 now = min(width, _width(topology, number))
                 nic = last if edge.beta is None else number
-                if users[edge.head] != {server}:
+                if reaching[edge.head] != {server}:
                     nic = number if nic is None else nic
                     nics[server][nic] = max(now, nics[server].get(nic, Fraction(0)))
                 elif edge.head >= topology.num_ranks and edge.head not in seen:
@@ -196,15 +206,26 @@ def server_nics(topology: Topology) -> tuple[Fraction, ...]:
     return _least(nics.values())
 
 
-def _users(topology: Topology) -> list[set[int]]:
-    """Return for every vertex the servers of its ranks; for a switch of nobody's: none."""
-    users: list[set[int]] = [{server} for server in topology.server_of]
-    users += [set() for _ in topology.switches]
-    for edge in topology.edges:
-        for one, other in ((edge.tail, edge.head), (edge.head, edge.tail)):
-            if one < topology.num_ranks <= other:
-                users[other].add(topology.server_of[one])
-    return users
+def _reaching(topology: Topology, out: Mapping[int, Sequence[EdgeId]]) -> list[set[int]]:
+    """Return for every vertex the servers that reach it over switches, of many only two.
+
+    What is across servers is reached by both of two, whoever begins.
+    """
+    found: list[set[int]] = [{server} for server in topology.server_of]
+    found += [{-1, -2} if switch.across_servers else set() for switch in topology.switches]
+    for rank, server in enumerate(topology.server_of):
+        stack = [rank]
+        while stack:
+            for number in out[stack.pop()]:
+                head = topology.edges[number].head
+                if (
+                    head >= topology.num_ranks
+                    and len(found[head]) < 2
+                    and server not in found[head]
+                ):
+                    found[head].add(server)
+                    stack.append(head)
+    return found
 
 
 def _width(topology: Topology, edge: EdgeId) -> Fraction:

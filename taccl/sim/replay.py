@@ -20,6 +20,7 @@ from collections import deque
 
 from taccl.msccl.program import Program
 from taccl.sim.compile import Action, Compiled, compile_program, why_not
+from taccl.sim.connect import Flight
 from taccl.sim.cost import ReplayModel
 from taccl.sim.deadlock import Standstill, Wait, deadlock
 from taccl.sim.trace import Span, Trace
@@ -27,7 +28,8 @@ from taccl.topology import Topology
 from taccl.units import Time
 
 NEEDS, RECEIVE, WORK, SLOT, LINK, DONE = range(6)
-ARRIVED, RELEASED, WORKED = range(3)
+ARRIVED, RELEASED, WORKED, DUE = range(4)
+KINDS = 4
 
 
 def replay(  # noqa: PLR0913 - the last three are switches
@@ -65,9 +67,9 @@ def replay(  # noqa: PLR0913 - the last three are switches
     compiled = compile_program(
         program, topology, size, model, route=route, protocol_costs=protocol_costs
     )
-    run = _Run(compiled, len(topology.edges), keep_spans=keep_spans)
+    run = Run(compiled, len(topology.edges), keep_spans=keep_spans)
     run.to_end()
-    reason = deadlock(_standstill(run))
+    reason = deadlock(standstill(run))
     time = None if reason else run.now + topology.local.launch
     return Trace(
         program.name, size, time, reason, in_range,
@@ -75,8 +77,18 @@ def replay(  # noqa: PLR0913 - the last three are switches
     )  # fmt: skip
 
 
-class _Run:
-    """The state of one replay; blocks, connections and edges are indices everywhere."""
+class Run:
+    """The state of one replay; blocks, connections and edges are indices everywhere.
+
+    Parameters
+    ----------
+    compiled
+        What runs.
+    num_edges
+        Of the topology.
+    keep_spans
+        Whether every message is recorded.
+    """
 
     def __init__(self, compiled: Compiled, num_edges: int, *, keep_spans: bool) -> None:
         blocks, connections = len(compiled.blocks), len(compiled.connections)
@@ -97,6 +109,7 @@ class _Run:
         self.available = [0] * connections
         self.taken = [0] * connections
         self.released = [0] * connections
+        self.flying: list[Flight | None] = [None] * connections
         self.requested: list[int] = []
         self.freed: list[int] = []
         self.busy = [False] * num_edges
@@ -116,8 +129,17 @@ class _Run:
                 self.phase[index] = DONE
 
     def _list(self, block: int, iteration: int) -> tuple[Action, ...]:
-        last = iteration == self.compiled.iterations - 1
-        return self.compiled.blocks[block].last if last else self.compiled.blocks[block].full
+        owner = self.compiled.blocks[block]
+        return owner.last if iteration == owner.iterations - 1 else owner.full
+
+    def goes_on(self) -> bool:
+        """Tell, before time moves, whether what is still to come matters."""
+        return True
+
+    def course(self, block: int, flight: Flight) -> Flight:
+        """Return the course of the message that a block starts now."""
+        del block
+        return flight
 
     def to_end(self) -> None:
         """Run until nothing moves any more."""
@@ -130,19 +152,20 @@ class _Run:
                     self._complete_event(heapq.heappop(heap)[1])
             if self.requested or self.freed:
                 self._start_waiting_sends()
-            elif heap:
+            elif heap and self.goes_on():
                 self.now = heap[0][0]
             else:
                 return
 
     def _complete_event(self, code: int) -> None:
-        index, kind = divmod(code, 3)
+        index, kind = divmod(code, KINDS)
         if kind == ARRIVED:
             self._arrive(index)
         elif kind == RELEASED:
             self._release(index)
         else:
-            self.phase[index] = SLOT
+            if kind == WORKED:
+                self.phase[index] = SLOT
             self.woken.append(index)
 
     def _advance(self, block: int) -> None:
@@ -173,7 +196,7 @@ class _Run:
             self._record(block, self.now + action.local, None, None)
         if action.local:
             self.phase[block] = WORK
-            heapq.heappush(self.heap, (self.now + action.local, block * 3 + WORKED))
+            heapq.heappush(self.heap, (self.now + action.local, block * KINDS + WORKED))
             return False
         self.phase[block] = SLOT
         return True
@@ -183,7 +206,7 @@ class _Run:
             self._finish_action(block)
             return True
         connection = self.outbound[block]
-        if connection is None or self.taken[connection] >= self.compiled.slots:
+        if connection is None or self.taken[connection] >= self.compiled.slots[connection]:
             return False
         self.taken[connection] += 1
         self.phase[block] = LINK
@@ -204,7 +227,7 @@ class _Run:
             return
         self.position[block] = 0
         self.iteration[block] += 1
-        if self.iteration[block] < self.compiled.iterations:
+        if self.iteration[block] < self.compiled.blocks[block].iterations:
             self.phase[block] = NEEDS
             self.actions[block] = self._list(block, self.iteration[block])
         else:
@@ -215,7 +238,7 @@ class _Run:
         if connection is None:
             return
         sender = self.compiled.senders[connection]
-        full = self.taken[connection] == self.compiled.slots
+        full = self.taken[connection] == self.compiled.slots[connection]
         self.taken[connection] -= 1
         if full and sender is not None and self.phase[sender] == SLOT:
             self._wake(sender, self.current[block])
@@ -248,7 +271,7 @@ class _Run:
         sender = self.compiled.senders[connection]
         if sender is None:
             return
-        flight = self.actions[sender][self.position[sender]].flight
+        flight = self.flying[connection]
         if flight is None:
             return
         number = self.released[connection]
@@ -288,6 +311,7 @@ class _Run:
                 if busy[edge]:
                     heapq.heappush(self.parked[edge], key)
                     return
+        flight = self.flying[connection] = self.course(block, flight)
         if self.keep:
             if freed_edge >= 0:
                 self.cause[block] = self.edge_span[freed_edge]
@@ -297,9 +321,9 @@ class _Run:
             self.in_flight[connection].append(len(self.spans) - 1)
         self.messages += 1
         self.released[connection] = 0
-        heapq.heappush(self.heap, (self.now + flight.arrival, connection * 3 + ARRIVED))
+        heapq.heappush(self.heap, (self.now + flight.arrival, connection * KINDS + ARRIVED))
         for duration, edges in flight.releases:
-            heapq.heappush(self.heap, (self.now + duration, connection * 3 + RELEASED))
+            heapq.heappush(self.heap, (self.now + duration, connection * KINDS + RELEASED))
             for edge in edges:
                 busy[edge] = True
                 self.edge_busy[edge] += duration
@@ -319,7 +343,8 @@ def _rest(_block: int) -> bool:
     return False
 
 
-def _standstill(run: _Run) -> Standstill:
+def standstill(run: Run) -> Standstill:
+    """Return what is left of a run that has ended: who is done, and who waits for what."""
     compiled = run.compiled
 
     def wait(block: int) -> Wait:

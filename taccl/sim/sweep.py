@@ -19,6 +19,46 @@ BoundAt = Callable[[int], tuple[str, Time] | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Disturbed:
+    """What a scenario makes of a result, whose time is then the mean of all runs.
+
+    Parameters
+    ----------
+    scenario
+        Its name.
+    plain
+        Picoseconds without it.
+    p50, p99
+        Of the runs, where something is drawn at random.
+    runs
+        How many there were.
+    other
+        Mean picoseconds of a second program, from its own start.
+    """
+
+    scenario: str
+    plain: Time | None = None
+    p50: Time | None = None
+    p99: Time | None = None
+    runs: int = 1
+    other: Time | None = None
+
+    def columns(self) -> dict[str, str | int | float | None]:
+        """Return the columns as JSON and CSV name them."""
+        times = {
+            "plain_us": self.plain, "p50_us": self.p50, "p99_us": self.p99, "other_us": self.other
+        }  # fmt: skip
+        return {
+            "scenario": self.scenario or None,
+            "runs": self.runs if self.scenario else None,
+            **{name: None if time is None else microseconds(time) for name, time in times.items()},
+        }
+
+
+NOT_DISTURBED = Disturbed("")
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One result: a program (or an engine's schedule) at one size.
 
@@ -44,6 +84,8 @@ class Row:
         Anything else the reader should know.
     costs
         How the costs of an imported topology were taken; None: they are its own.
+    disturbed
+        What a scenario makes of it; None: nothing disturbs it.
     """
 
     collective: str
@@ -64,6 +106,7 @@ class Row:
     wrong: int | None = None
     note: str = ""
     costs: str | None = None
+    disturbed: "Disturbed | None" = None
 
     @property
     def algbw(self) -> float | None:
@@ -109,6 +152,7 @@ class Row:
             "bottleneck": self.bottleneck,
             "utilisation": self.utilisation,
             "note": self.note,
+            **(self.disturbed or NOT_DISTURBED).columns(),
         }
 
 

@@ -22,6 +22,7 @@ The order is free (TACCL fixes it by a heuristic), the routes are not.
 
 import heapq
 import math
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,10 +91,12 @@ def improve(
         return schedule, Status.OPTIMAL
     if len(plan.moves) > MAX_MOVES or seconds <= 0:
         return schedule, Status.FEASIBLE
+    began = time.monotonic()
     singles: list[Message] = [(number,) for number in range(len(plan.moves))]
     candidates = Adjacency(plan, layout).candidates() if options.batch else singles
     ticks = _tick(plan, candidates, schedule.makespan)
-    planned = _solve(plan, candidates, ticks, (schedule, floor), options, seconds)
+    limit = (began, seconds)
+    planned = _solve(plan, candidates, ticks, (schedule, floor), options, limit)
     if planned is None:
         return schedule, Status.FEASIBLE
     decisions, proved = planned
@@ -118,7 +121,7 @@ def _solve(
     ticks: _Ticks,
     known: tuple[Schedule, Time],
     options: Options,
-    seconds: float,
+    limit: tuple[float, float],
 ) -> tuple[Decisions, bool] | None:
     from ortools.sat.python import cp_model
 
@@ -140,6 +143,10 @@ def _solve(
     model.add_max_equality(x.makespan, x.arrive)
     model.minimize(x.makespan)
     _hint(model, plan, candidates, x, ticks, schedule)
+    began, seconds = limit
+    if not options.deterministic:
+        # Writing the model down counts, too.
+        seconds = max(0.1, seconds - (time.monotonic() - began))
     solver = new_solver(options, seconds, workers=max(2, options.workers))
     status = solve_watched(solver, model, None, options.stop.is_set)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

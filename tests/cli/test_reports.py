@@ -1,5 +1,6 @@
 """evaluate --trace, --html and --explain, and synthesize --report."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -47,6 +48,8 @@ def test_html_writes_a_page_with_a_row_for_every_size(run: Run, ring_xml: Path) 
     text = out.read_text()
     assert all(size in text for size in ("1.024KB", "2.048KB", "4.096KB"))
     assert "ring.xml at 4.096KB" in text
+    assert hashlib.sha256(ring_xml.read_bytes()).hexdigest() in text
+    assert "modelled, not measured" in text
 
 
 def test_html_of_several_programs_has_a_choice(run: Run, ring_xml: Path, stuck_xml: Path) -> None:

@@ -9,7 +9,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from taccl.cli import app
 from tests.docs.markdown import code, table
-from tests.docs.meanings import EXIT_STATUSES, JSON_FIELDS
+from tests.docs.meanings import EXIT_STATUSES, EXPLANATION_FIELDS, JSON_FIELDS
 
 HEAD = """# Commands
 
@@ -57,6 +57,10 @@ def commands(group: typer.Typer = app, path: tuple[str, ...] = ("taccl",)) -> It
             yield from commands(below.typer_instance, (*path, below.name))
 
 
+EXPLAIN = """With `--explain` there are `explanations`, one for each file at its last size:
+"""
+
+
 def commands_page() -> str:
     """Return docs/commands.md."""
     parts = [HEAD, "## The commands\n"]
@@ -73,6 +77,10 @@ def commands_page() -> str:
         parts.append(f"### `{command} --json`\n")
         rows = [(code(name), text) for name, text in fields.items()]
         parts.append(table(("field", "meaning"), rows))
+        if command == "taccl evaluate":
+            parts.append(EXPLAIN)
+            rows = [(code(name), text) for name, text in EXPLANATION_FIELDS.items()]
+            parts.append(table(("field", "meaning"), rows))
     return "\n".join(parts)
 
 
@@ -85,7 +93,8 @@ def _section(words: tuple[str, ...], callback: Callable[..., object]) -> str:
     names = []
     for name, annotation, info, default in _parameters(callback):
         if isinstance(info, ArgumentInfo):
-            many = get_origin(annotation) is list
+            parts = (annotation, *get_args(annotation))
+            many = any(get_origin(part) is list for part in parts)
             names.append(f"{name.upper()}..." if many else name.upper())
             arguments.append((code(names[-1]), info.help or ""))
         else:

@@ -127,6 +127,20 @@ chunks:
   - {id: 3, input: {3: 0}, output: {0: 0}}
 """,
     ),
+    "scenario": Format(
+        "Scenario",
+        "What disturbs a machine while programs run on it (`taccl evaluate --scenario`);"
+        " [scenarios.md](scenarios.md#scenarios) says what each entry does. Numbers are exact:"
+        " `0.3` and `1/3` are what they say.",
+        "yaml",
+        """taccl: scenario/1
+name: bad-day
+background: [{edge: "0->*", share: 0.3}]
+stragglers: [{ranks: 3, late: 50us, slow: 1.5}]
+jitter: {message: {distribution: exponential, mean: 1us}}
+changes: [{link: 1->2, at: 100us, factor: 0.25}]
+""",
+    ),
     "schedule": Format(
         "Schedule",
         "What `synthesize --schedule` writes and `convert` reads. It holds the whole topology, so"
@@ -143,6 +157,10 @@ chunks:
     ),
 }
 
+_ON_EDGES = {
+    "edge": "an edge by its name in `taccl topology expand`; `*` is any text",
+    "link": "two ranks, `0->1` or `0-1` for both ways: all edges between them",
+}
 _HEADER = {
     "taccl": "which format this is",
     "name": "what reports call it",
@@ -349,6 +367,53 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "root": "of broadcast, reduce, gather and scatter; left out: 0",
             "definition": "of a collective that has no name of its own, as in its file",
         },
+        ("scenario", "ScenarioFile"): {
+            "taccl": "which format this is",
+            "name": "what results call it",
+            "seed": "what is drawn at random follows from it",
+            "runs": "how often, with jitter; none: 20",
+            "background": "traffic of others",
+            "stragglers": "ranks that are late or slow",
+            "jitter": "random delays",
+            "degraded": "edges with less bandwidth, or none",
+            "changes": "bandwidth that changes on the way",
+            "also": "a second program on the same edges",
+        },
+        ("scenario", "BackgroundRecord"): _ON_EDGES
+        | {
+            "share": "the part of the bandwidth that others take",
+            "size": "instead of a share: bytes of a message",
+            "period": "from one such message to the next",
+            "start": "when the first one is due",
+        },
+        ("scenario", "StragglerRecord"): {
+            "ranks": "which",
+            "late": "when their threadblocks begin",
+            "slow": "how many times as long their sends and local work take",
+        },
+        ("scenario", "JitterRecord"): {
+            "message": "more alpha for each message",
+            "start": "when each rank begins",
+        },
+        ("scenario", "DistributionRecord"): {
+            "distribution": "`uniform`: from 0 to twice the mean",
+            "mean": "of the delay",
+        },
+        ("scenario", "DegradedRecord"): _ON_EDGES
+        | {
+            "factor": "the part of the bandwidth that is left",
+            "down": "`true`: a program that needs the edge is refused",
+        },
+        ("scenario", "ChangeRecord"): _ON_EDGES
+        | {
+            "at": "from when on, counted from the start of the replay",
+            "factor": "the part of the bandwidth that is left from then on",
+        },
+        ("scenario", "AlsoRecord"): {
+            "program": "an XML file, relative to this one",
+            "size": "its bytes; none: as the first program",
+            "start": "when it starts",
+        },
         ("schedule", "CollectiveFile"): _COLLECTIVE,
         ("schedule", "ChunkRecord"): _CHUNK,
         ("schedule", "SendsRecord"): {
@@ -483,7 +548,49 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "gap": "time / bound - 1",
         "bottleneck": "the edge that was held longest",
         "utilisation": "the part of the time that it was held",
-        "note": "why there is no time, or that the size is outside the file's range",
+        "note": "why there is no time, that the size is outside the file's range, or what is wrong"
+        " with the result",
+        "scenario": "name of the scenario; null without one, as all of the next five",
+        "runs": "how often it was replayed; `time_us` is the mean",
+        "plain_us": "modelled time without the scenario",
+        "p50_us": "time that half of the runs do not exceed; null without jitter",
+        "p99_us": "time that 99 % of the runs do not exceed; null without jitter",
+        "other_us": "mean time of the scenario's second program, from its start; null without one",
+        "in_place": "whether it serves calls in place",
+        "out_of_place": "whether it serves calls out of place",
+        "wrong": "elements of all outputs that are wrong in the worse mode; null: not known, as the"
+        " collective is not, or as they depend on which threadblock is first",
+    },
+    "taccl compare": {
+        "collective": "the collective",
+        "topology": "name of the topology",
+        "ranks": "how many",
+        "alpha_rule": "`occupy`, `delay` or `explicit`, and how imported costs were taken",
+        "runtime": "whose constants the replay has",
+        "nccl_inputs": "what NCCL's model was given, in the form of `--nccl`; null without a model",
+        "rows": "for each size and contender: size_bytes, contender, kind (algorithm, file, nccl),"
+        " time_us, algbw_gbps, busbw_gbps, bound_us, bound_kind, gap (null for nccl: the bound does"
+        " not hold for it), fastest, program (its label), note",
+        "crossovers": "each with size_bytes, from which on `after` is faster than `before`",
+        "absent": "algorithms that are not compared: why",
+        "out_of_race": "contenders that can't be the fastest: why",
+    },
+    "taccl calibrate": {
+        "collective": "what was measured",
+        "topology": "name of the topology before",
+        "ranks": "how many",
+        "alpha_rule": "`occupy`, `delay` or `explicit`",
+        "program": "label of the program that was replayed",
+        "rows": "for each measured size: file, size_bytes, measured_us, and before and after the"
+        " calibration the replayed time and its relative error: before_us, before_error, after_us,"
+        " after_error",
+        "error_before": "root mean square of the relative errors with the given topology",
+        "error_after": "the same with the calibrated one",
+        "parameters": "what was fitted: name, unit, before and after (of edges those of the first"
+        " link; null: free), and whether the run determines it: `yes`, `if launch and local work"
+        " are right`, or `no`",
+        "left_out": "measured sizes that were not used, and why",
+        "output": "the file that was written, or null",
     },
     "taccl verify": {
         "file": "the XML file",
@@ -538,3 +645,31 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
 }
 """Fields of ``--json`` by command; of ``evaluate``, ``verify`` and ``topology list`` those of an
 entry of ``rows``, ``files`` and ``topologies``."""
+
+EXPLANATION_FIELDS: Mapping[str, str] = {
+    "file": "the XML file",
+    "program": "its label",
+    "size_bytes": "bytes of the buffer that nccl-tests counts",
+    "time_us": "modelled time; null when it can't run at this size",
+    "note": "as in the row; or why nothing is explained, and then no field follows",
+    "time_ps": "the time in picoseconds",
+    "parts": "what the critical path is made of: part, time_ps, spans; they add up to `time_ps`",
+    "path": "the critical path: its first and last span, and how many spans it has",
+    "bottleneck": "the edge that was held longest",
+    "utilisation": "the part of the time that it was held",
+    "twice_as_fast_us": "the time by a replay in which the bottleneck has half its beta",
+    "then_bottleneck": "the edge that is held longest in that replay",
+    "then_utilisation": "the part of its time that it is held",
+    "alpha_on_path": "edges whose alpha the critical path pays",
+    "overhead_on_path": "edges whose own overhead it pays",
+    "beta_on_path": "edges whose beta it pays: the slowest of a message, or the one queued for",
+    "local_on_path": "which of launch, copy and reduce it pays",
+    "edges_off_path": "edges that carry messages, and of which it pays nothing",
+    "off_path_twice_as_fast_us": "the time by a replay in which all of those have half their alpha,"
+    " overhead and beta: the same, unless messages then meet in another order; null without any",
+    "edges_unused": "edges that carry nothing: changing them changes nothing",
+    "bound_us": "no algorithm is faster",
+    "bound_kind": "the idea behind the bound",
+    "gap": "time / bound - 1",
+}
+"""Fields of an entry of ``explanations``, which ``evaluate --explain --json`` gives."""

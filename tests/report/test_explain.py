@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from taccl.report.explain import PARTS, explanation_text
-from taccl.report.played import Played, play
+from taccl.report.explain import PARTS, Faster, _legs, _parameters, explain
+from taccl.report.explain_text import explanation_text
+from taccl.report.played import Played, Wait, play
 from tests.report.played_programs import (
     deadlocked,
     explained,
     random_parts,
     random_replays,
     ring4,
+    row_for,
     tiny,
 )
 from tests.sim.program_builder import SMALL, block, hub, network, program, ring, step
@@ -86,7 +88,14 @@ def test_twice_the_bandwidth_of_the_only_edge_halves_the_bandwidth_part() -> Non
     sends = program([block(0, 1, None, ["s"])], [block(0, None, 0, ["r"])])
     found = explained(play(sends, ring(2), 1000, SMALL))
     assert found.row.time == 700 + 3000
-    assert found.faster == 700 + 1500
+    assert found.faster == Faster(700 + 1500, "e0", 1.0)
+
+
+def test_twice_the_bandwidth_of_one_of_two_equal_edges_leaves_the_other() -> None:
+    sends = program([block(0, 1, 1, ["s", "r"])], [block(0, 0, 0, ["s", "r"])])
+    found = explained(play(sends, ring(2), 1000, SMALL))
+    assert found.row.bottleneck == "e0"
+    assert found.faster == Faster(700 + 3000, "e1", 1.0)
 
 
 def test_an_edge_that_no_message_of_the_path_crosses_is_off_it() -> None:
@@ -95,6 +104,88 @@ def test_an_edge_that_no_message_of_the_path_crosses_is_off_it() -> None:
     receivers = [[block(0, None, 0, ["r"])] for _ in range(2)]
     found = explained(play(program(blocks, *receivers), topology, 100, SMALL))
     assert (found.alpha_on, found.beta_on, found.off) == (("e0",), ("e0",), ("e1",))
+    assert found.unused == ("e2",)
+    assert found.off_faster is not None
+    assert found.off_faster.time == found.row.time
+
+
+def test_each_leg_takes_what_the_parameters_named_for_it_cost() -> None:
+    # Nothing else can be on the path: alphas and overheads add up, of the betas the largest counts.
+    legs = [(played, leg) for played in random_replays(range(200)) for leg in _legs(played)]
+    for played, leg in legs:
+        if leg.span.link is None:
+            continue
+        paid, edges = _parameters(played, [leg]), played.topology.edges
+        fixed = sum(edges[number].alpha for number in paid.alpha)
+        fixed += sum(edges[number].overhead or 0 for number in paid.overhead)
+        held = [time for edge, time in played.holds(leg.span) if edge in paid.beta]
+        wire = played.connection(leg.span)
+        assert leg.time == fixed + max((time - wire.overhead for time in held), default=0)
+    assert {leg.why for _, leg in legs} == {None, *Wait} - {Wait.NOTHING}
+
+
+def test_what_no_message_crosses_changes_nothing() -> None:
+    for seed in range(80):
+        made, topology, size = random_parts(seed)
+        played = play(made, topology, size, SMALL)
+        if played.trace.time is None:
+            continue
+        unused = set(explained(played).unused)
+        edges = tuple(
+            replace(edge, alpha=9 * edge.alpha + 7, overhead=None) if edge.name in unused else edge
+            for edge in topology.edges
+        )
+        again = play(made, replace(topology, edges=edges), size, SMALL)
+        assert again.trace.time == played.trace.time
+
+
+@pytest.mark.parametrize(("rule", "alpha"), [("occupy", ("e0",)), ("delay", ())])
+def test_a_queue_pays_the_alpha_only_where_it_occupies_the_edge(
+    rule: str, alpha: tuple[str, ...]
+) -> None:
+    # Two messages of one threadblock: the second follows the release of the first.
+    topology = replace(network(2, [(0, 1, 5, None, 3)]), alpha_rule=rule)
+    sends = [block(0, 1, None, ["s", "s"])]
+    work = [block(0, None, 0, ["r", "r"])]
+    played = play(program(sends, work), topology, 100, SMALL)
+    legs = [each for each in _legs(played) if each.why is Wait.ORDER]
+    assert len(legs) == 1
+    assert _parameters(played, legs).alpha == {int(name[1:]) for name in alpha}
+
+
+def test_an_overhead_of_its_own_is_named_and_not_the_alpha() -> None:
+    sends = program([block(0, 1, None, ["s", "s"])], [block(0, None, 0, ["r", "r"])])
+    played = play(sends, network(2, [(0, 1, 700, 100, 3)]), 100, SMALL)
+    found = explained(played)
+    # The first message until its release, the second until its arrival.
+    assert played.trace.time == (100 + 300) + (700 + 300)
+    assert (found.alpha_on, found.overhead_on) == (("e0",), ("e0",))
+
+
+def test_a_queue_at_a_port_pays_the_beta_of_that_port_alone() -> None:
+    # Ranks 1 and 2 send to rank 0 over ports of their own, which are slower than rank 0's.
+    topology = network(
+        3, [(1, 3, 0, None, 5), (2, 3, 0, None, 5), (3, 0, 0, None, 3)], switches=1
+    )  # fmt: skip
+    receives = [block(i, None, i + 1, ["r"]) for i in range(2)]
+    sends = [[block(0, 0, None, ["s"])] for _ in range(2)]
+    played = play(program(receives, *sends), topology, 100, SMALL)
+    assert played.trace.time == 300 + 500
+    assert explained(played).beta_on == ("e1", "e2")
+
+
+def test_local_costs_that_the_path_pays_are_named() -> None:
+    assert explained(tiny()).local_on == ("copy", "launch")
+    assert explained(ring4()).local_on == ()
+
+
+def test_a_time_without_a_replay_of_every_message_is_not_explained() -> None:
+    played = ring4()
+    blind = replace(played, trace=replace(played.trace, time=None, reason="too many", spans=()))
+    found = explain(blind, row_for(played), lambda _: played.trace)
+    assert explanation_text(found).endswith(": 0.0114 us, can't be explained: too many")
+    assert found.columns()["note"] == "too many"
+    assert "parts" not in found.columns()
 
 
 def test_only_the_slowest_edge_of_a_link_has_a_beta_that_counts() -> None:

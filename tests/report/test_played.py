@@ -4,13 +4,13 @@ from collections import Counter
 
 from taccl.report.played import Played, Wait
 from taccl.sim.compile import compile_program
-from taccl.sim.replay import _Run
+from taccl.sim.replay import Run
 from taccl.sim.trace import Trace
 from tests.report.played_programs import random_parts, random_replays, tiny
 from tests.sim.program_builder import SMALL
 
 
-class _Told(_Run):
+class _Told(Run):
     """A replay that notes by which rule each threadblock was woken."""
 
     def to_end(self) -> None:

@@ -58,6 +58,32 @@ def test_a_size_that_can_not_run_is_not_available_in_nccl_tests() -> None:
     assert line.split()[5:] == ["N/A"] * 8
 
 
+def test_a_program_that_does_nothing_shows_what_is_wrong_in_no_time() -> None:
+    nothing = Row("allreduce", "net", 8, 1 << 20, 0, wrong=2048)
+    lines = WRITERS["nccl-tests"]([nothing]).splitlines()
+    assert lines[3].split()[9:] == ["0.00", "0.00", "0.00", "2048"]
+    assert "2048 FAILED" in lines[-2]
+    assert "2048" in WRITERS["table"]([nothing])
+
+
+def test_wrong_values_of_a_size_that_can_not_run_do_not_count() -> None:
+    stuck = Row("allreduce", "net", 8, 100, None, wrong=3)
+    assert "0 OK" in WRITERS["nccl-tests"]([FULL, stuck])
+
+
+def test_rows_of_several_files_stand_under_their_names() -> None:
+    other = Row("allreduce", "net", 8, 1 << 20, 35_120_000, file="tree.xml")
+    lines = WRITERS["nccl-tests"]([FULL, NONE, other]).splitlines()
+    assert [lines[3], lines[6]] == ["# ring.xml", "# tree.xml"]
+    assert WRITERS["nccl-tests"]([FULL, NONE]).count(".xml") == 0
+
+
+def test_json_and_csv_say_which_modes_are_served_and_what_is_wrong() -> None:
+    (record,) = json.loads(WRITERS["json"]([FULL]))["rows"]
+    assert (record["in_place"], record["out_of_place"], record["wrong"]) == (True, False, 0)
+    assert WRITERS["csv"]([NONE]).splitlines()[0].endswith("in_place,out_of_place,wrong")
+
+
 def test_json_has_every_column_and_null_for_no_time() -> None:
     rows = json.loads(WRITERS["json"]([FULL, NONE]))["rows"]
     assert rows[0]["time_us"] == 35.12

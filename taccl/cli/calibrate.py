@@ -1,0 +1,84 @@
+"""``taccl calibrate``: a topology whose replay takes what nccl-tests measured."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from taccl.cli.options import (
+    ALPHA_RULE_NAMES,
+    COLLECTIVE_NAMES,
+    RUNTIME_NAMES,
+    AlphaRule,
+    Fabric,
+    Json,
+    Nodes,
+    TopologyArgument,
+    chosen,
+)
+
+FIT_NAMES = "alpha, beta, launch, local"
+
+
+def calibrate(
+    topology: TopologyArgument,
+    measured: Annotated[
+        list[str],
+        typer.Option("--measured", help="Output of nccl-tests, text or JSON; may be repeated."),
+    ],
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    collective: Annotated[
+        str | None,
+        typer.Option(
+            "--collective",
+            help=f"What was measured, where the file does not say it: one of {COLLECTIVE_NAMES}.",
+        ),
+    ] = None,
+    program: Annotated[
+        str | None, typer.Option("--program", help="The MSCCL XML file that was run.")
+    ] = None,
+    algorithm: Annotated[
+        str, typer.Option("--algorithm", help="Without --program: a classical algorithm.")
+    ] = "ring",
+    fit: Annotated[
+        str, typer.Option("--fit", help=f"What may change: some of {FIT_NAMES}.")
+    ] = FIT_NAMES.replace(" ", ""),
+    out_of_place: Annotated[
+        bool, typer.Option("--out-of-place", help="Take that column, not the in-place one.")
+    ] = False,
+    alpha_rule: AlphaRule = None,
+    runtime: Annotated[
+        str, typer.Option("--runtime", help=f"Whose constants: {RUNTIME_NAMES}.")
+    ] = "executor",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit the costs of a topology to what nccl-tests measured, and write it as a file."""
+    from taccl.files import check_apart, check_output, write_atomic
+    from taccl.pipeline.calibrated import calibration_json, calibration_text
+    from taccl.pipeline.calibration import Question
+    from taccl.pipeline.calibration import calibrate as solve
+
+    if output is not None:
+        check_output(output, field="-o")
+        check_apart(output, [topology, *measured, *([program] if program else [])], field="-o")
+    found = solve(
+        Question(
+            topology, tuple(measured), nodes, fabric,
+            alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
+            collective, program, algorithm.lower(), chosen("--runtime", runtime, RUNTIME_NAMES),
+            tuple(chosen("--fit", part.strip(), FIT_NAMES) for part in fit.split(",")),
+            out_of_place,
+        )
+    )  # fmt: skip
+    if output is not None:
+        write_atomic(output, found.text, field="-o")
+    written = None if output is None else str(output)
+    if as_json:
+        typer.echo(json.dumps(calibration_json(found, written), indent=2))
+    else:
+        typer.echo(calibration_text(found, written))

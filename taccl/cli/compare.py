@@ -1,0 +1,90 @@
+"""``taccl compare``: which algorithm is fastest at which size."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from taccl.cli.options import (
+    ALPHA_RULE_NAMES,
+    RUNTIME_NAMES,
+    AlphaRule,
+    CollectiveArgument,
+    CostSketch,
+    Fabric,
+    Json,
+    Nodes,
+    Root,
+    TopologyArgument,
+    chosen,
+    read,
+    sizes_of,
+)
+
+COMPARED_NAMES = "table, csv, json"
+
+
+def compare(
+    topology: TopologyArgument,
+    collective: CollectiveArgument,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(help="MSCCL XML files that do the same.", show_default=False),
+    ] = None,
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    sketch: CostSketch = None,
+    begin: Annotated[
+        str, typer.Option("-b", "--begin", help="First size (K, M, G: powers of 2).")
+    ] = "1K",
+    end: Annotated[
+        str, typer.Option("-e", "--end", help="Last size (K, M, G: powers of 2).")
+    ] = "256M",
+    factor: Annotated[
+        int, typer.Option("-f", "--factor", min=2, max=1024, help="From a size to the next.")
+    ] = 4,
+    alpha_rule: AlphaRule = None,
+    root: Root = None,
+    runtime: Annotated[
+        str, typer.Option("--runtime", help=f"Whose constants and limits: {RUNTIME_NAMES}.")
+    ] = "executor",
+    nccl: Annotated[
+        str | None,
+        typer.Option(
+            "--nccl",
+            help="Inputs of NCCL's model instead of estimates: gpu=hopper,cpu=intel,wire=nvlink,"
+            "channels=12,intra=30GB/s,inter=24GB/s, or some of them.",
+        ),
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help=f"One of {COMPARED_NAMES}.")] = "table",
+    as_json: Json = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Write an SVG: time and algbw against size.")
+    ] = None,
+) -> None:
+    """Replay classical algorithms and files, size by size, beside NCCL's model and the bound."""
+    from taccl.files import check_apart, check_output, write_atomic
+    from taccl.pipeline import comparison
+    from taccl.pipeline.problems import asked_collective, load_collective, load_machine
+    from taccl.report.compared import COMPARED
+    from taccl.report.plot import plot as plotted
+    from taccl.sim.nccl_inputs import Settings, parse_settings
+
+    form = "json" if as_json else chosen("--format", form, COMPARED_NAMES)
+    given = Settings() if nccl is None else read("--nccl", parse_settings, nccl)
+    if plot is not None:
+        check_output(plot, field="--plot")
+        check_apart(plot, [topology, collective, *(files or ())], field="--plot")
+    network = load_machine(
+        topology, nodes=nodes, fabric=fabric, sketch=sketch,
+        alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
+    )  # fmt: skip
+    question = comparison.Question(
+        network, asked_collective(load_collective(collective), network, root),
+        sizes_of(begin, end, factor, ""), files or (),
+        chosen("--runtime", runtime, RUNTIME_NAMES), given,
+    )  # fmt: skip
+    found = comparison.compare(question)
+    if plot is not None:
+        write_atomic(plot, plotted(found), field="--plot")
+    typer.echo(COMPARED[form](found).rstrip("\n"))

@@ -1,0 +1,288 @@
+"""What nccl-tests measured: its text, and the JSON that ``-J`` writes.
+
+A line of the text has the size in bytes, the count, type, redop and root, and for each of the
+two groups, out of place and in place, time (us), algbw, busbw and ``#wrong`` (``common.cu``). The
+name of the test and the ranks are in comments, where the version prints them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+
+from taccl.collectives import busbw_factor, collective_name
+from taccl.errors import InputError
+from taccl.files import parse_document, read_text, shown
+from taccl.units import MAX_SIZE, PS_PER_US, Time
+
+ELEMENT_BYTES: Mapping[str, int] = MappingProxyType({
+    "int8": 1, "uint8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "f8e4m3": 1, "f8e5m2": 1,
+    "half": 2, "bfloat16": 2, "int32": 4, "uint32": 4, "float": 4,
+    "int64": 8, "uint64": 8, "double": 8,
+})  # fmt: skip
+"""nccl-tests' data types and their bytes."""
+
+MAX_POINTS = 100_000
+
+_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,9})?")
+_TEST = re.compile(r"\b([a-z_]+)_perf\b")
+_RANK = re.compile(r"#\s+Rank\s+\d+\s+(?:Group\s+\d+\s+)?Pid\b")
+_REDUCING = ("allreduce", "reducescatter", "reduce")
+_FIX = "give the output of a program of nccl-tests, such as all_reduce_perf -b 1K -e 1G -f 2"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One of the two groups of a line.
+
+    Parameters
+    ----------
+    time
+        Picoseconds.
+    algbw, busbw
+        As they are printed.
+    wrong
+        Elements that were wrong; None: not checked.
+    """
+
+    time: Time
+    algbw: str
+    busbw: str
+    wrong: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One line: a size.
+
+    Parameters
+    ----------
+    line
+        Where it is; None: unknown.
+    size, count
+        Bytes and elements.
+    dtype, redop
+        As they are printed.
+    out_of_place, in_place
+        What was measured; None: nothing.
+    """
+
+    line: int | None
+    size: int
+    count: int
+    dtype: str
+    redop: str
+    out_of_place: Group | None
+    in_place: Group | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of a program of nccl-tests.
+
+    Parameters
+    ----------
+    file
+        Where it is from.
+    test
+        The collective as the program is called, or None.
+    ranks
+        How many; None: not printed.
+    points
+        One for each size.
+    """
+
+    file: str
+    test: str | None
+    ranks: int | None
+    points: tuple[Point, ...]
+
+    @property
+    def collective(self) -> str | None:
+        """The collective by our name; None when it is not printed."""
+        return None if self.test is None else _plain(self.test)
+
+    @property
+    def dtype(self) -> str:
+        """The data type of all points."""
+        return self.points[0].dtype
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element."""
+        return ELEMENT_BYTES[self.dtype]
+
+    def check(self, collective: str, ranks: int) -> None:
+        """Refuse a run of something else.
+
+        Raises
+        ------
+        InputError
+            With the line that tells another collective, other ranks or another type.
+        """
+        if self.collective not in (None, collective):
+            raise self._error(
+                f"is a run of {self.test}_perf, not of {collective}", None,
+                "give a run of the same collective, or another --collective",
+            )  # fmt: skip
+        if self.ranks not in (None, ranks):
+            raise self._error(
+                f"is a run of {self.ranks} ranks, the topology has {ranks}", None,
+                "give the topology it was measured on (--nodes)",
+            )  # fmt: skip
+        for point in self.points:
+            self._check_point(point, collective, ranks)
+
+    def _check_point(self, point: Point, collective: str, ranks: int) -> None:
+        if (collective in _REDUCING) == (point.redop == "none"):
+            raise self._error(
+                f"redop is {point.redop}, so it is no run of {collective}", point.line,
+                "give a run of the same collective, or another --collective",
+            )  # fmt: skip
+        held = point.count * self.element_bytes
+        if point.size not in (held, held * ranks):
+            raise self._error(
+                f"{point.count} elements of {point.dtype} are not {point.size} bytes on {ranks}"
+                " ranks", point.line, "give the topology it was measured on (--nodes)",
+            )  # fmt: skip
+        factor = busbw_factor(collective, ranks)
+        for group in (point.out_of_place, point.in_place):
+            if group is not None and not _agree(group, factor):
+                raise self._error(
+                    f"busbw {group.busbw} is not {float(factor):.4g} x algbw {group.algbw}, as it"
+                    f" is of {collective} on {ranks} ranks", point.line,
+                    "give the collective and the topology that were measured",
+                )  # fmt: skip
+
+    def _error(self, problem: str, line: int | None, fix: str) -> InputError:
+        return InputError(problem, file=self.file, line=line, fix=fix)
+
+
+def _plain(test: str) -> str:
+    """Return our name of a collective; the test's own where we have none."""
+    try:
+        return collective_name(test)
+    except InputError:
+        return test
+
+
+def _agree(group: Group, factor: Fraction) -> bool:
+    """Tell whether two printed bandwidths can have a ratio, each rounded at its last digit."""
+    low, high = _rounded(group.algbw)
+    least, most = _rounded(group.busbw)
+    return low * factor <= most and least <= high * factor
+
+
+def _rounded(text: str) -> tuple[Fraction, Fraction]:
+    """Return the least and the greatest number that is printed so."""
+    half = Fraction(1, 2 * 10 ** len(text.partition(".")[2]))
+    return Fraction(text) - half, Fraction(text) + half
+
+
+def read_measured(path: str) -> Measured:
+    """Read what nccl-tests printed.
+
+    Raises
+    ------
+    InputError
+        When it is nothing of the kind, or of several data types.
+    """
+    text = read_text(path)
+    found = _from_json(text, path) if text.lstrip()[:1] == "{" else _from_text(text, path)
+    if not found.points:
+        raise InputError("has no results of nccl-tests", file=path, fix=_FIX)
+    for point in found.points:
+        if point.dtype not in ELEMENT_BYTES or point.dtype != found.dtype:
+            raise InputError(
+                f"type should be {found.dtype} throughout, got {shown(point.dtype)}"
+                if found.dtype in ELEMENT_BYTES
+                else f"unknown type {shown(point.dtype)}",
+                file=path, line=point.line, fix=f"measure one of {', '.join(ELEMENT_BYTES)}",
+            )  # fmt: skip
+    return found
+
+
+def _from_text(text: str, path: str) -> Measured:
+    ranks, test = 0, None
+    points: list[Point] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("#"):
+            ranks += bool(_RANK.match(line.lstrip()))
+            named = _TEST.search(line)
+            test = named[1] if named and test is None else test
+            continue
+        point = _point(line.split(), number)
+        if point is not None:
+            points.append(point)
+        if len(points) > MAX_POINTS:
+            raise InputError(f"has more than {MAX_POINTS} results", file=path, fix=_FIX)
+    return Measured(path, test, ranks or None, tuple(points))
+
+
+def _point(words: Sequence[str], line: int) -> Point | None:
+    """Return what a line says; None for a line of something else."""
+    if len(words) not in (9, 13) or not (words[0].isdecimal() and words[1].isdecimal()):
+        return None
+    if max(len(words[0]), len(words[1])) > 18 or not 0 < int(words[0]) <= MAX_SIZE:
+        return None
+    groups = [_group(words[start : start + 4]) for start in range(5, len(words), 4)]
+    in_place = groups[1] if len(groups) > 1 else None
+    size, count = int(words[0]), int(words[1])
+    return Point(line, size, count, words[2][:40], words[3][:40], groups[0], in_place)
+
+
+def _group(words: Sequence[str]) -> Group | None:
+    if not all(_NUMBER.fullmatch(word) for word in words[:3]) or float(words[0]) <= 0:
+        return None
+    wrong = int(float(words[3])) if _NUMBER.fullmatch(words[3]) else None
+    return Group(round(Fraction(words[0]) * PS_PER_US), words[1], words[2], wrong)
+
+
+def _from_json(text: str, path: str) -> Measured:
+    value = parse_document(text, path).value
+    fields = value if isinstance(value, dict) else {}
+    results = fields.get("results")
+    if not isinstance(results, list) or len(results) > MAX_POINTS:
+        raise InputError("has no list of results", file=path, field="results", fix=_FIX)
+    named = _TEST.search(str(fields.get("args", ""))[:10_000])
+    ranks = fields.get("nranks", fields.get("ranks"))
+    return Measured(
+        path, named[1] if named else None, ranks if isinstance(ranks, int) else None,
+        tuple(_json_points(results, path)),
+    )  # fmt: skip
+
+
+def _json_points(results: Sequence[object], path: str) -> Iterator[Point]:
+    for number, entry in enumerate(results):
+        fields = entry if isinstance(entry, dict) else {}
+        size, count = fields.get("size"), fields.get("count")
+        if not isinstance(size, int) or not isinstance(count, int) or not 0 < size <= MAX_SIZE:
+            raise InputError(
+                "should have a size and a count", file=path, field=f"results[{number}]", fix=_FIX
+            )
+        groups = (_json_group(fields.get(name)) for name in ("out_of_place", "in_place"))
+        yield Point(
+            None, size, count, str(fields.get("type"))[:40], str(fields.get("redop"))[:40], *groups
+        )
+
+
+def _json_group(value: object) -> Group | None:
+    if not isinstance(value, dict):
+        return None
+    time = value.get("time", value.get("cpu_time"))
+    wrong = value.get("nwrong")
+    numbers = [_as_text(number) for number in (time, value.get("alg_bw"), value.get("bus_bw"))]
+    words = [number for number in numbers if number is not None]
+    if len(words) < 3:
+        return None
+    return _group([*words, str(wrong) if isinstance(wrong, int) else "N/A"])
+
+
+def _as_text(value: object) -> str | None:
+    """Return a number with the decimals that it is given with, at most six."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e15:
+        return None
+    text = repr(value)
+    decimals = 6 if "e" in text else len(text.partition(".")[2])
+    return f"{value:.{min(decimals, 6)}f}"

@@ -1,0 +1,329 @@
+"""From measured times to the costs of a topology, and to a file that has them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from taccl.collectives import Collective, chunk_size_of
+from taccl.errors import InputError, LoweringError
+from taccl.files import read_document
+from taccl.imports.nccl_tests import Measured, Point, read_measured
+from taccl.msccl.program import Program
+from taccl.pipeline.costs import costly_document
+from taccl.pipeline.evaluation import read_program
+from taccl.pipeline.fitting import FITTED, NOT_TOLD, Fit, Fitted, Sample
+from taccl.pipeline.lowering import Lowering, Target, program_name
+from taccl.pipeline.problems import asked_collective, load_collective, load_machine
+from taccl.sim.cost import model_of
+from taccl.symmetry import make_group
+from taccl.synth.classical import CLASSICAL, classical_schedules
+from taccl.synth.problem import Problem
+from taccl.topology import Topology, whole
+from taccl.topology_file import document_text, shipped_file, topology_from_document
+from taccl.topology_shapes import is_short_form
+from taccl.units import MAX_SIZE, Time, gigabytes_per_second, microseconds
+
+MIN_SIZES = 3
+
+
+def read_runs(
+    files: Sequence[str], collective: str | None, topology: Topology
+) -> tuple[str, tuple[Measured, ...]]:
+    """Return the collective that was measured, and the runs, checked against the topology.
+
+    Raises
+    ------
+    InputError
+        When a file is no output of nccl-tests, or they do not fit together or the topology.
+    """
+    runs = tuple(read_measured(file) for file in files)
+    named = collective or next((run.collective for run in runs if run.collective), None)
+    if named is None:
+        raise InputError(
+            "does not say which collective it is of", file=files[0], field="--collective",
+            fix="give --collective, such as --collective allreduce",
+        )  # fmt: skip
+    for run in runs:
+        run.check(named, topology.num_ranks)
+        if run.dtype != runs[0].dtype:
+            raise InputError(
+                f"is a run of {run.dtype}, {files[0]} of {runs[0].dtype}", file=run.file,
+                fix="calibrate from runs of one data type",
+            )  # fmt: skip
+    return named, runs
+
+
+def samples_of(
+    runs: Sequence[Measured], program: Program, element_bytes: int, *, out_of_place: bool = False
+) -> tuple[tuple[Sample, ...], tuple[str, ...]]:
+    """Return the sizes that the program can be fitted to, and in words what was left out.
+
+    Raises
+    ------
+    InputError
+        When they are too few.
+    """
+    unit = program.chunks_per_loop * element_bytes
+    found: list[Sample] = []
+    left: list[str] = []
+    for run in runs:
+        for point in run.points:
+            reason = _unusable(point, program, unit, out_of_place=out_of_place)
+            if reason:
+                left.append(f"{point.size} bytes: {reason}")
+            else:
+                group = point.out_of_place if out_of_place else point.in_place
+                time = 0 if group is None else group.time
+                found.append(Sample(run.file, point.size, point.size - point.size % unit, time))
+    sizes = {sample.replayed for sample in found}
+    if len(sizes) < MIN_SIZES:
+        column = "out of place" if out_of_place else "in place"
+        why = f" ({left[0]})" if left else ""
+        raise InputError(
+            f"has {len(sizes)} sizes measured {column} that {program.name} serves{why}",
+            file=runs[0].file,
+            fix=f"give at least {MIN_SIZES}, from small to large: -b 1K -e 256M -f 4",
+        )
+    return tuple(found), tuple(left)
+
+
+def _unusable(point: Point, program: Program, unit: int, *, out_of_place: bool) -> str:
+    group = point.out_of_place if out_of_place else point.in_place
+    if group is None:
+        return "not measured"
+    if group.wrong:
+        return f"{group.wrong} elements were wrong"
+    if point.size < unit:
+        return f"less than one chunk each, {unit} bytes"
+    if not program.min_bytes <= point.size <= program.max_bytes:
+        return f"{program.name} is for {program.min_bytes} to {program.max_bytes} bytes"
+    return ""
+
+
+def classical_program(
+    topology: Topology, collective: Collective, algorithm: str, sizes: Sequence[int], target: Target
+) -> Program:
+    """Return the program of a classical algorithm, the fastest one at the middle one of the sizes.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    if algorithm not in CLASSICAL:
+        raise InputError(
+            f"unknown algorithm {algorithm[:40]!r}", field="--algorithm",
+            fix=f"use one of {', '.join(CLASSICAL)}, or --program FILE.xml",
+        )  # fmt: skip
+    chunks = collective.chunks_in_size
+    middle = sorted(sizes)[len(sizes) // 2]
+    size = target.whole_size(middle, chunks) or target.divisor(chunks)
+    problem = Problem(
+        whole(topology), collective, chunk_size_of(collective, size), make_group(topology, ())
+    )
+    label = program_name(topology.name, collective.name, algorithm, collective.chunks_per_rank)
+    programs = []
+    reason = f"there is no {algorithm} {collective.name} on {topology.name}"
+    for schedule in classical_schedules(problem, algorithm, batch=True):
+        try:
+            programs.append(Lowering(schedule, target, size, label).best)
+        except LoweringError as error:
+            reason = error.problem
+    if not programs:
+        raise InputError(reason, field="--algorithm", fix="give --program FILE.xml")
+    return min(programs, key=lambda found: found[1])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is calibrated, from what.
+
+    Parameters
+    ----------
+    topology
+        A file, a shipped name or a short form.
+    measured
+        Outputs of nccl-tests.
+    nodes, fabric, alpha_rule
+        As everywhere.
+    collective
+        What was measured; None: as the files say.
+    program, algorithm
+        The file that was run, or the classical algorithm.
+    runtime
+        Whose constants.
+    fitted
+        Kinds of unknowns, of FITTED.
+    out_of_place
+        Which of the two columns.
+    """
+
+    topology: str
+    measured: tuple[str, ...]
+    nodes: int | None = None
+    fabric: str | None = None
+    alpha_rule: str | None = None
+    collective: str | None = None
+    program: str | None = None
+    algorithm: str = "ring"
+    runtime: str = "executor"
+    fitted: tuple[str, ...] = FITTED
+    out_of_place: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """The answer.
+
+    Parameters
+    ----------
+    collective, program
+        What was fitted.
+    before, after
+        The topology, and the one of the file that is written.
+    samples
+        What was measured.
+    times_before, times_after
+        Replayed picoseconds of each sample.
+    fitted
+        The unknowns.
+    left_out
+        Measured sizes that were not used, and why.
+    text
+        The file.
+    """
+
+    collective: str
+    program: Program
+    before: Topology
+    after: Topology
+    samples: tuple[Sample, ...]
+    times_before: tuple[Time, ...]
+    times_after: tuple[Time, ...]
+    fitted: tuple[Fitted, ...]
+    left_out: tuple[str, ...]
+    text: str
+
+    def error(self, *, after: bool) -> float:
+        """Return the root mean square of the relative errors."""
+        times = self.times_after if after else self.times_before
+        pairs = zip(times, self.samples, strict=True)
+        errors = [time / sample.time - 1 for time, sample in pairs]
+        return float(np.sqrt(np.mean(np.square(errors))))
+
+
+def calibrate(question: Question) -> Calibration:
+    """Fit the costs of a topology to measured times.
+
+    Raises
+    ------
+    InputError
+        When a file can't be used, or they do not fit together.
+    ProgramError
+        When the program does not fit the topology.
+    """
+    topology = load_machine(
+        question.topology, nodes=question.nodes, fabric=question.fabric,
+        alpha_rule=question.alpha_rule,
+    )  # fmt: skip
+    asked = question.collective and load_collective(question.collective)
+    name, runs = read_runs(
+        question.measured, asked.name if isinstance(asked, Collective) else asked, topology
+    )
+    collective = asked_collective(asked or name, topology)
+    program = _program(question, topology, collective, runs)
+    samples, left = samples_of(
+        runs, program, runs[0].element_bytes, out_of_place=question.out_of_place
+    )
+    model = model_of(question.runtime, runs[0].element_bytes)
+    fit = Fit(topology, program, model, samples, question.fitted)
+    costs, fitted = fit.solve()
+    label = f"{topology.name[:180]}-calibrated"
+    document = costly_document(_document(question), topology, costs, label)
+    if question.alpha_rule is not None:
+        document["alpha_rule"] = question.alpha_rule
+    after = topology_from_document(document)
+    before, now = fit.times(topology), fit.times(after)
+    found = Calibration(
+        name, program, topology, after, samples,
+        tuple(before[sample.replayed] for sample in samples),
+        tuple(now[sample.replayed] for sample in samples), fitted, left, "",
+    )  # fmt: skip
+    return replace(found, text=document_text(document, _comments(found, question)))
+
+
+def _program(
+    question: Question, topology: Topology, collective: Collective, runs: Sequence[Measured]
+) -> Program:
+    """Return the program that was run.
+
+    Raises
+    ------
+    InputError
+        When it is for other ranks or another collective, or there is no such algorithm.
+    """
+    if question.program is None:
+        sizes = [point.size for run in runs for point in run.points]
+        target = Target(
+            question.runtime, min_bytes=1, max_bytes=MAX_SIZE,
+            element_bytes=runs[0].element_bytes,
+        )  # fmt: skip
+        return classical_program(topology, collective, question.algorithm, sizes, target)
+    program = read_program(question.program)
+    problems: list[tuple[str, object, object]] = [
+        ("ngpus", program.num_ranks, topology.num_ranks),
+        ("coll", program.collective, collective.name),
+    ]
+    for name, found, wanted in problems:
+        if found != wanted:
+            raise InputError(
+                f"should be {wanted} as measured, got {found}", file=question.program, field=name,
+                fix="give the program that was run",
+            )  # fmt: skip
+    return program
+
+
+def _document(question: Question) -> Mapping[str, object]:
+    """Return the fields of the topology's file, as the options change them."""
+    if is_short_form(question.topology):
+        return {}
+    path = shipped_file(question.topology, "topologies", "topology")
+    value = read_document(path).value
+    fields = dict(value) if isinstance(value, dict) else {}
+    if question.nodes is not None and "node" in fields:
+        fields["count"] = question.nodes
+    fabric = fields.get("fabric")
+    if question.fabric is not None and isinstance(fabric, dict):
+        kept = {key: fabric[key] for key in fabric if key != "spine"}
+        fields["fabric"] = {**kept, "kind": question.fabric}
+    return fields
+
+
+def _comments(found: Calibration, question: Question) -> list[str]:
+    """Return what the file says about itself."""
+    names = ", ".join(ascii(Path(file).name)[1:-1][:80] for file in question.measured[:4])
+    more = f" and {len(question.measured) - 4} more" if len(question.measured) > 4 else ""
+    column = "out of place" if question.out_of_place else "in place"
+    unsure = ", ".join(e.unknown.name for e in found.fitted if e.determined == NOT_TOLD)
+    lines = [
+        f"{ascii(found.before.name)[1:-1]}, calibrated by taccl from {names}{more}:"
+        f" {len(found.samples)} sizes {column},",
+        f"replayed as {ascii(found.program.name)[1:-1]} ({question.runtime}). Root mean square of"
+        f" the relative errors: {found.error(after=False):.2%} before,"
+        f" {found.error(after=True):.2%} after.",
+    ]
+    return [*lines, f"Not told apart by this run: {unsure}."] if unsure else lines
+
+
+def link_costs(topology: Topology, *, across: bool) -> tuple[float, float] | None:
+    """Return alpha (us) and bandwidth (GB/s) of the first link inside, or between, servers."""
+    table, server = topology.links, topology.server_of
+    for link in range(len(table)):
+        differ = server[int(table.src[link])] != server[int(table.dst[link])]
+        if differ == across:
+            beta = table.max_beta(link)
+            rate = gigabytes_per_second(10**9, int(beta * 10**9)) if beta else 0.0
+            return microseconds(int(table.alpha[link])), rate
+    return None

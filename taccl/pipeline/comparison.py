@@ -1,0 +1,309 @@
+"""Which algorithm is fastest at which size: classical ones, files and NCCL's model, by replay.
+
+Every program is lowered once and replayed at all sizes. Where the fastest changes between two
+sizes, sizes between are tried until the change is known to a hundredth; what comes and goes
+between two sizes with one winner is not seen.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from math import isqrt, lcm
+
+from taccl.collectives import COLLECTIVES, Collective, chunk_size_of
+from taccl.errors import InputError, LoweringError
+from taccl.msccl.interpret import find_root
+from taccl.msccl.program import Program
+from taccl.pipeline.answers import answer_of
+from taccl.pipeline.evaluation import read_program
+from taccl.pipeline.lowering import Lowering, Target, program_name, serves
+from taccl.report.compared import Comparison, Contender, Crossover
+from taccl.sim.cost import ReplayModel, model_of
+from taccl.sim.nccl import VERSION, fastest
+from taccl.sim.nccl_inputs import Settings, described, machine_of
+from taccl.sim.sweep import BoundAt, Row, bounds_of, row_of
+from taccl.sim.timing import traces
+from taccl.symmetry import make_group
+from taccl.synth.classical import CLASSICAL, classical_schedules
+from taccl.synth.problem import Problem
+from taccl.topology import Topology, whole
+
+NCCL = f"NCCL {VERSION} (modelled)"
+
+MODELLED = "its own formula, launch of the kernel included; not a replay"
+
+CLOSE = 100
+"""A crossover is known when the sizes around it differ by one part in so many."""
+
+ELEMENT_BYTES = 4
+
+Play = Callable[[Sequence[int]], list[Row]]
+"""From sizes to results."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is compared.
+
+    Parameters
+    ----------
+    topology, collective
+        Where, and what, uncut.
+    sizes
+        Bytes, ascending.
+    files
+        MSCCL XML files that do the same.
+    runtime
+        Whose constants and limits: a name of RUNTIMES.
+    nccl
+        Inputs of NCCL's model that are given.
+    """
+
+    topology: Topology
+    collective: Collective
+    sizes: Sequence[int]
+    files: Sequence[str] = ()
+    runtime: str = "executor"
+    nccl: Settings = field(default_factory=Settings)
+
+    @property
+    def model(self) -> ReplayModel:
+        """The constants of the replay."""
+        return model_of(self.runtime)
+
+    @cached_property
+    def bound(self) -> BoundAt:
+        """What no algorithm can beat, by size."""
+        return bounds_of(self.topology, self.collective)
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """What can win: one or more programs of one algorithm, of which the fastest counts.
+
+    Parameters
+    ----------
+    name, kind, note
+        As those of a Contender.
+    plays
+        One for each program.
+    divisor
+        What the bytes of a buffer must be a multiple of.
+    """
+
+    name: str
+    kind: str
+    plays: tuple[Play, ...]
+    divisor: int
+    note: str = ""
+
+    def rows(self, sizes: Sequence[int]) -> tuple[Row, ...]:
+        """Return the best result at every size."""
+        by_size = zip(*(play(sizes) for play in self.plays), strict=True)
+        return tuple(min(rows, key=_time) for rows in by_size)
+
+
+def _time(row: Row) -> tuple[bool, int]:
+    return row.time is None, row.time or 0
+
+
+def compare(question: Question) -> Comparison:
+    """Replay everything at every size.
+
+    Raises
+    ------
+    InputError
+        When a file can't be read, or does something else.
+    ProgramError
+        When a file is no program, or its connections have no links.
+    """
+    topology, collective = question.topology, question.collective
+    files = [_file(question, file) for file in question.files]
+    absent: dict[str, str] = {}
+    candidates = [*_algorithms(question, absent), *files]
+    step = lcm(*(candidate.divisor for candidate in candidates))
+    sizes = _whole(question.sizes, step)
+    contenders = [Contender(c.name, c.kind, c.rows(sizes), c.note) for c in candidates]
+    machine = machine_of(topology, question.nccl)
+    modelled = _nccl_rows(question, sizes)
+    if modelled:
+        contenders.append(Contender(NCCL, "nccl", modelled, MODELLED))
+    return Comparison(
+        collective.name, topology.name, topology.num_ranks, topology.rules_stated,
+        question.runtime, sizes, tuple(map(question.bound, sizes)), tuple(contenders),
+        tuple(_crossovers(candidates, contenders, sizes, step)), tuple(absent.items()),
+        described(machine) if modelled else "",
+    )  # fmt: skip
+
+
+def _whole(sizes: Sequence[int], step: int) -> tuple[int, ...]:
+    """Return sizes cut so that all candidates run; those too small for that as they are."""
+    return tuple(dict.fromkeys(size - size % step or size for size in sizes))
+
+
+def _file(question: Question, file: str) -> _Candidate:
+    """Return the candidate of a file, out of the race when its result is wrong.
+
+    Raises
+    ------
+    InputError
+        When it can't be read, or is for other ranks, another collective or another root.
+    ProgramError
+        When it is no program.
+    """
+    program, asked = read_program(file), question.collective
+    problems: list[tuple[str, object, object]] = [
+        ("ngpus", program.num_ranks, question.topology.num_ranks)
+    ]
+    if asked.name in COLLECTIVES:
+        problems.append(("coll", program.collective, asked.name))
+    if asked.root is not None and program.collective == asked.name:
+        problems.append(("root", find_root(program), asked.root))
+    for name, found, wanted in problems:
+        if found != wanted:
+            raise InputError(
+                f"should be {wanted} as asked, got {found}", file=file, field=name,
+                fix="leave the file out, or ask for what it does",
+            )  # fmt: skip
+    play = _replayed(question, program, file=file)
+    divisor = program.chunks_per_loop * ELEMENT_BYTES
+    return _Candidate(file, "file", (play,), divisor, answer_of(program).told)
+
+
+def _replayed(question: Question, program: Program, *, file: str = "", engine: str = "") -> Play:
+    def play(sizes: Sequence[int]) -> list[Row]:
+        found = traces(program, question.topology, sizes, question.model)
+        rows = (row_of(trace, program, question.topology, question.bound, file) for trace in found)
+        return [replace(row, engine=engine) for row in rows]
+
+    return play
+
+
+def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candidate]:
+    """Yield the classical algorithms that exist, and note why others do not."""
+    collective = question.collective
+    kind = COLLECTIVES.get(collective.name)
+    counts = kind.chunk_counts if kind is not None and kind.has_root else (1,)
+    reference = question.sizes[len(question.sizes) // 2]
+    for name in CLASSICAL if kind is not None else ():
+        plays: list[Play] = []
+        most = 1
+        refused: dict[str, str] = {}
+        for count in counts:
+            cut = collective.cut(count)
+            if not serves(question.runtime, collective):
+                made = _scheduled(question, cut, name, reference)
+            else:
+                programs = list(_programs(question, cut, name, reference, refused))
+                made = [_replayed(question, each, engine=name) for each in programs]
+            most = lcm(most, cut.chunks_in_size) if made else most
+            plays += made
+        if not plays:
+            absent[name] = refused.get(name, f"not for {collective.name}, or not on these links")
+        else:
+            yield _Candidate(name, "algorithm", tuple(plays), most * ELEMENT_BYTES)
+
+
+def _problem(question: Question, collective: Collective, size: int) -> Problem:
+    topology = question.topology
+    group = make_group(topology, ())
+    return Problem(whole(topology), collective, chunk_size_of(collective, size), group)
+
+
+def _programs(
+    question: Question,
+    collective: Collective,
+    name: str,
+    reference: int,
+    refused: dict[str, str],
+) -> Iterator[Program]:
+    """Yield the programs of an algorithm at one chunk count, best at the reference size."""
+    target = Target(question.runtime, min_bytes=min(question.sizes), max_bytes=max(question.sizes))
+    chunks = collective.chunks_in_size
+    size = target.whole_size(reference, chunks) or target.divisor(chunks)
+    label = program_name(question.topology.name, collective.name, name, collective.chunks_per_rank)
+    for schedule in classical_schedules(_problem(question, collective, size), name, batch=True):
+        try:
+            yield Lowering(schedule, target, size, label).best[0]
+        except LoweringError as error:
+            refused[name] = error.problem
+
+
+def _scheduled(question: Question, collective: Collective, name: str, size: int) -> list[Play]:
+    """Return the schedule of an algorithm whose collective no file can hold, timed at each size."""
+    if not classical_schedules(_problem(question, collective, size), name, batch=True):
+        return []
+
+    def play(sizes: Sequence[int]) -> list[Row]:
+        rows = []
+        for size in sizes:
+            problem, found = _problem(question, collective, size), question.bound(size)
+            best = classical_schedules(problem, name, batch=True)[0]
+            rows.append(Row(
+                collective.name, question.topology.name, question.topology.num_ranks, size,
+                best.makespan, engine=name, bound=found[1] if found else None,
+                bound_kind=found[0] if found else "", note="makespan of the schedule",
+            ))  # fmt: skip
+        return rows
+
+    return [play]
+
+
+def _nccl_rows(question: Question, sizes: Sequence[int]) -> tuple[Row, ...]:
+    """Return what NCCL expects; empty where it has no model."""
+    topology, name = question.topology, question.collective.name
+    machine = machine_of(topology, question.nccl)
+    chosen = [fastest(machine, name, size) for size in sizes]
+    return tuple(
+        Row(
+            name, topology.name, topology.num_ranks, size, choice.time, engine=NCCL,
+            note=f"modelled: {choice.algorithm}, {choice.protocol},"
+            f" {choice.base / 1e6:g} us of it at any size",
+        )
+        for size, choice in zip(sizes, chosen, strict=True)
+        if choice is not None
+    )  # fmt: skip
+
+
+def _crossovers(
+    candidates: Sequence[_Candidate],
+    contenders: Sequence[Contender],
+    sizes: Sequence[int],
+    step: int,
+) -> Iterator[Crossover]:
+    racing = [candidate for candidate in candidates if not candidate.note]
+    times: dict[int, Mapping[str, int | None]] = {
+        size: {c.name: c.time(place) for c in contenders} for place, size in enumerate(sizes)
+    }
+
+    def times_at(size: int) -> Mapping[str, int | None]:
+        if size not in times:
+            times[size] = {c.name: c.rows([size])[0].time for c in racing}
+        return times[size]
+
+    def winner(size: int, before: str | None) -> str | None:
+        """Return the fastest; of equals the one before, else the first."""
+        found = {c.name: time for c in racing if (time := times_at(size)[c.name]) is not None}
+        least = min(found.values(), default=None)
+        if before in found and found[before] == least:
+            return before
+        return next((name for name, time in found.items() if time == least), None)
+
+    def between(low: int, high: int, first: str, last: str) -> Iterator[Crossover]:
+        middle = isqrt(low * high) // step * step
+        if first == last:
+            return
+        if (high - low) * CLOSE <= low or not low < middle < high:
+            yield Crossover(high, first, last)
+            return
+        inner = winner(middle, first) or first
+        yield from between(low, middle, first, inner)
+        yield from between(middle, high, inner, last)
+
+    now = winner(sizes[0], None) if sizes else None
+    for low, high in pairwise(sizes):
+        then = winner(high, now)
+        if now is not None and then is not None:
+            yield from between(low, high, now, then)
+        now = then

@@ -1,0 +1,221 @@
+"""Algorithms, files and NCCL's model side by side: a table by size, CSV and JSON.
+
+Who is fastest is decided among what was replayed. NCCL's model counts other things (the launch of
+its kernel, fits to measurements), so its times stand beside the others and win nothing.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from types import MappingProxyType
+
+from taccl.collectives import busbw_factor
+from taccl.sim.sweep import Row
+from taccl.units import Time, format_size, gigabytes_per_second, microseconds
+
+KINDS = ("algorithm", "file", "nccl")
+
+MARK = "*"
+"""Stands after the time of the fastest."""
+
+_OF_FASTEST = ("gap", "algbw GB/s", "busbw GB/s")
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One column of the comparison.
+
+    Parameters
+    ----------
+    name
+        Unlike that of any other.
+    kind
+        Of KINDS.
+    rows
+        Its result at every size.
+    note
+        Why it is out of the race; empty: it is not.
+    """
+
+    name: str
+    kind: str
+    rows: tuple[Row, ...]
+    note: str = ""
+
+    def time(self, place: int) -> Time | None:
+        """Return its time at a size, if it can win with that."""
+        return None if self.note else self.rows[place].time
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """The least size found at which another contender is the fastest.
+
+    Parameters
+    ----------
+    size
+        Bytes.
+    before, after
+        Who is fastest below, and from there on.
+    """
+
+    size: int
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All that a comparison found.
+
+    Parameters
+    ----------
+    collective, topology, ranks, rules, runtime
+        What was compared where, and whose constants the replay has.
+    sizes
+        Bytes, ascending.
+    bounds
+        Kind and time of the best bound for every algorithm at each size; None: unknown.
+    contenders
+        In the order of the columns.
+    crossovers
+        Ascending by size.
+    absent
+        Algorithms that are not compared, and why.
+    nccl
+        The inputs of NCCL's model; empty where it has none.
+    """
+
+    collective: str
+    topology: str
+    ranks: int
+    rules: str
+    runtime: str
+    sizes: tuple[int, ...]
+    bounds: tuple[tuple[str, Time] | None, ...]
+    contenders: tuple[Contender, ...]
+    crossovers: tuple[Crossover, ...]
+    absent: tuple[tuple[str, str], ...] = ()
+    nccl: str = ""
+
+    def least(self, place: int) -> Time | None:
+        """Return the least time of a size, if anything can run."""
+        times = (contender.time(place) for contender in self.contenders)
+        return min((time for time in times if time is not None), default=None)
+
+    def wins(self, contender: Contender, place: int) -> bool:
+        """Tell whether nobody is faster at a size."""
+        time = contender.time(place)
+        return time is not None and time == self.least(place)
+
+
+def compared_table(found: Comparison) -> str:
+    """Return times by size, the fastest marked, then crossovers and what to know."""
+    names = ["size", *(c.name for c in found.contenders), "bound", *_OF_FASTEST]
+    lines = [names, *(_line(found, place) for place in range(len(found.sizes)))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = [
+        f"{found.collective} on {found.topology}, {found.ranks} ranks ({found.rules}): times in us,"
+        f" {MARK} the fastest; gap, algbw and busbw are those of the fastest",
+    ]
+    text += [
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    return "\n".join([*text, *_told(found)]) + "\n"
+
+
+def _line(found: Comparison, place: int) -> list[str]:
+    size, bound, least = found.sizes[place], found.bounds[place], found.least(place)
+    gap = least / bound[1] - 1 if least is not None and bound and bound[1] else None
+    algbw = gigabytes_per_second(size, least or 0)
+    factor = float(busbw_factor(found.collective, found.ranks))
+    return [
+        format_size(size),
+        *(
+            _us(contender.rows[place].time) + (MARK if found.wins(contender, place) else " ")
+            for contender in found.contenders
+        ),
+        _us(bound[1] if bound else None),
+        "-" if gap is None else f"{gap:.1%}",
+        *((f"{algbw:.2f}", f"{algbw * factor:.2f}") if least else ("-", "-")),
+    ]
+
+
+def _us(time: Time | None) -> str:
+    return "-" if time is None else f"{microseconds(time):.6g}"
+
+
+def _told(found: Comparison) -> Iterator[str]:
+    for each in found.crossovers:
+        yield f"from {format_size(each.size)} on: {each.after} is faster than {each.before}"
+    for reason, absent in groupby(found.absent, key=lambda each: each[1]):
+        yield f"not there: {', '.join(name for name, _ in absent)}: {reason}"
+    for contender in found.contenders:
+        if contender.note:
+            yield f"not in the race: {contender.name}: {contender.note}"
+    if found.nccl:
+        yield f"NCCL's model was given {found.nccl}"
+
+
+def compared_columns(found: Comparison) -> Iterator[dict[str, object]]:
+    """Yield a record for every size and contender."""
+    for place, bound in enumerate(found.bounds):
+        for contender in found.contenders:
+            row = contender.rows[place]
+            mine = None if contender.kind == "nccl" else bound
+            yield {
+                "size_bytes": found.sizes[place],
+                "contender": contender.name,
+                "kind": contender.kind,
+                "time_us": None if row.time is None else microseconds(row.time),
+                "algbw_gbps": row.algbw,
+                "busbw_gbps": row.busbw,
+                "bound_us": None if bound is None else microseconds(bound[1]),
+                "bound_kind": "" if bound is None else bound[0],
+                "gap": row.time / mine[1] - 1 if mine and mine[1] and row.time else None,
+                "fastest": found.wins(contender, place),
+                "program": row.program,
+                "note": row.note,
+            }
+
+
+def compared_json(found: Comparison) -> str:
+    """Return one JSON object."""
+    report = {
+        "collective": found.collective,
+        "topology": found.topology,
+        "ranks": found.ranks,
+        "alpha_rule": found.rules,
+        "runtime": found.runtime,
+        "nccl_inputs": found.nccl or None,
+        "rows": list(compared_columns(found)),
+        "crossovers": [
+            {"size_bytes": each.size, "before": each.before, "after": each.after}
+            for each in found.crossovers
+        ],
+        "absent": dict(found.absent),
+        "out_of_race": {c.name: c.note for c in found.contenders if c.note},
+    }
+    return json.dumps(report, indent=1) + "\n"
+
+
+def compared_csv(found: Comparison) -> str:
+    """Return the records with a header line."""
+    rows: Sequence[dict[str, object]] = list(compared_columns(found))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["size_bytes"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+COMPARED: Mapping[str, Callable[[Comparison], str]] = MappingProxyType({
+    "table": compared_table,
+    "csv": compared_csv,
+    "json": compared_json,
+})  # fmt: skip
+"""Name of a format to its writer."""

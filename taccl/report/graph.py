@@ -1,0 +1,324 @@
+"""A topology as a picture (SVG) or as a graph for Graphviz (DOT): ranks by server, switches, edges.
+
+Two edges of equal cost in both directions are drawn as one line; parallel ones are counted. The
+ranks of a server stand on a circle round its switches (many that are wired directly: where their
+distances put them), its NICs below them, and what belongs to no server below all. The SVG refers
+to nothing outside itself; names in both are escaped.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import cycle
+from math import ceil, cos, pi, sin, sqrt
+
+from taccl.errors import InputError
+from taccl.topology import Edge, Topology
+from taccl.units import format_time
+
+MAX_LINES = 20_000
+"""Lines of a picture, above which nothing can be seen in it."""
+
+MAX_LABELS = 24
+"""Lines up to which each has its bandwidth beside it; all have it in the legend."""
+
+COLOURS = ("#1f6feb", "#d1495b", "#2e9e6b", "#b8860b", "#8250df", "#0a8ea0", "#c2542d")
+FREE = "#c0c7ce"
+"""The colour of lines without a bandwidth."""
+
+MIN_WIRED, MAX_WIRED = 9, 128
+"""Ranks of a server without switches that are placed by distance: a mesh looks like one."""
+
+RANK, GAP, MARGIN, HEAD = 13, 40, 50, 70
+"""Pixels: radius of a rank, between servers, around, and for the title."""
+
+STYLE = """text { font: 12px "Segoe UI", Helvetica, Arial, sans-serif; fill: #24292f; }
+.title { font-size: 15px; }
+.rank { fill: #ffffff; stroke: #24292f; stroke-width: 1.5; }
+.switch { fill: #eaeef2; stroke: #57606a; }
+.server { fill: #f6f8fa; stroke: #d0d7de; }
+.wire { fill: none; stroke-width: 1.5; }
+.label { font-size: 10px; text-anchor: middle; }
+.middle { text-anchor: middle; }"""
+
+Place = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What joins two vertices, as one line.
+
+    Parameters
+    ----------
+    tail, head
+        Vertices; of a line both ways, the smaller one first.
+    both
+        Whether the same goes the other way.
+    text
+        How many, bandwidth and alpha.
+    names
+        Of all its edges.
+    """
+
+    tail: int
+    head: int
+    both: bool
+    text: str
+    names: tuple[str, ...]
+
+
+def lines_of(topology: Topology) -> tuple[Line, ...]:
+    """Return the lines of a topology, in order of their vertices.
+
+    Raises
+    ------
+    InputError
+        When there are too many to be seen.
+    """
+    edges: dict[tuple[int, int], list[Edge]] = defaultdict(list)
+    for edge in topology.edges:
+        edges[edge.tail, edge.head].append(edge)
+    lines = []
+    for (tail, head), found in sorted(edges.items()):
+        text, back = _cost(found), edges.get((head, tail), [])
+        both = bool(back) and _cost(back) == text
+        if not both or tail < head:
+            names = tuple(edge.name for edge in (*found, *(back if both else ())))
+            lines.append(Line(tail, head, both, text, names))
+    if len(lines) > MAX_LINES:
+        raise InputError(
+            f"a picture of {topology.name} would have {len(lines)} lines, more than {MAX_LINES}",
+            fix="lower --nodes",
+        )
+    return tuple(lines)
+
+
+def _cost(edges: Sequence[Edge]) -> str:
+    kinds = Counter((edge.beta, edge.alpha) for edge in edges)
+    parts = []
+    for (beta, alpha), count in kinds.items():
+        many = f"{count}x" if count > 1 else ""
+        rate = "" if beta is None else f"{float(1000 / beta):.4g} GB/s"
+        delay = format_time(alpha) if alpha else ""
+        parts.append(many + (", ".join(filter(None, (rate, delay))) or "free"))
+    return " + ".join(parts)
+
+
+def homes(topology: Topology) -> tuple[int | None, ...]:
+    """Return the server that each vertex belongs to: a switch to that of all ranks it touches."""
+    touched: list[set[int]] = [{server} for server in topology.server_of]
+    touched += [set() for _ in topology.switches]
+    for edge in topology.edges:
+        for one, other in ((edge.tail, edge.head), (edge.head, edge.tail)):
+            if one < topology.num_ranks <= other:
+                touched[other].add(topology.server_of[one])
+    return tuple(next(iter(found)) if len(found) == 1 else None for found in touched)
+
+
+def dot(topology: Topology) -> str:
+    """Return the topology for Graphviz, one cluster for each server.
+
+    Raises
+    ------
+    InputError
+        When there is too much to be drawn.
+    """
+    lines, at_home = lines_of(topology), homes(topology)
+    text = [f"digraph {_quoted(topology.name)} {{", "  node [shape=box, style=rounded];"]
+    members: dict[int | None, list[int]] = defaultdict(list)
+    for vertex, server in enumerate(at_home):
+        members[server].append(vertex)
+    for server, vertices in members.items():
+        indent = "  " if server is None else "    "
+        named = [f"{indent}{_node(topology, vertex)}" for vertex in vertices]
+        if server is not None:
+            named = [
+                f"  subgraph cluster_{server} {{", f'    label="server {server}";', *named, "  }",
+            ]  # fmt: skip
+        text += named
+    for line in lines:
+        ways = ", dir=both" if line.both else ""
+        text.append(f"  v{line.tail} -> v{line.head} [label={_quoted(line.text)}{ways}];")
+    return "\n".join([*text, "}"]) + "\n"
+
+
+def _node(topology: Topology, vertex: int) -> str:
+    shape = ", shape=circle" if vertex < topology.num_ranks else ""
+    return f"v{vertex} [label={_quoted(topology.vertex_name(vertex))}{shape}];"
+
+
+def _printable(text: str) -> str:
+    whole = text.encode("utf-8", "replace").decode()
+    return "".join(c if c.isprintable() else " " for c in whole)
+
+
+def _quoted(text: str) -> str:
+    """Return a string of the DOT language."""
+    shown = _printable(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{shown}"'
+
+
+def _text(text: str) -> str:
+    return escape(_printable(text))
+
+
+def svg(topology: Topology) -> str:
+    """Return a picture of the topology.
+
+    Raises
+    ------
+    InputError
+        When there is too much to be drawn.
+    """
+    lines, at_home = lines_of(topology), homes(topology)
+    boxes, places = _placed(topology, at_home, lines)
+    legend = tuple(dict.fromkeys(line.text for line in lines))
+    turns = cycle(COLOURS)
+    colours = {text: next(turns) if "GB/s" in text else FREE for text in legend}
+    width = max(460.0, *(x + MARGIN for x, _ in places), *(box[0] + box[2] + 20 for box in boxes))
+    below = max([y for _, y in places] + [box[1] + box[3] for box in boxes]) + MARGIN
+    height = below + 18 * len(legend) + 10
+    title = (
+        f"{topology.name}: {topology.num_ranks} ranks in {topology.num_servers}"
+        f" server{'s' if topology.num_servers > 1 else ''}, {len(topology.edges)} edges"
+    )
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}"'
+        f' width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{_text(title)}">',
+        f"<style>{STYLE}</style>",
+        f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
+        f'<text class="title" x="20" y="26">{_text(title)}</text>',
+        *(_box(number, box) for number, box in enumerate(boxes)),
+        *_wires(topology, lines, places, colours),
+        *_vertices(topology, places),
+    ]
+    for number, text in enumerate(legend):
+        y = below + 18 * number
+        parts.append(f'<path class="wire" stroke="{colours[text]}" d="M20 {y - 4:.0f}h28"/>')
+        parts.append(f'<text x="56" y="{y:.0f}">{_text(text)}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+Box = tuple[float, float, float, float]
+"""x, y, width, height."""
+
+
+def _placed(
+    topology: Topology, at_home: Sequence[int | None], lines: Sequence[Line]
+) -> tuple[list[Box], list[Place]]:
+    """Return the box of every server, and the place of every vertex."""
+    doors = {vertex for line in lines if at_home[line.tail] != at_home[line.head]
+             for vertex in (line.tail, line.head) if vertex >= topology.num_ranks}  # fmt: skip
+    ranks: dict[int, list[int]] = defaultdict(list)
+    inner: dict[int, list[int]] = defaultdict(list)
+    nics: dict[int, list[int]] = defaultdict(list)
+    for vertex, server in enumerate(at_home):
+        if server is not None:
+            kind = ranks if vertex < topology.num_ranks else nics if vertex in doors else inner
+            kind[server].append(vertex)
+    radius = max(80.0, max(map(len, ranks.values())) * (RANK + 9) / pi)
+    widest = max([2 * radius, *(24.0 * len(found) for found in nics.values())]) + 2 * RANK + 30
+    tall = 2 * radius + 2 * RANK + 50 + (95 if nics else 0)
+    columns = ceil(sqrt(len(ranks)))
+    places: dict[int, Place] = {}
+    boxes: list[Box] = []
+    for number, server in enumerate(sorted(ranks)):
+        row, column = divmod(number, columns)
+        left, top = 20 + column * (widest + GAP), HEAD + row * (tall + GAP)
+        boxes.append((left, top, widest, tall))
+        centre = (left + widest / 2, top + 30 + RANK + radius)
+        wired = not inner[server] and MIN_WIRED <= len(ranks[server]) <= MAX_WIRED
+        spread = _by_distance if wired else _circle
+        places |= spread(ranks[server], centre, radius, lines)
+        places |= _circle(
+            inner[server], centre, 0 if len(inner[server]) == 1 else radius / 2, lines
+        )
+        places |= _row(nics[server], left + widest / 2, top + tall - 80, 24, 45)
+    shared = [vertex for vertex, server in enumerate(at_home) if server is None]
+    bottom = max(box[1] + box[3] for box in boxes)
+    places |= _row(shared, 20 + (columns * (widest + GAP) - GAP) / 2, bottom + 60, 90)
+    return boxes, [places[vertex] for vertex in range(len(at_home))]
+
+
+def _circle(
+    vertices: Sequence[int], centre: Place, radius: float, _lines: Sequence[Line]
+) -> Mapping[int, Place]:
+    turns = [2 * pi * number / len(vertices) - pi / 2 for number in range(len(vertices))]
+    return {
+        vertex: (centre[0] + radius * cos(turn), centre[1] + radius * sin(turn))
+        for vertex, turn in zip(vertices, turns, strict=True)
+    }
+
+
+def _by_distance(
+    vertices: Sequence[int], centre: Place, radius: float, lines: Sequence[Line]
+) -> Mapping[int, Place]:
+    """Return places whose distances are about those in hops (Kamada and Kawai 1989)."""
+    import networkx as nx
+
+    wires: nx.Graph[int] = nx.Graph()
+    wires.add_nodes_from(vertices)
+    inside = set(vertices)
+    wires.add_edges_from(
+        (line.tail, line.head) for line in lines if {line.tail, line.head} <= inside
+    )
+    if not nx.is_connected(wires):
+        return _circle(vertices, centre, radius, lines)
+    begin = nx.spectral_layout(wires)  # from a circle a mesh stays folded
+    found = nx.kamada_kawai_layout(wires, pos=begin, scale=radius, center=centre)
+    return {vertex: (float(x), float(y)) for vertex, (x, y) in found.items()}
+
+
+def _row(
+    vertices: Sequence[int], middle: float, y: float, step: float, drop: float = 0
+) -> Mapping[int, Place]:
+    """Return places in a row, every other one a little lower."""
+    first = max(20.0, middle - step * (len(vertices) - 1) / 2)
+    return {
+        vertex: (first + step * number, y + drop * (number % 2))
+        for number, vertex in enumerate(vertices)
+    }
+
+
+def _box(number: int, box: Box) -> str:
+    x, y, width, height = box
+    return (
+        f'<rect class="server" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+        f' rx="8"/><text x="{x + 10:.1f}" y="{y + 18:.1f}">server {number}</text>'
+    )
+
+
+def _wires(
+    topology: Topology, lines: Sequence[Line], places: Sequence[Place], colours: Mapping[str, str]
+) -> Iterator[str]:
+    for line in lines:
+        (x1, y1), (x2, y2) = places[line.tail], places[line.head]
+        ends = " <-> " if line.both else " -> "
+        what = ends.join(map(topology.vertex_name, (line.tail, line.head)))
+        told = _text(f"{what}: {line.text} ({', '.join(line.names[:8])})")
+        yield (
+            f'<path class="wire" stroke="{colours[line.text]}"'
+            f' d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"><title>{told}</title></path>'
+        )
+        rate = line.text.partition(",")[0]
+        if len(lines) <= MAX_LABELS and len(colours) > 1 and "GB/s" in rate:
+            yield (
+                f'<text class="label" x="{(x1 + x2) / 2:.1f}" y="{(y1 + y2) / 2 - 3:.1f}">'
+                f"{_text(rate.removesuffix(' GB/s'))}</text>"
+            )
+
+
+def _vertices(topology: Topology, places: Sequence[Place]) -> Iterator[str]:
+    for vertex, (x, y) in enumerate(places):
+        name = _text(topology.vertex_name(vertex))
+        if vertex < topology.num_ranks:
+            yield f'<circle class="rank" cx="{x:.1f}" cy="{y:.1f}" r="{RANK}"/>'
+            yield f'<text class="middle" x="{x:.1f}" y="{y + 4:.1f}">{name}</text>'
+            continue
+        short = name.rpartition("/")[2]
+        yield (
+            f'<rect class="switch" x="{x - 12:.1f}" y="{y - 9:.1f}" width="24" height="18" rx="3">'
+            f"<title>{name}</title></rect>"
+        )
+        yield f'<text class="label" x="{x:.1f}" y="{y + 20:.1f}">{short}</text>'

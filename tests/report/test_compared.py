@@ -1,0 +1,139 @@
+"""The table, CSV, JSON and SVG of a comparison."""
+
+import csv
+import json
+from collections.abc import Callable
+from xml.etree.ElementTree import Element
+
+import pytest
+from defusedxml.ElementTree import fromstring
+
+from taccl.report.compared import COMPARED, Comparison, Contender, Crossover
+from taccl.report.plot import plot
+from taccl.sim.sweep import Row
+from taccl.units import Time
+
+US = 1_000_000
+SIZES = (1000, 1_000_000)
+
+
+def contender(name: str, kind: str, *times: Time | None, note: str = "") -> Contender:
+    rows = tuple(
+        Row("allgather", "net", 4, size, time, program=f"p-{name}")
+        for size, time in zip(SIZES, times, strict=True)
+    )
+    return Contender(name, kind, rows, note)
+
+
+FOUND = Comparison(
+    "allgather", "net", 4, "occupy", "executor", SIZES,
+    (("latency", 2 * US), ("port", 40 * US)),
+    (
+        contender("ring", "algorithm", 4 * US, 50 * US),
+        contender("mine.xml", "file", 3 * US, 80 * US),
+        contender("odd.xml", "file", None, 50 * US),
+        contender("NCCL", "nccl", US, US, note="not a replay"),
+    ),
+    (Crossover(12_345, "mine.xml", "ring"),),
+    (("all-pairs", "no links"), ("chain", "no links")),
+    "gpu=volta",
+)  # fmt: skip
+
+
+def test_the_table_marks_the_fastest_and_tells_what_is_its() -> None:
+    lines = COMPARED["table"](FOUND).splitlines()
+    assert [line.split() for line in lines[2:4]] == [
+        ["1KB", "4", "3*", "-", "1", "2", "50.0%", "0.33", "0.25"],
+        ["1MB", "50*", "80", "50*", "1", "40", "25.0%", "20.00", "15.00"],
+    ]
+    assert len({len(line) for line in lines[1:4]}) == 1
+
+
+def test_the_table_tells_crossovers_and_who_is_not_there() -> None:
+    lines = COMPARED["table"](FOUND).splitlines()
+    assert lines[4:] == [
+        "from 12.345KB on: ring is faster than mine.xml",
+        "not there: all-pairs, chain: no links",
+        "not in the race: NCCL: not a replay",
+        "NCCL's model was given gpu=volta",
+    ]
+
+
+def test_json_has_a_row_for_every_size_and_contender() -> None:
+    found = json.loads(COMPARED["json"](FOUND))
+    told = [(r["size_bytes"], r["contender"], r["time_us"], r["fastest"]) for r in found["rows"]]
+    assert told[:4] == [
+        (1000, "ring", 4.0, False), (1000, "mine.xml", 3.0, True), (1000, "odd.xml", None, False),
+        (1000, "NCCL", 1.0, False),
+    ]  # fmt: skip
+    assert [r["gap"] for r in found["rows"][4:]] == [0.25, 1.0, 0.25, None]
+    assert all(r["bound_us"] for r in found["rows"])
+    assert found["crossovers"] == [{"size_bytes": 12345, "before": "mine.xml", "after": "ring"}]
+    assert found["absent"]["chain"] == "no links"
+    assert found["out_of_race"] == {"NCCL": "not a replay"}
+
+
+def test_csv_has_the_same_rows() -> None:
+    rows = list(csv.DictReader(COMPARED["csv"](FOUND).splitlines()))
+    wanted = json.loads(COMPARED["json"](FOUND))["rows"]
+    assert [list(row) for row in rows] == [list(row) for row in wanted]
+    assert [row["busbw_gbps"] for row in rows][4] == str(wanted[4]["busbw_gbps"]) == "15.0"
+
+
+@pytest.fixture
+def picture() -> Element:
+    return fromstring(plot(FOUND))
+
+
+def lines_of(picture: Element) -> dict[str, list[list[tuple[float, float]]]]:
+    found: dict[str, list[list[tuple[float, float]]]] = {}
+    for line in picture.iter("{http://www.w3.org/2000/svg}polyline"):
+        pairs = [pair.split(",") for pair in line.get("points", "").split()]
+        title = line.find("{http://www.w3.org/2000/svg}title")
+        assert title is not None
+        found.setdefault(title.text or "", []).append([(float(x), float(y)) for x, y in pairs])
+    return found
+
+
+def test_the_plot_has_time_and_algbw_of_everybody_and_of_the_bound(picture: Element) -> None:
+    found = lines_of(picture)
+    assert list(found) == ["ring", "mine.xml", "odd.xml", "NCCL", "bound"]
+    assert [len(line) for line in found["ring"]] == [2, 2]
+    # It has no time at the first size.
+    assert [len(line) for line in found["odd.xml"]] == [1, 1]
+
+
+def test_both_axes_of_the_plot_are_logarithmic(picture: Element) -> None:
+    times, rates = lines_of(picture)["ring"]
+    bound = lines_of(picture)["bound"][0]
+    assert times[0][0] < times[1][0]
+    assert times[0][1] > times[1][1]  # upwards is less
+    # From 1 to 100 us are 300 pixels: 150 a decade; 4 to 50 us are log10(12.5) of one.
+    assert times[0][1] - times[1][1] == pytest.approx(150 * 1.09691, abs=0.2)
+    assert rates[0][1] > rates[1][1]
+    assert bound[1][1] > times[1][1]
+
+
+@pytest.mark.parametrize("write", [plot, *COMPARED.values()])
+def test_nothing_to_compare_can_be_shown(write: Callable[[Comparison], str]) -> None:
+    empty = Comparison("mine", "net", 4, "occupy", "executor", SIZES, (None, None), (), ())
+    assert write(empty)
+
+
+def test_hostile_names_are_text_in_the_plot() -> None:
+    hostile = '<script>"&\x00\ud800'
+    rows = tuple(Row("allgather", "net", 4, size, US) for size in SIZES)
+    found = Comparison(
+        "allgather", hostile, 4, "occupy", "executor", SIZES, (None, None),
+        (Contender(hostile, "file", rows),), (),
+    )  # fmt: skip
+    text = plot(found)
+    assert "<script" not in text
+    assert '<script>"&' in "".join(fromstring(text).itertext())
+    text.encode()
+
+
+def test_the_plot_refers_to_nothing_outside() -> None:
+    text = plot(FOUND)
+    assert text.count("http") == 1  # the name of SVG
+    assert "url(" not in text
