@@ -81,10 +81,14 @@ def samples_of(
     if len(sizes) < MIN_SIZES:
         column = "out of place" if out_of_place else "in place"
         why = f" ({left[0]})" if left else ""
+        more = f"give at least {MIN_SIZES}, from small to large: -b 1K -e 256M -f 4"
+        points = [point for run in runs for point in run.points]
+        if not out_of_place and not any(point.in_place for point in points):
+            more = "add --out-of-place: there is nothing in place"
         raise InputError(
             f"has {len(sizes)} sizes measured {column} that {program.name} serves{why}",
             file=runs[0].file,
-            fix=f"give at least {MIN_SIZES}, from small to large: -b 1K -e 256M -f 4",
+            fix=more,
         )
     return tuple(found), tuple(left)
 

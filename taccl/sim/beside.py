@@ -21,7 +21,7 @@ class Assembly:
     Parameters
     ----------
     compiled
-        All threadblocks and connections: the first program's, the second's, the background's.
+        Threadblocks by rank, then the first program's, the second's; the background's last.
     group_of_block, group_of_connection
         Whose each is: the number of the program; of the background one more than the last.
     programs
@@ -45,26 +45,29 @@ class Assembly:
 def assemble(parts: Sequence[Compiled], flows: Sequence[Flow], topology: Topology) -> Assembly:
     """Put compiled programs and background senders side by side."""
     parts = (*parts, _background(flows, topology))
-    total = sum(len(part.blocks) for part in parts)
-    blocks: list[Block] = []
+    everyone = sorted(
+        (block.rank, number, block.id) for number, part in enumerate(parts) for block in part.blocks
+    )
+    place = {key: index for index, key in enumerate(everyone)}
+    blocks: dict[int, Block] = {}
     connections: list[Connection] = []
     senders: list[int | None] = []
     receivers: list[int | None] = []
-    slots: list[int] = []
-    for part in parts:
-        shift = _Shift(len(blocks), len(connections), len(part.blocks), total)
-        senders += map(shift.block, part.senders)
-        receivers += map(shift.block, part.receivers)
+    for number, part in enumerate(parts):
+        places = [place[block.rank, number, block.id] for block in part.blocks]
+        move = _Move((*places, len(everyone)), len(connections))
+        blocks |= zip(places, map(move.moved, part.blocks), strict=True)
         connections += part.connections
-        slots += part.slots
-        blocks += map(shift.moved, part.blocks)
+        senders += map(move.block, part.senders)
+        receivers += map(move.block, part.receivers)
     compiled = Compiled(
-        tuple(blocks), tuple(connections), tuple(senders), tuple(receivers), tuple(slots),
+        tuple(blocks[index] for index in range(len(everyone))), tuple(connections),
+        tuple(senders), tuple(receivers), tuple(slots for part in parts for slots in part.slots),
         max(part.width for part in parts),
     )  # fmt: skip
     return Assembly(
         compiled,
-        tuple(number for number, part in enumerate(parts) for _ in part.blocks),
+        tuple(number for _, number, _ in everyone),
         tuple(number for number, part in enumerate(parts) for _ in part.connections),
         len(parts) - 1,
         tuple(flows),
@@ -72,32 +75,25 @@ def assemble(parts: Sequence[Compiled], flows: Sequence[Flow], topology: Topolog
 
 
 @dataclass(frozen=True, slots=True)
-class _Shift:
+class _Move:
     """How the numbers of a part become those of the whole.
 
     Parameters
     ----------
-    blocks, connections
-        How many there are before it.
-    own
-        Blocks of the part, which is also the number of one that does not exist and never posts.
-    total
-        Blocks in all.
+    places
+        Where its blocks are; at the end, the number of a block that does not exist.
+    connections
+        How many there are before its own.
     """
 
-    blocks: int
+    places: tuple[int, ...]
     connections: int
-    own: int
-    total: int
 
     def block(self, number: int | None) -> int | None:
-        return None if number is None else number + self.blocks
+        return None if number is None else self.places[number]
 
     def connection(self, number: int | None) -> int | None:
         return None if number is None else number + self.connections
-
-    def need(self, number: int) -> int:
-        return self.total if number == self.own else number + self.blocks
 
     def moved(self, block: Block) -> Block:
         return replace(
@@ -111,9 +107,8 @@ class _Shift:
     def _action(self, action: Action) -> Action:
         if not action.needs:
             return action
-        return action._replace(
-            needs=tuple((self.need(other), position) for other, position in action.needs)
-        )
+        needs = tuple((self.places[other], position) for other, position in action.needs)
+        return action._replace(needs=needs)
 
 
 def _background(flows: Sequence[Flow], topology: Topology) -> Compiled:

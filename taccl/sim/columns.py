@@ -227,7 +227,7 @@ def _fuse(raw: _Raw) -> tuple[Ints, Ints, Ints]:
     for number in np.flatnonzero(merges).tolist():
         merges[number] = _same_place(raw.steps[before[number]], raw.steps[step[number]])
     starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(kept)), np.bool_), ~merges]))
-    stops = np.append(starts[1:], len(kept))
+    stops = np.append(starts, len(kept))[1:]
     return kept[starts], kept[stops - 1], stops - starts
 
 

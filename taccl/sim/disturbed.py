@@ -9,8 +9,8 @@ The rules are those of replay.py, and so are the times where nothing is disturbe
 - a message is as fast as its edges are when it starts;
 - a random delay of a message is more alpha: under the rule ``occupy`` it holds the edges, too. A
   connection delivers in order, so a message never arrives before the one sent before it;
-- a second program has threadblocks, connections and FIFOs of its own. Of sends asked for at one
-  instant those of the first program are served first.
+- a second program has threadblocks, connections and FIFOs of its own. Of sends that a rank asks for
+  at one instant those of the first program are served first.
 
 The k-th message of a connection has the k-th delay of the connection's own stream of random
 numbers, whatever else happens, so that programs and sizes are compared under the same luck.

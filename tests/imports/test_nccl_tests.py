@@ -1,9 +1,13 @@
 """Output of nccl-tests is read as it is printed, and nothing else is."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from taccl.errors import InputError
 from taccl.imports.nccl_tests import Measured, read_measured
@@ -32,6 +36,16 @@ TEXT = f"""\
 # Avg bus bandwidth    : 50.6651
 #
 """
+
+
+RESULT = {"time": 34.9, "alg_bw": 30.05, "bus_bw": 45.07, "nwrong": 0}
+JSON = json.dumps({
+    "version": 2, "args": ["./all_reduce_perf"],
+    "results": [
+        {"size": 1 << 20, "count": 1 << 18, "type": "float", "redop": "sum", "root": -1,
+         "out_of_place": {**RESULT, "time": None}, "in_place": RESULT}
+    ],
+})  # fmt: skip
 
 
 @pytest.fixture
@@ -75,13 +89,8 @@ def test_a_column_that_was_not_measured_is_missing(run: Path) -> None:
 
 
 def test_json_says_the_same(tmp_path: Path) -> None:
-    group = {"time": 34.9, "alg_bw": 30.05, "bus_bw": 45.07, "nwrong": 0}
-    results = [
-        {"size": 1 << 20, "count": 1 << 18, "type": "float", "redop": "sum", "root": -1,
-         "out_of_place": {**group, "time": None}, "in_place": group}
-    ]  # fmt: skip
     path = tmp_path / "run.json"
-    path.write_text(json.dumps({"version": 2, "args": ["./all_reduce_perf"], "results": results}))
+    path.write_text(JSON)
     found = read_measured(str(path))
     assert (found.collective, found.ranks) == ("allreduce", None)
     (point,) = found.points
@@ -124,6 +133,20 @@ def test_what_is_no_output_of_nccl_tests_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=problem):
         changed(run, old, new)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_damage_is_read_or_refused(data: st.DataObject) -> None:
+    text = data.draw(st.sampled_from([TEXT, JSON]))
+    start = data.draw(st.integers(0, len(text)))
+    rest = start + data.draw(st.integers(0, 40))
+    filling = data.draw(st.text('0123456789.eE+-{}[]", #\nNA', max_size=20))
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "run.txt")
+        path.write_text(text[:start] + filling + text[rest:])
+        with suppress(InputError):
+            read_measured(str(path)).check("allreduce", 4)
 
 
 @pytest.mark.parametrize(

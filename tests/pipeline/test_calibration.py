@@ -287,6 +287,19 @@ def test_what_can_not_be_calibrated_is_refused(tmp_path: Path) -> None:
         assert caught.value.fix
 
 
+def test_the_other_column_is_pointed_out_and_taken(tmp_path: Path) -> None:
+    given = load_topology("full:4")
+    made = asked_collective("alltoall", given)
+    target = Target("executor", min_bytes=1, max_bytes=MAX_SIZE)
+    program = classical_program(given, made, "all-pairs", SIZES, target)
+    run = measure(tmp_path / "run.txt", given, program)
+    question = Question("full:4", (run,), collective="alltoall", algorithm="all-pairs")
+    with pytest.raises(InputError, match="0 sizes measured in place") as caught:
+        calibrate(question)
+    assert caught.value.fix == "add --out-of-place: there is nothing in place"
+    assert len(calibrate(replace(question, out_of_place=True)).samples) == len(SIZES)
+
+
 def test_wrong_results_are_left_out(tmp_path: Path) -> None:
     given = load_topology("ring:4")
     run = Path(measure(tmp_path / "run.txt", given, ring_program(given)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from taccl.bounds import any_bounds, best
 from taccl.collectives import allreduce
 from taccl.errors import InputError
-from taccl.msccl.program import Program, Step
+from taccl.msccl.program import Program, Step, StepRef
 from taccl.scenario import Delay
 from taccl.sim import disturbed as module
 from taccl.sim.disturbed import Load, mean_time, percentile, weakened
@@ -24,13 +24,14 @@ from taccl.topology import Topology, whole
 from tests.sim.program_builder import (
     SMALL,
     block,
+    hub,
     network,
     program,
     ring,
     ring_allreduce,
     step,
 )
-from tests.sim.random_programs import random_program, random_topology
+from tests.sim.random_programs import RANKS, random_program, random_topology
 from tests.sim.scenarios import outcome, scenario
 
 SEEDS = range(40)
@@ -190,13 +191,13 @@ def test_background_messages_that_are_late_are_sent_one_after_the_other() -> Non
 
 
 def test_a_background_message_on_a_link_holds_all_its_edges_together() -> None:
-    hub = network(3, [(r, 3, 50, None, 1) for r in range(3)]
+    star = network(3, [(r, 3, 50, None, 1) for r in range(3)]
                   + [(3, r, 50, None, 1) for r in range(3)], switches=1)  # fmt: skip
     load = Load(program([], [block(0, 2, None, ["s"])], [block(0, None, 1, ["r"])]), 400)
     flow = {"link": "0->2", "size": 900, "period": "1ms"}
     late = [{"ranks": 1, "late": "10ps"}]
     # 0 -> 2 holds rank 2's port during [0, 1000)
-    assert outcome(hub, load, background=[flow], stragglers=late).times == (1000 + 500,)
+    assert outcome(star, load, background=[flow], stragglers=late).times == (1000 + 500,)
 
 
 def test_a_deadlock_is_told_though_the_background_goes_on() -> None:
@@ -284,6 +285,14 @@ def test_a_random_delay_is_more_alpha() -> None:
     assert found.times == (max(500 + first, 900 + second),)
 
 
+def test_a_random_delay_does_not_hold_a_sender_whose_edges_hold_nothing() -> None:
+    first, second = delays(1000, "3 0 message 0 0 1 0", 2)
+    found = outcome(
+        network(2, [(0, 1, 100, None, None)]), two(), jitter=jitter(1000), seed=3, runs=1
+    )
+    assert found.times == (100 + max(first, second),)
+
+
 def test_a_message_never_overtakes_the_one_before_it() -> None:
     first, second = delays(1000, "2 0 message 0 0 1 0", 2)
     (third,) = delays(1000, "2 0 message 0 1 2 0", 1)
@@ -349,6 +358,40 @@ def test_two_programs_have_fifos_and_flags_of_their_own() -> None:
         alone = outcome(topology, other, protocol_costs=costs)
         if found.times:
             assert found.others == alone.times, f"seed {seed}"
+
+
+def merged(one: Program, other: Program) -> Program:
+    """Return a program with the threadblocks of two, the second's on channels of their own."""
+    gpus = []
+    for mine, theirs in zip(one.gpus, other.gpus, strict=True):
+        shift = len(mine.threadblocks)
+        more = [
+            replace(
+                each, id=each.id + shift, channel=each.channel + 10,
+                steps=tuple(
+                    s if s.depends is None
+                    else replace(s, depends=StepRef(s.depends.threadblock + shift, s.depends.step))
+                    for s in each.steps
+                ),
+            )
+            for each in theirs.threadblocks
+        ]  # fmt: skip
+        gpus.append(replace(mine, threadblocks=(*mine.threadblocks, *more)))
+    return replace(one, gpus=tuple(gpus))
+
+
+def test_two_programs_at_once_are_one_program_with_the_threadblocks_of_both() -> None:
+    ended = 0
+    for seed in SEEDS:
+        rng = random.Random(f"merged {seed}")
+        first, second = random_program(rng), random_program(rng)
+        topology, size = hub(RANKS, rule=rng.choice(["occupy", "delay"])), 16 * rng.randint(1, 300)
+        both = replay(merged(first, second), topology, size, SMALL, keep_spans=False)
+        found = outcome(topology, Load(first, size), Load(second, size))
+        if both.time is not None:
+            ended += 1
+            assert max(*found.times, *found.others) == both.time, f"seed {seed}"
+    assert ended > len(SEEDS) / 2
 
 
 def test_a_second_program_that_deadlocks_does_not_stop_the_first() -> None:

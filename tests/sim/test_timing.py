@@ -263,6 +263,17 @@ def test_sizes_that_chunks_do_not_divide_have_the_same_reason() -> None:
         assert compiled.reason
 
 
+@pytest.mark.parametrize(
+    "made",
+    [program([], []), program([block(0, 1, None, ["nop"])], [block(0, None, 0, ["nop"])])],
+    ids=["no steps", "nops alone"],
+)
+def test_programs_that_do_nothing_take_no_time_in_both_replays(made: Program) -> None:
+    compiled, plain = both(made, ring(2), 8, SMALL)
+    assert compiled == plain
+    assert compiled.time == 0
+
+
 def test_a_step_without_a_peer_is_the_same_error() -> None:
     for op, word in (("s", "sends"), ("rrc", "receives"), ("rcs", "sends")):
         made = program([block(3, None, None, ["cpy", "nop", op])], [])
