@@ -4,18 +4,20 @@ Each is a function of a problem that returns its sends in sequence, or None wher
 the links don't allow it. On uniform links of alpha and beta, for n ranks and a buffer of S bytes
 in one chunk for each rank (and each pair), unless said otherwise:
 
-================= ====================================================================
-algorithm         time
-================= ====================================================================
-ring              allgather and reducescatter (n-1) (alpha + beta S/n), allreduce twice that
-all-pairs         the same where a rank has one port, and alltoall (n-1) (alpha + beta S/n)
-halving-doubling  log2(n) alpha + (n-1) beta S/n, allreduce twice that
-chain             broadcast and reduce in k chunks (n-2+k) (alpha + beta S/k)
-double-chain      the same in k chunks on a ring both ways (n-2+k/2) (alpha + beta S/k)
-binomial          broadcast and reduce in one chunk ceil(log2(n)) (alpha + beta S)
-scatter-allgather broadcast and reduce in n chunks 2 (n-1) (alpha + beta S/n)
-direct            gather and scatter (n-1) (alpha + beta S/n) where the root has one port
-================= ====================================================================
+================== ====================================================================
+algorithm          time
+================== ====================================================================
+ring               allgather and reducescatter (n-1) (alpha + beta S/n), allreduce twice that
+all-pairs          the same where a rank has one port, and alltoall (n-1) (alpha + beta S/n)
+halving-doubling   log2(n) alpha + (n-1) beta S/n, allreduce twice that
+recursive-doubling allreduce log2(n) (alpha + beta S)
+one-shot           allreduce (n-1) (alpha + beta S)
+chain              broadcast and reduce in k chunks (n-2+k) (alpha + beta S/k)
+double-chain       the same in k chunks on a ring both ways (n-2+k/2) (alpha + beta S/k)
+binomial           broadcast and reduce in one chunk ceil(log2(n)) (alpha + beta S)
+scatter-allgather  broadcast and reduce in n chunks 2 (n-1) (alpha + beta S/n)
+direct             gather and scatter (n-1) (alpha + beta S/n) where the root has one port
+================== ====================================================================
 
 References
 ----------
@@ -30,6 +32,7 @@ from types import MappingProxyType
 from taccl.errors import NoScheduleError
 from taccl.schedule import Decisions, Schedule, message_groups, retime
 from taccl.symmetry import make_group
+from taccl.synth.exchanges import one_shot, recursive_doubling
 from taccl.synth.ordering import order
 from taccl.synth.plan import plan_decisions, rows_of
 from taccl.synth.problem import Options, Problem, Result, Status
@@ -158,6 +161,8 @@ CLASSICAL: Mapping[str, Callable[[Problem], Iterator[Step] | None]] = MappingPro
     "ring": ring,
     "all-pairs": all_pairs,
     "halving-doubling": halving_doubling,
+    "recursive-doubling": recursive_doubling,
+    "one-shot": one_shot,
     "chain": chain,
     "double-chain": double_chain,
     "binomial": binomial,
@@ -178,8 +183,12 @@ def classical_schedules(problem: Problem, name: str, *, batch: bool) -> tuple[Sc
         return ()
     links = best_links(problem)
     rows: list[tuple[int, int, int, bool]] = []
+    lands: list[int] = []
     message = 0
     for chunks, src, dst, reduce in steps:
+        if not chunks:
+            lands += [len(rows)] * (len(rows) - len(lands))
+            continue
         link = links[src, dst]
         if not all(may_leave(problem, chunk, link) for chunk in chunks):
             return ()
@@ -187,21 +196,32 @@ def classical_schedules(problem: Problem, name: str, *, batch: bool) -> tuple[Sc
             rows.append((chunk, link, message, reduce))
             message += 0 if batch else 1
         message += 1 if batch else 0
-    found = _in_both_orders(problem, Decisions.of(rows))
+    if lands:
+        lands += range(len(lands) + 1, len(rows) + 1)
+        try:
+            found = [_alone(problem, Decisions.of(rows, lands))]
+        except ValueError:  # one port sends too long to end before the first arrival
+            found = []
+    else:
+        found = _in_both_orders(problem, Decisions.of(rows))
     if problem.logical.name is not None:
         found = [schedule for schedule in found if not verify(schedule, problem.logical)]
     return tuple(sorted(found, key=lambda schedule: schedule.makespan))
 
 
-def _in_both_orders(problem: Problem, decisions: Decisions) -> list[Schedule]:
+def _alone(problem: Problem, decisions: Decisions) -> Schedule:
     group = make_group(problem.topology, ())
-    given = retime(problem.collective, group, problem.chunk_size, decisions)
-    plan = plan_decisions(replace(problem, group=group), rows_of(decisions))
+    return retime(problem.collective, group, problem.chunk_size, decisions)
+
+
+def _in_both_orders(problem: Problem, decisions: Decisions) -> list[Schedule]:
+    given = _alone(problem, decisions)
+    plan = plan_decisions(replace(problem, group=given.group), rows_of(decisions))
     messages = [tuple(rows) for rows in message_groups(decisions.batch)]
     early = order(plan, messages, "earliest")
     if early is None:
         return [given]
-    other = retime(problem.collective, group, problem.chunk_size, early)
+    other = _alone(problem, early)
     return [given] if other.makespan == given.makespan else [given, other]
 
 

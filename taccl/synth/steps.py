@@ -8,6 +8,9 @@ from taccl.topology import Rank
 Step = tuple[tuple[int, ...], Rank, Rank, bool]
 """chunks that travel together, from rank, to rank, reduce"""
 
+LANDED: Step = ((), 0, 0, False)
+"""No step: what was sent since the one before is part of what is sent from here on, not before."""
+
 MAX_STEPS_OF_SEARCH = 200_000
 
 

@@ -1,0 +1,65 @@
+"""Algorithms in which ranks exchange their values at one time: AllReduce for small buffers.
+
+A step without chunks (:data:`LANDED`) closes a round: what was sent in it is part of what its
+receivers send only from the next round on.
+"""
+
+from collections.abc import Iterator
+
+from taccl.synth.problem import Problem
+from taccl.synth.steps import LANDED, Step, best_links
+
+
+def recursive_doubling(problem: Problem) -> Iterator[Step] | None:
+    """AllReduce: everyone exchanges its whole sum with the rank that differs in one bit.
+
+    Where ranks are no power of two, those beyond the largest one give their values to a partner
+    first and get the sum from it at the end (Thakur, Rabenseifner, Gropp 2005, section 4.5).
+    """
+    n = problem.topology.num_ranks
+    if problem.collective.name != "allreduce":
+        return None
+    power = 1 << (n.bit_length() - 1)
+    bits = [1 << i for i in range(power.bit_length() - 1)]
+    server = problem.topology.server_of
+    bits.sort(key=lambda bit: (server[0] != server[bit], bit))
+    pairs = [(rank, rank - power) for rank in range(power, n)]
+    needed = [(rank, rank ^ bit) for rank in range(power) for bit in bits]
+    links = best_links(problem)
+    if any(pair not in links for pair in (*needed, *pairs, *((b, a) for a, b in pairs))):
+        return None
+    return _doubling_rounds(problem, pairs, bits, power)
+
+
+def _doubling_rounds(
+    problem: Problem, pairs: list[tuple[int, int]], bits: list[int], power: int
+) -> Iterator[Step]:
+    everything = tuple(range(problem.collective.num_chunks))
+    for rank, partner in pairs:
+        yield everything, rank, partner, True
+    yield LANDED
+    for bit in bits:
+        for rank in range(power):
+            yield everything, rank, rank ^ bit, True
+        yield LANDED
+    for rank, partner in pairs:
+        yield everything, partner, rank, False
+
+
+def one_shot(problem: Problem) -> Iterator[Step] | None:
+    """AllReduce: everyone sends its whole buffer to everyone, and sums all by itself.
+
+    A value must have left for everyone before another is added to it, so that on shared ports
+    this exists under the rule ``delay`` only, for buffers that are sent within one alpha.
+    """
+    n = problem.topology.num_ranks
+    links = best_links(problem)
+    if problem.collective.name != "allreduce":
+        return None
+    if any((a, b) not in links for a in range(n) for b in range(n) if a != b):
+        return None
+    everything = tuple(range(problem.collective.num_chunks))
+    steps: list[Step] = [
+        (everything, rank, (rank + shift) % n, True) for shift in range(1, n) for rank in range(n)
+    ]
+    return iter([*steps, LANDED])
