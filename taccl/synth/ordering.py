@@ -6,7 +6,7 @@ chunks and resources allow. The result is a sequence; retime() computes its time
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -43,49 +43,88 @@ def order(plan: Plan, messages: Sequence[Message], rule: str) -> Decisions | Non
     messages
         Every move of the plan in exactly one message.
     """
-    graph = _message_graph(plan, messages)
-    priority = PRIORITIES[rule]
-    free: dict[int, Time] = defaultdict(int)
-    ready = [0] * len(messages)
-    missing = [len(waiting) for waiting in graph.waiting]
-    heap: list[tuple[Key, int]] = []
-
-    def key(number: int) -> Key:
-        start, end = _window(plan, messages[number], ready[number], free)
-        tail = max(plan.tail_time[move] for move in messages[number])
-        return priority(start, end, tail)
-
-    for number, count in enumerate(missing):
-        if count == 0:
-            heapq.heappush(heap, (key(number), number))
-    sequence: list[int] = []
-    while heap:
-        planned, number = heapq.heappop(heap)
-        now = key(number)
-        if now > planned:
-            heapq.heappush(heap, (now, number))
+    state = _State(plan, messages, PRIORITIES[rule], _message_graph(plan, messages))
+    state.offer(range(len(messages)))
+    other_side = _exchanges(plan, messages)
+    sequence: dict[int, None] = {}
+    while state.heap:
+        planned, number = heapq.heappop(state.heap)
+        if number in sequence:
             continue
-        start, end = _window(plan, messages[number], ready[number], free)
-        _, uses = plan.costs(plan.moves[messages[number][0]].link, len(messages[number]))
-        for orbit, busy in uses:
-            free[orbit] = start + busy
-        sequence.append(number)
-        for child in sorted(graph.children[number]):
-            ready[child] = max(ready[child], end)
-            missing[child] -= 1
-            if missing[child] == 0:
-                heapq.heappush(heap, (key(child), child))
+        now = state.key(number)
+        if now > planned:
+            heapq.heappush(state.heap, (now, number))
+            continue
+        # The sides of an exchange stand side by side, so that neither waits for what waits for it.
+        others = other_side.get(number, ())
+        sides = (number, *(other for other in others if not state.missing[other]))
+        sequence.update(dict.fromkeys(sides))
+        state.place(sides)
     if len(sequence) < len(messages):
         return None
     return decide(plan, [messages[number] for number in sequence])
 
 
-def _window(
-    plan: Plan, message: Message, ready: Time, free: Mapping[int, Time]
-) -> tuple[Time, Time]:
-    duration, uses = plan.costs(plan.moves[message[0]].link, len(message))
-    start = max([ready, *(free[orbit] for orbit, _ in uses)])
-    return start, start + duration
+class _State:
+    """What is placed so far, and the messages that could be next."""
+
+    def __init__(
+        self, plan: Plan, messages: Sequence[Message], priority: Priority, graph: _Graph
+    ) -> None:
+        self.plan, self.messages, self.priority = plan, messages, priority
+        self.children = graph.children
+        self.missing = [len(waiting) for waiting in graph.waiting]
+        self.ready: list[Time] = [0] * len(messages)
+        self.free: dict[int, Time] = defaultdict(int)
+        self.heap: list[tuple[Key, int]] = []
+
+    def window(self, number: int) -> tuple[Time, Time]:
+        """Return the earliest start and arrival of a message."""
+        message = self.messages[number]
+        duration, uses = self.plan.costs(self.plan.moves[message[0]].link, len(message))
+        start = max([self.ready[number], *(self.free[orbit] for orbit, _ in uses)])
+        return start, start + duration
+
+    def key(self, number: int) -> Key:
+        """Return the place of a message by the rule."""
+        start, end = self.window(number)
+        tail = max(self.plan.tail_time[move] for move in self.messages[number])
+        return self.priority(start, end, tail)
+
+    def offer(self, numbers: Iterable[int]) -> None:
+        """Queue those that wait for nothing."""
+        for number in numbers:
+            if self.missing[number] == 0:
+                heapq.heappush(self.heap, (self.key(number), number))
+
+    def place(self, sides: Sequence[int]) -> None:
+        """Start messages together, as early as all of them may."""
+        windows = [self.window(side) for side in sides]
+        start = max(start for start, _ in windows)
+        for side, (early, end) in zip(sides, windows, strict=True):
+            message = self.messages[side]
+            for orbit, busy in self.plan.costs(self.plan.moves[message[0]].link, len(message))[1]:
+                self.free[orbit] = start + busy
+            children = sorted(self.children[side])
+            for child in children:
+                self.ready[child] = max(self.ready[child], end + start - early)
+                self.missing[child] -= 1
+            self.offer(children)
+
+
+def _exchanges(plan: Plan, messages: Sequence[Message]) -> dict[int, tuple[int, ...]]:
+    """Return the other side of every message that is one side of an exchange."""
+    owner = {move: number for number, message in enumerate(messages) for move in message}
+    sides = {
+        number: {owner[plan.exchanges[move]] for move in message if move in plan.exchanges}
+        for number, message in enumerate(messages)
+        if plan.exchanges
+    }
+    return {
+        number: tuple(others)
+        for number, others in sides.items()
+        if len(others) == 1 and all(sides[other] == {number} for other in others)
+    }
 
 
 def _message_graph(plan: Plan, messages: Sequence[Message]) -> _Graph:
@@ -108,8 +147,17 @@ def _message_graph(plan: Plan, messages: Sequence[Message]) -> _Graph:
 
 def decide(plan: Plan, messages: Sequence[Message]) -> Decisions:
     """Return the decisions of messages in sequence."""
-    return Decisions.of([
+    sequence = [index for message in messages for index in message]
+    rows = [
         (plan.moves[index].chunk, plan.moves[index].link, batch, plan.moves[index].reduce)
         for batch, message in enumerate(messages)
         for index in message
-    ])  # fmt: skip
+    ]
+    if not plan.exchanges:
+        return Decisions.of(rows)
+    row = {index: number for number, index in enumerate(sequence)}
+    lands = [
+        1 + max(number, row.get(plan.exchanges.get(index, index), number))
+        for number, index in enumerate(sequence)
+    ]
+    return Decisions.of(rows, lands)

@@ -7,9 +7,10 @@ what an earlier move still reads. :func:`plan_routes` makes the moves of a routi
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 from taccl.schedule import Decisions
@@ -37,10 +38,22 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The moves of a problem, parents before children."""
+    """The moves of a problem, parents before children.
+
+    Parameters
+    ----------
+    problem
+        Whose.
+    moves
+        What is sent.
+    exchanges
+        Moves that send what their rank holds without what another brings there, by that other:
+        the two sides of an exchange name each other.
+    """
 
     problem: Problem
     moves: tuple[Move, ...]
+    exchanges: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def tail_time(self) -> tuple[Time, ...]:

@@ -187,7 +187,7 @@ class _Near:
             for link in self._problem.logical.links()
             if may_leave(self._problem, chunk, link)
         ]
-        return [_hops((rank,), arcs) for rank in range(self._problem.topology.num_ranks)]
+        return [hops_from((rank,), arcs) for rank in range(self._problem.topology.num_ranks)]
 
 
 def _has_channel(problem: Problem, link: int) -> bool:
@@ -216,7 +216,7 @@ def _demand(problem: Problem, chunk: int, links: Sequence[int], *, reverse: bool
         arc = Arc(dst, src, link) if reverse else Arc(src, dst, link)
         if arc.head not in roots:
             arcs.append(arc)
-    hops = _hops(roots, arcs)
+    hops = hops_from(roots, arcs)
     lost = [rank for rank in targets if rank not in hops]
     if lost:
         root = roots[0]
@@ -255,7 +255,8 @@ def counterpart(topology: Topology, rank: Rank, server: int) -> Rank | None:
     return there[number] if number < len(there) else None
 
 
-def _hops(roots: Sequence[Rank], arcs: Iterable[Arc]) -> dict[Rank, int]:
+def hops_from(roots: Sequence[Rank], arcs: Iterable[Arc]) -> dict[Rank, int]:
+    """Return the fewest hops from some roots to every rank that arcs lead to."""
     out: dict[Rank, list[Rank]] = {}
     for arc in arcs:
         out.setdefault(arc.tail, []).append(arc.head)

@@ -24,6 +24,7 @@ from taccl.synth.greedy import Hop, greedy_routes, is_complete
 from taccl.synth.ordering import PRIORITIES, order
 from taccl.synth.plan import Plan, in_turn, plan_decisions, plan_routes, rows_of
 from taccl.synth.problem import Options, Problem, Result, Status, reduces_and_spreads
+from taccl.synth.reduction import exchanged, partners_of
 from taccl.synth.routes import Arc, Network, build_network
 from taccl.synth.routing import Routes, from_root, route
 from taccl.synth.variants import networks
@@ -34,6 +35,9 @@ MAX_BATCHED = 100_000
 
 MAX_UNFOLDED = 20_000
 """Sends, over all orbits, up to which they are ordered one by one."""
+
+MAX_EXCHANGED = 20_000
+"""Sends of representatives up to which trees with two roots are ordered."""
 
 KEPT = 4
 """Candidates that stage 3 improves."""
@@ -120,7 +124,8 @@ def _unfolded(
     free = replace(problem, group=make_group(problem.topology, ()))
     found: list[Candidate] = []
     for candidate in candidates:
-        if candidate.schedule.num_sends <= MAX_UNFOLDED and clock.left:
+        small = candidate.schedule.num_sends <= MAX_UNFOLDED
+        if small and not candidate.plan.exchanges and clock.left:
             rows = rows_of(candidate.schedule.expand().decisions())
             found += ordered(plan_decisions(free, rows), options, clock)
     return _improved(found, options, clock, 1)
@@ -129,6 +134,8 @@ def _unfolded(
 def _polished(candidate: Candidate, options: Options, clock: Clock) -> Candidate:
     """Spend the time that is left: on messages and order, then on routes as well."""
     schedule, plan = candidate.schedule, candidate.plan
+    if plan.exchanges:  # no model has them
+        return candidate
     if schedule.makespan > options.floor and clock.left > 1:
         seconds = clock.left / 2
         schedule, _ = improve(
@@ -186,7 +193,23 @@ def _allreduce(problem: Problem, options: Options, clock: Clock, kept: int) -> l
         for reverse, share in ((True, 1 / 3), (False, 1 / 2))
     ]
     joint = _joined(problem, halves, options, clock)
+    joint += _exchanged(problem, options, clock)
     return _improved(joint, options, clock, kept)
+
+
+def _exchanged(problem: Problem, options: Options, clock: Clock) -> list[Candidate]:
+    """Return candidates whose trees have two roots that exchange their sums."""
+    found: list[Candidate] = []
+    for partners in partners_of(problem):
+        plan = exchanged(problem, partners, _greedy_forest) if clock.left else None
+        if plan is not None and len(plan.moves) <= MAX_EXCHANGED:
+            found += ordered(plan, options, clock)[:1]
+    return found
+
+
+def _greedy_forest(network: Network) -> Routes | None:
+    hops = greedy_routes(network)
+    return _routes_of(network, hops) if is_complete(network, hops) else None
 
 
 def _in_sequence(plan: Plan, first: Schedule, second: Schedule) -> Candidate:
@@ -350,6 +373,9 @@ def _improved(
     for number, candidate in enumerate(chosen):
         if result and min(c.makespan for c in result) <= options.floor:
             break
+        if candidate.plan.exchanges:
+            result.append(candidate)
+            continue
         seconds = min(clock.left / (len(chosen) - number), 8.0)
         schedule, _ = improve(
             candidate.schedule,
