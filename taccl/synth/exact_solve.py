@@ -47,7 +47,13 @@ class Solution:
 
 
 def solve_model(
-    flows: Flows, known: Schedule, options: Options, seconds: float, floor: Time
+    flows: Flows,
+    known: Schedule,
+    options: Options,
+    seconds: float,
+    floor: Time,
+    *,
+    twice: bool = True,
 ) -> Solution:
     """Solve the model of some flows, from a hint and without one.
 
@@ -59,12 +65,14 @@ def solve_model(
         Wall clock, or counted work.
     floor
         A proven lower bound in picoseconds.
+    twice
+        Whether to race a search without the hint.
     """
     longest = longest_message(flows) if options.batch else 1
     scale = make_scale(flows, known.makespan, longest)
     race = _Race(options, time.monotonic() + seconds, seconds, Event())
     parts = build(flows, scale, floor, batch=options.batch)
-    models = [] if options.deterministic else [parts.model.clone()]
+    models = [parts.model.clone()] if twice and not options.deterministic else []
     if known.generators == flows.problem.group.generators:
         _hint(parts, known)
     models.insert(0, parts.model)
