@@ -46,6 +46,8 @@ def check_target(request: Request, output: Path | None) -> None:
     target = request.target
     collective = asked_collective(request.collective, request.logical.topology, request.root)
     if target is None:
+        if output is not None:
+            raise _nothing_to_write()
         return
     if output is not None:
         _check_served(target, collective)
@@ -55,6 +57,14 @@ def check_target(request: Request, output: Path | None) -> None:
             field=f"--{target.modes}",
             fix="use --outofplace",
         )
+
+
+def _nothing_to_write() -> InputError:
+    return InputError(
+        "--runtime none stops at the schedule, so there is no XML to write",
+        field="-o",
+        fix="use --schedule OUT.json, or another --runtime",
+    )
 
 
 def _check_served(target: Target, collective: Collective) -> None:
@@ -92,11 +102,7 @@ def write_outputs(found: Synthesis, output: Path | None, schedule: Path | None) 
     target = found.request.target
     if output is not None:
         if found.program is None or target is None:
-            raise InputError(
-                "--runtime none stops at the schedule, so there is no XML to write",
-                field="-o",
-                fix="use --schedule OUT.json, or another --runtime",
-            )
+            raise _nothing_to_write()
         texts.update(xml_files(found.program, target.runtime, output))
     if schedule is not None:
         check_apart(schedule, texts, field="--schedule")

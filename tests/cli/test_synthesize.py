@@ -70,12 +70,13 @@ def test_runtime_none_stops_at_the_schedule(run: Run, tmp_path: Path) -> None:
     assert path.exists()
 
 
-def test_runtime_none_has_no_xml_to_write(run: Run, tmp_path: Path) -> None:
-    done = run(
-        "synthesize", "ring:4", "allgather", "--runtime", "none", "-o", tmp_path / "f.xml", *QUICK
-    )
+def test_runtime_none_has_no_xml_to_write_and_says_so_before_the_search(
+    run: Run, tmp_path: Path
+) -> None:
+    done = run("synthesize", "ring:4", "allgather", "--runtime", "none", "-o", tmp_path / "f.xml")
     assert done.status == 2
     assert "--runtime none stops at the schedule" in done.err
+    assert "chunks a rank" not in done.err
 
 
 def test_the_same_seed_writes_the_same_bytes(run: Run, tmp_path: Path) -> None:
