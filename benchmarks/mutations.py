@@ -8,7 +8,10 @@ random ones of others. Only what ends with the right data in all of them was no 
 import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from enum import Enum
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -26,9 +29,10 @@ from taccl.msccl.program import (
 )
 from taccl.msccl.verdict import judge_text
 from taccl.msccl.xml import read_xml, write_xml
+from tests.msccl import compiled_interleavings
 from tests.msccl.builders import hub, make, mesh, pairs_schedule, ring_schedule
 from tests.msccl.exhaustive import always_right
-from tests.msccl.interleavings import SLOTS, right_in_random_runs
+from tests.msccl.interleavings import SLOTS, modes_of
 from tests.msccl.texts import SHARED
 
 CORPUS = SHARED / "corpus"
@@ -255,22 +259,35 @@ def is_rejected(mutant: Mutant) -> bool:
 
 
 def is_equivalent(mutant: Mutant, runs: int) -> bool:
-    """Tell whether a mutant ends with the right data whatever the interleaving.
-
-    The oracle reads the mutant back from its XML: a dropped dependence may leave the others.
-    """
+    """Tell whether a mutant ends with the right data whatever the interleaving."""
     program = mutant.program
     steps = sum(len(block.steps) for _, block in program.blocks())
     if program.num_ranks <= 4 and steps <= SMALL_STEPS:
-        modes = [m for m, on in ((True, program.in_place), (False, program.out_of_place)) if on]
         try:
             return all(
                 always_right(program, in_place=mode, capacity=SLOTS[program.protocol])
-                for mode in modes
+                for mode in modes_of(program)
             )
         except RuntimeError:  # too many states
             pass
-    return right_in_random_runs(program, mutant.subject.runtime, runs=runs, seed=0)
+    runtime = mutant.subject.runtime
+    wrong = compiled_interleavings.first_wrong_run(program, runtime, runs=runs, seed=0)
+    return wrong is None
+
+
+class Fate(Enum):
+    """What came of a mutant."""
+
+    REJECTED = "rejected"
+    EQUIVALENT = "equivalent"
+    MISSED = "missed"
+
+
+def fate(mutant: Mutant, runs: int) -> Fate:
+    """Judge a mutant, and run it if it passes."""
+    if is_rejected(mutant):
+        return Fate.REJECTED
+    return Fate.EQUIVALENT if is_equivalent(mutant, runs) else Fate.MISSED
 
 
 @dataclass(frozen=True)
@@ -287,12 +304,35 @@ class Score:
         return self.rejected / max(self.rejected + len(self.missed), 1)
 
 
-def score(found: Sequence[Mutant], runs: int) -> Score:
+_IN_WORKER: list[Mutant] = []
+
+
+def _start_worker(found: Sequence[Mutant]) -> None:
+    _IN_WORKER[:] = found
+
+
+def _fate_in_worker(number: int, runs: int) -> Fate:
+    return fate(_IN_WORKER[number], runs)
+
+
+def fates(found: Sequence[Mutant], runs: int, workers: int = 1) -> Iterator[Fate]:
+    """Yield the fates of mutants in their order, found out in so many processes."""
+    if workers == 1:
+        yield from (fate(mutant, runs) for mutant in found)
+        return
+    # All mutants go to a worker at once: they share nearly all of their programs.
+    with ProcessPoolExecutor(
+        workers, get_context("spawn"), initializer=_start_worker, initargs=(found,)
+    ) as pool:
+        yield from pool.map(_fate_in_worker, range(len(found)), [runs] * len(found))
+
+
+def score(found: Sequence[Mutant], runs: int, workers: int = 1) -> Score:
     """Judge mutants, and run those that pass."""
-    survivors = [mutant for mutant in found if not is_rejected(mutant)]
-    equivalent = tuple(mutant for mutant in survivors if is_equivalent(mutant, runs))
-    missed = tuple(mutant for mutant in survivors if mutant not in equivalent)
-    return Score(len(found) - len(survivors), equivalent, missed)
+    of: dict[Fate, list[Mutant]] = {kind: [] for kind in Fate}
+    for mutant, kind in zip(found, fates(found, runs, workers), strict=True):
+        of[kind].append(mutant)
+    return Score(len(of[Fate.REJECTED]), tuple(of[Fate.EQUIVALENT]), tuple(of[Fate.MISSED]))
 
 
 def main() -> int:
@@ -303,10 +343,11 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="directory of shipped files")
     parser.add_argument("--max-bytes", type=int, default=1 << 30, help="length of shipped files")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
     options = parser.parse_args()
     subjects = [*own_programs(), *shipped_programs(options.corpus, options.max_bytes)]
     found = list(mutants(subjects, options.count, options.seed))
-    result = score(found, options.runs)
+    result = score(found, options.runs, options.workers)
     made = Counter(mutant.operator for mutant in found)
     passed = Counter(mutant.operator for mutant in (*result.equivalent, *result.missed))
     for operator, count in sorted(made.items()):

@@ -255,14 +255,34 @@ class Collective:
         rows = np.argsort(keys, kind="stable").astype(np.int32)
         return keys[rows], rows
 
+    def _set_images(self, permutation: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of each rank set's image; 0: it is no rank set."""
+        number, to = self._set_numbers, permutation.tolist().__getitem__
+        alone, ranks, of_rank, others = self._kinds_of_sets
+        images = np.zeros(len(self.rank_sets), dtype=np.int64)
+        images[alone] = of_rank[permutation[ranks]]
+        for row in others:
+            members = self._members[row]
+            whole = len(members) == self.num_ranks
+            images[row] = number.get(members if whole else frozenset(map(to, members)), 0)
+        return images
+
+    @cached_property
+    def _kinds_of_sets(
+        self,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[int]]:
+        """Rows of sets of one rank, their ranks, the number of each rank's set; other rows."""
+        alone = [row for row, ranks in enumerate(self.rank_sets) if len(ranks) == 1]
+        others = [row for row, ranks in enumerate(self.rank_sets) if len(ranks) != 1]
+        of_rank = [self._set_numbers.get(frozenset((r,)), 0) for r in range(self.num_ranks)]
+        ranks = [self.rank_sets[row][0] for row in alone]
+        first, second, third = (np.array(c, dtype=np.int64) for c in (alone, ranks, of_rank))
+        return first, second, third, others
+
     def _keys(self, permutation: Sequence[int], chunks: NDArray[np.integer]) -> NDArray[np.int64]:
         """Return one number for sources, targets, owner and index of permuted chunks."""
-        to = [int(rank) for rank in permutation].__getitem__
-        number = self._set_numbers
-        sets = np.array(
-            [number.get(frozenset(map(to, ranks)), 0) for ranks in self.rank_sets], dtype=np.int64
-        )
         perm = np.array(permutation, dtype=np.int64)
+        sets = self._set_images(perm)
         key = sets[self.source_set[chunks]] * (len(sets) + 1) + sets[self.target_set[chunks]]
         key = key * self.num_ranks + perm[self.owner[chunks]]
         keys: NDArray[np.int64] = key * (int(self.index.max(initial=0)) + 1) + self.index[chunks]

@@ -6,7 +6,7 @@ paths between ranks of different servers.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 MAX_PATHS = 64
 MAX_LINKS = 1_200_000
 """Any-to-any links of 1024 ranks are a million; their columns take 300 MB to make."""
+
+MAX_REACHED = 1_000_000
+"""Pairs of a source and a vertex that are looked at together."""
+
+MAX_STEPS = 20_000_000
+"""Steps from the ends of paths that are looked at together."""
 
 Path = tuple[int, ...]
 """Edge ids from a rank onwards."""
@@ -117,25 +123,43 @@ def derive_links(topology: "Topology") -> LinkTable:
     InputError
         When there are too many to hold.
     """
-    out = _edges_out(topology)
-    rows: list[tuple[int, int, Path]] = []
-    cut: list[tuple[int, int]] = []
-    for src in range(topology.num_ranks):
-        found = _equal_paths(topology, src, out)
-        for dst in sorted(found):
-            rows.extend((src, dst, path) for path in found[dst][:MAX_PATHS])
-            if len(found[dst]) > MAX_PATHS:
-                cut.append((src, dst))
-        if len(rows) > MAX_LINKS:
-            raise InputError(
-                f"{topology.name} has more than {MAX_LINKS} links between its"
-                f" {topology.num_ranks} ranks",
-                field="topology",
-                fix="use fewer ranks, or switches that join fewer of them",
-            )
+    ranks = topology.num_ranks
+    step = max(1, MAX_REACHED // (ranks + len(topology.switches)))
+    found: list[_Paths] = []
+    total = first = 0
+    while first < ranks:
+        sources = np.arange(first, min(first + step, ranks))
+        try:
+            batch = list(_paths(topology, sources))
+        except _TooManyError:
+            if len(sources) == 1:
+                raise _too_many(
+                    topology, f"{MAX_STEPS} paths", "model equal spines as one"
+                ) from None
+            step = -(-len(sources) // 8)
+            continue
+        found += batch
+        first += step
+        total += sum(int((paths.place < MAX_PATHS).sum()) for paths in batch)
+        if total > MAX_LINKS:
+            fix = "use fewer ranks, or switches that join fewer of them"
+            raise _too_many(topology, f"{MAX_LINKS} links", fix)
+    cut = sorted({ends for paths in found for ends in paths.cut()})
     if cut:
         _warn_cut(topology, cut)
-    return _table(topology, rows)
+    return _table(topology, [paths.only(paths.place < MAX_PATHS) for paths in found])
+
+
+class _TooManyError(Exception):
+    """There are more paths to look at than memory is for."""
+
+
+def _too_many(topology: "Topology", what: str, fix: str) -> InputError:
+    return InputError(
+        f"{topology.name} has more than {what} between its {topology.num_ranks} ranks",
+        field="topology",
+        fix=fix,
+    )
 
 
 def _warn_cut(topology: "Topology", cut: list[tuple[int, int]]) -> None:
@@ -150,82 +174,119 @@ def _warn_cut(topology: "Topology", cut: list[tuple[int, int]]) -> None:
     )
 
 
-def _table(topology: "Topology", rows: list[tuple[int, int, Path]]) -> LinkTable:
-    alpha = np.array([edge.alpha for edge in topology.edges], dtype=np.int64)
-    overhead = np.array([topology.edge_overhead(e) for e in topology.edges], dtype=np.int64)
-    src = np.array([row[0] for row in rows], dtype=np.int32)
-    dst = np.array([row[1] for row in rows], dtype=np.int32)
-    lengths = np.array([len(row[2]) for row in rows], dtype=np.int64)
+@dataclass(frozen=True, eq=False)
+class _Paths:
+    """Paths of one length, in order of source and then of edges.
+
+    Parameters
+    ----------
+    src, end
+        Where they begin, and the vertex they have come to.
+    edges
+        One row a path.
+    place
+        How many paths with the same two ends come before.
+    """
+
+    src: NDArray[np.int64]
+    end: NDArray[np.int64]
+    edges: NDArray[np.int32]
+    place: NDArray[np.int64]
+
+    def only(self, kept: NDArray[np.bool_]) -> "_Paths":
+        return _Paths(self.src[kept], self.end[kept], self.edges[kept], self.place[kept])
+
+    def cut(self) -> list[tuple[int, int]]:
+        """Return the ends of paths of which there are more than are used."""
+        more = self.place == MAX_PATHS
+        return list(zip(self.src[more].tolist(), self.end[more].tolist(), strict=True))
+
+
+def _paths(topology: "Topology", sources: NDArray[np.int64]) -> Iterator[_Paths]:
+    """Yield the paths with the fewest edges from some ranks to all others, at most 65 a pair."""
+    across = np.array([switch.across_servers for switch in topology.switches], dtype=np.bool_)
+    if not across.any():
+        yield from _walk(topology, sources, across)
+        return
+    server = np.array(topology.server_of)
+    for closed, within in ((across, True), (np.zeros_like(across), False)):
+        for paths in _walk(topology, sources, closed):
+            yield paths.only((server[paths.src] == server[paths.end]) == within)
+
+
+def _walk(
+    topology: "Topology", sources: NDArray[np.int64], closed: NDArray[np.bool_]
+) -> Iterator[_Paths]:
+    """Yield the shortest paths through open switches from some ranks, length by length.
+
+    A path that is not among the first of its prefixes is not among the first itself, so that no
+    more than 65 between two vertices are followed.
+    """
+    ranks, edges = topology.num_ranks, topology.edge_table
+    total = ranks + len(topology.switches)
+    by_tail = np.argsort(edges.tail, kind="stable")
+    first = np.searchsorted(edges.tail[by_tail], np.arange(total + 1))
+    shut = np.concatenate([np.zeros(ranks, dtype=np.bool_), closed])
+    reached = np.zeros((len(sources), total), dtype=np.bool_)
+    reached[np.arange(len(sources)), sources] = True
+    none = np.zeros((len(sources), 0), dtype=np.int32)
+    paths = _Paths(sources, sources, none, np.zeros(len(sources), dtype=np.int64))
+    while len(paths.src):
+        degree = first[paths.end + 1] - first[paths.end]
+        if degree.sum() > MAX_STEPS:
+            raise _TooManyError
+        path = np.repeat(np.arange(len(degree)), degree)
+        within = np.arange(len(path)) - np.repeat(np.cumsum(degree) - degree, degree)
+        edge = by_tail[first[paths.end[path]] + within]
+        head, row = edges.head[edge], paths.src[path] - sources[0]
+        on = ~shut[head] & ~reached[row, head]
+        path, edge, head, row = path[on], edge[on], head[on], row[on]
+        place = _places(row * total + head)
+        on = place <= MAX_PATHS
+        path, edge, head, row = path[on], edge[on], head[on], row[on]
+        longer = np.concatenate([paths.edges[path], edge.astype(np.int32)[:, None]], axis=1)
+        paths = _Paths(sources[row], head, longer, place[on])
+        reached[row, head] = True
+        yield paths.only(head < ranks)
+        paths = paths.only(head >= ranks)
+
+
+def _places(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many equal keys come before each."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    lengths = np.diff(np.append(starts, len(keys)))
+    place = np.empty(len(keys), dtype=np.int64)
+    place[order] = np.arange(len(keys)) - np.repeat(starts, lengths)
+    return place
+
+
+def _table(topology: "Topology", found: list[_Paths]) -> LinkTable:
+    src, dst = (
+        np.concatenate([np.zeros(0, dtype=np.int64), *column])
+        for column in ([p.src for p in found], [p.end for p in found])
+    )
+    # All paths of a pair have one length, so that they are in order among themselves.
+    order = np.lexsort((dst, src))
+    lengths = np.concatenate(
+        [np.zeros(0, dtype=np.int64), *(np.full(len(p.src), p.edges.shape[1]) for p in found)]
+    )
+    flat = np.concatenate([np.zeros(0, dtype=np.int32), *(p.edges.ravel() for p in found)])
+    begin = (np.cumsum(lengths) - lengths)[order]
+    lengths = lengths[order]
     edge_start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    edge_ids = np.array([edge for row in rows for edge in row[2]], dtype=np.int32)
-    owner = np.repeat(np.arange(len(rows)), lengths)
-    sums = [np.zeros(len(rows), dtype=np.int64) for _ in range(2)]
-    for total, column in zip(sums, (alpha, overhead), strict=True):
-        np.add.at(total, owner, column[edge_ids])
-    first = np.searchsorted(src, np.arange(topology.num_ranks + 1)).astype(np.int64)
-    betas = tuple(edge.beta or Fraction(0) for edge in topology.edges)
-    return LinkTable(src, dst, sums[0], sums[1], edge_start, edge_ids, first, betas)
-
-
-def _edges_out(topology: "Topology") -> list[list[tuple[int, int]]]:
-    """Return for every vertex its (edge id, head) pairs in file order."""
-    out: list[list[tuple[int, int]]] = [
-        [] for _ in range(topology.num_ranks + len(topology.switches))
-    ]
-    for edge in topology.edges:
-        out[edge.tail].append((edge.id, edge.head))
-    return out
-
-
-def paths_from(
-    topology: "Topology", src: int, out: list[list[tuple[int, int]]] | None = None
-) -> dict[int, list[Path]]:
-    """Return for every rank that ``src`` has a link to the edge paths of those links."""
-    found = _equal_paths(topology, src, out or _edges_out(topology))
-    return {dst: paths[:MAX_PATHS] for dst, paths in found.items()}
-
-
-def _equal_paths(
-    topology: "Topology", src: int, out: list[list[tuple[int, int]]]
-) -> dict[int, list[Path]]:
-    """Return the paths to every rank; one more than are used tells that there are more."""
-    found: dict[int, list[Path]] = {}
-    for edge, head in out[src]:
-        if head < topology.num_ranks and head != src:
-            found.setdefault(head, []).append((edge,))
-    home = topology.server_of[src]
-    variants = [False]
-    if any(switch.across_servers for switch in topology.switches):
-        variants.append(True)
-    for across in variants:
-        for dst, paths in _switch_paths(topology, src, out, across=across).items():
-            same_server = topology.server_of[dst] == home
-            wanted = dst not in found or len(found[dst][0]) > 1
-            if wanted and (across != same_server or len(variants) == 1):
-                found[dst] = paths
-    return found
-
-
-def _switch_paths(
-    topology: "Topology", src: int, out: list[list[tuple[int, int]]], *, across: bool
-) -> dict[int, list[Path]]:
-    """Return the shortest switch paths from a rank, layer by layer, the first 65 a vertex."""
-    ranks = topology.num_ranks
-    layer: dict[int, list[Path]] = {src: [()]}
-    reached = {src}
-    found: dict[int, list[Path]] = {}
-    while layer:
-        following: dict[int, list[Path]] = {}
-        for vertex, paths in layer.items():
-            for edge, head in out[vertex]:
-                closed = head >= ranks and (
-                    topology.switches[head - ranks].across_servers and not across
-                )
-                if head not in reached and not closed:
-                    following.setdefault(head, []).extend((*path, edge) for path in paths)
-        reached.update(following)
-        layer = {}
-        for vertex, paths in following.items():
-            # A path that is not among the first of its prefixes is not among the first itself.
-            (found if vertex < ranks else layer)[vertex] = sorted(paths)[: MAX_PATHS + 1]
-    return found
+    within = np.arange(len(flat)) - np.repeat(edge_start[:-1], lengths)
+    edge_ids = flat[np.repeat(begin, lengths) + within]
+    first = np.searchsorted(src[order], np.arange(topology.num_ranks + 1)).astype(np.int64)
+    nothing = np.zeros(len(order), dtype=np.int64)
+    table = LinkTable(
+        src[order].astype(np.int32), dst[order].astype(np.int32), nothing, nothing, edge_start,
+        edge_ids, first, (),
+    )  # fmt: skip
+    edges = topology.edges
+    return table.with_costs(
+        [edge.alpha for edge in edges],
+        [topology.edge_overhead(edge) for edge in edges],
+        [edge.beta for edge in edges],
+    )

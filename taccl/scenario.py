@@ -4,7 +4,6 @@ A scenario only takes away: edges lose bandwidth, ranks are late or slow, messag
 what bounds a collective on the undisturbed machine holds here, too.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from taccl.scenario_file import (
     ScenarioFile,
 )
 from taccl.topology import EdgeId, Rank, Topology
+from taccl.topology_edit import TWO_RANKS, edges_called
 from taccl.units import Time
 
 MAX_FLOWS = 4096
@@ -30,8 +30,6 @@ MAX_FLOWS = 4096
 
 DEFAULT_RUNS = 20
 """Runs, where something is drawn at random."""
-
-_LINK = re.compile(r"(\d{1,6})\s*(->|-)\s*(\d{1,6})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +192,7 @@ class _Place:
         return record.edge is not None
 
     def _named(self, text: str, path: FieldPath) -> list[EdgeId]:
-        pieces = re.split(r"\*+", text)
-        found = [edge.id for edge in self.topology.edges if _fits(edge.name, pieces)]
+        found = edges_called(self.topology, text)
         if not found:
             names = ", ".join(edge.name for edge in self.topology.edges[:4])
             raise self.document.error(
@@ -206,7 +203,7 @@ class _Place:
 
     def links(self, text: str, path: FieldPath) -> list[int]:
         """Return the links between two ranks, one way or both ways."""
-        match, ranks = _LINK.fullmatch(text.strip()), self.topology.num_ranks
+        match, ranks = TWO_RANKS.fullmatch(text.strip()), self.topology.num_ranks
         if match is None:
             raise self.document.error(
                 f"should be two ranks, got {shown(text)}", path, "write 0->1, or 0-1 for both ways"
@@ -236,22 +233,6 @@ class _Place:
                 "name an edge with a bandwidth",
             )  # fmt: skip
         return found
-
-
-def _fits(name: str, pieces: Sequence[str]) -> bool:
-    """Tell whether a name is made of pieces with any text between them, in linear time."""
-    first, last = pieces[0], pieces[-1]
-    if len(pieces) == 1:
-        return name == first
-    if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
-        return False
-    at, end = len(first), len(name) - len(last)
-    for piece in pieces[1:-1]:
-        found = name.find(piece, at, end)
-        if found < 0:
-            return False
-        at = found + len(piece)
-    return True
 
 
 _OnEdges = BackgroundRecord | DegradedRecord | ChangeRecord

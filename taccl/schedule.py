@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives import Collective
+from taccl.retiming import copy_times
 from taccl.slots import Batch, Slots, fit_layouts, place_chunks
 from taccl.symmetry import Group, make_group
 from taccl.topology import Permutation, Topology
@@ -179,14 +180,15 @@ class Schedule:
         if len(self.group) == 1:
             return self
         links, chunks, batches = [], [], []
-        width = int(self.batch.max()) + 1 if len(self) else 0
-        own_links = self.link.tolist()
+        # Messages are numbered anew: copies of the largest numbers would not fit into 32 bits.
+        batch = np.unique(self.batch, return_inverse=True)[1].astype(np.int32)
+        width = int(batch.max()) + 1 if len(self) else 0
         for generator in self.group.generators:
             self.collective.image(generator)
         for number, element in enumerate(self.group.elements):
             chunks.append(self.collective.image_of(element, self.chunk))
-            links.append(np.array(self.group.link_image(number, own_links), dtype=np.int32))
-            batches.append((self.batch + number * width).astype(np.int32))
+            links.append(self.group.link_images(number, self.link).astype(np.int32))
+            batches.append(batch + np.int32(number * width))
         copies = len(self.group)
         return Schedule(
             self.collective, self.topology, self.chunk_size,
@@ -266,7 +268,11 @@ def retime(
     """
     held_back: dict[int, Time] = {}
     for _ in range(MAX_PASSES):
-        start, end, early = _time_all(collective, group, chunk_size, decisions, held_back)
+        if collective.reduces:
+            start, end, early = _time_all(collective, group, chunk_size, decisions, held_back)
+        else:
+            columns = (decisions.chunk, decisions.link, decisions.batch)
+            (start, end), early = copy_times(collective, group, chunk_size, columns), {}
         if not early:
             return Schedule(
                 collective, group.topology, chunk_size, decisions.chunk, decisions.link,

@@ -1,27 +1,34 @@
-"""Rank permutations that a topology has: verified, closed to a group, split into orbits.
+"""Groups of rank permutations that a topology has: closed, split into orbits, free or not.
 
 A permutation of the ranks is a symmetry when it extends to the switches so that every edge maps
-to an edge with equal alpha, overhead and beta. Decisions made for one representative chunk of
-each orbit can then be copied to the whole orbit, if the group acts freely on ranks and on
-resources.
+to an edge with equal costs. Decisions made for one representative chunk of each orbit can then be
+copied to the whole orbit, if the group acts freely on ranks and on resources.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives import Collective
 from taccl.errors import InputError
+from taccl.symmetry_images import edge_image, vertex_image
 from taccl.topology import Permutation, Topology
 
 MAX_GROUP = 20_000
 MAX_ENTRIES = 20_000_000
 """Elements times ranks: the images that a group holds."""
 
-Signature = tuple[object, ...]
+MAX_POWERS = 64
+"""Powers of a generator that are tried."""
+
+Row = NDArray[np.int32]
+"""Where every vertex (or every rank) goes."""
+
+NO_IMAGES: Mapping[Permutation, Row] = MappingProxyType({})
 
 
 def close_group(generators: Iterable[Permutation], num_ranks: int) -> tuple[Permutation, ...]:
@@ -32,129 +39,65 @@ def close_group(generators: Iterable[Permutation], num_ranks: int) -> tuple[Perm
     InputError
         When there are more than 20 000, or more than memory is for.
     """
+    rows = [np.array(generator, dtype=np.int32) for generator in generators]
+    return _tuples(_all_products(rows, num_ranks, num_ranks)[0], num_ranks)
+
+
+def _all_products(
+    rows: Sequence[Row], num_ranks: int, width: int
+) -> tuple[NDArray[np.int32], bool]:
     most = min(MAX_GROUP, MAX_ENTRIES // num_ranks)
-    identity = tuple(range(num_ranks))
-    elements = {identity: None}
-    frontier = [identity]
-    gens = [g for g in dict.fromkeys(generators) if g != identity]
-    while frontier:
-        following = []
-        for element in frontier:
-            for gen in gens:
-                product = tuple(gen[r] for r in element)
-                if product not in elements:
-                    elements[product] = None
-                    following.append(product)
-            if len(elements) > most:
-                raise InputError(
-                    f"the declared symmetries generate more than {most} permutations",
-                    field="symmetry",
-                    fix="declare fewer",
-                )
-        frontier = following
-    return tuple(elements)
+    found = close_rows(rows, num_ranks, width, most)
+    if found is None:
+        raise InputError(
+            f"the declared symmetries generate more than {most} permutations",
+            field="symmetry",
+            fix="declare fewer",
+        )
+    return found
 
 
-def edge_image(topology: Topology, permutation: Sequence[int]) -> NDArray[np.int32]:
-    """Return where every edge goes when rank r becomes ``permutation[r]``.
+def close_rows(
+    rows: Sequence[Row], num_ranks: int, width: int, most: int, *, free: bool = False
+) -> tuple[NDArray[np.int32], bool] | None:
+    """Return the products of some rows, one for every permutation of the ranks.
 
-    Raises
-    ------
-    InputError
-        When the topology does not map onto itself; names the edge that breaks it.
+    Parameters
+    ----------
+    rows
+        Where the generators take the vertices; the first ``num_ranks`` are ranks.
+    width
+        The number of vertices.
+    most
+        How many products there may be.
+    free
+        Give up where a product keeps a rank in its place and is not the identity.
+
+    Returns
+    -------
+    The products, the identity first, and whether products that agree on the ranks agree on all
+    vertices; None where there are too many products, or one is not ``free``.
     """
-    vertices = _extend(topology, permutation)
-    there: dict[Signature, list[int]] = {}
-    for edge in topology.edges:
-        key = (edge.tail, edge.head, edge.alpha, edge.overhead, edge.beta)
-        there.setdefault(key, []).append(edge.id)
-    image = np.empty(len(topology.edges), dtype=np.int32)
-    used: dict[Signature, int] = {}
-    for edge in topology.edges:
-        key = (vertices[edge.tail], vertices[edge.head], edge.alpha, edge.overhead, edge.beta)
-        matches, taken = there.get(key, ()), used.get(key, 0)
-        if taken >= len(matches):
-            tail, head = topology.vertex_name(edge.tail), topology.vertex_name(edge.head)
-            raise InputError(
-                f"the topology {topology.name} does not have this symmetry:"
-                f" edge {tail} -> {head} has no image",
-                field="symmetry",
-                fix="remove the symmetry, or make the edges equal",
-            )
-        image[edge.id] = matches[taken]
-        used[key] = taken + 1
-    return image
+    ranks = np.arange(num_ranks, dtype=np.int32)
+    products: list[Row] = [np.arange(width, dtype=np.int32)]
+    known = {ranks.tobytes(): 0}
+    agree, at = True, 0
+    while at < len(products):
+        for row in rows:
+            product = row[products[at]]
+            other = known.setdefault(product[:num_ranks].tobytes(), len(products))
+            if other < len(products):
+                agree = agree and bool((products[other] == product).all())
+                continue
+            if len(products) == most or (free and (product[:num_ranks] == ranks).any()):
+                return None
+            products.append(product)
+        at += 1
+    return np.stack(products), agree
 
 
-def _extend(topology: Topology, permutation: Sequence[int]) -> list[int]:
-    """Extend a rank permutation to the switches by colour refinement on both sides."""
-    ranks = topology.num_ranks
-    total = ranks + len(topology.switches)
-    if not topology.switches:
-        return list(permutation)
-    vertices = [*permutation, *([-1] * len(topology.switches))]
-    mine: list[int] = [*permutation, *([-1] * len(topology.switches))]
-    theirs: list[int] = [*range(ranks), *([-1] * len(topology.switches))]
-    while True:
-        mine, theirs = _refine(topology, mine, theirs)
-        classes: dict[int, tuple[list[int], list[int]]] = {}
-        for vertex in range(ranks, total):
-            classes.setdefault(mine[vertex], ([], []))[0].append(vertex)
-            classes.setdefault(theirs[vertex], ([], []))[1].append(vertex)
-        tied = None
-        for here, there in classes.values():
-            if len(here) == len(there) == 1:
-                vertices[here[0]] = there[0]
-            elif len(here) != len(there):
-                return _identity_where_unknown(vertices, ranks)
-            else:
-                tied = tied or (here[0], there[0])
-        if tied is None:
-            return vertices
-        # Several switches look alike: tell the first pair apart and refine again.
-        mine[tied[0]] = theirs[tied[1]] = total + max(*mine, *theirs) + 1
-
-
-def _identity_where_unknown(vertices: list[int], ranks: int) -> list[int]:
-    """Fill what has no image with itself; the edge check then names the edge that breaks."""
-    return [v if v >= 0 else i for i, v in enumerate(vertices[:ranks])] + [
-        v if v >= 0 else ranks + i for i, v in enumerate(vertices[ranks:])
-    ]
-
-
-def _refine(topology: Topology, *sides: list[int]) -> tuple[list[int], list[int]]:
-    """Refine the colours of two sides together until neither gets more classes."""
-    current = [list(side) for side in sides]
-    count = 0
-    while True:
-        signatures = [_signatures(topology, side) for side in current]
-        names = {
-            signature: number
-            for number, signature in enumerate(
-                sorted({s for side in signatures for s in side}, key=repr)
-            )
-        }
-        current = [[names[s] for s in side] for side in signatures]
-        if len(names) == count:
-            return current[0], current[1]
-        count = len(names)
-
-
-def _signatures(topology: Topology, colours: list[int]) -> list[Signature]:
-    around: list[list[Signature]] = [[] for _ in colours]
-    for edge in topology.edges:
-        overhead = -1 if edge.overhead is None else edge.overhead
-        cost = (edge.alpha, overhead, -1 if edge.beta is None else edge.beta)
-        around[edge.tail].append((0, colours[edge.head], *cost))
-        around[edge.head].append((1, colours[edge.tail], *cost))
-    kinds = [
-        *((),) * topology.num_ranks,
-        *((s.multicast, s.reduce, s.across_servers) for s in topology.switches),
-    ]
-    return [
-        (colour, kinds[vertex], tuple(sorted(around[vertex], key=repr)))
-        for vertex, colour in enumerate(colours)
-    ]
+def _tuples(rows: NDArray[np.int32], num_ranks: int) -> tuple[Permutation, ...]:
+    return tuple(map(tuple, rows[:, :num_ranks].tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,30 +123,27 @@ class Group:
         return len(self.elements)
 
     @cached_property
-    def edge_images(self) -> NDArray[np.int32]:
-        """Row g: where element g takes every edge."""
-        if len(self.elements) == 1:
-            return np.arange(len(self.topology.edges), dtype=np.int32)[None, :]
-        images = {gen: edge_image(self.topology, gen) for gen in self.generators}
-        rows = {self.elements[0]: np.arange(len(self.topology.edges), dtype=np.int32)}
-        frontier = [self.elements[0]]
-        while frontier:
-            following = []
-            for element in frontier:
-                for gen, image in images.items():
-                    product = tuple(gen[r] for r in element)
-                    if product not in rows:
-                        rows[product] = image[rows[element]]
-                        following.append(product)
-            frontier = following
-        return np.stack([rows[element] for element in self.elements])
+    def action(self) -> tuple[NDArray[np.int32], bool]:
+        """Row g: where element g takes every vertex; and whether the rows multiply as G does.
+
+        A rank permutation may extend to switches in several ways, so that two products which
+        agree on the ranks differ on switches.
+        """
+        topology = self.topology
+        width = topology.num_ranks + len(topology.switches)
+        rows = [vertex_image(topology, generator) for generator in self.generators]
+        return _all_products(rows, topology.num_ranks, width)
+
+    def edge_image(self, element: int) -> NDArray[np.int32]:
+        """Return where element number ``element`` takes every edge."""
+        return edge_image(self.topology, self.action[0][element])
 
     @cached_property
     def edge_orbit(self) -> NDArray[np.int32]:
         """The smallest edge of every edge's orbit."""
-        # A rank permutation may extend to switches in several ways, so that two products which
-        # agree on the ranks differ on edges: close under the generators, not over the rows.
-        images = [edge_image(self.topology, generator) for generator in self.generators]
+        # Close under the generators, not over the rows: they need not be closed themselves.
+        rows = [vertex_image(self.topology, generator) for generator in self.generators]
+        images = [edge_image(self.topology, row) for row in rows]
         return _smallest_of_orbit(images, len(self.topology.edges))
 
     @cached_property
@@ -220,20 +160,30 @@ class Group:
 
     def link_image(self, element: int, links: Iterable[int]) -> list[int]:
         """Return where element number ``element`` takes the given links."""
-        if element == 0:
-            return list(links)
-        table, permutation = self.topology.links, np.array(self.elements[element], dtype=np.int64)
         wanted = np.array(list(links), dtype=np.int64)
+        images: list[int] = self.link_images(element, wanted).tolist()
+        return images
+
+    def link_images(self, element: int, links: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return where element number ``element`` takes the given links, as a column.
+
+        Raises
+        ------
+        InputError
+            When a link has no image, which no verified group allows.
+        """
+        wanted = links.astype(np.int64)
+        if element == 0:
+            return wanted
+        table, permutation = self.topology.links, np.array(self.elements[element], dtype=np.int64)
         ends = permutation[table.src[wanted]] * self.topology.num_ranks
         ends += permutation[table.dst[wanted]]
         low = np.searchsorted(self._link_ends, ends)
         last = np.searchsorted(self._link_ends, ends, side="right") - 1
-        result = np.full(len(wanted), -1, dtype=np.int64)
-        # One of the parallel links between the images of the ends crosses the images of the edges.
-        for offset in range(int((last - low).max(initial=-1)) + 1):
-            other = np.minimum(low + offset, last)
-            found = (last >= low) & self._same_path(element, wanted, np.maximum(other, 0))
-            result = np.where(found, other, result)
+        result = np.where(low == last, low, -1)
+        many = np.flatnonzero(low < last)
+        if len(many):
+            result[many] = self._parallel(element, wanted[many], low[many], last[many])
         if (result < 0).any():
             raise InputError(
                 f"link {wanted[result < 0][0]} of {self.topology.name} has no image under a"
@@ -241,14 +191,28 @@ class Group:
                 field="symmetry",
                 fix="remove the symmetry",
             )
-        images: list[int] = result.tolist()
-        return images
+        return result
+
+    def _parallel(
+        self,
+        element: int,
+        links: NDArray[np.int64],
+        low: NDArray[np.int64],
+        last: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Return the link from ``low`` to ``last`` that crosses the images of the edges; or -1."""
+        edges = self.edge_image(element)
+        result = np.full(len(links), -1, dtype=np.int64)
+        for offset in range(int((last - low).max(initial=-1)) + 1):
+            other = np.minimum(low + offset, last)
+            result = np.where(self._same_path(edges, links, other), other, result)
+        return result
 
     def _same_path(
-        self, element: int, links: NDArray[np.int64], others: NDArray[np.int64]
+        self, image: NDArray[np.int32], links: NDArray[np.int64], others: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Tell for each link whether an element takes its edges to those of the other link."""
-        table, image = self.topology.links, self.edge_images[element]
+        """Tell for each link whether its edges go to those of the other link."""
+        table = self.topology.links
         at, there = table.edge_start[links], table.edge_start[others]
         lengths = table.edge_start[links + 1] - at
         same: NDArray[np.bool_] = lengths == table.edge_start[others + 1] - there
@@ -270,23 +234,31 @@ class Group:
         A link folds when two of its edges lie in one orbit: its images would then meet it.
         """
         n = self.topology.num_ranks
-        ranks = np.array(self.elements, dtype=np.int32)
-        if (ranks[1:] == np.arange(n)).any():
+        if len(self) > n:
             return False
-        resources = [e.id for e in self.topology.edges if e.beta is not None]
-        images = np.sort(self.edge_images[:, resources], axis=0)
-        met = images[1:] == images[:-1]
-        return not met.any() and not self._folds(resources)
+        rows, proper = self.action
+        return proper and all(moves_all(self.topology, row) for row in rows[1:]) and not self.folds
 
-    def _folds(self, resources: list[int]) -> bool:
-        table = self.topology.links
-        is_resource = np.zeros(len(self.topology.edges), dtype=np.bool_)
-        is_resource[resources] = True
-        kept = is_resource[table.edge_ids]
+    @cached_property
+    def folds(self) -> bool:
+        """Whether two resources of some link lie in one orbit."""
+        if len(self) == 1:
+            return False
+        table, edges = self.topology.links, self.topology.edge_table
+        kept = edges.is_resource[table.edge_ids]
         owner = np.repeat(np.arange(len(table)), np.diff(table.edge_start))[kept]
         orbit = self.edge_orbit[table.edge_ids[kept]].astype(np.int64)
-        pairs = owner * len(self.topology.edges) + orbit
-        return len(np.unique(pairs)) < len(pairs)
+        pairs = np.sort(owner * len(edges) + orbit)
+        return bool((pairs[1:] == pairs[:-1]).any())
+
+
+def moves_all(topology: Topology, row: Row) -> bool:
+    """Tell whether a symmetry moves every rank and every resource."""
+    n, edges = topology.num_ranks, topology.edge_table
+    still = row == np.arange(len(row))
+    # An edge goes with its ends, and of equal parallel edges the k-th to the k-th.
+    fixed = still[edges.tail] & still[edges.head] & edges.is_resource
+    return not still[:n].any() and not fixed.any()
 
 
 def _smallest_of_orbit(images: Sequence[NDArray[np.int32]], count: int) -> NDArray[np.int32]:
@@ -312,7 +284,7 @@ def make_group(topology: Topology, generators: Iterable[Permutation]) -> Group:
         When a generator is no symmetry of the topology, or the group is too large.
     """
     n = topology.num_ranks
-    kept = []
+    kept: dict[Permutation, Row] = {}
     for generator in dict.fromkeys(tuple(g) for g in generators):
         if sorted(generator) != list(range(n)):
             raise InputError(
@@ -320,10 +292,19 @@ def make_group(topology: Topology, generators: Iterable[Permutation]) -> Group:
                 field="symmetry",
                 fix=f"list every rank from 0 to {n - 1} once",
             )
-        check_symmetry(topology, generator)
+        row = vertex_image(topology, generator)
         if generator != tuple(range(n)):
-            kept.append(generator)
-    return Group(topology, tuple(kept), close_group(kept, n))
+            kept[generator] = row
+    action = _all_products(list(kept.values()), n, n + len(topology.switches))
+    return _group(topology, tuple(kept), action)
+
+
+def _group(
+    topology: Topology, generators: Sequence[Permutation], action: tuple[NDArray[np.int32], bool]
+) -> Group:
+    group = Group(topology, tuple(generators), _tuples(action[0], topology.num_ranks))
+    group.__dict__["action"] = action  # known already; a cached_property lives here
+    return group
 
 
 def check_symmetry(topology: Topology, permutation: Permutation) -> None:
@@ -334,24 +315,7 @@ def check_symmetry(topology: Topology, permutation: Permutation) -> None:
     InputError
         When it is not; names the edge or rank that breaks it.
     """
-    edge_image(topology, permutation)
-    _check_servers(topology, permutation)
-
-
-def _check_servers(topology: Topology, permutation: Permutation) -> None:
-    """Refuse to take a server apart where links depend on who shares one."""
-    if not any(switch.across_servers for switch in topology.switches):
-        return
-    image_of: dict[int, int] = {}
-    for rank, image in enumerate(permutation):
-        home, there = topology.server_of[rank], topology.server_of[image]
-        if image_of.setdefault(home, there) != there:
-            raise InputError(
-                f"the topology {topology.name} does not have this symmetry:"
-                f" it takes rank {rank} away from the other ranks of server {home}",
-                field="symmetry",
-                fix="remove the symmetry, or map servers to servers",
-            )
+    vertex_image(topology, permutation)
 
 
 def free_group(topology: Topology, generators: Sequence[Permutation]) -> Group:
@@ -361,23 +325,54 @@ def free_group(topology: Topology, generators: Sequence[Permutation]) -> Group:
     """
     best = make_group(topology, ())
     for order in (list(generators), list(reversed(generators))):
-        group = make_group(topology, ())
-        for generator in order:
-            for power in powers(generator):
-                larger = make_group(topology, (*group.generators, power))
-                if len(larger) > len(group) and larger.acts_freely():
-                    group = larger
-                    break
+        group = grow_free(topology, [powers(generator) for generator in order])
         if len(group) > len(best):
             best = group
     return best
 
 
+def grow_free(
+    topology: Topology,
+    choices: Sequence[Sequence[Permutation]],
+    limit: int | None = None,
+    images: Mapping[Permutation, Row] = NO_IMAGES,
+) -> Group:
+    """Return the group that acts freely, made of the first symmetry of each choice that fits.
+
+    Parameters
+    ----------
+    limit
+        The group is done when it has so many elements; None: one for each rank.
+    images
+        Where symmetries take the vertices, as far as that is known.
+    """
+    n, width = topology.num_ranks, topology.num_ranks + len(topology.switches)
+    most = n if limit is None else limit
+    group, rows = make_group(topology, ()), list[Row]()
+    for choice in choices:
+        if len(group) >= most:
+            break
+        inside = set(group.elements)
+        for symmetry in choice:
+            if symmetry in inside:
+                continue
+            row = images.get(symmetry)
+            row = vertex_image(topology, symmetry) if row is None else row
+            action = close_rows([*rows, row], n, width, most, free=True)
+            if action is None:
+                continue
+            larger = _group(topology, (*group.generators, symmetry), action)
+            if larger.acts_freely():
+                group, rows = larger, [*rows, row]
+                break
+    return group
+
+
 def powers(generator: Permutation) -> list[Permutation]:
     """Return the distinct powers of a permutation without the identity, smallest first."""
-    identity, powers = tuple(range(len(generator))), []
+    identity, found = tuple(range(len(generator))), list[Permutation]()
     power = tuple(generator)
-    while power != identity:
-        powers.append(power)
+    while power != identity and len(found) < MAX_POWERS:
+        found.append(power)
         power = tuple(generator[r] for r in power)
-    return powers[:64]
+    return found

@@ -14,6 +14,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl.edges import EdgeTable, edge_table
 from taccl.errors import InputError
 from taccl.links import LinkTable, derive_links
 from taccl.units import Time, ceil_time
@@ -163,6 +164,11 @@ class Topology:
     def links(self) -> LinkTable:
         """The derived links; ids ascend with (src, dst, path in file order)."""
         return derive_links(self)
+
+    @cached_property
+    def edge_table(self) -> EdgeTable:
+        """The edges in columns."""
+        return edge_table(self.edges)
 
     @property
     def num_servers(self) -> int:

@@ -11,18 +11,22 @@ MAX_LINES = 400
 
 LAYERS = [
     ["errors"],
-    ["units"],
+    ["units", "machine_code"],
     ["files"],
-    ["links", "chunks"],
+    ["links", "edges", "chunks"],
     ["topology", "collectives"],
     ["topology_graph", "collective_file"],
     ["topology_taccl"],
     ["topology_shapes", "topology_original"],
     ["topology_fabrics"],
     ["topology_servers"],
-    ["topology_file", "topology_edit"],
+    ["topology_file"],
     ["imports", "sketch"],
+    ["symmetry_images"],
     ["symmetry", "slots"],
+    ["symmetry_search"],
+    ["topology_edit"],
+    ["retiming"],
     ["schedule"],
     ["schedule_file", "scenario_file", "verify", "suggest"],
     ["schemas", "scenario"],
@@ -47,8 +51,8 @@ ONLY_IN = {
         "synth/rounds_allreduce.py", "synth/packing.py", "synth/flow.py", "synth/improve.py",
         "placement.py", "bounds",
     },
-    "igraph": {"symmetry.py"},
-    "numba": {"sim/kernel.py"},
+    "igraph": {"symmetry_search.py"},
+    "numba": {"machine_code.py"},
     "typer": {"cli"},
     "pydantic": {
         "files", "topology_graph.py", "topology_shapes.py", "topology_fabrics.py",
@@ -56,7 +60,7 @@ ONLY_IN = {
         "scenario_file.py", "sketch", "imports",
     },
 }  # fmt: skip
-SOLVERS = {"pulp", "highspy", "ortools", "numba", "scipy"}
+SOLVERS = {"pulp", "highspy", "ortools", "numba", "scipy", "igraph"}
 
 
 def top_module(path: Path) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from taccl.errors import InputError, TacclWarning
-from taccl.links import derive_links, paths_from
+from taccl.links import derive_links
 from taccl.topology import Switch, Topology
 from tests.generators import Hop, both_ways, build, pair, random_topology, ring4, star5, twin2x2
 
@@ -166,7 +166,30 @@ def test_a_topology_without_edges_has_no_links() -> None:
     assert list(topology.links_from(2)) == []
 
 
-@pytest.mark.parametrize("seed", range(30))
+def walked(topology: Topology, src: int) -> dict[int, list[tuple[int, ...]]]:
+    """Return the paths from a rank to every other, walked one by one."""
+    n, home = topology.num_ranks, topology.server_of[src]
+    mixed = any(switch.across_servers for switch in topology.switches)
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for across in (False, True):
+        layer: dict[int, list[tuple[int, ...]]] = {src: [()]}
+        seen = {src}
+        while layer:
+            following: dict[int, list[tuple[int, ...]]] = {}
+            for edge in topology.edges:
+                shut = edge.head >= n and topology.switches[edge.head - n].across_servers
+                if edge.tail in layer and edge.head not in seen and (across or not shut):
+                    paths = [(*path, edge.id) for path in layer[edge.tail]]
+                    following.setdefault(edge.head, []).extend(paths)
+            seen |= set(following)
+            for dst in [vertex for vertex in following if vertex < n]:
+                if not mixed or across == (topology.server_of[dst] != home):
+                    found[dst] = sorted(following[dst])
+            layer = {v: paths for v, paths in following.items() if v >= n}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
 def test_the_columns_say_the_same_as_the_rows(seed: int) -> None:
     topology = random_topology(seed)
     table = topology.links
@@ -174,7 +197,7 @@ def test_the_columns_say_the_same_as_the_rows(seed: int) -> None:
     paths = [(row.src, row.dst, row.edges) for row in rows]
     assert paths == [
         (src, dst, path) for src in range(topology.num_ranks)
-        for dst, found in sorted(paths_from(topology, src).items()) for path in found
+        for dst, found in sorted(walked(topology, src).items()) for path in found
     ]  # fmt: skip
     assert paths == sorted(paths)
     for row in rows:
@@ -212,4 +235,18 @@ def test_more_links_than_memory_is_for_are_refused(monkeypatch: pytest.MonkeyPat
     assert len(derive_links(star5())) == 20
     monkeypatch.setattr("taccl.links.MAX_LINKS", 19)
     with pytest.raises(InputError, match="more than 19 links between its 5 ranks"):
+        derive_links(star5())
+
+
+def test_ranks_are_looked_at_in_parts_where_together_they_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = derive_links(star5())
+    # a rank's step to the hub, and four from there; five ranks at once take 25 steps
+    monkeypatch.setattr("taccl.links.MAX_STEPS", 5)
+    parts = derive_links(star5())
+    for name in ("src", "dst", "alpha", "edge_start", "edge_ids", "first"):
+        assert np.array_equal(getattr(parts, name), getattr(whole, name))
+    monkeypatch.setattr("taccl.links.MAX_STEPS", 4)
+    with pytest.raises(InputError, match="more than 4 paths between its 5 ranks"):
         derive_links(star5())

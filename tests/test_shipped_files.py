@@ -1,15 +1,18 @@
 """Every shipped topology and sketch loads, is connected, and has the symmetries it declares."""
 
+import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from taccl.bounds import any_bounds, best
 from taccl.files import read_document
 from taccl.sketch import apply_sketch, load_sketch, shipped_sketches
 from taccl.symmetry import free_group, make_group
-from taccl.topology import Topology
+from taccl.topology import Topology, whole
 from taccl.topology_file import (
     load_topology,
     shipped_topologies,
@@ -20,7 +23,7 @@ from taccl.topology_file import (
 )
 
 ROOT = Path(__file__).parent.parent
-SERVER_FILES = ("dgx-a100", "dgx2", "ndv2")
+SERVER_FILES = ("dgx-a100", "dgx-h100", "dgx2", "h800-rail", "mi250", "ndv2")
 ALL = [(name, None) for name in shipped_topologies()] + [
     (name, nodes) for name in SERVER_FILES for nodes in (2, 3, 4)
 ]
@@ -54,8 +57,9 @@ def test_a_shipped_topology_survives_its_document(name: str, nodes: int | None) 
     ("name", "nodes", "order"),
     # Free: moves every rank and every edge. NDv2's one NIC stays where it is inside a server.
     [("ndv2", 1, 4), ("ndv2", 2, 2), ("ndv2", 4, 4), ("dgx2", 1, 16), ("dgx2", 2, 16),
-     ("dgx2", 4, 32), ("dgx-a100", 1, 8), ("dgx-a100", 2, 16), ("torus2d", None, 16),
-     ("ring", None, 8), ("hub", None, 8)],
+     ("dgx2", 4, 32), ("dgx-a100", 1, 8), ("dgx-a100", 2, 16), ("dgx-h100", 2, 16),
+     ("h800-rail", 4, 32), ("mi250", 1, 4), ("mi250", 2, 8), ("torus2d", None, 16),
+     ("torus3d", None, 64), ("hypercube", None, 16), ("ring", None, 8), ("hub", None, 8)],
 )  # fmt: skip
 def test_a_large_part_of_the_symmetries_acts_freely(
     name: str, nodes: int | None, order: int
@@ -104,6 +108,51 @@ def test_dgx_a100_is_on_rails_unless_told_otherwise() -> None:
     assert topology.links_between(0, 9) == ()
     switched = load_topology("dgx-a100", nodes=2, fabric="switch")
     assert rates(switched, 0, 9) == (1_700_000, {None, Fraction(40)})
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"), [("dgx-h100", 450, "50"), ("h800-rail", 150, "45.5")]
+)
+def test_machines_on_rails_differ_in_their_bandwidths(name: str, inside: int, outside: str) -> None:
+    topology = load_topology(name, nodes=2)
+    assert rates(topology, 0, 1) == (700_000, {Fraction(1000, inside)})
+    assert rates(topology, 0, 8) == (1_700_000, {None, 1000 / Fraction(outside)})
+    assert topology.links_between(0, 9) == ()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_mi250_is_forestcolls(nodes: int) -> None:
+    file = ROOT.parent / "shared/data/topologies" / f"forestcoll_mi250_{nodes}node.json"
+    if not file.exists():
+        pytest.skip(f"ForestColl's graph is not at {file}")
+    graph = json.loads(file.read_text())["edges"]
+    topology = load_topology("mi250", nodes=nodes)
+    n = topology.num_ranks
+    wires = {(e["src"], e["dst"]): Fraction(1000, e["bandwidth_GBps"])
+             for e in graph if max(e["src"], e["dst"]) < n}  # fmt: skip
+    assert {(e.tail, e.head): e.beta for e in topology.edges if max(e.tail, e.head) < n} == wires
+    if nodes == 2:
+        assert {e["bandwidth_GBps"] for e in graph if e["src"] == n} == {16}
+        assert rates(topology, 0, 31) == (1_700_000, {None, Fraction(1000, 16)})
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "expected"),
+    # In GB/s, by ForestColl's solver (Zhao et al., 2024) and by hand: with N servers of 8 on
+    # rails, (inside + outside) * 8N / (8N - 1), or what enters a server, 8 * outside * N / (N - 1).
+    [("dgx-a100", 1, "342.9"), ("dgx-a100", 2, "346.7"), ("dgx-a100", 3, "300"),
+     ("dgx-a100", 4, "266.7"), ("dgx-a100", 8, "228.6"), ("dgx-h100", 1, "514.3"),
+     ("dgx-h100", 2, "533.3"), ("dgx-h100", 4, "516.1"), ("h800-rail", 2, "208.5"),
+     ("h800-rail", 4, "201.8"), ("mi250", 1, "342.9"), ("mi250", 2, "354.1")],
+)  # fmt: skip
+def test_the_allgather_bound_of_a_machine_without_latency(
+    name: str, nodes: int, expected: str
+) -> None:
+    topology = load_topology(name, nodes=nodes)
+    bare = replace(topology, edges=tuple(replace(edge, alpha=0) for edge in topology.edges))
+    size = 10**12
+    bound = best(any_bounds(whole(bare), "allgather", size))
+    assert f"{size * 1000 / bound.time:.4g}" == expected
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])

@@ -1,15 +1,18 @@
 """Which rank permutations a topology has, and what they do to edges, links and chunks."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from taccl.collectives import build_collective
 from taccl.errors import InputError
-from taccl.symmetry import Group, close_group, edge_image, free_group, make_group
+from taccl.symmetry import Group, close_group, free_group, make_group
+from taccl.symmetry_images import edge_image, vertex_image
 from taccl.topology import Permutation, Switch, Topology
 from tests.generators import Hop, both_ways, build, pair, ring4, star5, twin2x2
 
@@ -17,6 +20,11 @@ ONE = Fraction(1)
 TURN = (1, 2, 3, 0)
 FLIP = (0, 3, 2, 1)
 """The turn of ring4 by one, and its reflection that keeps ranks 0 and 2."""
+
+
+def moved_edges(topology: Topology, permutation: Sequence[int]) -> NDArray[np.int32]:
+    """Where every edge goes under a permutation of the ranks."""
+    return edge_image(topology, vertex_image(topology, permutation))
 
 
 def spines(count: int = 2) -> Topology:
@@ -71,22 +79,22 @@ def test_too_large_a_group_is_refused() -> None:
 
 def test_a_turn_of_a_ring_turns_its_edges() -> None:
     # edge 2r is r -> r+1, edge 2r+1 is r+1 -> r
-    assert edge_image(ring4(), TURN).tolist() == [2, 3, 4, 5, 6, 7, 0, 1]
+    assert moved_edges(ring4(), TURN).tolist() == [2, 3, 4, 5, 6, 7, 0, 1]
 
 
 def test_a_flip_of_a_ring_exchanges_the_directions() -> None:
     # 0 -> 1 becomes 0 -> 3, which is edge 7
-    assert edge_image(ring4(), FLIP).tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert moved_edges(ring4(), FLIP).tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
 
 
 def test_any_permutation_of_a_hub_is_a_symmetry() -> None:
     # rank r goes up on edge 2r and down on 2r+1
-    assert edge_image(star5(), (1, 0, 4, 2, 3)).tolist() == [2, 3, 0, 1, 8, 9, 4, 5, 6, 7]
+    assert moved_edges(star5(), (1, 0, 4, 2, 3)).tolist() == [2, 3, 0, 1, 8, 9, 4, 5, 6, 7]
 
 
 def test_an_edge_that_breaks_a_symmetry_is_named() -> None:
     with pytest.raises(InputError, match=r"ring4 does not have this symmetry: edge 1 -> 2 has no"):
-        edge_image(ring4(), (1, 0, 2, 3))
+        moved_edges(ring4(), (1, 0, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +105,7 @@ def test_an_edge_that_breaks_a_symmetry_is_named() -> None:
 def test_edges_that_cost_differently_are_no_images(edge: Hop) -> None:
     topology = build("uneven", 2, [edge, (1, 0, 10, None, ONE)])
     with pytest.raises(InputError, match="edge 0 -> 1 has no image"):
-        edge_image(topology, (1, 0))
+        moved_edges(topology, (1, 0))
 
 
 def test_an_overhead_of_0_is_not_the_same_as_none() -> None:
@@ -107,17 +115,17 @@ def test_an_overhead_of_0_is_not_the_same_as_none() -> None:
         for switch, overhead in ((2, 0), (3, None)) if rank == 0 else ((4, None), (5, 0)):
             hops += [(rank, switch, 5, overhead, ONE), (switch, rank, 5, overhead, ONE)]
     topology = build("zeros", 2, hops, switches=[Switch(name) for name in "abcd"])
-    assert edge_image(topology, (1, 0)).tolist() == [6, 7, 4, 5, 2, 3, 0, 1]
+    assert moved_edges(topology, (1, 0)).tolist() == [6, 7, 4, 5, 2, 3, 0, 1]
 
 
 def test_equal_parallel_spines_stay_apart() -> None:
     # rank 0: edges 0 1 (spine 0), 2 3 (spine 1); rank 1: 4 5, 6 7
-    assert edge_image(spines(), (1, 0)).tolist() == [4, 5, 6, 7, 0, 1, 2, 3]
+    assert moved_edges(spines(), (1, 0)).tolist() == [4, 5, 6, 7, 0, 1, 2, 3]
 
 
 def test_equal_parallel_wires_keep_their_order() -> None:
     hops = [*both_ways(0, 1, 1, ONE), *both_ways(0, 1, 1, ONE)]
-    assert edge_image(build("double", 2, hops), (1, 0)).tolist() == [1, 0, 3, 2]
+    assert moved_edges(build("double", 2, hops), (1, 0)).tolist() == [1, 0, 3, 2]
 
 
 def test_switches_that_can_do_different_things_are_not_exchanged() -> None:
@@ -161,6 +169,11 @@ GROUPS = {
 }
 
 
+def edge_images(group: Group) -> list[NDArray[np.int32]]:
+    """Where every element takes every edge."""
+    return [group.edge_image(element) for element in range(len(group))]
+
+
 @pytest.fixture(params=GROUPS)
 def group(request: pytest.FixtureRequest) -> Group:
     made: Group = GROUPS[request.param]()
@@ -169,15 +182,15 @@ def group(request: pytest.FixtureRequest) -> Group:
 
 def test_edge_images_compose_as_the_permutations_do(group: Group) -> None:
     number = {element: i for i, element in enumerate(group.elements)}
-    for p, row in zip(group.elements, group.edge_images, strict=True):
-        for q, then in zip(group.elements, group.edge_images, strict=True):
-            both = group.edge_images[number[composed(p, q)]]
+    for p, row in zip(group.elements, edge_images(group), strict=True):
+        for q, then in zip(group.elements, edge_images(group), strict=True):
+            both = edge_images(group)[number[composed(p, q)]]
             assert np.array_equal(then[row], both)
 
 
 def test_edge_images_move_ends_and_keep_costs(group: Group) -> None:
     n = group.topology.num_ranks
-    for element, row in zip(group.elements, group.edge_images, strict=True):
+    for element, row in zip(group.elements, edge_images(group), strict=True):
         for edge, image in zip(group.topology.edges, row.tolist(), strict=True):
             other = group.topology.edges[image]
             assert (edge.alpha, edge.overhead, edge.beta) == (
@@ -196,12 +209,12 @@ def test_link_images_cross_the_images_of_the_edges(group: Group) -> None:
         for link, image in zip(links, group.link_image(number, links), strict=True):
             before, after = topology.link(link), topology.link(image)
             assert (after.src, after.dst) == (element[before.src], element[before.dst])
-            assert list(after.edges) == [int(group.edge_images[number][e]) for e in before.edges]
+            assert list(after.edges) == [int(edge_images(group)[number][e]) for e in before.edges]
 
 
 def test_orbits_are_the_sets_of_images(group: Group) -> None:
     for edge in range(len(group.topology.edges)):
-        images = set(group.edge_images[:, edge].tolist())
+        images = {int(row[edge]) for row in edge_images(group)}
         assert {int(group.edge_orbit[image]) for image in images} == {min(images)}
     for rank in range(group.topology.num_ranks):
         assert group.rank_orbit[rank] == min(element[rank] for element in group.elements)
@@ -336,5 +349,5 @@ def test_edge_images_are_a_homomorphism_on_a_hub(p: list[int], q: list[int]) -> 
     topology = star5()
     then = composed(tuple(p), tuple(q))
     assert np.array_equal(
-        edge_image(topology, q)[edge_image(topology, p)], edge_image(topology, then)
+        moved_edges(topology, q)[moved_edges(topology, p)], moved_edges(topology, then)
     )

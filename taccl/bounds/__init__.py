@@ -1,13 +1,16 @@
 """Proven lower bounds on the time of a collective.
 
 Each module is one idea and hands over amounts of data that must cross sets of edges (or, for
-distances, plain times). They are evaluated in two worlds: ``any`` (messages of any size, cut and
-joined at will; the bound is a function of the size) and ``fixed`` (every message carries one
-chunk). They hold under both alpha rules, for messages from one rank to one rank: a switch that
-copies or adds inside the network is not considered.
+distances, reach and drain, plain times). They are evaluated in two worlds: ``any`` (messages of any
+size, cut and joined at will; the bound is a function of the size) and ``fixed`` (every message
+carries one chunk). They hold under both alpha rules, for messages from one rank to one rank: a
+switch that copies or adds inside the network is not considered. ``KINDS`` says what each is.
 """
 
 from taccl.bounds.combine import any_bounds, any_curves, best, fixed_bounds
 from taccl.bounds.gates import Curve
+from taccl.bounds.kinds import ASSUMED, KINDS, WORLDS
 
-__all__ = ["Curve", "any_bounds", "any_curves", "best", "fixed_bounds"]
+__all__ = [
+    "ASSUMED", "KINDS", "WORLDS", "Curve", "any_bounds", "any_curves", "best", "fixed_bounds",
+]  # fmt: skip

@@ -1,22 +1,42 @@
 """All ideas together: the best bound of each kind."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
+from types import MappingProxyType
+
+import numpy as np
 
 from taccl.bounds.crossing import Crossing
+from taccl.bounds.drain import drain
 from taccl.bounds.flow import flow_crossings
 from taccl.bounds.gates import Curve, flat, fluid, whole
 from taccl.bounds.latency import farthest, latency_crossings
 from taccl.bounds.net import Net, make_net
+from taccl.bounds.packing import packing_crossings
 from taccl.bounds.port import cut_crossings, port_crossings
+from taccl.bounds.reach import reach
 from taccl.bounds.reduce import reduce_crossings
-from taccl.collectives import Collective, build_collective
+from taccl.bounds.shared import shared_crossings
+from taccl.collectives import COLLECTIVES, Collective, build_collective
 from taccl.synth.problem import Bound
-from taccl.topology import LogicalTopology
+from taccl.topology import LogicalTopology, Topology
+from taccl.units import Time
 
 IDEAS: tuple[Callable[[Net, Collective], Iterator[Crossing]], ...] = (
-    latency_crossings, port_crossings, cut_crossings, flow_crossings, reduce_crossings,
+    latency_crossings, port_crossings, shared_crossings, cut_crossings, flow_crossings,
+    packing_crossings, reduce_crossings,
 )  # fmt: skip
+
+Named = tuple[str, int, int | None] | Collective
+"""A collective of the table by name, chunks for each rank and root; or one from a file."""
+
+KEPT = 8
+"""Answers that are kept: searches ask for the same bounds for many candidates."""
+
+TIMES: Mapping[str, Callable[[Net, Collective], Time]] = MappingProxyType({
+    "latency": farthest, "reach": reach,
+})  # fmt: skip
 
 
 def any_curves(logical: LogicalTopology, collective: Collective | str) -> tuple[Curve, ...]:
@@ -34,13 +54,7 @@ def any_curves(logical: LogicalTopology, collective: Collective | str) -> tuple[
     """
     if isinstance(collective, str):
         collective = build_collective(collective, logical.topology.num_ranks, 1)
-    net = make_net(logical, collective)
-    curves = [flat("latency", farthest(net, collective))]
-    for crossing in _distinct(net, collective):
-        curve = fluid(crossing.kind, crossing.gates, crossing.share)
-        if curve is not None:
-            curves.append(curve)
-    return tuple(dict.fromkeys(curves))
+    return _curves(logical.topology, logical.allowed.tobytes(), _named(collective, 1))
 
 
 def any_bounds(
@@ -56,9 +70,8 @@ def any_bounds(
         When some rank can't be reached from another.
     """
     world = "any" if logical.name is None else "sketch"
-    curves = any_curves(logical, collective)
     found: dict[str, int] = {}
-    for curve in curves:
+    for curve in any_curves(logical, collective):
         found[curve.kind] = max(found.get(curve.kind, 0), curve.at(size))
     return tuple(Bound(kind, world, time) for kind, time in found.items())
 
@@ -73,8 +86,44 @@ def fixed_bounds(
     NoScheduleError
         When some rank can't be reached from another.
     """
-    net = make_net(logical, collective, Fraction(chunk_size))
-    found = {"latency": farthest(net, collective)}
+    named = _named(collective, collective.chunks_per_rank)
+    return _fixed(logical.topology, logical.allowed.tobytes(), named, Fraction(chunk_size))
+
+
+def _named(collective: Collective, chunks: int) -> Named:
+    """Return what tells a collective from others: of the table name, chunks for a rank and root."""
+    if collective.name in COLLECTIVES:
+        return (collective.name, chunks, collective.root)
+    return collective
+
+
+def _case(topology: Topology, allowed: bytes, named: Named) -> tuple[LogicalTopology, Collective]:
+    logical = LogicalTopology(topology, np.frombuffer(allowed, dtype=np.bool_))
+    if isinstance(named, Collective):
+        return logical, named
+    name, chunks, root = named
+    return logical, build_collective(name, topology.num_ranks, chunks, root)
+
+
+@lru_cache(maxsize=KEPT)
+def _curves(topology: Topology, allowed: bytes, named: Named) -> tuple[Curve, ...]:
+    logical, collective = _case(topology, allowed, named)
+    net = make_net(logical, collective)
+    curves = [flat(kind, time(net, collective)) for kind, time in TIMES.items()]
+    for crossing in _distinct(net, collective):
+        curve = fluid(crossing.kind, crossing.gates, crossing.share)
+        if curve is not None:
+            curves.append(curve)
+    return tuple(dict.fromkeys(curves))
+
+
+@lru_cache(maxsize=KEPT)
+def _fixed(
+    topology: Topology, allowed: bytes, named: Named, chunk_size: Fraction
+) -> tuple[Bound, ...]:
+    logical, collective = _case(topology, allowed, named)
+    net = make_net(logical, collective, chunk_size)
+    found = {kind: time(net, collective) for kind, time in (*TIMES.items(), ("drain", drain))}
     for crossing in _distinct(net, collective):
         so_far, needed = found.get(crossing.kind, 0), crossing.share * collective.chunks_in_size
         found[crossing.kind] = whole(crossing.gates, needed, so_far)

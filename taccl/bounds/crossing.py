@@ -20,7 +20,7 @@ class Crossing:
     Parameters
     ----------
     kind
-        The idea: ``port``, ``cut``, ``flow``, ``reduce`` or ``latency``.
+        The idea: a key of ``KINDS``.
     gates
         What it passes.
     share
@@ -122,6 +122,11 @@ def between_pairs(collective: Collective) -> NDArray[np.int64]:
     Of what several ranks could serve, none counts.
     """
     counts = np.zeros((collective.num_ranks,) * 2, dtype=np.int64)
+    if is_uniform(collective):
+        all_of_all = collective.name == "allreduce"
+        counts += collective.num_chunks if all_of_all else collective.chunks_per_rank
+        np.fill_diagonal(counts, 0)
+        return counts
     for sources, targets, count in tasks_of(collective):
         if collective.reduces or len(sources) == 1:
             counts[np.ix_(sources, targets)] += count

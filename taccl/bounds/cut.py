@@ -14,6 +14,7 @@ W. Dinkelbach, "On nonlinear fractional programming", 1967. L. Zhao et al., "For
 section 3 (the cut that all-gather can't beat).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -30,8 +31,8 @@ from taccl.bounds.net import Net
 if TYPE_CHECKING:
     from ortools.graph.python.max_flow import SimpleMaxFlow
 
-MOST_ARCS = 8_000_000
-"""Arcs of all flows of one idea, above which only the outermost edges are looked at."""
+MOST_ARCS = 4_000_000
+"""Arcs of all flows of one idea: at so many ranks narrow cuts are looked for, at others not."""
 
 TOTAL = 1 << 48
 """Scaled capacities add up to less than this, so that sums of endless ones fit into 64 bits."""
@@ -79,9 +80,10 @@ class Graph:
     def _heads(self) -> NDArray[np.int32]:
         return np.array(self.heads, dtype=np.int32)
 
-    def affords(self, flows: int) -> bool:
-        """Tell whether so many flows can be computed in a few seconds."""
-        return flows * len(self.edges) <= MOST_ARCS
+    @property
+    def most_flows(self) -> int:
+        """How many flows can be computed in a second or two."""
+        return MOST_ARCS // max(1, len(self.edges))
 
     def width(self, cut: Iterable[int]) -> Fraction | None:
         """Return what a cut lets through in a picosecond; None when it holds a free edge."""
@@ -104,59 +106,52 @@ def make_graph(net: Net, extra: Fraction = Fraction(1), *, backwards: bool = Fal
         Whether to turn every edge round.
     """
     edges = [net.topology.edges[e] for e in net.used]
-    exact = {e: 1 / busy for e, busy in net.busy.items()}
+    rates = {busy: 1 / busy for busy in set(net.busy.values())}
+    exact = {e: rates[busy] for e, busy in net.busy.items()}
     ranks = net.num_ranks
-    common = lcm(extra.denominator, *(rate.denominator for rate in exact.values()))
-    total = sum(exact.values(), start=Fraction(0)) + extra * (ranks + 1) + 1
+    common = lcm(extra.denominator, *(rate.denominator for rate in rates.values()))
+    counts = Counter(exact.values())
+    total = sum((rate * n for rate, n in counts.items()), start=extra * (ranks + 1) + 1)
     scale = Fraction(common) if total * common * 4 < TOTAL else TOTAL / (4 * total)
     endless = int(total * scale) + 1
     tails, heads = [e.tail for e in edges], [e.head for e in edges]
     if backwards:
         tails, heads = heads, tails
-    capacity = tuple(int(exact[e] * scale) if e in exact else endless for e in net.used)
+    scaled = {rate: int(rate * scale) for rate in counts}
+    capacity = tuple(scaled[exact[e]] if e in exact else endless for e in net.used)
     vertices = ranks + len(net.topology.switches)
     return Graph(
         tuple(tails), tuple(heads), net.used, capacity, exact, scale, endless, vertices
     )  # fmt: skip
 
 
-def narrowest(graph: Graph, sources: Sequence[int], sinks: Sequence[int]) -> tuple[int, ...] | None:
-    """Return a cut of least capacity between two sets of vertices; None when it is free."""
+def narrowest(
+    graph: Graph, sources: Sequence[int], sinks: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return a cut of least capacity between two sets of vertices, and the vertices before it.
+
+    None when what is narrowest is free.
+    """
     source, sink = graph.vertices, graph.vertices + 1
     supplies = [(source, rank) for rank in sources] + [(rank, sink) for rank in sinks]
     flow = _max_flow(graph, supplies, graph.endless)
     if flow.solve(source, sink) != flow.OPTIMAL:
         return None
-    cut = graph.leaving(flow.get_source_side_min_cut())
-    return None if graph.width(cut) is None else cut
+    side = tuple(v for v in flow.get_source_side_min_cut() if v < graph.vertices)
+    cut = graph.leaving(side)
+    return None if graph.width(cut) is None else (cut, side)
 
 
 def narrow_crossing(net: Net, graph: Graph, kind: str, ends: tuple[int, int]) -> Iterator[Crossing]:
     """Yield a whole ``size`` that must get from one rank to another, over the narrowest cut."""
     source, sink = ends
-    cut = narrowest(graph, [source], [sink])
-    if cut is None:
+    found = narrowest(graph, [source], [sink])
+    if found is None:
         return
-    side = _side(net, graph, cut, source)
-    gates = net.gates(cut, net.crossing(side))
-    if gates and len(side) < net.num_ranks:
+    cut, side = found
+    gates = net.gates(cut, net.crossing([v for v in side if v < net.num_ranks]))
+    if gates:
         yield Crossing(kind, gates, Fraction(1))
-
-
-def _side(net: Net, graph: Graph, cut: tuple[int, ...], source: int) -> list[int]:
-    """Return the ranks that are reached from a rank without the edges of a cut."""
-    closed = set(cut)
-    heads: dict[int, list[int]] = {}
-    for edge, tail, head in zip(graph.edges, graph.tails, graph.heads, strict=True):
-        if edge not in closed:
-            heads.setdefault(tail, []).append(head)
-    seen, stack = {source}, [source]
-    while stack:
-        for head in heads.get(stack.pop(), ()):
-            if head not in seen:
-                seen.add(head)
-                stack.append(head)
-    return sorted(v for v in seen if v < net.num_ranks)
 
 
 def _max_flow(graph: Graph, supplies: list[tuple[int, int]], capacity: int) -> "SimpleMaxFlow":
@@ -173,30 +168,28 @@ def _max_flow(graph: Graph, supplies: list[tuple[int, int]], capacity: int) -> "
 
 
 def worst_set(
-    net: Net, outside: int | None = None, *, backwards: bool = False
+    net: Net, sinks: Sequence[int], *, backwards: bool = False
 ) -> tuple[frozenset[int], tuple[int, ...]] | None:
     """Return the ranks of the set with most ranks for its capacity, and the edges that leave it.
 
     Parameters
     ----------
-    outside
-        A rank that is never in the set; None: the set leaves out any one.
+    sinks
+        Ranks of which the set leaves one out.
     backwards
         Whether to look for the edges that enter the set instead.
     """
     ranks = range(net.num_ranks)
-    sinks = ranks if outside is None else (outside,)
     graph = make_graph(net, backwards=backwards)
-    if not graph.affords(2 * net.num_ranks):
-        return None
+    sinks = sinks[: graph.most_flows // 2]
     best: tuple[frozenset[int], tuple[int, ...]] | None = None
     ratio: Fraction | None = None
     for rank in sinks:
         side = frozenset(ranks) - {rank}
-        cut = narrowest(graph, sorted(side), [rank])
-        width = graph.width(cut) if cut is not None else None
-        if cut is not None and width and (ratio is None or width / len(side) < ratio):
-            best, ratio = (side, cut), width / len(side)
+        narrow = narrowest(graph, sorted(side), [rank])
+        width = graph.width(narrow[0]) if narrow else None
+        if narrow and width and (ratio is None or width / len(side) < ratio):
+            best, ratio = (side, narrow[0]), width / len(side)
     while ratio is not None:
         found = _worse(net, ratio, sinks, backwards=backwards)
         if found is None:

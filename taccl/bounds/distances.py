@@ -1,6 +1,7 @@
 """Shortest distances between ranks, exact: integers of picoseconds or of prices."""
 
-import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,21 +64,37 @@ def _searched(ranks: int, ends: Ends, lengths: IntArray) -> IntArray:
     return table
 
 
-def shortest_from(ranks: int, ends: Ends, lengths: IntArray, start: int) -> IntArray:
-    """Return the least length from one rank to every rank, ``FAR`` where there is no path."""
-    order = np.argsort(ends[0], kind="stable")
-    cuts = np.searchsorted(ends[0][order], np.arange(ranks + 1)).tolist()
-    heads, costs = ends[1][order].tolist(), lengths[order].tolist()
-    distance = [int(FAR)] * ranks
-    distance[start] = 0
-    queue = [(0, start)]
-    while queue:
-        so_far, rank = heapq.heappop(queue)
-        if so_far > distance[rank]:
-            continue
-        for at in range(cuts[rank], cuts[rank + 1]):
-            there = so_far + costs[at]
-            if there < distance[heads[at]]:
-                distance[heads[at]] = there
-                heapq.heappush(queue, (there, heads[at]))
-    return np.array(distance, dtype=np.int64)
+def shortest_from(ranks: int, ends: Ends, lengths: IntArray, starts: Sequence[int]) -> IntArray:
+    """Return the least length to every rank from any of some, ``FAR`` where there is no path."""
+    return relaxed(ranks, by_head(ends), lengths, starts)
+
+
+class ByHead(NamedTuple):
+    """Links in order of where they end: the order, their tails, the heads, and each one's first."""
+
+    order: IntArray
+    tails: IntArray
+    heads: IntArray
+    first: IntArray
+
+
+def by_head(ends: Ends) -> ByHead:
+    """Return links in order of where they end."""
+    order = np.argsort(ends[1], kind="stable")
+    heads, first = np.unique(ends[1][order], return_index=True)
+    return ByHead(order, ends[0][order], heads, first)
+
+
+def relaxed(ranks: int, links: ByHead, lengths: IntArray, starts: Sequence[int]) -> IntArray:
+    """Return the least length to every rank from any of some, all links relaxed until it holds."""
+    distance = np.full(ranks, FAR, dtype=np.int64)
+    distance[list(starts)] = 0
+    if not len(links.order):
+        return distance
+    lengths = lengths[links.order]
+    while True:
+        found = np.minimum.reduceat(distance[links.tails] + lengths, links.first)
+        shorter = found < distance[links.heads]
+        if not shorter.any():
+            return distance
+        distance[links.heads[shorter]] = found[shorter]

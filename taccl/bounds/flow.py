@@ -20,16 +20,16 @@ Rotations that the topology declares make the program smaller: prices are then e
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.bounds.crossing import Crossing, Task, is_uniform, tasks_of
-from taccl.bounds.distances import IntArray, shortest
+from taccl.bounds.distances import IntArray, shortest, shortest_from
 from taccl.bounds.gates import gather
 from taccl.bounds.net import Net
+from taccl.bounds.orbits import Orbits, is_same_on, proved_orbits
 from taccl.collectives import Collective
 
 MOST_VARIABLES = 60_000
@@ -39,6 +39,9 @@ SECONDS = 20.0
 FINE = 1 << 24
 """Prices are rounded to this many steps, and to fractions of small numbers."""
 COARSE = 840
+
+FEW = 64
+"""Ranks from which distances are found one by one; from more all are found together."""
 
 Floats = NDArray[np.float64]
 
@@ -57,11 +60,14 @@ def flow_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     tasks = tasks_of(collective) if by_chunk else None
     if tasks is not None and len(tasks) * net.num_ranks > MOST_VARIABLES:
         return
-    prices = _duals(net, tasks, reduces=collective.reduces)
+    orbits = proved_orbits(net)
+    prices = _duals(net, tasks, orbits, reduces=collective.reduces)
     if prices is None or prices.max() <= 0:
         return
-    for weights in _rounded(prices):
-        total = _priced_demand(net, weights, tasks, reduces=collective.reduces)
+    few = len(set(orbits.rank.tolist())) <= FEW
+    for weights in rounded(prices):
+        alike = orbits if few and is_same_on(weights, orbits.edge) else None
+        total = _priced_demand(net, weights, tasks, alike, reduces=collective.reduces)
         gates = [
             net.gate(edge, net.through[edge], int(weights[edge])) for edge in edges
             if weights[edge]
@@ -71,7 +77,7 @@ def flow_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
             yield Crossing("flow", gather(gates), Fraction(total, units))
 
 
-def _rounded(prices: Floats) -> Iterator[IntArray]:
+def rounded(prices: Floats) -> Iterator[IntArray]:
     """Yield the prices as integers: to fine steps, and to small fractions of the largest."""
     yield np.rint(prices / prices.max() * FINE).astype(np.int64)
     for limit in (12, COARSE):
@@ -82,30 +88,25 @@ def _rounded(prices: Floats) -> Iterator[IntArray]:
 
 
 def _priced_demand(
-    net: Net, weights: IntArray, tasks: Sequence[Task] | None, *, reduces: bool
+    net: Net,
+    weights: IntArray,
+    tasks: Sequence[Task] | None,
+    orbits: Orbits | None,
+    *,
+    reduces: bool,
 ) -> int:
     """Return the sum of price distances over all ordered pairs, or over the chunks of a file."""
     cost = np.add.reduceat(weights[net.edges], net.first[:-1])
-    price = shortest(net.num_ranks, (net.src, net.dst), cost)
+    ends = (net.src, net.dst)
+    if tasks is None and orbits is not None:
+        sources, copies = np.unique(orbits.rank, return_counts=True)
+        rows = (shortest_from(net.num_ranks, ends, cost, [rank]) for rank in sources.tolist())
+        return sum(int(row.sum()) * count for row, count in zip(rows, copies.tolist(), strict=True))
+    price = shortest(net.num_ranks, ends, cost)
     if tasks is None:
         return int(price.sum())
     ways = ((price[np.ix_(task.sources, task.targets)], task.chunks) for task in tasks)
     return sum(int(way.max() if reduces else way.min(axis=0).max()) * count for way, count in ways)
-
-
-@dataclass(frozen=True, eq=False)
-class _Orbits:
-    """Sources to model and how many each stands for; the orbit of every edge."""
-
-    sources: tuple[int, ...]
-    copies: tuple[int, ...]
-    edge_orbit: IntArray
-
-
-def _alone(net: Net, demand: Floats) -> _Orbits:
-    """Return every rank with a demand, and every edge, as an orbit of its own."""
-    sources = tuple(np.flatnonzero(demand.any(axis=1)).tolist())
-    return _Orbits(sources, (1,) * len(sources), np.arange(len(net.topology.edges), dtype=np.int64))
 
 
 def _chosen(net: Net, tasks: Sequence[Task], *, reduces: bool) -> Floats:
@@ -121,59 +122,33 @@ def _chosen(net: Net, tasks: Sequence[Task], *, reduces: bool) -> Floats:
     return demand
 
 
-def _orbits(net: Net) -> _Orbits:
-    """Return the orbits under the rotations that the topology declares; trivial without any.
-
-    They need not be true symmetries of the allowed links: prices are checked, however found.
-    """
-    ranks, edges = net.num_ranks, net.topology.edges
-    orbit = np.arange(len(edges), dtype=np.int64)
-    parent = list(range(ranks))
-    for rotation in net.topology.rotations:
-        for rank in range(ranks):
-            parent = _join(parent, rank, rotation[rank])
-    if net.topology.rotations:
-        orbit = _edge_orbits(net)
-    sources = sorted(set(parent))
-    return _Orbits(tuple(sources), tuple(parent.count(s) for s in sources), orbit)
-
-
-def _join(parent: list[int], a: int, b: int) -> list[int]:
-    low, high = sorted((parent[a], parent[b]))
-    return [low if p == high else p for p in parent]
-
-
-def _edge_orbits(net: Net) -> IntArray:
-    from taccl.errors import TacclError
-    from taccl.symmetry import make_group
-
-    try:
-        group = make_group(net.topology, net.topology.rotations)
-    except TacclError:
-        return np.arange(len(net.topology.edges), dtype=np.int64)
-    return np.asarray(group.edge_orbit, dtype=np.int64)
-
-
-def _duals(net: Net, tasks: Sequence[Task] | None, *, reduces: bool) -> Floats | None:
+def _duals(
+    net: Net, tasks: Sequence[Task] | None, orbits: Orbits, *, reduces: bool
+) -> Floats | None:
     """Return a price for a unit on every edge of the topology, or None when there are none."""
     if tasks is None:
         demand = np.ones((net.num_ranks, net.num_ranks))
-        orbits = _orbits(net)
+        sources, copies = np.unique(orbits.rank, return_counts=True)
     else:
         demand = _chosen(net, tasks, reduces=reduces)
-        orbits = _alone(net, demand)
-    if len(orbits.sources) * len(net.used) > MOST_VARIABLES or not net.busy or not orbits.sources:
+        orbits = Orbits(orbits.rank, np.arange(len(net.topology.edges), dtype=np.int64))
+        sources = np.flatnonzero(demand.any(axis=1))
+        copies = np.ones(len(sources), dtype=np.int64)
+    if len(sources) * len(net.used) > MOST_VARIABLES or not net.busy or not len(sources):
         return None
-    return _solve(net, orbits, demand)
+    return _solve(net, (sources, copies), orbits.edge, demand)
 
 
-def _solve(net: Net, orbits: _Orbits, wanted: Floats) -> Floats | None:
+def _solve(
+    net: Net, origins: tuple[IntArray, IntArray], edge_orbit: IntArray, wanted: Floats
+) -> Floats | None:
+    """Return prices from the flow of some ranks, each of which stands for so many."""
     from scipy.optimize import linprog
     from scipy.sparse import coo_array, hstack, kron
 
     edges = [net.topology.edges[e] for e in net.used]
     vertices = net.num_ranks + len(net.topology.switches)
-    width, sources = len(edges), orbits.sources
+    width, (sources, copies) = len(edges), origins
     columns = np.arange(width)
     tails = np.array([e.tail for e in edges])
     heads = np.array([e.head for e in edges])
@@ -182,15 +157,15 @@ def _solve(net: Net, orbits: _Orbits, wanted: Floats) -> Floats | None:
     balance = coo_array((signs, places), shape=(vertices, width))
     arrive = kron(coo_array(np.eye(len(sources))), balance).tocsr()
     demand = np.zeros((len(sources), vertices))
-    demand[:, : net.num_ranks] = wanted[list(sources)]
+    demand[:, : net.num_ranks] = wanted[sources]
     kept = np.ones((len(sources), vertices), dtype=np.bool_)
     kept[np.arange(len(sources)), sources] = False
     scale = float(max(net.busy.values()))
     busy = np.array([float(net.busy.get(e, Fraction(0))) / scale for e in net.used])
-    names, rows = np.unique(orbits.edge_orbit[list(net.used)], return_inverse=True)
+    names, rows = np.unique(edge_orbit[list(net.used)], return_inverse=True)
     loads = coo_array((busy, (rows, columns)), shape=(len(names), width))
     counts = np.bincount(rows, minlength=len(names)).astype(np.float64)
-    capacity = kron(coo_array(np.array([orbits.copies], dtype=np.float64)), loads)
+    capacity = kron(coo_array(copies[None, :].astype(np.float64)), loads)
     last = coo_array(-counts[:, None])
     no_time = coo_array((int(kept.sum()), 1))
     result = linprog(

@@ -118,5 +118,10 @@ def whole(gates: Gates, needed: Fraction | int, floor: Time = 0) -> Time:
     return high
 
 
+def crossed(gates: Gates, time: Time) -> int:
+    """Return how many whole messages can have crossed by a time; ``busy`` must be whole, too."""
+    return _crossed([(g.start, int(g.busy), g.weight * count) for g, count in gates], time)
+
+
 def _crossed(steps: list[tuple[int, int, int]], time: Time) -> int:
     return sum(weight * ((time - start) // busy) for start, busy, weight in steps if time > start)

@@ -15,11 +15,18 @@ from taccl.bounds.crossing import Crossing, between_pairs, flows_in, is_uniform,
 from taccl.bounds.distances import IntArray
 from taccl.bounds.gates import Gate, gather
 from taccl.bounds.net import MOST_RANKS, Net
+from taccl.bounds.orbits import one_of_each
 from taccl.collectives import Collective
 from taccl.units import Time
 
 MANY_RANKS = 128
-"""Above this only the distance is used: pairs are too many to look at one by one."""
+"""Above this pairs are too many to look at one by one, unless few ranks stand for the others."""
+
+MOST_PEERS = 512
+"""Peers looked at of all ranks together, beside the one whose first gate opens last."""
+
+FEW = 4
+"""Ranks from which distances are found one by one; from more all are found together."""
 
 
 def farthest(net: Net, collective: Collective) -> Time:
@@ -27,40 +34,62 @@ def farthest(net: Net, collective: Collective) -> Time:
     if collective.root is not None:
         inward = flows_in(collective)
         return int(net.distance_from(collective.root, backwards=inward).max())
-    if net.num_ranks > MOST_RANKS:
-        if not is_uniform(collective):
-            return 0
-        return int(max(net.distance_from(0).max(), net.distance_from(0, backwards=True).max()))
     if is_uniform(collective):
-        return int(net.distance.max())
+        return _farthest_of_all(net, one_of_each(net, collective))
+    if net.num_ranks > MOST_RANKS:
+        return 0
     ways = (net.distance[np.ix_(task.sources, task.targets)] for task in tasks_of(collective))
     # A copy may come from the nearest of its sources, a sum has parts of all.
     return int(max(way.max() if collective.reduces else way.min(axis=0).max() for way in ways))
 
 
+def _farthest_of_all(net: Net, ranks: tuple[int, ...]) -> Time:
+    """Return the largest distance from or to one of some ranks."""
+    if net.num_ranks <= MOST_RANKS and len(ranks) > FEW:
+        return int(net.distance.max())
+    there = (net.distance_from(rank).max() for rank in ranks[:FEW])
+    back = (net.distance_from(rank, backwards=True).max() for rank in ranks[:FEW])
+    return int(max(*there, *back))
+
+
 def latency_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     """Yield, for every rank and its hardest peers, what enters from and leaves for the peer."""
-    if net.num_ranks > MANY_RANKS:
+    chosen = one_of_each(net, collective)
+    if collective.root is not None and net.num_ranks <= MANY_RANKS:
+        chosen = tuple(range(net.num_ranks))
+    if net.num_ranks > (MANY_RANKS if len(chosen) > FEW else MOST_RANKS):
         return
+    alone = len(chosen) <= FEW
+    most = max(1, MOST_PEERS // len(chosen))
     counts, whole = between_pairs(collective), collective.chunks_in_size
-    for rank in range(net.num_ranks):
-        enters = _gates(net, net.last_edges(rank), net.dst == rank, lambda rows: _leads(net, rows))
-        leaves = _gates(net, net.first_edges(rank), net.src == rank, lambda rows: _rests(net, rows))
+    for rank in chosen:
+        enters = _gates(
+            net, net.last_edges(rank), net.dst == rank, lambda rows: _leads(net, rows, alone=alone)
+        )
+        leaves = _gates(
+            net, net.first_edges(rank), net.src == rank, lambda rows: _rests(net, rows, alone=alone)
+        )
         for gates, amounts in ((enters, counts[:, rank]), (leaves, counts[rank])):
-            for peer, hardest in _hardest_peers(gates, np.flatnonzero(amounts)):
+            for peer, hardest in _hardest_peers(gates, np.flatnonzero(amounts), most):
                 share = Fraction(int(amounts[peer]), whole)
                 yield Crossing("latency", gather(hardest), share)
 
 
-def _leads(net: Net, rows: IntArray) -> IntArray:
+def _leads(net: Net, rows: IntArray, *, alone: bool) -> IntArray:
     """Return for every rank how soon its data can be at the sender of some of the links."""
-    leads: IntArray = net.distance[:, net.src[rows]].min(axis=1)
+    senders = np.unique(net.src[rows])
+    if alone:
+        return net.distance_from(*senders.tolist(), backwards=True)
+    leads: IntArray = net.distance[:, senders].min(axis=1)
     return leads
 
 
-def _rests(net: Net, rows: IntArray) -> IntArray:
+def _rests(net: Net, rows: IntArray, *, alone: bool) -> IntArray:
     """Return for every rank how long it takes there from the receiver of some of the links."""
-    rests: IntArray = net.distance[net.dst[rows], :].min(axis=0)
+    receivers = np.unique(net.dst[rows])
+    if alone:
+        return net.distance_from(*receivers.tolist())
+    rests: IntArray = net.distance[receivers, :].min(axis=0)
     return rests
 
 
@@ -82,20 +111,20 @@ def _gates(
 
 
 def _hardest_peers(
-    gates: list[tuple[Gate, list[int]]] | None, peers: IntArray
+    gates: list[tuple[Gate, list[int]]] | None, peers: IntArray, most: int
 ) -> Iterator[tuple[int, tuple[Gate, ...]]]:
-    """Yield the gates for the peer whose first gate opens last, and for the farthest on average.
+    """Yield the gates for the peers that are farthest on average, and whose first opens last.
 
-    Only peers that some data goes to or comes from count: ``peers`` are the ranks of these.
+    Only peers that some data goes to or comes from count: ``peers`` are the ranks of these. Of
+    peers for which all gates open at the same times one is enough.
     """
     if not gates or not len(peers):
         return
-    starts = {peer: [gate.start + lead[peer] for gate, lead in gates] for peer in peers.tolist()}
-    for late in (min, sum):
-        peer = max(starts, key=lambda peer: late(starts[peer]))
-        yield (
-            peer,
-            tuple(
-                Gate(start, gate.busy) for start, (gate, _) in zip(starts[peer], gates, strict=True)
-            ),
-        )
+    starts: dict[tuple[int, ...], int] = {}
+    for peer in peers.tolist():
+        starts.setdefault(tuple(gate.start + lead[peer] for gate, lead in gates), peer)
+    latest = max(starts, key=lambda opens: (min(opens), sum(opens)))
+    farthest_first = sorted(starts, key=lambda opens: (-sum(opens), -min(opens), opens))
+    for opens in dict.fromkeys([latest, *farthest_first[:most]]):
+        shifted = zip(opens, gates, strict=True)
+        yield starts[opens], tuple(Gate(start, gate.busy) for start, (gate, _) in shifted)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.bounds.crossing import flows_in, is_uniform, tasks_of
-from taccl.bounds.distances import FAR, IntArray, shortest, shortest_from
+from taccl.bounds.distances import FAR, ByHead, IntArray, by_head, relaxed, shortest
 from taccl.bounds.gates import Gate, Gates, gather
 from taccl.collectives import Collective
 from taccl.errors import InputError, NoScheduleError
@@ -86,6 +86,31 @@ class Net:
         }
 
     @cached_property
+    def wires(self) -> tuple[Fraction, ...]:
+        """The distinct times of one unit on a resource, without overhead."""
+        return tuple(sorted(set(self._wire.values())))
+
+    @cached_property
+    def wire_id(self) -> IntArray:
+        """For every edge of the topology its place in ``wires``; -1 where it is no resource."""
+        place = {wire: number for number, wire in enumerate(self.wires)}
+        ids = np.full(len(self.topology.edges), -1, dtype=np.int64)
+        for edge, wire in self._wire.items():
+            ids[edge] = place[wire]
+        return ids
+
+    def late(self, links: IntArray, edges: IntArray) -> IntArray:
+        """Return what passes, at least, beside the time on one resource of each of some links.
+
+        From the release of the edge to the arrival where messages carry a chunk, else all alpha.
+        """
+        if self.chunk is None:
+            return self.alpha[links]
+        wire = np.array([int(wire) for wire in self.wires], dtype=np.int64)[self.wire_id[edges]]
+        late: IntArray = self.alpha[links] - self.overhead[links] + self._slowest[links] - wire
+        return late
+
+    @cached_property
     def _slowest(self) -> IntArray:
         """Time of one chunk on the slowest edge of every link; 0 where messages may be cut."""
         times = np.zeros(len(self.topology.edges), dtype=np.int64)
@@ -115,10 +140,18 @@ class Net:
         """The least time from rank to rank through relays, ``FAR`` where there is no path."""
         return shortest(self.num_ranks, (self.src, self.dst), self.link_time)
 
-    def distance_from(self, rank: int, *, backwards: bool = False) -> IntArray:
-        """Return the least time from one rank to every rank (from every rank to it)."""
-        ends = (self.dst, self.src) if backwards else (self.src, self.dst)
-        return shortest_from(self.num_ranks, ends, self.link_time, rank)
+    def distance_from(self, *ranks: int, backwards: bool = False) -> IntArray:
+        """Return the least time from one of some ranks to every rank (from every rank to one)."""
+        links = self._turned if backwards else self._sorted
+        return relaxed(self.num_ranks, links, self.link_time, ranks)
+
+    @cached_property
+    def _sorted(self) -> ByHead:
+        return by_head((self.src, self.dst))
+
+    @cached_property
+    def _turned(self) -> ByHead:
+        return by_head((self.dst, self.src))
 
     def crossing(self, inside: Sequence[int]) -> NDArray[np.bool_]:
         """Tell which links lead from a set of ranks to the other ranks."""
@@ -152,10 +185,9 @@ class Net:
         """
         if self.chunk is None:
             return Gate(lead + int(self.alpha[rows].min()), self._wire[edge], weight)
-        wire = int(self._wire[edge])
-        late = self.alpha[rows] - self.overhead[rows] + self._slowest[rows] - wire
-        busy = wire + int(self.overhead[rows].min())
-        return Gate(lead + int(late.min()), Fraction(busy), weight)
+        late = self.late(rows, np.full(len(rows), edge))
+        busy = self._wire[edge] + int(self.overhead[rows].min())
+        return Gate(lead + int(late.min()), busy, weight)
 
     def last_edges(self, rank: int) -> tuple[int, ...]:
         """Return the edges by which links enter a rank."""

@@ -6,9 +6,12 @@ the others (a NIC behind a wider PCIe edge).
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from taccl.bounds.crossing import Crossing, flows_in, leaves
 from taccl.bounds.cut import Graph, make_graph, narrow_crossing, narrowest, worst_set
 from taccl.bounds.net import Net
+from taccl.bounds.orbits import one_of_each, servers_of
 from taccl.collectives import Collective
 
 MOST_VISITS = 1_200_000_000
@@ -20,30 +23,29 @@ def port_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     ranks = range(net.num_ranks)
     graph = make_graph(net)
     looked_at = MOST_VISITS // (len(net.src) + 20 * net.num_ranks)
-    groups: list[tuple[int, ...]] = [(rank,) for rank in ranks[:looked_at]]
-    groups += [g for g in _servers(net) if 1 < len(g) < net.num_ranks][:looked_at]
-    for group in groups:
-        others = tuple(rank for rank in ranks if rank not in group)
-        yield from _out_of(net, graph, collective, group, others)
-        yield from _out_of(net, graph, collective, others, group)
-
-
-def _servers(net: Net) -> list[tuple[int, ...]]:
-    members: dict[int, list[int]] = {}
-    for rank, server in enumerate(net.topology.server_of):
-        members.setdefault(server, []).append(rank)
-    return [tuple(members[server]) for server in sorted(members)]
+    chosen = one_of_each(net, collective)[:looked_at]
+    groups = [g for g in servers_of(net, chosen) if 1 < len(g) < net.num_ranks]
+    groups += [(rank,) for rank in chosen]
+    for number, group in enumerate(groups):
+        others = tuple(np.setdiff1d(ranks, group).tolist())
+        narrow = graph if 2 * number < graph.most_flows else None
+        yield from _out_of(net, narrow, collective, group, others)
+        yield from _out_of(net, narrow, collective, others, group)
 
 
 def _out_of(
-    net: Net, graph: Graph, collective: Collective, inside: Sequence[int], others: Sequence[int]
+    net: Net,
+    graph: Graph | None,
+    collective: Collective,
+    inside: Sequence[int],
+    others: Sequence[int],
 ) -> Iterator[Crossing]:
     share = leaves(collective, inside)
     if not share:
         return
     crossing = net.crossing(inside)
-    narrow = graph.affords(2 * net.num_ranks)
-    cuts = {narrowest(graph, inside, others)} if narrow else set()
+    narrow = narrowest(graph, inside, others) if graph else None
+    cuts = {narrow[0]} if narrow else set()
     if len(inside) == 1:
         cuts.add(net.first_edges(inside[0]))
     if len(others) == 1:
@@ -62,8 +64,8 @@ def cut_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     name, root = collective.name, collective.root
     if name in ("broadcast", "reduce") and root is not None:
         graph = make_graph(net)
-        others = (rank for rank in range(net.num_ranks) if rank != root)
-        for rank in others if graph.affords(net.num_ranks) else ():
+        others = [rank for rank in one_of_each(net, collective) if rank != root]
+        for rank in others[: graph.most_flows]:
             ends = (rank, root) if flows_in(collective) else (root, rank)
             yield from narrow_crossing(net, graph, "cut", ends)
     elif name in ("allgather", "reducescatter", "gather", "scatter"):
@@ -71,7 +73,9 @@ def cut_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
 
 
 def _worst(net: Net, collective: Collective, *, backwards: bool) -> Iterator[Crossing]:
-    found = worst_set(net, collective.root, backwards=backwards)
+    root = collective.root
+    sinks = one_of_each(net, collective) if root is None else (root,)
+    found = worst_set(net, sinks, backwards=backwards)
     if found is None:
         return
     members, cut = found

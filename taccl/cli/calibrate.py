@@ -27,6 +27,10 @@ def calibrate(
         list[str],
         typer.Option("--measured", help="Output of nccl-tests, text or JSON; may be repeated."),
     ],
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(help="More files of --measured.", show_default=False),
+    ] = None,
     nodes: Nodes = None,
     fabric: Fabric = None,
     collective: Annotated[
@@ -63,12 +67,13 @@ def calibrate(
     from taccl.pipeline.calibration import Question
     from taccl.pipeline.calibration import calibrate as solve
 
+    runs = (*measured, *(files or ()))
     if output is not None:
         check_output(output, field="-o")
-        check_apart(output, [topology, *measured, *([program] if program else [])], field="-o")
+        check_apart(output, [topology, *runs, *([program] if program else [])], field="-o")
     found = solve(
         Question(
-            topology, tuple(measured), nodes, fabric,
+            topology, runs, nodes, fabric,
             alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
             collective, program, algorithm.lower(), chosen("--runtime", runtime, RUNTIME_NAMES),
             tuple(chosen("--fit", part.strip(), FIT_NAMES) for part in fit.split(",")),

@@ -1,5 +1,6 @@
 """``taccl compare``: which algorithm is fastest at which size."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -82,9 +83,18 @@ def compare(
     question = comparison.Question(
         network, asked_collective(load_collective(collective), network, root),
         sizes_of(begin, end, factor, ""), files or (),
-        chosen("--runtime", runtime, RUNTIME_NAMES), given,
+        chosen("--runtime", runtime, RUNTIME_NAMES), given, _status,
     )  # fmt: skip
-    found = comparison.compare(question)
+    try:
+        found = comparison.compare(question)
+    finally:
+        _status("")
     if plot is not None:
         write_atomic(plot, plotted(found), field="--plot")
     typer.echo(COMPARED[form](found).rstrip("\n"))
+
+
+def _status(line: str) -> None:
+    """Show what is being done in one line of a terminal, in place of what was shown before."""
+    if sys.stderr.isatty():
+        typer.echo(f"\r\033[K{line}", err=True, nl=False)

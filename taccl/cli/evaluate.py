@@ -23,8 +23,16 @@ from taccl.cli.options import (
     size_of,
     sizes_of,
 )
+from taccl.errors import InputError
 
 FORMAT_NAMES = "table, nccl-tests, json, csv"
+Begin = Annotated[
+    str | None, typer.Option("-b", "--begin", help="First size (K, M, G: powers of 2).")
+]
+End = Annotated[str | None, typer.Option("-e", "--end", help="Last size (K, M, G: powers of 2).")]
+Factor = Annotated[
+    int, typer.Option("-f", "--factor", min=2, max=1024, help="From a size to the next.")
+]
 
 
 def evaluate(
@@ -36,15 +44,9 @@ def evaluate(
     fabric: Fabric = None,
     sketch: CostSketch = None,
     size: Size = "1MB",
-    begin: Annotated[
-        str | None, typer.Option("-b", "--begin", help="First size (K, M, G: powers of 2).")
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("-e", "--end", help="Last size (K, M, G: powers of 2).")
-    ] = None,
-    factor: Annotated[
-        int, typer.Option("-f", "--factor", min=2, max=1024, help="From a size to the next.")
-    ] = 2,
+    begin: Begin = None,
+    end: End = None,
+    factor: Factor = 2,
     alpha_rule: AlphaRule = None,
     runtime: Annotated[
         str, typer.Option("--runtime", help=f"Whose constants: {RUNTIME_NAMES}.")
@@ -107,8 +109,16 @@ def bound(
     collective: CollectiveArgument,
     nodes: Nodes = None,
     fabric: Fabric = None,
-    sketch: CostSketch = None,
+    sketch: Annotated[
+        str | None,
+        typer.Option(
+            "--sketch", help="Bound what uses the sketch's links, too.", show_default=False
+        ),
+    ] = None,
     size: SizeOfChunks = None,
+    begin: Begin = None,
+    end: End = None,
+    factor: Factor = 2,
     chunks: Annotated[
         int, typer.Option("--chunks", min=1, max=1024, help="Chunks for the fixed bound.")
     ] = 1,
@@ -117,50 +127,31 @@ def bound(
     as_json: Json = False,
 ) -> None:
     """Print what no algorithm can beat, by kind, and which bound is the binding one."""
-    from taccl.bounds import best
     from taccl.pipeline import evaluation
     from taccl.pipeline.problems import (
         asked_collective,
         default_size,
         load_collective,
-        load_machine,
+        load_network,
     )
-    from taccl.units import format_time, gigabytes_per_second, microseconds
+    from taccl.report.bounded import bounded_json, bounded_table, bounded_text
 
-    network = load_machine(
+    logical = load_network(
         topology, nodes=nodes, fabric=fabric, sketch=sketch,
         alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
     )  # fmt: skip
-    made = asked_collective(load_collective(collective), network, root).cut(chunks)
-    count = default_size(network, made) if size is None else size_of(size)
-    found, fixed = evaluation.bounds_for(network, made, count)
-    largest = best(found)
-    largest_fixed = best(fixed) if fixed else None
-    if as_json:
-        report = {
-            "collective": made.name,
-            "topology": network.name,
-            "size_bytes": count,
-            "alpha_rule": network.alpha_rule_stated,
-            "costs": network.costs,
-            "bound_us": microseconds(largest.time),
-            "bound_kind": largest.kind,
-            "all": {bound.kind: microseconds(bound.time) for bound in found},
-            "chunks_per_rank": chunks,
-            "bound_fixed_us": largest_fixed and microseconds(largest_fixed.time),
-            "bound_fixed_kind": largest_fixed and largest_fixed.kind,
-            "all_fixed": {bound.kind: microseconds(bound.time) for bound in fixed},
-        }
-        typer.echo(json.dumps(report, indent=2))
+    made = asked_collective(load_collective(collective), logical.topology, root).cut(chunks)
+    if begin is None and end is None:
+        count = default_size(logical.topology, made) if size is None else size_of(size)
+        found = evaluation.bounds_for(logical, made, count)
+        typer.echo(json.dumps(bounded_json(found), indent=2) if as_json else bounded_text(found))
         return
-    typer.echo(f"{made.name} on {network.name}, {count} bytes ({network.rules_stated})")
-    typer.echo("any algorithm, chunking and batching:")
-    for each in sorted(found, key=lambda bound: -bound.time):
-        mark = " <- binding" if each == largest else ""
-        typer.echo(f"  {each.kind:<8} {format_time(each.time)}{mark}")
-    bandwidth = gigabytes_per_second(count, largest.time)
-    typer.echo(f"  so algbw is at most {bandwidth:.4g} GB/s")
-    typer.echo(f"{chunks} chunks for each rank, one chunk to a message:")
-    for each in sorted(fixed, key=lambda bound: -bound.time):
-        mark = " <- binding" if each == largest_fixed else ""
-        typer.echo(f"  {each.kind:<8} {format_time(each.time)}{mark}")
+    if size is not None:
+        raise InputError(
+            "can't be given beside -b and -e", field="--size", fix="leave one of them out"
+        )
+    rows = [
+        evaluation.bounds_for(logical, made, count) for count in sizes_of(begin, end, factor, "")
+    ]
+    shown = {"rows": [bounded_json(row) for row in rows]}
+    typer.echo(json.dumps(shown, indent=2) if as_json else bounded_table(rows))

@@ -19,8 +19,9 @@ COLLECTIVE_NAMES = (
     "allgather, reducescatter, allreduce, alltoall, broadcast, reduce, gather, scatter"
 )
 ENGINE_NAMES = (
-    "auto, taccl, exact, ring, all-pairs, halving-doubling, recursive-doubling, one-shot, chain,"
-    " double-chain, binomial, scatter-allgather, direct"
+    "auto, guided, flow, taccl, exact, ring, double-ring, all-pairs, halving-doubling, bruck,"
+    " double-binary-tree, hierarchical, two-step, three-step, parameter-server,"
+    " recursive-doubling, one-shot, chain, double-chain, binomial, scatter-allgather, direct"
 )
 RUNTIME_NAMES = "msccl, executor, rccl, portable"
 PROTOCOL_NAMES = "Simple, LL, LL128"

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from taccl.cli.options import CostSketch, Fabric, Json, Nodes, TopologyArgument, chosen, read
+from taccl.errors import InputError
 from taccl.units import parse_beta, parse_exact_size
 
 IMPORT_NAMES = "graph, taccl"
@@ -15,7 +16,9 @@ TIME_UNIT_NAMES = "1us, 100ns, 10ns"
 COST_NAMES = "exact, original"
 
 app = typer.Typer(
-    help="Show, validate, expand and list topologies.", no_args_is_help=True, rich_markup_mode=None
+    help="Show, validate, expand, import, degrade and list topologies.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -104,6 +107,54 @@ def expand(
         check_apart(output, [topology], field="-o")
         write_atomic(output, text)
         typer.echo(f"wrote {output}")
+
+
+@app.command()
+def degrade(
+    topology: TopologyArgument,
+    edge: Annotated[
+        list[str] | None,
+        typer.Option("--edge", help="Edges by name, * is any text; NAME=0.5 sets its factor."),
+    ] = None,
+    link: Annotated[
+        list[str] | None,
+        typer.Option("--link", help="All edges between two ranks: 0-1, 0->1 or 0-1=0.5."),
+    ] = None,
+    factor: Annotated[
+        str | None,
+        typer.Option("--factor", help="What is left of the bandwidth of the others; 0: no edge."),
+    ] = None,
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    sketch: CostSketch = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
+    ] = None,
+) -> None:
+    """Print a topology some of whose edges are slower or gone, as a plain graph."""
+    from taccl.files import check_apart, write_atomic
+    from taccl.pipeline.problems import load_machine
+    from taccl.topology_edit import degrade, read_loss
+    from taccl.topology_file import document_text, topology_document
+
+    losses = [read_loss("--edge", text, factor) for text in edge or ()]
+    losses += [read_loss("--link", text, factor) for text in link or ()]
+    if not losses:
+        raise InputError(
+            "nothing to degrade is named", field="--edge", fix="write --edge '0->1=0.5' or --link"
+        )
+    if output is not None:
+        check_apart(output, [topology], field="-o")
+    network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
+    made, notes = degrade(network, losses)
+    text = document_text(topology_document(made), [f"{network.name}: {note}" for note in notes])
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    write_atomic(output, text)
+    for note in notes:
+        typer.echo(note, err=True)
+    typer.echo(f"wrote {output}")
 
 
 @app.command("import")

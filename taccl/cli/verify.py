@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taccl.cli.options import RUNTIME_NAMES, Json, chosen, read
+from taccl.errors import InputError
 from taccl.units import parse_size
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ def verify(
 
     name = chosen("--runtime", runtime, RUNTIME_NAMES)
     count = None if size is None else read("--size", parse_size, size)
+    if structure_only and (bitwise or size is not None):
+        raise InputError(
+            "--structure-only follows no data and no waits",
+            field="--bitwise-consistent" if bitwise else "--size", fix="leave out one of the two",
+        )  # fmt: skip
     found = {
         file: evaluation.judge_file(
             file, name, count, structure_only=structure_only, bitwise=bitwise

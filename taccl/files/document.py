@@ -72,6 +72,8 @@ def read_bytes(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
         When the path is no such file or can't be read.
     """
     file = str(path)
+    if not file:
+        raise InputError("is no file name", file="''", fix="check the path")
     try:
         found = Path(path).stat()
         _check_readable(file, found, max_bytes)
@@ -158,7 +160,8 @@ def parse_document(text: str, file: str | None, max_nodes: int = MAX_NODES) -> D
     except yaml.YAMLError as error:
         raise _yaml_error(error, file, text) from None
     if value is None:
-        raise InputError("is empty", file=file, fix="start it with taccl: topology/1 or sketch/1")
+        fix = "start it with taccl: and its format, such as topology/1, sketch/1 or scenario/1"
+        raise InputError("is empty", file=file, fix=fix)
     return Document(value, file, text)
 
 

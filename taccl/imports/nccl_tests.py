@@ -1,8 +1,15 @@
 """What nccl-tests measured: its text, and the JSON that ``-J`` writes.
 
 A line of the text has the size in bytes, the count, type, redop and root, and for each of the
-two groups, out of place and in place, time (us), algbw, busbw and ``#wrong`` (``common.cu``). The
-name of the test and the ranks are in comments, where the version prints them.
+two groups, out of place and in place, time (us), algbw, busbw and ``#wrong``; with per-iteration
+timing four more columns each, and perhaps the time of day at the end. Where the first group is left
+blank, the second is the only one. The name of the test and the ranks are in comments, where the
+version prints them. Launchers may begin each line with the rank that printed it.
+
+References
+----------
+NVIDIA/nccl-tests, ``src/util.cu``: ``writeBenchmarkLinePreamble``, ``writeBenchmarkLineBody``,
+``getFloatStr``, ``writeDeviceReport``, ``jsonDouble``.
 """
 
 import re
@@ -25,9 +32,20 @@ ELEMENT_BYTES: Mapping[str, int] = MappingProxyType({
 
 MAX_POINTS = 100_000
 
-_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,9})?")
-_TEST = re.compile(r"\b([a-z_]+)_perf\b")
-_RANK = re.compile(r"#\s+Rank\s+\d+\s+(?:Group\s+\d+\s+)?Pid\b")
+# Large times, and many wrong elements, are printed with an exponent.
+_NUMBER = re.compile(r"(\d{1,15}(?:\.(\d{1,9}))?)(?:e([+-]?\d\d?))?")
+_TEST = re.compile(r"\b([a-z_]+?)_perf(?:_mpi)?\b")
+_RANK = re.compile(r"#\s+Rank\s+\d+\s+(?:Group\s+(\d+)\s+)?Pid\b")
+# What mpirun --tag-output and srun --label put before a line.
+_LABEL = re.compile(r"(?:\[\d+,\d+\]<std(?:out|err)>:|\d+: )")
+_TIME_OF_DAY = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
+_ONLY_IN_PLACE = re.compile(r"\s*(?:\S+\s+){4}\S+\s{32}")
+_TABLE = "#wrong"
+_PER_ITERATION = "i_min"
+_DEVICES = "Using devices"
+MAX_NUMBER = 10**15
+MAX_LINE = 2000
+"""Characters; what is longer is no line of nccl-tests."""
 _REDUCING = ("allreduce", "reducescatter", "reduce")
 _FIX = "give the output of a program of nccl-tests, such as all_reduce_perf -b 1K -e 1G -f 2"
 
@@ -176,7 +194,9 @@ def _agree(group: Group, factor: Fraction) -> bool:
 
 def _rounded(text: str) -> tuple[Fraction, Fraction]:
     """Return the least and the greatest number that is printed so."""
-    half = Fraction(1, 2 * 10 ** len(text.partition(".")[2]))
+    number = _NUMBER.fullmatch(text)
+    decimals, power = (len(number[2] or ""), int(number[3] or 0)) if number else (0, 0)
+    half = Fraction(10) ** (power - decimals) / 2
     return Fraction(text) - half, Fraction(text) + half
 
 
@@ -203,40 +223,107 @@ def read_measured(path: str) -> Measured:
     return found
 
 
+class _Reader:
+    """What has been read of a text so far."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.groups: list[str | None] = []
+        self.ranks: int | None = None
+        self.test: str | None = None
+        self.points: list[Point] = []
+        self.columns = 4
+
+    def comment(self, line: str, number: int) -> None:
+        """Take what a comment says of the run.
+
+        Raises
+        ------
+        InputError
+            When the text is of several tests or numbers of ranks.
+        """
+        if _DEVICES in line:
+            self.groups = []
+        if _TABLE in line:
+            self.columns = 8 if _PER_ITERATION in line else 4
+        device, named = _RANK.match(line), _TEST.search(line)
+        if device:
+            self.groups.append(device[1])
+        if named and self.test not in (None, named[1]):
+            raise self._several(f"{self.test}_perf", f"{named[1]}_perf", number)
+        self.test = named[1] if named else self.test
+
+    def line(self, line: str, number: int) -> None:
+        """Take a line that is no comment.
+
+        Raises
+        ------
+        InputError
+            When there are too many, or they are of several numbers of ranks.
+        """
+        point = _point(_TIME_OF_DAY.sub("", line), number, self.columns)
+        if point is None:
+            return
+        # Of communicators that are split off, each is of one group, and all are alike.
+        ranks = self.groups.count(self.groups[0]) if self.groups else None
+        if self.points and ranks != self.ranks:
+            raise self._several(f"{self.ranks or '?'} ranks", f"{ranks or '?'} ranks", number)
+        self.ranks = ranks
+        self.points.append(point)
+        if len(self.points) > MAX_POINTS:
+            raise InputError(f"has more than {MAX_POINTS} results", file=self.path, fix=_FIX)
+
+    def _several(self, first: str, second: str, number: int) -> InputError:
+        return InputError(
+            f"has results of {first} and of {second}", file=self.path, line=number,
+            fix="write each run to a file of its own, and give all of them",
+        )  # fmt: skip
+
+
 def _from_text(text: str, path: str) -> Measured:
-    ranks, test = 0, None
-    points: list[Point] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("#"):
-            ranks += bool(_RANK.match(line.lstrip()))
-            named = _TEST.search(line)
-            test = named[1] if named and test is None else test
+    reader = _Reader(path)
+    for number, labelled in enumerate(text.splitlines(), 1):
+        if len(labelled) > MAX_LINE:
             continue
-        point = _point(line.split(), number)
-        if point is not None:
-            points.append(point)
-        if len(points) > MAX_POINTS:
-            raise InputError(f"has more than {MAX_POINTS} results", file=path, fix=_FIX)
-    return Measured(path, test, ranks or None, tuple(points))
+        line = _LABEL.sub("", labelled, count=1) if _LABEL.match(labelled) else labelled
+        if line.lstrip().startswith("#"):
+            reader.comment(line.lstrip(), number)
+        else:
+            reader.line(line, number)
+    return Measured(path, reader.test, reader.ranks, tuple(reader.points))
 
 
-def _point(words: Sequence[str], line: int) -> Point | None:
+def _point(line: str, number: int, columns: int) -> Point | None:
     """Return what a line says; None for a line of something else."""
-    if len(words) not in (9, 13) or not (words[0].isdecimal() and words[1].isdecimal()):
+    words = line.split()
+    if len(words) - 5 not in (columns, 2 * columns):
+        return None
+    if not (words[0].isdecimal() and words[1].isdecimal()):
         return None
     if max(len(words[0]), len(words[1])) > 18 or not 0 < int(words[0]) <= MAX_SIZE:
         return None
-    groups = [_group(words[start : start + 4]) for start in range(5, len(words), 4)]
-    in_place = groups[1] if len(groups) > 1 else None
-    size, count = int(words[0]), int(words[1])
-    return Point(line, size, count, words[2][:40], words[3][:40], groups[0], in_place)
+    groups = [_group(words[start : start + 4]) for start in range(5, len(words), columns)]
+    if len(groups) == 1:
+        groups = [None, *groups] if _ONLY_IN_PLACE.match(line) else [*groups, None]
+    return Point(number, int(words[0]), int(words[1]), words[2][:40], words[3][:40], *groups)
 
 
 def _group(words: Sequence[str]) -> Group | None:
-    if not all(_NUMBER.fullmatch(word) for word in words[:3]) or float(words[0]) <= 0:
+    """Return a measurement; None where there is none, such as N/A, or nan in place of a time."""
+    numbers = [_number(word) for word in words]
+    time, algbw, busbw, wrong = numbers
+    if not time or algbw is None or busbw is None:
         return None
-    wrong = int(float(words[3])) if _NUMBER.fullmatch(words[3]) else None
-    return Group(round(Fraction(words[0]) * PS_PER_US), words[1], words[2], wrong)
+    return Group(
+        round(time * PS_PER_US), words[1], words[2], None if wrong is None else -(-wrong // 1)
+    )
+
+
+def _number(word: str) -> Fraction | None:
+    if not _NUMBER.fullmatch(word):
+        return None
+    value = Fraction(word)
+    return value if value < MAX_NUMBER else None
 
 
 def _from_json(text: str, path: str) -> Measured:
@@ -246,11 +333,20 @@ def _from_json(text: str, path: str) -> Measured:
     if not isinstance(results, list) or len(results) > MAX_POINTS:
         raise InputError("has no list of results", file=path, field="results", fix=_FIX)
     named = _TEST.search(str(fields.get("args", ""))[:10_000])
-    ranks = fields.get("nranks", fields.get("ranks"))
     return Measured(
-        path, named[1] if named else None, ranks if isinstance(ranks, int) else None,
+        path, named[1] if named else None, _json_ranks(fields.get("config")),
         tuple(_json_points(results, path)),
     )  # fmt: skip
+
+
+def _json_ranks(config: object) -> int | None:
+    """Return the ranks of a run: one device of each process is listed."""
+    fields = config if isinstance(config, dict) else {}
+    devices, threads, gpus = (fields.get(name) for name in ("devices", "nthreads", "ngpus"))
+    if not isinstance(devices, list) or not isinstance(threads, int) or not isinstance(gpus, int):
+        return None
+    groups = [device.get("group") for device in devices if isinstance(device, dict)]
+    return groups.count(groups[0]) * threads * gpus if groups else None
 
 
 def _json_points(results: Sequence[object], path: str) -> Iterator[Point]:
@@ -270,19 +366,15 @@ def _json_points(results: Sequence[object], path: str) -> Iterator[Point]:
 def _json_group(value: object) -> Group | None:
     if not isinstance(value, dict):
         return None
-    time = value.get("time", value.get("cpu_time"))
-    wrong = value.get("nwrong")
-    numbers = [_as_text(number) for number in (time, value.get("alg_bw"), value.get("bus_bw"))]
-    words = [number for number in numbers if number is not None]
-    if len(words) < 3:
-        return None
-    return _group([*words, str(wrong) if isinstance(wrong, int) else "N/A"])
+    names = ("alg_bw", "bus_bw", "nwrong")
+    return _group([_as_text(value.get("time", value.get("cpu_time"))),
+                   *(_as_text(value.get(name)) for name in names)])  # fmt: skip
 
 
-def _as_text(value: object) -> str | None:
+def _as_text(value: object) -> str:
     """Return a number with the decimals that it is given with, at most six."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e15:
-        return None
+        return "N/A"
     text = repr(value)
     decimals = 6 if "e" in text else len(text.partition(".")[2])
     return f"{value:.{min(decimals, 6)}f}"

@@ -10,17 +10,7 @@ from dataclasses import dataclass, field
 
 from taccl.msccl.aliasing import Cell, Mode, mode_of
 from taccl.msccl.findings import Finding
-from taccl.msccl.program import (
-    READS_SOURCE,
-    RECEIVES,
-    SENDS,
-    WRITES_TARGET,
-    Buffer,
-    Op,
-    Program,
-    Slot,
-    Step,
-)
+from taccl.msccl.program import Buffer, Op, Program, Slot, Step
 from taccl.msccl.run import Place, Run, maximal_run, places
 
 MAX_FINDINGS = 20
@@ -89,9 +79,9 @@ def _step(trees: _Trees, place: Place, number: int) -> None:
     if step.op is Op.NOP:
         return
     parts: list[list[int]] = []
-    if step.op in READS_SOURCE:
-        parts.append(trees.read(place.rank, step.src, step.count))
-    if step.op in RECEIVES:
+    if step.source is not None:
+        parts.append(trees.read(place.rank, step.source, step.count))
+    if step.receives:
         parts.append(trees.sent[trees.run.sender[number]])
     if step.op is Op.REDUCE:
         parts.append(trees.read(place.rank, step.dst, step.count))
@@ -100,11 +90,11 @@ def _step(trees: _Trees, place: Place, number: int) -> None:
         if len(parts) == 1
         else [trees.add(one, two) for one, two in zip(*parts, strict=False)]
     )
-    if step.op in WRITES_TARGET:
-        cells = trees.cells(place.rank, step.dst, step.count)
+    if step.target is not None:
+        cells = trees.cells(place.rank, step.target, step.count)
         for cell, value in zip(cells, values, strict=False):
             trees.memory[place.rank, cell] = value
-    if step.op in SENDS:
+    if step.sends:
         trees.sent[number] = values
 
 

@@ -7,6 +7,7 @@ file, so every ``gpu`` is looked at here as its rank does. Limits of the fixed a
 ``src/graph/xml.h`` (msccl) and ``src/include/msccl/msccl_parser.h`` (executor, rccl).
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -39,7 +40,7 @@ MAX_TAGS = 300_000
 ENDLESS = "more than 1 MiB goes by without the end of a tag"
 
 MAX_FOUND = 50
-"""Findings of one kind of trouble that are told."""
+"""Findings of one severity that are told: plenty of warnings must not hide what breaks."""
 
 Attributes = dict[str, str]
 
@@ -72,6 +73,8 @@ class Document:
         How many ``algo`` there are.
     findings
         Faults of the text, in order; a ``rejected`` one ended the reading.
+    told
+        How many of each severity there were, told or not.
     places
         Lines and columns.
     """
@@ -81,6 +84,7 @@ class Document:
     algo: Element | None = None
     algos: int = 0
     findings: list[Finding] = field(default_factory=list)
+    told: Counter[Severity] = field(default_factory=Counter)
 
     def finding(
         self, rule: str, explanation: str, at: int, fix: str, severity: Severity
@@ -250,7 +254,8 @@ def _skipped(document: Document, stack: list[_Open], node: Node) -> None:
 
 def _add(document: Document, rule: str, explanation: str, rest: tuple[int, str, Severity]) -> None:
     at, fix, severity = rest
-    if len(document.findings) < MAX_FOUND:
+    document.told[severity] += 1
+    if document.told[severity] <= MAX_FOUND:
         document.findings.append(document.finding(rule, explanation, at, fix, severity))
 
 

@@ -11,12 +11,20 @@ from taccl.msccl.program import Buffer, Program, Slot
 Value = tuple[tuple[int, int], ...]
 """Input chunks added up: (rank, offset in its input), ascending."""
 
+UNDEFINED: Value = ((-1, -1),)
+"""What is made of memory that nobody wrote."""
+
 MAX_WORK = 3_000_000
 """Chunks that steps move, above which a program is not followed (no runtime holds that many)."""
 
 _KNOWN = tuple(name for name, kind in COLLECTIVES.items() if kind.xml_name)
 _ANY_COUNT = ("allreduce", "broadcast", "reduce")
 """Collectives whose chunks ranks need not share evenly."""
+
+
+def work_of(program: Program) -> int:
+    """Return how many chunks the steps of a program move."""
+    return sum(step.count for _, block in program.blocks() for step in block.steps)
 
 
 def expected_of(program: Program, root: int = 0) -> Collective | Finding:
@@ -35,7 +43,10 @@ def expected_of(program: Program, root: int = 0) -> Collective | Finding:
             fix="make nchunksperloop a multiple of ngpus",
         )  # fmt: skip
     if chunks * ranks > MAX_WORK:
-        return Finding("size", f"{chunks} chunks on {ranks} ranks are too many to follow")
+        return Finding(
+            "size", f"{chunks} chunks on {ranks} ranks are too many to follow",
+            fix="lower --chunks or --instances",
+        )  # fmt: skip
     if COLLECTIVES[name].has_root:
         return build_collective(name, ranks, chunks, root)
     return _with_chunks(build_collective(name, ranks, -(-chunks // ranks)), chunks)

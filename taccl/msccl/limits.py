@@ -8,15 +8,17 @@ Every rule says which function of the runtimes it is from. The parser is
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, zip_longest
+from itertools import zip_longest
+from operator import itemgetter
 from types import MappingProxyType
 
 from taccl.msccl.findings import Finding, Severity
-from taccl.msccl.program import RECEIVES, SENDS, Gpu, Program, Threadblock
+from taccl.msccl.program import RECEIVES, SENDS, Op, Program, Threadblock
 from taccl.msccl.runtimes import PROTOCOLS, RUNTIMES, Runtime
 from taccl.msccl.step_limits import (
     counts,
     dependences,
+    each_block,
     fused_reductions,
     missing_peers,
     nops,
@@ -31,12 +33,6 @@ def check_limits(program: Program, runtime: str) -> list[Finding]:
     """Return everything about a program that a runtime refuses or breaks on."""
     record = RUNTIMES[runtime]
     return [finding for rule in RULES.values() for finding in rule(program, record)]
-
-
-def _each_block(program: Program) -> Iterator[tuple[Gpu, Threadblock]]:
-    for gpu in program.gpus:
-        for block in gpu.threadblocks:
-            yield gpu, block
 
 
 def name(program: Program, runtime: Runtime) -> Iterator[Finding]:
@@ -130,7 +126,7 @@ def channels(program: Program, runtime: Runtime) -> Iterator[Finding]:
             f"has {program.channels} channels, {runtime.name} allows 1 to {runtime.max_channels}",
             fix="lower --channels or --instances",
         )
-    for gpu, block in _each_block(program):
+    for gpu, block in each_block(program):
         if not 0 <= block.channel < program.channels:
             lonely = block.send_to is None and block.recv_from is None
             severity = Severity.WARNING if lonely else Severity.BREAKS
@@ -190,7 +186,7 @@ def blocks_per_channel(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 def steps(program: Program, runtime: Runtime) -> Iterator[Finding]:
     """MSCCL_MAX_NUM_STEPS bounds the positions in a threadblock, nops included."""
-    for gpu, block in _each_block(program):
+    for gpu, block in each_block(program):
         if len(block.steps) > runtime.max_steps:
             yield Finding(
                 "steps",
@@ -237,7 +233,7 @@ def chunks(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 def peers(program: Program, runtime: Runtime) -> Iterator[Finding]:
     """Check peers: the parser refuses a rank's own number; only msccl refuses >= ngpus."""
-    for gpu, block in _each_block(program):
+    for gpu, block in each_block(program):
         for peer in (block.send_to, block.recv_from):
             if peer is not None and (peer == gpu.rank or not 0 <= peer < program.num_ranks):
                 taken = peer >= program.num_ranks and not runtime.checks_peers
@@ -271,21 +267,22 @@ def connections(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     Both ranks must name the connection, used or not: each waits for the other to set it up
     (``ncclTransportP2pSetup``, ``mscclSetupConnections``).
     """
-    sides: dict[tuple[int, int, int], tuple[list[list[int]], list[list[int]]]]
+    sides: dict[tuple[int, int, int], tuple[list[Threadblock], list[Threadblock]]]
     sides = defaultdict(lambda: ([], []))
-    for gpu, block in _each_block(program):
-        for side, peer, kind in ((0, block.send_to, SENDS), (1, block.recv_from, RECEIVES)):
-            if peer is not None:
-                pair = (gpu.rank, peer) if side == 0 else (peer, gpu.rank)
-                counts = [step.count for step in block.steps if step.op in kind]
-                sides[*pair, block.channel][side].append(counts)
-    for (src, dst, channel), (sent, received) in sorted(sides.items()):
-        problem = _mismatch([*chain(*sent)], [*chain(*received)])
+    for gpu, block in each_block(program):
+        if block.send_to is not None:
+            sides[gpu.rank, block.send_to, block.channel][0].append(block)
+        if block.recv_from is not None:
+            sides[block.recv_from, gpu.rank, block.channel][1].append(block)
+    for (src, dst, channel), (sent, received) in sorted(sides.items(), key=itemgetter(0)):
+        problem = _mismatch(_counts(sent, SENDS), _counts(received, RECEIVES))
         where = f"from gpu {src} to gpu {dst} on channel {channel}"
         if problem:
             number, what = problem
+            ends = [(src, *end) for end in _steps_of(sent, SENDS)][number : number + 1]
+            ends += [(dst, *end) for end in _steps_of(received, RECEIVES)][number : number + 1]
             yield Finding(
-                "connections", f"message {number} {where} {what}",
+                "connections", f"message {number} {where} {what}", *ends[-1],
                 fix="give both ends the same messages",
             )  # fmt: skip
         elif not (sent and received):
@@ -294,6 +291,18 @@ def connections(program: Program, _runtime: Runtime) -> Iterator[Finding]:
                 "connections", f"the connection {where} has one end: {lacking} for it, and setting"
                 " it up hangs", dst if received else src, fix="name the peer on both ranks",
             )  # fmt: skip
+
+
+def _steps_of(blocks: Sequence[Threadblock], kind: frozenset[Op]) -> Iterator[tuple[int, int]]:
+    """Yield threadblock and position of every step of a kind."""
+    for block in blocks:
+        for position, step in enumerate(block.steps):
+            if step.op in kind:
+                yield block.id, position
+
+
+def _counts(blocks: Sequence[Threadblock], kind: frozenset[Op]) -> list[int]:
+    return [step.count for block in blocks for step in block.steps if step.op in kind]
 
 
 def _mismatch(sent: Sequence[int], received: Sequence[int]) -> tuple[int, str] | None:

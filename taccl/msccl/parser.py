@@ -29,6 +29,8 @@ DEFAULT_MAX_BYTES = 1 << 27
 """What msccl takes when maxBytes is missing (``mscclGetAlgoFromXMLAndSetAlgo``)."""
 
 WARP_SIZE = 32
+MOST_THREADS = 512
+"""Threads of a block of Simple on msccl, which ``nthreads`` may only lower."""
 
 
 @dataclass(slots=True)
@@ -96,13 +98,23 @@ def _program(report: Report, attributes: Attributes, head: _Head, gpus: dict[int
         high -= 1
     elif high == 0:
         high = UNLIMITED
-    in_place = to_int(attributes["inplace"]) != 0
     return Program(
-        attributes.get("name", ""), spelled[head.collective], attributes["proto"], in_place,
-        not in_place if runtime.exclusive_max_bytes else to_int(attributes["outofplace"]) != 0,
-        head.channels, head.chunks, low, high,
+        attributes.get("name", ""), spelled[head.collective], attributes["proto"],
+        *_modes(runtime, attributes), head.channels, head.chunks, low, high,
         tuple(gpus.get(rank, Gpu(rank, 0, 0, 0)) for rank in range(max(head.ranks, 0))),
     )  # fmt: skip
+
+
+def _modes(runtime: Runtime, attributes: Attributes) -> tuple[bool, bool]:
+    """Return whether calls in place and out of place select a file.
+
+    ``ncclAllToAll`` of msccl refuses to run in place, and does not look at the flag.
+    """
+    in_place = to_int(attributes["inplace"]) != 0
+    if not runtime.exclusive_max_bytes:
+        return in_place, to_int(attributes["outofplace"]) != 0
+    in_place = in_place and attributes["coll"] != "alltoall"
+    return in_place, not in_place
 
 
 def _range(attributes: Attributes) -> tuple[int, int]:
@@ -173,6 +185,12 @@ def _check_range(report: Report, attributes: Attributes, at: int) -> None:
     if threads % WARP_SIZE:
         report.refuse(
             "threads", f"nthreads is {threads}", at, f"use a multiple of {WARP_SIZE}"
+        )  # fmt: skip
+    elif attributes["proto"] == "Simple" and 0 < threads < MOST_THREADS and threads.bit_count() > 1:
+        # computeColl wants a message of 2 MiB to be a multiple of what the threads move at once.
+        report.warn(
+            "threads", f"nthreads is {threads}, which does not divide a message of Simple: calls"
+            " may fail", at, "use a power of two",
         )  # fmt: skip
 
 

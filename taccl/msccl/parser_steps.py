@@ -5,6 +5,7 @@ no step after it, is as if it were not there. So the positions that dependences 
 the steps that are left (``runInterpreter``, ``mscclRunInterpreter``).
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,10 +26,10 @@ from taccl.msccl.program import (
     StepRef,
     Threadblock,
 )
-from taccl.msccl.runtimes import Runtime
+from taccl.msccl.runtimes import FUSION_CAP, Runtime
 
 MAX_FOUND = 200
-"""Findings of a kind that are told."""
+"""Findings of one severity that are told: plenty of warnings must not hide a refusal."""
 
 Place = tuple[int, int | None, int | None]
 """Gpu, threadblock, step; None where there is none."""
@@ -40,7 +41,8 @@ NOWHERE: tuple[None, None, None] = (None, None, None)
 class Report:
     """What a parser found, and where elements stand in the text.
 
-    ``unspoken`` is set by what parses and no program can say.
+    ``unspoken`` is set by what parses and no program can say; ``told`` counts findings by
+    severity, also those that are left out.
     """
 
     document: Document
@@ -48,6 +50,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     at: dict[Place, int] = field(default_factory=dict)
     unspoken: bool = False
+    told: Counter[Severity] = field(default_factory=Counter)
 
     @property
     def gpus(self) -> list[Element]:
@@ -59,7 +62,8 @@ class Report:
         severity: Severity = Severity.BREAKS, place: Place | tuple[None, None, None] = NOWHERE,
     ) -> None:  # fmt: skip
         """Add a finding, unless there are plenty."""
-        if len(self.findings) < MAX_FOUND:
+        self.told[severity] += 1
+        if self.told[severity] <= MAX_FOUND:
             line, column = self.document.places.of(at)
             gpu, block, step = place
             self.findings.append(
@@ -296,7 +300,7 @@ def _transfer(line: _Line, step: Step, depid: int, at: int) -> None:
         line.transfers += 1
     if key is not None:
         line.reductions += 1
-    capped = line.reductions == 16
+    capped = line.reductions == FUSION_CAP
     line.run = None if key is None or step.posts or capped else key
     line.steps.append(
         Step(

@@ -92,6 +92,26 @@ class Step:
     depends: StepRef | None = None
     posts: bool = False
 
+    @property
+    def source(self) -> Slot | None:
+        """The first chunk that it reads."""
+        return self.src if self.op in READS_SOURCE else None
+
+    @property
+    def target(self) -> Slot | None:
+        """The first chunk that it writes."""
+        return self.dst if self.op in WRITES_TARGET else None
+
+    @property
+    def receives(self) -> bool:
+        """Whether it takes a message."""
+        return self.op in RECEIVES
+
+    @property
+    def sends(self) -> bool:
+        """Whether it sends a message."""
+        return self.op in SENDS
+
 
 @dataclass(frozen=True, slots=True)
 class Threadblock:

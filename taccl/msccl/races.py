@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from taccl.msccl.aliasing import Cell, Mode
 from taccl.msccl.findings import Finding
-from taccl.msccl.program import READS_SOURCE, WRITES_TARGET, Op, Slot, Step
+from taccl.msccl.program import Op, Slot, Step
 from taccl.msccl.run import Place, Run, places
 
 MAX_CLOCKS = 20_000_000
@@ -144,11 +144,11 @@ def accesses(step: Step, rank: int, mode: Mode) -> Iterator[tuple[Cell, bool]]:
     """
     for index in range(step.count if step.op is not Op.NOP else 0):
         source = target = None
-        if step.op in READS_SOURCE and step.src is not None:
-            source = mode.cell(rank, Slot(step.src.buffer, step.src.offset + index))
+        if step.source is not None:
+            source = mode.cell(rank, Slot(step.source.buffer, step.source.offset + index))
             yield source, False
-        if step.op in WRITES_TARGET and step.dst is not None:
-            target = mode.cell(rank, Slot(step.dst.buffer, step.dst.offset + index))
+        if step.target is not None:
+            target = mode.cell(rank, Slot(step.target.buffer, step.target.offset + index))
             if target != source or step.op is not Op.COPY:
                 yield target, True
 

@@ -41,7 +41,7 @@ class Run:
     sender
         The sending step of every receiving step, by the last message of it.
     left
-        Messages that nobody received, by connection.
+        The steps that sent what nobody received, one a message, by connection.
     stuck
         (threadblock, position, why) of threadblocks that can't go on.
     """
@@ -51,7 +51,7 @@ class Run:
     order: list[int] = field(default_factory=list)
     released_by: dict[int, int] = field(default_factory=dict)
     sender: dict[int, int] = field(default_factory=dict)
-    left: dict[Connection, int] = field(default_factory=dict)
+    left: dict[Connection, list[int]] = field(default_factory=dict)
     stuck: list[tuple[int, int, str]] = field(default_factory=list)
 
 
@@ -127,7 +127,7 @@ def maximal_run(
         else:
             blocked[number] = reason
     run.stuck = [(number, state.position[number], blocked[number]) for number in sorted(blocked)]
-    run.left = {key: len(fifo) for key, fifo in sorted(state.fifo.items()) if fifo}
+    run.left = {key: list(fifo) for key, fifo in sorted(state.fifo.items()) if fifo}
     return run
 
 

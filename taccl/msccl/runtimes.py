@@ -21,6 +21,9 @@ PROTOCOLS = ("Simple", "LL", "LL128")
 MAX_COUNT = 71
 """MSCCL_MAX_COUNT - 1, the same in all runtimes."""
 
+FUSION_CAP = 16
+"""MSCCL_MAX_REDUCE_FUSION: the parsers end a run at this ``re`` of a threadblock, and only once."""
+
 UNLIMITED = 1 << 62
 """``max_bytes`` of a file without an upper limit (executor and rccl write it as 0)."""
 
@@ -49,8 +52,8 @@ class Runtime:
     max_offset
         Offsets are int16 (``struct mscclTransfer``).
     max_fused_reductions
-        MSCCL_MAX_REDUCE_FUSION is 16; with 16 fused sources the 16-operand kernel loses the
-        destination, and the parser tests the cap only once a threadblock, so 15 is safe.
+        With 16 fused sources the 16-operand kernel loses the destination, and the parser tests
+        its cap only once a threadblock, so 15 is safe.
     max_nodes
         MAX_NODES - 1 elements stored for one rank (``src/graph/xml.h``).
     max_name

@@ -75,10 +75,7 @@ _IN_BYTES = frozenset({"allgather", "broadcast", "alltoall"})
 def selected_for(program: Program, runtime: str) -> Selection:
     """Return what a call must be like to be served by a program."""
     record = RUNTIMES[runtime]
-    modes = [("in place", program.in_place), ("out of place", program.out_of_place)]
-    if record.exclusive_max_bytes and program.collective == "alltoall":
-        # ncclAllToAll refuses to run in place, and does not look at the flag.
-        modes = [("out of place", True)]
+    modes = (("in place", program.in_place), ("out of place", program.out_of_place))
     in_bytes = record.exclusive_max_bytes and program.collective in _IN_BYTES
     return Selection(
         runtime, CALLS.get(program.collective, program.collective), program.num_ranks,

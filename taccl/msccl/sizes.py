@@ -7,14 +7,13 @@ are searched by halving.
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
 
+from taccl.msccl.expected import MAX_WORK, work_of
 from taccl.msccl.findings import Finding
-from taccl.msccl.interpret import deadlock
 from taccl.msccl.program import Program
-from taccl.msccl.runtimes import LOADED_BY, MAX_COUNT, RUNTIMES, Runtime
-
-MAX_WORK = 3_000_000
-"""Chunks moved by all steps, above which a program is not followed."""
+from taccl.msccl.run import Run, maximal_run
+from taccl.msccl.runtimes import LOADED_BY, RUNTIMES, UNLIMITED, Runtime, message_chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +36,59 @@ class Safe:
         return self.size is None or size <= self.size
 
 
-def safe_size(program: Program, runtime: str) -> Safe:
-    """Return the largest safe size on a runtime, or on all that load a portable file."""
+def standstill(run: Run, fix: str = "reorder the steps, or what they wait for") -> Finding:
+    """Return who waits for what in a run that can't go on."""
+    waits = [
+        f"gpu {rank} threadblock {block.id} at step {position} waits for {why}"
+        for number, position, why in run.stuck
+        for rank, block in [run.blocks[number]]
+    ]
+    more = f"; and {len(waits) - 4} more" if len(waits) > 4 else ""
+    rank, block = run.blocks[run.stuck[0][0]]
+    return Finding("deadlock", "; ".join(waits[:4]) + more, rank, block.id, run.stuck[0][1], fix)
+
+
+def deadlock(program: Program, chunks_per_message: int, slots: int) -> Finding | None:
+    """Return who waits for what when a program can't end, or None.
+
+    A step of count c is ceil(c / chunks_per_message) messages, and a connection holds ``slots``.
+    """
+    run = maximal_run(program, chunks_per_message, slots)
+    return standstill(run, "reorder the steps, or lower --max-bytes") if run.stuck else None
+
+
+def largest_safe_size(program: Program, runtime: str, low: int, high: int) -> int:
+    """Return the largest counted size from ``low`` to ``high`` bytes that can't deadlock.
+
+    It is 0 when already ``low`` deadlocks; the sizes below the result are safe, too. Programs
+    that are too large to follow count as safe.
+    """
+    safe = safe_size(program, runtime, low, high).size if work_of(program) <= MAX_WORK else None
+    return high if safe is None else safe
+
+
+def safe_size(program: Program, runtime: str, low: int = 0, high: int = UNLIMITED) -> Safe:
+    """Return the largest safe size of a range on a runtime, or on all that load a portable file."""
     # What ends with one chunk a message and one message a connection ends at every size.
     if deadlock(program, 1, 1) is None:
         return Safe(None)
     rows = [RUNTIMES[name] for name in LOADED_BY.get(runtime, (runtime,))]
+    # Runtimes with equal messages and slots are alike here: one of them is looked at.
     kinds = {(r.message_bytes[program.protocol], r.fifo_slots[program.protocol]): r for r in rows}
-    found = [_safe_on(program, row) for row in kinds.values()]
-    return min(found, key=lambda safe: safe.size if safe.size is not None else 1 << 63)
+    found = [_safe_on(program, row, low, high) for row in kinds.values()]
+    return min(found, key=lambda safe: safe.size if safe.size is not None else UNLIMITED)
 
 
-def _safe_on(program: Program, runtime: Runtime) -> Safe:
-    slots = runtime.fifo_slots[program.protocol]
-    cuts = _cuts(program)
-    stuck = deadlock(program, cuts[-1], slots)
+def _safe_on(program: Program, runtime: Runtime, low: int, high: int) -> Safe:
+    slots, chunks = runtime.fifo_slots[program.protocol], max(program.chunks_per_loop, 1)
+    cuts = _cuts(
+        program,
+        *(
+            message_chunks(runtime.name, program.protocol, Fraction(size, chunks))
+            for size in (low, high)
+        ),
+    )
+    stuck = deadlock(program, cuts[-1], slots) if cuts else None
     if stuck is None:
         return Safe(None)
     safe, unsafe = -1, len(cuts) - 1
@@ -63,13 +100,13 @@ def _safe_on(program: Program, runtime: Runtime) -> Safe:
     if unsafe == 0:
         return Safe(0, stuck)
     room = runtime.message_bytes[program.protocol] // (cuts[unsafe] + 1)
-    return Safe(max(program.chunks_per_loop, 1) * room, stuck)
+    return Safe(chunks * room, stuck)
 
 
-def _cuts(program: Program) -> list[int]:
+def _cuts(program: Program, most: int, least: int) -> list[int]:
     """Return chunks in a message, descending, that cut some step into more messages than before."""
     counts = {step.count for _, block in program.blocks() for step in block.steps}
     ways: dict[frozenset[tuple[int, int]], int] = {}
-    for held in range(MAX_COUNT, 0, -1):
+    for held in range(most, least - 1, -1):
         ways.setdefault(frozenset((count, -(-count // held)) for count in counts), held)
     return list(ways.values())

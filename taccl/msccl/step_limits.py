@@ -20,17 +20,18 @@ from taccl.msccl.program import (
     Threadblock,
 )
 from taccl.msccl.run import releasing_steps
-from taccl.msccl.runtimes import Runtime
+from taccl.msccl.runtimes import FUSION_CAP, Runtime
 
 
-def _each_block(program: Program) -> Iterator[tuple[Gpu, Threadblock]]:
+def each_block(program: Program) -> Iterator[tuple[Gpu, Threadblock]]:
+    """Yield the threadblocks of a program, with their gpus."""
     for gpu in program.gpus:
         for block in gpu.threadblocks:
             yield gpu, block
 
 
 def _each_step(program: Program) -> Iterator[tuple[Gpu, Threadblock, int, Step]]:
-    for gpu, block in _each_block(program):
+    for gpu, block in each_block(program):
         for position, step in enumerate(block.steps):
             yield gpu, block, position, step
 
@@ -64,7 +65,7 @@ def counts(program: Program, runtime: Runtime) -> Iterator[Finding]:
         if step.op is not Op.NOP and not 1 <= step.count <= runtime.max_count:
             yield Finding(
                 "counts", f"moves {step.count} chunks, allowed are 1 to {runtime.max_count}",
-                gpu.rank, block.id, position, "split the step",
+                gpu.rank, block.id, position, "split the step" if step.count else "remove the step",
                 _severity_of_count(step, runtime),
             )  # fmt: skip
 
@@ -118,7 +119,7 @@ def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
     ``dependentBid`` is an int8, and a flag moves only with steps that have hasdep.
     """
-    blocks = {(gpu.rank, block.id): block for gpu, block in _each_block(program)}
+    blocks = {(gpu.rank, block.id): block for gpu, block in each_block(program)}
     releases = {place: releasing_steps(block) for place, block in blocks.items()}
     for gpu, block, position, step in _each_step(program):
         if step.depends is None:
@@ -175,7 +176,7 @@ def fused_reductions(program: Program, runtime: Runtime) -> Iterator[Finding]:
     MSCCL_MAX_REDUCE_FUSION ends a run only once a threadblock, at its 16th ``re``: longer runs
     overflow an array, and 16 sources leave the destination out.
     """
-    for gpu, block in _each_block(program):
+    for gpu, block in each_block(program):
         run: list[Step] = []
         reductions = length = 0
         for position, step in enumerate(block.steps):
@@ -195,7 +196,7 @@ def fused_reductions(program: Program, runtime: Runtime) -> Iterator[Finding]:
                     "fused_reductions", problem, gpu.rank, block.id, position,
                     "set hasdep on the step before it",
                 )  # fmt: skip
-            if reductions == runtime.max_fused_reductions + 1 and step.op is Op.REDUCE:
+            if reductions == FUSION_CAP and step.op is Op.REDUCE:
                 run = []
 
 

@@ -11,16 +11,16 @@ from types import MappingProxyType
 from taccl.errors import ProgramError
 from taccl.msccl.determinism import order_findings
 from taccl.msccl.elements import Document, read_document
-from taccl.msccl.expected import everything, expected_of
+from taccl.msccl.expected import MAX_WORK, everything, expected_of, work_of
 from taccl.msccl.findings import Finding, Severity, errors_of
-from taccl.msccl.interpret import deadlock, find_root, interpret
+from taccl.msccl.interpret import find_root, interpret
 from taccl.msccl.limits import check_limits
 from taccl.msccl.parser import Parsed, parse
 from taccl.msccl.parser_steps import Place
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import LOADED_BY, RUNTIMES
 from taccl.msccl.selection import Selection, selected_for
-from taccl.msccl.sizes import MAX_WORK, Safe, safe_size
+from taccl.msccl.sizes import Safe, deadlock, safe_size
 from taccl.msccl.xml import read_xml
 
 BEHAVIOUR = frozenset({"connections", "offsets"})
@@ -48,7 +48,7 @@ class Verdict:
     findings
         Worst first.
     selections
-        The calls that select it, one for each runtime that takes it.
+        The calls that select it, one for each runtime that takes it and has such calls.
     safe
         The largest size without deadlock; None when that was not looked at.
     program
@@ -100,12 +100,16 @@ def judge_text(
     safe = None
     if program is not None and not structure_only:
         program = _all_modes(program, programs.values())
-        safe = safe_size(program, runtime) if _work(program) <= MAX_WORK else None
+        safe = safe_size(program, runtime) if work_of(program) <= MAX_WORK else None
         behaviour = [*_behaviour(program), *_sizes(program, safe, size)]
         findings += _placed(behaviour, parsed[names[0]], document)
         if bitwise and safe is not None:
             findings += order_findings(program)
-    selections = tuple(selected_for(program, name) for name, program in programs.items())
+    selections = tuple(
+        selected_for(program, name)
+        for name, program in programs.items()
+        if all(finding.severity is not Severity.NEVER for finding in found[name])
+    )
     order = list(Severity)
     findings.sort(key=lambda finding: order.index(finding.severity))
     return Verdict(tuple(findings), selections, safe, program)
@@ -187,10 +191,6 @@ def _all_modes(program: Program, others: Iterable[Program]) -> Program:
         min_bytes=min(one.min_bytes for one in both),
         max_bytes=max(one.max_bytes for one in both),
     )
-
-
-def _work(program: Program) -> int:
-    return sum(step.count for _, block in program.blocks() for step in block.steps)
 
 
 def _behaviour(program: Program) -> Iterator[Finding]:

@@ -1,31 +1,32 @@
 """A calibration as text and as JSON: every size before and after, and what has changed."""
 
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from types import MappingProxyType
 
 from taccl.pipeline.calibration import Calibration, link_costs
 from taccl.pipeline.costs import BETWEEN
-from taccl.pipeline.fitting import NOT_TOLD, TOLD, TOLD_IF, Fitted
+from taccl.pipeline.fitting import NOT_TOLD, TOLD, TOLD_IF, Fitted, Part, Sample
 from taccl.topology import LocalCosts, Topology
-from taccl.units import format_size, gigabytes_per_second, microseconds
+from taccl.units import Time, format_size, gigabytes_per_second, microseconds
 
 NOTES: Mapping[str, str] = MappingProxyType({
-    TOLD: "", TOLD_IF: f"  ({TOLD_IF})", NOT_TOLD: "  (not told apart by this run)"
+    TOLD: "", TOLD_IF: f"  ({TOLD_IF})", NOT_TOLD: "  (not told apart by these runs)"
 })  # fmt: skip
 
 
 def calibration_json(found: Calibration, output: str | None) -> dict[str, object]:
     """Return what ``--json`` prints."""
-    rows = zip(found.samples, found.times_before, found.times_after, strict=True)
     return {
-        "collective": found.collective,
+        "collective": ", ".join(part.collective for part in found.parts),
         "topology": found.before.name,
         "ranks": found.before.num_ranks,
         "alpha_rule": found.before.alpha_rule_stated,
-        "program": found.program.name,
+        "program": ", ".join(part.program.name for part in found.parts),
         "rows": [
             {
                 "file": sample.file,
+                "collective": part.collective,
                 "size_bytes": sample.size,
                 "measured_us": microseconds(sample.time),
                 "before_us": microseconds(before),
@@ -33,7 +34,7 @@ def calibration_json(found: Calibration, output: str | None) -> dict[str, object
                 "after_us": microseconds(after),
                 "after_error": after / sample.time - 1,
             }
-            for sample, before, after in rows
+            for part, sample, before, after in _rows(found)
         ],
         "error_before": found.error(after=False),
         "error_after": found.error(after=True),
@@ -43,22 +44,23 @@ def calibration_json(found: Calibration, output: str | None) -> dict[str, object
     }
 
 
+def _rows(found: Calibration) -> Iterator[tuple[Part, Sample, Time, Time]]:
+    """Yield each sample with its part and its replayed times."""
+    parts = (part for part in found.parts for _ in part.samples)
+    yield from zip(parts, found.samples, found.times_before, found.times_after, strict=True)
+
+
 def calibration_text(found: Calibration, output: str | None) -> str:
     """Return what is printed for people."""
-    lines = [
-        f"{found.collective} on {found.before.name}, {found.before.num_ranks} ranks, replayed as"
-        f" {found.program.name} ({found.before.rules_stated})",
-        f"{'size':>12}  {'measured us':>12}  {'before us':>12}  {'error':>8}  {'after us':>12}"
-        f"  {'error':>8}",
-    ]
-    rows = zip(found.samples, found.times_before, found.times_after, strict=True)
-    for sample, before, after in rows:
-        errors = [f"{time / sample.time - 1:+.1%}" for time in (before, after)]
-        times = [f"{microseconds(time):.6g}" for time in (sample.time, before, after)]
-        lines.append(
-            f"{format_size(sample.size):>12}  {times[0]:>12}  {times[1]:>12}  {errors[0]:>8}"
-            f"  {times[2]:>12}  {errors[1]:>8}"
-        )
+    lines = []
+    for part, rows in groupby(_rows(found), key=lambda row: row[0]):
+        lines += [
+            f"{part.collective} on {found.before.name}, {found.before.num_ranks} ranks, replayed as"
+            f" {part.program.name} ({found.before.rules_stated})",
+            f"{'size':>12}  {'measured us':>12}  {'before us':>12}  {'error':>8}"
+            f"  {'after us':>12}  {'error':>8}",
+        ]
+        lines += [_line(sample, before, after) for _, sample, before, after in rows]
     lines.append(
         f"error (root mean square)  {found.error(after=False):.2%} before,"
         f" {found.error(after=True):.2%} after"
@@ -70,6 +72,15 @@ def calibration_text(found: Calibration, output: str | None) -> str:
     if output is not None:
         lines.append(f"wrote {output}")
     return "\n".join(lines)
+
+
+def _line(sample: Sample, before: Time, after: Time) -> str:
+    errors = [f"{time / sample.time - 1:+.1%}" for time in (before, after)]
+    times = [f"{microseconds(time):.6g}" for time in (sample.time, before, after)]
+    return (
+        f"{format_size(sample.size):>12}  {times[0]:>12}  {times[1]:>12}  {errors[0]:>8}"
+        f"  {times[2]:>12}  {errors[1]:>8}"
+    )
 
 
 def _parameters(found: Calibration) -> Iterator[Mapping[str, object]]:

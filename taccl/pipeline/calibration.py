@@ -13,7 +13,7 @@ from taccl.imports.nccl_tests import Measured, Point, read_measured
 from taccl.msccl.program import Program
 from taccl.pipeline.costs import costly_document
 from taccl.pipeline.evaluation import read_program
-from taccl.pipeline.fitting import FITTED, NOT_TOLD, Fit, Fitted, Sample
+from taccl.pipeline.fitting import FITTED, NOT_TOLD, Fit, Fitted, Part, Sample
 from taccl.pipeline.lowering import Lowering, Target, program_name
 from taccl.pipeline.problems import asked_collective, load_collective, load_machine
 from taccl.sim.cost import model_of
@@ -30,8 +30,8 @@ MIN_SIZES = 3
 
 def read_runs(
     files: Sequence[str], collective: str | None, topology: Topology
-) -> tuple[str, tuple[Measured, ...]]:
-    """Return the collective that was measured, and the runs, checked against the topology.
+) -> dict[str, tuple[Measured, ...]]:
+    """Return the runs by the collective that was measured, checked against the topology.
 
     Raises
     ------
@@ -39,20 +39,23 @@ def read_runs(
         When a file is no output of nccl-tests, or they do not fit together or the topology.
     """
     runs = tuple(read_measured(file) for file in files)
-    named = collective or next((run.collective for run in runs if run.collective), None)
-    if named is None:
-        raise InputError(
-            "does not say which collective it is of", file=files[0], field="--collective",
-            fix="give --collective, such as --collective allreduce",
-        )  # fmt: skip
+    told = list(dict.fromkeys(run.collective for run in runs if run.collective))
+    found: dict[str, list[Measured]] = {}
     for run in runs:
+        named = collective or run.collective or (told[0] if len(told) == 1 else None)
+        if named is None:
+            raise InputError(
+                "does not say which collective it is of", file=run.file, field="--collective",
+                fix="give --collective, such as --collective allreduce",
+            )  # fmt: skip
         run.check(named, topology.num_ranks)
         if run.dtype != runs[0].dtype:
             raise InputError(
                 f"is a run of {run.dtype}, {files[0]} of {runs[0].dtype}", file=run.file,
                 fix="calibrate from runs of one data type",
             )  # fmt: skip
-    return named, runs
+        found.setdefault(named, []).append(run)
+    return {name: tuple(of_name) for name, of_name in found.items()}
 
 
 def samples_of(
@@ -183,12 +186,10 @@ class Calibration:
 
     Parameters
     ----------
-    collective, program
-        What was fitted.
+    parts
+        What was measured, by collective.
     before, after
         The topology, and the one of the file that is written.
-    samples
-        What was measured.
     times_before, times_after
         Replayed picoseconds of each sample.
     fitted
@@ -199,16 +200,19 @@ class Calibration:
         The file.
     """
 
-    collective: str
-    program: Program
+    parts: tuple[Part, ...]
     before: Topology
     after: Topology
-    samples: tuple[Sample, ...]
     times_before: tuple[Time, ...]
     times_after: tuple[Time, ...]
     fitted: tuple[Fitted, ...]
     left_out: tuple[str, ...]
     text: str
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """What was measured: that of all parts, one after the other."""
+        return tuple(sample for part in self.parts for sample in part.samples)
 
     def error(self, *, after: bool) -> float:
         """Return the root mean square of the relative errors."""
@@ -233,29 +237,41 @@ def calibrate(question: Question) -> Calibration:
         alpha_rule=question.alpha_rule,
     )  # fmt: skip
     asked = question.collective and load_collective(question.collective)
-    name, runs = read_runs(
+    runs = read_runs(
         question.measured, asked.name if isinstance(asked, Collective) else asked, topology
     )
-    collective = asked_collective(asked or name, topology)
-    program = _program(question, topology, collective, runs)
-    samples, left = samples_of(
-        runs, program, runs[0].element_bytes, out_of_place=question.out_of_place
-    )
-    model = model_of(question.runtime, runs[0].element_bytes)
-    fit = Fit(topology, program, model, samples, question.fitted)
+    parts: list[Part] = []
+    left: list[str] = []
+    for name, of_name in runs.items():
+        part, unused = _part(question, topology, asked or load_collective(name), of_name)
+        parts.append(part)
+        left += unused
+    (element_bytes,) = {run.element_bytes for of_name in runs.values() for run in of_name}
+    fit = Fit(
+        topology, model_of(question.runtime, element_bytes), tuple(parts), question.fitted
+    )  # fmt: skip
     costs, fitted = fit.solve()
     label = f"{topology.name[:180]}-calibrated"
     document = costly_document(_document(question), topology, costs, label)
     if question.alpha_rule is not None:
         document["alpha_rule"] = question.alpha_rule
     after = topology_from_document(document)
-    before, now = fit.times(topology), fit.times(after)
     found = Calibration(
-        name, program, topology, after, samples,
-        tuple(before[sample.replayed] for sample in samples),
-        tuple(now[sample.replayed] for sample in samples), fitted, left, "",
-    )  # fmt: skip
+        fit.parts, topology, after, fit.times(topology), fit.times(after), fitted, tuple(left), ""
+    )
     return replace(found, text=document_text(document, _comments(found, question)))
+
+
+def _part(
+    question: Question, topology: Topology, asked: str | Collective, runs: Sequence[Measured]
+) -> tuple[Part, tuple[str, ...]]:
+    """Return what was measured of one collective, and in words what was left out."""
+    collective = asked_collective(asked, topology)
+    program = _program(question, topology, collective, runs)
+    samples, left = samples_of(
+        runs, program, runs[0].element_bytes, out_of_place=question.out_of_place
+    )
+    return Part(collective.name, program, samples), left
 
 
 def _program(
@@ -311,14 +327,15 @@ def _comments(found: Calibration, question: Question) -> list[str]:
     more = f" and {len(question.measured) - 4} more" if len(question.measured) > 4 else ""
     column = "out of place" if question.out_of_place else "in place"
     unsure = ", ".join(e.unknown.name for e in found.fitted if e.determined == NOT_TOLD)
+    programs = ", ".join(ascii(part.program.name)[1:-1] for part in found.parts)
     lines = [
         f"{ascii(found.before.name)[1:-1]}, calibrated by taccl from {names}{more}:"
         f" {len(found.samples)} sizes {column},",
-        f"replayed as {ascii(found.program.name)[1:-1]} ({question.runtime}). Root mean square of"
+        f"replayed as {programs} ({question.runtime}). Root mean square of"
         f" the relative errors: {found.error(after=False):.2%} before,"
         f" {found.error(after=True):.2%} after.",
     ]
-    return [*lines, f"Not told apart by this run: {unsure}."] if unsure else lines
+    return [*lines, f"Not told apart by these runs: {unsure}."] if unsure else lines
 
 
 def link_costs(topology: Topology, *, across: bool) -> tuple[float, float] | None:

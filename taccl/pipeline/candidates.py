@@ -19,10 +19,10 @@ from typing import Protocol
 from taccl.errors import LoweringError
 from taccl.msccl.dependencies import ORDERS
 from taccl.msccl.draft import Draft
-from taccl.msccl.interpret import largest_safe_size
 from taccl.msccl.lower import Lowered, LowerOptions, TooManyError, draft_of, finish
 from taccl.msccl.program import RECEIVES, Op, Program
 from taccl.msccl.runtimes import Runtime
+from taccl.msccl.sizes import largest_safe_size
 from taccl.schedule import Schedule
 from taccl.sim.trace import Span, Trace
 from taccl.units import Time

@@ -1,26 +1,27 @@
-"""Which algorithm is fastest at which size: classical ones, files and NCCL's model, by replay.
+"""Which algorithm is fastest at which size: classical ones and files, beside NCCL's model.
 
-Every program is lowered once and replayed at all sizes. Where the fastest changes between two
-sizes, sizes between are tried until the change is known to a hundredth; what comes and goes
-between two sizes with one winner is not seen.
+Every program is lowered once and replayed at all sizes, and at those between them at which the
+fastest changes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
-from math import isqrt, lcm
+from math import lcm
+from pathlib import Path
 
 from taccl.collectives import COLLECTIVES, Collective, chunk_size_of
 from taccl.errors import InputError, LoweringError
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program
 from taccl.pipeline.answers import answer_of
+from taccl.pipeline.crossovers import Times, find_crossovers
 from taccl.pipeline.evaluation import read_program
 from taccl.pipeline.lowering import Lowering, Target, program_name, serves
-from taccl.report.compared import Comparison, Contender, Crossover
+from taccl.pipeline.modelled import NCCL, Model
+from taccl.report.compared import HERE, Comparison, Contender, Modelled
 from taccl.sim.cost import ReplayModel, model_of
-from taccl.sim.nccl import VERSION, fastest
 from taccl.sim.nccl_inputs import Settings, described, machine_of
 from taccl.sim.sweep import BoundAt, Row, bounds_of, row_of
 from taccl.sim.timing import traces
@@ -28,13 +29,6 @@ from taccl.symmetry import make_group
 from taccl.synth.classical import CLASSICAL, classical_schedules
 from taccl.synth.problem import Problem
 from taccl.topology import Topology, whole
-
-NCCL = f"NCCL {VERSION} (modelled)"
-
-MODELLED = "its own formula, launch of the kernel included; not a replay"
-
-CLOSE = 100
-"""A crossover is known when the sizes around it differ by one part in so many."""
 
 ELEMENT_BYTES = 4
 
@@ -58,6 +52,8 @@ class Question:
         Whose constants and limits: a name of RUNTIMES.
     nccl
         Inputs of NCCL's model that are given.
+    report
+        Called with what is being done.
     """
 
     topology: Topology
@@ -66,6 +62,7 @@ class Question:
     files: Sequence[str] = ()
     runtime: str = "executor"
     nccl: Settings = field(default_factory=Settings)
+    report: Callable[[str], None] = lambda _line: None
 
     @property
     def model(self) -> ReplayModel:
@@ -119,22 +116,87 @@ def compare(question: Question) -> Comparison:
         When a file is no program, or its connections have no links.
     """
     topology, collective = question.topology, question.collective
-    files = [_file(question, file) for file in question.files]
+    files = [_file(question, file) for file in dict.fromkeys(question.files)]
     absent: dict[str, str] = {}
     candidates = [*_algorithms(question, absent), *files]
     step = lcm(*(candidate.divisor for candidate in candidates))
     sizes = _whole(question.sizes, step)
-    contenders = [Contender(c.name, c.kind, c.rows(sizes), c.note) for c in candidates]
-    machine = machine_of(topology, question.nccl)
-    modelled = _nccl_rows(question, sizes)
-    if modelled:
-        contenders.append(Contender(NCCL, "nccl", modelled, MODELLED))
+    shorts = _short_names(candidates)
+    contenders = [
+        Contender(c.name, c.kind, c.rows(sizes), c.note, shorts[c.name])
+        for c in _reported(question, candidates)
+    ]
+    question.report("looking for crossovers")
+    race = _Race([c for c in candidates if not c.note], contenders, sizes)
+    model = Model(topology, machine_of(topology, question.nccl), collective.name)
+    found = _modelled(model, race, sizes, step)
+    if found is None:
+        absent[NCCL] = f"it has no model of {collective.name}"
+    else:
+        contenders.append(model.contender(sizes))
     return Comparison(
         collective.name, topology.name, topology.num_ranks, topology.rules_stated,
         question.runtime, sizes, tuple(map(question.bound, sizes)), tuple(contenders),
-        tuple(_crossovers(candidates, contenders, sizes, step)), tuple(absent.items()),
-        described(machine) if modelled else "",
+        tuple(find_crossovers(sizes, step, race.times)), tuple(absent.items()), found,
     )  # fmt: skip
+
+
+class _Race:
+    """Times of all candidates that can win, at any size, each replayed once."""
+
+    def __init__(
+        self,
+        racing: Sequence[_Candidate],
+        contenders: Sequence[Contender],
+        sizes: Sequence[int],
+    ) -> None:
+        self.racing = racing
+        names = {candidate.name for candidate in racing}
+        self.known: dict[int, Times] = {
+            size: {c.name: c.time(place) for c in contenders if c.name in names}
+            for place, size in enumerate(sizes)
+        }
+
+    def times(self, size: int) -> Times:
+        """Return the time of each candidate."""
+        if size not in self.known:
+            self.known[size] = {c.name: c.rows([size])[0].time for c in self.racing}
+        return self.known[size]
+
+    def least(self, size: int) -> int | None:
+        """Return the time of the fastest."""
+        times = (time for time in self.times(size).values() if time is not None)
+        return min(times, default=None)
+
+
+def _modelled(model: Model, race: _Race, sizes: Sequence[int], step: int) -> Modelled | None:
+    """Return what NCCL's model says beside what is replayed; None where it says nothing."""
+    chosen = model.chosen(sizes)
+    if not chosen:
+        return None
+
+    def beside(size: int) -> Times:
+        least = race.least(size)
+        return {} if least is None else {HERE: least, NCCL: model.time(size)}
+
+    return Modelled(
+        model.ways(sizes), chosen, model.switches(sizes, step),
+        tuple(find_crossovers(sizes, step, beside)), described(model.machine),
+    )  # fmt: skip
+
+
+def _reported(question: Question, candidates: Sequence[_Candidate]) -> Iterator[_Candidate]:
+    """Yield candidates, each reported before it is replayed."""
+    for number, candidate in enumerate(candidates, 1):
+        question.report(f"replaying {candidate.name} ({number} of {len(candidates)})")
+        yield candidate
+
+
+def _short_names(candidates: Sequence[_Candidate]) -> dict[str, str]:
+    """Return the name of each file without its folder, where no other has it; else nothing."""
+    files = {c.name: Path(c.name).name if c.kind == "file" else c.name for c in candidates}
+    taken = Counter(files.values())
+    return {name: short if taken[short] == 1 else "" for name, short in files.items()}
 
 
 def _whole(sizes: Sequence[int], step: int) -> tuple[int, ...]:
@@ -168,7 +230,8 @@ def _file(question: Question, file: str) -> _Candidate:
             )  # fmt: skip
     play = _replayed(question, program, file=file)
     divisor = program.chunks_per_loop * ELEMENT_BYTES
-    return _Candidate(file, "file", (play,), divisor, answer_of(program).told)
+    name = f"./{file}" if file in CLASSICAL else file
+    return _Candidate(name, "file", (play,), divisor, answer_of(program).told)
 
 
 def _replayed(question: Question, program: Program, *, file: str = "", engine: str = "") -> Play:
@@ -187,6 +250,7 @@ def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candida
     counts = kind.chunk_counts if kind is not None and kind.has_root else (1,)
     reference = question.sizes[len(question.sizes) // 2]
     for name in CLASSICAL if kind is not None else ():
+        question.report(f"lowering {name}")
         plays: list[Play] = []
         most = 1
         refused: dict[str, str] = {}
@@ -248,62 +312,3 @@ def _scheduled(question: Question, collective: Collective, name: str, size: int)
         return rows
 
     return [play]
-
-
-def _nccl_rows(question: Question, sizes: Sequence[int]) -> tuple[Row, ...]:
-    """Return what NCCL expects; empty where it has no model."""
-    topology, name = question.topology, question.collective.name
-    machine = machine_of(topology, question.nccl)
-    chosen = [fastest(machine, name, size) for size in sizes]
-    return tuple(
-        Row(
-            name, topology.name, topology.num_ranks, size, choice.time, engine=NCCL,
-            note=f"modelled: {choice.algorithm}, {choice.protocol},"
-            f" {choice.base / 1e6:g} us of it at any size",
-        )
-        for size, choice in zip(sizes, chosen, strict=True)
-        if choice is not None
-    )  # fmt: skip
-
-
-def _crossovers(
-    candidates: Sequence[_Candidate],
-    contenders: Sequence[Contender],
-    sizes: Sequence[int],
-    step: int,
-) -> Iterator[Crossover]:
-    racing = [candidate for candidate in candidates if not candidate.note]
-    times: dict[int, Mapping[str, int | None]] = {
-        size: {c.name: c.time(place) for c in contenders} for place, size in enumerate(sizes)
-    }
-
-    def times_at(size: int) -> Mapping[str, int | None]:
-        if size not in times:
-            times[size] = {c.name: c.rows([size])[0].time for c in racing}
-        return times[size]
-
-    def winner(size: int, before: str | None) -> str | None:
-        """Return the fastest; of equals the one before, else the first."""
-        found = {c.name: time for c in racing if (time := times_at(size)[c.name]) is not None}
-        least = min(found.values(), default=None)
-        if before in found and found[before] == least:
-            return before
-        return next((name for name, time in found.items() if time == least), None)
-
-    def between(low: int, high: int, first: str, last: str) -> Iterator[Crossover]:
-        middle = isqrt(low * high) // step * step
-        if first == last:
-            return
-        if (high - low) * CLOSE <= low or not low < middle < high:
-            yield Crossover(high, first, last)
-            return
-        inner = winner(middle, first) or first
-        yield from between(low, middle, first, inner)
-        yield from between(middle, high, inner, last)
-
-    now = winner(sizes[0], None) if sizes else None
-    for low, high in pairwise(sizes):
-        then = winner(high, now)
-        if now is not None and then is not None:
-            yield from between(low, high, now, then)
-        now = then

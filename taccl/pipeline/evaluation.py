@@ -11,10 +11,10 @@ from taccl.msccl.program import Program
 from taccl.msccl.verdict import Verdict, judge_text
 from taccl.msccl.xml import read_xml
 from taccl.pipeline.answers import answer_of, with_wrong
+from taccl.report.bounded import Bounded
 from taccl.sim.cost import model_of
 from taccl.sim.sweep import Row, sweep
-from taccl.synth.problem import Bound
-from taccl.topology import Topology, whole
+from taccl.topology import LogicalTopology, Topology, whole
 
 
 def read_program(path: str | Path, runtime: str = "portable") -> Program:
@@ -97,10 +97,19 @@ def judge_file(
     )
 
 
-def bounds_for(
-    topology: Topology, collective: Collective, size: int
-) -> tuple[tuple[Bound, ...], tuple[Bound, ...]]:
-    """Return the bounds for any algorithm, and those for a chunk count without batches."""
-    logical = whole(topology)
-    fixed = fixed_bounds(logical, collective, chunk_size_of(collective, size))
-    return any_bounds(logical, collective, size), fixed
+def bounds_for(logical: LogicalTopology, collective: Collective, size: int) -> Bounded:
+    """Return the bounds for any algorithm, for a chunk count without batches, and for a sketch.
+
+    Raises
+    ------
+    NoScheduleError
+        When some rank can't be reached from another.
+    """
+    topology = logical.topology
+    free = whole(topology)
+    return Bounded(
+        topology, collective.name, collective.chunks_per_rank, size,
+        any_bounds(free, collective, size),
+        fixed_bounds(free, collective, chunk_size_of(collective, size)),
+        () if logical.name is None else any_bounds(logical, collective, size),
+    )  # fmt: skip

@@ -2,9 +2,10 @@
 
 The unknowns are factors of the alphas and of the betas of each class of edges, the launch, and the
 costs of local work, none below 0. A single run tells only some of them apart: a ring has as many
-steps at every size, so launch and alpha look alike. So each unknown is drawn weakly towards what
+steps at every size, so launch and alpha look alike; runs of two collectives, of which one has twice
+the steps, tell more. So each unknown is drawn weakly towards what
 the topology says, launch and local work a little less weakly, and the result tells which of them
-the run determines.
+the runs determine.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,9 +41,9 @@ INSIDE_BOUND = 0.1
 
 TELLING = 0.02
 """Relative change of all times together, of what only a doubling of one unknown can explain, from
-which on the run determines it."""
+which on the runs determine it."""
 
-TOLD, TOLD_IF, NOT_TOLD = "yes", "if launch and local work are right", "no"
+TOLD, TOLD_IF, NOT_TOLD = "yes", "if those not told apart are right", "no"
 
 Vector = NDArray[np.float64]
 
@@ -67,6 +68,25 @@ class Sample:
     size: int
     replayed: int
     time: Time
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What was measured of one collective.
+
+    Parameters
+    ----------
+    collective
+        Its name.
+    program
+        What is replayed for it.
+    samples
+        What that should take.
+    """
+
+    collective: str
+    program: Program
+    samples: tuple[Sample, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +128,7 @@ class Fitted:
     value
         In its own units: a factor for alpha and beta.
     determined
-        TOLD, TOLD_IF or NOT_TOLD: whether the run tells it from all others.
+        TOLD, TOLD_IF or NOT_TOLD: whether the runs tell it from all others.
     """
 
     unknown: Unknown
@@ -118,22 +138,21 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A topology, a program, and what was measured of them.
+    """A topology, programs, and what was measured of them.
 
     Parameters
     ----------
-    topology, program, model
-        What is replayed.
-    samples
-        What it should give.
+    topology, model
+        Where and how they are replayed.
+    parts
+        Programs, and what each should give.
     fitted
         Kinds of unknowns, of FITTED.
     """
 
     topology: Topology
-    program: Program
     model: ReplayModel
-    samples: tuple[Sample, ...]
+    parts: tuple[Part, ...]
     fitted: Sequence[str] = FITTED
 
     @cached_property
@@ -147,9 +166,9 @@ class Fit:
         return without_alpha(self.topology, self.classes)
 
     @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        """The sizes that are replayed, ascending."""
-        return tuple(sorted({sample.replayed for sample in self.samples}))
+    def samples(self) -> tuple[Sample, ...]:
+        """Those of all parts, one after the other."""
+        return tuple(sample for part in self.parts for sample in part.samples)
 
     @property
     def second(self) -> Time:
@@ -206,50 +225,66 @@ class Fit:
             edges,
         )
 
-    def times(self, topology: Topology) -> dict[int, Time]:
-        """Return the replayed time of each size.
+    def times(self, topology: Topology) -> tuple[Time, ...]:
+        """Return the replayed time of each sample.
 
         Raises
         ------
         InputError
-            When the program does not run at one.
+            When a program does not run at its size.
         """
-        found = {}
-        for trace in traces(self.program, topology, self.sizes, self.model):
+        return tuple(time for part in self.parts for time in self._times(part, topology))
+
+    def _times(self, part: Part, topology: Topology) -> Iterator[Time]:
+        sizes = sorted({sample.replayed for sample in part.samples})
+        found: dict[int, Time] = {}
+        for trace in traces(part.program, topology, sizes, self.model):
             if trace.time is None:
                 raise InputError(
-                    f"{self.program.name} can't be replayed at {trace.size} bytes: {trace.reason}",
+                    f"{part.program.name} can't be replayed at {trace.size} bytes: {trace.reason}",
                     field="--program",
                     fix="leave that size out of the measured file",
                 )
             found[trace.size] = trace.time
-        return found
+        return (found[sample.replayed] for sample in part.samples)
 
     def errors(self, topology: Topology) -> Vector:
         """Return how much more the replay takes than what was measured, as a part of that."""
-        times = self.times(topology)
-        return np.array([times[s.replayed] / s.time - 1 for s in self.samples])
+        pairs = zip(self.times(topology), self.samples, strict=True)
+        return np.array([time / sample.time - 1 for time, sample in pairs])
 
     def solve(self) -> tuple[Costs, tuple[Fitted, ...]]:
         """Return the costs that fit best, and how well each unknown is known.
 
-        Launch and local work that the run does not tell from the rest stay as they are.
+        Launch and local work that the runs do not tell from the rest stay as they are.
         """
         everything = np.arange(len(self.unknowns))
         values = self._least_squares(everything)
-        told = _told_apart(_slopes(self._model, values), everything)
-        edges = np.array([u.kind in ("alpha", "beta") for u in self.unknowns], np.bool_)
-        free = np.flatnonzero(edges | told)
+        free = self._free(_slopes(self._model, values), everything)
         if len(free) < len(everything):
             values = self._least_squares(free)
         slopes = _slopes(self._model, values)
-        strictly, given = (_told_apart(slopes, each) for each in (everything, free))
+        strictly, given = (_telling(slopes, each) > TELLING for each in (everything, free))
         words = [
             TOLD if yes else TOLD_IF if perhaps else NOT_TOLD
             for yes, perhaps in zip(strictly.tolist(), given.tolist(), strict=True)
         ]
         fitted = tuple(map(Fitted, self.unknowns, values.tolist(), words))
         return self.costs(values.tolist()), fitted
+
+    def _free(self, slopes: Vector, everything: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return which unknowns are fitted: those of edges, and others while all can be told apart.
+
+        Of two others that only look like one another the one that matters more is fitted.
+        """
+        edges = np.array([u.kind in ("alpha", "beta") for u in self.unknowns], np.bool_)
+        free = np.flatnonzero(edges | (_telling(slopes, everything) > TELLING))
+        others = [number for number in everything.tolist() if number not in free]
+        for number in sorted(others, key=lambda n: -float(np.linalg.norm(slopes[:, n]))):
+            wider = np.array([*free, number])
+            if (_telling(slopes, wider)[wider[~edges[wider]]] > TELLING).all():
+                free = wider
+        return np.sort(free)
 
     def _model(self, values: Vector) -> Vector:
         return self.errors(costly(self.topology, self.classes, self.costs(values.tolist())))
@@ -295,11 +330,11 @@ def _slopes(model: Callable[[Vector], Vector], values: Vector) -> Vector:
     return np.array(columns).T.reshape(len(at), len(values))
 
 
-def _told_apart(slopes: Vector, free: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Tell of each unknown whether it matters in a way that the other free ones can't make up."""
-    told = np.zeros(slopes.shape[1], np.bool_)
+def _telling(slopes: Vector, free: NDArray[np.intp]) -> Vector:
+    """Return of each free unknown how much it matters that the other ones can't make up."""
+    found = np.zeros(slopes.shape[1])
     for number in free.tolist():
         column, others = slopes[:, number], slopes[:, free[free != number]]
         rest = column - others @ np.linalg.lstsq(others, column, rcond=1e-6)[0]
-        told[number] = np.linalg.norm(rest) > TELLING
-    return told
+        found[number] = np.linalg.norm(rest)
+    return found

@@ -7,10 +7,11 @@ from functools import cached_property
 from taccl.collectives import COLLECTIVES, Collective
 from taccl.errors import LoweringError, ScheduleError
 from taccl.msccl.determinism import order_findings
-from taccl.msccl.interpret import judge, largest_safe_size
+from taccl.msccl.interpret import judge
 from taccl.msccl.lower import LowerOptions, modes_served
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import RUNTIMES
+from taccl.msccl.sizes import largest_safe_size
 from taccl.pipeline.candidates import best_candidate
 from taccl.schedule import Schedule
 from taccl.sim.cost import model_of

@@ -9,6 +9,7 @@ from taccl.errors import InputError
 from taccl.files import check_apart, check_output, write_all_atomic
 from taccl.msccl.deploy import deployment, deployment_lines
 from taccl.msccl.program import Program
+from taccl.msccl.runtimes import LOADED_BY
 from taccl.msccl.xml import read_xml, write_xml
 from taccl.pipeline.lowering import Lowering, Target, program_name, serves
 from taccl.pipeline.problems import asked_collective
@@ -75,6 +76,13 @@ def _check_served(target: Target, collective: Collective) -> None:
             + (f" for {target.runtime}" if from_file else " that a runtime could rely on"),
             field="-o",
             fix="use --schedule OUT.json" + (", or --runtime msccl" if from_file else ""),
+        )
+    loaded_by_msccl = "msccl" in LOADED_BY.get(target.runtime, (target.runtime,))
+    if loaded_by_msccl and collective.name == "alltoall" and target.modes == "inplace":
+        raise InputError(
+            "msccl runs alltoall out of place, whatever the file says",
+            field="--inplace",
+            fix="use --both, or --runtime executor or rccl",
         )
 
 

@@ -11,7 +11,8 @@ from taccl.collective_file import read_collective
 from taccl.collectives import Collective, build_collective, collective_name
 from taccl.errors import InputError
 from taccl.sketch import apply_sketch, load_sketch
-from taccl.symmetry import Group, free_group, make_group, powers
+from taccl.symmetry import Group, check_symmetry, free_group, make_group, powers
+from taccl.symmetry_search import search_group
 from taccl.topology import LogicalTopology, Permutation, Topology, whole
 from taccl.topology_file import load_topology
 from taccl.units import MAX_SIZE, exact_size_text
@@ -139,7 +140,8 @@ def logical_group(logical: LogicalTopology, collective: Collective | None = None
 
     Symmetries that a sketch names must hold; those the topology declares are used as far as
     the sketch and the collective leave them (a rotation that moves the root does not hold).
-    Without a collective, those of the network alone.
+    Where nothing is declared, symmetries are searched for. Without a collective, those of the
+    network alone.
 
     Raises
     ------
@@ -148,6 +150,11 @@ def logical_group(logical: LogicalTopology, collective: Collective | None = None
     """
     topology = logical.topology
     named = logical.symmetry_asked
+    if not (named or topology.rotations):
+        # Whatever moves every rank moves the root.
+        if collective is not None and collective.root is not None:
+            return make_group(topology, ())
+        return search_group(topology, lambda found: _is_kept(logical, collective, found))
     kept: list[Permutation] = []
     for declared in logical.symmetry:
         generator: Permutation | None = declared
@@ -157,8 +164,8 @@ def logical_group(logical: LogicalTopology, collective: Collective | None = None
             continue
         if collective is not None:
             collective.image(generator)
-        group = make_group(topology, (generator,))
-        broken = _broken_link(logical, group, generator)
+        check_symmetry(topology, generator)
+        broken = _broken_link(logical, generator)
         if broken is None:
             kept.append(tuple(generator))
         elif named:
@@ -172,30 +179,42 @@ def logical_group(logical: LogicalTopology, collective: Collective | None = None
     return free_group(topology, kept)
 
 
+def _is_kept(
+    logical: LogicalTopology, collective: Collective | None, permutation: Permutation
+) -> bool:
+    """Tell whether sketch and collective have a symmetry of the topology."""
+    maps = collective is None or _maps(collective, permutation)
+    return maps and _broken_link(logical, permutation) is None
+
+
 def _kept_by(collective: Collective, permutation: Permutation) -> Permutation | None:
     """Return the first power of a permutation that maps a collective onto itself, if any does."""
-    for power in powers(permutation):
-        try:
-            collective.image(power)
-        except InputError:
-            continue
-        return power
-    return None
+    return next((power for power in powers(permutation) if _maps(collective, power)), None)
 
 
-def _broken_link(logical: LogicalTopology, group: Group, generator: Permutation) -> int | None:
+def _maps(collective: Collective, permutation: Permutation) -> bool:
+    """Tell whether a permutation maps a collective onto itself."""
+    try:
+        collective.image(permutation)
+    except InputError:
+        return False
+    return True
+
+
+def _broken_link(logical: LogicalTopology, permutation: Permutation) -> int | None:
     """Return a link whose image the sketch treats otherwise, or None."""
-    if len(group) == 1:
-        return None
-    links = range(len(logical.topology.links))
-    image = np.array(group.link_image(group.elements.index(tuple(generator)), links))
-    differs = np.flatnonzero(logical.allowed[image] != logical.allowed)
-    if len(differs):
-        return int(differs[0])
+    topology = logical.topology
+    if not logical.allowed.all() and permutation != tuple(range(topology.num_ranks)):
+        links = np.arange(len(topology.links))
+        group = Group(topology, (permutation,), (tuple(range(topology.num_ranks)), permutation))
+        image = group.link_images(1, links)
+        differs = np.flatnonzero(logical.allowed[image] != logical.allowed)
+        if len(differs):
+            return int(differs[0])
     for rank, senders in logical.leave_by.items():
-        moved = frozenset(generator[sender] for sender in senders)
-        if logical.leave_by.get(generator[rank]) != moved:
-            return _first(logical.topology.links_from(rank))
+        moved = frozenset(permutation[sender] for sender in senders)
+        if logical.leave_by.get(permutation[rank]) != moved:
+            return _first(topology.links_from(rank))
     return None
 
 

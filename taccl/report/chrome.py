@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from taccl.report.labels import block_label, chunks_text, link_text, span_label
-from taccl.report.played import Played, Wait
+from taccl.report.played import Played
 from taccl.sim.trace import Span
 from taccl.units import Time, microseconds
 
@@ -96,12 +96,11 @@ def _of_threadblock(played: Played, number: int, span: Span, shift: Time) -> Eve
         args["link"] = link_text(played, span)
     if span.arrival is not None:
         args["arrival_us"] = microseconds(span.arrival + shift)
+    args["waited_for"] = span.why.value
     if span.waited_for is not None:
         before = played.trace.spans[span.waited_for]
-        args["waited_for"] = f"{played.waits[number].value}: {played.where(before)}"
+        args["waited_for"] = f"{span.why.value}: {played.where(before)}"
         args["waited_for_span"] = span.waited_for
-    else:
-        args["waited_for"] = Wait.NOTHING.value
     times = (span.start + shift, span.end - span.start)
     kind = "send" if span.link is not None else "receive" if played.receives(span) else "local"
     return _span(span_label(played, span), kind, (span.gpu, span.threadblock), times, args)

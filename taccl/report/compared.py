@@ -16,10 +16,17 @@ from taccl.collectives import busbw_factor
 from taccl.sim.sweep import Row
 from taccl.units import Time, format_size, gigabytes_per_second, microseconds
 
-KINDS = ("algorithm", "file", "nccl")
+KINDS = ("algorithm", "file", "nccl", "nccl-way")
+"""Of NCCL's model, ``nccl`` is what NCCL would run, ``nccl-way`` one algorithm and protocol."""
 
 MARK = "*"
 """Stands after the time of the fastest."""
+
+CHOSEN = "+"
+"""Stands after the time of what NCCL would run."""
+
+HERE = "the fastest here"
+"""What a crossover calls the fastest of all that is replayed."""
 
 _OF_FASTEST = ("gap", "algbw GB/s", "busbw GB/s")
 
@@ -38,12 +45,15 @@ class Contender:
         Its result at every size.
     note
         Why it is out of the race; empty: it is not.
+    short
+        What the columns of the table call it; empty: by its name.
     """
 
     name: str
     kind: str
     rows: tuple[Row, ...]
     note: str = ""
+    short: str = ""
 
     def time(self, place: int) -> Time | None:
         """Return its time at a size, if it can win with that."""
@@ -68,6 +78,31 @@ class Crossover:
 
 
 @dataclass(frozen=True, slots=True)
+class Modelled:
+    """What NCCL's model says.
+
+    Parameters
+    ----------
+    ways
+        Each algorithm with each protocol that it has.
+    chosen
+        The short name of what NCCL would run, at every size.
+    switches
+        Where NCCL would run something else, in short names.
+    beside
+        Where what NCCL expects becomes less, or more, than the fastest here takes.
+    inputs
+        What the model was given.
+    """
+
+    ways: tuple[Contender, ...]
+    chosen: tuple[str, ...]
+    switches: tuple[Crossover, ...]
+    beside: tuple[Crossover, ...]
+    inputs: str
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """All that a comparison found.
 
@@ -86,7 +121,7 @@ class Comparison:
     absent
         Algorithms that are not compared, and why.
     nccl
-        The inputs of NCCL's model; empty where it has none.
+        What NCCL's model says; None where there is none.
     """
 
     collective: str
@@ -99,7 +134,12 @@ class Comparison:
     contenders: tuple[Contender, ...]
     crossovers: tuple[Crossover, ...]
     absent: tuple[tuple[str, str], ...] = ()
-    nccl: str = ""
+    nccl: Modelled | None = None
+
+    @property
+    def everybody(self) -> tuple[Contender, ...]:
+        """The contenders, and what NCCL could run."""
+        return (*self.contenders, *(self.nccl.ways if self.nccl else ()))
 
     def least(self, place: int) -> Time | None:
         """Return the least time of a size, if anything can run."""
@@ -114,18 +154,23 @@ class Comparison:
 
 def compared_table(found: Comparison) -> str:
     """Return times by size, the fastest marked, then crossovers and what to know."""
-    names = ["size", *(c.name for c in found.contenders), "bound", *_OF_FASTEST]
+    names = ["size", *(c.short or c.name for c in found.contenders), "bound", *_OF_FASTEST]
     lines = [names, *(_line(found, place) for place in range(len(found.sizes)))]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = [
         f"{found.collective} on {found.topology}, {found.ranks} ranks ({found.rules}): times in us,"
         f" {MARK} the fastest; gap, algbw and busbw are those of the fastest",
+        *_aligned(lines),
+        *_told(found),
+        *(_modelled(found, found.nccl) if found.nccl else ()),
     ]
-    text += [
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
-    return "\n".join([*text, *_told(found)]) + "\n"
+    return "\n".join(text) + "\n"
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        yield "  ".join(cells).rstrip()
 
 
 def _line(found: Comparison, place: int) -> list[str]:
@@ -157,16 +202,49 @@ def _told(found: Comparison) -> Iterator[str]:
     for contender in found.contenders:
         if contender.note:
             yield f"not in the race: {contender.name}: {contender.note}"
-    if found.nccl:
-        yield f"NCCL's model was given {found.nccl}"
+        refused = next((row for row in contender.rows if row.time is None), None)
+        if refused is not None:
+            name = contender.short or contender.name
+            yield f"does not run: {name} at {format_size(refused.size)}: {refused.note}"
+
+
+def _modelled(found: Comparison, nccl: Modelled) -> Iterator[str]:
+    """Yield a second table: what NCCL's model says of each algorithm and protocol."""
+    yield ""
+    yield (
+        f"what NCCL expects of each algorithm and protocol (modelled): times in us,"
+        f" {CHOSEN} what it would run"
+    )
+    names = ["size", *(way.short for way in nccl.ways)]
+    lines = [
+        [
+            format_size(size),
+            *(
+                _us(way.rows[place].time) + (CHOSEN if way.short == nccl.chosen[place] else " ")
+                for way in nccl.ways
+            ),
+        ]
+        for place, size in enumerate(found.sizes)
+    ]
+    yield from _aligned([names, *lines])
+    for each in nccl.switches:
+        yield f"from {format_size(each.size)} on: NCCL would run {each.after}, not {each.before}"
+    for each in nccl.beside:
+        less = "less" if each.before == HERE else "more"
+        yield (
+            f"from {format_size(each.size)} on: NCCL's model expects {less} time than {HERE} takes"
+        )
+    yield f"NCCL's model was given {nccl.inputs}"
 
 
 def compared_columns(found: Comparison) -> Iterator[dict[str, object]]:
     """Yield a record for every size and contender."""
     for place, bound in enumerate(found.bounds):
-        for contender in found.contenders:
+        for contender in found.everybody:
             row = contender.rows[place]
-            mine = None if contender.kind == "nccl" else bound
+            of_nccl = contender.kind.startswith("nccl")
+            mine = None if of_nccl else bound
+            chosen = contender.short == found.nccl.chosen[place] if found.nccl else False
             yield {
                 "size_bytes": found.sizes[place],
                 "contender": contender.name,
@@ -178,6 +256,7 @@ def compared_columns(found: Comparison) -> Iterator[dict[str, object]]:
                 "bound_kind": "" if bound is None else bound[0],
                 "gap": row.time / mine[1] - 1 if mine and mine[1] and row.time else None,
                 "fastest": found.wins(contender, place),
+                "nccl_runs": chosen if contender.kind == "nccl-way" else None,
                 "program": row.program,
                 "note": row.note,
             }
@@ -191,16 +270,21 @@ def compared_json(found: Comparison) -> str:
         "ranks": found.ranks,
         "alpha_rule": found.rules,
         "runtime": found.runtime,
-        "nccl_inputs": found.nccl or None,
+        "nccl_inputs": found.nccl.inputs if found.nccl else None,
         "rows": list(compared_columns(found)),
-        "crossovers": [
-            {"size_bytes": each.size, "before": each.before, "after": each.after}
-            for each in found.crossovers
-        ],
+        "crossovers": _columns(found.crossovers),
+        "nccl_switches": _columns(found.nccl.switches if found.nccl else ()),
+        "nccl_crossovers": _columns(found.nccl.beside if found.nccl else ()),
         "absent": dict(found.absent),
         "out_of_race": {c.name: c.note for c in found.contenders if c.note},
     }
     return json.dumps(report, indent=1) + "\n"
+
+
+def _columns(crossovers: Sequence[Crossover]) -> list[dict[str, object]]:
+    return [
+        {"size_bytes": each.size, "before": each.before, "after": each.after} for each in crossovers
+    ]
 
 
 def compared_csv(found: Comparison) -> str:

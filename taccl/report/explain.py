@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from taccl.msccl.program import Op
-from taccl.report.played import Played, Wait
+from taccl.report.played import Played
 from taccl.sim.sweep import Row
-from taccl.sim.trace import Span, Trace
+from taccl.sim.trace import Span, Trace, Why
 from taccl.topology import Edge, Topology
 from taccl.units import Time, microseconds
 
@@ -29,9 +29,9 @@ PARTS = (
 """What the time is split into."""
 
 _CHARGED = {
-    Wait.LINK: "queueing for a link",
-    Wait.DEPENDENCE: "waiting for a dependence",
-    Wait.SLOT: "waiting for a FIFO slot",
+    Why.LINK: "queueing for a link",
+    Why.DEPENDENCE: "waiting for a dependence",
+    Why.SLOT: "waiting for a FIFO slot",
 }
 
 Replay = Callable[[Topology], Trace]
@@ -50,11 +50,14 @@ class Part:
         Picoseconds.
     count
         Spans of the critical path that are charged to it.
+    alpha
+        What of the time is alpha (or overhead) of messages; the rest of it is their bytes.
     """
 
     name: str
     time: Time
     count: int
+    alpha: Time = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,12 @@ class Explanation:
         return first | {
             "time_ps": row.time,
             "parts": [
-                {"part": part.name, "time_ps": part.time, "spans": part.count}
+                {
+                    "part": part.name,
+                    "time_ps": part.time,
+                    "spans": part.count,
+                    "alpha_ps": part.alpha,
+                }
                 for part in self.parts
             ],
             "path": {"first": self.path[0], "last": self.path[1], "spans": self.path[2]},
@@ -156,11 +164,13 @@ def explain(played: Played, row: Row, replay: Replay) -> Explanation:
     if trace.time is None:
         return Explanation(row, trace.reason)
     path, legs = trace.critical_path, list(_legs(played))
-    parts = [("launch", topology.local.launch), *_charges(played, legs)]
+    parts = [("launch", topology.local.launch, 0), *_charges(played, legs)]
     times: Counter[str] = Counter()
-    counts: Counter[str] = Counter(name for name, time in parts if time)
-    for name, time in parts:
+    alphas: Counter[str] = Counter()
+    counts: Counter[str] = Counter(name for name, time, _ in parts if time)
+    for name, time, alpha in parts:
         times[name] += time
+        alphas[name] += alpha
     paid = _parameters(played, legs)
     senders = {(each.gpu, each.threadblock): each for each in trace.spans if each.link is not None}
     used = {edge for span in senders.values() for edge in played.crossed(span)}
@@ -175,7 +185,7 @@ def explain(played: Played, row: Row, replay: Replay) -> Explanation:
     bottleneck = trace.busiest_edge
     return Explanation(
         row,
-        parts=tuple(Part(name, times[name], counts[name]) for name in PARTS),
+        parts=tuple(Part(name, times[name], counts[name], alphas[name]) for name in PARTS),
         path=(ends[0], ends[1], len(path)),
         faster=None if bottleneck is None else _with(topology, {bottleneck}, _half_beta, replay),
         alpha_on=named(paid.alpha),
@@ -197,7 +207,7 @@ class _Leg(NamedTuple):
 
     span: Span
     time: Time
-    why: Wait | None
+    why: Why | None
     arrives: bool
     after: Span | None
 
@@ -206,27 +216,28 @@ def _legs(played: Played) -> Iterator[_Leg]:
     """Yield the legs of the critical path, which begins at the end of the launch."""
     spans, path = played.trace.spans, played.trace.critical_path
     for number, after in pairwise(path):
-        why = played.waits[after]
+        why = spans[after].why
         time = spans[after].start - spans[number].start
-        yield _Leg(spans[number], time, why, why is Wait.ARRIVAL, spans[after])
+        yield _Leg(spans[number], time, why, why is Why.ARRIVAL, spans[after])
     if path:
         last = spans[path[-1]]
         finish = max(last.end, last.arrival or 0)
         yield _Leg(last, finish - last.start, None, finish == last.arrival, None)
 
 
-def _charges(played: Played, legs: list[_Leg]) -> Iterator[tuple[str, Time]]:
-    """Yield (part, picoseconds) along the critical path."""
+def _charges(played: Played, legs: list[_Leg]) -> Iterator[tuple[str, Time, Time]]:
+    """Yield (part, picoseconds, of which alpha) along the critical path."""
     for leg in legs:
         if leg.span.link is None:
-            yield "local work", leg.time
-        elif leg.why in _CHARGED:
-            yield _CHARGED[leg.why], leg.time
+            yield "local work", leg.time, 0
+            continue
+        wire = played.connection(leg.span)
+        alpha = min(wire.alpha if leg.arrives else wire.overhead, leg.time)
+        if leg.why in _CHARGED:
+            yield _CHARGED[leg.why], leg.time, alpha
         else:
-            wire = played.connection(leg.span)
-            alpha = min(wire.alpha if leg.arrives else wire.overhead, leg.time)
-            yield "alpha", alpha
-            yield "bandwidth", leg.time - alpha
+            yield "alpha", alpha, alpha
+            yield "bandwidth", leg.time - alpha, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +275,7 @@ def _parameters(played: Played, legs: list[_Leg]) -> _Paid:
 def _slow(played: Played, leg: _Leg) -> Iterator[int]:
     """Yield the edges of a message whose beta counts: the slowest, or what the next waited for."""
     wire = played.connection(leg.span)
-    if leg.why is not Wait.LINK or leg.after is None:
+    if leg.why is not Why.LINK or leg.after is None:
         yield from (edge for edge, beta in wire.held if beta == wire.max_beta)
         return
     awaited = {edge for edge, _ in played.connection(leg.after).held}

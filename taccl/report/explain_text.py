@@ -26,6 +26,8 @@ def explanation_text(found: Explanation) -> str:
     for part in found.parts:
         share = part.time / row.time if row.time else 0.0
         spans = "" if not part.count or part.name == "launch" else f"  in {_plural(part.count)}"
+        if part.alpha and part.name != "alpha":
+            spans += f", {_exact(part.alpha)} us of it alpha"
         time = _exact(part.time).rjust(width)
         lines.append(f"    {part.name:<25}{time} us  {share:6.1%}{spans}")
     lines += _bottleneck_text(found)

@@ -218,10 +218,17 @@ def _explained(found: Explanation) -> Iterator[str]:
     yield "<h3>Where the time goes</h3>"
     time = found.row.time
     lines = [
-        [_text(part.name), _us(part.time), str(part.count), *_bar(part.time, time)]
+        [
+            _text(part.name),
+            _us(part.time),
+            _us(part.alpha),
+            str(part.count),
+            *_bar(part.time, time),
+        ]
         for part in found.parts
     ]
-    yield _table(("part of the critical path", "time us", "spans", "share", BAR), lines)
+    head = ("part of the critical path", "time us", "of it alpha us", "spans", "share", BAR)
+    yield _table(head, lines)
     if found.row.bottleneck and found.faster is not None:
         then = found.faster
         yield (

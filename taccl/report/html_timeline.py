@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from taccl.report.labels import block_label, chunks_text, link_text
-from taccl.report.played import Played, Wait
+from taccl.report.played import Played
 from taccl.report.whereabouts import program_where, schedule_where
 from taccl.schedule import Schedule, Send
-from taccl.sim.trace import Span
+from taccl.sim.trace import Span, Why
 from taccl.topology import Topology
 from taccl.units import Time
 
@@ -32,7 +32,7 @@ _NAMES = (
     "track", "step", "iteration", "kind", "start", "length", "arrival", "size", "link", "wait",
     "why", "part", "parts",
 )  # fmt: skip
-_WHYS = tuple(Wait)
+_WHYS = tuple(Why)
 
 
 def timeline_data(played: Played) -> Data:
@@ -43,7 +43,7 @@ def timeline_data(played: Played) -> Data:
     texts: dict[tuple[int, int, int | None], int] = {}
     columns: Columns = {name: [] for name in _NAMES}
     parts = _parts(played)
-    for number, span in enumerate(trace.spans[:MAX_SPANS]):
+    for span in trace.spans[:MAX_SPANS]:
         wire = (span.gpu, span.threadblock, span.link)
         if span.link is not None and wire not in texts:
             texts[wire] = links.setdefault(link_text(played, span), len(links))
@@ -52,7 +52,7 @@ def timeline_data(played: Played) -> Data:
             span.start + shift, span.end - span.start,
             -1 if span.arrival is None else span.arrival + shift, span.size,
             texts.get(wire, -1), -1 if span.waited_for is None else span.waited_for,
-            _WHYS.index(played.waits[number]), *next(parts),
+            _WHYS.index(span.why), *next(parts),
         ))  # fmt: skip
     blocks = [played.blocks[where] for where in tracks]
     return {

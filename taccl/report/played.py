@@ -1,15 +1,9 @@
-"""A replayed program with what its reports ask of it: why each span began when it did.
-
-A span of a trace names the span it waited for, not the rule that made it wait. Here the rule is
-found from where the two are: in one threadblock, at the two ends of a message, on one edge, at
-the two ends of a dependence, or at the two ends of a FIFO.
-"""
+"""A replayed program with what its reports ask of it: connections, receivers, edges held."""
 
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
 from functools import cached_property
 
@@ -21,17 +15,6 @@ from taccl.sim.replay import replay
 from taccl.sim.trace import Span, Trace
 from taccl.topology import Topology
 from taccl.units import Time, ceil_time
-
-
-class Wait(Enum):
-    """Why a span did not begin earlier."""
-
-    NOTHING = "nothing"
-    ORDER = "the step before it"
-    ARRIVAL = "the arrival of its message"
-    DEPENDENCE = "a dependence"
-    SLOT = "a FIFO slot"
-    LINK = "a busy edge"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +52,6 @@ class Played:
             warnings.simplefilter("ignore", TacclWarning)
             wiring = wire(self.program, self.topology, route=self.route)
         return {(c.src, c.dst, c.channel): c for c in wiring.connections}
-
-    @cached_property
-    def waits(self) -> tuple[Wait, ...]:
-        """Why each span of the trace waited for the one it names."""
-        spans = self.trace.spans
-        return tuple(
-            Wait.NOTHING if span.waited_for is None else self._wait(span, spans[span.waited_for])
-            for span in spans
-        )
 
     @cached_property
     def received(self) -> Mapping[int, int]:
@@ -128,51 +102,6 @@ class Played:
     def where(self, span: Span) -> str:
         """Return what a reader calls a span."""
         return f"rank {span.gpu} threadblock {span.threadblock} step {span.step}"
-
-    def _wait(self, span: Span, before: Span) -> Wait:
-        here, there = (span.gpu, span.threadblock), (before.gpu, before.threadblock)
-        if here == there:
-            return Wait.ORDER
-        if span.link is None:
-            return Wait.DEPENDENCE if span.gpu == before.gpu else Wait.ARRIVAL
-        if before.link is None:
-            return Wait.DEPENDENCE if span.gpu == before.gpu else Wait.SLOT
-        if span.gpu == before.gpu:
-            return Wait.DEPENDENCE if self._depends(span, before) else Wait.LINK
-        shared = {edge for edge, _ in self.connection(span).held}
-        shared &= {edge for edge, _ in self.connection(before).held}
-        return Wait.LINK if shared else Wait.SLOT
-
-    def _depends(self, span: Span, before: Span) -> bool:
-        """Tell whether a send began at the instant at which another posted what it needs."""
-        same_slice = span.iteration == before.iteration and span.start == before.end
-        need = (before.threadblock, before.step)
-        return same_slice and need in self._needs[span.gpu, span.threadblock, span.step]
-
-    @cached_property
-    def _needs(self) -> Mapping[tuple[int, int, int], frozenset[tuple[int, int]]]:
-        """From a step that only sends to the (threadblock, step) whose posts free it."""
-        found: dict[tuple[int, int, int], frozenset[tuple[int, int]]] = defaultdict(frozenset)
-        for (rank, number), block in self.blocks.items():
-            pending: set[tuple[int, int]] = set()
-            for position, step in enumerate(block.steps):
-                if step.depends is not None:
-                    pending.add((step.depends.threadblock, step.depends.step))
-                if step.op is Op.SEND:
-                    posts = (self._posting(rank, *need) for need in pending)
-                    found[rank, number, position] = frozenset(post for post in posts if post)
-                if step.op is not Op.NOP:
-                    pending = set()
-        return found
-
-    def _posting(self, rank: int, number: int, position: int) -> tuple[int, int] | None:
-        """Return the first step from a position on that posts: flags are monotone."""
-        block = self.blocks.get((rank, number))
-        steps = block.steps if block else ()
-        for later in range(position, len(steps)):
-            if steps[later].posts and steps[later].op is not Op.NOP:
-                return number, later
-        return None
 
 
 def play(

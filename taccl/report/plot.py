@@ -4,6 +4,7 @@ Written by hand: a plotting library costs a hundred megabytes and half a second 
 file refers to nothing outside itself; names in it are escaped, as anybody may have chosen them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,7 +16,13 @@ from taccl.units import Time, format_size
 COLOURS = (
     "#1f6feb", "#d1495b", "#2e9e6b", "#b8860b", "#8250df", "#0a8ea0", "#c2542d", "#6e7781",
 )  # fmt: skip
-"""Of the contenders, in turn; from the second turn on lines are dotted."""
+"""Of the contenders, in turn."""
+
+DASHES = ("none", "8 4", "8 3 2 3")
+"""Of what is replayed, by the turn of its colour."""
+
+DOTS = ("2 3", "2 6")
+"""Of NCCL's model, likewise."""
 
 WIDTH, HEIGHT = 460, 300
 """Pixels of one diagram, within its axes."""
@@ -95,12 +102,19 @@ def _text(text: str) -> str:
 def _lines(found: Comparison, value: Callable[[int, Time], float]) -> list[_Line]:
     """Return a line for every contender, then one for the bound; what takes no time is left out."""
     lines = []
-    for number, contender in enumerate(found.contenders):
-        turn, colour = divmod(number, len(COLOURS))
-        dots = ' stroke-dasharray="2 3"' if turn or contender.kind == "nccl" else ""
+    drawn: Counter[bool] = Counter()
+    for contender in found.everybody:
+        of_nccl = contender.kind.startswith("nccl")
+        turn, colour = divmod(drawn[of_nccl], len(COLOURS))
+        dashes = DOTS if of_nccl else DASHES
         known = [(row.size, row.time) for row in contender.rows]
-        lines.append(_Line(contender.name, f'class="line" stroke="{COLOURS[colour]}"{dots}',
-                           _points(known, value)))  # fmt: skip
+        lines.append(_Line(
+            contender.name,
+            f'class="line" stroke="{COLOURS[colour]}"'
+            f' stroke-dasharray="{dashes[turn % len(dashes)]}"',
+            _points(known, value),
+        ))  # fmt: skip
+        drawn[of_nccl] += 1
     bounds = [
         (size, bound[1] if bound else None)
         for size, bound in zip(found.sizes, found.bounds, strict=True)

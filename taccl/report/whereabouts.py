@@ -12,20 +12,10 @@ from typing import Any, NamedTuple
 
 from taccl.collectives import Collective
 from taccl.msccl.aliasing import Cell, Mode, mode_of
-from taccl.msccl.expected import MAX_WORK, expected_of
+from taccl.msccl.expected import MAX_WORK, expected_of, work_of
 from taccl.msccl.findings import Finding
 from taccl.msccl.interpret import find_root
-from taccl.msccl.program import (
-    READS_SOURCE,
-    RECEIVES,
-    SENDS,
-    WRITES_TARGET,
-    Buffer,
-    Op,
-    Program,
-    Slot,
-    Step,
-)
+from taccl.msccl.program import Buffer, Op, Program, Slot, Step
 from taccl.msccl.run import maximal_run, places
 from taccl.schedule import Schedule, Send
 from taccl.units import Time
@@ -61,7 +51,7 @@ class _Moved:
 
 def program_where(program: Program) -> Where | None:
     """Return what the script shows of a program; None when it can't be followed."""
-    if sum(step.count for _, block in program.blocks() for step in block.steps) > MAX_WORK:
+    if work_of(program) > MAX_WORK:
         return None
     collective = expected_of(program, find_root(program) or 0)
     if isinstance(collective, Finding) or _too_large(collective):
@@ -187,22 +177,22 @@ def _effects(program: Program, memory: _Memory) -> dict[tuple[int, int, int], _M
         step = block.steps[place.step]
         if step.op is Op.NOP:
             continue
-        incoming = sent[run.sender[number]] if step.op in RECEIVES else None
+        incoming = sent[run.sender[number]] if step.receives else None
         values = _values(memory, place.rank, step, incoming)
-        targets = _slots(step.dst if step.op in WRITES_TARGET else None, step.count)
+        targets = _slots(step.target, step.count)
         cells = memory.write(place.rank, targets, values)
-        if step.op in SENDS:
+        if step.sends:
             sent[number] = values
         found[place.rank, block.id, place.step] = _Moved(
-            cells, values if cells else (), values if step.op in SENDS else ()
+            cells, values if cells else (), values if step.sends else ()
         )
     return found
 
 
 def _values(memory: _Memory, rank: int, step: Step, incoming: Contents | None) -> Contents:
     parts: list[Contents] = [] if incoming is None else [incoming]
-    if step.op in READS_SOURCE:
-        parts.append(memory.read(rank, _slots(step.src, step.count)))
+    if step.source is not None:
+        parts.append(memory.read(rank, _slots(step.source, step.count)))
     if step.op is Op.REDUCE:
         parts.append(memory.read(rank, _slots(step.dst, step.count)))
     return [_added(terms) for terms in zip(*parts, strict=False)]

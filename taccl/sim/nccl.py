@@ -113,6 +113,14 @@ class Machine:
         row = GENERATIONS.index(self.generation) if row is None else row
         return _exact(table[row][min(self.servers, 3) - 1])
 
+    def allows(self, protocol: str) -> bool:
+        """Tell whether NCCL runs a protocol here.
+
+        LL128 is allowed over NVLink only (``ncclTopoTuneModel``). What NCCL wants of the way to
+        the NIC for it (no host bridge on it) is taken to hold.
+        """
+        return protocol != "LL128" or self.wire == "nvlink"
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -132,6 +140,11 @@ class Choice:
     protocol: str
     time: Time
     base: Time
+
+    @property
+    def way(self) -> str:
+        """Algorithm and protocol: ``Ring LL128``."""
+        return f"{self.algorithm} {self.protocol}"
 
 
 def choices(machine: Machine, collective: str, size: int) -> tuple[Choice, ...]:
@@ -156,16 +169,9 @@ def choices(machine: Machine, collective: str, size: int) -> tuple[Choice, ...]:
 
 
 def fastest(machine: Machine, collective: str, size: int) -> Choice | None:
-    """Return what NCCL runs; None where it has no model.
-
-    LL128 is allowed over NVLink only (``ncclTopoTuneModel``). What NCCL wants of the way to the
-    NIC for it (no host bridge on it) is taken to hold.
-    """
-    allowed = [
-        choice
-        for choice in choices(machine, collective, size)
-        if choice.protocol != "LL128" or machine.wire == "nvlink"
-    ]
+    """Return what NCCL runs; None where it has no model."""
+    found = choices(machine, collective, size)
+    allowed = [choice for choice in found if machine.allows(choice.protocol)]
     return min(allowed, key=lambda choice: choice.time, default=None)
 
 

@@ -23,7 +23,7 @@ from taccl.sim.compile import Action, Compiled, compile_program, why_not
 from taccl.sim.connect import Flight
 from taccl.sim.cost import ReplayModel
 from taccl.sim.deadlock import Standstill, Wait, deadlock
-from taccl.sim.trace import Span, Trace
+from taccl.sim.trace import Span, Trace, Why
 from taccl.topology import Topology
 from taccl.units import Time
 
@@ -118,6 +118,7 @@ class Run:
         self.messages = 0
         self.spans: list[Span] = []
         self.cause: list[int | None] = [None] * blocks
+        self.why = [Why.NOTHING] * blocks
         self.current: list[int | None] = [None] * blocks
         self.edge_span: list[int | None] = [None] * num_edges
         self.in_flight: list[deque[int]] = [deque() for _ in range(connections)]
@@ -220,7 +221,7 @@ class Run:
             self._free_slot(block)
         if action.posts >= 0:
             self._post(block, self.iteration[block] * self.compiled.width + action.posts)
-        self.cause[block] = self.current[block]
+        self.cause[block], self.why[block] = self.current[block], Why.ORDER
         self.position[block] += 1
         if self.position[block] < len(self.actions[block]):
             self.phase[block] = NEEDS
@@ -241,7 +242,7 @@ class Run:
         full = self.taken[connection] == self.compiled.slots[connection]
         self.taken[connection] -= 1
         if full and sender is not None and self.phase[sender] == SLOT:
-            self._wake(sender, self.current[block])
+            self._wake(sender, self.current[block], Why.SLOT)
 
     def _post(self, block: int, flag: int) -> None:
         self.flag[block] = flag
@@ -250,10 +251,10 @@ class Run:
             self.flag_waiters[block] = [w for w in waiters if w[0] > flag]
             for goal, waiter in waiters:
                 if goal <= flag:
-                    self._wake(waiter, self.current[block])
+                    self._wake(waiter, self.current[block], Why.DEPENDENCE)
 
-    def _wake(self, block: int, cause: int | None) -> None:
-        self.cause[block] = cause
+    def _wake(self, block: int, cause: int | None, why: Why) -> None:
+        self.cause[block], self.why[block] = cause, why
         self.woken.append(block)
 
     def _arrive(self, connection: int) -> None:
@@ -265,7 +266,7 @@ class Run:
             and receiver is not None
             and self.phase[receiver] == RECEIVE
         ):
-            self._wake(receiver, span)
+            self._wake(receiver, span, Why.ARRIVAL)
 
     def _release(self, connection: int) -> None:
         sender = self.compiled.senders[connection]
@@ -314,7 +315,7 @@ class Run:
         flight = self.flying[connection] = self.course(block, flight)
         if self.keep:
             if freed_edge >= 0:
-                self.cause[block] = self.edge_span[freed_edge]
+                self.cause[block], self.why[block] = self.edge_span[freed_edge], Why.LINK
             link = self.compiled.connections[connection].link
             end = self.now + flight.releases[-1][0]
             self._record(block, end, link, self.now + flight.arrival)
@@ -334,9 +335,10 @@ class Run:
         action = self.actions[block][self.position[block]]
         self.spans.append(Span(
             owner.rank, owner.id, action.step, self.iteration[block], self.now, end,
-            action.size, link, arrival, self.cause[block],
+            action.size, link, arrival, self.cause[block], self.why[block],
         ))  # fmt: skip
         self.current[block] = self.cause[block] = len(self.spans) - 1
+        self.why[block] = Why.ORDER
 
 
 def _rest(_block: int) -> bool:

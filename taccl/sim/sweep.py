@@ -228,8 +228,8 @@ def bounds_of(
 
     It gives None for collectives without bounds, where ranks are not connected, and where a
     root should be known and is not. A routed
-    message does not stop at the ranks between, so it can be on its last edge from the start:
-    of the latencies only the distance holds for it.
+    message does not stop at the ranks between, so it can be on its last edge from the start, and
+    reach any rank by any port: of the latencies only the distance holds for it, and no reach.
     """
     if isinstance(collective, str):
         kind = COLLECTIVES.get(collective)
@@ -241,7 +241,8 @@ def bounds_of(
     except NoScheduleError:
         return lambda _: None
     if routed:
-        curves = tuple(c for c in curves if c.kind != "latency" or c.is_flat)
+        kept = [c for c in curves if c.kind != "reach" and (c.kind != "latency" or c.is_flat)]
+        curves = tuple(kept)
 
     def at(size: int) -> tuple[str, Time]:
         return max(((c.kind, c.at(size)) for c in curves), key=lambda found: found[1])

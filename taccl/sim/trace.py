@@ -2,9 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 from taccl.units import Time
+
+
+class Why(Enum):
+    """By which rule a span did not begin earlier."""
+
+    NOTHING = "nothing"
+    ORDER = "the step before it"
+    ARRIVAL = "the arrival of its message"
+    DEPENDENCE = "a dependence"
+    SLOT = "a FIFO slot"
+    LINK = "a busy edge"
 
 
 class Span(NamedTuple):
@@ -30,6 +42,8 @@ class Span(NamedTuple):
         When a sent message was at its destination; None when nothing was sent.
     waited_for
         Id (position in ``Trace.spans``) of the span that ended last of what it needed.
+    why
+        What that span had that this one needed.
     """
 
     gpu: int
@@ -42,6 +56,7 @@ class Span(NamedTuple):
     link: int | None
     arrival: Time | None
     waited_for: int | None
+    why: Why
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,21 @@ from types import MappingProxyType
 from taccl.errors import InputError
 from taccl.synth.classical import CLASSICAL, run_classical
 from taccl.synth.exact import exact
+from taccl.synth.flow import flow
+from taccl.synth.guided import guided
 from taccl.synth.portfolio import auto
 from taccl.synth.problem import Options, Problem, Result
 from taccl.synth.staged import staged
 
 Engine = Callable[[Problem, Options], Result]
 
-ENGINES: Mapping[str, Engine] = MappingProxyType({"auto": auto, "taccl": staged, "exact": exact})
+ENGINES: Mapping[str, Engine] = MappingProxyType({
+    "auto": auto,
+    "guided": guided,
+    "flow": flow,
+    "taccl": staged,
+    "exact": exact,
+})  # fmt: skip
 
 
 def engine_names() -> tuple[str, ...]:

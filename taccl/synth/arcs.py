@@ -5,14 +5,14 @@ owner), as flat arrays sorted by tail. Resources are orbits of edges under the p
 numbered densely. Nothing here grows with chunks but the rows of :class:`Wanted`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl.links import LinkTable
 from taccl.synth.problem import Problem
 from taccl.synth.routes import Network, build_network
 from taccl.units import ceil_time
@@ -59,8 +59,13 @@ class Arcs:
 
     def arrival(self, chunks: int = 1) -> NDArray[np.int64]:
         """Return for every arc the picoseconds from start to arrival of a message."""
+        if chunks not in self._arrivals:
+            self._arrivals[chunks] = self._arrival(chunks)
+        return self._arrivals[chunks]
+
+    def _arrival(self, chunks: int) -> NDArray[np.int64]:
         table = self.problem.topology.links
-        times = _ceil_times(self._betas, chunks * self.problem.chunk_size)
+        times = _ceil_times(table, chunks * self.problem.chunk_size)
         slowest = np.zeros(len(table), dtype=np.int64)
         lengths = np.diff(table.edge_start)
         some = lengths > 0
@@ -70,15 +75,24 @@ class Arcs:
 
     def held(self, chunks: int = 1) -> NDArray[np.int64]:
         """Return for every use of a resource the picoseconds a message holds it."""
+        if chunks not in self._holds:
+            self._holds[chunks] = self._held(chunks)
+        return self._holds[chunks]
+
+    def _held(self, chunks: int) -> NDArray[np.int64]:
         table = self.problem.topology.links
-        times = _ceil_times(self._betas, chunks * self.problem.chunk_size)
+        times = _ceil_times(table, chunks * self.problem.chunk_size)
         owner = np.repeat(np.arange(len(self)), np.diff(self.use_start))
         busy: NDArray[np.int64] = table.overhead[self.link[owner]] + times[self._used_edges]
         return busy
 
     @cached_property
-    def _betas(self) -> tuple[Fraction, ...]:
-        return self.problem.topology.links.betas
+    def _arrivals(self) -> dict[int, NDArray[np.int64]]:
+        return {}
+
+    @cached_property
+    def _holds(self) -> dict[int, NDArray[np.int64]]:
+        return {}
 
     @cached_property
     def _used_edges(self) -> NDArray[np.int32]:
@@ -127,6 +141,20 @@ def arcs_of(problem: Problem, *, reverse: bool = False) -> Arcs:
     )  # fmt: skip
 
 
+def some_arcs(arcs: Arcs, kept: NDArray[np.bool_]) -> Arcs:
+    """Return some of the arcs, with the same resources."""
+    lengths = np.diff(arcs.use_start)
+    uses = np.repeat(kept, lengths)
+    start = np.concatenate(([0], np.cumsum(lengths[kept]))).astype(np.int64)
+    tail = arcs.tail[kept]
+    ranks = np.arange(arcs.problem.topology.num_ranks + 1)
+    first = np.searchsorted(tail, ranks).astype(np.int64)
+    return Arcs(
+        arcs.problem, arcs.reverse, tail, arcs.head[kept], arcs.link[kept], first, start,
+        arcs.use_resource[uses], arcs.resources,
+    )  # fmt: skip
+
+
 def wanted_of(arcs: Arcs) -> Wanted:
     """Return what the representatives of a problem need of its arcs.
 
@@ -136,8 +164,8 @@ def wanted_of(arcs: Arcs) -> Wanted:
         When a sketch leaves a target without a path from a root of its chunk.
     """
     problem = arcs.problem
-    if _is_restricted(problem):
-        return _from_network(arcs, build_network(problem, reverse=arcs.reverse))
+    if is_restricted(problem):
+        return wanted_in(arcs, build_network(problem, reverse=arcs.reverse))
     collective, chunks = problem.collective, problem.representatives
     shape = (len(chunks), problem.topology.num_ranks)
     roots, targets = np.zeros(shape, dtype=np.bool_), np.zeros(shape, dtype=np.bool_)
@@ -152,7 +180,7 @@ def wanted_of(arcs: Arcs) -> Wanted:
     )  # fmt: skip
 
 
-def _is_restricted(problem: Problem) -> bool:
+def is_restricted(problem: Problem) -> bool:
     """Tell whether a sketch allows some chunks less than all allowed links."""
     logical = problem.logical
     return bool(
@@ -163,7 +191,8 @@ def _is_restricted(problem: Problem) -> bool:
     )
 
 
-def _from_network(arcs: Arcs, network: Network) -> Wanted:
+def wanted_in(arcs: Arcs, network: Network) -> Wanted:
+    """Return what the representatives of a network's problem need of the arcs it leaves them."""
     ranks, count = arcs.problem.topology.num_ranks, len(network.demands)
     roots, targets = (np.zeros((count, ranks), dtype=np.bool_) for _ in range(2))
     number = np.full(int(arcs.link.max(initial=0)) + 1, -1, dtype=np.int64)
@@ -200,7 +229,16 @@ def _used_edges(
     return start, edges[kept]
 
 
-def _ceil_times(betas: Sequence[Fraction], size: Fraction) -> NDArray[np.int64]:
+def _ceil_times(table: LinkTable, size: Fraction) -> NDArray[np.int64]:
     """Return ceil(beta * size) for every edge, in picoseconds."""
-    known = {beta: ceil_time(beta, size) for beta in set(betas)}
-    return np.array([known[beta] for beta in betas], dtype=np.int64)
+    betas, numbers = _betas(table)
+    times: NDArray[np.int64] = np.array([ceil_time(beta, size) for beta in betas], dtype=np.int64)
+    return times[numbers] if len(betas) else times
+
+
+@lru_cache(maxsize=4)
+def _betas(table: LinkTable) -> tuple[tuple[Fraction, ...], NDArray[np.int64]]:
+    """Return the different betas of a topology, and which of them every edge has."""
+    known: dict[Fraction, int] = {}
+    numbers = [known.setdefault(beta, len(known)) for beta in table.betas]
+    return tuple(known), np.array(numbers, dtype=np.int64)

@@ -1,17 +1,35 @@
 """Classical algorithms as decisions on a topology: the yardstick and the last resort.
 
-Each is a function of a problem that returns its sends in sequence, or None where the collective or
-the links don't allow it. On uniform links of alpha and beta, for n ranks and a buffer of S bytes
-in one chunk for each rank (and each pair), unless said otherwise:
+Each is a function of a problem that yields, for every way to do it (orders of ranks, sizes of
+pieces), its sends in sequence; none where the collective or the links don't allow it. On uniform
+links of alpha and beta, for n ranks and a buffer of S bytes in one chunk for each rank (and each
+pair), unless said otherwise:
 
 ================== ====================================================================
 algorithm          time
 ================== ====================================================================
 ring               allgather and reducescatter (n-1) (alpha + beta S/n), allreduce twice that
-all-pairs          the same where a rank has one port, and alltoall (n-1) (alpha + beta S/n)
-halving-doubling   log2(n) alpha + (n-1) beta S/n, allreduce twice that
+double-ring        the same on links both ways floor(n/2) (alpha + beta S/n); with two chunks for
+                   each rank also (n-1) (alpha + beta S/2n)
+all-pairs          the ring's where a rank has one port, and alltoall (n-1) (alpha + beta S/n)
+halving-doubling   log2(n) alpha + (n-1) beta S/n, allreduce twice that; for n above a power of two
+                   p, allreduce 2 (log2(p) alpha + (p-1) beta S/p) + 2 (alpha + beta S)
+bruck              allgather and reducescatter ceil(log2(n)) alpha + (n-1) beta S/n, allreduce twice
+                   that, and at most one alpha more in every round but the first where alpha
+                   occupies links; alltoall log2(n) (alpha + beta S/2) where it does not
+double-binary-tree broadcast and reduce in two trees and p pieces for each
+                   (ceil(log2(n)) - 1 + p) (alpha + beta S/2p), allreduce in one piece
+                   2 ceil(log2(n)) (alpha + beta S/2), on links between all pairs
+hierarchical       s servers of g ranks, one port each inside (alpha, beta) and across (alpha',
+                   beta'): allgather and reducescatter (s-1) (alpha' + beta' S/n)
+                   + s (g-1) (alpha + beta S/n), allreduce twice that
+two-step           alltoall: the larger of s (g-1) (alpha + beta S/n) inside and, across,
+                   (s-1) (alpha' + beta' g S/n) behind the first messages inside
+three-step         alltoall with one connection for two servers, or one for each rank
+parameter-server   broadcast and reduce (n-1) (alpha + beta S), and with p servers allreduce
+                   2 (n-1) (alpha + beta S/p) where p is 1 or n
 recursive-doubling allreduce log2(n) (alpha + beta S)
-one-shot           allreduce (n-1) (alpha + beta S)
+one-shot           allreduce alpha + beta S on links between all pairs
 chain              broadcast and reduce in k chunks (n-2+k) (alpha + beta S/k)
 double-chain       the same in k chunks on a ring both ways (n-2+k/2) (alpha + beta S/k)
 binomial           broadcast and reduce in one chunk ceil(log2(n)) (alpha + beta S)
@@ -32,156 +50,127 @@ from types import MappingProxyType
 from taccl.errors import NoScheduleError
 from taccl.schedule import Decisions, Schedule, message_groups, retime
 from taccl.symmetry import make_group
+from taccl.synth.doubling import bruck, halving_doubling
 from taccl.synth.exchanges import one_shot, recursive_doubling
+from taccl.synth.hierarchical import hierarchical, three_step, two_step
 from taccl.synth.ordering import order
+from taccl.synth.pairs import all_pairs, parameter_server
 from taccl.synth.plan import plan_decisions, rows_of
 from taccl.synth.problem import Options, Problem, Result, Status
+from taccl.synth.rings import double_ring, ring
 from taccl.synth.rooted import binomial, chain, direct, double_chain, scatter_allgather
 from taccl.synth.routes import may_leave
-from taccl.synth.steps import Step, best_links, tour
-from taccl.topology import Rank
+from taccl.synth.steps import Step, best_links, in_runs
+from taccl.synth.trees import double_binary_tree
 from taccl.units import Time
 from taccl.verify import verify
 
-Row = tuple[int, int, bool]
-"""chunk, link, reduce"""
+Algorithm = Callable[[Problem], Iterator[Iterator[Step]]]
+"""The steps of every way to do it (orders of ranks, sizes of pieces); none where there is none."""
 
-HALVES = ("allgather", "reducescatter", "allreduce")
+MAX_SENDS = 140_000
+"""Sends of all ways together that are timed: an AllReduce of 256 ranks has as many in one way.
 
+A summed one takes some 20 us to time, and a portfolio waits for all algorithms.
+"""
 
-def ring(problem: Problem) -> Iterator[Step] | None:
-    """Every rank passes on what it received to the next of a ring, n-1 times each phase."""
-    if problem.collective.name not in HALVES:
-        return None
-    order = tour(problem)
-    return None if order is None else _ring_steps(problem, order)
+MAX_ORDERED = 33_000
+"""Messages of all ways together that are list-scheduled, which takes several times as long."""
 
-
-def _ring_steps(problem: Problem, order: Sequence[Rank]) -> Iterator[Step]:
-    n, name = len(order), problem.collective.name
-    owned = _owned(problem)
-    if name != "allgather":
-        for step in range(n - 1):
-            for place, rank in enumerate(order):
-                owner = order[(place - step - 1) % n]
-                yield owned[owner], rank, order[(place + 1) % n], True
-    if name != "reducescatter":
-        for step in range(n - 1):
-            for place, rank in enumerate(order):
-                owner = order[(place - step) % n]
-                yield owned[owner], rank, order[(place + 1) % n], False
+KEPT = 3
+"""Schedules of an algorithm that are worth to be scored."""
 
 
-def _owned(problem: Problem) -> list[tuple[int, ...]]:
-    k = problem.collective.chunks_per_rank
-    return [tuple(range(r * k, (r + 1) * k)) for r in range(problem.topology.num_ranks)]
+def _once(algorithm: Callable[[Problem], Iterator[Step] | None]) -> Algorithm:
+    """Return an algorithm that is done in one way, or not at all."""
+
+    def ways(problem: Problem) -> Iterator[Iterator[Step]]:
+        steps = algorithm(problem)
+        if steps is not None:
+            yield steps
+
+    return ways
 
 
-def all_pairs(problem: Problem) -> Iterator[Step] | None:
-    """Every rank sends to every other directly; AllReduce is ReduceScatter, then AllGather."""
-    links = best_links(problem)
-    n = problem.topology.num_ranks
-    if problem.collective.name not in (*HALVES, "alltoall"):
-        return None
-    if any((a, b) not in links for a in range(n) for b in range(n) if a != b):
-        return None
-    return _pair_steps(problem)
-
-
-def _pair_steps(problem: Problem) -> Iterator[Step]:
-    n, name = problem.topology.num_ranks, problem.collective.name
-    k = problem.collective.chunks_per_rank
-    owned = _owned(problem) if name != "alltoall" else []
-    for shift in range(1, n):
-        for rank in range(n):
-            peer = (rank + shift) % n
-            if name == "alltoall":
-                first = (rank * n + peer) * k
-                yield tuple(range(first, first + k)), rank, peer, False
-            elif name == "allgather":
-                yield owned[rank], rank, peer, False
-            else:
-                yield owned[peer], rank, peer, True
-    if name == "allreduce":
-        for shift in range(1, n):
-            for rank in range(n):
-                yield owned[rank], rank, (rank + shift) % n, False
-
-
-def halving_doubling(problem: Problem) -> Iterator[Step] | None:
-    """Exchange with the rank that differs in one bit, twice as much (half as much) each time.
-
-    AllGather doubles, first between servers and then from the lowest bit, so that what a rank
-    holds lies side by side; ReduceScatter plays it backwards; AllReduce is one after the other.
-    Ranks must be a power of two, and partners linked.
-    """
-    n = problem.topology.num_ranks
-    if problem.collective.name not in HALVES or n & (n - 1):
-        return None
-    links = best_links(problem)
-    bits = [1 << i for i in range(n.bit_length() - 1)]
-    if any((rank, rank ^ bit) not in links for rank in range(n) for bit in bits):
-        return None
-    server = problem.topology.server_of
-    bits.sort(key=lambda bit: (server[0] == server[bit], bit))
-    return _exchanges(problem, bits)
-
-
-def _exchanges(problem: Problem, bits: Sequence[int]) -> Iterator[Step]:
-    name = problem.collective.name
-    gather = list(_doubling(problem, bits))
-    if name != "allgather":
-        yield from ((chunks, dst, src, True) for chunks, src, dst, _ in reversed(gather))
-    if name != "reducescatter":
-        yield from gather
-
-
-def _doubling(problem: Problem, bits: Sequence[int]) -> Iterator[Step]:
-    owned = _owned(problem)
-    held = [[rank] for rank in range(problem.topology.num_ranks)]
-    for bit in bits:
-        for rank, owners in enumerate(held):
-            for run in _runs(owners):
-                yield tuple(c for owner in run for c in owned[owner]), rank, rank ^ bit, False
-        held = [sorted([*owners, *held[rank ^ bit]]) for rank, owners in enumerate(held)]
-
-
-def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:
-    """Cut ascending numbers into runs without gaps."""
-    run: list[int] = []
-    for number in numbers:
-        if run and number != run[-1] + 1:
-            yield run
-            run = []
-        run.append(number)
-    yield run
-
-
-CLASSICAL: Mapping[str, Callable[[Problem], Iterator[Step] | None]] = MappingProxyType({
+CLASSICAL: Mapping[str, Algorithm] = MappingProxyType({
     "ring": ring,
+    "double-ring": double_ring,
     "all-pairs": all_pairs,
     "halving-doubling": halving_doubling,
-    "recursive-doubling": recursive_doubling,
-    "one-shot": one_shot,
-    "chain": chain,
-    "double-chain": double_chain,
-    "binomial": binomial,
-    "scatter-allgather": scatter_allgather,
-    "direct": direct,
+    "bruck": bruck,
+    "double-binary-tree": double_binary_tree,
+    "hierarchical": hierarchical,
+    "two-step": two_step,
+    "three-step": three_step,
+    "parameter-server": parameter_server,
+    "recursive-doubling": _once(recursive_doubling),
+    "one-shot": _once(one_shot),
+    "chain": _once(chain),
+    "double-chain": _once(double_chain),
+    "binomial": _once(binomial),
+    "scatter-allgather": _once(scatter_allgather),
+    "direct": _once(direct),
 })  # fmt: skip
 
 
-def classical_schedules(problem: Problem, name: str, *, batch: bool) -> tuple[Schedule, ...]:
+def classical_schedules(
+    problem: Problem, name: str, *, batch: bool, patient: bool = False
+) -> tuple[Schedule, ...]:
     """Return the exact schedules of a classical algorithm, the one with the least makespan first.
 
-    The textbook's order, and the same messages as early as ports allow: where ports are shared
-    (two GPUs at one NIC), the textbook's order leaves them idle. None where the algorithm does not
-    exist, or does not respect the sketch.
+    The textbook's order of every way to do it, and of the best ways the same messages as early as
+    ports allow: where ports are shared (two GPUs at one NIC), the textbook's order leaves them
+    idle. Nothing where the algorithm does not exist, or does not respect the sketch.
+
+    Parameters
+    ----------
+    patient
+        Whether to time the first way however many sends it has.
     """
-    steps = CLASSICAL[name](problem)
-    if steps is None:
-        return ()
+    textbook = sorted(
+        _textbook(problem, name, batch=batch, patient=patient),
+        key=lambda timed: timed[0].makespan,
+    )
+    found = [schedule for schedule, _ in textbook[:KEPT]]
+    left = MAX_ORDERED
+    for schedule, decisions in textbook[: KEPT - 1]:
+        left -= len(message_groups(schedule.batch))
+        if decisions.lands is None and left >= 0:
+            found += _early(problem, decisions)
+    distinct = {schedule.makespan: schedule for schedule in reversed(found)}
+    best = [distinct[makespan] for makespan in sorted(distinct)]
+    if problem.logical.name is not None:
+        best = [schedule for schedule in best if not verify(schedule, problem.logical)]
+    return tuple(best[:KEPT])
+
+
+def _textbook(
+    problem: Problem, name: str, *, batch: bool, patient: bool
+) -> Iterator[tuple[Schedule, Decisions]]:
+    """Yield every way to do it in the textbook's order, until too many sends were timed."""
     links = best_links(problem)
+    left = MAX_SENDS
+    for number, steps in enumerate(CLASSICAL[name](problem)):
+        sequence: list[Step] = []
+        for step in steps:
+            sequence.append(step)
+            left -= len(step[0])
+            if left < 0 and not (patient and number == 0):
+                return
+        messages = in_runs(problem, sequence) if batch else sequence
+        decisions = _decided(problem, messages, links, batch=batch)
+        if decisions is None:
+            continue
+        try:
+            yield _alone(problem, decisions), decisions
+        except ValueError:  # one port sends too long to end before the first arrival
+            continue
+
+
+def _decided(
+    problem: Problem, steps: Sequence[Step], links: Mapping[tuple[int, int], int], *, batch: bool
+) -> Decisions | None:
+    """Return the decisions of steps; None where the sketch does not let a chunk take its link."""
     rows: list[tuple[int, int, int, bool]] = []
     lands: list[int] = []
     message = 0
@@ -191,22 +180,14 @@ def classical_schedules(problem: Problem, name: str, *, batch: bool) -> tuple[Sc
             continue
         link = links[src, dst]
         if not all(may_leave(problem, chunk, link) for chunk in chunks):
-            return ()
+            return None
         for chunk in chunks:
             rows.append((chunk, link, message, reduce))
             message += 0 if batch else 1
         message += 1 if batch else 0
     if lands:
         lands += range(len(lands) + 1, len(rows) + 1)
-        try:
-            found = [_alone(problem, Decisions.of(rows, lands))]
-        except ValueError:  # one port sends too long to end before the first arrival
-            found = []
-    else:
-        found = _in_both_orders(problem, Decisions.of(rows))
-    if problem.logical.name is not None:
-        found = [schedule for schedule in found if not verify(schedule, problem.logical)]
-    return tuple(sorted(found, key=lambda schedule: schedule.makespan))
+    return Decisions.of(rows, lands or None)
 
 
 def _alone(problem: Problem, decisions: Decisions) -> Schedule:
@@ -214,15 +195,14 @@ def _alone(problem: Problem, decisions: Decisions) -> Schedule:
     return retime(problem.collective, group, problem.chunk_size, decisions)
 
 
-def _in_both_orders(problem: Problem, decisions: Decisions) -> list[Schedule]:
-    given = _alone(problem, decisions)
-    plan = plan_decisions(replace(problem, group=given.group), rows_of(decisions))
+def _early(problem: Problem, decisions: Decisions) -> list[Schedule]:
+    """Return the messages of decisions in the order in which ports are free, where there is one."""
+    plan = plan_decisions(
+        replace(problem, group=make_group(problem.topology, ())), rows_of(decisions)
+    )
     messages = [tuple(rows) for rows in message_groups(decisions.batch)]
     early = order(plan, messages, "earliest")
-    if early is None:
-        return [given]
-    other = _alone(problem, early)
-    return [given] if other.makespan == given.makespan else [given, other]
+    return [] if early is None else [_alone(problem, early)]
 
 
 def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule | None:
@@ -239,7 +219,7 @@ def run_classical(name: str, problem: Problem, options: Options) -> Result:
         When the links don't allow it.
     """
     began = time.monotonic()
-    schedules = classical_schedules(problem, name, batch=options.batch)
+    schedules = classical_schedules(problem, name, batch=options.batch, patient=True)
     if not schedules:
         raise NoScheduleError(
             f"{name} does not exist for {problem.collective.name} on the links of"

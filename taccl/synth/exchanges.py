@@ -4,10 +4,14 @@ A step without chunks (:data:`LANDED`) closes a round: what was sent in it is pa
 receivers send only from the next round on.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from taccl.synth.problem import Problem
 from taccl.synth.steps import LANDED, Step, best_links
+
+MAX_TRIED = 5
+"""Ranks up to which one shot is tried where messages have to wait: each try times all again."""
 
 
 def recursive_doubling(problem: Problem) -> Iterator[Step] | None:
@@ -50,7 +54,8 @@ def one_shot(problem: Problem) -> Iterator[Step] | None:
     """AllReduce: everyone sends its whole buffer to everyone, and sums all by itself.
 
     A value must have left for everyone before another is added to it, so that on shared ports
-    this exists under the rule ``delay`` only, for buffers that are sent within one alpha.
+    this exists under the rule ``delay`` only, for buffers that are sent within one alpha. Few ranks
+    may hold messages back for that; many are not tried.
     """
     n = problem.topology.num_ranks
     links = best_links(problem)
@@ -58,8 +63,27 @@ def one_shot(problem: Problem) -> Iterator[Step] | None:
         return None
     if any((a, b) not in links for a in range(n) for b in range(n) if a != b):
         return None
+    pairs = [(rank, (rank + shift) % n) for shift in range(1, n) for rank in range(n)]
+    if n > MAX_TRIED and not _leaves_in_time(problem, [links[pair] for pair in pairs]):
+        return None
     everything = tuple(range(problem.collective.num_chunks))
-    steps: list[Step] = [
-        (everything, rank, (rank + shift) % n, True) for shift in range(1, n) for rank in range(n)
-    ]
-    return iter([*steps, LANDED])
+    return iter([*((everything, *pair, True) for pair in pairs), LANDED])
+
+
+def _leaves_in_time(problem: Problem, sequence: Sequence[int]) -> bool:
+    """Tell whether each rank's last message over these links starts before any gets there."""
+    topology = problem.topology
+    size = problem.collective.num_chunks * problem.chunk_size
+    table = topology.links
+    free: dict[int, int] = defaultdict(int)
+    last: dict[int, int] = defaultdict(int)
+    first: dict[int, int] = {}
+    for link in sequence:
+        edges = [e for e in table.edges_of(link) if topology.edges[e].beta is not None]
+        start = max((free[edge] for edge in edges), default=0)
+        free |= {edge: start + topology.busy(link, edge, size) for edge in edges}
+        src, dst = int(table.src[link]), int(table.dst[link])
+        last[src] = max(last[src], start)
+        end = start + topology.arrival(link, size)
+        first[dst] = min(first.get(dst, end), end)
+    return all(last[rank] < end for rank, end in first.items())

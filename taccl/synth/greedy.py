@@ -29,11 +29,11 @@ def greedy_routes(network: Network) -> list[Hop]:
     hops = _paths(network) if network.point_to_point else _grow(network)
     if network.problem.logical.max_extra_hops and not is_complete(network, hops):
         # A detour to one rank may have used up the hops that another needs.
-        hops = _grow(_shortest(network))
+        hops = _grow(shortest(network))
     return sorted(hops, key=lambda hop: (hop.start, hop.end))
 
 
-def _shortest(network: Network) -> Network:
+def shortest(network: Network) -> Network:
     """Return the network with arcs on shortest paths only."""
     demands = (
         replace(d, arcs=tuple(a for a in d.arcs if d.hops[a.head] == d.hops[a.tail] + 1))

@@ -28,7 +28,7 @@ PRIORITIES: Mapping[str, Priority] = MappingProxyType({
 
 
 @dataclass(frozen=True)
-class _Graph:
+class Graph:
     """Which messages wait for which, by position in the list of messages."""
 
     waiting: list[set[int]]
@@ -43,7 +43,7 @@ def order(plan: Plan, messages: Sequence[Message], rule: str) -> Decisions | Non
     messages
         Every move of the plan in exactly one message.
     """
-    state = _State(plan, messages, PRIORITIES[rule], _message_graph(plan, messages))
+    state = _State(plan, messages, PRIORITIES[rule], message_graph(plan, messages))
     state.offer(range(len(messages)))
     other_side = _exchanges(plan, messages)
     sequence: dict[int, None] = {}
@@ -69,7 +69,7 @@ class _State:
     """What is placed so far, and the messages that could be next."""
 
     def __init__(
-        self, plan: Plan, messages: Sequence[Message], priority: Priority, graph: _Graph
+        self, plan: Plan, messages: Sequence[Message], priority: Priority, graph: Graph
     ) -> None:
         self.plan, self.messages, self.priority = plan, messages, priority
         self.children = graph.children
@@ -127,7 +127,8 @@ def _exchanges(plan: Plan, messages: Sequence[Message]) -> dict[int, tuple[int, 
     }
 
 
-def _message_graph(plan: Plan, messages: Sequence[Message]) -> _Graph:
+def message_graph(plan: Plan, messages: Sequence[Message]) -> Graph:
+    """Return which messages have to be sequenced before which others."""
     owner = {move: number for number, message in enumerate(messages) for move in message}
     waiting: list[set[int]] = [set() for _ in messages]
     children: list[set[int]] = [set() for _ in messages]
@@ -142,7 +143,7 @@ def _message_graph(plan: Plan, messages: Sequence[Message]) -> _Graph:
                 elif before in move.needs:
                     # A message that needs its own arrival can never start.
                     waiting[number].add(number)
-    return _Graph(waiting, children)
+    return Graph(waiting, children)
 
 
 def decide(plan: Plan, messages: Sequence[Message]) -> Decisions:

@@ -5,14 +5,19 @@ than any algorithm in the box.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl.errors import NoScheduleError
 from taccl.schedule import Schedule
 from taccl.synth.classical import CLASSICAL, classical_schedules
+from taccl.synth.flow import flow
+from taccl.synth.guided import guided
 from taccl.synth.problem import Options, Problem, Result, Status
 from taccl.synth.staged import staged
 from taccl.units import Time
+
+SEARCHES = ((flow, 0.3), (guided, 0.2), (staged, 1.0))
+"""Engines that search, in turn, and their shares of the time left."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ def scored(engine: str, schedule: Schedule, options: Options) -> Scored | None:
 
 
 def auto(problem: Problem, options: Options) -> Result:
-    """Run the classical algorithms and the staged engine; return the best by score.
+    """Run the classical algorithms and the searches; return the best by score.
 
     Raises
     ------
@@ -55,16 +60,22 @@ def auto(problem: Problem, options: Options) -> Result:
             candidate = scored(name, schedule, options)
             found += [candidate] if candidate else []
     result: Result | None = None
-    try:
-        result = staged(problem, options)
-    except NoScheduleError:
-        if not found:
-            raise
     status = Status.FEASIBLE
-    if result is not None and result.schedule is not None:
-        status = result.status
-        candidate = scored(result.engine, result.schedule, options)
-        found += [candidate] if candidate else []
+    for engine, share in SEARCHES:
+        spent = 0.0 if options.deterministic else time.monotonic() - began
+        seconds = share * max(0.0, options.time_limit - spent)
+        try:
+            result = engine(problem, replace(options, time_limit=seconds))
+        except NoScheduleError:
+            if engine is SEARCHES[-1][0] and not found:
+                raise
+            continue
+        if result.schedule is not None:
+            status = result.status
+            candidate = scored(result.engine, result.schedule, options)
+            found += [candidate] if candidate else []
+        if found and min(one.score for one in found) <= options.floor:
+            break
     if not found and result is not None:
         # The caller lowers it again for the error that says which limit is in the way.
         return result

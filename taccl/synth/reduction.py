@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+
 from taccl.errors import NoScheduleError
 from taccl.synth.plan import Move, Plan, plan_decisions, rows_of_routes
 from taccl.synth.problem import Problem
@@ -31,14 +33,17 @@ MOST_PARTNERS = 6
 def partners_of(problem: Problem) -> Iterator[Partners]:
     """Yield choices of a partner for every representative chunk: the i-th nearest of its owner."""
     table, allowed = problem.topology.links, problem.logical.allowed
+    collective = problem.collective
+    if not np.array_equal(collective.source_set, collective.target_set):
+        return  # some root would have nothing to send before the other's sum comes
     options: list[list[tuple[int, int]]] = []
     for chunk in problem.representatives:
-        owner = int(problem.collective.owner[chunk])
+        owner = int(collective.owner[chunk])
         found: dict[tuple[object, ...], tuple[int, int]] = {}
         for there in table.leaving(owner):
             peer = int(table.dst[there])
             back = [link for link in table.between(peer, owner) if allowed[link]]
-            if not (allowed[there] and back):
+            if not (allowed[there] and back and collective.is_source(chunk, peer)):
                 continue
             orbits = _orbits(problem, there), _orbits(problem, back[0])
             if not set(orbits[0]) & set(orbits[1]):  # else one side waits for the other

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from taccl.synth.problem import Problem
-from taccl.synth.steps import Step, best_links, tour
+from taccl.synth.rings import tour
+from taccl.synth.steps import Step, best_links
 from taccl.topology import Rank
 
 

@@ -17,6 +17,7 @@ from taccl.schedule import Decisions, Schedule, retime
 from taccl.slots import DEFAULT_LAYOUT, LAYOUTS
 from taccl.symmetry import make_group
 from taccl.synth.batching import Adjacency, Message
+from taccl.synth.clock import Clock
 from taccl.synth.contiguity import improve
 from taccl.synth.exact_solve import MAX_INTERVALS, solve_model
 from taccl.synth.flows import flows_of, flows_of_networks
@@ -55,30 +56,6 @@ class Candidate:
     def makespan(self) -> int:
         """Picoseconds."""
         return self.schedule.makespan
-
-
-@dataclass(frozen=True)
-class Clock:
-    """When the engine must be done."""
-
-    deadline: float
-    options: Options
-
-    @property
-    def left(self) -> float:
-        """Seconds left; 0 once the user interrupts.
-
-        Where work is counted instead of time, a fixed part of the limit: no clock may decide.
-        """
-        if self.options.stop.is_set():
-            return 0.0
-        if self.options.deterministic:
-            return max(0.5, self.options.time_limit / 12)
-        return max(0.0, self.deadline - time.monotonic())
-
-    def share(self, part: float) -> "Clock":
-        """Return a clock with a part of the time left."""
-        return Clock(time.monotonic() + part * self.left, self.options)
 
 
 def staged(problem: Problem, options: Options) -> Result:
@@ -323,17 +300,28 @@ def ordered(plan: Plan, options: Options, clock: Clock | None = None) -> list[Ca
 
     With a clock, only those that there is time for, but at least one.
     """
-    problem = plan.problem
     found: dict[int, Candidate] = {}
     for layout, messages in _groupings(plan, options):
         for rule in PRIORITIES:
             if found and (options.stop.is_set() or (clock is not None and not clock.left)):
                 break
-            decisions = order(plan, messages, rule)
-            if decisions is not None:
-                schedule = retime(problem.collective, problem.group, problem.chunk_size, decisions)
+            schedule = _scheduled(plan, messages, rule)
+            if schedule is not None:
                 found.setdefault(schedule.makespan, Candidate(schedule, plan, layout))
     return [found[makespan] for makespan in sorted(found)][:KEPT]
+
+
+def _scheduled(plan: Plan, messages: Sequence[Message], rule: str) -> Schedule | None:
+    """Return the schedule of messages by a rule; None when they wait for each other in a ring."""
+    problem, decisions = plan.problem, order(plan, messages, rule)
+    if decisions is None:
+        return None
+    try:
+        return retime(problem.collective, problem.group, problem.chunk_size, decisions)
+    except ValueError:
+        if not plan.exchanges:
+            raise
+        return None  # two exchanges hold each other up
 
 
 def _groupings(plan: Plan, options: Options) -> Iterator[tuple[str, list[Message]]]:

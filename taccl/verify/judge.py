@@ -1,7 +1,8 @@
 """The table of rules, and their application to a schedule.
 
 A schedule is judged send by send: orbits are expanded first, and that they can be is itself a
-rule. Nothing here trusts the code that computed the times.
+rule. A large one is judged by the representatives of its orbits, where the symmetry shows that they
+stand for all (orbits.py), rule by rule. Nothing here trusts the code that computed the times.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,8 @@ from taccl.errors import InputError, ScheduleError
 from taccl.schedule import Schedule
 from taccl.topology import LogicalTopology
 from taccl.units import format_size
-from taccl.verify.messages import adjacency, message, resource, start
+from taccl.verify.messages import adjacency, message, resource, single_chunks, start
+from taccl.verify.orbits import orbits_of
 from taccl.verify.routes import delivered, held, once
 from taccl.verify.sends import MAX_FINDINGS, Finding, Sends
 from taccl.verify.sketched import (
@@ -23,11 +25,17 @@ from taccl.verify.sketched import (
     leave_by,
     max_extra_hops,
     on_shortest_paths,
+    turns_doors,
+    turns_links,
+    turns_paths,
 )
-from taccl.verify.sums import summed
+from taccl.verify.sums import one_order, summed
 
 MAX_PICOSECONDS = 1 << 61
 """Sums of two such times fit into 64 bits."""
+
+FEW_SENDS = 20_000
+"""Up to so many sends a schedule is judged send by send, whatever its symmetry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +79,62 @@ RULES: Mapping[str, Callable[[Sends], Iterator[Finding]]] = MappingProxyType({
 })  # fmt: skip
 
 
-def verify(schedule: Schedule, logical: LogicalTopology | None = None) -> list[Violation]:
+NEEDS: Mapping[str, Callable[[Sends], bool]] = MappingProxyType({
+    "adjacency": single_chunks,
+    "summed": one_order,
+    "allowed": turns_links,
+    "leave_by": turns_doors,
+    "max_extra_hops": turns_paths,
+    "on_shortest_paths": turns_paths,
+})  # fmt: skip
+"""What must hold for a rule to be judged by representatives, beyond what orbits.py asks for all.
+
+Offsets in buffers do not turn with the ranks, sums without duration follow the order of rows, and
+a sketch may treat images differently. Where this fails, the rule is judged on all sends.
+"""
+
+
+def verify(
+    schedule: Schedule, logical: LogicalTopology | None = None, *, few: int = FEW_SENDS
+) -> list[Violation]:
     """Return what is wrong with a schedule; an empty list means that it is correct.
 
     With ``logical``, the rules of the sketch are checked, too. Each rule reports at most 100
-    findings.
+    findings; of a schedule judged by representatives, one stands for its images.
+
+    Parameters
+    ----------
+    few
+        Schedules of more sends are judged by representatives where their symmetry allows it.
     """
     unfit = [Violation("columns", row, text) for row, text in _columns(schedule)]
     if unfit:
         return unfit
     try:
-        full = schedule.expand()
+        orbits = orbits_of(schedule) if schedule.num_sends > few else None
+        sends = (
+            _all_sends(schedule, logical) if orbits is None else Sends(schedule, logical, orbits)
+        )
     except InputError as error:
         return [Violation("symmetry", None, error.problem)]
-    if logical is not None and len(logical.allowed) != len(full.topology.links):
+    if logical is not None and len(logical.allowed) != len(schedule.topology.links):
         return [Violation("sketch", None, "the sketch is for another topology")]
-    sends = Sends(full, logical)
-    return [Violation(name, row, text) for name, rule in RULES.items() for row, text in rule(sends)]
+    return list(_broken(sends))
+
+
+def _broken(sends: Sends) -> Iterator[Violation]:
+    """Apply every rule to the sends, or to all sends where representatives do not do for it."""
+    every = None if sends.orbits is not None else sends
+    for name, rule in RULES.items():
+        judged = sends
+        if sends.orbits is not None and name in NEEDS and not NEEDS[name](sends):
+            judged = every = every or _all_sends(sends.schedule, sends.logical)
+        yield from (Violation(name, row, text) for row, text in rule(judged))
+
+
+def _all_sends(schedule: Schedule, logical: LogicalTopology | None) -> Sends:
+    period = len(schedule) if len(schedule.group) > 1 else None
+    return Sends(schedule.expand(), logical, period=period)
 
 
 def require_valid(schedule: Schedule, logical: LogicalTopology | None = None) -> None:

@@ -14,19 +14,19 @@ def held(sends: Sends) -> Iterator[Finding]:
     An arrival that ends exactly when a send starts has arrived. Messages without duration could
     feed each other in a circle in one instant: every chunk must come from one of its sources.
     """
-    if sends.full.collective.reduces:
+    if sends.schedule.collective.reduces:
         return
-    yield from sends.findings(sends.full.reduce, "reduces in a collective that only copies")
+    yield from sends.findings(sends.schedule.reduce, "reduces in a collective that only copies")
     source = sends.is_source(sends.src)
     without = ~source & ~sends.fed
     yield from sends.findings(without, "starts before the chunk is at its source")
-    if (sends.full.end <= sends.full.start).any() and not without.any():
+    if (sends.schedule.end <= sends.schedule.start).any() and not without.any():
         yield from sends.findings(hops(sends) < 0, "goes round in a circle in no time")
 
 
 def once(sends: Sends) -> Iterator[Finding]:
     """Check that no chunk arrives where it already is or twice at one rank."""
-    if sends.full.collective.reduces:
+    if sends.schedule.collective.reduces:
         return
     yield from sends.findings(sends.is_source(sends.dst), "arrives at a source of the chunk")
     keys, rows = sends.arrivals
@@ -37,15 +37,16 @@ def once(sends: Sends) -> Iterator[Finding]:
 
 def delivered(sends: Sends) -> Iterator[Finding]:
     """Check that every target that is no source receives its chunk."""
-    collective = sends.full.collective
+    collective = sends.schedule.collective
     if collective.reduces:
         return
     num_ranks = collective.num_ranks
     starts, flat = _flat_sets(collective.rank_sets)
-    lengths = (starts[1:] - starts[:-1])[collective.target_set]
-    chunk = np.repeat(np.arange(collective.num_chunks, dtype=np.int64), lengths)
+    target_set = collective.target_set[sends.chunks]
+    lengths = (starts[1:] - starts[:-1])[target_set]
+    chunk = np.repeat(sends.chunks, lengths)
     within = np.arange(len(chunk)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    rank = flat[np.repeat(starts[:-1][collective.target_set], lengths) + within]
+    rank = flat[np.repeat(starts[:-1][target_set], lengths) + within]
     wanted = ~sends.members[collective.source_set[chunk], rank]
     chunk, rank = chunk[wanted], rank[wanted]
     key, keys = chunk * num_ranks + rank, sends.arrivals[0]
@@ -65,7 +66,7 @@ def hops(sends: Sends) -> Int64:
 
     Every round joins each send to the sender of its sender: a path of n hops takes log2 n rounds.
     """
-    count = np.ones(len(sends.full), dtype=np.int64)
+    count = np.ones(len(sends.schedule), dtype=np.int64)
     up = np.where(sends.is_source(sends.src), -1, sends.feeder)
     lost = ~sends.is_source(sends.src) & (sends.feeder < 0)
     for _ in range(max(1, len(up).bit_length())):

@@ -1,14 +1,21 @@
-"""All sends of a schedule in columns, with what several rules need to know of them."""
+"""The sends under judgement in columns, with what several rules need to know of them.
+
+These are all sends of a schedule, or one representative of every orbit (see orbits.py). A rule
+that asks what other sends do at the same chunk and rank, or on the same edge, asks by
+:attr:`Sends.turned` and :attr:`Sends.edge_orbit`: where all sends are there, they themselves.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.schedule import Schedule
 from taccl.topology import LogicalTopology
+from taccl.verify.orbits import Orbits
 
 Finding = tuple[int | None, str]
 """A row of the expanded schedule (None: no one send) and what is wrong with it."""
@@ -19,40 +26,55 @@ MAX_FINDINGS = 100
 Int64 = NDArray[np.int64]
 
 
+class Turned(NamedTuple):
+    """One image of every send: element number, and where it takes chunk, source and destination."""
+
+    element: Int64
+    chunk: NDArray[np.int32]
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+
+
 @dataclass(frozen=True, eq=False)
 class Sends:
-    """The expanded schedule under judgement.
+    """The sends under judgement.
 
     Parameters
     ----------
-    full
-        The schedule with the sends of all orbits.
+    schedule
+        The schedule with the sends of all orbits, or with those of representatives.
     logical
         What the sketch allows, or None.
+    orbits
+        What representatives stand for; None: all sends are there.
+    period
+        Rows ``period`` apart are images of each other; None: nothing is known of that.
     """
 
-    full: Schedule
+    schedule: Schedule
     logical: LogicalTopology | None
+    orbits: Orbits | None = None
+    period: int | None = None
 
     @cached_property
     def src(self) -> NDArray[np.int32]:
         """The rank every send leaves."""
-        return self.full.topology.links.src[self.full.link]
+        return self.schedule.topology.links.src[self.schedule.link]
 
     @cached_property
     def dst(self) -> NDArray[np.int32]:
         """The rank every send enters."""
-        return self.full.topology.links.dst[self.full.link]
+        return self.schedule.topology.links.dst[self.schedule.link]
 
     @cached_property
     def message(self) -> NDArray[np.int64]:
         """The message of every send, numbered by ascending batch."""
-        return np.unique(self.full.batch, return_inverse=True)[1].astype(np.int64)
+        return np.unique(self.schedule.batch, return_inverse=True)[1].astype(np.int64)
 
     @cached_property
     def first(self) -> NDArray[np.int64]:
         """The first row of every message."""
-        return np.unique(self.full.batch, return_index=True)[1].astype(np.int64)
+        return np.unique(self.schedule.batch, return_index=True)[1].astype(np.int64)
 
     @cached_property
     def carried(self) -> NDArray[np.int64]:
@@ -62,7 +84,7 @@ class Sends:
     @cached_property
     def members(self) -> NDArray[np.bool_]:
         """Row s, column r: whether the collective's rank set s holds rank r."""
-        collective = self.full.collective
+        collective = self.schedule.collective
         table = np.zeros((len(collective.rank_sets), collective.num_ranks), dtype=np.bool_)
         for row, ranks in zip(table, collective.rank_sets, strict=True):
             row[list(ranks)] = True
@@ -70,18 +92,56 @@ class Sends:
 
     def is_source(self, rank: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Tell for every send whether a rank, one a send, holds its chunk before."""
-        return self.members[self.full.collective.source_set[self.full.chunk], rank]
+        return self.members[self.schedule.collective.source_set[self.schedule.chunk], rank]
+
+    @cached_property
+    def chunks(self) -> Int64:
+        """The chunks whose fate tells that of all: one of every orbit, ascending."""
+        if self.orbits is not None:
+            return self.orbits.chunks
+        return np.arange(self.schedule.collective.num_chunks, dtype=np.int64)
+
+    @cached_property
+    def turned(self) -> Turned:
+        """The image of every send that moves one of :attr:`chunks`."""
+        chunk = self.schedule.chunk
+        if self.orbits is None:
+            return Turned(np.zeros(len(chunk), dtype=np.int64), chunk, self.src, self.dst)
+        element = self.orbits.home[self.schedule.collective.owner[chunk]]
+        images = self.orbits.images
+        there = self.orbits.chunk_images(element, chunk)
+        return Turned(element, there, images[element, self.src], images[element, self.dst])
+
+    @cached_property
+    def edge_orbit(self) -> NDArray[np.int32]:
+        """One edge of every edge's orbit."""
+        if self.orbits is not None:
+            return self.orbits.group.edge_orbit
+        return np.arange(len(self.schedule.topology.edges), dtype=np.int32)
+
+    def seen_from(self, rank: NDArray[np.int32], other: NDArray[np.int32]) -> Int64:
+        """Return one number for each (rank, other), moved to the smallest rank of the orbit."""
+        if self.orbits is not None:
+            element = self.orbits.home[rank]
+            rank, other = self.orbits.images[element, rank], self.orbits.images[element, other]
+        return rank.astype(np.int64) * self.schedule.topology.num_ranks + other
 
     @cached_property
     def sent_key(self) -> Int64:
-        """One number for the (chunk, source rank) of every send."""
-        return self.full.chunk.astype(np.int64) * self.full.topology.num_ranks + self.src
+        """One number for the (chunk, source rank) of every turned send."""
+        turned = self.turned
+        return turned.chunk.astype(np.int64) * self.schedule.topology.num_ranks + turned.src
 
     @cached_property
     def arrivals(self) -> tuple[Int64, Int64]:
-        """The (chunk, rank) keys of all arrivals, ascending and then by time, and their rows."""
-        key = self.full.chunk.astype(np.int64) * self.full.topology.num_ranks + self.dst
-        row = np.lexsort((self.full.end, key))
+        """The (chunk, rank) keys of turned arrivals, ascending and then by time, and their rows."""
+        turned = self.turned
+        key = turned.chunk.astype(np.int64) * self.schedule.topology.num_ranks + turned.dst
+        columns = [self.schedule.end, key]
+        if self.period is not None:
+            # Which of two arrivals at one time is the first must not depend on the image.
+            columns.insert(0, np.arange(len(key)) % max(self.period, 1))
+        row = np.lexsort(columns)
         return key[row], row
 
     @cached_property
@@ -96,16 +156,28 @@ class Sends:
     @cached_property
     def fed(self) -> NDArray[np.bool_]:
         """Whether something of a send's chunk has arrived at its source when it starts."""
-        ended = self.full.end[self.feeder] <= self.full.start
+        ended = self.schedule.end[self.feeder] <= self.schedule.start
         return np.asarray((self.feeder >= 0) & ended, dtype=np.bool_)
 
-    def name(self, row: int) -> str:
-        """Return how explanations call a send: chunk, link and time."""
-        full = self.full
+    def name(self, row: int, element: int = 0) -> str:
+        """Return how explanations call a send or an image of it: chunk, link and time."""
+        schedule = self.schedule
+        chunk, link = int(schedule.chunk[row]), int(schedule.link[row])
+        if element:
+            group = schedule.group
+            chunk = int(
+                schedule.collective.image_of(group.elements[element], schedule.chunk[[row]])[0]
+            )
+            link = group.link_image(element, [link])[0]
+        table = schedule.topology.links
         return (
-            f"chunk {full.chunk[row]} on link {full.link[row]}"
-            f" ({self.src[row]} -> {self.dst[row]}) at {microseconds_text(int(full.start[row]))}"
+            f"chunk {chunk} on link {link} ({table.src[link]} -> {table.dst[link]})"
+            f" at {microseconds_text(int(schedule.start[row]))}"
         )
+
+    def expanded_row(self, row: int, element: int) -> int:
+        """Return the row of an image of a send in the expanded schedule."""
+        return element * len(self.schedule) + row
 
     def findings(self, wrong: NDArray[np.bool_], why: str) -> Iterator[Finding]:
         """Yield a finding for every send where ``wrong`` is true, up to the cap."""

@@ -15,7 +15,8 @@ def allowed(sends: Sends) -> Iterator[Finding]:
     """Check that only links of the logical topology are used."""
     if sends.logical is not None:
         yield from sends.findings(
-            ~sends.logical.allowed[sends.full.link], "uses a link that the sketch does not allow"
+            ~sends.logical.allowed[sends.schedule.link],
+            "uses a link that the sketch does not allow",
         )
 
 
@@ -28,20 +29,24 @@ def leave_by(sends: Sends) -> Iterator[Finding]:
     logical = sends.logical
     if logical is None or not logical.leave_by:
         return
-    server = np.array(sends.full.topology.server_of, dtype=np.int64)
+    server = np.array(sends.schedule.topology.server_of, dtype=np.int64)
     crosses = server[sends.src] != server[sends.dst]
-    owner = sends.full.collective.owner[sends.full.chunk]
-    free = np.stack([_doors(sends, rank) for rank in range(sends.full.topology.num_ranks)])
+    owner = sends.schedule.collective.owner[sends.schedule.chunk]
     yield from sends.findings(
-        crosses & ~free[owner, sends.src],
+        crosses & ~_all_doors(sends)[owner, sends.src],
         "leaves a server by a rank that the sketch does not name for it",
     )
+
+
+def _all_doors(sends: Sends) -> NDArray[np.bool_]:
+    """Row o, column r: whether the chunks of owner o may leave their servers by rank r."""
+    return np.stack([_doors(sends, rank) for rank in range(sends.schedule.topology.num_ranks)])
 
 
 def _doors(sends: Sends, owner: int) -> NDArray[np.bool_]:
     """Return by which ranks the chunks of an owner may leave their servers."""
     members: dict[int, list[int]] = {}
-    server_of = sends.full.topology.server_of
+    server_of = sends.schedule.topology.server_of
     for rank, server in enumerate(server_of):
         members.setdefault(server, []).append(rank)
     number = members[server_of[owner]].index(owner)
@@ -57,13 +62,13 @@ def _doors(sends: Sends, owner: int) -> NDArray[np.bool_]:
 
 def max_extra_hops(sends: Sends) -> Iterator[Finding]:
     """Check that paths are not longer than the shortest that a chunk may take plus the extra."""
-    logical, collective = sends.logical, sends.full.collective
+    logical, collective = sends.logical, sends.schedule.collective
     if logical is None or logical.max_extra_hops is None or collective.reduces:
         return
-    if not len(sends.full):
+    if not len(sends.schedule):
         return
     taken = hops(sends)
-    used, where = np.unique(collective.owner[sends.full.chunk], return_inverse=True)
+    used, where = np.unique(collective.owner[sends.schedule.chunk], return_inverse=True)
     shortest = np.stack([_shortest(sends, logical, owner) for owner in used.tolist()])
     limit = shortest[where, sends.dst] + logical.max_extra_hops
     for row in np.flatnonzero(taken > limit)[:MAX_FINDINGS].tolist():
@@ -102,10 +107,10 @@ def on_shortest_paths(sends: Sends) -> Iterator[Finding]:
     targets. Paths are over the links that the chunk may take, as in TACCL's
     ``shortest_path_sets``, which knows no senders that a chunk has to leave by.
     """
-    logical, collective = sends.logical, sends.full.collective
-    if logical is None or not logical.on_shortest_paths or not len(sends.full):
+    logical, collective = sends.logical, sends.schedule.collective
+    if logical is None or not logical.on_shortest_paths or not len(sends.schedule):
         return
-    chunk = sends.full.chunk
+    chunk = sends.schedule.chunk
     columns = [collective.source_set[chunk], collective.target_set[chunk]]
     by_owner = collective.reduces or bool(logical.leave_by)
     columns.append(collective.owner[chunk] if by_owner else np.zeros_like(chunk))
@@ -167,9 +172,45 @@ def connections_per_rank(sends: Sends) -> Iterator[Finding]:
     """Check how many distinct peers every rank sends to and receives from."""
     if sends.logical is None or sends.logical.connections_per_rank is None:
         return
-    limit, num_ranks = sends.logical.connections_per_rank, sends.full.topology.num_ranks
-    pairs = np.unique(sends.src.astype(np.int64) * num_ranks + sends.dst)
-    for ranks, verb in ((pairs // num_ranks, "sends to"), (pairs % num_ranks, "receives from")):
-        peers = np.bincount(ranks, minlength=num_ranks)
+    limit, num_ranks = sends.logical.connections_per_rank, sends.schedule.topology.num_ranks
+    ends = ((sends.src, sends.dst, "sends to"), (sends.dst, sends.src, "receives from"))
+    for rank_of, peer_of, verb in ends:
+        pairs = np.unique(sends.seen_from(rank_of, peer_of))
+        peers = np.bincount(pairs // num_ranks, minlength=num_ranks)
         for rank in np.flatnonzero(peers > limit).tolist():
             yield None, f"rank {rank} {verb} {peers[rank]} ranks, the sketch allows {limit}"
+
+
+def turns_links(sends: Sends) -> bool:
+    """Tell whether every generator takes allowed links to allowed links, and no others there."""
+    logical = sends.logical
+    if logical is None or logical.allowed.all():
+        return True
+    group, links = sends.schedule.group, np.arange(len(logical.allowed))
+    numbers = (group.elements.index(generator) for generator in group.generators)
+    images = (group.link_images(number, links) for number in numbers)
+    return all(bool((logical.allowed[there] == logical.allowed).all()) for there in images)
+
+
+def turns_doors(sends: Sends) -> bool:
+    """Tell whether every generator takes servers to servers, and where chunks leave them along."""
+    if sends.logical is None or not sends.logical.leave_by:
+        return True
+    server = np.array(sends.schedule.topology.server_of, dtype=np.int64)
+    together = server[:, None] == server
+    return _is_kept(sends, together) and _is_kept(sends, _all_doors(sends))
+
+
+def turns_paths(sends: Sends) -> bool:
+    """Tell whether the ways that a chunk may take go with its owner under every generator."""
+    logical = sends.logical
+    if logical is None or (logical.max_extra_hops is None and not logical.on_shortest_paths):
+        return True
+    same = logical.topology is sends.schedule.topology
+    return same and turns_doors(sends) and _is_kept(sends, _joined(logical, logical.allowed))
+
+
+def _is_kept(sends: Sends, relation: NDArray[np.bool_]) -> bool:
+    """Tell whether every generator keeps a relation of ranks."""
+    rows = (np.array(generator) for generator in sends.schedule.group.generators)
+    return all(bool((relation[np.ix_(row, row)] == relation).all()) for row in rows)

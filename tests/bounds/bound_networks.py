@@ -1,7 +1,9 @@
 """Networks for the tests of the bounds: shared JSON graphs, and machines built by hand."""
 
 import json
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -89,3 +91,35 @@ def dgx2() -> Topology:
     half = 35 * PS_PER_US // 100
     up: list[Row] = [(r, 16, half, None, 8) for r in range(16)]
     return build(16, [*up, *((16, r, half, None, 8) for r in range(16))], 1)
+
+
+def two_servers(rng: random.Random, sizes: Sequence[int]) -> Topology:
+    """Return servers of wires or of one switch, with a NIC for each rank or one for all."""
+    rows: list[Row] = []
+    ranks, switches = sum(sizes), 1 + len(sizes)
+    server = [number for number, size in enumerate(sizes) for _ in range(size)]
+    fabric = ranks
+
+    def cost(free: float = 0.0) -> tuple[int, int | None, int | None]:
+        alpha = rng.choice([0, 3, 10])
+        beta = None if rng.random() < free else rng.choice([1, 2, 5])
+        return alpha, rng.choice([None, None, rng.randint(0, alpha)]), beta
+
+    for number, size in enumerate(sizes):
+        first, inner = sum(sizes[:number]), ranks + 1 + number
+        wired, shared = rng.random() < 0.5, rng.random() < 0.5
+        for rank in range(first, first + size):
+            if wired and size > 1:
+                there = first + (rank - first + 1) % size
+                rows += [(rank, there, *cost()), (there, rank, *cost())]
+            elif size > 1:
+                rows += [(rank, inner, *cost()), (inner, rank, *cost())]
+            if not shared or rank == first:
+                nic = (rng.choice([0, 20]), None, rng.choice([2, 10]))
+                rows += [(ranks + switches, fabric, *nic), (fabric, ranks + switches + 1, *nic)]
+                switches += 2
+            tx = ranks + switches - 2
+            rows += [(rank, tx, 0, None, None), (tx + 1, rank, 0, None, None)]
+    names = [Switch(f"w{i}", across_servers=i == 0 or i > len(sizes)) for i in range(switches)]
+    made = build(ranks, rows, switches, server, rng.choice(["occupy", "delay"]))
+    return replace(made, switches=tuple(names))

@@ -51,7 +51,7 @@ def test_distances_are_those_of_relaxing_every_link(
 def test_distances_from_one_rank_are_a_row_of_all(seed: int) -> None:
     ranks, ends, lengths = random_links(seed)
     for rank in range(ranks):
-        one = shortest_from(ranks, ends, lengths, rank)
+        one = shortest_from(ranks, ends, lengths, [rank])
         assert one.tolist() == shortest(ranks, ends, lengths)[rank].tolist()
 
 

@@ -61,6 +61,21 @@ def test_a_missing_file_is_named(run: Run, tmp_path: Path) -> None:
     one_error(synthesize(run, tmp_path / "none.yaml"), "none.yaml")
 
 
+@pytest.mark.parametrize("command", ["evaluate", "verify", "inspect"])
+def test_a_name_of_nothing_is_no_file(run: Run, command: str) -> None:
+    topology = ("--topology", "ring:4") if command == "evaluate" else ()
+    one_error(run(command, "", *topology), "'': is no file name")
+
+
+def test_an_empty_scenario_says_what_to_begin_with(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "p.xml"
+    run("synthesize", "ring:4", "allgather", "--engine", "ring", "--quiet", "-o", path)
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("")
+    done = run("evaluate", path, "--topology", "ring:4", "--scenario", empty)
+    one_error(done, "empty.yaml: is empty", "scenario/1")
+
+
 def test_an_unknown_machine_lists_the_shipped_ones(run: Run) -> None:
     done = run("synthesize", "dgx7", "allgather")
     one_error(done, "dgx7", "ndv2", "dgx2")

@@ -45,6 +45,18 @@ def test_the_table_has_algorithms_files_nccl_and_the_bound(run: Run, ring_xml: P
     assert done.out.count("*") == 3  # two sizes, and what the star means
 
 
+def test_a_terminal_is_told_what_is_being_done_and_cleared(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("compare", "hub:4", "allgather", *SMALL)
+    assert run(*command).err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    told = run(*command).err
+    assert "lowering ring" in told
+    assert "replaying ring (1 of " in told
+    assert told.endswith("\r\033[K")
+
+
 def test_json_and_csv_have_the_same_rows(run: Run) -> None:
     command = ("compare", "hub:4", "allgather", *SMALL)
     found = json.loads(run(*command, "--json").out)

@@ -100,3 +100,36 @@ def test_json_says_that_the_search_was_interrupted(
     assert report["status"] == "interrupted"
     assert report["output"] == [str(output)]
     assert judge_file(str(output), "portable").findings == ()
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        (("evaluate", "ring.xml", "--topology", "ring:4", "--html", "out"),
+         "taccl.pipeline.reports.page"),
+        (("evaluate", "ring.xml", "--topology", "ring:4", "--trace", "out", "--explain"),
+         "taccl.pipeline.reports.explain"),
+        (("compare", "ring:4", "allgather", "ring.xml", "--plot", "out"),
+         "taccl.pipeline.comparison.find_crossovers"),
+        (("calibrate", "ring:4", "--measured", "run.txt", "--collective", "allgather", "-o", "out"),
+         "taccl.pipeline.fitting.Fit.solve"),
+    ],
+)  # fmt: skip
+def test_an_interrupted_report_is_not_written(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...], place: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    run("synthesize", "ring:4", "allgather", "--engine", "ring", "--quiet", "-o", "ring.xml")
+    sizes = ("-b", "1M", "-e", "4M", "--format", "nccl-tests")
+    Path("run.txt").write_text(run("evaluate", "ring.xml", "--topology", "ring:4", *sizes).out)
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(place, interrupt)
+    done = run(*command)
+    assert (done.status, done.out) == (130, "")
+    assert "Traceback" not in done.err
+    assert sorted(tmp_path.iterdir()) == before

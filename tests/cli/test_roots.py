@@ -33,6 +33,14 @@ def halo(tmp_path: Path) -> Path:
     return path
 
 
+def refused(run: Run, output: Path, *words: object) -> str:
+    """Return why no XML is written."""
+    done = run("synthesize", *words, "-o", output)
+    assert done.status == 2
+    assert not output.exists()
+    return done.err
+
+
 @pytest.mark.parametrize("root", [0, 2])
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
 def test_a_program_is_written_for_its_root_and_says_so(
@@ -77,14 +85,10 @@ def test_what_no_runtime_holds_stops_at_the_schedule(run: Run, collective: str) 
 def test_an_xml_that_no_runtime_holds_is_refused_before_the_search(
     run: Run, tmp_path: Path, collective: str, runtime: str
 ) -> None:
-    output = tmp_path / "f.xml"
-    done = run("synthesize", "hub:4", collective, "--runtime", runtime, "-o", output)
-    assert done.status == 2
-    assert done.err == (
+    assert refused(run, tmp_path / "f.xml", "hub:4", collective, "--runtime", runtime) == (
         f"error: -o: there is no XML of {collective} that a runtime could rely on\n"
         "  fix: use --schedule OUT.json\n"
     )
-    assert not output.exists()
 
 
 @pytest.mark.parametrize(
@@ -167,10 +171,7 @@ def test_a_collective_file_has_bounds(run: Run, halo: Path) -> None:
 def test_other_runtimes_have_no_custom_collectives(
     run: Run, tmp_path: Path, halo: Path, runtime: str
 ) -> None:
-    output = tmp_path / "f.xml"
-    done = run("synthesize", "ring:4", halo, "--runtime", runtime, "-o", output)
-    assert done.status == 2
-    assert done.err == (
+    assert refused(run, tmp_path / "f.xml", "ring:4", halo, "--runtime", runtime) == (
         f"error: -o: there is no XML of halo for {runtime}\n"
         "  fix: use --schedule OUT.json, or --runtime msccl\n"
     )

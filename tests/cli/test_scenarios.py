@@ -168,6 +168,55 @@ def test_a_calibrated_topology_gives_the_measured_times(
     assert report["error_after"] < 0.005 < report["error_before"]
 
 
+def test_several_files_follow_measured_or_have_one_each(
+    run: Run, measured: Path, tmp_path: Path
+) -> None:
+    lines = measured.read_text().splitlines(keepends=True)
+    halves = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    halves[0].write_text("".join(lines[:6]))
+    halves[1].write_text("".join(lines[:3] + lines[6:]))
+    rest = ("--collective", "allgather", "--json")
+    once = run("calibrate", "ring:4", "--measured", *halves, *rest)
+    assert once.status == 0, once.err
+    twice = run("calibrate", "ring:4", "--measured", halves[0], "--measured", halves[1], *rest)
+    mixed = run("calibrate", "ring:4", *rest, "--measured", *halves)
+    assert once.out == twice.out == mixed.out
+    assert {row["file"] for row in json.loads(once.out)["rows"]} == set(map(str, halves))
+
+
+def test_an_output_is_none_of_the_files_that_follow_measured(run: Run, measured: Path) -> None:
+    other = measured.with_name("other.txt")
+    other.write_text(before := measured.read_text())
+    done = run("calibrate", "ring:4", "--measured", measured, other, "-o", other)
+    assert done.status == 2
+    assert "-o: is the same file as " in done.err
+    assert other.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "has no results of nccl-tests"),
+        (b"\x7fELF\x02\x01\x01\x00\xff\xfe", "UTF-8"),
+        (b"PK\x03\x04\x14\x00\x00\x00", "has no results of nccl-tests"),
+        (b"{", "run.txt"),
+        (b"<algo/>", "has no results of nccl-tests"),
+        (b"-8 -2 float sum -1 1.0 1.0 1.0 0 1.0 1.0 1.0 0\n", "has no results of nccl-tests"),
+    ],
+)
+def test_a_file_that_is_no_run_is_one_error(
+    run: Run, content: bytes, problem: str, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "run.txt", tmp_path / "mine.yaml"
+    path.write_bytes(content)
+    done = run("calibrate", "ring:4", "--measured", path, "-o", out)
+    assert done.status == 2
+    assert done.err.count("error: ") == 1
+    assert problem in done.err
+    assert "\n  fix: " in done.err
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

@@ -115,11 +115,25 @@ def test_a_wrong_schedule_is_not_converted(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["--inplace", "--outofplace", "--both"])
 def test_the_mode_asked_for_is_served(run: Run, tmp_path: Path, mode: str) -> None:
     output = tmp_path / "f.xml"
-    done = run("synthesize", "hub:4", "alltoall", mode, "-o", output, *QUICK)
+    runtime = "executor" if mode == "--inplace" else "portable"
+    done = run("synthesize", "hub:4", "alltoall", mode, "--runtime", runtime, "-o", output, *QUICK)
     assert done.status == 0, done.err
     program = read_xml(output.read_text())
     assert program.in_place == (mode != "--outofplace")
     assert program.out_of_place == (mode != "--inplace")
+
+
+@pytest.mark.parametrize("runtime", ["msccl", "portable"])
+def test_no_file_of_msccl_serves_an_alltoall_in_place_only(
+    run: Run, tmp_path: Path, runtime: str
+) -> None:
+    words = ("hub:4", "alltoall", "--inplace", "--runtime", runtime)
+    done = run("synthesize", *words, "-o", tmp_path / "f.xml")
+    assert done.status == 2
+    assert done.err == (
+        "error: --inplace: msccl runs alltoall out of place, whatever the file says\n"
+        "  fix: use --both, or --runtime executor or rccl\n"
+    )
 
 
 def test_modes_exclude_each_other(run: Run) -> None:

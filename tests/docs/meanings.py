@@ -568,10 +568,14 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "alpha_rule": "`occupy`, `delay` or `explicit`, and how imported costs were taken",
         "runtime": "whose constants the replay has",
         "nccl_inputs": "what NCCL's model was given, in the form of `--nccl`; null without a model",
-        "rows": "for each size and contender: size_bytes, contender, kind (algorithm, file, nccl),"
-        " time_us, algbw_gbps, busbw_gbps, bound_us, bound_kind, gap (null for nccl: the bound does"
+        "rows": "for each size and contender: size_bytes, contender, kind (algorithm, file, nccl:"
+        " what NCCL would run, nccl-way: one algorithm and protocol of its model), nccl_runs (of"
+        " an nccl-way: whether NCCL would run it), time_us,"
+        " algbw_gbps, busbw_gbps, bound_us, bound_kind, gap (null for NCCL: the bound does"
         " not hold for it), fastest, program (its label), note",
         "crossovers": "each with size_bytes, from which on `after` is faster than `before`",
+        "nccl_switches": "the same of what NCCL would run, by algorithm and protocol",
+        "nccl_crossovers": "the same of NCCL's model and the fastest of all that is replayed",
         "absent": "algorithms that are not compared: why",
         "out_of_race": "contenders that can't be the fastest: why",
     },
@@ -587,7 +591,7 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "error_before": "root mean square of the relative errors with the given topology",
         "error_after": "the same with the calibrated one",
         "parameters": "what was fitted: name, unit, before and after (of edges those of the first"
-        " link; null: free), and whether the run determines it: `yes`, `if launch and local work"
+        " link; null: free), and whether the runs determine it: `yes`, `if those not told apart"
         " are right`, or `no`",
         "left_out": "measured sizes that were not used, and why",
         "output": "the file that was written, or null",
@@ -629,13 +633,19 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "size_bytes": "bytes of the buffer that nccl-tests counts",
         "alpha_rule": "`occupy`, `delay` or `explicit`",
         "costs": "`exact` or `original` for an imported TACCL topology, else null",
+        "chunks_per_rank": "what the fixed bounds are for",
         "bound_us": "no algorithm, chunking or batching is faster",
         "bound_kind": "the idea behind it",
         "all": "the bound of every kind",
-        "chunks_per_rank": "what the fixed bounds are for",
         "bound_fixed_us": "nothing with this chunk count and one chunk to a message is faster",
         "bound_fixed_kind": "the idea behind it",
         "all_fixed": "the fixed bound of every kind",
+        "bound_sketch_us": "no algorithm on the sketch's links is faster; null without a sketch",
+        "bound_sketch_kind": "the idea behind it",
+        "all_sketch": "that bound of every kind",
+        "kinds": "what each kind says",
+        "worlds": "what the bounds of each world (`any`, `fixed`, `sketch`) hold for",
+        "assumed": "what all of them assume",
     },
     "taccl topology list": {
         "name": "what commands call it",
@@ -653,7 +663,8 @@ EXPLANATION_FIELDS: Mapping[str, str] = {
     "time_us": "modelled time; null when it can't run at this size",
     "note": "as in the row; or why nothing is explained, and then no field follows",
     "time_ps": "the time in picoseconds",
-    "parts": "what the critical path is made of: part, time_ps, spans; they add up to `time_ps`",
+    "parts": "what the critical path is made of: part, time_ps, spans, and alpha_ps, what of the"
+    " time is alpha of messages; the times add up to `time_ps`",
     "path": "the critical path: its first and last span, and how many spans it has",
     "bottleneck": "the edge that was held longest",
     "utilisation": "the part of the time that it was held",

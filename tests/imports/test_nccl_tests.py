@@ -1,7 +1,9 @@
 """Output of nccl-tests is read as it is printed, and nothing else is."""
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taccl.collectives import collective_name
 from taccl.errors import InputError
-from taccl.imports.nccl_tests import Measured, read_measured
+from taccl.imports.nccl_tests import Group, Measured, read_measured
+from tests.imports.nccl_tests_output import Ran, Result, json_of, text_of
 
 GROUP = "    time   algbw   busbw  #wrong"
 TEXT = f"""\
@@ -156,12 +160,126 @@ def test_any_damage_is_read_or_refused(data: st.DataObject) -> None:
         "0 262144 float sum -1 35.12 29.86 44.78 0",
         f"{'9' * 30} 262144 float sum -1 35.12 29.86 44.78 0",
         "4096 1024 float sum -1 35.12 29.86",
+        "4096 1024 float sum -1 1e+-5 29.86 44.78 0",
+        f"4096 1024{' ' * 3_000_000}float sum -1 35.12 29.86 44.78 0",
     ],
 )
 def test_a_line_of_something_else_is_skipped(line: str, run: Path) -> None:
-    assert len(changed(run, "# Out of", f"{line}\n# Out of").points) == 3
+    found = changed(run, "# Out of", f"{line}\n# Out of").points
+    assert sum(point.out_of_place is not None for point in found) == 3
 
 
 def test_a_time_of_nothing_is_no_measurement(run: Path) -> None:
     found = changed(run, "34.90", " 0.00")
     assert found.points[0].in_place is None
+
+
+# --- as nccl-tests writes it -------------------------------------------------------------------
+
+RESULTS = (
+    Result(4096, 9.81, 9.75), Result(1 << 20, 35.12, 34.9), Result(1 << 26, 1234.5, 1230.0),
+    Result(1 << 36, 12_345_678.0, 12_000_000.0),
+)  # fmt: skip
+RANS = {
+    "float": Ran("all_reduce", 8, RESULTS),
+    "half on two machines": Ran("all_reduce", 16, RESULTS, dtype="half", hosts=2),
+    "redop none": Ran("all_gather", 8, RESULTS, dtype="bfloat16"),
+    "reduce-scatter": Ran("reduce_scatter", 8, RESULTS),
+    "not checked": Ran("alltoall", 8, tuple(replace(each, wrong=None) for each in RESULTS)),
+    "times of each iteration": Ran("all_reduce", 8, RESULTS, per_iteration=True),
+    "time of day": Ran("all_reduce", 8, RESULTS, timestamps=True),
+    "everything": Ran("all_reduce", 8, RESULTS, per_iteration=True, timestamps=True),
+    "only in place": Ran("all_reduce", 8, tuple(replace(e, out_of_place=None) for e in RESULTS)),
+    "two GPUs a process": Ran("all_reduce", 8, RESULTS, per_process=2),
+}
+
+
+def close(group: Group | None, time: float | None) -> bool:
+    if group is None or time is None:
+        return group is None and time is None
+    return group.time / 1e6 == pytest.approx(time, rel=0.05)
+
+
+@pytest.mark.parametrize("ran", RANS.values(), ids=RANS)
+@pytest.mark.parametrize("write", [text_of, json_of])
+def test_a_run_is_read_as_nccl_tests_writes_it(
+    ran: Ran, write: Callable[[Ran], str], tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    path.write_text(write(ran))
+    found = read_measured(str(path))
+    assert (found.test, found.ranks, found.dtype) == (ran.test, ran.ranks, ran.dtype)
+    assert [point.size for point in found.points] == [result.size for result in ran.results]
+    for point, result in zip(found.points, ran.results, strict=True):
+        assert close(point.out_of_place, result.out_of_place)
+        assert close(point.in_place, result.in_place)
+        assert point.in_place is not None
+        assert point.in_place.wrong == result.wrong
+    found.check(collective_name(ran.test), ran.ranks)
+
+
+@pytest.mark.parametrize("write", [text_of, json_of])
+@pytest.mark.parametrize("wrong", [7, 3_000_000])
+def test_wrong_elements_are_seen_in_every_form(
+    write: Callable[[Ran], str], wrong: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    path.write_text(write(Ran("all_reduce", 4, [Result(1 << 24, 50.0, 50.0, wrong)])))
+    (point,) = read_measured(str(path)).points
+    assert point.in_place is not None
+    assert point.in_place.wrong == wrong
+
+
+@pytest.mark.parametrize("label", ["[1,0]<stdout>:", "0: ", "[1,0]<stderr>:"])
+def test_what_a_launcher_puts_before_each_line_is_dropped(label: str, tmp_path: Path) -> None:
+    path, ran = tmp_path / "run.txt", RANS["float"]
+    path.write_text("".join(f"{label}{line}\n" for line in text_of(ran).splitlines()))
+    found = read_measured(str(path))
+    assert (found.test, found.ranks, len(found.points)) == ("all_reduce", 8, len(RESULTS))
+
+
+def test_a_program_with_mpi_in_its_name_is_the_same_test(run: Path) -> None:
+    assert changed(run, "all_reduce_perf", "all_reduce_perf_mpi").test == "all_reduce"
+
+
+def test_the_same_test_twice_in_one_file_has_its_ranks_once(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text(text_of(RANS["float"]) * 2)
+    found = read_measured(str(path))
+    assert (found.ranks, len(found.points)) == (8, 2 * len(RESULTS))
+
+
+def test_each_group_of_split_communicators_has_its_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+    lines = text_of(RANS["float"]).splitlines()
+    split = [
+        line.replace("Group  0", "Group  1") if line.startswith("#  Rank") and number % 2 else line
+        for number, line in enumerate(lines)
+    ]
+    path.write_text("\n".join(split))
+    assert read_measured(str(path)).ranks == 4
+
+
+@pytest.mark.parametrize(
+    ("second", "problem"),
+    [
+        (Ran("all_gather", 8, RESULTS), "results of all_reduce_perf and of all_gather_perf"),
+        (Ran("all_reduce", 4, RESULTS), "results of 8 ranks and of 4 ranks"),
+    ],
+)
+def test_one_file_of_several_runs_that_differ_is_refused(
+    second: Ran, problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text(text_of(RANS["float"]) + text_of(second))
+    with pytest.raises(InputError, match=rf"run.txt:\d+: has {problem}") as caught:
+        read_measured(str(path))
+    assert "a file of its own" in str(caught.value.fix)
+
+
+def test_a_time_that_is_no_number_is_no_measurement(tmp_path: Path) -> None:
+    path, ran = tmp_path / "run.json", Ran("all_reduce", 8, [Result(4096, 9.81, 9.75)])
+    path.write_text(json_of(ran).replace('"time": 9.75', '"time": "nan"'))
+    (point,) = read_measured(str(path)).points
+    assert point.in_place is None
+    assert point.out_of_place is not None

@@ -1,12 +1,13 @@
 """Small topologies and schedules, decided by hand and timed by ``retime``, for lowering tests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
 
 from taccl.collectives import Collective, build_collective
 from taccl.msccl.lower import LowerOptions, lower
-from taccl.msccl.program import Program
+from taccl.msccl.program import Program, Step
 from taccl.schedule import Decisions, Schedule, retime
 from taccl.symmetry import make_group
 from taccl.topology import Edge, Switch, Topology
@@ -120,6 +121,21 @@ def pairs_schedule(name: str, topology: Topology, k: int = 1, *, batched: bool =
 
 def make(schedule: Schedule, **options: object) -> Program:
     return lower(schedule, LowerOptions(name="t", **options))  # type: ignore[arg-type]
+
+
+def with_each_step(program: Program, change: Callable[[Step], Step]) -> Program:
+    """Return a program with every step changed."""
+    gpus = (
+        replace(
+            gpu,
+            threadblocks=tuple(
+                replace(block, steps=tuple(change(step) for step in block.steps))
+                for block in gpu.threadblocks
+            ),
+        )
+        for gpu in program.gpus
+    )
+    return replace(program, gpus=tuple(gpus))
 
 
 COLLECTIVE_NAMES = ("allgather", "reducescatter", "allreduce", "alltoall")

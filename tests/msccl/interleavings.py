@@ -3,11 +3,13 @@
 Input chunks are random numbers, sums are sums modulo a prime, and what nobody wrote is None. One
 action moves one message; connections hold few of them. Aliasing, flags, the size of messages and
 the expected results are spelled out anew.
+
+``compiled_interleavings`` does the same as machine code, draw for draw. This is what it means.
 """
 
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from math import ceil
-from random import Random
 
 from taccl.msccl.program import Program, Step, Threadblock
 
@@ -18,16 +20,74 @@ MESSAGE = {
 }
 SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
 
+BURSTS = (1, 1, 2, 5, 99)
+"""Actions that a threadblock may do before another one is picked."""
+
 Number = int | None
 Key = tuple[int, str, int]
 Connection = tuple[int | None, int | None, int]
 
 
+class Draws:
+    """Random numbers that machine code can repeat: the minimal standard of Park and Miller.
+
+    References
+    ----------
+    S. K. Park and K. W. Miller, "Random number generators: good ones are hard to find", 1988.
+    The multiplier is that of their second paper, of 1993.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.state = seed % 2147483646 + 1
+
+    def below(self, bound: int) -> int:
+        """Return a number from 0 up to a bound, which is at most 2^31 - 2."""
+        self.state = self.state * 48271 % 2147483647
+        return self.state % bound
+
+    def number(self) -> int:
+        """Return a number below the prime that sums are taken modulo."""
+        high = self.below(1 << 30)
+        return (high << 30 ^ self.below(1 << 30)) % PRIME
+
+
+def inputs_of(program: Program) -> int:
+    """Return how many chunks the input of a rank has."""
+    shares = program.num_ranks if program.collective == "allgather" else 1
+    return program.chunks_per_loop // shares
+
+
+def key_of(program: Program, key: Key, *, in_place: bool) -> Key:
+    """Return where a chunk of a buffer is: in place, input and output are one buffer, ``u``."""
+    rank, buffer, offset = key
+    if not in_place or buffer == "s":
+        return key
+    aliased = {"allgather": "i", "reducescatter": "o"}.get(program.collective)
+    share = program.chunks_per_loop // program.num_ranks
+    return rank, "u", offset + (rank * share if buffer == aliased else 0)
+
+
+def wanted(program: Program) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    """Yield rank and offset of every output, and the rank and offset of every input in it."""
+    ranks, total, kind = program.num_ranks, program.chunks_per_loop, program.collective
+    share = total // ranks
+    for rank in range(ranks):
+        for offset in range(share if kind == "reducescatter" else total):
+            peer, inner = divmod(offset, share) if share else (0, 0)
+            if kind == "allgather":
+                yield rank, offset, [(peer, inner)]
+            elif kind == "alltoall":
+                yield rank, offset, [(peer, rank * share + inner)]
+            else:
+                at = offset if kind == "allreduce" else rank * share + offset
+                yield rank, offset, [(one, at) for one in range(ranks)]
+
+
 class _Run:
     """One run: how far every threadblock is, and what is where."""
 
-    def __init__(self, program: Program, *, in_place: bool, cut: int, random: Random) -> None:
-        self.program, self.in_place, self.cut, self.random = program, in_place, cut, random
+    def __init__(self, program: Program, *, in_place: bool, cut: int, draws: Draws) -> None:
+        self.program, self.in_place, self.cut, self.draws = program, in_place, cut, draws
         self.blocks = list(program.blocks())
         self.position = [0] * len(self.blocks)
         self.moved = [0] * len(self.blocks)
@@ -37,29 +97,27 @@ class _Run:
         self.waiting: dict[object, list[int]] = defaultdict(list)
         self.news: list[int] = []
         self.spoilt = False
-        share = program.chunks_per_loop // program.num_ranks
-        size = share if program.collective == "allgather" else program.chunks_per_loop
-        self.inputs = [
-            [random.randrange(PRIME) for _ in range(size)] for _ in range(program.num_ranks)
-        ]
+        size = inputs_of(program)
+        self.inputs = [[draws.number() for _ in range(size)] for _ in range(program.num_ranks)]
         for rank, values in enumerate(self.inputs):
             for offset, value in enumerate(values):
                 self.memory[self.key(rank, "i", offset)] = value
 
     def key(self, rank: int, buffer: str, offset: int) -> Key:
-        if not self.in_place or buffer == "s":
-            return rank, buffer, offset
-        aliased = {"allgather": "i", "reducescatter": "o"}.get(self.program.collective)
-        share = self.program.chunks_per_loop // self.program.num_ranks
-        return rank, "u", offset + (rank * share if buffer == aliased else 0)
+        return key_of(self.program, (rank, buffer, offset), in_place=self.in_place)
 
     def go(self) -> bool:
         """Run to the end; tell whether it ended with the right data."""
         ready = list(range(len(self.blocks)))
+        # In half of the runs one threadblock goes on only when no other one can: who needs not
+        # wait for it then overtakes it by far.
+        last = self.draws.below(2 * len(ready) + 1)
         while ready:
-            pick = self.random.randrange(len(ready))
+            pick = self.draws.below(len(ready))
+            if ready[pick] == last:
+                pick = (pick + 1) % len(ready)
             number = ready[pick]
-            for _ in range(self.random.choice((1, 1, 2, 5, 99))):
+            for _ in range(BURSTS[self.draws.below(len(BURSTS))]):
                 awaited = self.act(number)
                 if awaited is not None:
                     ready[pick] = ready[-1]
@@ -149,36 +207,37 @@ class _Run:
 
     def right(self) -> bool:
         """Tell whether every output holds what the collective says."""
-        ranks, total = self.program.num_ranks, self.program.chunks_per_loop
-        share = total // ranks
-        kind = self.program.collective
-        for rank in range(ranks):
-            for offset in range(share if kind == "reducescatter" else total):
-                peer, inner = divmod(offset, share) if share else (0, 0)
-                if kind == "allgather":
-                    wanted = self.inputs[peer][inner]
-                elif kind == "alltoall":
-                    wanted = self.inputs[peer][rank * share + inner]
-                else:
-                    at = offset if kind == "allreduce" else rank * share + offset
-                    wanted = sum(values[at] for values in self.inputs) % PRIME
-                if self.memory.get(self.key(rank, "o", offset)) != wanted:
-                    return False
-        return True
+        return all(
+            self.memory.get(self.key(rank, "o", offset))
+            == sum(self.inputs[peer][at] for peer, at in parts) % PRIME
+            for rank, offset, parts in wanted(self.program)
+        )
 
 
 def _sum(one: Number, two: Number) -> Number:
     return None if one is None or two is None else (one + two) % PRIME
 
 
-def right_in_random_runs(program: Program, runtime: str, *, runs: int, seed: int) -> bool:
-    """Tell whether random runs at the largest size end right in every mode the program claims."""
-    random = Random(seed)
+def modes_of(program: Program) -> list[bool]:
+    """Return the modes a program claims: in place, or not."""
+    return [m for m, on in ((True, program.in_place), (False, program.out_of_place)) if on]
+
+
+def cut_of(program: Program, runtime: str) -> int:
+    """Return how many chunks a message holds at the largest size."""
     per_chunk = max(1, ceil(program.max_bytes / program.chunks_per_loop))
-    cut = min(max(MESSAGE[runtime][program.protocol] // per_chunk, 1), 71)
-    modes = [m for m, on in ((True, program.in_place), (False, program.out_of_place)) if on]
-    return all(
-        _Run(program, in_place=mode, cut=cut, random=random).go()
-        for mode in modes
+    return min(max(MESSAGE[runtime][program.protocol] // per_chunk, 1), 71)
+
+
+def first_wrong_run(program: Program, runtime: str, *, runs: int, seed: int) -> int | None:
+    """Return the first of so many random runs in every mode that ends wrong; None: all are right.
+
+    Sizes are the largest that the program declares. The runs of a mode follow those of the other.
+    """
+    draws, cut = Draws(seed), cut_of(program, runtime)
+    made = (
+        _Run(program, in_place=mode, cut=cut, draws=draws).go()
+        for mode in modes_of(program)
         for _ in range(runs)
     )
+    return next((number for number, right in enumerate(made) if not right), None)

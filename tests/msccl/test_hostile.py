@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from taccl.errors import ProgramError
 from taccl.msccl.elements import MAX_TAGS, read_document
 from taccl.msccl.findings import Severity
-from taccl.msccl.interpret import deadlock
 from taccl.msccl.parser import parse
 from taccl.msccl.runtimes import MAX_COUNT, RUNTIMES
-from taccl.msccl.sizes import safe_size
+from taccl.msccl.sizes import deadlock, safe_size
 from taccl.msccl.tokens import Fault, Node, nodes
 from taccl.msccl.verdict import judge_text
-from tests.msccl.texts import HEAD, algo, block, exchange, gpu, step, swap
+from tests.msccl.texts import HEAD, algo, block, exchange, gpu, step, swap, trees
 
 NAMES = st.sampled_from(sorted(RUNTIMES))
 TAGS = st.sampled_from(["algo", "gpu", "tb", "step", "copy", "!--", "?xml", ""])
@@ -64,21 +63,7 @@ def test_any_values_give_a_verdict_or_an_error(data: st.DataObject, runtime: str
     judged('"'.join(parts).encode(), runtime)
 
 
-def element(tag: str, attributes: dict[str, str], children: list[str]) -> str:
-    inside = "".join(f' {key}="{value}"' for key, value in attributes.items())
-    return f"<{tag}{inside}>{''.join(children)}</{tag}>"
-
-
-TREES = st.recursive(
-    TAGS.map(lambda tag: f"<{tag}/>"),
-    lambda inner: st.builds(
-        element, TAGS, st.dictionaries(KEYS, VALUES, max_size=6), st.lists(inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-
-
-@given(TREES, NAMES)
+@given(trees(TAGS, KEYS, VALUES), NAMES)
 @settings(max_examples=150, deadline=None)
 def test_any_tree_gives_a_verdict_or_an_error(tree: str, runtime: str) -> None:
     judged(tree.encode(), runtime)
@@ -139,6 +124,38 @@ def test_a_rank_with_too_many_steps_is_refused_in_little_memory() -> None:
     tracemalloc.stop()
     assert found.worst is Severity.REJECTED
     assert most < 40 * len(content)
+
+
+def test_many_warnings_do_not_hide_a_refusal() -> None:
+    odd = [step(n, "cpy", dstoff="01", srcoff="00") for n in range(60)]
+    refused = block(step(0, "cpy", dstoff=1, cnt=72), number=4)
+    blocks = [block(*odd, number=n) for n in range(4)]
+    text = algo(gpu(0, *blocks), gpu(1, refused.replace('id="4"', 'id="0"')))
+    found = judge_text(text.encode(), "executor", structure_only=True)
+    assert found.worst is Severity.REJECTED
+    assert sum(finding.severity is Severity.WARNING for finding in found.findings) > 100
+
+
+def test_many_skipped_elements_do_not_hide_a_step_that_crashes_the_reader() -> None:
+    text = exchange().replace("<gpu", "<copy/>" * 60 + "<gpu", 1)
+    assert judge_text(text.encode(), "executor", structure_only=True).worst is None
+    full = text.replace('hasdep="0"/>', 'hasdep="0"><x/></step>', 1)
+    found = judge_text(full.encode(), "executor", structure_only=True)
+    assert found.worst is Severity.BREAKS
+
+
+def test_many_reads_beyond_what_is_known_do_not_hide_an_overlap() -> None:
+    # What a scatter reads is not known, so 30 reads beyond the input are none of verify's business.
+    reads = [step(n, "cpy", srcoff=2 + n, dstbuf="s", dstoff=n) for n in range(30)]
+    shifted = step(30, "cpy", srcbuf="s", dstbuf="s", dstoff=1, cnt=2)
+    head = HEAD.replace("allreduce", "scatter").replace('1" outofplace="0', '0" outofplace="1')
+    texts = [
+        algo(gpu(0, block(*steps), chunks=32, scratch=30), gpu(1), head=head)
+        for steps in (reads, [*reads, shifted])
+    ]
+    fine, wrong = (judge_text(text.encode(), "executor") for text in texts)
+    assert fine.worst is None
+    assert {f.rule for f in wrong.findings if f.severity is Severity.BREAKS} == {"overlap"}
 
 
 def test_findings_are_not_endless() -> None:

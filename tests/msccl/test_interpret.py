@@ -6,10 +6,13 @@ import pytest
 
 from taccl.collectives import build_collective
 from taccl.msccl.findings import Finding
-from taccl.msccl.interpret import deadlock, find_root, interpret, judge, largest_safe_size
+from taccl.msccl.interpret import find_root, interpret, judge
 from taccl.msccl.program import Buffer, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.msccl.runtimes import RUNTIMES, message_chunks
-from tests.msccl.builders import make, mesh, pairs_schedule, ring_schedule
+from taccl.msccl.sizes import deadlock, largest_safe_size
+from taccl.msccl.xml import read_xml
+from tests.msccl.builders import make, mesh, pairs_schedule, ring_schedule, with_each_step
+from tests.msccl.texts import swap
 
 I, O, S = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH  # noqa: E741 - the XML's letters
 INPUT, OUTPUT, SCRATCH = Slot(I, 0), Slot(O, 0), Slot(S, 1)
@@ -200,8 +203,32 @@ def test_waiting_for_a_step_that_never_posts_is_a_deadlock() -> None:
 def test_a_message_that_nobody_receives_is_left_over() -> None:
     wrong = program("allreduce", [block(0, send(Slot(I, 0)), to=1)], [])
     (finding,) = [f for f in interpret(wrong, in_place=True) if f.rule == "leftover"]
-    assert finding.gpu == 1
-    assert "1 messages from gpu 0 on channel 0" in finding.explanation
+    assert (finding.gpu, finding.threadblock, finding.step) == (0, 0, 0)
+    assert "a message is never received by gpu 1 on channel 0" in finding.explanation
+
+
+def test_a_wrong_result_is_told_at_the_step_that_wrote_it() -> None:
+    wrong = program(
+        "allreduce",
+        [block(0, copy(Slot(I, 1), Slot(O, 0)), copy(Slot(I, 0), Slot(O, 0)))],
+        [],
+    )
+    found = [f for f in interpret(wrong, in_place=False) if f.rule == "result"]
+    places = {(f.gpu, f.threadblock, f.step): f.explanation.split(", and ")[1] for f in found}
+    assert places == {
+        (0, 0, 1): "is input 0 of rank 0",
+        (0, None, None): "is never written",
+        (1, None, None): "is never written",
+    }
+    assert all(finding.fix for finding in found)
+
+
+def test_only_a_deadlock_that_depends_on_the_size_is_mended_by_one() -> None:
+    stuck = program("allreduce", [block(0, recv(Slot(I, 0)), of=1)], [])
+    (finding,) = [f for f in interpret(stuck, in_place=True) if f.rule == "deadlock"]
+    assert finding.fix == "reorder the steps, or what they wait for"
+    (finding,) = [f for f in [deadlock(read_xml(swap(3, "Simple")), 1, 2)] if f]
+    assert finding.fix == "reorder the steps, or lower --max-bytes"
 
 
 def test_different_counts_at_the_ends_of_a_message_are_found() -> None:
@@ -399,6 +426,19 @@ def test_the_judge_wants_no_deadlock_at_the_declared_sizes(past: int, stuck: boo
     assert ("deadlock" in rules(judge(declared, "executor"))) == stuck
 
 
+def test_every_cut_of_a_long_program_is_looked_at() -> None:
+    # Two messages of 2 MiB hold 8 chunks while 4 fit into one, however much else there is to do.
+    short = exchange(8)
+    much = block(1, *[copy(Slot(S, 0), Slot(O, 0), 71)] * 3000)
+    longer = replace(
+        short, gpus=(replace(short.gpus[0], threadblocks=(*short.gpus[0].threadblocks, much)),
+                     *short.gpus[1:]),
+    )  # fmt: skip
+    size = short.chunks_per_loop * (512 << 10)
+    assert largest_safe_size(short, "executor", 1, 1 << 30) == size
+    assert largest_safe_size(longer, "executor", 1, 1 << 30) == size
+
+
 def test_what_is_portable_must_not_deadlock_with_the_smaller_messages_of_rccl() -> None:
     # LL has 8 slots; 16 chunks need two a message: of 32 KiB in the executor, of 16 KiB in rccl.
     risky = replace(exchange(16), protocol="LL")
@@ -450,19 +490,7 @@ def test_races_are_found_with_clocks_of_one_rank_at_a_time(
     monkeypatch.setattr("taccl.msccl.races.MAX_CLOCKS", 1)
     clean = make(ring_schedule("allreduce", 3))
     assert judge(clean, "portable") == []
-    loose = replace(
-        clean,
-        gpus=tuple(
-            replace(
-                gpu,
-                threadblocks=tuple(
-                    replace(b, steps=tuple(replace(s, depends=None) for s in b.steps))
-                    for b in gpu.threadblocks
-                ),
-            )
-            for gpu in clean.gpus
-        ),
-    )
+    loose = with_each_step(clean, lambda step: replace(step, depends=None))
     assert "race" in rules(judge(loose, "portable"))
 
 

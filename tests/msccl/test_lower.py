@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import LoweringError
-from taccl.msccl.interpret import deadlock, find_root, judge
+from taccl.msccl.interpret import find_root, judge
 from taccl.msccl.lower import LowerOptions, lower, modes_served
 from taccl.msccl.program import Buffer, Op, Program, Slot, StepRef
+from taccl.msccl.sizes import deadlock
 from taccl.msccl.xml import read_xml, write_xml
 from taccl.schedule import Decisions, Schedule, retime
 from taccl.symmetry import make_group

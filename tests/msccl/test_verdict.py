@@ -129,8 +129,9 @@ NEVER: dict[str, tuple[str, str, bool]] = {
 @pytest.mark.parametrize("kind", NEVER)
 def test_what_is_never_selected_is_told(kind: str) -> None:
     text, runtime, never = NEVER[kind]
-    found = {finding.severity for finding in judged(text, runtime).findings}
-    assert (Severity.NEVER in found) is never
+    found = judged(text, runtime)
+    assert (Severity.NEVER in {finding.severity for finding in found.findings}) is never
+    assert (found.selections == ()) is never
 
 
 SELECTED: dict[str, tuple[str, str, str]] = {
@@ -170,6 +171,22 @@ def test_the_calls_that_select_a_file_are_told(kind: str) -> None:
     text, runtime, told = SELECTED[kind]
     (selection,) = judged(text, runtime).selections
     assert str(selection) == told
+
+
+ODD_THREADS = {"96": True, "128": False, "640": False, "0": False, "-32": False}
+
+
+@pytest.mark.parametrize("threads", ODD_THREADS)
+def test_threads_that_do_not_divide_a_message_are_a_warning(threads: str) -> None:
+    found = judged(with_head(nthreads=threads), "msccl")
+    assert ("threads" in rules(found)) is ODD_THREADS[threads]
+    assert "threads" not in rules(judged(with_head(nthreads=threads, proto="LL"), "msccl"))
+    assert "threads" not in rules(judged(with_head(nthreads=threads), "executor"))
+
+
+def test_an_empty_step_is_to_be_removed() -> None:
+    found = judged(exchange().replace('cnt="1"', 'cnt="0"'), "msccl")
+    assert {f.fix for f in found.findings if f.rule == "counts"} == {"remove the step"}
 
 
 def test_a_refused_file_is_selected_for_nothing() -> None:
@@ -233,7 +250,7 @@ BREAKS: dict[str, tuple[str, str, int]] = {
     ),
     "a message that nobody receives": (
         exchange().replace('type="r" srcbuf="i" srcoff="0"', 'type="cpy" srcbuf="i" srcoff="0"'),
-        "connections", 0,
+        "connections", 4,
     ),
     "a read of what nobody wrote": (
         exchange().replace('s_chunks="0"', 's_chunks="1"').replace('"s" srcbuf="i"',
@@ -288,6 +305,17 @@ def test_what_taccl_writes_is_verified_for_the_runtime(collective: str, runtime:
     assert found.safe.size is None
 
 
+@pytest.mark.parametrize("runtime", ["msccl", "portable"])
+def test_msccl_runs_an_alltoall_out_of_place_whatever_the_file_says(runtime: str) -> None:
+    program = make(pairs_schedule("alltoall", mesh(3)), out_of_place=False)
+    assert judged(write_xml(program, "executor"), "executor").worst is None
+    found = judged(write_xml(program, runtime), runtime)
+    assert found.worst is Severity.BREAKS
+    assert all(f.explanation.startswith("out of place: ") for f in found.findings)
+    both = make(pairs_schedule("alltoall", mesh(3)))
+    assert judged(write_xml(both, runtime), runtime).worst is None
+
+
 def test_both_spellings_of_a_portable_reducescatter_are_verified() -> None:
     program = make(pairs_schedule("reducescatter", mesh(3)))
     for runtime, names in (("portable", {"executor", "rccl"}), ("msccl", {"msccl"})):
@@ -323,6 +351,18 @@ def test_the_command_tells_severity_and_place(
     assert (file["largest_safe_bytes"], file["safe_at_any_size"]) == (8388608, False)
     assert [one["runtime"] for one in file["selected_for"]] == ["executor", "rccl", "msccl"]
     assert {"severity", "line", "column"} <= set(file["findings"][0])
+
+
+@pytest.mark.parametrize("words", [("--size", "1MB"), ("--bitwise-consistent",)])
+def test_what_the_structure_does_not_tell_can_not_be_asked_of_it(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    done = taccl(capsys, monkeypatch, "verify", "p.xml", "--structure-only", *words)
+    assert done.status == 2
+    assert done.err == (
+        f"error: {words[0]}: --structure-only follows no data and no waits\n"
+        "  fix: leave out one of the two\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from taccl.msccl.program import (
 from taccl.msccl.runtimes import RUNTIMES, UNLIMITED
 from taccl.msccl.xml import read_xml, write_xml
 from tests.msccl.builders import make, ring_schedule
+from tests.msccl.texts import trees
 
 SMALL = st.integers(0, 99)
 SLOTS = st.builds(Slot, st.sampled_from(Buffer), st.integers(-1, 99))
@@ -256,21 +257,7 @@ WORDS = st.sampled_from(
 VALUES = st.sampled_from(["0", "1", "-1", "i", "o", "cpy", "nop", "allreduce", "", "9" * 30, "LL"])
 
 
-def element(tag: str, attributes: dict[str, str], children: list[str]) -> str:
-    inside = "".join(f' {name}="{value}"' for name, value in attributes.items())
-    return f"<{tag}{inside}>{''.join(children)}</{tag}>"
-
-
-TREES = st.recursive(
-    WORDS.map(lambda tag: f"<{tag}/>"),
-    lambda inner: st.builds(
-        element, WORDS, st.dictionaries(WORDS, VALUES, max_size=4), st.lists(inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-
-
-@given(TREES)
+@given(trees(WORDS, WORDS, VALUES))
 @settings(max_examples=150, deadline=None)
 def test_any_tree_gives_a_program_or_a_program_error(tree: str) -> None:
     attempt(tree)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from hypothesis.strategies import SearchStrategy, builds, dictionaries, lists, recursive
+
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "msccl"
 
 HEAD = (
@@ -82,3 +84,21 @@ def swap(chunks: int, proto: str, low: int = 0, high: int = 0) -> str:
             f"{block(sends, receives, send=peer, recv=peer)}\n  </gpu>"
         )
     return algo(*gpus, head=head)
+
+
+def element(tag: str, attributes: dict[str, str], children: list[str]) -> str:
+    """Return an element, whatever its names and values are."""
+    inside = "".join(f' {name}="{value}"' for name, value in attributes.items())
+    return f"<{tag}{inside}>{''.join(children)}</{tag}>"
+
+
+def trees(
+    tags: SearchStrategy[str], names: SearchStrategy[str], values: SearchStrategy[str]
+) -> SearchStrategy[str]:
+    """Return elements in elements, with any attributes."""
+    attributes = dictionaries(names, values, max_size=6)
+    return recursive(
+        tags.map(lambda tag: f"<{tag}/>"),
+        lambda inner: builds(element, tags, attributes, lists(inner, max_size=4)),
+        max_leaves=12,
+    )

@@ -6,19 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from taccl.collectives import build_collective
+from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import InputError, LoweringError
 from taccl.msccl.program import Program
 from taccl.msccl.xml import write_xml
 from taccl.pipeline import Lowering, comparison
-from taccl.pipeline.comparison import NCCL, Question, compare
-from taccl.report.compared import Comparison, Contender
+from taccl.pipeline.comparison import Question, compare
+from taccl.pipeline.modelled import NCCL
+from taccl.report.compared import HERE, Comparison, Contender
 from taccl.sim.cost import ReplayModel
-from taccl.sim.nccl import fastest
+from taccl.sim.nccl import PROTOCOLS, choices, fastest
 from taccl.sim.nccl_inputs import machine_of, parse_settings
 from taccl.sim.timing import traces
 from taccl.sim.trace import Trace
-from taccl.topology import Topology
+from taccl.topology import ALPHA_RULES, Topology
 from taccl.topology_file import load_topology
 from tests.customs import custom
 from tests.pipeline.test_answers import ring_program, without_steps
@@ -69,9 +70,25 @@ def test_the_least_time_wins_and_nothing_is_below_the_bound() -> None:
     assert all(row.time >= bound[1] for c in found.contenders for row in c.rows if row.time)
 
 
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("rule", ALPHA_RULES)
+@pytest.mark.parametrize("topology", ["hub:4", "ring:5"])
+def test_every_row_of_every_algorithm_is_above_the_bound(
+    topology: str, rule: str, collective: str
+) -> None:
+    network = load_topology(topology).with_alpha_rule(rule)
+    root = 1 if COLLECTIVES[collective].has_root else None
+    asked = build_collective(collective, network.num_ranks, 1, root)
+    found = compare(Question(network, asked, (1000, 1 << 16, 1 << 24)))
+    rows = [row for c in found.contenders if c.kind == "algorithm" for row in c.rows]
+    assert all(row.bound is not None for row in rows)
+    assert all(row.time is None or row.time >= (row.bound or 0) > 0 for row in rows)
+
+
 def test_equals_win_together() -> None:
     found = compared("hub:3", "allgather", 1200)
-    assert [c.name for c in found.contenders if found.wins(c, 0)] == ["ring", "all-pairs"]
+    winners = [c.name for c in found.contenders if found.wins(c, 0)]
+    assert winners == ["ring", "double-ring", "all-pairs", "bruck"]
     assert found.crossovers == ()
 
 
@@ -136,13 +153,34 @@ def test_a_file_is_replayed_beside_the_algorithms(ring_xml: str) -> None:
     assert column(found, ring_xml).kind == "file"
 
 
+def test_files_are_told_apart_by_the_shortest_names_that_can(ring_xml: str, tmp_path: Path) -> None:
+    other, third = tmp_path / "more" / "mine.xml", tmp_path / "third.xml"
+    other.parent.mkdir()
+    for path in (other, third):
+        path.write_text(Path(ring_xml).read_text())
+    files = (ring_xml, str(other), str(third), ring_xml)
+    found = compared("ring:4", "allgather", 1600, files=files)
+    shorts = {c.name: c.short for c in found.contenders if c.kind == "file"}
+    assert shorts == {ring_xml: "", str(other): "", str(third): "third.xml"}
+
+
+def test_a_file_that_is_called_as_an_algorithm_is_told_apart(
+    ring_xml: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ring").write_text(Path(ring_xml).read_text())
+    monkeypatch.chdir(tmp_path)
+    found = compared("ring:4", "allgather", 1600, files=("ring",))
+    kinds = {c.name: c.kind for c in found.contenders}
+    assert (kinds["ring"], kinds["./ring"]) == ("algorithm", "file")
+
+
 def test_a_file_with_wrong_results_wins_nothing(tmp_path: Path) -> None:
     path = tmp_path / "nothing.xml"
     path.write_text(write_xml(without_steps(ring_program()), "executor"))
     found = compared("ring:4", "allgather", 1600, files=(str(path),))
     assert times(found, str(path)) == [0]
     assert "never written" in column(found, str(path)).note
-    assert found.least(0) == times(found, "ring")[0]
+    assert found.least(0) == times(found, "double-ring")[0]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +210,72 @@ def test_nccls_model_stands_beside_and_does_not_win() -> None:
     assert choice is not None
     (row,) = column(found, NCCL).rows
     assert row.time == choice.time
-    assert row.note.startswith(f"modelled: {choice.algorithm}, {choice.protocol}")
+    assert row.note.startswith(f"modelled: {choice.algorithm} {choice.protocol}, ")
     assert not found.wins(column(found, NCCL), 0)
+
+
+WAYS = {
+    "allreduce": [f"{a} {p}" for a in ("Ring", "Tree") for p in PROTOCOLS],
+    "allgather": [f"Ring {p}" for p in PROTOCOLS],
+}
+
+
+@pytest.mark.parametrize("collective", WAYS)
+def test_each_algorithm_and_protocol_of_nccl_has_its_times(collective: str) -> None:
+    topology = load_topology("dgx-a100")
+    found = compared("dgx-a100", collective, 1 << 12, 1 << 20, 1 << 28)
+    assert found.nccl is not None
+    assert [way.short for way in found.nccl.ways] == WAYS[collective]
+    for place, size in enumerate(found.sizes):
+        expected = {c.way: c.time for c in choices(machine_of(topology), collective, size)}
+        assert {way.short: way.rows[place].time for way in found.nccl.ways} == expected
+        least = min(expected.values())
+        assert expected[found.nccl.chosen[place]] == least
+        assert times(found, NCCL)[place] == least
+    assert all("2.30.7" in way.name for way in found.nccl.ways)
+    assert all(way.name.endswith("(modelled)") for way in found.nccl.ways)
+    assert found.everybody == (*found.contenders, *found.nccl.ways)
+
+
+def test_the_size_at_which_nccl_changes_is_found_to_a_hundredth() -> None:
+    topology = load_topology("dgx-a100")
+    machine = machine_of(topology)
+    found = compared("dgx-a100", "allreduce", *(1 << power for power in range(10, 31, 2)))
+    assert found.nccl is not None
+    assert [each.before for each in found.nccl.switches[1:]] == [
+        each.after for each in found.nccl.switches[:-1]
+    ]
+    assert len(found.nccl.switches) >= 2
+    for each in found.nccl.switches:
+        below = fastest(machine, "allreduce", each.size * 98 // 100)
+        above = fastest(machine, "allreduce", each.size)
+        assert (below and below.way, above and above.way) == (each.before, each.after)
+
+
+def test_what_nccl_does_not_run_is_shown_and_not_chosen() -> None:
+    topology = load_topology("ring:4")
+    asked = build_collective("allgather", 4, 1)
+    sizes = [512 * 1024]
+    found = compare(Question(topology, asked, sizes, nccl=parse_settings("wire=pci"))).nccl
+    assert found is not None
+    refused = next(way for way in found.ways if way.short == "Ring LL128")
+    assert "over NVLink only" in refused.rows[0].note
+    assert refused.rows[0].time is not None
+    assert found.chosen != ("Ring LL128",)
+
+
+def test_where_nccl_expects_less_than_the_fastest_takes_is_found() -> None:
+    # One ring of 50 GB/s a port is faster while NCCL pays 6.6 us and more at the start, and slower
+    # than the 6 channels of 20 GB/s that are given to NCCL's model.
+    topology = load_topology("ring:8")
+    asked, given = build_collective("allgather", 8, 1), parse_settings("channels=6,intra=20GB/s")
+    found = compare(Question(topology, asked, [1 << 12, 1 << 18, 1 << 24], nccl=given))
+    assert found.nccl is not None
+    (each,) = found.nccl.beside
+    assert (each.before, each.after) == (HERE, NCCL)
+    around = compare(Question(topology, asked, [each.size * 98 // 100, each.size], nccl=given))
+    nccl = [time or 0 for time in times(around, NCCL)]
+    assert [(around.least(place) or 0) <= nccl[place] for place in (0, 1)] == [True, False]
 
 
 def test_inputs_of_nccls_model_can_be_given() -> None:
@@ -181,13 +283,15 @@ def test_inputs_of_nccls_model_can_be_given() -> None:
     asked = build_collective("allgather", 4, 1)
     given = parse_settings("gpu=hopper,channels=12,intra=30GB/s")
     found = compare(Question(topology, asked, [1 << 20], nccl=given))
-    assert found.nccl.startswith("gpu=hopper,cpu=intel,wire=nvlink,channels=12,intra=30GB/s")
+    assert found.nccl is not None
+    assert found.nccl.inputs.startswith("gpu=hopper,cpu=intel,wire=nvlink,channels=12,intra=30GB/s")
 
 
 def test_nccl_has_no_model_of_an_alltoall() -> None:
     found = compared("hub:4", "alltoall", 1600)
-    assert found.nccl == ""
-    assert [c.name for c in found.contenders] == ["all-pairs"]
+    assert found.nccl is None
+    assert dict(found.absent)[NCCL] == "it has no model of alltoall"
+    assert [c.name for c in found.contenders] == ["all-pairs", "bruck"]
 
 
 def test_algorithms_that_are_not_there_say_why(monkeypatch: pytest.MonkeyPatch) -> None:

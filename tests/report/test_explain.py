@@ -7,7 +7,8 @@ import pytest
 
 from taccl.report.explain import PARTS, Faster, _legs, _parameters, explain
 from taccl.report.explain_text import explanation_text
-from taccl.report.played import Played, Wait, play
+from taccl.report.played import Played, play
+from taccl.sim.trace import Why
 from tests.report.played_programs import (
     deadlocked,
     explained,
@@ -30,7 +31,7 @@ def test_the_parts_add_up_to_the_time_on_random_programs() -> None:
         found = explained(played)
         assert sum(each.time for each in found.parts) == played.trace.time
         for each in found.parts:
-            assert each.time >= 0
+            assert 0 <= each.alpha <= each.time
             seen[each.name] += each.time
     assert [name for name in PARTS if not seen[name]] == ["launch"]
 
@@ -65,6 +66,19 @@ def test_a_queue_at_a_port_is_queueing() -> None:
     assert played.trace.time == 3 * (700 + 300)
     assert part(played, "queueing for a link") == 2 * (700 + 300)
     assert part(played, "alpha") == 700
+    alphas = {each.name: each.alpha for each in explained(played).parts if each.alpha}
+    assert alphas == {"queueing for a link": 2 * 700, "alpha": 700}
+    assert ", 0.0014 us of it alpha" in explanation_text(explained(played))
+
+
+def test_a_queue_has_no_alpha_where_alpha_does_not_hold_the_edge() -> None:
+    sends = [[block(0, 0, None, ["s"])] for _ in range(3)]
+    receives = [block(i, None, i + 1, ["r"]) for i in range(3)]
+    played = play(program(receives, *sends), hub(4).with_alpha_rule("delay"), 100, SMALL)
+    parts = {each.name: (each.time, each.alpha) for each in explained(played).parts if each.time}
+    assert parts == {
+        "alpha": (700, 700), "bandwidth": (300, 0), "queueing for a link": (2 * 300, 0)
+    }  # fmt: skip
 
 
 def test_local_work_before_a_dependent_send_is_local_work() -> None:
@@ -121,7 +135,7 @@ def test_each_leg_takes_what_the_parameters_named_for_it_cost() -> None:
         held = [time for edge, time in played.holds(leg.span) if edge in paid.beta]
         wire = played.connection(leg.span)
         assert leg.time == fixed + max((time - wire.overhead for time in held), default=0)
-    assert {leg.why for _, leg in legs} == {None, *Wait} - {Wait.NOTHING}
+    assert {leg.why for _, leg in legs} == {None, *Why} - {Why.NOTHING}
 
 
 def test_what_no_message_crosses_changes_nothing() -> None:
@@ -148,7 +162,7 @@ def test_a_queue_pays_the_alpha_only_where_it_occupies_the_edge(
     sends = [block(0, 1, None, ["s", "s"])]
     work = [block(0, None, 0, ["r", "r"])]
     played = play(program(sends, work), topology, 100, SMALL)
-    legs = [each for each in _legs(played) if each.why is Wait.ORDER]
+    legs = [each for each in _legs(played) if each.why is Why.ORDER]
     assert len(legs) == 1
     assert _parameters(played, legs).alpha == {int(name[1:]) for name in alpha}
 

@@ -1,72 +1,47 @@
-"""Why spans waited, which messages were received, and what edges they held."""
+"""Why spans began when they did, which messages were received, and what edges they held."""
 
 from collections import Counter
+from collections.abc import Iterator
 
-from taccl.report.played import Played, Wait
-from taccl.sim.compile import compile_program
-from taccl.sim.replay import Run
-from taccl.sim.trace import Trace
-from tests.report.played_programs import random_parts, random_replays, tiny
-from tests.sim.program_builder import SMALL
+from taccl.report.played import Played
+from taccl.sim.trace import Span, Why
+from tests.report.played_programs import random_replays, tiny
 
 
-class _Told(Run):
-    """A replay that notes by which rule each threadblock was woken."""
-
-    def to_end(self) -> None:
-        self.rule = [Wait.NOTHING] * len(self.phase)
-        self.rules: list[Wait] = []
-        super().to_end()
-
-    def _finish_action(self, block: int) -> None:
-        super()._finish_action(block)
-        self.rule[block] = Wait.ORDER
-
-    def _post(self, block: int, flag: int) -> None:
-        for goal, waiter in self.flag_waiters[block]:
-            if goal <= flag:
-                self.rule[waiter] = Wait.DEPENDENCE
-        super()._post(block, flag)
-
-    def _free_slot(self, block: int) -> None:
-        before = len(self.woken)
-        super()._free_slot(block)
-        for woken in self.woken[before:]:
-            self.rule[woken] = Wait.SLOT
-
-    def _arrive(self, connection: int) -> None:
-        before = len(self.woken)
-        super()._arrive(connection)
-        for woken in self.woken[before:]:
-            self.rule[woken] = Wait.ARRIVAL
-
-    def _start_or_park(self, key: int, freed_edge: int) -> None:
-        if freed_edge >= 0:
-            self.rule[key % len(self.phase)] = Wait.LINK
-        super()._start_or_park(key, freed_edge)
-
-    def _record(self, block: int, end: int, link: int | None, arrival: int | None) -> None:
-        self.rules.append(self.rule[block])
-        super()._record(block, end, link, arrival)
-        self.rule[block] = Wait.ORDER
+def _begins(played: Played, span: Span, before: Span | None) -> Iterator[int | None]:
+    """Yield when a span may begin by its rule; nothing where the rule can't hold."""
+    if before is None:
+        yield from [0] if span.why is Why.NOTHING else ()
+        return
+    here, there = (span.gpu, span.threadblock), (before.gpu, before.threadblock)
+    depends = span.gpu == before.gpu and here != there
+    if span.why is Why.ORDER and here == there:
+        yield before.end
+    if span.why is Why.DEPENDENCE and depends and played.step(before).posts:
+        yield before.end
+    if span.why is Why.ARRIVAL and span.link is None and before.link is not None:
+        wire = played.connection(before)
+        block = played.blocks[here]
+        if (wire.src, wire.dst, wire.channel) == (block.recv_from, span.gpu, block.channel):
+            yield before.arrival
+    if span.why is Why.SLOT and span.link is not None:
+        wire, block = played.connection(span), played.blocks[there]
+        if (wire.src, wire.dst, wire.channel) == (block.recv_from, before.gpu, block.channel):
+            yield before.end
+    if span.why is Why.LINK and span.link is not None and before.link is not None:
+        mine = {edge for edge, _ in played.holds(span)}
+        yield from (before.start + held for edge, held in played.holds(before) if edge in mine)
 
 
-def told(seed: int) -> tuple[Played, list[Wait]]:
-    program, topology, size = random_parts(seed)
-    run = _Told(
-        compile_program(program, topology, size, SMALL), len(topology.edges), keep_spans=True
-    )
-    run.to_end()
-    return Played(program, topology, Trace("", size, run.now, spans=tuple(run.spans))), run.rules
-
-
-def test_the_rule_found_is_the_one_that_made_the_span_wait() -> None:
-    seen: Counter[Wait] = Counter()
-    for seed in range(600):
-        played, rules = told(seed)
-        assert list(played.waits) == rules, f"seed {seed}"
-        seen.update(rules)
-    assert set(seen) == set(Wait)
+def test_a_span_begins_in_the_instant_in_which_what_it_waited_for_happens() -> None:
+    seen: Counter[Why] = Counter()
+    for played in random_replays(range(600)):
+        spans = played.trace.spans
+        for span in spans:
+            before = None if span.waited_for is None else spans[span.waited_for]
+            assert span.start in set(_begins(played, span, before)), (played.trace.size, span)
+            seen[span.why] += 1
+    assert set(seen) == set(Why)
 
 
 def test_what_messages_hold_adds_up_to_what_the_replay_counted() -> None:

@@ -6,23 +6,25 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from taccl.errors import ProgramError, TacclWarning
+from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.pipeline.evaluation import read_program
-from taccl.sim import events, kernel, layout
+from taccl.sim import events, layout
 from taccl.sim.columns import columns_of
 from taccl.sim.cost import ReplayModel, model_of
 from taccl.sim.layout import Machine
 from taccl.sim.machine import machine_of, split
 from taccl.sim.replay import replay
 from taccl.sim.steady import Snapshot, repeats, watch
-from taccl.sim.sweep import sweep
+from taccl.sim.sweep import BoundAt, bounds_of, sweep
 from taccl.sim.timing import Timing, traces
 from taccl.sim.trace import Trace
 from taccl.topology import ALPHA_RULES, LocalCosts, Topology
@@ -128,16 +130,27 @@ def test_both_replays_of_fused_reductions_and_nops_are_equal() -> None:
     assert 100 <= ended <= 400
 
 
+@cache
+def bound_at(ranks: int, collective: str, root: int | None, rule: str) -> BoundAt:
+    return bounds_of(load_topology(f"hub:{ranks}").with_alpha_rule(rule), collective, root)
+
+
 @pytest.mark.skipif(not CORPUS, reason="the corpus is not on this machine")
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
-def test_both_replays_of_shipped_programs_are_equal(path: Path) -> None:
+def test_both_replays_of_shipped_programs_are_equal_and_above_the_bound(path: Path) -> None:
     made = read_program(path)
     unit = 4 * made.chunks_per_loop
     topology = load_topology(f"hub:{made.num_ranks}")
-    for size in (made.min_bytes, min(made.max_bytes, 4 * made.min_bytes, 1 << 25)):
-        compiled, plain = both(made, topology, max(1, size // unit) * unit, model_of("executor"))
+    low, high = max(1, -(-made.min_bytes // unit)) * unit, made.max_bytes // unit * unit
+    for size, rule in itertools.product((low, high), ALPHA_RULES):
+        network = topology.with_alpha_rule(rule)
+        compiled, plain = both(made, network, size, model_of("executor"))
         assert compiled == plain
+        assert compiled.in_range
         assert compiled.time is not None
+        found = bound_at(made.num_ranks, made.collective, find_root(made), rule)(size)
+        assert found is not None
+        assert 0 < found[1] <= compiled.time
 
 
 # --- formulas -----------------------------------------------------------------------------------
@@ -335,14 +348,6 @@ def test_a_routed_pair_warns_once_for_all_sizes() -> None:
         found = [timing.at(size).time for size in (4, 100)]
     assert found == [2 * 700 + 3 * 4, 2 * 700 + 3 * 100]
     assert len(caught) == 1
-
-
-def test_the_cache_is_where_the_environment_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert kernel.cache_directory("").parent == tmp_path / "taccl"
-    assert kernel.cache_directory(str(tmp_path / "own")).parent == tmp_path / "own"
 
 
 # --- steady iterations --------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import pytest
 
 from taccl.synth.arcs import arcs_of, wanted_of
-from taccl.synth.problem import Problem
 from taccl.synth.routes import build_network, resource_times
 from tests.generators import random_problem
 
@@ -14,11 +13,11 @@ from tests.generators import random_problem
 def test_columns_hold_the_arcs_and_costs_of_the_network(
     seed: int, reverse: bool, chunks: int
 ) -> None:
-    problem: Problem = random_problem(seed, "reducescatter" if reverse else "allgather")
+    problem = random_problem(seed, "reducescatter" if reverse else "allgather")
     arcs, network = arcs_of(problem, reverse=reverse), build_network(problem, reverse=reverse)
     wanted = wanted_of(arcs)
     arrival, held = arcs.arrival(chunks), arcs.held(chunks)
-    rows = {}
+    rows: dict[tuple[int, ...], object] = {}
     for i in range(len(arcs)):
         uses = range(int(arcs.use_start[i]), int(arcs.use_start[i + 1]))
         rows[int(arcs.tail[i]), int(arcs.head[i]), int(arcs.link[i])] = (

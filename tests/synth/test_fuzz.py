@@ -2,13 +2,21 @@
 
 import pytest
 
-from benchmarks.fuzz import check
+from benchmarks.fuzz import check, draw_servers
 from taccl.synth.problem import Options
 
 COUNTED = Options(time_limit=3.0, deterministic=True, workers=1)
 
 SEEDS = [*range(1, 5), 6, 7, *range(10, 14), 15, 16, *range(18, 22), *range(23, 37)]
 """Those that close within a second; ``python -m benchmarks.fuzz`` has no such choice."""
+
+
+SERVER_SEEDS = [*range(2, 7), 8, 9, 10, *range(12, 17), 18, 19, 20]
+
+
+@pytest.mark.parametrize("seed", SERVER_SEEDS)
+def test_nor_is_it_so_on_servers(seed: int) -> None:
+    assert check(seed, COUNTED, draw_servers).wrong == ()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,0 +1,145 @@
+"""What all chunks pay together: the cheapest tree of each, at prices that make this dear.
+
+To reach everyone, a chunk travels on links that contain a spanning tree from its source; to be
+summed, on links that turned round contain one from its owner. Whatever the prices of a unit on
+each edge, all trees cost at least what the cheapest ones do, so
+
+    sum over chunks of the cheapest tree's cost  <=  sum over edges of price * units on the edge
+
+for every algorithm, also for one without symmetry, and for parts of chunks, too. The edges are
+handed over as gates with their prices as weights. A port or NIC that several links share is
+priced once, for all of them: that is where this is above every cut. Only good prices need a
+search: those of an optimal fractional packing of trees (``taccl.synth.packing``). They are
+rounded to integers, and the trees of all roots then found exactly.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from taccl.bounds.crossing import Crossing, tasks_of
+from taccl.bounds.distances import IntArray
+from taccl.bounds.flow import rounded
+from taccl.bounds.gates import Gate, gather
+from taccl.bounds.latency import farthest
+from taccl.bounds.net import Net
+from taccl.bounds.orbits import proved_orbits
+from taccl.collectives import Collective
+from taccl.synth.market import Floats, Kind, Market, cheapest
+from taccl.synth.packing import Question, best_prices, look_alike
+
+MOST_LINKS = 400_000
+"""Above this the trees take too long; there are as many where all ranks share a switch."""
+
+SECONDS = 1.0
+"""After this the best prices so far are taken."""
+
+FINE = 1 << 30
+"""Steps of the longest time of a byte."""
+
+SIZES = (1 << 20, 1 << 26)
+"""Bytes of a root for which waiting is weighed against sending; the bound holds for all sizes."""
+
+
+def packing_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
+    """Yield the units of every chunk at the prices of an optimal packing of spanning trees.
+
+    Left out where some chunk is for a few ranks only, or summed for several.
+    """
+    kinds = _kinds(net, collective)
+    edges = np.array([edge for edge in net.used if edge in net.busy], dtype=np.int64)
+    if not kinds or not len(edges) or len(net.src) > MOST_LINKS:
+        return
+    market = _market(net, edges, backwards=collective.reduces)
+    leads = _leads(net, edges, kinds, backwards=collective.reduces)
+    gates = [
+        net.gate(edge, net.through[edge], 1, lead)
+        for edge, lead in zip(edges.tolist(), leads, strict=True)
+    ]
+    each = replace(market, load=np.ones(len(market.load), dtype=np.int64))
+    alike, orbit = _classes(net, edges, kinds)
+    seconds = SECONDS if collective.root is None else SECONDS / 2
+    for idle in _waits(net, collective, gates):
+        prices, _, _ = best_prices(Question(market, kinds, idle, alike, orbit), seconds)
+        for weights in rounded(np.multiply(prices, _busy(net, edges))):
+            total, _ = cheapest(each, kinds, each.costs(weights))
+            priced = zip(gates, weights.tolist(), strict=True)
+            used = gather(gate._replace(weight=weight) for gate, weight in priced if weight)
+            yield Crossing("packing", used, Fraction(total, collective.chunks_in_size))
+
+
+def _waits(net: Net, collective: Collective, gates: Sequence[Gate]) -> Iterator[IntArray]:
+    """Yield how long every edge is idle, as far as the search for prices is to know.
+
+    Nothing, first. Messages of any size make it count the less the larger they are; where it is
+    the same for all, prices are, too. No edge is said to wait longer than the whole takes at
+    least: one that does has no price that proves anything.
+    """
+    starts = np.array([gate.start for gate in gates], dtype=np.int64)
+    yield np.zeros(len(gates), dtype=np.int64)
+    if net.chunk is not None and starts.any():
+        yield np.minimum(starts, farthest(net, collective))
+    elif net.chunk is None and collective.root is not None and len(set(starts.tolist())) > 1:
+        known = np.minimum(starts, farthest(net, collective))
+        longest = float(max(net.busy.values()))
+        for size in SIZES:
+            yield np.rint(known / (longest * size) * FINE).astype(np.int64)
+
+
+def _kinds(net: Net, collective: Collective) -> list[Kind]:
+    """Return the chunks by where their trees start; empty where one is not for everyone."""
+    sizes = np.array([len(ranks) for ranks in collective.rank_sets], dtype=np.int64)
+    touched = sizes[collective.source_set] + sizes[collective.target_set]
+    if (touched < net.num_ranks).any():  # known before a million chunks are looked at one by one
+        return []
+    found = []
+    for sources, targets, count in tasks_of(collective):
+        roots, others = (targets, sources) if collective.reduces else (sources, targets)
+        if len({*roots, *others}) < net.num_ranks or (collective.reduces and len(roots) > 1):
+            return []
+        ends = [np.array(sorted(set(others) - set(roots)), dtype=np.int64)]
+        if len(ends[0]):
+            found.append(Kind(np.array(sorted(roots), dtype=np.int64), ends[0], None, count))
+    return found
+
+
+def _busy(net: Net, edges: IntArray) -> Floats:
+    return np.array([float(net.busy[edge]) for edge in edges.tolist()])
+
+
+def _market(net: Net, edges: IntArray, *, backwards: bool) -> Market:
+    """Return the links, and the time of a unit on their edges in whole steps."""
+    number = np.full(len(net.topology.edges), -1, dtype=np.int32)
+    number[edges] = np.arange(len(edges))
+    kept = number[net.edges] >= 0
+    before = np.concatenate([[0], np.cumsum(kept)])
+    busy = _busy(net, edges)
+    scale = FINE / busy.max() if net.chunk is None else 1.0
+    steps = np.rint(busy * scale).astype(np.int64)
+    used = number[net.edges[kept]]
+    tail, head = (net.dst, net.src) if backwards else (net.src, net.dst)
+    return Market(
+        net.num_ranks, len(edges), tail.astype(np.int32), head.astype(np.int32),
+        before[net.first], used, steps[used],
+    )  # fmt: skip
+
+
+def _leads(net: Net, edges: IntArray, kinds: Sequence[Kind], *, backwards: bool) -> list[int]:
+    """Return how far every edge is from the nearest root, in time."""
+    roots = sorted({rank for kind in kinds for rank in kind.roots.tolist()})
+    if len(roots) == net.num_ranks:
+        return [0] * len(edges)
+    far = net.distance_from(*roots, backwards=backwards)[net.dst if backwards else net.src]
+    return [int(far[net.through[edge]].min()) for edge in edges.tolist()]
+
+
+def _classes(net: Net, edges: IntArray, kinds: Sequence[Kind]) -> tuple[IntArray, IntArray]:
+    """Return a number for each edge by looks, and by orbit where all ranks do the same."""
+    role = np.zeros(net.num_ranks)
+    for kind in kinds:
+        role[kind.roots] += kind.count / len(kind.roots)
+    orbit = proved_orbits(net).edge if len(set(role.tolist())) == 1 else np.arange(edges.max() + 1)
+    looks = look_alike(net.topology, role, edges)
+    return looks, np.unique(orbit[edges], return_inverse=True)[1]

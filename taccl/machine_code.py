@@ -1,0 +1,97 @@
+"""Hot loops as machine code: compiled by numba once on a machine, and kept in a cache on disk.
+
+numba looks for changes only in the file of the compiled function, so the directory of its cache
+is named after the contents of all files that go into it.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+PLAIN: Mapping[str, Any] = {"_nrt": False}
+"""Options of code that makes no arrays: reference counts cost more than the rest."""
+
+
+def machine_code(
+    function: Function,
+    parts: Sequence[ModuleType],
+    name: str,
+    options: Mapping[str, Any] = PLAIN,
+) -> Function:
+    """Return a plain function on arrays as machine code that lets go of the GIL.
+
+    It is compiled when it is first called with arrays of some types. The cache is in
+    ``NUMBA_CACHE_DIR`` or else in the user's cache directory.
+
+    Parameters
+    ----------
+    function
+        What is compiled.
+    parts
+        The modules that define it and all functions that it calls.
+    name
+        Of the directory in the cache.
+    options
+        For numba.
+    """
+    import numba
+    from numba.extending import register_jitable
+
+    for module in parts:
+        for part in vars(module).values():
+            own = getattr(part, "__module__", "") == module.__name__ and part is not function
+            if own and callable(part) and not isinstance(part, type):
+                register_jitable(**options)(part)
+    return _cached(
+        numba,
+        function,
+        cache_directory(name, parts, os.environ.get("NUMBA_CACHE_DIR", "")),
+        options,
+    )
+
+
+def _cached(
+    numba: ModuleType, function: Function, directory: Path, options: Mapping[str, Any]
+) -> Function:
+    before = numba.config.CACHE_DIR
+    made: Function
+    try:
+        numba.config.CACHE_DIR = str(directory)
+        made = numba.njit(cache=True, nogil=True, **options)(function)
+    except RuntimeError:  # no home, or no directory can be written
+        made = numba.njit(nogil=True, **options)(function)
+    finally:
+        numba.config.CACHE_DIR = before
+    return made
+
+
+def cache_directory(name: str, parts: Sequence[ModuleType], given: str) -> Path:
+    """Return where machine code is kept: under a directory that was given, or the user's."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "taccl")
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(Path(part.__file__ or "").read_bytes())
+    return Path(given or home, f"{name}-{found.hexdigest()[:16]}")
+
+
+@contextmanager
+def telling(report: Callable[[str], None], message: str) -> Iterator[None]:
+    """Report a message, once, when something is compiled inside."""
+    from numba.core import event
+
+    told: list[str] = []
+
+    def tell(*_: object) -> None:
+        if not told:
+            report(message)
+        told.append(message)
+
+    hooks = {"on_start": tell, "on_end": lambda *_: None}
+    with event.install_listener("numba:compile", type("Listener", (event.Listener,), hooks)()):
+        yield

@@ -1,0 +1,129 @@
+"""Algorithms with about log2(n) rounds: halving and doubling, and Bruck's.
+
+References
+----------
+Thakur, Rabenseifner, Gropp (2005), sections 4.1 and 4.5; Bruck, Ho, Kipnis, Upfal, Weathersby:
+Efficient algorithms for all-to-all communications in multiport message-passing systems (1997).
+"""
+
+from collections.abc import Iterator, Sequence
+
+from taccl.synth.problem import Problem
+from taccl.synth.steps import (
+    HALVES,
+    Step,
+    best_links,
+    blocks,
+    halves,
+    linked,
+    pair_block,
+    shards,
+)
+from taccl.topology import Rank
+
+
+def halving_doubling(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Exchange with the rank that differs in one bit, twice as much (half as much) each time.
+
+    AllGather doubles, first between servers and then from the lowest bit, so that what a rank
+    holds lies side by side; ReduceScatter plays it backwards; AllReduce is one after the other.
+    Where ranks are no power of two, the first ones are folded: each even one leaves its part to
+    its neighbour.
+    """
+    n, name, links = problem.topology.num_ranks, problem.collective.name, best_links(problem)
+    if name not in HALVES or n == 1:
+        return
+    power = 1 << (n.bit_length() - 1)
+    extra = n - power
+    folded = [(2 * pair, 2 * pair + 1) for pair in range(extra)]
+    active = [*(odd for _, odd in folded), *range(2 * extra, n)]
+    steps = list(_folded(problem, active, folded))
+    if linked(links, steps) and linked(links, [(c, b, a, r) for c, a, b, r in steps]):
+        yield iter(steps)
+
+
+def _folded(
+    problem: Problem, active: Sequence[Rank], folded: Sequence[tuple[Rank, Rank]]
+) -> Iterator[Step]:
+    """Yield the steps of all phases; ``folded`` are (rank, the active one that acts for it)."""
+    name, own = problem.collective.name, blocks(problem)
+    acting = dict(folded)
+    everything = tuple(range(problem.collective.num_chunks))
+    if name == "allreduce" and folded:
+        held = shards(everything, len(active))
+    else:
+        held = [own[rank] for rank in active]
+        for even, odd in folded:
+            held[active.index(odd)] = (*own[even], *own[odd])
+    doubled = list(_doubling(problem, active, held))
+    if name == "allreduce":
+        yield from ((everything, even, odd, True) for even, odd in acting.items())
+        yield from halves(problem, doubled)
+        yield from ((everything, odd, even, False) for even, odd in acting.items())
+        return
+    gather: list[Step] = [(own[even], even, odd, False) for even, odd in folded]
+    gather += doubled
+    gather += [
+        (tuple(c for c in everything if c not in own[even]), odd, even, False)
+        for even, odd in folded
+    ]
+    yield from halves(problem, gather)
+
+
+def _doubling(
+    problem: Problem, active: Sequence[Rank], shares: Sequence[tuple[int, ...]]
+) -> Iterator[Step]:
+    server = problem.topology.server_of
+    bits = [1 << i for i in range(len(active).bit_length() - 1)]
+    bits.sort(key=lambda bit: (server[active[0]] == server[active[bit]], bit))
+    held = [sorted(chunks) for chunks in shares]
+    for bit in bits:
+        for place, chunks in enumerate(held):
+            if chunks:
+                yield tuple(chunks), active[place], active[place ^ bit], False
+        held = [sorted([*chunks, *held[place ^ bit]]) for place, chunks in enumerate(held)]
+
+
+def bruck(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Send to the rank 1, 2, 4 ... places away, in ceil(log2(n)) rounds, for any n.
+
+    AllGather sends all that a rank holds, as far as the receiver lacks it; what lies across the end
+    of the buffer goes in two messages. AlltoAll sends what has that bit in the distance that it
+    must go; what has the same destination lies side by side and travels together.
+    """
+    n, name, links = problem.topology.num_ranks, problem.collective.name, best_links(problem)
+    if name not in (*HALVES, "alltoall") or n == 1:
+        return
+    distances = [1 << i for i in range((n - 1).bit_length())]
+    if name == "alltoall":
+        steps = [step for far in distances for step in _rotated(problem, far)]
+    else:
+        own = blocks(problem)
+        steps = [
+            (
+                tuple(c for i in range(min(far, n - far)) for c in own[(rank + i) % n]),
+                rank, (rank - far) % n, False,
+            )
+            for far in distances
+            for rank in range(n)
+        ]  # fmt: skip
+        back = [(c, b, a, r) for c, a, b, r in steps] if name != "allgather" else []
+        if not linked(links, back):
+            return
+        steps = list(halves(problem, steps))
+    if linked(links, steps):
+        yield iter(steps)
+
+
+def _rotated(problem: Problem, far: int) -> Iterator[Step]:
+    """Yield the messages of the round that takes chunks by so many places."""
+    n = problem.topology.num_ranks
+    for rank in range(n):
+        chunks = [
+            chunk
+            for distance in range(far, n)
+            if distance & far
+            for source in ((rank - distance % far) % n,)
+            for chunk in pair_block(problem, source, (source + distance) % n)
+        ]
+        yield tuple(chunks), rank, (rank + far) % n, False

@@ -1,0 +1,278 @@
+"""Engine ``guided``: price-guided list scheduling on orbit representatives, compiled.
+
+What a resource is worth comes from an optimal fractional packing (packing.py) or is taught by what
+runs load; thousands of runs then grow the trees of all chunks together, each by the earliest
+arrival among the arcs that are cheap enough (guided_growth.py). A reduction is such a run on
+reversed arcs, played backwards. Runs decide nothing but routes and order; retime() gives the times.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from taccl.collectives import build_collective
+from taccl.schedule import Decisions, Schedule, retime
+from taccl.symmetry import make_group
+from taccl.synth.arcs import arcs_of
+from taccl.synth.coalescing import coalesced
+from taccl.synth.guided_kernel import compiled
+from taccl.synth.guided_layout import Begin
+from taccl.synth.guided_way import Span, one_way
+from taccl.synth.improve import improve_routes
+from taccl.synth.merging import coarser, cut_and_joined
+from taccl.synth.plan import in_turn, plan_decisions, rows_of
+from taccl.synth.problem import Options, Problem, Result, Status, reduces_and_spreads
+from taccl.synth.staged import ordered
+from taccl.units import Time
+
+PATIENCE = ((16, 1.0), (64, 2.0), (256, 5.0), (1 << 30, 15.0))
+"""Ranks, and the seconds after which a search that wins nothing more ends."""
+
+UNFOLDED = 400_000
+"""Pairs of any chunk and an arc up to which the problem is solved without symmetry as well."""
+
+NARROW = 1.01
+"""Times the bound: above that, routes are improved a few chunks at a time."""
+
+COUNTED = 0.25
+"""Of the time limit, for that where work is counted instead of time."""
+
+LONGER = 0.3
+"""Of the time for improvement, for more runs."""
+
+PROMISING = 1.25
+"""Times the least makespan: above that, a schedule is not worth a replay."""
+
+COALESCING = 0.3
+"""Of the time limit, at most, for schedules in which neighbours travel together."""
+
+JOINED = 4000
+"""Sends of representatives up to which both phases of an allreduce are ordered in one list."""
+
+HALVES = 0.6
+"""Of the time to improve an all-reduce, for its halves by themselves."""
+
+PARTS = (2, 3)
+"""Into how many larger chunks are cut, to be sent as one where nothing waits for it."""
+
+REORDERED = 2000
+"""Sends, over all orbits, up to which messages of several chunks are looked for."""
+
+
+def guided(problem: Problem, options: Options) -> Result:
+    """Solve a problem by many guided runs, on orbits first and then without symmetry.
+
+    Raises
+    ------
+    NoScheduleError
+        When the sketch leaves a chunk without a path to a target.
+    """
+    if problem.topology.num_ranks > 1:
+        compiled(options.report)
+    began = time.monotonic()
+    if problem.topology.num_ranks == 1:
+        empty = retime(problem.collective, problem.group, problem.chunk_size, Decisions.of([]))
+        return Result(Status.OPTIMAL, empty, (), "guided", 0.0)
+    found = _coalesced(problem, options) if options.batch else []
+    problems = list(_with_less_symmetry(problem))
+    for number, one in enumerate(problems):
+        left = options.time_limit - (time.monotonic() - began)
+        if found and (options.stop.is_set() or left <= 0 or _is_best(found, problem, options)):
+            break
+        span = Span(max(0.0, left), _patience(problem)).part(1 / (len(problems) - number))
+        if found and _fixed_floor(problem, options) >= min(map(_makespan, found)):
+            # One chunk to a message can't win; a few are tried for other batches on their routes.
+            span = span.part(0.1)
+        found += _solve(one, options, span)
+    if not (options.stop.is_set() or _is_best(found, problem, options)):
+        left = options.time_limit - (time.monotonic() - began)
+        found += _improved(problem, found, options, (0.7 if options.batch else 1.0) * left)
+    if options.batch and not (options.stop.is_set() or _is_best(found, problem, options)):
+        left = options.time_limit - (time.monotonic() - began)
+        found += _cut(problem, options, Span(max(0.0, left), _patience(problem)).part(0.4))
+    best = _chosen(found, options)
+    status = Status.FEASIBLE
+    if options.stop.is_set():
+        status = Status.INTERRUPTED
+    elif best.makespan <= options.floor:
+        status = Status.OPTIMAL
+    return Result(status, best, (), "guided", time.monotonic() - began)
+
+
+def _coalesced(problem: Problem, options: Options) -> list[Schedule]:
+    """Return the schedule in which neighbours travel together from the start, if there is one."""
+    end = time.monotonic() + COALESCING * options.time_limit
+
+    def over() -> bool:
+        return options.stop.is_set() or (not options.deterministic and time.monotonic() > end)
+
+    schedule = coalesced(problem, compiled(options.report), over)
+    return [] if schedule is None else [schedule]
+
+
+def _improved(
+    problem: Problem, found: Sequence[Schedule], options: Options, seconds: float
+) -> list[Schedule]:
+    """Return a better schedule of single chunks than those found, where the gap is wide."""
+    single = min((one for one in found if not one.batches), key=_makespan, default=None)
+    seconds = COUNTED * options.time_limit if options.deterministic else seconds
+    goal = max(options.floor, _fixed_floor(problem, options))
+    if single is None or single.makespan <= NARROW * goal or seconds <= 1:
+        return []
+    if min(map(_makespan, found)) < single.makespan:
+        return []
+    orbits = replace(problem, group=make_group(problem.topology, single.generators))
+    better = [single]
+    if not options.deterministic:
+        longer = LONGER * seconds
+        others = replace(options, batch=False, seed=options.seed + 1)
+        better += _solve(orbits, others, Span(longer, longer))
+        seconds -= longer
+        if problem.collective.name == "allreduce" and seconds > 1 and not options.stop.is_set():
+            began = time.monotonic()
+            better += _halves(orbits, options, HALVES * seconds)
+            seconds -= time.monotonic() - began
+    best = min(better, key=_makespan)
+    orbits = replace(problem, group=make_group(problem.topology, best.generators))
+    if best.makespan > NARROW * goal and seconds > 1 and not options.stop.is_set():
+        better.append(improve_routes(orbits, best, options, seconds, goal))
+    best = min(better, key=_makespan)
+    return [best] if best.makespan < single.makespan else []
+
+
+def _halves(problem: Problem, options: Options, seconds: float) -> list[Schedule]:
+    """Return an all-reduce of a reduction and a gather that were each searched for alone."""
+    halves = []
+    for name in ("reducescatter", "allgather"):
+        collective = problem.collective
+        half = build_collective(name, collective.num_ranks, collective.chunks_per_rank)
+        single = replace(options, batch=False, floor=0, score=None, time_limit=seconds / 2)
+        found = guided(replace(problem, collective=half), single).schedule
+        if found is None:
+            return []
+        halves.append(found)
+    if halves[0].generators != halves[1].generators:
+        halves = [half.expand() for half in halves]
+    first, second = (half.decisions() for half in halves)
+    orbits = replace(problem, group=make_group(problem.topology, halves[0].generators))
+    return [_timed(orbits, _after(first, second))]
+
+
+def _after(first: Decisions, second: Decisions) -> Decisions:
+    """Return one after the other, but for what can start earlier."""
+    shift = int(first.batch.max(initial=-1)) + 1
+    rows = [*first.rows(), *((c, k, b + shift, r) for c, k, b, r in second.rows())]
+    return Decisions.of(rows)
+
+
+def _cut(problem: Problem, options: Options, span: Span) -> list[Schedule]:
+    """Return schedules on the routes of larger chunks, in messages small where that counts."""
+    found = []
+    wide = [(parts, coarse) for parts in PARTS if (coarse := coarser(problem, parts)) is not None]
+    for parts, coarse in wide:
+        single = _solve(coarse, replace(options, batch=False, floor=0), span.part(1 / len(wide)))
+        best = min(single, key=_makespan)
+        orbits = replace(problem, group=make_group(problem.topology, best.generators))
+        found.append(cut_and_joined(orbits, best, parts, options))
+    return found
+
+
+def _makespan(schedule: Schedule) -> Time:
+    return schedule.makespan
+
+
+def _patience(problem: Problem) -> float:
+    ranks = problem.topology.num_ranks
+    return next(seconds for most, seconds in PATIENCE if ranks <= most)
+
+
+def _goal(problem: Problem, options: Options) -> Time:
+    """Return the bound that holds for what is asked, in picoseconds."""
+    return max(options.floor, 0 if options.batch else _fixed_floor(problem, options))
+
+
+def _fixed_floor(problem: Problem, options: Options) -> Time:
+    """Return the bound for one chunk to a message."""
+    return options.fixed_floors.get(problem.collective.name, 0)
+
+
+def _is_best(found: Sequence[Schedule], problem: Problem, options: Options) -> bool:
+    return min(schedule.makespan for schedule in found) <= _goal(problem, options)
+
+
+def _chosen(found: Sequence[Schedule], options: Options) -> Schedule:
+    """Return the schedule with the best score, or the least makespan where none can be scored."""
+    by_time = sorted(found, key=_makespan)
+    by_time = [one for one in by_time if one.makespan <= PROMISING * by_time[0].makespan]
+    if options.score is None or len(by_time) == 1:
+        return by_time[0]
+    scored = [(options.score(schedule), schedule) for schedule in by_time]
+    known = [(score, schedule) for score, schedule in scored if score is not None]
+    return min(known, key=lambda one: one[0])[1] if known else by_time[0]
+
+
+def _with_less_symmetry(problem: Problem) -> Iterator[Problem]:
+    """Yield the problem, and where it is small enough, the same without its symmetry.
+
+    A symmetry that a sketch asks for is kept.
+    """
+    yield problem
+    pairs = int(problem.logical.allowed.sum()) * problem.collective.num_chunks
+    if len(problem.group) > 1 and pairs <= UNFOLDED and not problem.logical.symmetry_asked:
+        yield replace(problem, group=make_group(problem.topology, ()))
+
+
+def _solve(problem: Problem, options: Options, span: Span) -> list[Schedule]:
+    """Return the best schedules of single chunks, and of batches where they are allowed."""
+    if reduces_and_spreads(problem.collective):
+        found = _joined(problem, options, span)
+    else:
+        reverse = problem.collective.reduces
+        found = one_way(problem, options, span, reverse=reverse)
+    best = min(found, key=lambda schedule: schedule.makespan)
+    if problem.logical.own_chunks_first or (options.batch and best.num_sends <= REORDERED):
+        plan = plan_decisions(problem, rows_of(best.decisions()))
+        others = [candidate.schedule for candidate in ordered(plan, options)[:2]]
+        found = others if problem.logical.own_chunks_first else [best, *others]
+    return found
+
+
+def _joined(problem: Problem, options: Options, span: Span) -> list[Schedule]:
+    """Return reductions followed by gathers that start as soon as their sums are complete."""
+    half = replace(options, floor=0)
+    found = []
+    for summed in one_way(problem, half, span.part(0.5), reverse=True):
+        begin = _begin_after(problem, summed)
+        for spread in one_way(problem, half, span.part(0.5), reverse=False, begin=begin):
+            first, second = summed.decisions(), spread.decisions()
+            found.append(_timed(problem, _after(first, second)))
+            if len(first.chunk) + len(second.chunk) <= JOINED:
+                # In one list, sums of some chunks may overlap with gathers of others.
+                turned = in_turn(problem, rows_of(first))
+                plan = plan_decisions(problem, [*turned, *rows_of(second)])
+                found += [one.schedule for one in ordered(plan, replace(half, batch=False))[:1]]
+    return found
+
+
+def _timed(problem: Problem, decisions: Decisions) -> Schedule:
+    return retime(problem.collective, problem.group, problem.chunk_size, decisions)
+
+
+def _begin_after(problem: Problem, summed: Schedule) -> Begin:
+    """Return when every chunk is summed at its owner, and every resource done with the sums."""
+    arcs = arcs_of(problem)
+    table, collective = problem.topology.links, problem.collective
+    ready = np.zeros(collective.num_chunks, dtype=np.int64)
+    ends = table.dst[summed.link] == collective.owner[summed.chunk]
+    np.maximum.at(ready, summed.chunk[ends], summed.end[ends])
+    number = np.full(len(table), -1, dtype=np.int64)
+    number[arcs.link] = np.arange(len(arcs))
+    owner = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
+    last = np.full(len(arcs), -1, dtype=np.int64)
+    np.maximum.at(last, number[summed.link], summed.start)
+    used = last[owner] >= 0
+    free = np.zeros(arcs.num_resources, dtype=np.int64)
+    np.maximum.at(free, arcs.use_resource[used], (last[owner] + arcs.held())[used])
+    return Begin(ready[np.array(problem.representatives)], free)

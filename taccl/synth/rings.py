@@ -1,0 +1,210 @@
+"""Rings: in which order ranks stand in one, and what is passed round it.
+
+A ring is as slow as the port that it loads most, so orders are compared by that, then by the sum of
+the times of their links.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+from taccl.synth.problem import Problem
+from taccl.synth.steps import HALVES, Step, best_links, blocks, halves, shards
+from taccl.topology import Rank
+from taccl.units import Time
+
+MAX_STEPS_OF_SEARCH = 200_000
+MAX_SEARCHED = 64
+"""Ranks of the largest ring whose order is searched for: an order takes time to judge."""
+
+TRIES = 600
+"""Exchanges that the search for an order tries from each start."""
+
+Order = tuple[Rank, ...]
+
+
+def tour(
+    problem: Problem,
+    start: Rank = 0,
+    *,
+    closed: bool = True,
+    backwards: bool = False,
+    within: Sequence[Rank] | None = None,
+) -> Order | None:
+    """Return an order of all ranks along the fastest allowed links, server by server, or None.
+
+    A depth-first search with a bounded number of steps.
+
+    Parameters
+    ----------
+    start
+        The first rank.
+    closed
+        Whether the last has a link back to the first.
+    backwards
+        Whether data flows from the last to the first.
+    within
+        The ranks to visit; None: all.
+    """
+    links = best_links(problem)
+    if backwards:
+        links = {(dst, src): link for (src, dst), link in links.items()}
+    topology = problem.topology
+    n = topology.num_ranks
+    wanted = set(range(n) if within is None else within)
+    reached: list[list[Rank]] = [[] for _ in range(n)]
+    for src, dst in links:
+        if src in wanted and dst in wanted:
+            reached[src].append(dst)
+    following: list[list[Rank]] = []
+    for rank, ends in enumerate(reached):
+        home = topology.server_of[rank]
+        ends.sort(
+            key=lambda dst: (
+                topology.server_of[dst] != home,
+                topology.arrival(links[rank, dst], problem.chunk_size),
+                (dst - rank) % n,
+            )
+        )
+        following.append(ends)
+    path, seen, budget = [start], {start}, MAX_STEPS_OF_SEARCH
+    choices = [iter(following[start])]
+    while choices and budget:
+        budget -= 1
+        if len(path) == len(wanted) and (not closed or (path[-1], start) in links):
+            return tuple(path)
+        allowed = (r for r in choices[-1] if _may_visit(topology.server_of, path, seen, r))
+        chosen = next(allowed, None)
+        if chosen is None:
+            choices.pop()
+            seen.discard(path.pop())
+        else:
+            path.append(chosen)
+            seen.add(chosen)
+            choices.append(iter(following[chosen]))
+    return None
+
+
+def _may_visit(server_of: Sequence[int], path: Sequence[Rank], seen: set[Rank], rank: Rank) -> bool:
+    """Tell whether a tour may go on to a rank: a server is left only when it is used up."""
+    if rank in seen:
+        return False
+    home = server_of[path[-1]]
+    if server_of[rank] == home:
+        return True
+    return all(r in seen for r, server in enumerate(server_of) if server == home)
+
+
+def ring_orders(problem: Problem) -> list[Order]:
+    """Return orders of all ranks in a ring, each faster than the one before it in the list.
+
+    Rank order, server by server along the fastest links, and the best that exchanges of two links
+    for two others (2-opt, seeded) find from either: as far as they have links, without repeats.
+    """
+    n = problem.topology.num_ranks
+    links, cost = best_links(problem), _cost_of(problem)
+    starts = [order for order in (tour(problem), tuple(range(n))) if order is not None]
+    found = list(starts)
+    if 3 < n <= MAX_SEARCHED:
+        rng = random.Random(n)
+        found += [_exchanged(order, cost, rng) for order in starts]
+    costs: dict[tuple[int, Time, Time], Order] = {}
+    for order in found:
+        if all(pair in links for pair in _around(order)):
+            costs.setdefault(cost(order), order)
+    return [costs[key] for key in sorted(costs)]
+
+
+def _around(order: Order) -> Iterator[tuple[Rank, Rank]]:
+    return pairwise((*order, order[0]))
+
+
+def _cost_of(problem: Problem) -> Callable[[Order], tuple[int, Time, Time]]:
+    """Return what tells (links that are missing, the largest load of a port, sum of arrivals)."""
+    topology, links = problem.topology, best_links(problem)
+    size = problem.chunk_size
+    busy = {
+        pair: [
+            (edge, topology.busy(link, edge, size))
+            for edge in topology.links.edges_of(link)
+            if topology.edges[edge].beta is not None
+        ]
+        for pair, link in links.items()
+    }
+    arrival = {pair: topology.arrival(link, size) for pair, link in links.items()}
+
+    def cost(order: Order) -> tuple[int, Time, Time]:
+        load: dict[int, Time] = defaultdict(int)
+        missing, total = 0, 0
+        for pair in _around(order):
+            if pair not in links:
+                missing += 1
+                continue
+            total += arrival[pair]
+            for edge, time in busy[pair]:
+                load[edge] += time
+        slowest = max((arrival[pair] for pair in _around(order) if pair in links), default=0)
+        return missing, max([slowest, *load.values()]), total
+
+    return cost
+
+
+def _exchanged(
+    order: Order, cost: Callable[[Order], tuple[int, Time, Time]], rng: random.Random
+) -> Order:
+    """Return the best order that turning stretches of a ring round leads to."""
+    best = cost(order)
+    for _ in range(TRIES):
+        first, last = sorted(rng.sample(range(1, len(order) + 1), 2))
+        other = (*order[:first], *order[first:last][::-1], *order[last:])
+        if (found := cost(other)) < best:
+            order, best = other, found
+    return order
+
+
+def ring(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Every rank passes on what it received to the next of a ring, n-1 times each phase."""
+    if problem.collective.name in HALVES and problem.topology.num_ranks > 1:
+        own = blocks(problem)
+        for order in ring_orders(problem):
+            back = (order[0], *order[:0:-1])
+            gather, spread = (list(_passed(way, own, len(order) - 1)) for way in (order, back))
+            yield halves(problem, gather, spread)
+
+
+def double_ring(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Pass data round a ring both ways: each chunk half as far each way, or half of them each way.
+
+    The first is faster where alpha counts; with an even number of ranks the second moves less.
+    """
+    n = problem.topology.num_ranks
+    if problem.collective.name not in HALVES or n < 3:
+        return
+    links, own = best_links(problem), blocks(problem)
+    for order in ring_orders(problem):
+        back = (order[0], *order[:0:-1])
+        if any(pair not in links for pair in _around(back)):
+            continue
+        yield halves(problem, _turns(_passed(order, own, n // 2), _passed(back, own, (n - 1) // 2)))
+        if problem.collective.chunks_per_rank > 1:
+            near, far = zip(*(shards(chunks, 2) for chunks in own), strict=True)
+            yield halves(problem, _turns(_passed(order, near, n - 1), _passed(back, far, n - 1)))
+        return
+
+
+def _passed(order: Order, own: Sequence[tuple[int, ...]], hops: int) -> Iterator[Step]:
+    """Yield the steps that take what every rank owns so many places on, place by place."""
+    n = len(order)
+    for hop in range(hops):
+        for place, rank in enumerate(order):
+            yield own[order[(place - hop) % n]], rank, order[(place + 1) % n], False
+
+
+def _turns(one: Iterator[Step], other: Iterator[Step]) -> list[Step]:
+    """Return the steps of two directions by turns."""
+    these, those = list(one), list(other)
+    longest = max(len(these), len(those))
+    return [
+        step for number in range(longest) for way in (these, those) for step in way[number:][:1]
+    ]

@@ -1,0 +1,83 @@
+"""``taccl bound``: every kind by world, at one size or size by size, with and without a sketch."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from taccl.bounds import ASSUMED, KINDS, WORLDS
+from tests.cli.conftest import Run
+
+
+def test_the_text_says_what_each_bound_is_and_what_it_holds_for(run: Run) -> None:
+    shown = run("bound", "dgx-a100", "allgather", "--nodes", "8", "--size", "64MB").out
+    lines = shown.splitlines()
+    assert lines[0] == "allgather on dgx-a100, 64 ranks, 64MB (occupy), 1 chunk for each rank"
+    assert f"any: {WORLDS['any']}" in lines
+    assert f"fixed: {WORLDS['fixed']}" in lines
+    assert not any(line.startswith("sketch:") for line in lines)
+    assert lines[-1] == f"assumed: {ASSUMED}"
+    # 7 chunks by each NIC in whole slots, and what came last 7 times over NVLink.
+    (drain,) = [line for line in lines if line.startswith("  drain")]
+    assert drain.split()[1:5] == ["320.133", "us", "<-", "binding"]
+    assert drain.endswith(KINDS["drain"])
+    assert sum("<- binding" in line for line in lines) == 2
+    # 64 MB in 281.7 us.
+    assert "  so algbw is at most 227.2 GB/s" in lines
+
+
+def test_json_has_the_bounds_of_all_worlds(run: Run) -> None:
+    sketched = ("--nodes", "2", "--sketch", "ndv2-relay", "--json")
+    found = json.loads(run("bound", "ndv2", "allgather", *sketched).out)
+    for suffix in ("", "_fixed", "_sketch"):
+        assert found[f"bound{suffix}_us"] == max(found[f"all{suffix}"].values())
+        assert found[f"all{suffix}"][found[f"bound{suffix}_kind"]] == found[f"bound{suffix}_us"]
+    assert found["bound_us"] <= found["bound_sketch_us"]
+    assert found["all"]["latency"] < found["all_sketch"]["latency"]
+    assert list(found["worlds"]) == ["any", "fixed", "sketch"]
+    kinds = {*found["all"], *found["all_fixed"], *found["all_sketch"]}
+    assert found["kinds"] == {kind: KINDS[kind] for kind in sorted(kinds)}
+
+
+def test_without_a_sketch_its_fields_are_empty(run: Run) -> None:
+    found = json.loads(run("bound", "ring:4", "allgather", "--json").out)
+    assert found["bound_sketch_us"] is None
+    assert found["bound_sketch_kind"] is None
+    assert found["all_sketch"] == {}
+
+
+def test_a_range_of_sizes_is_a_table(run: Run) -> None:
+    lines = run("bound", "ring:4", "allgather", "-b", "1K", "-e", "4M", "-f", "64").out.splitlines()
+    assert lines[0] == "allgather on ring-4, 4 ranks (occupy), 1 chunk for each rank"
+    assert lines[1].split() == ["size", "any", "us", "by", "fixed", "us", "by", "algbw", "GB/s"]
+    assert [line.split()[0] for line in lines[2:5]] == ["1.024KB", "65.536KB", "4.1943MB"]
+    # Far ranks hear of each other after two hops; of large buffers three quarters enter by two.
+    assert [line.split()[2] for line in (lines[2], lines[4])] == ["latency", "port"]
+    assert lines[-1] == f"assumed: {ASSUMED}"
+
+
+def test_a_range_of_sizes_is_rows_in_json(run: Run) -> None:
+    sizes = ("-b", "1K", "-e", "4M", "-f", "64")
+    rows = json.loads(run("bound", "ring:4", "allgather", *sizes, "--json").out)["rows"]
+    assert [row["size_bytes"] for row in rows] == [1024, 65536, 4194304]
+    one = json.loads(run("bound", "ring:4", "allgather", "--size", "64KiB", "--json").out)
+    assert rows[1] == one
+
+
+def test_what_needs_no_time_has_no_bandwidth(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "here.json"
+    chunk = {"id": 0, "input": {"1": 0}, "output": {"1": 1}}
+    file.write_text(json.dumps({"taccl": "collective/1", "name": "here", "ranks": 4,
+                                "chunks": [chunk]}))  # fmt: skip
+    done = run("bound", "ring:4", str(file))
+    assert done.status == 0
+    assert "algbw" not in done.out
+    table = run("bound", "ring:4", str(file), "-b", "1K", "-e", "1K").out
+    assert table.splitlines()[2].split()[-1] == "-"
+
+
+@pytest.mark.parametrize("option", [("--size", "1MB"), ()])
+def test_a_size_beside_a_range_is_refused(run: Run, option: tuple[str, ...]) -> None:
+    done = run("bound", "ring:4", "allgather", "-b", "1K", "-e", "2K", *option)
+    assert done.status == (2 if option else 0)
+    assert ("--size: can't be given beside -b and -e" in done.err) == bool(option)

@@ -1,0 +1,58 @@
+"""``taccl topology degrade``: a machine on a bad day as a file."""
+
+from pathlib import Path
+
+import pytest
+
+from taccl.topology_file import load_topology
+from tests.cli.conftest import Run
+
+
+def test_a_degraded_machine_is_written_and_served(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "slow.yaml"
+    done = run("topology", "degrade", "dgx-a100", "--nodes", 2, "--edge", "s0/ib3.*=0.5",
+               "--link", "0->1", "--factor", "0.25", "-o", path)  # fmt: skip
+    assert done.status == 0
+    assert "0.5 of the bandwidth of s0/ib3.tx->rail3" in done.err
+    assert path.read_text().startswith("# dgx-a100: 0.5 of the bandwidth of s0/ib3.tx->rail3\n")
+    betas = {edge.name: edge.beta for edge in load_topology(str(path)).edges}
+    assert betas["s0/ib3.tx->rail3"] == 2 * (betas["s0/ib2.tx->rail2"] or 0) == 80
+    assert betas["s0/nvswitch->1"] == 4 * (betas["s0/nvswitch->2"] or 0)
+    assert betas["s0/nvswitch->0"] == betas["s0/nvswitch->2"]
+    assert run("topology", "validate", path).status == 0
+    assert run("bound", path, "allgather", "--size", "16MB").status == 0
+
+
+def test_a_removed_edge_is_not_printed(run: Run) -> None:
+    printed = run("topology", "degrade", "ring:4", "--link", "0-1", "--factor", "0").out
+    assert "name: ring-4-degraded" in printed
+    assert "{from: 1, to: 2" in printed
+    assert "{from: 0, to: 1" not in printed
+    assert "{from: 1, to: 0" not in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "message"),
+    [((), "--edge", "nothing to degrade is named"),
+     (("--edge", "0->1"), "--edge", "does not say what is left"),
+     (("--link", "0-2=0.5"), "--link", "has no link"),
+     (("--link", "0-1", "--factor", "1.5"), "--factor", "from 0 to below 1"),
+     (("--edge", "*->1=0"), "--edge", "can't be reached")],
+)  # fmt: skip
+def test_what_cannot_be_degraded_is_one_error(
+    run: Run, options: tuple[str, ...], field: str, message: str
+) -> None:
+    done = run("topology", "degrade", "ring:4", *options)
+    assert done.status == 2
+    assert done.err.startswith(f"error: {field}: ")
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_the_file_read_is_not_written_over(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "ring.yaml"
+    run("topology", "expand", "ring:4", "-o", path)
+    before = path.read_text()
+    done = run("topology", "degrade", path, "--edge", "0->1=0.5", "-o", path)
+    assert done.status == 2
+    assert path.read_text() == before

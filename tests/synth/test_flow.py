@@ -1,0 +1,79 @@
+"""Engine flow: routes of an optimal flow, as whole chunks, ordered close to the flow's own time."""
+
+import pytest
+
+from taccl.bounds import best, fixed_bounds
+from taccl.errors import NoScheduleError
+from taccl.schedule import Schedule
+from taccl.sketch import apply_sketch, load_sketch
+from taccl.synth.flow import flow
+from taccl.synth.problem import Options, Problem
+from taccl.topology_file import load_topology
+from taccl.verify import verify
+from tests.generators import pair, random_problem, ring4, twin2x2
+from tests.synth.problems import problem_of
+
+ONE_BY_ONE = Options(batch=False, deterministic=True, workers=1, time_limit=4.0)
+QUICK = Options(deterministic=True, workers=1, time_limit=4.0)
+
+
+def solved(problem: Problem, options: Options = ONE_BY_ONE) -> Schedule:
+    found = flow(problem, options).schedule
+    assert found is not None
+    assert not verify(found, problem.logical)
+    return found
+
+
+def test_opposite_chunks_on_a_ring_are_split_evenly_over_both_ways() -> None:
+    # 8 chunks go one hop and 4 two, over 8 wires of 1010 ps: two chunks on each.
+    assert solved(problem_of(ring4(), "alltoall")).makespan == 2 * 1010
+
+
+def test_a_chunk_that_can_take_one_way_only_takes_it() -> None:
+    assert solved(problem_of(pair(), "alltoall", chunks=3)).makespan == 3 * 2010
+
+
+@pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
+@pytest.mark.parametrize("rule", ["occupy", "delay"])
+def test_servers_behind_narrow_links_are_served_in_the_time_of_the_bound(
+    collective: str, rule: str
+) -> None:
+    problem = problem_of(twin2x2(rule), collective, chunks=4)
+    bound = best(fixed_bounds(problem.logical, problem.collective, problem.chunk_size)).time
+    assert bound <= solved(problem).makespan <= 1.1 * bound
+
+
+@pytest.mark.parametrize("name", ["dgx2", "torus2d:4x4", "hub:8", "mesh2d:4x4"])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_the_bound_is_reached_on_machines(name: str, symmetric: bool) -> None:
+    problem = problem_of(load_topology(name), "alltoall", chunk_size=10**6, symmetric=symmetric)
+    bound = best(fixed_bounds(problem.logical, problem.collective, problem.chunk_size)).time
+    # Without symmetry, whole chunks on a torus leave one slot of 8 more on some wire.
+    assert bound <= solved(problem).makespan <= (1.01 if symmetric else 1.13) * bound
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
+@pytest.mark.parametrize("options", [ONE_BY_ONE, QUICK], ids=["single", "batches"])
+def test_any_network_is_served_correctly(seed: int, collective: str, options: Options) -> None:
+    solved(random_problem(seed, collective), options)
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "broadcast"])
+def test_chunks_for_several_ranks_are_no_flow(collective: str) -> None:
+    with pytest.raises(NoScheduleError, match=f"flow does not exist for {collective}"):
+        flow(problem_of(ring4(), collective), QUICK)
+
+
+@pytest.mark.parametrize("sketch", ["dgx2-relay", "dgx2-fully-connected"])
+def test_a_sketch_is_respected(sketch: str) -> None:
+    logical = apply_sketch(load_topology("dgx2", nodes=2), load_sketch(sketch))
+    problem = problem_of(logical, "alltoall", chunk_size=1 << 20)
+    assert not verify(solved(problem), logical)
+
+
+def test_the_same_seed_gives_the_same_schedule() -> None:
+    problem = problem_of(load_topology("mesh2d:3x3"), "alltoall")
+    one, two = solved(problem), solved(problem)
+    assert one.link.tolist() == two.link.tolist()
+    assert one.start.tolist() == two.start.tolist()

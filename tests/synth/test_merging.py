@@ -1,0 +1,99 @@
+"""Parts of larger chunks: right, never slower than one by one, joined where nothing waits."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from taccl.schedule import retime
+from taccl.synth.classical import classical_schedule
+from taccl.synth.dispatch import dispatched, load_of
+from taccl.synth.merging import coarser, cut_and_joined
+from taccl.synth.plan import plan_decisions, rows_of
+from taccl.synth.problem import Options, Problem
+from taccl.topology_file import load_topology
+from taccl.verify import verify
+from tests.generators import both_ways, build, pair, random_decisions, random_problem
+from tests.synth.problems import problem_of
+
+
+def silent(line: str) -> None:
+    """Report nothing."""
+
+
+def part_by_part(problem: Problem, coarse: Problem, seed: int, parts: int) -> int:
+    rows = [
+        (chunk * parts + part, link, reduce)
+        for chunk, link, reduce in rows_of(random_decisions(coarse, seed))
+        for part in range(parts)
+    ]
+    plan = plan_decisions(problem, rows)
+    return dispatched(load_of(plan, [(n,) for n in range(len(rows))]), silent)[1]
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall", "reducescatter"])
+@pytest.mark.parametrize("seed", range(6))
+def test_it_is_correct_and_no_slower_than_part_by_part(
+    seed: int, collective: str, parts: int
+) -> None:
+    drawn = random_problem(seed, collective)
+    problem = replace(drawn, collective=drawn.collective.cut(parts))
+    coarse = replace(drawn, chunk_size=drawn.chunk_size * parts)
+    decisions = random_decisions(coarse, seed)
+    single = replace(decisions, batch=decisions.batch * 0 + range(len(decisions.batch)))
+    start = retime(coarse.collective, coarse.group, coarse.chunk_size, single)
+    found = cut_and_joined(problem, start, parts, Options())
+    assert not verify(found, problem.logical)
+    assert found.makespan <= part_by_part(problem, coarse, seed, parts)
+
+
+def test_parts_that_wait_for_nothing_leave_as_one() -> None:
+    # One hop each way: alpha, 10 ps, is paid once for both parts of 1000 bytes at 2 ps.
+    problem = problem_of(pair(), "allgather", chunks=2)
+    coarse = coarser(problem, 2)
+    assert coarse is not None
+    start = classical_schedule(coarse, "all-pairs", batch=False)
+    assert start is not None
+    found = cut_and_joined(problem, start, 2, Options())
+    assert found.makespan == 10 + 2 * 2000
+
+
+def test_the_first_and_the_last_part_go_alone_where_the_middle_is_joined() -> None:
+    # A line of three: a broadcast of 4 parts, 100 ps of alpha, 1000 ps a part. One by one the
+    # last arrives after 5 x 1100 ps; with 2 and 3 joined on both hops it would be later.
+    line = build(
+        "line", 3, [*both_ways(0, 1, 100, Fraction(1)), *both_ways(1, 2, 100, Fraction(1))]
+    )
+    problem = problem_of(line, "broadcast", chunks=4)
+    coarse = coarser(problem, 4)
+    assert coarse is not None
+    start = classical_schedule(coarse, "chain", batch=False)
+    assert start is not None
+    assert start.makespan == 2 * 4100
+    found = cut_and_joined(problem, start, 4, Options())
+    assert found.makespan <= 5 * 1100
+    assert not verify(found, problem.logical)
+
+
+def test_a_port_that_is_busy_all_the_time_pays_alpha_less_often() -> None:
+    topology = load_topology("hub:4@25GB/s,10us")
+    problem = problem_of(topology, "allreduce", chunks=4, chunk_size=10**6)
+    coarse = coarser(problem, 4)
+    assert coarse is not None
+    start = classical_schedule(coarse, "all-pairs", batch=False)
+    assert start is not None
+    found = cut_and_joined(problem, start, 4, Options())
+    assert found.batches
+    assert not verify(found, problem.logical)
+    assert found.makespan <= start.makespan
+
+
+def test_only_whole_chunks_of_known_collectives_get_coarser() -> None:
+    problem = problem_of(pair(), "allgather", chunks=3)
+    assert coarser(problem, 2) is None
+    wide = coarser(problem, 3)
+    assert wide is not None
+    assert (wide.collective.num_chunks, wide.chunk_size) == (2, Fraction(3000))
+    mine = replace(problem, collective=replace(problem.collective, name="mine"))
+    assert coarser(mine, 3) is None
