@@ -28,7 +28,7 @@ these take; a dash: the links don't allow it, or there are more than 256 ranks. 
 without the declared rotations, so that symmetries are searched for; *no symmetry*: not even that.
 Other jobs used the machine: *seconds* are by the wall clock, *CPU s* of both cores together, and a
 target holds where the smaller of the two meets it. Where the gap is above 1 % the search lasts
-until its time limit, which is the target, and had only a part of the two cores for it.
+until its time limit, which is the target, and had a part of the two cores for it.
 *proved ratio*: the bound for an allreduce (for this chunk count where one is asked for, else for
 all algorithms) in parts of the sum, below which no ratio can be; a target below it is impossible,
 and then 1 is the target. At 256 MB the gap should be at most 5 %: on dgx-a100 in the rows with

@@ -115,7 +115,7 @@ def _coalesced(problem: Problem, options: Options) -> list[Schedule]:
 def _improved(
     problem: Problem, found: Sequence[Schedule], options: Options, seconds: float
 ) -> list[Schedule]:
-    """Return a better schedule of single chunks than those found, where the gap is wide."""
+    """Return better schedules than the best one of single chunks, where the gap is wide."""
     single = min((one for one in found if not one.batches), key=_makespan, default=None)
     seconds = COUNTED * options.time_limit if options.deterministic else seconds
     goal = max(options.floor, _fixed_floor(problem, options))
@@ -134,12 +134,11 @@ def _improved(
             began = time.monotonic()
             better += _halves(orbits, options, HALVES * seconds)
             seconds -= time.monotonic() - began
-    best = min(better, key=_makespan)
+    best = min((one for one in better if not one.batches), key=_makespan)
     orbits = replace(problem, group=make_group(problem.topology, best.generators))
     if best.makespan > NARROW * goal and seconds > 1 and not options.stop.is_set():
         better.append(improve_routes(orbits, best, options, seconds, goal))
-    best = min(better, key=_makespan)
-    return [best] if best.makespan < single.makespan else []
+    return [one for one in better if one.makespan < single.makespan]
 
 
 def _halves(problem: Problem, options: Options, seconds: float) -> list[Schedule]:
@@ -148,8 +147,8 @@ def _halves(problem: Problem, options: Options, seconds: float) -> list[Schedule
     for name in ("reducescatter", "allgather"):
         collective = problem.collective
         half = build_collective(name, collective.num_ranks, collective.chunks_per_rank)
-        single = replace(options, batch=False, floor=0, score=None, time_limit=seconds / 2)
-        found = guided(replace(problem, collective=half), single).schedule
+        alone = replace(options, floor=0, score=None, time_limit=seconds / 2)
+        found = guided(replace(problem, collective=half), alone).schedule
         if found is None:
             return []
         halves.append(found)
