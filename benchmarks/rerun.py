@@ -52,7 +52,7 @@ HEAD = """## TACCL as TE-CCL's authors re-ran it
 Made by `python -m benchmarks.rerun --data DIR`, where DIR holds TE-CCL's machines and the times of
 its authors' runs of TACCL with Gurobi (3 to 3324 s each; four rows failed). *ours* is the makespan
 of the verified schedule under `occupy`, found by engine `auto` with `--time-limit {limit:g}`
-and `--runtime none`, *replay* the time of its program for `portable` (at the largest size of
+and `--runtime none`{again}, *replay* the time of its program for `portable` (at the largest size of
 whole elements), *bound* what no algorithm can beat. *unattainable*: the bound is above their time.
 """
 
@@ -117,9 +117,9 @@ def main() -> None:
         print(lines[-1], flush=True)
     if asked.output:
         text = "".join(f"{line}\n" for line in lines)
-        replace_section(
-            asked.output, "rerun", HEAD.format(limit=asked.time_limit) + TABLE_HEAD + text
-        )
+        again = f" (rows that miss once more, with {asked.again:g})" if asked.again else ""
+        head = HEAD.format(limit=asked.time_limit, again=again)
+        replace_section(asked.output, "rerun", head + TABLE_HEAD + text)
     raise SystemExit(f"{missed} of {len(lines)} rows missed" if missed else 0)
 
 
