@@ -144,7 +144,7 @@ class Group:
         # Close under the generators, not over the rows: they need not be closed themselves.
         rows = [vertex_image(self.topology, generator) for generator in self.generators]
         images = [edge_image(self.topology, row) for row in rows]
-        return _smallest_of_orbit(images, len(self.topology.edges))
+        return smallest_of_orbit(images, len(self.topology.edges))
 
     @cached_property
     def rank_orbit(self) -> NDArray[np.int32]:
@@ -225,7 +225,7 @@ class Group:
     def chunk_orbits(self, collective: Collective) -> tuple[int, ...]:
         """Return the smallest chunk of every orbit, ascending."""
         images = [collective.image(generator) for generator in self.generators]
-        orbit = _smallest_of_orbit(images, collective.num_chunks)
+        orbit = smallest_of_orbit(images, collective.num_chunks)
         return tuple(np.flatnonzero(orbit == np.arange(len(orbit))).tolist())
 
     def acts_freely(self) -> bool:
@@ -261,8 +261,11 @@ def moves_all(topology: Topology, row: Row) -> bool:
     return not still[:n].any() and not fixed.any()
 
 
-def _smallest_of_orbit(images: Sequence[NDArray[np.int32]], count: int) -> NDArray[np.int32]:
-    """Return the smallest member of the orbit of each of 0 .. count-1 under some permutations."""
+def smallest_of_orbit(images: Sequence[NDArray[np.integer]], count: int) -> NDArray[np.int32]:
+    """Return the smallest member of the orbit of each of 0 .. count-1 under some permutations.
+
+    Each image is an integer row of length ``count``: where a permutation takes every number.
+    """
     orbit = np.arange(count, dtype=np.int32)
     while True:
         before = orbit.copy()

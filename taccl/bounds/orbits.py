@@ -16,6 +16,7 @@ from taccl.bounds.net import Net
 from taccl.collectives import Collective
 from taccl.errors import TacclError
 from taccl.links import MAX_PATHS
+from taccl.symmetry import smallest_of_orbit
 from taccl.symmetry_images import edge_image, vertex_image
 
 
@@ -53,7 +54,7 @@ def is_whole(net: Net) -> bool:
 def rank_orbit(net: Net) -> IntArray:
     """Return the smallest rank that the declared rotations take each rank to, or it to them."""
     images = [np.array(rotation, dtype=np.int64) for rotation in net.topology.rotations]
-    return _smallest(images, net.num_ranks)
+    return smallest_of_orbit(images, net.num_ranks).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,10 @@ def proved_orbits(net: Net) -> Orbits:
             continue
         ranks.append(row[: net.num_ranks].astype(np.int64))
         edges.append(edge_image(net.topology, row).astype(np.int64))
-    return Orbits(_smallest(ranks, net.num_ranks), _smallest(edges, len(net.topology.edges)))
+    return Orbits(
+        smallest_of_orbit(ranks, net.num_ranks).astype(np.int64),
+        smallest_of_orbit(edges, len(net.topology.edges)).astype(np.int64),
+    )
 
 
 def is_same_on(values: IntArray, orbit: IntArray) -> bool:
@@ -97,18 +101,3 @@ def _has_all_paths(net: Net) -> bool:
         return True
     _, counts = np.unique(net.src * net.num_ranks + net.dst, return_counts=True)
     return bool(counts.max() < MAX_PATHS)
-
-
-def _smallest(images: list[IntArray], count: int) -> IntArray:
-    """Return the smallest member of the orbit of each of 0 .. count-1."""
-    orbit = np.arange(count, dtype=np.int64)
-    while images:
-        before = orbit.copy()
-        for image in images:
-            smaller = np.minimum(orbit, orbit[image])
-            orbit[image] = smaller
-            orbit = np.minimum(orbit, smaller)
-        orbit = orbit[orbit]
-        if np.array_equal(before, orbit):
-            break
-    return orbit
