@@ -8,10 +8,10 @@ gives all sends. :func:`retime` is the only code that computes times: solvers ha
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -290,9 +290,8 @@ def _time_all(
     held_back: Mapping[int, Time],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, Time]]:
     """Return starts, ends, and the earliest end of every row that arrived before it was to land."""
-    topology = group.topology
-    table = topology.links
-    orbit = group.edge_orbit.tolist()
+    table = group.topology.links
+    costs = _message_costs(group, chunk_size)
     free: dict[int, Time] = defaultdict(int)
     values = _Values(collective, {}, {}, {}, {})
     early: dict[int, Time] = {}
@@ -300,31 +299,48 @@ def _time_all(
     start = np.zeros(n, dtype=np.int64)
     end = np.zeros(n, dtype=np.int64)
     chunks, links = decisions.chunk.tolist(), decisions.link.tolist()
+    adds: list[bool] = decisions.reduce.tolist()
     lands = range(1, n + 1) if decisions.lands is None else decisions.lands.tolist()
     for rows in message_groups(decisions.batch):
         link = links[rows.start]
         src, dst = int(table.src[link]), int(table.dst[link])
-        size = len(rows) * chunk_size
-        duration = topology.arrival(link, size)
+        duration, holds = costs(link, len(rows))
         time = 0
         for row in rows:
             time = max(time, values.ready_at(chunks[row], src, row))
             if collective.reduces:
-                done = values.settled(chunks[row], dst, adds=bool(decisions.reduce[row]))
+                done = values.settled(chunks[row], dst, adds=adds[row])
                 time = max(time, done + 1 - duration, held_back.get(row, 0) - duration)
-        edges = [e for e in table.edges_of(link) if topology.edges[e].beta is not None]
-        time = max([time, *(free[orbit[e]] for e in edges)])
-        for edge in edges:
-            free[orbit[edge]] = time + topology.busy(link, edge, size)
+        time = max([time, *(free[resource] for resource, _ in holds)])
+        for resource, held in holds:
+            free[resource] = time + held
         for row in rows:
             chunk = chunks[row]
             early |= values.read(chunk, src, time)
-            values.arrive(
-                chunk, dst, time + duration, (row, lands[row]), adds=bool(decisions.reduce[row])
-            )
+            values.arrive(chunk, dst, time + duration, (row, lands[row]), adds=adds[row])
         start[rows.start : rows.stop] = time
         end[rows.start : rows.stop] = time + duration
     return start, end, early
+
+
+def _message_costs(
+    group: Group, chunk_size: Fraction
+) -> Callable[[int, int], tuple[Time, list[tuple[int, Time]]]]:
+    """Return what tells of a (link, chunks): arrival time, and (resource orbit, time held)...
+
+    What a message costs is the same every time, and computed in fractions.
+    """
+    topology = group.topology
+    orbit = group.edge_orbit.tolist()
+
+    @cache
+    def costs(link: int, chunks: int) -> tuple[Time, list[tuple[int, Time]]]:
+        size = chunks * chunk_size
+        edges = [e for e in topology.links.edges_of(link) if topology.edges[e].beta is not None]
+        holds = [(orbit[edge], topology.busy(link, edge, size)) for edge in edges]
+        return topology.arrival(link, size), holds
+
+    return costs
 
 
 @dataclass(frozen=True)

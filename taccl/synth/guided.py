@@ -7,7 +7,7 @@ reversed arcs, played backwards. Runs decide nothing but routes and order; retim
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from taccl.synth.guided_layout import Begin
 from taccl.synth.guided_way import Span, one_way
 from taccl.synth.improve import improve_routes
 from taccl.synth.merging import coarser, cut_and_joined
+from taccl.synth.mirror import Mirror, mirrored, played_backwards
 from taccl.synth.plan import in_turn, plan_decisions, rows_of
 from taccl.synth.problem import Options, Problem, Result, Status, reduces_and_spreads
 from taccl.synth.staged import ordered
@@ -54,8 +55,14 @@ JOINED = 4000
 HALVES = 0.6
 """Of the time to improve an all-reduce, for its halves by themselves."""
 
+FIRST_HALVES = 0.4
+"""Of the time for an all-reduce with batches, for its halves by themselves."""
+
 PARTS = (2, 3)
 """Into how many larger chunks are cut, to be sent as one where nothing waits for it."""
+
+SEARCHED = 0.4
+"""Of the time for chunks that are cut, for the routes of the larger ones."""
 
 REORDERED = 2000
 """Sends, over all orbits, up to which messages of several chunks are looked for."""
@@ -75,7 +82,7 @@ def guided(problem: Problem, options: Options) -> Result:
     if problem.topology.num_ranks == 1:
         empty = retime(problem.collective, problem.group, problem.chunk_size, Decisions.of([]))
         return Result(Status.OPTIMAL, empty, (), "guided", 0.0)
-    found = _coalesced(problem, options) if options.batch else []
+    found = _batched(problem, options) if options.batch else []
     problems = list(_with_less_symmetry(problem))
     for number, one in enumerate(problems):
         left = options.time_limit - (time.monotonic() - began)
@@ -91,7 +98,7 @@ def guided(problem: Problem, options: Options) -> Result:
         found += _improved(problem, found, options, (0.7 if options.batch else 1.0) * left)
     if options.batch and not (options.stop.is_set() or _is_best(found, problem, options)):
         left = options.time_limit - (time.monotonic() - began)
-        found += _cut(problem, options, Span(max(0.0, left), _patience(problem)).part(0.4))
+        found += _cut(problem, options, Span(max(0.0, left), _patience(problem)))
     best = _chosen(found, options)
     status = Status.FEASIBLE
     if options.stop.is_set():
@@ -101,15 +108,29 @@ def guided(problem: Problem, options: Options) -> Result:
     return Result(status, best, (), "guided", time.monotonic() - began)
 
 
+def _batched(problem: Problem, options: Options) -> list[Schedule]:
+    """Return schedules in which chunks travel together from the start, if there are any."""
+    found = _coalesced(problem, options)
+    if problem.collective.name != "allreduce" or options.stop.is_set():
+        return found
+    if found and _is_best(found, problem, options):
+        return found
+    return found + _halves(problem, options, FIRST_HALVES * options.time_limit)
+
+
 def _coalesced(problem: Problem, options: Options) -> list[Schedule]:
     """Return the schedule in which neighbours travel together from the start, if there is one."""
-    end = time.monotonic() + COALESCING * options.time_limit
-
-    def over() -> bool:
-        return options.stop.is_set() or (not options.deterministic and time.monotonic() > end)
-
+    over = _clock(options, COALESCING * options.time_limit)
     schedule = coalesced(problem, compiled(options.report), over)
     return [] if schedule is None else [schedule]
+
+
+def _clock(options: Options, seconds: float) -> Callable[[], bool]:
+    """Return what tells whether so many seconds are over, or the user wants no more."""
+    end = time.monotonic() + seconds
+    return lambda: options.stop.is_set() or (
+        not options.deterministic and time.monotonic() > end
+    )
 
 
 def _improved(
@@ -168,14 +189,29 @@ def _after(first: Decisions, second: Decisions) -> Decisions:
 
 def _cut(problem: Problem, options: Options, span: Span) -> list[Schedule]:
     """Return schedules on the routes of larger chunks, in messages small where that counts."""
-    found = []
+    mirror = mirrored(problem)
+    if mirror is not None:
+        return list(_turned(problem, mirror, _cut(mirror.problem, options, span)))
+    over = _clock(options, span.seconds)
+    found: list[Schedule] = []
     wide = [(parts, coarse) for parts in PARTS if (coarse := coarser(problem, parts)) is not None]
     for parts, coarse in wide:
-        single = _solve(coarse, replace(options, batch=False, floor=0), span.part(1 / len(wide)))
+        if over():
+            break
+        single = _solve(coarse, replace(options, batch=False, floor=0), span.part(SEARCHED / len(wide)))
         best = min(single, key=_makespan)
         orbits = replace(problem, group=make_group(problem.topology, best.generators))
-        found.append(cut_and_joined(orbits, best, parts, options))
+        found.append(cut_and_joined(orbits, best, parts, options.report, over))
     return found
+
+
+def _turned(problem: Problem, mirror: Mirror, gathers: Sequence[Schedule]) -> Iterator[Schedule]:
+    """Yield the reductions that are gathers played backwards."""
+    for gather in gathers:
+        orbits = replace(problem, group=make_group(problem.topology, gather.generators))
+        decisions = played_backwards(orbits, mirror, gather)
+        if decisions is not None:
+            yield _timed(orbits, decisions)
 
 
 def _makespan(schedule: Schedule) -> Time:

@@ -8,7 +8,7 @@ what it may be late without anything ending later. So the first and the last mes
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ from taccl.synth.batching import Adjacency, Message
 from taccl.synth.dispatch import load_of, starts
 from taccl.synth.ordering import decide, message_graph
 from taccl.synth.plan import Plan, plan_decisions, rows_of
-from taccl.synth.problem import Options, Problem
+from taccl.synth.problem import Problem
 from taccl.units import Time
 
 Pair = tuple[Message, Message]
@@ -47,7 +47,13 @@ def coarser(problem: Problem, parts: int) -> Problem | None:
     return replace(problem, collective=whole, chunk_size=problem.chunk_size * parts)
 
 
-def cut_and_joined(problem: Problem, coarse: Schedule, parts: int, options: Options) -> Schedule:
+def cut_and_joined(
+    problem: Problem,
+    coarse: Schedule,
+    parts: int,
+    report: Callable[[str], None],
+    over: Callable[[], bool],
+) -> Schedule:
     """Return a schedule of a problem on the routes of one with larger chunks.
 
     Parameters
@@ -58,6 +64,10 @@ def cut_and_joined(problem: Problem, coarse: Schedule, parts: int, options: Opti
         Of :func:`coarser`, one chunk to a message, without exchanges.
     parts
         Chunks of the problem in one of the coarse schedule.
+    report
+        Called with a line of progress.
+    over
+        Whether to stop joining and hand over what there is.
     """
     rows = [
         (chunk * parts + part, link, reduce)
@@ -66,7 +76,7 @@ def cut_and_joined(problem: Problem, coarse: Schedule, parts: int, options: Opti
     ]
     plan = plan_decisions(problem, rows)
     singles: list[Message] = [(number,) for number in range(len(plan.moves))]
-    _, sequence = starts(load_of(plan, singles), options.report)
+    _, sequence = starts(load_of(plan, singles), report)
     messages = [singles[number] for number in sequence.tolist()]
     best = _timed(plan, messages)
     if len(rows) * len(problem.group) > MOST_ROWS:
@@ -75,7 +85,7 @@ def cut_and_joined(problem: Problem, coarse: Schedule, parts: int, options: Opti
     for _ in range(ROUNDS):
         before = len(messages)
         for pairs in _in_groups(plan, _pairs(plan, adjacency, messages, best)):
-            messages, best = _tried(plan, adjacency, messages, best, pairs)
+            messages, best = _tried(plan, adjacency, (messages, best), pairs, over)
         if len(messages) == before:
             break
     return best
@@ -84,13 +94,14 @@ def cut_and_joined(problem: Problem, coarse: Schedule, parts: int, options: Opti
 def _tried(
     plan: Plan,
     adjacency: Adjacency,
-    messages: list[Message],
-    best: Schedule,
+    before: tuple[list[Message], Schedule],
     pairs: Sequence[Pair],
+    over: Callable[[], bool],
 ) -> tuple[list[Message], Schedule]:
     """Join as many pairs as can be without anything ending later: all, or each half by itself."""
+    messages, best = before
     todo = [list(pairs)]
-    while todo:
+    while todo and not over():
         group = todo.pop()
         joined = _in_turn(plan, _join(adjacency, messages, group))
         if len(joined) == len(messages):

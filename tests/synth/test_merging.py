@@ -10,7 +10,7 @@ from taccl.synth.classical import classical_schedule
 from taccl.synth.dispatch import dispatched, load_of
 from taccl.synth.merging import coarser, cut_and_joined
 from taccl.synth.plan import plan_decisions, rows_of
-from taccl.synth.problem import Options, Problem
+from taccl.synth.problem import Problem
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.generators import both_ways, build, pair, random_decisions, random_problem
@@ -19,6 +19,11 @@ from tests.synth.problems import problem_of
 
 def silent(line: str) -> None:
     """Report nothing."""
+
+
+def never() -> bool:
+    """Let it take its time."""
+    return False
 
 
 def part_by_part(problem: Problem, coarse: Problem, seed: int, parts: int) -> int:
@@ -43,7 +48,7 @@ def test_it_is_correct_and_no_slower_than_part_by_part(
     decisions = random_decisions(coarse, seed)
     single = replace(decisions, batch=decisions.batch * 0 + range(len(decisions.batch)))
     start = retime(coarse.collective, coarse.group, coarse.chunk_size, single)
-    found = cut_and_joined(problem, start, parts, Options())
+    found = cut_and_joined(problem, start, parts, silent, never)
     assert not verify(found, problem.logical)
     assert found.makespan <= part_by_part(problem, coarse, seed, parts)
 
@@ -55,7 +60,7 @@ def test_parts_that_wait_for_nothing_leave_as_one() -> None:
     assert coarse is not None
     start = classical_schedule(coarse, "all-pairs", batch=False)
     assert start is not None
-    found = cut_and_joined(problem, start, 2, Options())
+    found = cut_and_joined(problem, start, 2, silent, never)
     assert found.makespan == 10 + 2 * 2000
 
 
@@ -71,7 +76,7 @@ def test_the_first_and_the_last_part_go_alone_where_the_middle_is_joined() -> No
     start = classical_schedule(coarse, "chain", batch=False)
     assert start is not None
     assert start.makespan == 2 * 4100
-    found = cut_and_joined(problem, start, 4, Options())
+    found = cut_and_joined(problem, start, 4, silent, never)
     assert found.makespan <= 5 * 1100
     assert not verify(found, problem.logical)
 
@@ -83,10 +88,21 @@ def test_a_port_that_is_busy_all_the_time_pays_alpha_less_often() -> None:
     assert coarse is not None
     start = classical_schedule(coarse, "all-pairs", batch=False)
     assert start is not None
-    found = cut_and_joined(problem, start, 4, Options())
+    found = cut_and_joined(problem, start, 4, silent, never)
     assert found.batches
     assert not verify(found, problem.logical)
     assert found.makespan <= start.makespan
+
+
+def test_when_time_is_over_the_parts_go_one_by_one() -> None:
+    problem = problem_of(pair(), "allgather", chunks=2)
+    coarse = coarser(problem, 2)
+    assert coarse is not None
+    start = classical_schedule(coarse, "all-pairs", batch=False)
+    assert start is not None
+    found = cut_and_joined(problem, start, 2, silent, lambda: True)
+    assert not found.batches
+    assert found.makespan == 2 * (10 + 2000)
 
 
 def test_only_whole_chunks_of_known_collectives_get_coarser() -> None:
