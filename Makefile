@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := out
 
-.PHONY: demo check install fmt lint type test cov golden bench performance clean
+.PHONY: demo check install fmt lint type docs test cov golden bench performance clean
 
 demo: $(VENV)/installed
 	mkdir -p $(OUT)
@@ -12,7 +12,7 @@ demo: $(VENV)/installed
 	$(BIN)/taccl verify $(OUT)/ndv2-x2-allgather.xml
 	$(BIN)/taccl evaluate $(OUT)/ndv2-x2-allgather.xml --topology ndv2 --nodes 2 -b 1K -e 1G -f 4
 
-check: install lint type test
+check: install lint type docs test
 
 install: $(VENV)/installed-dev
 
@@ -34,6 +34,9 @@ lint: install
 
 type: install
 	$(BIN)/mypy
+
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 test: install
 	$(BIN)/python -m pytest -q -n auto --dist loadgroup
