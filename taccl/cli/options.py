@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from taccl.cli.completion import listed, shipped
 from taccl.errors import InputError, OutOfTimeError
 from taccl.units import parse_nccl_size, parse_size
 
@@ -39,11 +40,16 @@ TopologyArgument = Annotated[
     typer.Argument(
         help="A topology file, the name of a shipped one, or a short form (torus2d:4x4).",
         show_default=False,
+        autocompletion=shipped("topologies"),
     ),
 ]
 CollectiveArgument = Annotated[
     str,
-    typer.Argument(help=f"One of {COLLECTIVE_NAMES}, or a collective file.", show_default=False),
+    typer.Argument(
+        help=f"One of {COLLECTIVE_NAMES}, or a collective file.",
+        show_default=False,
+        autocompletion=listed(COLLECTIVE_NAMES),
+    ),
 ]
 Nodes = Annotated[
     int | None, typer.Option("--nodes", min=1, help="Servers; overrides the file's count.")
@@ -53,7 +59,11 @@ Fabric = Annotated[
 ]
 AlphaRule = Annotated[
     str | None,
-    typer.Option("--alpha-rule", help=f"How alpha occupies a link: {ALPHA_RULE_NAMES}."),
+    typer.Option(
+        "--alpha-rule",
+        help=f"How alpha occupies a link: {ALPHA_RULE_NAMES}.",
+        autocompletion=listed(ALPHA_RULE_NAMES),
+    ),
 ]
 Size = Annotated[
     str,
@@ -81,7 +91,14 @@ Root = Annotated[
         show_default=False,
     ),
 ]
-Runtime = Annotated[str, typer.Option("--runtime", help=f"One of {RUNTIME_NAMES}, none.")]
+Runtime = Annotated[
+    str,
+    typer.Option(
+        "--runtime",
+        help=f"One of {RUNTIME_NAMES}, none.",
+        autocompletion=listed(f"{RUNTIME_NAMES}, none"),
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from taccl.cli.completion import listed, shipped
 from taccl.cli.options import (
     ALPHA_RULE_NAMES,
     ENGINE_NAMES,
@@ -71,7 +72,12 @@ def synthesize(
     nodes: Nodes = None,
     fabric: Fabric = None,
     sketch: Annotated[
-        str | None, typer.Option("--sketch", help="A sketch file or the name of a shipped one.")
+        str | None,
+        typer.Option(
+            "--sketch",
+            help="A sketch file or the name of a shipped one.",
+            autocompletion=shipped("sketches"),
+        ),
     ] = None,
     size: SizeOfChunks = None,
     dtype: Dtype = "float",
@@ -82,7 +88,12 @@ def synthesize(
         str, typer.Option("--batch", help="auto: chunks may travel together; none: one by one.")
     ] = "auto",
     root: Root = None,
-    engine: Annotated[str, typer.Option("--engine", help=f"One of {ENGINE_NAMES}.")] = "auto",
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine", help=f"One of {ENGINE_NAMES}.", autocompletion=listed(ENGINE_NAMES)
+        ),
+    ] = "auto",
     steps: Annotated[
         int | None,
         typer.Option("--steps", help="Engine exact: is there an algorithm of so many steps ...?"),
