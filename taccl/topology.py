@@ -5,19 +5,23 @@ edge: a wire, a switch port, a NIC. A link joins two ranks over one or more edge
 exist is derived from the graph, lazily, as columns (see :class:`LinkTable`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.edges import EdgeTable, edge_table
-from taccl.errors import InputError
+from taccl.errors import InputError, NoScheduleError
 from taccl.links import LinkTable, derive_links
 from taccl.units import Time, ceil_time
+
+if TYPE_CHECKING:
+    from taccl.collectives import Collective
 
 Rank = int
 EdgeId = int
@@ -338,6 +342,9 @@ class LogicalTopology:
     balance
         Between equally good routes: ``minmax`` keeps the busiest link inside servers light,
         ``maxmin`` uses them all alike; None: no preference.
+    why_unserved
+        What tells which fields of the sketch leave a chunk of a collective unserved, if it is
+        known that no schedule keeps them; None without a sketch.
     """
 
     topology: Topology
@@ -354,6 +361,7 @@ class LogicalTopology:
     chunks_per_rank: int | None = None
     name: str | None = None
     balance: str | None = None
+    why_unserved: "Callable[[Collective], NoScheduleError | None] | None" = None
 
     def links(self) -> Iterator[LinkId]:
         """Yield the ids of the allowed links, ascending."""

@@ -7,13 +7,13 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictInt, model_validator
+from pydantic import BeforeValidator, Field, StrictFloat, StrictInt, model_validator
 
 from taccl.files import FileModel
 from taccl.files.fields import BetaOrNone, Count, Duration, refuse
 from taccl.topology import Edge, Permutation, Switch
 from taccl.topology_graph import edge_names
-from taccl.topology_shapes import grid_pairs, reflections, translations
+from taccl.topology_grids import grid_pairs, reflections, translations
 from taccl.units import Time
 
 MAX_SERVERS = 8192
@@ -68,6 +68,9 @@ class FabricRecord(FileModel):
     spine: Annotated[Uplink, Field(examples=["{bandwidth: 100GB/s, alpha: 1us}"])] = None
     leaves: Annotated[StrictInt | None, Field(ge=1, le=MAX_SERVERS, examples=[2])] = None
     uplink: Annotated[Uplink, Field(examples=["100GB/s"])] = None
+    oversubscription: Annotated[
+        StrictInt | StrictFloat | None, Field(ge=1, le=1000, examples=[2])
+    ] = None
     dims: Annotated[list[Count] | None, Field(min_length=1, max_length=8, examples=["[2, 2]"])] = (
         None
     )
@@ -133,6 +136,7 @@ class Builder:
 
 
 Problem = tuple[str, str, str] | None
+NONE: Mapping[int, Fraction] = MappingProxyType({})
 
 
 def _join_switch(builder: Builder, fabric: FabricRecord) -> None:
@@ -152,22 +156,32 @@ def _join_rail(builder: Builder, fabric: FabricRecord) -> None:
         _join_spine(builder, rails, fabric.spine)
 
 
-def _join_spine(builder: Builder, lower: Sequence[int], uplink: Crossing) -> None:
+def _join_spine(
+    builder: Builder, lower: Sequence[int], uplink: Crossing, betas: Mapping[int, Fraction] = NONE
+) -> None:
+    """Join switches by a spine, over uplinks that may have bandwidths of their own."""
     spine = builder.switch("spine", across=True)
     for vertex in lower:
-        builder.port(vertex, vertex, spine, uplink)
+        own = {"bandwidth": betas[vertex]} if vertex in betas else {}
+        builder.port(vertex, vertex, spine, uplink.model_copy(update=own))
 
 
 def _join_leaves(builder: Builder, fabric: FabricRecord) -> None:
     """Spread the servers evenly over leaves, in order; one spine has the pooled bandwidth."""
     count, leaves = len(builder.nics), fabric.leaves or 1
     vertices = [builder.switch(f"leaf{k}", across=True) for k in range(leaves)]
+    rates = dict.fromkeys(vertices, Fraction(0))
     for server, ports in enumerate(builder.nics):
         for tx, rx, beta in ports:
             leaf = vertices[server * leaves // count]
+            rates[leaf] += 1 / beta
             builder.port(tx, rx, leaf, fabric.crossing(beta))
     if leaves > 1:
-        _join_spine(builder, vertices, fabric.uplink or Crossing())
+        over = fabric.oversubscription
+        betas = NONE if over is None else {
+            leaf: Fraction(str(over)) / rate for leaf, rate in rates.items() if rate
+        }  # fmt: skip
+        _join_spine(builder, vertices, fabric.uplink or Crossing(), betas)
 
 
 def _join_grid(builder: Builder, fabric: FabricRecord) -> None:
@@ -212,6 +226,13 @@ def _no_problem(fabric: FabricRecord, count: int) -> Problem:
 def _leaf_problem(fabric: FabricRecord, count: int) -> Problem:
     if (fabric.leaves or 1) > count:
         return f"{fabric.leaves} leaves for {count} servers", "leaves", "use fewer leaves"
+    if fabric.oversubscription is None:
+        if fabric.uplink is None:
+            fix = "write uplink: 100GB/s, or oversubscription: 2"
+            return "is missing for a leaf-spine fabric", "uplink", fix
+    elif fabric.uplink is not None and fabric.uplink.bandwidth is not None:
+        problem = "is given beside the bandwidth of the uplink, which it stands for"
+        return problem, "oversubscription", "remove one of them"
     return None
 
 
@@ -248,7 +269,9 @@ class Fabric:
 FABRICS: Mapping[str, Fabric] = MappingProxyType({
     "switch": Fabric(_join_switch, _all_turns),
     "rail": Fabric(_join_rail, _all_turns, takes=("spine",)),
-    "leaf-spine": Fabric(_join_leaves, _leaf_turns, _leaf_problem, needs=("leaves", "uplink")),
+    "leaf-spine": Fabric(
+        _join_leaves, _leaf_turns, _leaf_problem, ("leaves",), ("uplink", "oversubscription")
+    ),
     "torus": Fabric(_join_grid, _grid_turns, _grid_problem, needs=("dims",)),
     "mesh": Fabric(_join_grid, _grid_turns, _grid_problem, needs=("dims",)),
     "none": Fabric(_join_nothing, _no_turns),

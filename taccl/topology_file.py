@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
-import numpy as np
-
 from taccl.errors import InputError
 from taccl.files import Document, FileModel, plain_text_is_safe, read_document, shown
 from taccl.topology import Topology
@@ -37,12 +35,12 @@ __all__ = [
     "document_text",
     "expand_text",
     "load_topology",
+    "read_topology",
     "shipped_file",
     "shipped_topologies",
     "topology_digest",
     "topology_document",
     "topology_from_document",
-    "validate_warnings",
 ]
 
 FORMS: Mapping[str, type[FileModel]] = {
@@ -80,13 +78,28 @@ def load_topology(
     InputError
         With file, line, field, what was found, and the fix.
     """
+    topology, document = read_topology(spec, nodes=nodes, fabric=fabric, sketched=sketched)
+    if document is not None:
+        _check_connected(topology, document)
+    return topology
+
+
+def read_topology(
+    spec: str,
+    *,
+    nodes: int | None = None,
+    fabric: str | None = None,
+    sketched: Sketched | None = None,
+) -> tuple[Topology, Document | None]:
+    """Return a topology, though ranks may be cut off, and the file it is from, if there is one.
+
+    See :func:`load_topology`.
+    """
     if is_short_form(spec):
         _no_overrides(spec, nodes, fabric, "a shape")
-        topology = parse_short_form(spec)
-    else:
-        document = read_document(shipped_file(spec, "topologies", "topology"))
-        topology = _read(document, nodes, fabric, sketched)
-    return topology
+        return parse_short_form(spec), None
+    document = read_document(shipped_file(spec, "topologies", "topology"))
+    return _read(document, nodes, fabric, sketched), document
 
 
 def topology_from_document(document: object, file: str | None = None) -> Topology:
@@ -97,7 +110,10 @@ def topology_from_document(document: object, file: str | None = None) -> Topolog
     InputError
         With file, field, what was found, and the fix.
     """
-    return _read(Document(document, file), None, None)
+    value = Document(document, file)
+    topology = _read(value, None, None)
+    _check_connected(topology, value)
+    return topology
 
 
 def _read(
@@ -113,7 +129,6 @@ def _read(
     else:
         _no_overrides(document.file or "", nodes, fabric, "not in the server form")
         topology = read_shape(document) if "shape" in fields else read_graph(document)
-    _check_connected(topology, document)
     return topology
 
 
@@ -264,12 +279,28 @@ def _block(fields: Mapping[str, object], indent: str) -> Iterator[str]:
     for key, value in fields.items():
         if isinstance(value, list) and (not indent or any(isinstance(v, dict) for v in value)):
             yield f"{indent}{key}:"
-            yield from (f"{indent}  - {_flow(entry)}" for entry in value)
+            for entry in value:
+                yield from _entry(entry, f"{indent}  ")
         elif isinstance(value, dict) and any(isinstance(v, list) for v in value.values()):
             yield f"{indent}{key}:"
             yield from _block(value, f"{indent}  ")
         else:
             yield f"{indent}{key}: {_flow(value)}"
+
+
+def _entry(value: object, indent: str) -> Iterator[str]:
+    """Yield an entry of a list: on one line, unless it lists records itself, as servers do."""
+    lists = [v for v in value.values() if isinstance(v, list)] if isinstance(value, dict) else []
+    if (
+        indent == "  "
+        and isinstance(value, dict)
+        and any(isinstance(x, dict) for v in lists for x in v)
+    ):
+        first, *rest = _block(value, f"{indent}  ")
+        yield f"{indent}- {first.lstrip()}"
+        yield from rest
+    else:
+        yield f"{indent}- {_flow(value)}"
 
 
 def _flow(value: object) -> str:
@@ -281,37 +312,6 @@ def _flow(value: object) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and plain_text_is_safe(value):
         return value
     return json.dumps(value, ensure_ascii=False)
-
-
-def validate_warnings(topology: Topology) -> list[str]:
-    """Return what is likely to be a mistake in a topology that can be used."""
-    table = topology.links
-    resource = np.array([edge.beta is not None for edge in topology.edges], dtype=np.bool_)
-    owner = np.repeat(np.arange(len(table)), np.diff(table.edge_start))
-    counts = np.bincount(owner, weights=resource[table.edge_ids], minlength=len(table))
-    free = np.flatnonzero(counts == 0).tolist()
-    found = []
-    if free:
-        pair = f"{table.src[free[0]]} -> {table.dst[free[0]]}"
-        found.append(
-            f"{len(free)} of {len(table)} links have no bandwidth anywhere, such as {pair}:"
-            " messages of any size cross them in no time"
-        )
-    unused = np.setdiff1d(np.arange(len(topology.edges)), table.edge_ids).tolist()
-    if unused:
-        found.append(
-            f"{len(unused)} edges are on no link, such as {topology.edges[unused[0]].name}"
-        )
-    size = topology.num_ranks
-    one_way = np.setdiff1d(
-        table.src.astype(np.int64) * size + table.dst, table.dst.astype(np.int64) * size + table.src
-    ).tolist()
-    if one_way:
-        src, dst = divmod(one_way[0], size)
-        found.append(
-            f"{len(one_way)} pairs have links in one direction only, such as {src} -> {dst}"
-        )
-    return found
 
 
 def describe(topology: Topology) -> tuple[tuple[str, str], ...]:

@@ -1,13 +1,13 @@
-"""Parametric topologies: rings, meshes, tori, hypercubes, complete graphs and hubs.
+"""Parametric topologies, and their short form on the command line: ``torus2d:8x8@25GB/s,1us``.
 
-All but the hub are grids of ranks joined by wires. The short form of the command line is
-``torus2d:8x8@25GB/s,1us``.
+Rings, meshes, tori, hypercubes and complete graphs are ranks joined by wires; hubs, leaf-spines,
+fat-trees and dragonflies are in :mod:`taccl.topology_switched`.
 """
 
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -15,74 +15,62 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from taccl import topology_switched as switched
 from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model
 from taccl.files.fields import MAX_RANKS, Beta, Count, Duration
-from taccl.topology import Edge, Permutation, Switch, Topology
+from taccl.topology import Edge, Permutation, Topology
 from taccl.topology_graph import MAX_EDGES, TopologyHeader, edge_names
+from taccl.topology_grids import Pairs, grid_pairs, reflections, translations
+from taccl.topology_switched import Dims, Network
 from taccl.units import Time, parse_beta, parse_time
 
 DEFAULT_BETA = Fraction(20)
 """50 GB/s."""
 DEFAULT_ALPHA = 700_000
 
-_SHORT = re.compile(r"(?P<kind>[a-z]+)(?P<rank>[1-8]d)?:(?P<dims>[^@]*)(?:@(?P<costs>.*))?")
+EXAMPLES: Mapping[str, str] = MappingProxyType({
+    "hypercube": "hypercube:16", "leaf-spine": "leaf-spine:4x8x2", "fat-tree": "fat-tree:4",
+    "dragonfly": "dragonfly:9x4x2",
+})  # fmt: skip
+"""Short forms of shapes whose dims are not what they are of the others."""
 
-Pairs = Iterator[tuple[int, int]]
+_BAD: Mapping[str, tuple[Callable[[int], bool], str]] = MappingProxyType({
+    "hypercube": (lambda n: bool(n & (n - 1)), "a hypercube has a power of two of ranks"),
+    "fat-tree": (lambda k: bool(k % 2), "the switches of a fat-tree have an even number of ports"),
+})  # fmt: skip
+"""What the first of the dims must not be, and what is wrong with it then."""
 
-
-def grid_pairs(dims: Sequence[int], *, wrap: bool) -> Pairs:
-    """Yield each pair of neighbours of a mesh (a torus when it wraps) once.
-
-    The last dimension varies fastest; in a dimension of two the way round is no second wire.
-    """
-    strides = _strides(dims)
-    for place in range(math.prod(dims)):
-        for size, stride in zip(dims, strides, strict=True):
-            at = place // stride % size
-            if at + 1 < size:
-                yield place, place + stride
-            elif wrap and size > 2:
-                yield place, place - at * stride
+_SHORT = re.compile(
+    r"(?P<kind>[a-z]+(?:-[a-z]+)*)(?P<rank>[1-8]d)?:(?P<dims>[^@]*)(?:@(?P<costs>.*))?"
+)
 
 
-def _strides(dims: Sequence[int]) -> list[int]:
-    return [math.prod(dims[i + 1 :]) for i in range(len(dims))]
-
-
-def translations(dims: Sequence[int]) -> tuple[Permutation, ...]:
-    """Return for every dimension the step by one, which wraps."""
-    total = math.prod(dims)
-    return tuple(
-        tuple(p + ((p // stride + 1) % size - p // stride % size) * stride for p in range(total))
-        for size, stride in zip(dims, _strides(dims), strict=True)
-        if size > 1
-    )
-
-
-def reflections(dims: Sequence[int]) -> tuple[Permutation, ...]:
-    """Return the point reflection and, of more than one dimension, the mirror of each."""
-    total = math.prod(dims)
-    mirrors = [
-        tuple(p + (size - 1 - 2 * (p // stride % size)) * stride for p in range(total))
-        for size, stride in zip(dims, _strides(dims), strict=True)
-        if size > 1
-    ]
-    point = tuple(range(total - 1, -1, -1))
-    return (point, *mirrors) if len(mirrors) > 1 else (point,)
-
-
-def _all_pairs(dims: Sequence[int]) -> Pairs:
+def _all_pairs(dims: Dims) -> Pairs:
     return itertools.combinations(range(dims[0]), 2)
 
 
-def _cube_pairs(dims: Sequence[int]) -> Pairs:
+def _cube_pairs(dims: Dims) -> Pairs:
     return grid_pairs([2] * (dims[0].bit_length() - 1), wrap=False)
 
 
-def _xors(dims: Sequence[int]) -> tuple[Permutation, ...]:
+def _xors(dims: Dims) -> tuple[Permutation, ...]:
     bits = range(dims[0].bit_length() - 1)
     return tuple(tuple(rank ^ (1 << bit) for rank in range(dims[0])) for bit in bits)
+
+
+def _wired(pairs: Callable[[Dims], Pairs]) -> Callable[[Dims, Fraction, Time], Network]:
+    """Return the builder of a shape whose ranks are joined by wires."""
+
+    def build(dims: Dims, beta: Fraction, alpha: Time) -> Network:
+        edges: list[Edge] = []
+        for a, b in pairs(dims):
+            names = edge_names(str(a), str(b), None)
+            for (tail, head), name in zip(((a, b), (b, a)), names, strict=True):
+                edges.append(Edge(len(edges), tail, head, alpha, None, beta, name))
+        return (), tuple(edges)
+
+    return build
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,33 +79,56 @@ class Shape:
 
     Parameters
     ----------
-    pairs
-        dims -> the pairs of ranks that a wire joins; None: all hang on one switch.
+    build
+        (dims, beta, alpha) -> switches and edges.
     rotations
         dims -> symmetries.
     wires
-        dims -> how many pairs there are at most.
-    grid
-        Whether there may be several dims.
+        dims -> how many pairs of edges there are at most.
+    ranks
+        dims -> how many ranks there are.
+    fewest, most
+        How many dims may be given.
+    what
+        What they are.
     """
 
-    pairs: Callable[[Sequence[int]], Pairs] | None
-    rotations: Callable[[Sequence[int]], tuple[Permutation, ...]]
-    wires: Callable[[Sequence[int]], int]
-    grid: bool = False
+    build: Callable[[Dims, Fraction, Time], Network]
+    rotations: Callable[[Dims], tuple[Permutation, ...]]
+    wires: Callable[[Dims], int]
+    ranks: Callable[[Dims], int] = math.prod
+    fewest: int = 1
+    most: int = 1
+    what: str = "the number of ranks"
 
 
-def _per_rank(dims: Sequence[int]) -> int:
+def _per_rank(dims: Dims) -> int:
     return len(dims) * math.prod(dims)
 
 
 SHAPES: Mapping[str, Shape] = MappingProxyType({
-    "ring": Shape(lambda dims: grid_pairs(dims, wrap=True), translations, _per_rank),
-    "mesh": Shape(lambda dims: grid_pairs(dims, wrap=False), reflections, _per_rank, grid=True),
-    "torus": Shape(lambda dims: grid_pairs(dims, wrap=True), translations, _per_rank, grid=True),
-    "hypercube": Shape(_cube_pairs, _xors, lambda dims: dims[0] * dims[0].bit_length()),
-    "full": Shape(_all_pairs, translations, lambda dims: dims[0] * dims[0] // 2),
-    "hub": Shape(None, translations, _per_rank),
+    "ring": Shape(_wired(lambda dims: grid_pairs(dims, wrap=True)), translations, _per_rank),
+    "mesh": Shape(
+        _wired(lambda dims: grid_pairs(dims, wrap=False)), reflections, _per_rank, most=8
+    ),
+    "torus": Shape(
+        _wired(lambda dims: grid_pairs(dims, wrap=True)), translations, _per_rank, most=8
+    ),
+    "hypercube": Shape(_wired(_cube_pairs), _xors, lambda dims: dims[0] * dims[0].bit_length()),
+    "full": Shape(_wired(_all_pairs), translations, lambda dims: dims[0] * dims[0] // 2),
+    "hub": Shape(switched.hub, translations, _per_rank),
+    "leaf-spine": Shape(
+        switched.leaf_spine, switched.leaf_spine_turns, _per_rank,
+        lambda dims: dims[0] * dims[1], 2, 3, "leaves x ranks of a leaf [x oversubscription]",
+    ),
+    "fat-tree": Shape(
+        switched.fat_tree, switched.fat_tree_turns, lambda dims: 2 * switched.fat_tree_ranks(dims),
+        switched.fat_tree_ranks, what="the ports of a switch",
+    ),
+    "dragonfly": Shape(
+        switched.dragonfly, switched.dragonfly_turns, switched.dragonfly_wires,
+        fewest=3, most=3, what="groups x routers of a group x ranks of a router",
+    ),
 })  # fmt: skip
 
 
@@ -125,7 +136,18 @@ class ShapeRecord(FileModel):
     """A parametric shape."""
 
     kind: Annotated[
-        Literal["ring", "mesh", "torus", "hypercube", "full", "hub"], Field(examples=["torus"])
+        Literal[
+            "ring",
+            "mesh",
+            "torus",
+            "hypercube",
+            "full",
+            "hub",
+            "leaf-spine",
+            "fat-tree",
+            "dragonfly",
+        ],
+        Field(examples=["torus"]),
     ]
     dims: Annotated[list[Count], Field(min_length=1, max_length=8, examples=["[8, 8]"])]
     bandwidth: Annotated[
@@ -155,11 +177,12 @@ def read_shape(document: Document) -> Topology:
     problem = _wrong_dims(shape.kind, shape.dims)
     if problem is not None:
         raise document.error(problem[0], ("shape", "dims"), problem[1])
-    switches, edges = _expand(shape.kind, shape.dims, shape.bandwidth, shape.alpha)
+    row = SHAPES[shape.kind]
+    switches, edges = row.build(shape.dims, shape.bandwidth, shape.alpha)
+    ranks = row.ranks(shape.dims)
     return Topology(
-        record.name, math.prod(shape.dims), switches, edges, (0,) * math.prod(shape.dims),
-        SHAPES[shape.kind].rotations(shape.dims), record.alpha_rule, record.local.costs(),
-        record.chunk_size, record.costs,
+        record.name, ranks, switches, edges, (0,) * ranks, row.rotations(shape.dims),
+        record.alpha_rule, record.local.costs(), record.chunk_size, record.costs,
     )  # fmt: skip
 
 
@@ -193,12 +216,11 @@ def parse_short_form(text: str) -> Topology:
     problem = _wrong_dims(kind, dims)
     if problem is not None:
         raise _no_shape(*problem)
-    switches, edges = _expand(kind, dims, *_short_costs(match["costs"]))
-    ranks = math.prod(dims)
+    row = SHAPES[kind]
+    switches, edges = row.build(dims, *_short_costs(match["costs"]))
     name = f"{kind}{match['rank'] or ''}-{match['dims']}"
-    return Topology(
-        name, ranks, switches, edges, (0,) * ranks, SHAPES[kind].rotations(dims)
-    )  # fmt: skip
+    ranks = row.ranks(dims)
+    return Topology(name, ranks, switches, edges, (0,) * ranks, row.rotations(dims))
 
 
 def _short_costs(text: str | None) -> tuple[Fraction, Time]:
@@ -216,42 +238,26 @@ def _no_shape(problem: str, fix: str) -> InputError:
     return InputError(problem, field="topology", fix=fix)
 
 
-def _wrong_dims(kind: str, dims: Sequence[int]) -> tuple[str, str] | None:
+def _wrong_dims(kind: str, dims: Dims) -> tuple[str, str] | None:
     """Return what is wrong with the dims of a shape, and the fix."""
-    if not SHAPES[kind].grid and len(dims) > 1:
-        return f"a {kind} has one dimension, got {len(dims)}", "give the number of ranks"
-    if not 2 <= math.prod(dims) <= MAX_RANKS or len(dims) > 8 or 0 in dims:
-        return (
-            f"should make 2 to {MAX_RANKS} ranks, got {'x'.join(map(str, dims[:8]))}",
-            "write smaller dimensions, such as 8x8",
-        )
-    if kind == "hypercube" and dims[0] & (dims[0] - 1):
-        return f"a hypercube has a power of two of ranks, got {dims[0]}", "write hypercube:16"
-    if 2 * SHAPES[kind].wires(dims) > MAX_EDGES:
+    row, example = SHAPES[kind], EXAMPLES.get(kind, "8x8")
+    if not row.fewest <= len(dims) <= row.most:
+        return _wrong_number(kind, len(dims))
+    if 0 in dims or not 2 <= row.ranks(dims) <= MAX_RANKS:
+        problem = f"should make 2 to {MAX_RANKS} ranks, got {'x'.join(map(str, dims))}"
+        return problem, f"write smaller dimensions, such as {example}"
+    bad, rule = _BAD.get(kind, (None, ""))
+    if bad is not None and bad(dims[0]):
+        return f"{rule}, got {dims[0]}", f"write {example}"
+    if 2 * row.wires(dims) > MAX_EDGES:
         return f"makes more than {MAX_EDGES} edges", "write smaller dimensions"
     return None
 
 
-def _expand(
-    kind: str, dims: Sequence[int], beta: Fraction, alpha: Time
-) -> tuple[tuple[Switch, ...], tuple[Edge, ...]]:
-    pairs = SHAPES[kind].pairs
-    if pairs is None:
-        ranks = math.prod(dims)
-        half = alpha // 2
-        edges = [
-            edge
-            for rank in range(ranks)
-            for edge in (
-                Edge(2 * rank, rank, ranks, half, None, beta, f"{rank}->hub"),
-                Edge(2 * rank + 1, ranks, rank, alpha - half, None, beta, f"hub->{rank}"),
-            )
-        ]
-        return (Switch("hub"),), tuple(edges)
-    edges = []
-    for a, b in pairs(dims):
-        for (tail, head), name in zip(
-            ((a, b), (b, a)), edge_names(str(a), str(b), None), strict=True
-        ):
-            edges.append(Edge(len(edges), tail, head, alpha, None, beta, name))
-    return (), tuple(edges)
+def _wrong_number(kind: str, found: int) -> tuple[str, str]:
+    row = SHAPES[kind]
+    if row.most == 1:
+        return f"a {kind} has one dimension, got {found}", f"give {row.what}"
+    count = row.most if row.most == row.fewest else f"{row.fewest} to {row.most}"
+    fix = f"write {EXAMPLES.get(kind, '8x8')}: {row.what}"
+    return f"a {kind} has {count} dimensions, got {found}", fix

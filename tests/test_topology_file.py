@@ -19,7 +19,6 @@ from taccl.topology_file import (
     topology_document,
     topology_from_document,
     unreachable_pair,
-    validate_warnings,
 )
 
 HEAD = "taccl: topology/1\nname: tiny\n"
@@ -331,31 +330,6 @@ def test_connectivity_on_vertices_agrees_with_the_link_table(data: st.DataObject
     except InputError:
         expected = True
     assert (unreachable_pair(topology) is not None) == expected
-
-
-def test_links_without_any_bandwidth_are_warned_of(tmp_path: Path) -> None:
-    warnings = validate_warnings(load(edge("{from: 0, to: 1, alpha: 1us}"), tmp_path))
-    assert warnings == [
-        "2 of 2 links have no bandwidth anywhere, such as 0 -> 1:"
-        " messages of any size cross them in no time"
-    ]
-
-
-def test_edges_on_no_link_are_warned_of(tmp_path: Path) -> None:
-    text = PAIR + "- {from: 0, to: s, bandwidth: 1GB/s}\nswitches: [s]\n"
-    assert validate_warnings(load(text, tmp_path)) == ["2 edges are on no link, such as 0->s"]
-
-
-def test_links_in_one_direction_only_are_warned_of(tmp_path: Path) -> None:
-    ring = "".join(
-        f"- {{from: {a}, to: {(a + 1) % 3}, bandwidth: 1, both: false}}\n" for a in range(3)
-    )
-    warnings = validate_warnings(load(HEAD + f"ranks: 3\nedges:\n{ring}", tmp_path))
-    assert warnings == ["3 pairs have links in one direction only, such as 0 -> 1"]
-
-
-def test_a_good_topology_gives_no_warning() -> None:
-    assert validate_warnings(load_topology("dgx2", nodes=2)) == []
 
 
 def test_a_description_says_what_there_is(tmp_path: Path) -> None:

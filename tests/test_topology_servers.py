@@ -162,6 +162,23 @@ def test_leaves_share_one_spine_with_the_pooled_bandwidth(tmp_path: Path) -> Non
     assert {e.beta for e in found.edges if "spine" in e.name} == {200}
 
 
+@pytest.mark.parametrize(
+    ("over", "uplinks"),
+    # Three servers on the first leaf and two on the second, with a NIC of 10 GB/s each.
+    [("1", (30, 20)), ("2", (15, 10)), ("1.5", (20, 40 / 3))],
+)
+def test_an_oversubscribed_leaf_sends_a_part_of_what_its_nics_send(
+    tmp_path: Path, over: str, uplinks: tuple[float, float]
+) -> None:
+    fabric = f"{{kind: leaf-spine, leaves: 2, oversubscription: {over}, uplink: {{alpha: 1us}}}}"
+    found = load(SHARED + f"count: 5\nfabric: {fabric}\n", tmp_path)
+    edges = {e.name: e for e in found.edges}
+    for leaf, rate in enumerate(uplinks):
+        for name in (f"leaf{leaf}->spine", f"spine->leaf{leaf}"):
+            assert float(1000 / (edges[name].beta or 1)) == pytest.approx(rate)
+            assert edges[name].alpha == 500_000
+
+
 def test_one_leaf_needs_no_spine(tmp_path: Path) -> None:
     text = SHARED + "count: 2\nfabric: {kind: leaf-spine, leaves: 1, uplink: 5GB/s}\n"
     assert "spine" not in {s.name for s in load(text, tmp_path).switches}
@@ -343,6 +360,22 @@ BAD = {
     "leaves": (
         FULL + "fabric: {kind: leaf-spine, uplink: 1}\n",
         r"fabric.leaves: is missing for a leaf-spine fabric\n  fix: write leaves: 2",
+    ),
+    "no uplink": (
+        FULL + "fabric: {kind: leaf-spine, leaves: 2}\n",
+        r"fabric.uplink: is missing for a leaf-spine fabric\n  fix: write uplink: 100GB/s, or over",
+    ),
+    "two uplinks": (
+        FULL + "fabric: {kind: leaf-spine, leaves: 2, uplink: 1, oversubscription: 2}\n",
+        r"fabric.oversubscription: is given beside the bandwidth of the uplink",
+    ),
+    "no oversubscription": (
+        FULL + "fabric: {kind: leaf-spine, leaves: 2, oversubscription: 0.5}\n",
+        r"fabric.oversubscription: should be at least 1, got 0.5",
+    ),
+    "stray oversubscription": (
+        FULL + "fabric: {kind: switch, oversubscription: 2}\n",
+        r"fabric.oversubscription: a switch fabric has no oversubscription",
     ),
     "many leaves": (
         FULL + "fabric: {kind: leaf-spine, leaves: 3, uplink: 1}\n",

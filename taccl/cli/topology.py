@@ -6,17 +6,11 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.options import CostSketch, Fabric, Json, Nodes, TopologyArgument, chosen, read
+from taccl.cli.options import CostSketch, Fabric, Json, Nodes, TopologyArgument
 from taccl.errors import InputError
-from taccl.units import parse_beta, parse_exact_size
-
-IMPORT_NAMES = "graph, taccl"
-BASE_NAMES = "NDv2, DGX2, HubAndSpoke, custom"
-TIME_UNIT_NAMES = "1us, 100ns, 10ns"
-COST_NAMES = "exact, original"
 
 app = typer.Typer(
-    help="Show, validate, expand, import, degrade and list topologies.",
+    help="Show, validate, compare, expand, import, degrade and list topologies.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -32,13 +26,14 @@ def show(
     dot: Annotated[
         Path | None, typer.Option("--dot", help="Write it as a graph for Graphviz.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Print what a topology consists of and which links join its ranks."""
+    """Print what a topology consists of, and a matrix of the paths between its ranks."""
     from taccl.files import check_apart, check_output, write_all_atomic
     from taccl.pipeline.problems import load_machine
     from taccl.report import graph
-    from taccl.report.matrix import link_matrix
-    from taccl.topology_file import describe
+    from taccl.report.matrix import matrix_text, topology_fields
+    from taccl.topology_file import describe, topology_digest
 
     wanted = {"--svg": (svg, graph.svg), "--dot": (dot, graph.dot)}
     others: list[str | Path] = [topology]
@@ -52,12 +47,16 @@ def show(
         path: draw(network) for path, draw in wanted.values() if path is not None
     }
     write_all_atomic(texts)
+    if as_json:
+        fields = topology_fields(network, topology_digest(network))
+        typer.echo(json.dumps({**fields, "output": [str(path) for path in texts]}, indent=2))
+        return
     rows = describe(network)
     width = max(len(what) for what, _ in rows)
     for what, value in rows:
         typer.echo(f"{what:<{width}}  {value}")
     typer.echo("")
-    typer.echo(link_matrix(network))
+    typer.echo(matrix_text(network))
     for written in texts:
         typer.echo(f"wrote {written}")
 
@@ -68,21 +67,40 @@ def validate(
     nodes: Nodes = None,
     fabric: Fabric = None,
     sketch: CostSketch = None,
+    as_json: Json = False,
 ) -> None:
-    """Load a topology, verify its declared symmetries, and warn of likely mistakes."""
-    from taccl.pipeline.problems import load_machine
-    from taccl.symmetry import check_symmetry
-    from taccl.topology_file import validate_warnings
+    """Say what is wrong, or likely to be wrong, in a topology, where, and what to do about it."""
+    from taccl.lint import check_topology
+    from taccl.report.linted import findings_fields, findings_text
+    from taccl.sketch import load_sketch
 
-    network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
-    for rotation in network.rotations:
-        check_symmetry(network, rotation)
-    for warning in validate_warnings(network):
-        typer.echo(f"warning: {warning}", err=True)
+    sketched = None if sketch is None else load_sketch(sketch).sketched
+    checked = check_topology(topology, nodes=nodes, fabric=fabric, sketched=sketched)
+    if checked.error is not None and not as_json:
+        raise checked.error
     typer.echo(
-        f"{network.name}: {network.num_ranks} ranks, {len(network.edges)} edges,"
-        f" {len(network.links)} links, {len(network.rotations)} declared symmetries hold"
+        json.dumps(findings_fields(checked), indent=2) if as_json else findings_text(checked)
     )
+    if not checked.usable:
+        raise typer.Exit(InputError.exit_status)
+
+
+@app.command()
+def diff(
+    first: TopologyArgument,
+    second: TopologyArgument,
+    nodes: Nodes = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two topologies; exit status 0: the same, 1: they differ."""
+    from taccl.pipeline.problems import load_machine
+    from taccl.report.differences import differences, differences_fields, differences_text
+
+    found = differences(load_machine(first, nodes=nodes), load_machine(second, nodes=nodes))
+    fields = differences_fields(found)
+    typer.echo(json.dumps(fields, indent=2) if as_json else differences_text(found))
+    if not found.same:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -157,64 +175,6 @@ def degrade(
     typer.echo(f"wrote {output}")
 
 
-@app.command("import")
-def import_(
-    file: Annotated[str, typer.Argument(help="A foreign topology file.", show_default=False)],
-    kind: Annotated[
-        str | None, typer.Option("--from", help=f"Its format: {IMPORT_NAMES}; guessed if left out.")
-    ] = None,
-    link_bandwidth: Annotated[
-        str | None,
-        typer.Option("--link-bandwidth", help="graph: of one link, where edges count links."),
-    ] = None,
-    allow_free: Annotated[
-        bool, typer.Option("--allow-free", help="graph: edges without numbers cost nothing.")
-    ] = False,
-    base: Annotated[
-        str | None,
-        typer.Option("--base", help=f"taccl: the machine: {BASE_NAMES}; guessed from its name."),
-    ] = None,
-    chunk_size: Annotated[
-        str | None,
-        typer.Option("--chunk-size", help="taccl: the chunk whose times the file gives: 1MB."),
-    ] = None,
-    time_unit: Annotated[
-        str | None,
-        typer.Option("--time-unit", help=f"taccl: what its numbers count: {TIME_UNIT_NAMES}."),
-    ] = None,
-    costs: Annotated[
-        str,
-        typer.Option("--costs", help="taccl: exact, or original: as TACCL computes with them."),
-    ] = "exact",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
-    ] = None,
-) -> None:
-    """Turn a foreign topology file into one of ours."""
-    from taccl.files import check_apart, write_atomic
-    from taccl.imports import GraphOptions, ImportOptions, TacclOptions, import_document
-    from taccl.topology_file import document_text
-
-    beta = None if link_bandwidth is None else read("--link-bandwidth", parse_beta, link_bandwidth)
-    size = None if chunk_size is None else read("--chunk-size", parse_exact_size, chunk_size)
-    options = ImportOptions(
-        GraphOptions(beta, allow_free),
-        TacclOptions(
-            base and chosen("--base", base, BASE_NAMES), size,
-            time_unit and chosen("--time-unit", time_unit, TIME_UNIT_NAMES),
-            chosen("--costs", costs, COST_NAMES),
-        ),
-    )  # fmt: skip
-    name = None if kind is None else chosen("--from", kind, IMPORT_NAMES)
-    text = document_text(import_document(file, name, options))
-    if output is None:
-        typer.echo(text, nl=False)
-    else:
-        check_apart(output, [file], field="-o")
-        write_atomic(output, text)
-        typer.echo(f"wrote {output}")
-
-
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """List the shipped topologies."""
@@ -231,4 +191,4 @@ def list_(as_json: Json = False) -> None:
         return
     for name, network in zip(names, found, strict=True):
         typer.echo(f"{name:<12} {network.num_ranks:>4} ranks, {len(network.edges):>4} edges")
-    typer.echo("short forms: ring:16, mesh2d:8x8, torus2d:8x8@25GB/s,1us, hub:8, hypercube:16 ...")
+    typer.echo("short forms: ring:16, mesh2d:8x8, torus2d:8x8@25GB/s,1us, hub:8, fat-tree:4 ...")

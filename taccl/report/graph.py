@@ -15,6 +15,7 @@ from math import ceil, cos, pi, sin, sqrt
 
 from taccl.errors import InputError
 from taccl.topology import Edge, Topology
+from taccl.topology_rates import homes
 from taccl.units import format_time
 
 MAX_LINES = 20_000
@@ -103,17 +104,6 @@ def _cost(edges: Sequence[Edge]) -> str:
         delay = format_time(alpha) if alpha else ""
         parts.append(many + (", ".join(filter(None, (rate, delay))) or "free"))
     return " + ".join(parts)
-
-
-def homes(topology: Topology) -> tuple[int | None, ...]:
-    """Return the server that each vertex belongs to: a switch to that of all ranks it touches."""
-    touched: list[set[int]] = [{server} for server in topology.server_of]
-    touched += [set() for _ in topology.switches]
-    for edge in topology.edges:
-        for one, other in ((edge.tail, edge.head), (edge.head, edge.tail)):
-            if one < topology.num_ranks <= other:
-                touched[other].add(topology.server_of[one])
-    return tuple(next(iter(found)) if len(found) == 1 else None for found in touched)
 
 
 def dot(topology: Topology) -> str:

@@ -1,37 +1,212 @@
-"""The links of a topology as a matrix, in the manner of ``nvidia-smi topo -m``."""
+"""Which ranks have links, as a matrix in the manner of ``nvidia-smi topo -m``, and a legend.
+
+A cell is a letter for the class of the path and its GB/s: ``S450``. Like NV# it says what joins the
+two, not how far apart they are in hops of a ring.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from taccl.topology import Topology
-from taccl.units import gigabytes_per_second, microseconds
+from taccl.topology_rates import FREE, gigabytes, rank_rates, slowest_edges
+from taccl.units import microseconds
 
 MAX_RANKS = 32
+"""Ranks of a matrix that can be read."""
+
+MAX_KINDS = 2
+"""Kinds of parallel links that a cell names."""
+
+CLASSES = (
+    ("L", "a direct link"),
+    ("S", "over switches"),
+    ("N", "over NICs and switches to another server"),
+)
+"""Letter and meaning of every class of links, by its number."""
 
 
-def link_matrix(topology: Topology) -> str:
-    """Return ranks by ranks: GB/s of the links from row to column, and a legend.
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Links of one class, bandwidth, latency and number of edges.
 
-    Parallel links are ``2x25``; ``.`` is no direct link; at most 32 ranks are shown.
+    Parameters
+    ----------
+    cell
+        What the matrix calls one of them.
+    about
+        What the letter means.
+    rate
+        GB/s of its slowest edge; None: no edge has a bandwidth.
+    alpha
+        Picoseconds.
+    edges
+        Edges that a link crosses.
+    links
+        How many there are.
+    least, most
+        How many leave a rank.
+    example
+        Source and destination of the first.
     """
-    shown = min(topology.num_ranks, MAX_RANKS)
-    cells = [[_cell(topology, src, dst) for dst in range(shown)] for src in range(shown)]
-    width = max([4, *(len(cell) for row in cells for cell in row)])
-    lines = ["GB/s".ljust(6) + "".join(str(dst).rjust(width + 1) for dst in range(shown))]
-    lines += [
-        str(src).ljust(6) + "".join(cell.rjust(width + 1) for cell in row)
-        for src, row in enumerate(cells)
+
+    cell: str
+    about: str
+    rate: Fraction | None
+    alpha: int
+    edges: int
+    links: int
+    least: int
+    most: int
+    example: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """The links of a topology by kind."""
+
+    topology: Topology
+
+    @cached_property
+    def _columns(self) -> tuple[NDArray[np.int64], tuple[Fraction, ...]]:
+        """Class, place of the slowest edge, alpha and number of edges of every link; all betas."""
+        topology = self.topology
+        table, (slowest, betas) = topology.links, slowest_edges(topology)
+        hops = np.diff(table.edge_start)
+        server = np.array(topology.server_of, dtype=np.int64)
+        away = server[table.src] != server[table.dst]
+        number = np.where(hops == 1, 0, np.where(away, 2, 1))
+        return np.stack([number, slowest, table.alpha, hops]).astype(np.int64), betas
+
+    @cached_property
+    def _kinds(self) -> tuple[tuple[Kind, ...], NDArray[np.int64]]:
+        """All kinds, the fastest of each class first, and the kind of every link."""
+        columns, betas = self._columns
+        rows, kind_of = np.unique(columns, axis=1, return_inverse=True)
+        table = self.topology.links
+        kinds = []
+        for number, (letter, place, alpha, edges) in enumerate(rows.T.tolist()):
+            found = np.flatnonzero(kind_of.reshape(-1) == number)
+            each = np.bincount(table.src[found], minlength=self.topology.num_ranks)
+            rate = None if place == FREE else gigabytes(betas[place])
+            name, about = CLASSES[letter]
+            first = int(found[0])
+            kinds.append(Kind(
+                f"{name}{'free' if rate is None else f'{float(rate):.4g}'}", about, rate, alpha,
+                edges, len(found), int(each.min()), int(each.max()),
+                (int(table.src[first]), int(table.dst[first])),
+            ))  # fmt: skip
+        return tuple(kinds), kind_of.reshape(-1)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """All kinds of links; the fastest of each class first."""
+        return self._kinds[0] if len(self.topology.links) else ()
+
+    def cell(self, src: int, dst: int) -> str:
+        """Return ``X``, ``.`` for no link, ``S450``, or ``2xL25`` for two links."""
+        if src == dst:
+            return "X"
+        links = list(self.topology.links_between(src, dst))
+        if not links:
+            return "."
+        kinds, kind_of = self._kinds
+        found = Counter(kinds[kind].cell for kind in kind_of[links].tolist())
+        names = [cell if n == 1 else f"{n}x{cell}" for cell, n in found.items()]
+        return "+".join([*names[:MAX_KINDS], *["..."] * (len(names) > MAX_KINDS)])
+
+    def cells(self) -> list[list[str]] | None:
+        """Return all cells, row by row; None for more ranks than can be read."""
+        ranks = range(self.topology.num_ranks)
+        if len(ranks) > MAX_RANKS:
+            return None
+        return [[self.cell(src, dst) for dst in ranks] for src in ranks]
+
+    @cached_property
+    def unlinked(self) -> int:
+        """How many pairs of ranks have no link."""
+        table, size = self.topology.links, self.topology.num_ranks
+        pairs = np.unique(table.src.astype(np.int64) * size + table.dst)
+        return size * (size - 1) - len(pairs)
+
+
+def matrix_text(topology: Topology) -> str:
+    """Return the matrix, if it can be read, and the legend: a line for each kind of links."""
+    matrix = Matrix(topology)
+    cells = matrix.cells()
+    lines = [] if cells is None else [*_grid(cells), ""]
+    rows = [("cell", "alpha", "links", "a rank", "path")]
+    rows += [
+        (kind.cell, f"{microseconds(kind.alpha):g} us", str(kind.links), _span(kind), _path(kind))
+        for kind in matrix.kinds
     ]
-    if shown < topology.num_ranks:
-        lines.append(f"({topology.num_ranks - shown} more ranks)")
-    alphas = sorted(set(topology.links.alpha.tolist()))
-    lines.append("alpha of links: " + ", ".join(f"{microseconds(a):g} us" for a in alphas))
+    if matrix.unlinked:
+        rows.append((".", "-", f"{matrix.unlinked} pairs", "", "no link: other ranks forward"))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        padded = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
+        lines.append("  ".join([*padded, row[-1]]).rstrip())
+    lines.append("numbers in cells are GB/s of the slowest edge; 2xL25 is two links")
+    if cells is None:
+        lines.append(f"no matrix is printed above {MAX_RANKS} ranks")
     return "\n".join(lines)
 
 
-def _cell(topology: Topology, src: int, dst: int) -> str:
-    if src == dst:
-        return "X"
-    links = topology.links_between(src, dst)
-    if not links:
-        return "."
-    beta = topology.links.max_beta(links[0])
-    rate = "free" if not beta else f"{gigabytes_per_second(1000, round(1000 * beta)):.4g}"
-    return f"{len(links)}x{rate}" if len(links) > 1 else rate
+def _grid(cells: Sequence[Sequence[str]]) -> list[str]:
+    width = max([3, *(len(cell) for row in cells for cell in row)])
+    head = "rank".ljust(5) + "".join(str(dst).rjust(width + 1) for dst in range(len(cells)))
+    return [head] + [
+        str(src).ljust(5) + "".join(cell.rjust(width + 1) for cell in row)
+        for src, row in enumerate(cells)
+    ]
+
+
+def _span(kind: Kind) -> str:
+    return str(kind.least) if kind.least == kind.most else f"{kind.least}-{kind.most}"
+
+
+def _path(kind: Kind) -> str:
+    crossed = "" if kind.edges < 3 else f", {kind.edges} edges"
+    return f"{kind.about}{crossed}, such as {kind.example[0]} -> {kind.example[1]}"
+
+
+def topology_fields(topology: Topology, digest: str) -> dict[str, object]:
+    """Return what ``topology show --json`` prints."""
+    matrix, (sends, receives) = Matrix(topology), rank_rates(topology)
+    return {
+        "name": topology.name,
+        "ranks": topology.num_ranks,
+        "servers": [list(members) for members in _servers(topology)],
+        "switches": [switch.name for switch in topology.switches],
+        "edges": len(topology.edges),
+        "links": len(topology.links),
+        "alpha_rule": topology.alpha_rule_stated,
+        "costs": topology.costs,
+        "rotations": len(topology.rotations),
+        "digest": digest,
+        "send_gbps": [float(rate) for rate in sends],
+        "receive_gbps": [float(rate) for rate in receives],
+        "paths": [
+            {
+                "cell": kind.cell, "path": kind.about,
+                "bandwidth_gbps": None if kind.rate is None else float(kind.rate),
+                "alpha_us": microseconds(kind.alpha), "edges": kind.edges, "links": kind.links,
+                "from_a_rank": [kind.least, kind.most], "example": list(kind.example),
+            }
+            for kind in matrix.kinds
+        ],
+        "unlinked_pairs": matrix.unlinked,
+        "matrix": matrix.cells(),
+    }  # fmt: skip
+
+
+def _servers(topology: Topology) -> list[list[int]]:
+    members: dict[int, list[int]] = {}
+    for rank, server in enumerate(topology.server_of):
+        members.setdefault(server, []).append(rank)
+    return [members[server] for server in sorted(members)]

@@ -9,7 +9,7 @@ from defusedxml.ElementTree import fromstring
 
 from taccl.errors import InputError
 from taccl.report import graph
-from taccl.report.graph import dot, homes, lines_of, svg
+from taccl.report.graph import dot, lines_of, svg
 from taccl.topology import Edge, Switch, Topology
 from taccl.topology_file import load_topology, shipped_topologies
 from tests.generators import build, random_topology, twin2x2
@@ -36,11 +36,6 @@ def test_a_line_says_how_many_edges_how_fast_and_how_late() -> None:
     hops = [(0, 1, 700_000, None, Fraction(40))] * 2 + [(1, 0, 0, None, None)]
     texts = [line.text for line in lines_of(build("net", 2, hops))]
     assert texts == ["2x25 GB/s, 0.7 us", "free"]
-
-
-def test_a_switch_belongs_to_the_server_of_its_ranks() -> None:
-    # Ranks 0-3, tx and rx of both servers, the fabric.
-    assert homes(twin2x2()) == (0, 0, 1, 1, 0, 0, 1, 1, None)
 
 
 @pytest.mark.parametrize("name", shipped_topologies())

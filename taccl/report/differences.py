@@ -1,0 +1,280 @@
+"""What two topologies have not in common: facts side by side, then edges and pairs of ranks."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.bounds import any_bounds, best
+from taccl.errors import InputError
+from taccl.symmetry import make_group
+from taccl.topology import Edge, Topology, whole
+from taccl.topology_file import topology_document
+from taccl.topology_rates import gigabytes, rank_rates, slowest_edges, unlike
+from taccl.units import Time, format_time, microseconds
+
+BYTES = 10**6
+"""Of each rank: what it gathers to all others, and what it has for all others."""
+
+MAX_BOUND_RANKS = 256
+"""Ranks up to which bounds take seconds."""
+
+SHOWN = 8
+"""Kinds of differences of one sort that the text names."""
+
+Cost = tuple[Fraction | None, Time, Time | None]
+"""Beta, alpha and overhead of an edge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An edge that is not the same in both.
+
+    Parameters
+    ----------
+    name
+        What both call it.
+    before, after
+        Its ends and costs; None: it is not there.
+    """
+
+    name: str
+    before: tuple[str, str, Cost] | None
+    after: tuple[str, str, Cost] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Differences:
+    """How a second topology differs from a first.
+
+    Parameters
+    ----------
+    names
+        Of both.
+    same
+        Whether they are the same but for their names.
+    facts
+        By what it is: the values of both.
+    edges
+        Those that differ, in order of the first, then of the second.
+    added, removed, changed
+        Pairs of ranks with links in the second only, in the first only, and with other links.
+    """
+
+    names: tuple[str, str]
+    same: bool
+    facts: Mapping[str, tuple[object, object]]
+    edges: tuple[Change, ...]
+    added: tuple[tuple[int, int], ...]
+    removed: tuple[tuple[int, int], ...]
+    changed: tuple[tuple[int, int], ...]
+
+
+def differences(first: Topology, second: Topology) -> Differences:
+    """Compare two topologies: edges by name, links by pair of ranks."""
+    facts = [_facts(topology) for topology in (first, second)]
+    added, removed, changed = _pairs(first, second)
+    return Differences(
+        (first.name, second.name), _nameless(first) == _nameless(second),
+        {what: (value, facts[1][what]) for what, value in facts[0].items()},
+        tuple(_edges(first, second)), added, removed, changed,
+    )  # fmt: skip
+
+
+def _nameless(topology: Topology) -> dict[str, object]:
+    return {key: value for key, value in topology_document(topology).items() if key != "name"}
+
+
+def _facts(topology: Topology) -> dict[str, object]:
+    sends, receives = rank_rates(topology)
+    sizes = Counter(Counter(topology.server_of).values())
+    facts: dict[str, object] = {
+        "ranks": topology.num_ranks,
+        "servers": ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items())),
+        "switches": len(topology.switches),
+        "edges": len(topology.edges),
+        "links": len(topology.links),
+        "alpha_rule": topology.rules_stated,
+        "symmetries": _symmetries(topology),
+        "chunk_size": None if topology.chunk_size is None else float(topology.chunk_size),
+        "send_gbps": _range(sends),
+        "receive_gbps": _range(receives),
+    }
+    for name, size in (("allgather", topology.num_ranks * BYTES), ("alltoall", BYTES)):
+        facts[f"{name}_bound_us"] = _bound(topology, name, size)
+    return facts
+
+
+def _symmetries(topology: Topology) -> int | None:
+    """Return how many permutations the rotations span; None: too many, or no symmetries."""
+    try:
+        return len(make_group(topology, topology.rotations))
+    except InputError:
+        return None
+
+
+def _range(rates: Sequence[Fraction]) -> list[float]:
+    return sorted({float(min(rates)), float(max(rates))})
+
+
+def _bound(topology: Topology, collective: str, size: int) -> float | None:
+    if topology.num_ranks > MAX_BOUND_RANKS:
+        return None
+    return microseconds(best(any_bounds(whole(topology), collective, size)).time)
+
+
+def _edges(first: Topology, second: Topology) -> Iterator[Change]:
+    one, other = ({e.name: _edge(t, e) for e in t.edges} for t in (first, second))
+    for name, before in one.items():
+        after = other.get(name)
+        if before != after:
+            yield Change(name, before, after)
+    yield from (Change(name, None, after) for name, after in other.items() if name not in one)
+
+
+def _edge(topology: Topology, edge: Edge) -> tuple[str, str, Cost]:
+    ends = topology.vertex_name(edge.tail), topology.vertex_name(edge.head)
+    return *ends, (edge.beta, edge.alpha, edge.overhead)
+
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def _pairs(first: Topology, second: Topology) -> tuple[Pairs, Pairs, Pairs]:
+    """Return the pairs with links in the second only, in the first only, and with other links."""
+    size = max(first.num_ranks, second.num_ranks)
+    tables = [_columns(topology, size) for topology in (first, second)]
+    betas = sorted(set(tables[0][1]) | set(tables[1][1]))
+    place = {beta: number for number, beta in enumerate(betas)}
+    one, other = (_common(rows, own, place) for rows, own in tables)
+    found = (
+        np.setdiff1d(other[0], one[0]), np.setdiff1d(one[0], other[0]), unlike(one, other)
+    )  # fmt: skip
+    added, removed, changed = (
+        tuple(divmod(key, size) for key in keys.tolist()) for keys in found
+    )  # fmt: skip
+    return added, removed, changed
+
+
+def _columns(topology: Topology, size: int) -> tuple[NDArray[np.int64], tuple[Fraction, ...]]:
+    table, (slowest, betas) = topology.links, slowest_edges(topology)
+    key = table.src.astype(np.int64) * size + table.dst
+    return np.stack([key, slowest, table.alpha, table.overhead]), betas
+
+
+def _common(
+    rows: NDArray[np.int64], betas: Sequence[Fraction], place: Mapping[Fraction, int]
+) -> NDArray[np.int64]:
+    """Return rows whose betas are counted in a table that both topologies share."""
+    # The last entry stands for FREE, which is -1.
+    moved = np.array([*(place[beta] for beta in betas), -1], dtype=np.int64)
+    return np.concatenate([rows[:1], moved[rows[1]][None], rows[2:]])
+
+
+def differences_fields(found: Differences) -> dict[str, object]:
+    """Return what ``topology diff --json`` prints."""
+    sorts = {
+        "added": [c for c in found.edges if c.before is None],
+        "removed": [c for c in found.edges if c.after is None],
+        "changed": [c for c in found.edges if c.before is not None and c.after is not None],
+    }
+    return {
+        "a": found.names[0],
+        "b": found.names[1],
+        "same": found.same,
+        "facts": {what: {"a": a, "b": b} for what, (a, b) in found.facts.items()},
+        "edges": {
+            sort: [_change_fields(change) for change in each] for sort, each in sorts.items()
+        },
+        "links": {
+            "added": [list(pair) for pair in found.added],
+            "removed": [list(pair) for pair in found.removed],
+            "changed": [list(pair) for pair in found.changed],
+        },
+    }
+
+
+def _change_fields(change: Change) -> dict[str, object]:
+    return {"name": change.name, "a": _edge_fields(change.before), "b": _edge_fields(change.after)}
+
+
+def _edge_fields(edge: tuple[str, str, Cost] | None) -> dict[str, object] | None:
+    if edge is None:
+        return None
+    tail, head, (beta, alpha, overhead) = edge
+    return {
+        "from": tail, "to": head,
+        "bandwidth_gbps": None if beta is None else float(gigabytes(beta)),
+        "alpha_us": microseconds(alpha),
+        "overhead_us": None if overhead is None else microseconds(overhead),
+    }  # fmt: skip
+
+
+def differences_text(found: Differences) -> str:
+    """Return facts side by side, and the differences by kind."""
+    if found.same:
+        return "the same" if found.names[0] == found.names[1] else "the same but for the name"
+    rows = [("", *found.names)]
+    rows += [
+        (_LABELS.get(what, what), _shown(a), _shown(b)) for what, (a, b) in found.facts.items()
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = []
+    for what, a, b in rows:
+        mark = "  <- differs" if a != b and what else ""
+        lines.append(f"{what:<{widths[0]}}  {a:<{widths[1]}}  {b}{mark}")
+    kinds = Counter(_kind(change) for change in found.edges)
+    names = {_kind(change): change.name for change in reversed(found.edges)}
+    lines += [f"{_count(n, 'edge')} {kind}, such as {names[kind]}"
+              for kind, n in kinds.most_common(SHOWN)]  # fmt: skip
+    if len(kinds) > SHOWN:
+        lines.append(f"{len(kinds) - SHOWN} more kinds of edges that differ: see --json")
+    for sort, pairs in (
+        ("only in the second", found.added), ("only in the first", found.removed),
+        ("with other bandwidth, alpha or number", found.changed),
+    ):  # fmt: skip
+        if pairs:
+            lines.append(f"links of {_count(len(pairs), 'pair')} {sort}, such as"
+                         f" {pairs[0][0]} -> {pairs[0][1]}")  # fmt: skip
+    if not found.edges and all(a == b for a, b in found.facts.values()):
+        lines.append("they differ in what switches can do, declared rotations or local costs only")
+    return "\n".join(lines)
+
+
+_LABELS = {
+    "alpha_rule": "alpha rule", "chunk_size": "chunk size (bytes)",
+    "send_gbps": "a rank sends (GB/s)", "receive_gbps": "a rank receives (GB/s)",
+    "allgather_bound_us": "allgather of 1MB a rank: at least (us)",
+    "alltoall_bound_us": "alltoall of 1MB a rank: at least (us)",
+}  # fmt: skip
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return " to ".join(f"{number:.6g}" for number in value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "-" if value is None else str(value)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _kind(change: Change) -> str:
+    before, after = change.before, change.after
+    if before is not None and after is not None:
+        other_ends = before[:2] != after[:2]
+        changed = f"changed: {_cost(before[2])} -> {_cost(after[2])}"
+        return "with other ends" if other_ends else changed
+    return f"gone: {_cost(before[2])}" if before else f"added: {_cost(after[2])}" if after else ""
+
+
+def _cost(cost: Cost) -> str:
+    beta, alpha, overhead = cost
+    rate = "no resource" if beta is None else f"{float(gigabytes(beta)):.6g} GB/s"
+    own = "" if overhead is None else f", overhead {format_time(overhead)}"
+    return f"{rate}, {format_time(alpha)}{own}"
