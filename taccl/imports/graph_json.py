@@ -1,7 +1,9 @@
 """A plain JSON graph: ``{nodes: [{id, type}], edges: [{src, dst, bandwidth_GBps, alpha_us}]}``.
 
-Ranks are the nodes that are not switches, in order. Edges are directed, one record each. Where a
-graph counts links instead of giving bandwidths (SCCL), the bandwidth of one link must be given.
+Ranks are the nodes that are not switches, in order. Edges are directed, one record each. A ``beta``
+says exactly what no decimal bandwidth does, and counts instead of it. Where a graph counts links
+instead of giving bandwidths (SCCL), the bandwidth of one link must be given. Where ranks name no
+host, servers are inferred (server_groups.py).
 """
 
 import re
@@ -11,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
 from taccl.errors import TacclWarning
 from taccl.files import Document, FileModel, fit_model, shown
+from taccl.imports.server_groups import INFERRED, inferred_servers
 from taccl.topology import Topology
 from taccl.topology_file import topology_from_document
 from taccl.units import beta_text
@@ -51,6 +54,7 @@ class NodeRecord(FileModel):
     id: int | str
     type: Annotated[str, Field(examples=["gpu"])] = "gpu"
     host: int | str | None = None
+    across: Literal["servers"] | None = None
 
 
 class EdgeRecord(FileModel):
@@ -62,6 +66,7 @@ class EdgeRecord(FileModel):
     bandwidth_GBps: Annotated[float | None, Field(gt=0, examples=[25])] = None  # noqa: N815 - the format's name
     alpha_us: Annotated[float | None, Field(ge=0, examples=[0.7])] = None
     links: Annotated[int | None, Field(ge=1, le=1024, examples=[2])] = None
+    beta: Annotated[str | None, Field(max_length=200, examples=["46us/MB"])] = None
 
 
 class GraphJsonFile(FileModel):
@@ -99,13 +104,27 @@ def read_graph_json(document: Document, options: GraphOptions) -> Topology:
         "taccl": "topology/1",
         "name": record.name or Path(document.file or "graph").stem,
         "ranks": len(vertices) - len(switches),
-        "switches": switches,
+        "switches": [
+            {"name": vertices[node.id], "across": node.across}
+            for node in record.nodes
+            if isinstance(vertices[node.id], str)
+        ],
         "edges": edges,
     }
-    servers = _servers(record)
-    if servers:
-        core["servers"] = servers
-    return topology_from_document(core, document.file)
+    if _names_hosts(record):
+        core["servers"] = _servers(record)
+        return topology_from_document(core, document.file)
+    topology = topology_from_document(core, document.file)
+    servers = inferred_servers(topology)
+    if not servers:
+        return topology
+    return topology_from_document({**core, "servers": servers}, document.file)
+
+
+def graph_comments(document: Document, topology: Topology) -> tuple[str, ...]:
+    """Return what a topology file of a graph says of what the graph does not."""
+    named = _names_hosts(fit_model(document, GraphJsonFile))
+    return () if named or len(set(topology.server_of)) < 2 else (INFERRED,)
 
 
 def _vertices(record: GraphJsonFile, document: Document) -> dict[int | str, int | str]:
@@ -147,7 +166,9 @@ def _edge(
         "to": vertices[edge.dst],
         "both": False,
     }
-    if edge.bandwidth_GBps is not None:
+    if edge.beta is not None:
+        found["bandwidth"] = edge.beta
+    elif edge.bandwidth_GBps is not None:
         found["bandwidth"] = f"{edge.bandwidth_GBps!r}GB/s"
     elif edge.links is not None and options.link_bandwidth is not None:
         found["bandwidth"] = beta_text(options.link_bandwidth / edge.links)
@@ -177,7 +198,8 @@ def _check_understood(
             f"counts {edge.links} links without saying how fast one is", (*place, "links"),
             "give --link-bandwidth, such as 25GB/s",
         )  # fmt: skip
-    free = edge.bandwidth_GBps is None and edge.alpha_us is None and edge.links is None
+    given = (edge.bandwidth_GBps, edge.alpha_us, edge.links, edge.beta)
+    free = all(number is None for number in given)
     if free and not options.allow_free:
         raise document.error(
             "has neither bandwidth_GBps nor alpha_us", place,
@@ -185,11 +207,14 @@ def _check_understood(
         )  # fmt: skip
 
 
+def _names_hosts(record: GraphJsonFile) -> bool:
+    """Tell whether all ranks say on which host they are."""
+    return all(node.host is not None for node in record.nodes if node.type.lower() != "switch")
+
+
 def _servers(record: GraphJsonFile) -> list[list[int]]:
-    """Return the ranks of every host, where all ranks say theirs."""
+    """Return the ranks of every host."""
     gpus = [node for node in record.nodes if node.type.lower() != "switch"]
-    if any(node.host is None for node in gpus):
-        return []
     servers: dict[object, list[int]] = {}
     for rank, node in enumerate(gpus):
         servers.setdefault(node.host, []).append(rank)

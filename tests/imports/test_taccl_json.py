@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taccl.cli import topology as cli
+from taccl.cli import exchange as cli
 from taccl.errors import InputError, TacclWarning
 from taccl.files import Document
 from taccl.files.document import parse_document
@@ -260,7 +260,7 @@ def test_a_bad_file_is_one_error_with_a_fix(
      (("--time-unit", "1s"), "--time-unit: should be one of 1us, 100ns, 10ns"),
      (("--costs", "free"), "--costs: should be one of exact, original"),
      (("--base", "ndv3"), "--base: should be one of NDv2, DGX2, HubAndSpoke, custom"),
-     (("--from", "sccl"), "--from: should be one of graph, taccl")],
+     (("--from", "sccl"), "--from: should be one of nccl, rocm-smi, nvidia-smi, graph, taccl")],
 )  # fmt: skip
 def test_a_bad_option_is_one_error(
     given: tuple[str, str], match: str, tmp_path: Path, run: Run

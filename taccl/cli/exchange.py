@@ -1,0 +1,196 @@
+"""``taccl topology import`` and ``export``: foreign descriptions of machines."""
+
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from taccl.cli.options import CostSketch, Fabric, Nodes, TopologyArgument, chosen, read
+from taccl.errors import InputError
+from taccl.units import parse_beta, parse_exact_size
+
+IMPORT_NAMES = "nccl, rocm-smi, nvidia-smi, graph, taccl"
+GPU_NAMES = "p100, v100, a40, a100, h100, b200, mi100, mi250, mi300x, other"
+FABRIC_NAMES = "switch, rail, leaf-spine, torus, mesh, none"
+EXPORT_NAMES = "dot, graph, nccl, astra-sim"
+BASE_NAMES = "NDv2, DGX2, HubAndSpoke, custom"
+TIME_UNIT_NAMES = "1us, 100ns, 10ns"
+COST_NAMES = "exact, original"
+
+
+def import_(
+    files: Annotated[
+        list[str],
+        typer.Argument(help="A foreign file; several hosts make one cluster.", show_default=False),
+    ],
+    kind: Annotated[
+        str | None, typer.Option("--from", help=f"Its format: {IMPORT_NAMES}; guessed if left out.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="Hosts: servers like the one given.")
+    ] = None,
+    fabric: Annotated[
+        str | None,
+        typer.Option("--fabric", help=f"Hosts: what joins their NICs: {FABRIC_NAMES}."),
+    ] = None,
+    leaves: Annotated[
+        int | None, typer.Option("--leaves", min=1, help="leaf-spine: how many leaves.")
+    ] = None,
+    uplink: Annotated[
+        str | None, typer.Option("--uplink", help="leaf-spine: from a leaf to the spine: 400GB/s.")
+    ] = None,
+    oversubscription: Annotated[
+        str | None,
+        typer.Option("--oversubscription", help="leaf-spine: what NICs send over what uplinks do."),
+    ] = None,
+    spine: Annotated[
+        str | None, typer.Option("--spine", help="rail: joins the rails, with this bandwidth.")
+    ] = None,
+    dims: Annotated[
+        str | None, typer.Option("--dims", help="torus, mesh: servers in each dimension: 2x2.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help=f"Hosts: {GPU_NAMES}; guessed if left out.")
+    ] = None,
+    pcie: Annotated[
+        int | None, typer.Option("--pcie", min=1, max=6, help="Hosts: generation of PCIe.")
+    ] = None,
+    nic_speed: Annotated[
+        str | None, typer.Option("--nic-speed", help="Hosts: of each NIC: 200Gb/s.")
+    ] = None,
+    nics: Annotated[
+        int | None,
+        typer.Option("--nics", min=1, help="Hosts: NICs, where the file names none."),
+    ] = None,
+    sockets: Annotated[
+        str | None, typer.Option("--sockets", help="Hosts: between two sockets: 16GB/s.")
+    ] = None,
+    link_bandwidth: Annotated[
+        str | None,
+        typer.Option("--link-bandwidth", help="Of one NVLink or xGMI link; graph: of one link."),
+    ] = None,
+    allow_free: Annotated[
+        bool, typer.Option("--allow-free", help="graph: edges without numbers cost nothing.")
+    ] = False,
+    base: Annotated[
+        str | None,
+        typer.Option("--base", help=f"taccl: the machine: {BASE_NAMES}; guessed from its name."),
+    ] = None,
+    chunk_size: Annotated[
+        str | None,
+        typer.Option("--chunk-size", help="taccl: the chunk whose times the file gives: 1MB."),
+    ] = None,
+    time_unit: Annotated[
+        str | None,
+        typer.Option("--time-unit", help=f"taccl: what its numbers count: {TIME_UNIT_NAMES}."),
+    ] = None,
+    costs: Annotated[
+        str,
+        typer.Option("--costs", help="taccl: exact, or original: as TACCL computes with them."),
+    ] = "exact",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
+    ] = None,
+) -> None:
+    """Turn foreign descriptions of a machine or its hosts into a topology file."""
+    from taccl.files import check_apart, write_atomic
+    from taccl.imports import (
+        FabricOptions,
+        GraphOptions,
+        HostOptions,
+        ImportOptions,
+        TacclOptions,
+        import_files,
+    )
+    from taccl.topology_file import document_text
+
+    beta = None if link_bandwidth is None else read("--link-bandwidth", parse_beta, link_bandwidth)
+    size = None if chunk_size is None else read("--chunk-size", parse_exact_size, chunk_size)
+    options = ImportOptions(
+        GraphOptions(beta, allow_free),
+        TacclOptions(
+            base and chosen("--base", base, BASE_NAMES), size,
+            time_unit and chosen("--time-unit", time_unit, TIME_UNIT_NAMES),
+            chosen("--costs", costs, COST_NAMES),
+        ),
+        HostOptions(
+            gpu and chosen("--gpu", gpu, GPU_NAMES), beta and 1000 / beta, pcie,
+            _rate("--nic-speed", nic_speed), _rate("--sockets", sockets), nics,
+        ),
+        FabricOptions(
+            fabric and chosen("--fabric", fabric, FABRIC_NAMES), count,
+            _fields(leaves, uplink, oversubscription, spine, dims),
+        ),
+    )  # fmt: skip
+    name = None if kind is None else chosen("--from", kind, IMPORT_NAMES)
+    if output is not None:
+        check_apart(output, files, field="-o")
+    found = import_files(files, name, options)
+    text = document_text(found.document, found.comments)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_atomic(output, text)
+        typer.echo(f"wrote {output}")
+
+
+def _rate(option: str, text: str | None) -> Fraction | None:
+    """Return GB/s of an option."""
+    return None if text is None else 1000 / read(option, parse_beta, text)
+
+
+def _fields(
+    leaves: int | None,
+    uplink: str | None,
+    oversubscription: str | None,
+    spine: str | None,
+    dims: str | None,
+) -> dict[str, object]:
+    """Return the fields of a fabric that are given."""
+    fields: dict[str, object] = {"leaves": leaves, "uplink": uplink, "spine": spine}
+    if oversubscription is not None:
+        if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", oversubscription):
+            raise InputError(
+                f"should be a number, got {oversubscription[:40]!r}", field="--oversubscription",
+                fix="write 2 or 1.5",
+            )  # fmt: skip
+        whole = oversubscription.isdecimal()
+        fields["oversubscription"] = int(oversubscription) if whole else float(oversubscription)
+    for option, text in (("--uplink", uplink), ("--spine", spine)):
+        _rate(option, text)  # for its errors
+    if dims is not None:
+        parts = dims[:100].lower().split("x")
+        if not all(part.isdecimal() and len(part) <= 6 for part in parts):
+            raise InputError(
+                f"should be numbers of servers, got {dims[:40]!r}", field="--dims", fix="write 2x2"
+            )
+        fields["dims"] = [int(part) for part in parts]
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def export(
+    topology: TopologyArgument,
+    to: Annotated[str, typer.Option("--to", help=f"The format: {EXPORT_NAMES}.")],
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    sketch: CostSketch = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The file to write.")
+    ] = None,
+) -> None:
+    """Write a topology in another tool's format."""
+    from taccl.files import check_apart, write_atomic
+    from taccl.pipeline.problems import load_machine
+    from taccl.report.export import EXPORTS
+
+    name = chosen("--to", to, EXPORT_NAMES)
+    if output is not None:
+        check_apart(output, [topology], field="-o")
+    text = EXPORTS[name].write(load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_atomic(output, text)
+        typer.echo(f"wrote {output}")
