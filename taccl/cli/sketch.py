@@ -1,58 +1,69 @@
 """``taccl sketch`` and ``taccl schema``: look at sketches and at file formats."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from taccl.cli.options import Fabric, Nodes, TopologyArgument
+from taccl.cli.completion import listed, shipped
+from taccl.cli.options import (
+    COLLECTIVE_NAMES,
+    Fabric,
+    Nodes,
+    Root,
+    SizeOfChunks,
+    TopologyArgument,
+    size_of,
+)
 
 app = typer.Typer(
-    help="Show, validate and list sketches.", no_args_is_help=True, rich_markup_mode=None
+    help="Show, validate, suggest and list sketches.", no_args_is_help=True, rich_markup_mode=None
 )
 
 SketchArgument = Annotated[
     str,
-    typer.Argument(help="A sketch file or the name of a shipped one.", show_default=False),
+    typer.Argument(
+        help="A sketch file or the name of a shipped one.",
+        show_default=False,
+        autocompletion=shipped("sketches"),
+    ),
 ]
 
 
 @app.command()
 def show(
-    sketch: SketchArgument, topology: TopologyArgument, nodes: Nodes = None, fabric: Fabric = None
+    sketch: SketchArgument,
+    topology: TopologyArgument,
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Write a picture of it.")] = None,
+    dot: Annotated[
+        Path | None, typer.Option("--dot", help="Write it as a graph for Graphviz.")
+    ] = None,
 ) -> None:
-    """Print what remains of a topology under a sketch."""
+    """Print what remains of a topology under a sketch: links, relays, senders, symmetry, limits."""
+    from taccl.files import check_apart, check_output, write_all_atomic
     from taccl.pipeline import load_network, logical_group
+    from taccl.report import graph, logical
 
-    logical = load_network(topology, nodes=nodes, fabric=fabric, sketch=sketch)
-    network = logical.topology
-    table, server = network.links, network.server_of
-    typer.echo(f"{logical.name} on {network.name}")
-    typer.echo(f"  links allowed   {int(logical.allowed.sum())} of {len(table)}")
-    crossing = [
-        f"{int(table.src[link])}->{int(table.dst[link])}"
-        for link in logical.links()
-        if server[int(table.src[link])] != server[int(table.dst[link])]
-    ]
-    if crossing:
-        more = f" and {len(crossing) - 24} more" if len(crossing) > 24 else ""
-        typer.echo(f"  between servers {' '.join(crossing[:24])}{more}")
-    for rank, senders in sorted(logical.leave_by.items()):
-        typer.echo(f"  chunks of rank {rank} leave by {sorted(senders)}")
-    typer.echo(f"  symmetries      {len(logical_group(logical))} act freely")
-    for switch, policy in logical.switch_policy.items():
-        typer.echo(f"  switch {switch} {policy}")
-    limits = {
-        "chunks per rank": logical.chunks_per_rank,
-        "extra hops": logical.max_extra_hops,
-        "shortest paths": "ranks on them only" if logical.on_shortest_paths else None,
-        "connections per rank": logical.connections_per_rank,
-        "channels": logical.channels,
-        "own chunks first": logical.own_chunks_first or None,
+    wanted = {"--svg": (svg, graph.svg), "--dot": (dot, graph.dot)}
+    others: list[str | Path] = [sketch, topology]
+    for option, (path, _) in wanted.items():
+        if path is not None:
+            check_output(path, field=option)
+            check_apart(path, others, field=option)
+            others.append(path)
+    network = load_network(topology, nodes=nodes, fabric=fabric, sketch=sketch)
+    texts: dict[str | Path, str] = {
+        path: draw(logical.picture(network)) for path, draw in wanted.values() if path is not None
     }
-    for what, value in limits.items():
-        if value is not None:
-            typer.echo(f"  {what:<15} {value}")
+    write_all_atomic(texts)
+    typer.echo(f"{network.name} on {network.topology.name}")
+    for what, value in logical.rows(network, logical_group(network)):
+        typer.echo(f"  {what:<15} {value}")
+    for written in texts:
+        typer.echo(f"wrote {written}")
 
 
 @app.command()
@@ -60,14 +71,56 @@ def validate(
     sketch: SketchArgument, topology: TopologyArgument, nodes: Nodes = None, fabric: Fabric = None
 ) -> None:
     """Apply a sketch to a topology: links, relays and symmetries all hold, or an error says why."""
+    from taccl.collectives import build_collective
     from taccl.pipeline import load_network, logical_group
 
     logical = load_network(topology, nodes=nodes, fabric=fabric, sketch=sketch)
     group = logical_group(logical)
+    every = build_collective("allgather", logical.topology.num_ranks, 1)
+    lost = None if logical.why_unserved is None else logical.why_unserved(every)
+    if lost is not None:
+        raise lost
     typer.echo(
         f"{logical.name}: {int(logical.allowed.sum())} of {len(logical.allowed)} links of"
         f" {logical.topology.name} allowed, {len(group)} symmetries"
     )
+
+
+@app.command()
+def suggest(
+    topology: TopologyArgument,
+    collective: Annotated[
+        str,
+        typer.Argument(
+            help=f"One of {COLLECTIVE_NAMES}, or a collective file; left out: allgather.",
+            show_default=False,
+            autocompletion=listed(COLLECTIVE_NAMES),
+        ),
+    ] = "allgather",
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    root: Root = None,
+    size: SizeOfChunks = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
+    ] = None,
+) -> None:
+    """Print a sketch for a topology, with a comment on why each of its parts is as it is."""
+    from taccl.files import check_apart, write_atomic
+    from taccl.pipeline.problems import asked_collective, default_size, load_collective
+    from taccl.suggest import suggest_sketch
+    from taccl.topology_file import load_topology
+
+    network = load_topology(topology, nodes=nodes, fabric=fabric)
+    asked = asked_collective(load_collective(collective), network, root)
+    bytes_ = default_size(network, asked) if size is None else size_of(size)
+    text = suggest_sketch(network, asked, bytes_)
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    check_apart(output, [topology], field="-o")
+    write_atomic(output, text)
+    typer.echo(f"wrote {output}")
 
 
 @app.command("list")

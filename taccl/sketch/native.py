@@ -234,6 +234,7 @@ _FIELDS = {
     "allow": ("links", "allow"),
     "relays": ("internode", "relays"),
     "chunk_to_relay": ("internode", "chunk_to_relay"),
+    "connections_per_gpu": ("limits", "connections_per_gpu"),
 }
 
 

@@ -208,9 +208,9 @@ def _demand(problem: Problem, chunk: int, links: Sequence[int], *, reverse: bool
     roots = one if collective.reduces else collective.sources(chunk)
     ends = collective.sources(chunk) if reverse else collective.targets(chunk)
     targets = tuple(rank for rank in ends if rank not in roots)
-    arcs = []
+    arcs, gated = [], bool(problem.logical.leave_by)
     for link in links:
-        if not may_leave(problem, chunk, link):
+        if gated and not may_leave(problem, chunk, link):
             continue
         src, dst = int(table.src[link]), int(table.dst[link])
         arc = Arc(dst, src, link) if reverse else Arc(src, dst, link)
