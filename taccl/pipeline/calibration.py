@@ -6,21 +6,20 @@ from pathlib import Path
 
 import numpy as np
 
-from taccl.collectives import Collective, chunk_size_of
-from taccl.errors import InputError, LoweringError
+from taccl.collectives import Collective
+from taccl.errors import InputError
 from taccl.files import read_document
 from taccl.imports.nccl_tests import Measured, Point, read_measured
 from taccl.msccl.program import Program
 from taccl.pipeline.costs import costly_document
 from taccl.pipeline.evaluation import read_program
 from taccl.pipeline.fitting import FITTED, NOT_TOLD, Fit, Fitted, Part, Sample
-from taccl.pipeline.lowering import Lowering, Target, program_name
+from taccl.pipeline.lowering import Target
 from taccl.pipeline.problems import asked_collective, load_collective, load_machine
+from taccl.pipeline.textbook import textbook_program
 from taccl.sim.cost import model_of
-from taccl.symmetry import make_group
-from taccl.synth.classical import CLASSICAL, classical_schedules
-from taccl.synth.problem import Problem
-from taccl.topology import Topology, whole
+from taccl.synth.classical import CLASSICAL
+from taccl.topology import Topology
 from taccl.topology_file import document_text, shipped_file, topology_from_document
 from taccl.topology_shapes import is_short_form
 from taccl.units import MAX_SIZE, Time, gigabytes_per_second, microseconds
@@ -124,23 +123,8 @@ def classical_program(
             f"unknown algorithm {algorithm[:40]!r}", field="--algorithm",
             fix=f"use one of {', '.join(CLASSICAL)}, or --program FILE.xml",
         )  # fmt: skip
-    chunks = collective.chunks_in_size
     middle = sorted(sizes)[len(sizes) // 2]
-    size = target.whole_size(middle, chunks) or target.divisor(chunks)
-    problem = Problem(
-        whole(topology), collective, chunk_size_of(collective, size), make_group(topology, ())
-    )
-    label = program_name(topology.name, collective.name, algorithm, collective.chunks_per_rank)
-    programs = []
-    reason = f"there is no {algorithm} {collective.name} on {topology.name}"
-    for schedule in classical_schedules(problem, algorithm, batch=True):
-        try:
-            programs.append(Lowering(schedule, target, size, label).best)
-        except LoweringError as error:
-            reason = error.problem
-    if not programs:
-        raise InputError(reason, field="--algorithm", fix="give --program FILE.xml")
-    return min(programs, key=lambda found: found[1])[0]
+    return textbook_program(topology, collective, algorithm, middle, target)[0]
 
 
 @dataclass(frozen=True, slots=True)

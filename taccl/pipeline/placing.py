@@ -1,0 +1,303 @@
+"""From measurements, or a topology, and an algorithm to the order of ranks that is fastest."""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from taccl.collectives import Collective
+from taccl.errors import InputError, TacclWarning
+from taccl.files import shown
+from taccl.imports.hostfile import Seat, read_hostfile, seats_of
+from taccl.imports.measured_matrix import read_measurements
+from taccl.imports.measured_network import measured_topology
+from taccl.msccl.program import Program
+from taccl.pipeline.evaluation import read_program
+from taccl.pipeline.lowering import Target
+from taccl.pipeline.problems import asked_collective, load_collective, load_machine
+from taccl.pipeline.textbook import textbook_program
+from taccl.placement.bound import link_counts
+from taccl.placement.objective import Replays
+from taccl.placement.orders import Order, servers_of
+from taccl.placement.permuted import permuted_topology
+from taccl.placement.search import Found, Limits, search
+from taccl.sim.cost import model_of
+from taccl.sim.timing import Timing
+from taccl.synth.classical import CLASSICAL
+from taccl.topology import Topology
+from taccl.topology_file import load_topology
+from taccl.units import Time
+
+ALIASES = {"tree": "double-binary-tree"}
+"""What people call an algorithm, and its name in the table."""
+
+TYPICAL_LINKS = 500
+"""Links that are looked at for what a typical one costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is placed where.
+
+    Parameters
+    ----------
+    measured
+        Files of :mod:`taccl.imports.measured_matrix`; empty with a topology.
+    unit
+        Of matrices that do not say it.
+    topology, nodes, fabric, alpha_rule
+        As everywhere; without measurements.
+    servers
+        A hostfile, or how many ranks in a row share a server.
+    algorithm
+        A classical algorithm, or an MSCCL XML file.
+    collective
+        Of a classical algorithm.
+    size
+        Bytes.
+    runtime
+        Whose constants.
+    inside
+        Whether the places within a server may be exchanged.
+    limits
+        Of the search.
+    """
+
+    measured: tuple[str, ...] = ()
+    unit: str | None = None
+    topology: str | None = None
+    nodes: int | None = None
+    fabric: str | None = None
+    alpha_rule: str | None = None
+    servers: str | None = None
+    algorithm: str = "ring"
+    collective: str = "allreduce"
+    size: int = 10**6
+    runtime: str = "executor"
+    inside: bool = True
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """The answer.
+
+    Parameters
+    ----------
+    topology, seats
+        The machine as it was given, and the host and slot of each of its places.
+    program
+        What was replayed, as it is run on the permuted machine.
+    size
+        Bytes that were replayed.
+    found
+        What the search found.
+    order, time, identity
+        The order to use, and replayed picoseconds of it and of the order as given.
+    routed
+        Whether some pairs have no link, and are replayed over other ranks.
+    """
+
+    topology: Topology
+    seats: tuple[Seat, ...]
+    program: Program
+    size: int
+    found: Found
+    order: Order
+    time: Time
+    identity: Time
+    routed: bool
+
+    @property
+    def permuted(self) -> Topology:
+        """The machine whose rank r is the place that takes rank r."""
+        made = permuted_topology(self.topology, self.order)
+        return replace(made, name=f"{self.topology.name[:180]}-placed")
+
+    @property
+    def proved(self) -> bool:
+        """Whether no order is faster."""
+        bound = self.found.bound
+        every = self.found.ended == "all" and not self.routed
+        return every or (bound is not None and self.time <= bound)
+
+    @property
+    def random_mean(self) -> float | None:
+        """The mean of the random orders, in picoseconds."""
+        samples = self.found.random
+        return sum(samples) / len(samples) if samples else None
+
+
+def place(
+    question: Question,
+    stop: Callable[[], bool] = lambda: False,
+    report: Callable[[str], None] = lambda _line: None,
+) -> Placed:
+    """Search for the fastest order of ranks.
+
+    Parameters
+    ----------
+    stop
+        Tells when to end with the best order so far.
+    report
+        Is told what is being done.
+
+    Raises
+    ------
+    InputError
+        When a file or an option can't be used.
+    ProgramError
+        When the program does not fit, or comes to no end.
+    """
+    began = time.monotonic()
+    report("reading")
+    topology, seats = load_places(question)
+    topology.check_ranks_connected()
+    report(f"lowering {question.algorithm}")
+    program, size = program_of(question, topology)
+    replays = Replays(program, topology, size, model_of(question.runtime))
+    limits = question.limits
+    if limits.seconds is not None:
+        limits = replace(limits, seconds=max(1.0, limits.seconds - (time.monotonic() - began)))
+
+    def progress(count: int, best: Time) -> None:
+        report(f"{best / 1e6:.6g} us after {count} replays")
+
+    servers = servers_of(topology.server_of, inside=question.inside)
+    found = search(replays, servers, limits, stop, progress)
+    same = tuple(range(topology.num_ranks))
+    times = [replayed(question, program, topology, size, order) for order in (same, found.order)]
+    # Where a pair has several equally good routes, which one is taken depends on the numbers.
+    order, least = (found.order, times[1]) if times[1] <= times[0] else (same, times[0])
+    pairs = topology.num_ranks * (topology.num_ranks - 1)
+    routed = int((link_counts(topology) > 0).sum()) < pairs
+    return Placed(topology, seats, program, size, found, order, least, times[0], routed)
+
+
+def load_places(question: Question) -> tuple[Topology, tuple[Seat, ...]]:
+    """Return the machine, and the host and slot of each of its ranks.
+
+    Raises
+    ------
+    InputError
+        When neither or both kinds of input are given, or one can't be used.
+    """
+    if bool(question.measured) == (question.topology is not None):
+        raise InputError(
+            "give either files that were measured, or --topology",
+            field="--topology", fix="taccl place latency.csv, or taccl place --topology ndv2",
+        )  # fmt: skip
+    hosts = hosts_of(question.servers)
+    if question.topology is not None:
+        topology = load_machine(
+            question.topology, nodes=question.nodes, fabric=question.fabric,
+            alpha_rule=question.alpha_rule,
+        )  # fmt: skip
+        names = [f"server{server}" for server in topology.server_of]
+        seats = seats_of(names, hosts, question.servers, servers=topology.server_of)
+        return topology, seats
+    found = read_measurements(question.measured, question.unit)
+    seats = seats_of(found.names, hosts, question.servers)
+    servers = [seat.server for seat in seats]
+    rule = question.alpha_rule or "occupy"
+    return measured_topology(found, servers, alpha_rule=rule), seats
+
+
+def hosts_of(text: str | None) -> tuple[tuple[str, int], ...] | int | None:
+    """Return ``--servers``: hosts with their slots, or how many ranks a server has.
+
+    Raises
+    ------
+    InputError
+        When it is neither a number nor a hostfile.
+    """
+    if text is None:
+        return None
+    if text.isdecimal() and text.isascii() and not Path(text).exists():
+        if not 1 <= int(text[:6]) <= 65536 or len(text) > 6:
+            raise InputError(
+                f"should be from 1 to 65536, got {shown(text)}", field="--servers",
+                fix="say how many ranks share a server",
+            )  # fmt: skip
+        return int(text)
+    return read_hostfile(text)
+
+
+def program_of(question: Question, topology: Topology) -> tuple[Program, int]:
+    """Return the program to place, and the bytes to replay it at.
+
+    Raises
+    ------
+    InputError
+        When there is no such algorithm or file, or it is for another number of ranks.
+    """
+    name = ALIASES.get(question.algorithm.lower(), question.algorithm.lower())
+    if name in CLASSICAL:
+        collective = asked_collective(load_collective(question.collective), topology)
+        return classical_program(question, name, collective, topology)
+    if not Path(question.algorithm[:255]).is_file():
+        raise InputError(
+            f"unknown algorithm {shown(question.algorithm)}", field="--algorithm",
+            fix=f"use {', '.join([*ALIASES, *CLASSICAL])}, or an MSCCL XML file",
+        )  # fmt: skip
+    program = read_program(question.algorithm)
+    if program.num_ranks != topology.num_ranks:
+        raise InputError(
+            f"is for {program.num_ranks} ranks, {topology.name} has {topology.num_ranks}",
+            file=question.algorithm, field="ngpus", fix="give the machine it is to run on",
+        )  # fmt: skip
+    unit = program.chunks_per_loop * model_of(question.runtime).element_bytes
+    return program, question.size - question.size % unit or unit
+
+
+def classical_program(
+    question: Question, name: str, collective: Collective, topology: Topology
+) -> tuple[Program, int]:
+    """Return the fastest program of an algorithm where all pairs cost what is typical here.
+
+    On a network without differences an algorithm takes the ranks as they come, which leaves it to
+    the order who is whose neighbour.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    even = replace(typical(topology), name=topology.name)
+    return textbook_program(even, collective, name, question.size, Target(question.runtime))
+
+
+def typical(topology: Topology) -> Topology:
+    """Return a switch that joins as many ranks, in as many servers, at the median costs."""
+    table = topology.links
+    some = range(0, len(table), max(1, len(table) // TYPICAL_LINKS))
+    alpha = sorted(int(table.alpha[link]) for link in some)[len(some) // 2]
+    beta = sorted(table.max_beta(link) for link in some)[len(some) // 2]
+    hub = load_topology(f"hub:{topology.num_ranks}")
+    edges = tuple(
+        replace(edge, alpha=alpha // 2 if edge.id % 2 else alpha - alpha // 2, beta=beta or None)
+        for edge in hub.edges
+    )
+    return replace(
+        hub, edges=edges, server_of=topology.server_of, alpha_rule=topology.alpha_rule, rotations=()
+    )
+
+
+def replayed(
+    question: Question, program: Program, topology: Topology, size: int, order: Sequence[int]
+) -> Time:
+    """Return what the program takes on the permuted machine, as ``evaluate --route`` replays it.
+
+    Raises
+    ------
+    InputError
+        When it can't run.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TacclWarning)
+        moved = permuted_topology(topology, order)
+        trace = Timing(program, moved, model_of(question.runtime), route=True).at(size)
+    if trace.time is None:
+        raise InputError(f"{program.name}: {trace.reason}", field="--size", fix="use another size")
+    return trace.time

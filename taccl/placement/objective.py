@@ -1,0 +1,282 @@
+"""What a program takes when its ranks are taken by the places of a machine in some order.
+
+The program is compiled once (:mod:`taccl.sim.columns`). Another order only changes which link each
+connection uses: how long messages hold its edges, which edges, and when they arrive. So every
+order is a replay of the same steps with other costs, exactly as if the program ran on the permuted
+topology.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.errors import InputError, ProgramError, TacclWarning
+from taccl.msccl.program import SENDS, Gpu, Program, Threadblock
+from taccl.sim import layout
+from taccl.sim.columns import Columns, Kind, LinkClass, columns_of
+from taccl.sim.connect import Connection, wire
+from taccl.sim.cost import ReplayModel
+from taccl.sim.layout import Machine
+from taccl.sim.machine import MAX_TOTAL, Split, machine_of, messages_of, split
+from taccl.sim.timing import EXTRAPOLATED_ABOVE, run_machine
+from taccl.topology import Topology
+from taccl.units import Time, ceil_time
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a connection carries.
+
+    Parameters
+    ----------
+    src, dst
+        Ranks of the program.
+    position
+        Which of the pair's connections it is.
+    messages
+        Bytes of a message, and how many of these there are; ascending.
+    """
+
+    src: int
+    dst: int
+    position: int
+    messages: tuple[tuple[int, int], ...]
+
+
+class Replays:
+    """Replays a program for any order of ranks.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    topology
+        The machine; ``order[rank]`` is the rank of it that acts as ``rank``.
+    size
+        Bytes, a multiple of the program's chunks.
+    model
+        The runtime's constants.
+
+    Raises
+    ------
+    ProgramError
+        When the program does not fit the topology.
+    """
+
+    def __init__(self, program: Program, topology: Topology, size: int, model: ReplayModel) -> None:
+        self.topology, self.count = topology, 0
+        cut = split(program, size, model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TacclWarning)
+            columns = _by_connection(columns_of(program, topology, route=True))
+        self.total = messages_of(columns, cut)
+        self.loads = _loads(columns, cut)
+        self.sizes = sorted({size for load in self.loads for size, _ in load.messages})
+        self.table = _Table(topology, self.sizes, max((c.position for c in self.loads), default=0))
+        ends = [(load.src, load.dst, load.position) for load in self.loads]
+        self.src, self.dst, self.position = np.array(ends, np.int64).reshape(-1, 3).T
+        template = machine_of(columns, cut, topology.local)
+        if template is None:
+            raise _too_long()
+        self.template = template
+        self._sent = _sent_kinds(columns, cut, self.sizes)
+        self._most = len(template.queue) - len(template.wires)
+        self._work: Machine | None = None
+
+    def rows(self, order: Sequence[int]) -> Ints:
+        """Return the row of the table that each connection uses."""
+        places = np.asarray(order, np.int64)
+        rows: Ints = self.table.row[places[self.src], places[self.dst], self.position]
+        return rows
+
+    def time(self, order: Sequence[int]) -> Time:
+        """Return what the program takes.
+
+        Raises
+        ------
+        ProgramError
+            When it comes to no end.
+        """
+        rows = self.rows(order)
+        machine = self._machine(rows)
+        self.count += 1
+        ended, _ = run_machine(machine, steady=self.total > EXTRAPOLATED_ABOVE)
+        done = machine.blocks[:-1, layout.PHASE] == layout.DONE
+        if not ended or not done.all():
+            raise ProgramError(
+                "the program comes to no end at this size", fix="use another program or --size"
+            )
+        return int(machine.counter[layout.NOW]) + self.topology.local.launch
+
+    def _machine(self, rows: Ints) -> Machine:
+        """Return the state before the first event, with the costs of these rows."""
+        table, template, width = self.table, self.template, self.table.width
+        if table.longest * self.total * 2 >= MAX_TOTAL:
+            raise _too_long()
+        work = self._work
+        if work is None or len(work.durations) != len(rows) * len(self.sizes) * width:
+            work = self._work = self._fresh(len(rows) * width, len(rows) * len(self.sizes) * width)
+        for name in ("blocks", "edges", "woken", "counter"):
+            np.copyto(getattr(work, name), getattr(template, name))
+        work.connections[:, : layout.EDGES_FROM] = template.connections[:, : layout.EDGES_FROM]
+        starts = work.connections[:, layout.EDGES_FROM]
+        np.multiply(np.arange(len(rows)), width, out=starts)
+        np.add(starts, table.lengths[rows], out=work.connections[:, layout.EDGES_TO])
+        np.copyto(work.durations, table.durations[rows].reshape(-1)[: len(work.durations)])
+        np.copyto(work.wires, table.edges[rows].reshape(-1))
+        arrivals = table.arrivals[rows]
+        for part, field, kinds, conns, sizes in self._sent:
+            work.kinds[part, kinds, field] = arrivals[conns, sizes]
+            course = layout.DURATIONS - layout.ARRIVAL + field
+            work.kinds[part, kinds, course] = (conns * len(self.sizes) + sizes) * width
+        return work
+
+    def _fresh(self, wires: int, durations: int) -> Machine:
+        parts = {
+            name: np.array(getattr(self.template, name))
+            for name in (
+                "blocks", "connections", "edges", "woken", "requested", "freed", "candidates",
+                "counter", "kinds",
+            )
+        }  # fmt: skip
+        queue = np.zeros((self._most + wires, 2), np.int64)
+        return self.template._replace(
+            **parts, queue=queue, wires=np.zeros(wires, np.int32),
+            durations=np.zeros(durations, np.int64),
+        )  # fmt: skip
+
+
+def _too_long() -> InputError:
+    return InputError(
+        "the program takes longer than times can say", field="--size", fix="use a smaller --size"
+    )
+
+
+class _Table:
+    """What a message of each size does on each pair of places, a row for each link.
+
+    ``row[a, b, position]`` is the row that the connection at a position of the pair uses; in it
+    are ``edges``, ascending by beta, of which the first ``lengths`` count, ``durations`` by size
+    and edge, and ``arrivals`` by size.
+    """
+
+    def __init__(self, topology: Topology, sizes: Sequence[int], position: int) -> None:
+        self.sizes = sizes
+        self._times: dict[tuple[Fraction, int], Time] = {}
+        connections = wire_all(topology, position + 1)
+        n = topology.num_ranks
+        self.row = np.full((n, n, position + 1), -1, np.int64)
+        keys = np.array([(c.src, c.dst, c.channel) for c in connections], np.int64).reshape(-1, 3)
+        self.row[tuple(keys.T)] = np.arange(len(keys))
+        self.lengths = np.array([len(each.held) for each in connections], np.int64)
+        self.width = max(1, int(self.lengths.max(initial=1)))
+        rows = [self._row(each, self.width) for each in connections]
+        self.edges = np.array([row[0] for row in rows], np.int32).reshape(-1, self.width)
+        durations = np.array([row[1] for row in rows], np.int64)
+        self.durations = durations.reshape(len(rows), -1, self.width)
+        self.arrivals = np.array([row[2] for row in rows], np.int64).reshape(len(rows), -1)
+        self.longest = int(self.arrivals.max(initial=0))
+
+    def _row(
+        self, connection: Connection, width: int
+    ) -> tuple[list[int], list[list[Time]], list[Time]]:
+        held = sorted(connection.held, key=lambda pair: pair[1])
+        rest = [0] * (width - len(held))
+        times = [[self._time(beta, size) for _, beta in held] for size in self.sizes]
+        durations = [[connection.overhead + time for time in row] + rest for row in times]
+        arrivals = [connection.alpha + (row[-1] if row else 0) for row in times]
+        return [edge for edge, _ in held] + rest, durations, arrivals
+
+    def _time(self, beta: Fraction, size: int) -> Time:
+        if (beta, size) not in self._times:
+            self._times[beta, size] = ceil_time(beta, size)
+        return self._times[beta, size]
+
+
+def wire_all(topology: Topology, positions: int) -> tuple[Connection, ...]:
+    """Return connections of all pairs, routed over other ranks where there is no link."""
+    ranks = range(topology.num_ranks)
+    blocks = [
+        [Threadblock(number, dst, None, i) for number, (dst, i) in enumerate(
+            (dst, i) for dst in ranks if dst != src for i in range(positions)
+        )]
+        for src in ranks
+    ]  # fmt: skip
+    gpus = [Gpu(rank, 1, 1, 0, tuple(blocks[rank])) for rank in ranks]
+    program = Program(
+        "pairs", "allreduce", "Simple", in_place=True, out_of_place=True, channels=positions,
+        chunks_per_loop=1, min_bytes=0, max_bytes=1, gpus=tuple(gpus),
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TacclWarning)
+        return wire(program, topology, route=True).connections
+
+
+def _by_connection(columns: Columns) -> Columns:
+    """Return the columns with a class for each connection, so that each has costs of its own."""
+    count = len(columns.connections)
+    classes = tuple(columns.classes[number] for number in columns.class_of.tolist())
+    block = np.repeat(np.arange(len(columns.ends)), np.diff(columns.begins))
+    sends = np.array([kind.op in SENDS for kind in columns.kinds], np.bool_)
+    own = np.where(sends[columns.kind_of], columns.outbound[block], -1).astype(np.int64)
+    key = columns.kind_of.astype(np.int64) * (count + 1) + own + 1
+    values, place = np.unique(key, return_inverse=True)
+    kinds = [
+        columns.kinds[value // (count + 1)]._replace(link_class=value % (count + 1) - 1)
+        for value in values.tolist()
+    ]
+    return replace(
+        columns, kinds=tuple(map(Kind._make, kinds)), kind_of=place.astype(np.int32),
+        population=np.bincount(place, minlength=len(kinds)),
+        classes=tuple(map(LinkClass._make, classes)), class_of=np.arange(count, dtype=np.int32),
+    )  # fmt: skip
+
+
+def _parts(kind: Kind, cut: Split, part: int) -> tuple[int, int, int]:
+    """Return the messages of a step, and bytes of all but the last, and of the last."""
+    messages = -(-kind.chunks // cut.chunks)
+    rest = kind.chunks - (messages - 1) * cut.chunks
+    return messages, min(cut.chunks, kind.chunks) * part, rest * part
+
+
+def _loads(columns: Columns, cut: Split) -> tuple[Load, ...]:
+    sent: list[dict[int, int]] = [{} for _ in columns.connections]
+    for kind, steps in zip(columns.kinds, columns.population.tolist(), strict=True):
+        if kind.op not in SENDS:
+            continue
+        for part, repeats in ((cut.full, cut.iterations - 1), (cut.last, 1)):
+            messages, size, last = _parts(kind, cut, part)
+            counts = sent[kind.link_class]
+            for each, number in ((size, messages - 1), (last, 1)):
+                if number * repeats:
+                    counts[each] = counts.get(each, 0) + number * repeats * steps
+    found, seen = [], dict[tuple[int, int], int]()
+    for connection, counts in zip(columns.connections, sent, strict=True):
+        pair = (connection.src, connection.dst)
+        seen[pair] = seen.get(pair, -1) + 1
+        found.append(Load(*pair, seen[pair], tuple(sorted(counts.items()))))
+    return tuple(found)
+
+
+def _sent_kinds(
+    columns: Columns, cut: Split, sizes: Sequence[int]
+) -> tuple[tuple[int, int, Ints, Ints, Ints], ...]:
+    """Return (part, field, kinds, their connections, their sizes) of the costs that change."""
+    index = {size: number for number, size in enumerate(sizes)}
+    found = []
+    for part, count in ((0, cut.full), (1, cut.last)):
+        for tail in (0, layout.TAIL):
+            rows = []
+            for number, kind in enumerate(columns.kinds):
+                size = _parts(kind, cut, count)[2 if tail else 1]
+                if kind.op in SENDS and size in index:
+                    rows.append((number, kind.link_class, index[size]))
+            kinds, conns, places = np.array(rows, np.int64).reshape(-1, 3).T
+            found.append((part, layout.ARRIVAL + tail, kinds, conns, places))
+    return tuple(found)
