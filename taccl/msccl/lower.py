@@ -13,8 +13,10 @@ cut into more parts than a connection holds can block: whoever asks for those lo
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from taccl.collectives import COLLECTIVES, Collective
 from taccl.errors import LoweringError
@@ -43,6 +45,7 @@ _HARD = RUNTIMES["executor"]
 
 
 THREADBLOCKS = "threadblocks on a rank"
+MANY_THREADBLOCKS = "lower --chunks or --instances, or use a sketch with fewer connections per gpu"
 
 
 class TooManyError(LoweringError):
@@ -143,12 +146,40 @@ def draft_of(schedule: Schedule, options: LowerOptions) -> Draft:
     Raises
     ------
     LoweringError
-        When no program can serve the modes.
+        When no program can serve the modes, or a rank has too many peers for any program.
     """
+    # A threadblock sends to one peer and receives from one, whatever the passes make of it.
+    _check_threadblocks(_most_peers(schedule), options)
     return make_draft(
         schedule, in_place=options.in_place, out_of_place=options.out_of_place,
         singly=options.instances > 1,
     )  # fmt: skip
+
+
+def _most_peers(schedule: Schedule) -> int:
+    """Return the most ranks that any rank sends to, or receives from."""
+    topology, group = schedule.topology, schedule.group
+    table, used = topology.links, np.unique(schedule.link).astype(np.int64)
+    links = np.unique([group.link_images(number, used) for number in range(len(group))])
+    pairs = np.unique(table.src[links].astype(np.int64) * topology.num_ranks + table.dst[links])
+    ends = (pairs // topology.num_ranks, pairs % topology.num_ranks)
+    return max((int(np.bincount(side).max()) for side in ends if len(side)), default=0)
+
+
+def _check_threadblocks(needed: int, options: LowerOptions) -> None:
+    """Raise when a rank needs more threadblocks than it may have, before the work is done."""
+    needed *= options.instances
+    if needed > options.max_threadblocks:
+        raise _exceeds(THREADBLOCKS, needed, options.max_threadblocks, MANY_THREADBLOCKS)
+
+
+def _most(ranks: Iterable[int]) -> int:
+    return max(Counter(ranks).values(), default=0)
+
+
+def _exceeds(what: str, value: int, allowed: int, fix: str) -> LoweringError:
+    kind = TooManyError if what == THREADBLOCKS else LoweringError
+    return kind(f"the program needs {value} {what}, and {allowed} are allowed", fix=fix)
 
 
 def finish(draft: Draft, options: LowerOptions) -> Lowered:
@@ -182,6 +213,9 @@ def _fit_blocks(
         if options.paired:
             joins |= pair_ends(lanes, connection, joins)
         blocks = assign_blocks(made.moves, lanes, topology, connection, joins, options.instances)
+        _check_threadblocks(
+            max(Counter(block.rank for block in blocks).values(), default=0), options
+        )
         crowded = _crowded(blocks, [len(block.moves) for block in blocks], options.max_steps)
         if not crowded:
             waits, clocks = find_dependences(made, blocks, options.order, options.held)
@@ -329,7 +363,7 @@ def _check(program: Program, options: LowerOptions) -> None:
         ),
         THREADBLOCKS: (
             program.num_threadblocks, options.max_threadblocks,
-            "lower --chunks or --instances, or use a sketch with fewer connections per gpu",
+            MANY_THREADBLOCKS,
         ),
         "chunks in a buffer": (
             most_chunks, _HARD.max_offset + 1, "lower --chunks or --instances",
@@ -342,5 +376,4 @@ def _check(program: Program, options: LowerOptions) -> None:
     }  # fmt: skip
     for what, (value, allowed, fix) in limits.items():
         if value > allowed:
-            kind = TooManyError if what == THREADBLOCKS else LoweringError
-            raise kind(f"the program needs {value} {what}, and {allowed} are allowed", fix=fix)
+            raise _exceeds(what, value, allowed, fix)

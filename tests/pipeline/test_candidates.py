@@ -143,7 +143,7 @@ def test_a_rank_with_many_peers_has_threadblocks_that_send_and_receive() -> None
 def test_with_too_many_peers_the_limit_is_named() -> None:
     task = lowering(pairs_schedule("alltoall", mesh(14)), runtime="rccl", instances=5)
     with pytest.raises(
-        LoweringError, match="needs 130 threadblocks on a rank, and 64 are allowed"
+        LoweringError, match="needs 65 threadblocks on a rank, and 64 are allowed"
     ) as caught:
         task.proved()
     assert "lower --chunks or --instances" in (caught.value.fix or "")

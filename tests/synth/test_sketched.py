@@ -193,7 +193,7 @@ def test_a_limit_counts_peers_that_send_as_well(tmp_path: Path, symmetric: bool)
 
 def test_an_algorithm_that_breaks_the_limit_does_not_exist(tmp_path: Path) -> None:
     logical = native(hub(), "limits: {connections_per_gpu: 1}", tmp_path)
-    with pytest.raises(NoScheduleError, match="all-pairs does not exist"):
+    with pytest.raises(NoScheduleError, match="all-pairs does not respect the sketch"):
         solved(logical, "allgather", engine="all-pairs")
     assert len(connections(solved(logical, "allgather", engine="auto"))) == 4
 
