@@ -70,6 +70,8 @@ class Collective:
         The rank that all data comes from or goes to; None where ranks are alike.
     input_elsewhere, output_elsewhere
         (chunk, rank) to offset, for ranks where it is not that of the column.
+    size
+        Bytes of the largest buffer where the collective comes with its bytes, whole or cut.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Collective:
     root: int | None = None
     input_elsewhere: Mapping[tuple[int, int], int] = field(default_factory=lambda: NOWHERE_ELSE)
     output_elsewhere: Mapping[tuple[int, int], int] = field(default_factory=lambda: NOWHERE_ELSE)
+    size: int | None = None
 
     @property
     def num_chunks(self) -> int:

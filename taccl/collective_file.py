@@ -1,5 +1,7 @@
 """Collectives from a file: which ranks have each chunk before and want it after, and where.
 
+A file of bytes for every pair of ranks (demand_file.py) is read here, too.
+
 ``size`` of such a collective is the largest buffer of any rank, holes included: its chunks times
 the size of a chunk. busbw is algbw.
 """
@@ -13,6 +15,7 @@ import numpy as np
 from pydantic import Field, StrictBool, StrictInt
 
 from taccl.collectives import COLLECTIVES, Collective
+from taccl.demand_file import DemandFile, make_demand
 from taccl.files import Document, FileModel, fit_model, read_document, shown
 from taccl.files.fields import Count, Index, Name, WholeNumberKeys
 
@@ -45,7 +48,7 @@ class CollectiveFile(FileModel):
 
 
 def read_collective(path: str) -> Collective:
-    """Read a collective from a YAML or JSON file.
+    """Read a collective, or a demand, from a YAML or JSON file.
 
     Raises
     ------
@@ -53,7 +56,13 @@ def read_collective(path: str) -> Collective:
         With file, line, field, value and fix.
     """
     document = read_document(path)
+    if isinstance(document.value, dict) and _is_demand(document.value.get("taccl")):
+        return make_demand(fit_model(document, DemandFile), document)
     return make_collective(fit_model(document, CollectiveFile), document)
+
+
+def _is_demand(said: object) -> bool:
+    return isinstance(said, str) and said.startswith("demand")
 
 
 def make_collective(

@@ -29,8 +29,8 @@ from taccl.chunks import MAX_CHUNKS, Chunk, Collective, IntColumn
 from taccl.errors import InputError
 
 __all__ = [
-    "COLLECTIVES", "MAX_CHUNKS", "Chunk", "Collective", "Kind", "build_collective", "busbw_factor",
-    "chunk_size_of", "collective_name",
+    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "Chunk", "Collective", "Kind", "build_collective",
+    "busbw_factor", "chunk_size_of", "collective_name", "has_xml",
 ]  # fmt: skip
 
 
@@ -165,6 +165,9 @@ def _all(_num_ranks: int) -> Fraction:
     return Fraction(1)
 
 
+ALLTOALLV = "alltoallv"
+"""What a collective of bytes for every pair is called; it comes from a file, never by name."""
+
 PIPELINED = (1, 2, 4, 8, 16)
 """Where one root's data passes through chains and trees, more chunks keep more links busy."""
 
@@ -180,6 +183,12 @@ COLLECTIVES: Mapping[str, Kind] = MappingProxyType({
 })  # fmt: skip
 
 
+def has_xml(name: str) -> bool:
+    """Tell whether any runtime's files can hold a collective, be it of the table or of a file."""
+    kind = COLLECTIVES.get(name)
+    return name != ALLTOALLV if kind is None else kind.xml_name is not None
+
+
 def collective_name(text: str) -> str:
     """Return the table's name for a spelling in any case and with the usual separators.
 
@@ -189,6 +198,12 @@ def collective_name(text: str) -> str:
         When there is no such collective.
     """
     name = text.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
+    if name == ALLTOALLV:
+        raise InputError(
+            "alltoallv needs the bytes of every pair",
+            field="collective",
+            fix="give the path of a file {taccl: demand/1, bytes: [[0, 1MB], [2MB, 0]]}",
+        )
     if name not in COLLECTIVES:
         raise InputError(
             f"unknown collective {text[:40]!r}",

@@ -147,12 +147,17 @@ def fit_layouts(collective: Collective, hops: Sequence[Hop], batches: Iterable[B
         at_rank.setdefault(batch.src, []).append(batch)
         at_rank.setdefault(batch.dst, []).append(batch)
     layouts: dict[int, str] = {}
+    ranks = range(collective.num_ranks)
+    everywhere: dict[str, Slots] = {DEFAULT_LAYOUT: slots}
     for rank, own in sorted(at_rank.items()):
-        if slots.scratch_chunks[rank] and not _suits(slots, rank, own):
-            for name in LAYOUTS:
-                if _suits(place_chunks(collective, hops, {rank: name}), rank, own):
+        for name in LAYOUTS if slots.scratch_chunks[rank] else ():
+            # A rank's places depend on its own layout only: all may have the one that is tried.
+            if name not in everywhere:
+                everywhere[name] = place_chunks(collective, hops, dict.fromkeys(ranks, name))
+            if _suits(everywhere[name], rank, own):
+                if name != DEFAULT_LAYOUT:
                     layouts[rank] = name
-                    break
+                break
     return place_chunks(collective, hops, layouts) if layouts else slots
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taccl.collectives import COLLECTIVES, Collective
+from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import LoweringError
 from taccl.msccl.aliasing import Mode, mode_of
 from taccl.msccl.blocks import Lane, lanes_of
@@ -71,7 +71,7 @@ def _claimed_modes(
     collective: Collective, *, in_place: bool, out_of_place: bool
 ) -> tuple[Mode, ...]:
     kind = COLLECTIVES.get(collective.name)
-    if kind is not None and kind.xml_name is None:
+    if not has_xml(collective.name):
         raise LoweringError(
             f"no runtime has a {collective.name} that a file can rely on",
             fix="use --schedule OUT.json, or --runtime none",

@@ -5,7 +5,7 @@ are fewer of these):
 
 Sets        s commodities, a arcs, v ranks, o resource orbits
 Variables   f[s,a] >= 0   chunks of commodity s on arc a;  T
-Minimise    T + a little of the time that all chunks travel
+Minimise    T + a little of the time that all chunks travel; or, with T limited, given costs
 Subject to  (arrive)    in minus out of f[s] is the demand of s at every rank v but its root
             (capacity)  sum over uses of o of time held * f[s,a] <= T
 
@@ -18,6 +18,7 @@ Basu et al.: Efficient all-to-all collective communication schedules for direct-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ from numpy.typing import NDArray
 from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.synth.arcs import Arcs, Wanted
 from taccl.topology import Rank
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 Way = tuple[int, ...]
@@ -57,6 +61,36 @@ class Commodity:
     root: Rank
     chunks: Mapping[Rank, tuple[int, ...]]
     kind: int
+
+
+class Flow(NamedTuple):
+    """An optimum.
+
+    Parameters
+    ----------
+    amounts
+        For every commodity the chunks on each arc that it uses.
+    time
+        The microseconds that the busiest resource is held.
+    """
+
+    amounts: list[dict[int, float]]
+    time: float
+
+
+class Wish(NamedTuple):
+    """Which of many optima is wanted.
+
+    Parameters
+    ----------
+    costs
+        (commodities, arcs): of one chunk on an arc.
+    limit
+        The microseconds that no resource may be held longer than.
+    """
+
+    costs: Floats
+    limit: float
 
 
 class Net:
@@ -92,9 +126,18 @@ def commodities_of(wanted: Wanted, *, turned: bool) -> list[Commodity]:
 
 
 def optimal_flow(
-    network: Net, wanted: Wanted, commodities: Sequence[Commodity], seconds: float
-) -> list[dict[int, float]]:
-    """Return for every commodity the chunks on each arc that it uses.
+    network: Net,
+    wanted: Wanted,
+    commodities: Sequence[Commodity],
+    seconds: float,
+    wish: Wish | None = None,
+) -> Flow:
+    """Return the chunks of every commodity on each arc that it uses.
+
+    Parameters
+    ----------
+    wish
+        Which optimum is wanted; None: one in which chunks travel little.
 
     Raises
     ------
@@ -104,13 +147,93 @@ def optimal_flow(
         When the program is not solved in time.
     """
     from scipy.optimize import linprog
+
+    program = _program(network, wanted, commodities)
+    if wish is None:
+        objective, most = program.objective, np.inf
+    else:
+        costs = wish.costs[program.owner, program.arc]
+        objective, most = np.append(costs, 0.0), wish.limit
+    ceiling = np.append(np.full(len(program.arc), np.inf), most)
+    found = linprog(
+        objective, A_ub=program.capacity, b_ub=np.zeros(network.arcs.num_resources),
+        A_eq=program.arrive, b_eq=program.demand,
+        bounds=np.column_stack((np.zeros(len(objective)), ceiling)),
+        method="highs" if len(program.arc) < LARGE else "highs-ipm",
+        options={"time_limit": max(0.1, seconds)},
+    )  # fmt: skip
+    return _flow_of(program, commodities, found.status, found.x)
+
+
+def whole_flow(
+    network: Net,
+    wanted: Wanted,
+    commodities: Sequence[Commodity],
+    seconds: float,
+    nodes: int | None = None,
+) -> Flow:
+    """Return a flow of whole chunks, the best that is found in some time.
+
+    Parameters
+    ----------
+    nodes
+        Of the search tree; None: any number.
+
+    Raises
+    ------
+    NoScheduleError
+        When some rank can't be reached.
+    OutOfTimeError
+        When none is found in time.
+    """
+    from scipy.optimize import LinearConstraint, milp
+
+    program = _program(network, wanted, commodities)
+    found = milp(
+        program.objective,
+        integrality=np.append(np.ones(len(program.arc)), 0),
+        constraints=[
+            LinearConstraint(program.capacity, ub=0.0),
+            LinearConstraint(program.arrive, program.demand, program.demand),
+        ],
+        options={
+            "time_limit": max(0.1, seconds), "mip_rel_gap": 1e-5,
+            **({} if nodes is None else {"node_limit": nodes}),
+        },
+    )  # fmt: skip
+    return _flow_of(program, commodities, found.status, found.x)
+
+
+class _Program(NamedTuple):
+    """The program in columns: one an arc that a commodity may take, and one for the time.
+
+    Parameters
+    ----------
+    arc, owner
+        Of every column its arc and commodity.
+    arrive, demand
+        What every rank keeps of every commodity.
+    capacity
+        How long resources are held, less the time.
+    objective
+        The time, and a little of what all chunks travel.
+    """
+
+    arc: NDArray[np.int64]
+    owner: NDArray[np.int64]
+    arrive: "csr_array"
+    demand: Floats
+    capacity: "csr_array"
+    objective: Floats
+
+
+def _program(network: Net, wanted: Wanted, commodities: Sequence[Commodity]) -> _Program:
     from scipy.sparse import coo_array
 
     open_arcs = [
         np.flatnonzero(wanted.allowed[one.kind] & (network.head != one.root)) for one in commodities
     ]
     counts = [len(some) for some in open_arcs]
-    first = np.concatenate(([0], np.cumsum(counts)))
     arc = np.concatenate(open_arcs)
     owner = np.repeat(np.arange(len(commodities)), counts)
     columns = np.arange(len(arc))
@@ -135,28 +258,27 @@ def optimal_flow(
     capacity = coo_array(
         (time_held, (resource, column)), shape=(network.arcs.num_resources, len(arc) + 1)
     ).tocsr()
-    travel = network.arrival[arc]
-    objective = np.append(travel * (SHORT / max(float(demand.sum()), 1.0)), 1.0)
-    found = linprog(
-        objective, A_ub=capacity, b_ub=np.zeros(network.arcs.num_resources), A_eq=arrive[kept],
-        b_eq=demand[kept], method="highs" if len(arc) < LARGE else "highs-ipm",
-        options={"time_limit": max(0.1, seconds)},
+    travel = network.arrival[arc] * (SHORT / max(float(demand.sum()), 1.0))
+    return _Program(
+        arc, owner, arrive[kept], demand[kept], capacity, np.append(travel, 1.0)
     )  # fmt: skip
-    if found.status == 2:
+
+
+def _flow_of(
+    program: _Program, commodities: Sequence[Commodity], status: int, found: Floats | None
+) -> Flow:
+    if status == 2:
         raise NoScheduleError(
             "some chunk can't be served: no allowed path",
             fix="allow more links in the sketch, or join these ranks in the topology",
         )
-    if found.x is None:
+    if found is None:
         raise OutOfTimeError("the flow was not solved in time", fix="raise --time-limit")
-    amounts = found.x[:-1]
-    used = np.flatnonzero(amounts > TINY)
     flows: list[dict[int, float]] = [{} for _ in commodities]
-    for number in used.tolist():
-        flows[int(np.searchsorted(first, number, side="right")) - 1][int(arc[number])] = float(
-            amounts[number]
-        )
-    return flows
+    for number in np.flatnonzero(found[:-1] > TINY).tolist():
+        arc = int(program.arc[number])
+        flows[int(program.owner[number])][arc] = float(found[number])
+    return Flow(flows, float(found[-1]))
 
 
 def _counting(counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,5 +1,7 @@
 """Engine flow: routes of an optimal flow, as whole chunks, ordered close to the flow's own time."""
 
+from dataclasses import replace
+
 import pytest
 
 from taccl.bounds import best, fixed_bounds
@@ -8,6 +10,7 @@ from taccl.schedule import Schedule
 from taccl.sketch import apply_sketch, load_sketch
 from taccl.synth.flow import flow
 from taccl.synth.problem import Options, Problem
+from taccl.topology import whole
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.generators import pair, random_problem, ring4, twin2x2
@@ -70,6 +73,36 @@ def test_a_sketch_is_respected(sketch: str) -> None:
     logical = apply_sketch(load_topology("dgx2", nodes=2), load_sketch(sketch))
     problem = problem_of(logical, "alltoall", chunk_size=1 << 20)
     assert not verify(solved(problem), logical)
+
+
+def test_where_all_opposite_chunks_would_go_one_way_round_symmetry_is_left_out() -> None:
+    # On orbits a chunk to the opposite rank goes one way everywhere; half of them should not.
+    problem = problem_of(load_topology("ring:8"), "alltoall", chunk_size=10**6, symmetric=True)
+    found = solved(problem, replace(ONE_BY_ONE, floor=165_600_000))
+    assert len(problem.group) == 8
+    assert found.makespan == 165_600_000
+
+
+def test_where_whole_chunks_cannot_share_links_as_a_flow_does_they_are_routed_whole() -> None:
+    problem = problem_of(load_topology("dgx2", nodes=2), "gather", chunk_size=10**6)
+    # By the paths of the flow alone it is 340.5 us; no schedule of single chunks takes 252.3.
+    assert 252_300_000 < solved(problem).makespan <= 290_000_000
+
+
+def test_batches_are_found_though_a_rotation_breaks_them() -> None:
+    problem = problem_of(load_topology("torus2d:3x3"), "alltoall", chunks=4, symmetric=True)
+    assert solved(problem, QUICK).makespan < solved(problem).makespan
+
+
+@pytest.mark.parametrize("options", [ONE_BY_ONE, QUICK], ids=["single", "batches"])
+def test_a_limit_on_connections_leaves_the_ways_through_few_doors(options: Options) -> None:
+    network = whole(load_topology("ndv2", nodes=2))
+    logical = replace(network, connections_per_rank=5, name="few")
+    found = solved(problem_of(logical, "alltoall", chunk_size=10, symmetric=True), options)
+    links = found.topology.links
+    peers = {(int(links.src[k]), int(links.dst[k])) for k in found.expand().link.tolist()}
+    # Wires to 4 ranks of its server, and the one of its number in the other.
+    assert max(sum(src == rank for src, _ in peers) for rank in range(16)) == 5
 
 
 def test_the_same_seed_gives_the_same_schedule() -> None:

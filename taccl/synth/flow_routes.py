@@ -1,0 +1,282 @@
+"""Routes of whole chunks for engine ``flow``: of the flow's first optimum, and of others.
+
+Many flows are optimal. One sends every chunk the shortest way. One lets each rank's chunks leave
+by the nearest of the busiest links, so that neighbours travel together in few messages. Others
+may cross between two servers by a few doors only, as two- and three-step algorithms do, which
+opens fewer connections and makes longer messages still.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.errors import NoScheduleError, OutOfTimeError
+from taccl.symmetry import make_group
+from taccl.synth.arcs import Wanted, arcs_of, wanted_of
+from taccl.synth.clock import Clock
+from taccl.synth.flow_program import (
+    Commodity,
+    Floats,
+    Flow,
+    Net,
+    Way,
+    Wish,
+    commodities_of,
+    optimal_flow,
+    peeled,
+    whole_flow,
+)
+from taccl.synth.flow_rounding import rounded
+from taccl.synth.flow_shortest import shortest_ways
+from taccl.synth.problem import Problem
+
+Row = tuple[int, int, bool]
+"""chunk, link, reduce"""
+
+FULL = 0.999
+"""Of the time of the flow: what is held as long is among the busiest."""
+
+ROUNDING = 1 + 1e-7
+"""What a second optimum's time may be above the first's."""
+
+MAX_WHOLE = 8000
+"""Variables up to which a flow of whole chunks is looked for."""
+
+COUNTED = 500
+"""Nodes of that search where work is counted instead of time."""
+
+SHORT = 1e-3
+"""What a detour costs beside the way to the nearest door."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is to flow where.
+
+    Parameters
+    ----------
+    problem
+        Whose chunks.
+    network
+        The arcs, in the direction of the commodities.
+    wanted
+        The representative chunks.
+    commodities
+        Chunks that share a rank: their sources, or, where these are more, their targets.
+    backwards
+        Whether it is the targets.
+    """
+
+    problem: Problem
+    network: Net
+    wanted: Wanted
+    commodities: list[Commodity]
+    backwards: bool
+
+
+def question_of(problem: Problem) -> Question:
+    """Return what is to flow in a problem.
+
+    Raises
+    ------
+    NoScheduleError
+        When some chunk has several targets or sources, or no path.
+    """
+    collective = problem.collective
+    arcs = arcs_of(problem)
+    wanted = wanted_of(arcs)
+    alone = (wanted.roots.sum(axis=1) == 1) & (wanted.targets.sum(axis=1) <= 1)
+    if collective.reduces or not alone.all():
+        raise NoScheduleError(
+            f"flow does not exist for {collective.name}: its chunks do not each go from one rank"
+            " to one other",
+            fix="use --engine guided or auto",
+        )
+    turned = commodities_of(wanted, turned=True)
+    commodities = commodities_of(wanted, turned=False)
+    backwards = len(turned) < len(commodities)
+    return Question(
+        problem, Net(arcs, backwards=backwards), wanted, turned if backwards else commodities,
+        backwards,
+    )  # fmt: skip
+
+
+def first_flow(question: Question, clock: Clock) -> Flow:
+    """Return an optimal flow in which chunks travel as little as they can.
+
+    Raises
+    ------
+    NoScheduleError
+        When some rank can't be reached.
+    OutOfTimeError
+        When the program is not solved in time.
+    """
+    if not question.commodities:
+        return Flow([], 0.0)
+    return optimal_flow(question.network, question.wanted, question.commodities, _seconds(clock))
+
+
+def flow_of_whole_chunks(question: Question, clock: Clock) -> Flow:
+    """Return a flow of whole chunks, the best that is found in some of the time.
+
+    Raises
+    ------
+    NoScheduleError
+        When some rank can't be reached.
+    OutOfTimeError
+        When none is found in time, or there are too many variables to look for one.
+    """
+    variables = len(question.commodities) * len(question.network.arcs)
+    if variables > MAX_WHOLE:
+        raise OutOfTimeError(
+            f"{variables} variables are too many for whole chunks", fix="use more --chunks"
+        )
+    counted = clock.options.deterministic
+    return whole_flow(
+        question.network, question.wanted, question.commodities,
+        _seconds(clock) if counted else min(5.0, clock.left / 3), COUNTED if counted else None,
+    )  # fmt: skip
+
+
+def flow_by_near_doors(question: Question, first: Flow, clock: Clock) -> Flow:
+    """Return an optimal flow in which chunks take the busiest resources near where they start.
+
+    Raises
+    ------
+    OutOfTimeError
+        When the program is not solved in time.
+    """
+    network, commodities = question.network, question.commodities
+    if not commodities:
+        return first
+    roots = np.array([one.root for one in commodities])
+    ranks = network.num_ranks
+    busy = _busiest(network, first)
+    away = _distances(network, roots)[:, network.tail]
+    away[~np.isfinite(away)] = 0.0
+    # Of doors that are equally near, each rank takes the next one: not all the same.
+    turn = (network.tail[None, :] - roots[:, None]) % ranks / (100 * ranks)
+    costs = SHORT * network.arrival + np.where(busy, away + turn * network.arrival.max(), 0.0)
+    wish = Wish(costs / network.arrival.max(), first.time * ROUNDING)
+    return optimal_flow(network, question.wanted, commodities, _seconds(clock), wish)
+
+
+def _seconds(clock: Clock) -> float:
+    """Return how long a linear program may take: where work is counted, as long as it likes."""
+    return clock.options.time_limit if clock.options.deterministic else clock.left
+
+
+def rows_of_flow(question: Question, flow: Flow, clock: Clock) -> list[Row]:
+    """Return the (chunk, link, reduce) rows of whole chunks on the paths of a flow."""
+    if not question.commodities:
+        return []
+    network = question.network
+    ways = rounded(network, list(peeled(network, question.commodities, flow.amounts)), clock)
+    return _rows(question, ways)
+
+
+def rows_of_shortest_ways(question: Question) -> list[Row]:
+    """Return the (chunk, link, reduce) rows of whole chunks on fastest ways.
+
+    Raises
+    ------
+    NoScheduleError
+        When some rank can't be reached.
+    """
+    allowed = question.wanted.allowed
+    return _rows(question, shortest_ways(question.network, allowed, question.commodities))
+
+
+def _rows(question: Question, ways: Sequence[tuple[int, Way]]) -> list[Row]:
+    link, rows = question.network.arcs.link, []
+    for row, way in ways:
+        chunk = int(question.wanted.chunk[row])
+        taken = reversed(way) if question.backwards else way
+        rows += [(chunk, int(link[arc]), False) for arc in taken]
+    return rows
+
+
+def _busiest(network: Net, flow: Flow) -> NDArray[np.bool_]:
+    """Return which arcs hold a resource that is held as long as any."""
+    arcs = network.arcs
+    units = np.zeros(len(arcs))
+    for amounts in flow.amounts:
+        for arc, amount in amounts.items():
+            units[arc] += amount
+    load = np.bincount(
+        arcs.use_resource, units[network.user] * network.held, minlength=arcs.num_resources
+    )
+    full = load >= FULL * flow.time
+    busy = np.zeros(len(arcs), dtype=np.bool_)
+    busy[network.user[full[arcs.use_resource]]] = True
+    return busy
+
+
+def _distances(network: Net, roots: NDArray[np.int64]) -> Floats:
+    """Return the microseconds that a chunk takes from some ranks to all (roots, ranks)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import dijkstra
+
+    pairs = network.tail.astype(np.int64) * network.num_ranks + network.head
+    order = np.lexsort((network.arrival, pairs))
+    first = order[np.unique(pairs[order], return_index=True)[1]]
+    graph = coo_array(
+        (network.arrival[first], (network.tail[first], network.head[first])),
+        shape=(network.num_ranks, network.num_ranks),
+    ).tocsr()
+    found: Floats = dijkstra(graph, indices=roots)
+    return found
+
+
+def with_doors(problem: Problem) -> Iterator[tuple[int, Problem]]:
+    """Yield the problem with ever fewer doors between each two servers, and how many.
+
+    Door i of k joins the ranks of one local number of both servers, the numbers spread evenly; so
+    each server's chunks lie there by destination. The group is that of the doors, or none.
+    """
+    topology, allowed = problem.topology, problem.logical.allowed
+    server = np.array(topology.server_of)
+    width, uneven = divmod(len(server), int(server.max()) + 1)
+    if uneven or width < 2 or width == len(server) or (np.bincount(server) != width).any():
+        return
+    local = np.zeros(len(server), dtype=np.int64)
+    for number in range(int(server.max()) + 1):
+        local[server == number] = np.arange(width)
+    table = topology.links
+    across = server[table.src] != server[table.dst]
+    straight = local[table.src] == local[table.dst]
+    count, last = width, int((allowed & across).sum())
+    while count:
+        doors = np.isin(local, np.arange(count) * width // count)
+        kept = allowed & (~across | (straight & doors[table.src]))
+        open_ = int((kept & across).sum())
+        if 0 < open_ < last:
+            last = open_
+            yield count, _restricted(problem, kept)
+        count //= 2
+
+
+def _restricted(problem: Problem, allowed: NDArray[np.bool_]) -> Problem:
+    """Return the problem on some links, with the symmetries under which these stay the same."""
+    group, links = problem.group, np.flatnonzero(allowed)
+    kept = make_group(problem.topology, ())
+    for number, element in enumerate(group.elements):
+        if element not in kept.elements and allowed[group.link_images(number, links)].all():
+            kept = make_group(problem.topology, (*kept.generators, element))
+    logical = replace(problem.logical, allowed=allowed)
+    return replace(problem, logical=logical, group=kept)
+
+
+def unfolded(problem: Problem, rows: Sequence[Row]) -> list[Row]:
+    """Return the routes of all chunks, given those of the representatives."""
+    group, collective = problem.group, problem.collective
+    chunk = np.array([row[0] for row in rows], dtype=np.int32)
+    link = np.array([row[1] for row in rows], dtype=np.int32)
+    every = []
+    for number, element in enumerate(group.elements):
+        chunks = collective.image_of(element, chunk).tolist()
+        links = group.link_images(number, link).tolist()
+        every += [(one, int(other), False) for one, other in zip(chunks, links, strict=True)]
+    return every

@@ -1,0 +1,132 @@
+"""Which of many optimal flows is taken, and flows that cross by a few doors only."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from taccl.errors import NoScheduleError, OutOfTimeError
+from taccl.synth.clock import Clock
+from taccl.synth.flow_routes import (
+    first_flow,
+    flow_by_near_doors,
+    flow_of_whole_chunks,
+    question_of,
+    rows_of_flow,
+    unfolded,
+    with_doors,
+)
+from taccl.synth.problem import Options, Problem
+from taccl.topology import Topology
+from taccl.topology_file import load_topology
+from tests.generators import ring4, star5, twin2x2
+from tests.synth.problems import problem_of
+
+OPTIONS = Options(deterministic=True, workers=1, time_limit=20.0)
+CLOCK = Clock(0.0, OPTIONS)
+
+
+def doors_used(problem: Problem, rows: list[tuple[int, int, bool]]) -> dict[int, set[int]]:
+    """Return for every source rank the links by which its chunks leave its server."""
+    topology, links = problem.topology, problem.topology.links
+    used: dict[int, set[int]] = defaultdict(set)
+    for chunk, link, _ in rows:
+        ends = (int(links.src[link]), int(links.dst[link]))
+        if topology.server_of[ends[0]] != topology.server_of[ends[1]]:
+            used[problem.collective.sources(chunk)[0]].add(link)
+    return used
+
+
+def test_near_doors_keep_the_time_of_the_flow_and_open_fewer_links() -> None:
+    problem = problem_of(load_topology("dgx2", nodes=2), "alltoall", chunk_size=10**6)
+    question = question_of(problem)
+    first = first_flow(question, CLOCK)
+    near = flow_by_near_doors(question, first, CLOCK)
+    assert near.time <= first.time * (1 + 1e-6)
+    links = problem.topology.links
+    for rank, used in doors_used(problem, rows_of_flow(question, near, CLOCK)).items():
+        # A NIC of dgx2 belongs to two ranks: the nearest door is the rank's own.
+        assert {int(links.src[link]) for link in used} == {rank}
+
+
+def test_a_flow_of_whole_chunks_cuts_none_and_takes_no_less_than_one_that_may() -> None:
+    # Rank 0 of ndv2 sends 7 chunks by two wires of 23.7 us and two of 46.7 us a chunk: as parts
+    # they take 55.0 us in all, whole ones 3, 3 and 1 at a time.
+    problem = problem_of(load_topology("ndv2"), "scatter", chunk_size=10**6)
+    question = question_of(problem)
+    parts, whole = first_flow(question, CLOCK), flow_of_whole_chunks(question, CLOCK)
+    assert parts.time == pytest.approx(7 / (2 / 23.7 + 2 / 46.7), rel=1e-4)
+    assert whole.time == pytest.approx(3 * 23.7, rel=1e-6)
+    amounts = [amount for flow in whole.amounts for amount in flow.values()]
+    assert amounts == pytest.approx([round(amount) for amount in amounts])
+
+
+def test_a_flow_of_whole_chunks_is_not_looked_for_in_large_problems() -> None:
+    problem = problem_of(load_topology("torus2d:8x8"), "alltoall")
+    with pytest.raises(OutOfTimeError, match="16384 variables are too many for whole chunks"):
+        flow_of_whole_chunks(question_of(problem), CLOCK)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_routes_of_representatives_unfold_to_those_of_all_chunks(*, symmetric: bool) -> None:
+    problem = problem_of(load_topology("torus2d:3x3"), "alltoall", symmetric=symmetric)
+    question = question_of(problem)
+    rows = unfolded(problem, rows_of_flow(question, first_flow(question, CLOCK), CLOCK))
+    links = problem.topology.links
+    at = {
+        chunk: problem.collective.sources(chunk)[0]
+        for chunk in range(problem.collective.num_chunks)
+    }
+    for chunk, link, _ in rows:
+        assert at[chunk] == links.src[link]
+        at[chunk] = int(links.dst[link])
+    assert all(at[chunk] == problem.collective.targets(chunk)[0] for chunk in at)
+
+
+def test_ever_fewer_doors_join_equal_numbers_of_two_servers() -> None:
+    problem = problem_of(load_topology("dgx2", nodes=2), "alltoall")
+    found = dict(with_doors(problem))
+    assert list(found) == [16, 8, 4, 2, 1]
+    links, server = problem.topology.links, np.array(problem.topology.server_of)
+    across = server[links.src] != server[links.dst]
+    for count, narrow in found.items():
+        doors = np.flatnonzero(narrow.logical.allowed & across)
+        assert len(doors) == 2 * count
+        assert (links.src[doors] % 16 == links.dst[doors] % 16).all()
+        assert (narrow.logical.allowed | across).all()
+
+
+def test_chunks_cross_by_the_doors_alone() -> None:
+    problem = problem_of(load_topology("dgx2", nodes=2), "alltoall")
+    narrow = dict(with_doors(problem))[2]
+    question = question_of(narrow)
+    rows = rows_of_flow(question, first_flow(question, CLOCK), CLOCK)
+    used = set().union(*doors_used(narrow, rows).values())
+    assert len(used) == 4
+
+
+def test_symmetries_that_move_a_door_elsewhere_are_not_used() -> None:
+    problem = problem_of(load_topology("dgx2", nodes=2), "alltoall", symmetric=True)
+    assert len(problem.group) == 16
+    sizes = {count: len(narrow.group) for count, narrow in with_doors(problem)}
+    assert sizes[16] >= sizes[1] >= 1
+    for narrow in dict(with_doors(problem)).values():
+        links = np.flatnonzero(narrow.logical.allowed)
+        for number in range(len(narrow.group)):
+            assert narrow.logical.allowed[narrow.group.link_images(number, links)].all()
+
+
+@pytest.mark.parametrize("network", [ring4(), star5(), load_topology("ndv2")])
+def test_one_server_has_no_doors(network: Topology) -> None:
+    assert not list(with_doors(problem_of(network, "alltoall")))
+
+
+def test_links_that_are_the_only_doors_are_no_choice() -> None:
+    problem = problem_of(twin2x2(), "alltoall")
+    for _, narrow in with_doors(problem):
+        assert narrow.logical.allowed.sum() < problem.logical.allowed.sum()
+
+
+def test_a_sum_is_no_flow() -> None:
+    with pytest.raises(NoScheduleError, match="flow does not exist for reducescatter"):
+        question_of(problem_of(ring4(), "reducescatter"))
