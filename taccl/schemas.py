@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from taccl.collective_file import CollectiveFile
+from taccl.demand_file import DemandFile
 from taccl.files import FileModel
+from taccl.library_file import LibraryFile
 from taccl.scenario_file import ScenarioFile
 from taccl.schedule_file import ScheduleFile
 from taccl.sketch import SketchFile, TacclSketchFile
@@ -15,6 +17,8 @@ SCHEMAS: Mapping[str, type[FileModel]] = MappingProxyType({
     "sketch": SketchFile,
     "sketch-taccl": TacclSketchFile,
     "collective": CollectiveFile,
+    "demand": DemandFile,
     "schedule": ScheduleFile,
     "scenario": ScenarioFile,
+    "library": LibraryFile,
 })  # fmt: skip

@@ -13,6 +13,7 @@ from defusedxml.ElementTree import fromstring
 from taccl.collective_file import read_collective
 from taccl.collectives import COLLECTIVES
 from taccl.errors import NoScheduleError, TacclError
+from taccl.lint import RULES as LINT_RULES
 from taccl.msccl import limits
 from taccl.msccl.program import Op
 from taccl.msccl.runtimes import RUNTIMES
@@ -141,6 +142,13 @@ def test_the_page_on_verification_names_every_rule() -> None:
     assert {*RULES, *limits.RULES} - words == set()
 
 
+def test_the_page_on_machines_has_every_machine_and_every_rule() -> None:
+    text = (ROOT / "docs" / "machines.md").read_text()
+    assert [name for name in shipped_topologies() if f"`{name}`" not in text] == []
+    rules = [f"| `{name}` | {rule.severity} | {rule.about} |" for name, rule in LINT_RULES.items()]
+    assert [line for line in text.splitlines() if line in rules] == rules
+
+
 def test_every_field_of_every_format_has_a_meaning_and_no_other() -> None:
     fields = {
         (name, record, field)
@@ -152,7 +160,7 @@ def test_every_field_of_every_format_has_a_meaning_and_no_other() -> None:
     assert set(MEANINGS) == fields
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "schedule"])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("schedule", "library")])
 def test_the_example_of_a_format_loads(name: str, tmp_path: Path) -> None:
     path = tmp_path / "example.yaml"
     path.write_text(FORMATS[name].example)
@@ -162,6 +170,8 @@ def test_the_example_of_a_format_loads(name: str, tmp_path: Path) -> None:
         assert not read_scenario(str(path), load_topology("ring:4")).is_static
     elif name == "collective":
         assert read_collective(str(path)).num_chunks == 4
+    elif name == "demand":
+        assert read_collective(str(path)).num_chunks == 15
     else:
         network = load_topology("ndv2", nodes=2)
         assert apply_sketch(network, load_sketch(str(path))).chunks_per_rank == 1
@@ -196,6 +206,9 @@ def test_the_fields_of_json_are_those_explained(command: str, run: Run) -> None:
     sizes = ("-b", "256K", "-e", "2M", "--format", "nccl-tests")
     Path("run.txt").write_text(run("evaluate", "f.xml", "--topology", "ring:2", *sizes).out)
     measured = ("--measured", "run.txt", "--collective", "allgather")
+    library = ("tune", "ring:2", "allgather", "-e", "1K", "--candidates", "0", "-q", "-o", "lib")
+    if command == "taccl explain":
+        run(*library)
     arguments = {
         "taccl synthesize": ring,
         "taccl evaluate": ("evaluate", "f.xml", "--topology", "ring:2"),
@@ -204,7 +217,13 @@ def test_the_fields_of_json_are_those_explained(command: str, run: Run) -> None:
         "taccl bound": ("bound", "ring:2", "allgather"),
         "taccl compare": ("compare", "ring:2", "allgather", "-e", "1K"),
         "taccl calibrate": ("calibrate", "ring:2", *measured),
+        "taccl place": ("place", "--topology", "ring:4"),
+        "taccl tune": library,
+        "taccl explain": ("explain", "lib", "--collective", "allgather", "--size", "1K"),
         "taccl topology list": ("topology", "list"),
+        "taccl topology show": ("topology", "show", "ring:2"),
+        "taccl topology validate": ("topology", "validate", "ring:2"),
+        "taccl topology diff": ("topology", "diff", "ring:2", "full:2"),
     }
     found = json.loads(run(*arguments[command], "--json").out)
     record = found[ROWS[command]][0] if command in ROWS else found

@@ -9,7 +9,19 @@ from typing import TextIO
 
 import typer
 
-from taccl.cli import calibrate, compare, evaluate, inspect, sketch, synthesize, topology, verify
+from taccl.cli import (
+    calibrate,
+    compare,
+    evaluate,
+    exchange,
+    inspect,
+    place,
+    sketch,
+    synthesize,
+    topology,
+    tune,
+    verify,
+)
 from taccl.errors import TacclError, TacclWarning
 
 app = typer.Typer(
@@ -28,7 +40,12 @@ app.command("inspect")(inspect.inspect)
 app.command("bound")(evaluate.bound)
 app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
+app.command("place")(place.place)
 app.command("convert")(synthesize.convert)
+app.command("tune")(tune.tune)
+app.command("explain")(tune.explain)
+topology.app.command("import")(exchange.import_)
+topology.app.command("export")(exchange.export)
 app.add_typer(topology.app, name="topology")
 app.add_typer(sketch.app, name="sketch")
 app.command("schema")(sketch.schema)

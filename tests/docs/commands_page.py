@@ -17,10 +17,11 @@ This page is made from the command line itself (`pytest tests/test_docs.py --upd
 writes it). `taccl COMMAND --help` prints the same texts. `python -m taccl` is the same as `taccl`.
 
 TOPOLOGY is a file, the name of a shipped one (`taccl topology list`) or a short form such as \
-`ring:8`, `mesh2d:4x4`, `torus2d:4x4@25GB/s,1us`, `torus3d:4x4x4`, `hypercube:16`, `full:8` or \
-`hub:8`. SKETCH is a file or the name of a shipped one (`taccl sketch list`). Names of \
-collectives, engines and runtimes are accepted in any case; `all-gather` and `all_gather` are \
-`allgather`.
+`ring:8`, `mesh2d:4x4`, `torus2d:4x4@25GB/s,1us`, `torus3d:4x4x4`, `hypercube:16`, `full:8`, \
+`hub:8`, `leaf-spine:4x8x2` (leaves, ranks of a leaf, oversubscription), `fat-tree:4` (ports of a \
+switch) or `dragonfly:5x4x2` (groups, routers of a group, ranks of a router). SKETCH is a file or \
+the name of a shipped one (`taccl sketch list`). Names of collectives, engines and runtimes are \
+accepted in any case; `all-gather` and `all_gather` are `allgather`.
 
 Sizes: `--size` takes `1MB` (1e6 bytes), `1MiB` (2^20 bytes), `64KB` or plain bytes. `-b`, `-e`, \
 `--min-bytes` and `--max-bytes` take the syntax of nccl-tests, where K, M and G are powers of two.

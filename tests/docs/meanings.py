@@ -7,6 +7,15 @@ without a meaning fails them, and so does a meaning without a field.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tests.docs.library_meanings import (
+    EXPLAIN_FIELDS,
+    LIBRARY_ABOUT,
+    LIBRARY_EXAMPLE,
+    LIBRARY_MEANINGS,
+    LIBRARY_TITLE,
+    TUNE_FIELDS,
+)
+
 
 class Format(NamedTuple):
     """How a format is introduced: title, text, and an example in a language."""
@@ -127,6 +136,26 @@ chunks:
   - {id: 3, input: {3: 0}, output: {0: 0}}
 """,
     ),
+    "demand": Format(
+        "Demand",
+        "An AlltoAllv: how many bytes every rank sends to every other, given to `synthesize` and"
+        " `bound` in place of a collective's name. Row s, column d: from rank s to rank d; 0: no"
+        " chunk at all; the diagonal stays where it is. Each pair's bytes are whole chunks of the"
+        " greatest common divisor of all numbers, so round odd numbers up to multiples of a few"
+        " KB. A rank's input holds what it sends in order of destinations, its output what it"
+        " receives in order of sources, without gaps. The size is that of the largest buffer, and"
+        " `--size` is left out. No runtime has an AlltoAllv: the result is a schedule"
+        " (`--schedule`).",
+        "yaml",
+        """\
+taccl: demand/1
+bytes:
+  - [0, 4MB, 1MB, 1MB]
+  - [1MB, 0, 1MB, 1MB]
+  - [2MB, 1MB, 0, 0]
+  - [1MB, 1MB, 1MB, 0]
+""",
+    ),
     "scenario": Format(
         "Scenario",
         "What disturbs a machine while programs run on it (`taccl evaluate --scenario`);"
@@ -155,6 +184,7 @@ changes: [{link: 1->2, at: 100us, factor: 0.25}]
 }
 """,
     ),
+    "library": Format(LIBRARY_TITLE, LIBRARY_ABOUT, "json", LIBRARY_EXAMPLE),
 }
 
 _ON_EDGES = {
@@ -235,12 +265,15 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "spine": "of a `rail` fabric: joins the rails",
             "leaves": "of a `leaf-spine` fabric: how many leaf switches",
             "uplink": "of a `leaf-spine` fabric: from a leaf to the spine, all spines pooled",
+            "oversubscription": "of a `leaf-spine` fabric, instead of the uplink's bandwidth: what"
+            " the NICs of a leaf can send over what the leaf can send to the spine",
             "dims": "of a `torus` or `mesh` fabric: servers in each dimension",
         },
         ("topology-servers", "LocalRecord"): _LOCAL,
         ("topology-servers", "NicRecord"): {
             "name": "becomes the vertices NAME.tx and NAME.rx",
             "gpus": "the GPUs that use it; they share its bandwidth",
+            "at": "instead of `gpus`: the switch that it is plugged into",
             "bandwidth": "of each direction",
             "pcie": "gives the edges between GPUs and NIC costs of their own",
         },
@@ -254,10 +287,14 @@ def _flat() -> dict[tuple[str, str, str], str]:
         ("topology-servers", "NodeSwitchRecord"): _COSTS
         | {
             "name": "how sketches call it",
-            "members": "the GPUs on it; none: all",
+            "members": "the GPUs on it; none: all; `[]`: not one",
             "multicast": "it can copy a message to many; no engine uses it yet",
             "reduce": "it can add messages; no engine uses it yet",
+            "across": "`servers`: it carries only what goes to other servers, as a PCIe switch does"
+            " where GPUs have better links",
+            "links": "what joins it to other switches of the server, such as PCIe switch and CPU",
         },
+        ("topology-servers", "SwitchLinkRecord"): _COSTS | {"to": "another switch of the server"},
         ("topology-servers", "WireRecord"): _COSTS
         | {
             "from": "a GPU of the server",
@@ -268,10 +305,14 @@ def _flat() -> dict[tuple[str, str, str], str]:
         ("topology-shape", "ShapeFile"): _HEADER | {"shape": "the network"},
         ("topology-shape", "LocalRecord"): _LOCAL,
         ("topology-shape", "ShapeRecord"): {
-            "kind": "`hub` is one switch, `full` a wire for every pair",
-            "dims": "ranks in each dimension; one number for all but meshes and tori",
-            "bandwidth": "of every wire (port of a hub)",
-            "alpha": "of every wire (whole crossing of a hub)",
+            "kind": "`hub` is one switch, `full` a wire for every pair; switches of a `leaf-spine`,"
+            " `fat-tree` and `dragonfly` that lie side by side are one with the bandwidth of all",
+            "dims": "ranks in each dimension; one number for all but meshes and tori. `leaf-spine`:"
+            " leaves, ranks of a leaf and, if not 1, the oversubscription of its uplink."
+            " `fat-tree`: the ports k of a switch, for k^3/4 ranks. `dragonfly`: groups, routers"
+            " of a group, ranks of a router",
+            "bandwidth": "of every wire and cable (port of a hub)",
+            "alpha": "of every wire; one crossing of a switch, half on each of its two edges",
         },
         ("topology-original", "OriginalFile"): _HEADER
         | {"original": "TACCL's numbers; needs `chunk_size`"},
@@ -345,6 +386,10 @@ def _flat() -> dict[tuple[str, str, str], str]:
         },
         ("collective", "CollectiveFile"): _COLLECTIVE,
         ("collective", "ChunkRecord"): _CHUNK,
+        ("demand", "DemandFile"): {
+            "taccl": "which format this is",
+            "bytes": "for every rank, what it sends to every rank: bytes, or sizes such as 1MB",
+        },
         ("schedule", "ScheduleFile"): {
             "taccl": "which format this is",
             "engine": "who found it",
@@ -424,6 +469,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "start_ps": "when the message starts, in picoseconds",
             "end_ps": "when it has arrived, in picoseconds",
         },
+        **{("library", record): fields for record, fields in LIBRARY_MEANINGS.items()},
     }
     return {
         (*place, field): text for place, fields in nested.items() for field, text in fields.items()
@@ -486,7 +532,7 @@ XML_OPS: Mapping[str, str] = {
 
 EXIT_STATUSES: Mapping[int, str] = {
     0: "done",
-    1: "verification failed: the findings are printed",
+    1: "verification failed: the findings are printed; or what `topology diff` compares differs",
     2: "bad input or usage, a limit of the runtime, or a file that can't be read or written",
     3: "infeasible: no schedule exists; the error names a rank that can't be served",
     4: "the time limit passed, or the user gave up, before anything was found",
@@ -526,7 +572,11 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "channels": "in use; null with `--runtime none`",
         "steps": "the most of any threadblock; null with `--runtime none`",
         "verified": "true: nothing is printed that a judge objects to",
-        "candidates": "all that was compared: engine, chunks_per_rank, makespan_us, score_us",
+        "sketch_cost": "time / the best time known without the sketch - 1; null without a sketch,"
+        " or with an engine other than `auto`",
+        "free_us": "the best time that a short search found without the sketch, else null",
+        "candidates": "all that was compared: engine, chunks_per_rank, makespan_us, score_us (by"
+        " replay; null with the reason why it is out of the running)",
         "output": "the files that were written",
         "deploy": "by runtime: `environment` and `pitfalls` of the XML file; null without `-o`",
     },
@@ -578,6 +628,32 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "nccl_crossovers": "the same of NCCL's model and the fastest of all that is replayed",
         "absent": "algorithms that are not compared: why",
         "out_of_race": "contenders that can't be the fastest: why",
+    },
+    "taccl place": {
+        "program": "label of the program that was replayed",
+        "collective": "what it does",
+        "topology": "name of the machine; `measured`: that of the measurements",
+        "ranks": "how many",
+        "servers": "how many, each of which takes consecutive ranks",
+        "alpha_rule": "`occupy`, `delay` or `explicit`",
+        "size_bytes": "replayed, cut to whole chunks",
+        "order": "for each rank the place that takes it: a row of the matrix, or a rank"
+        " of the topology",
+        "hosts": "the same as records: host and slot",
+        "time_us": "replayed time in this order",
+        "identity_us": "that in the order as given",
+        "random": "random orders that were replayed to compare with",
+        "random_mean_us": "the mean of their times; null without any",
+        "random_best_us": "the least of them; null without any",
+        "gain_identity": "`identity_us` by `time_us`",
+        "gain_random": "`random_mean_us` by `time_us`; null without random orders",
+        "bound_us": "what no order can beat; null where no bound is known",
+        "optimal": "whether it is proved that no order is faster",
+        "replays": "orders that were replayed",
+        "ended": "why the search ended: `all` (every order was replayed), `bound` (it was met),"
+        " `settled`, `time`, `replays` or `interrupted`",
+        "routed": "whether some pairs have no link and are replayed over other ranks",
+        "outputs": "the files that were written, by kind",
     },
     "taccl calibrate": {
         "collective": "what was measured",
@@ -646,6 +722,51 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "kinds": "what each kind says",
         "worlds": "what the bounds of each world (`any`, `fixed`, `sketch`) hold for",
         "assumed": "what all of them assume",
+    },
+    "taccl tune": TUNE_FIELDS,
+    "taccl explain": EXPLAIN_FIELDS,
+    "taccl topology show": {
+        "name": "of the topology",
+        "ranks": "how many",
+        "servers": "the ranks of each",
+        "switches": "their names",
+        "edges": "in the graph",
+        "links": "from rank to rank",
+        "alpha_rule": "`occupy`, `delay` or `explicit`",
+        "costs": "`exact` or `original` for an imported TACCL topology, else null",
+        "rotations": "declared symmetries",
+        "digest": "of all that a file can say; a schedule carries it",
+        "send_gbps": "what each rank can send: over its edges, and its share of NICs and switches"
+        " that it reaches over an edge without a bandwidth",
+        "receive_gbps": "what each rank can receive",
+        "paths": "kinds of links: cell, path (what the letter means), bandwidth_gbps of the slowest"
+        " edge (null: none has any), alpha_us, edges (on the way), links (how many), from_a_rank"
+        " (least and most), example (source and destination)",
+        "unlinked_pairs": "pairs of ranks without a link",
+        "matrix": "the cells, row by row; null above 32 ranks",
+        "output": "the files that were written",
+    },
+    "taccl topology validate": {
+        "name": "of the topology; null when it can't be read, as all counts",
+        "ranks": "how many",
+        "edges": "in the graph",
+        "links": "from rank to rank",
+        "rotations": "declared symmetries",
+        "usable": "whether there is no error",
+        "findings": "each with rule (`unread`: it can't be read), severity (`error`, `warning` or"
+        " `note`), file, line and field as far as known, where (edges, switches, ranks or pairs),"
+        " problem and fix",
+    },
+    "taccl topology diff": {
+        "a": "name of the first",
+        "b": "name of the second",
+        "same": "whether they are the same but for their names",
+        "facts": "each with a and b: ranks, servers, switches, edges, links, alpha_rule, symmetries"
+        " (that the rotations span; null: too many or none), chunk_size, send_gbps and receive_gbps"
+        " of a rank (least and most), allgather_bound_us and alltoall_bound_us for 1 MB a rank"
+        " (null above 256 ranks)",
+        "edges": "added, removed and changed, each with name and, in a and b, its ends and costs",
+        "links": "pairs of ranks with links added, removed and changed",
     },
     "taccl topology list": {
         "name": "what commands call it",

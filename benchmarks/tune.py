@@ -1,0 +1,201 @@
+"""What ``taccl tune`` promises: ``python -m benchmarks.tune same|speed|full``.
+
+``same`` asks for one library serially, with two workers, on a local Dask cluster of which a worker
+is killed in mid-run, and with many runs killed -9 at random moments and taken up again: all must
+have the same bytes. ``speed`` compares the wall clock of two workers with that of one, on a
+machine that has nothing else to do. ``full`` makes the library of two DGX-2 for 1 KiB to 1 GiB and
+checks what its index says. Exit status 1 where a promise is broken.
+"""
+
+import argparse
+import hashlib
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from taccl.library_file import LibraryFile
+
+SMALL = (
+    "ndv2", "allgather", "alltoall", "allreduce", "-b", "1K", "-e", "16M", "-f", "4",
+    "--runtime", "executor",
+)  # fmt: skip
+FULL = (
+    "dgx2", "allgather", "alltoall", "allreduce", "--nodes", "2", "-b", "1K", "-e", "1G",
+    "--runtime", "executor",
+)  # fmt: skip
+
+FASTER = 0.65
+"""Two workers take at most so much of the time of one."""
+
+LONGER = 1.1
+"""How many times as long a killed run may take the next time."""
+
+BELOW = 0.8
+"""Times the best classical algorithm, at half of the sizes or where the bound allows it."""
+
+
+def command(words: Sequence[str], output: Path, *more: str) -> list[str]:
+    """Return a command line of ``taccl tune``."""
+    return [sys.executable, "-m", "taccl", "tune", *words, "-q", "-o", str(output), *more]
+
+
+def run(words: Sequence[str], output: Path, *more: str) -> float:
+    """Run ``taccl tune``; return its seconds."""
+    began = time.monotonic()
+    subprocess.run(command(words, output, *more), check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - began
+
+
+def digest(output: Path) -> str:
+    """Return a hash of all names and bytes of a directory."""
+    found = hashlib.sha256()
+    for path in sorted(path for path in output.rglob("*") if path.is_file()):
+        found.update(str(path.relative_to(output)).encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def killed(words: Sequence[str], output: Path, seconds: float, chance: random.Random) -> int:
+    """Kill runs at random moments until one ends by itself; return how many were killed."""
+    kills = 0
+    while True:
+        with subprocess.Popen(
+            command(words, output), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as running:
+            try:
+                # Longer each time: a candidate that never gets its time is never finished.
+                running.wait(chance.uniform(0.1, 0.6) * seconds * LONGER**kills)
+            except subprocess.TimeoutExpired:
+                os.kill(running.pid, signal.SIGKILL)
+                kills += 1
+                continue
+        if running.returncode:
+            raise subprocess.CalledProcessError(running.returncode, "taccl tune")
+        return kills
+
+
+def on_dask(words: Sequence[str], output: Path, seconds: float) -> None:
+    """Run on a local Dask cluster, one worker of which is killed in mid-run."""
+    distributed: Any = importlib.import_module("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    ) as cluster:
+        scheduler = command(words, output, "--scheduler", cluster.scheduler_address)
+        with subprocess.Popen(scheduler, stdout=subprocess.DEVNULL) as running:
+            time.sleep(0.5 * seconds)
+            os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
+            if running.wait():
+                raise subprocess.CalledProcessError(running.returncode, "taccl tune")
+
+
+def same(folder: Path, candidates: int, kills: int, seed: int) -> bool:
+    """Compare the bytes of all ways to make one library."""
+    words = (*SMALL, "--candidates", str(candidates))
+    one = run(words, folder / "serial", "--workers", "1")
+    expected = digest(folder / "serial")
+    print(f"serial           {one:7.1f} s  {expected[:16]}", flush=True)
+    results = []
+    two = run(words, folder / "two", "--workers", "2")
+    results.append(report(f"two workers      {two:7.1f} s", folder / "two", expected))
+    again = run(words, folder / "two", "--workers", "2")
+    results.append(report(f"the same again   {again:7.1f} s", folder / "two", expected))
+    on_dask(words, folder / "dask", two)
+    results.append(report("Dask, one killed          ", folder / "dask", expected))
+    chance, count, number = random.Random(seed), 0, 0
+    while count < kills:
+        output = folder / f"killed{number}"
+        found = killed((*words, "--workers", "2"), output, two, chance)
+        results.append(report(f"{found:3} kills -9              ", output, expected))
+        shutil.rmtree(output)
+        count, number = count + max(1, found), number + 1
+    return all(results)
+
+
+def report(told: str, output: Path, expected: str) -> bool:
+    """Print and return whether a directory is as expected."""
+    found = digest(output)
+    print(f"{told}  {found[:16]}  {'same' if found == expected else 'DIFFERENT'}", flush=True)
+    return found == expected
+
+
+def speed(folder: Path, candidates: int) -> bool:
+    """Compare one worker and two."""
+    words = (*SMALL, "--candidates", str(candidates))
+    one = run(words, folder / "one", "--workers", "1")
+    two = run(words, folder / "two", "--workers", "2")
+    print(f"one worker {one:.1f} s, two {two:.1f} s: {two / one:.2f} x (promised: {FASTER})")
+    return two <= FASTER * one
+
+
+def full(output: Path, time_limit: float) -> bool:
+    """Make the library of two DGX-2 and check it."""
+    seconds = run(FULL, output, "--time-limit", str(time_limit))
+    text = (output / "index.json").read_text()
+    index: dict[str, Any] = json.loads(text)
+    LibraryFile.model_validate(index)
+    good = seconds <= 1.1 * time_limit
+    print(f"{seconds:.0f} s of {time_limit:.0f} s")
+    for one in index["collectives"]:
+        ranges, sizes = one["ranges"], one["sizes"]
+        ends = [(span["min_bytes"], span["max_bytes"]) for span in ranges]
+        gapless = all(b[0] == a[1] + 1 for a, b in pairwise(ends))
+        covered = (ends[0][0], ends[-1][1]) == (1 << 10, 1 << 30)
+        near = all((size["over_best"] or 0) <= 1.02 for size in sizes)
+        behind = all((size["over_classical"] or 0) <= 1 for size in sizes)
+        below = sum((size["over_classical"] or 1) <= BELOW for size in sizes)
+        possible = sum((size["bound_over_classical"] or 1) <= BELOW for size in sizes)
+        good = good and gapless and covered and near and behind
+        print(
+            f"{one['collective']:12} {len(ranges)} files; gapless {gapless}, covered {covered},"
+            f" near the best {near}, never behind the textbook {behind};"
+            f" <= {BELOW} x at {below} of {len(sizes)} sizes, the bound allows {possible}"
+        )
+        for span in ranges:
+            if span["file"]:
+                for size in span["verified_at_bytes"]:
+                    good = verified(output / span["file"], index["runtime"], size) and good
+    return good
+
+
+def verified(path: Path, runtime: str, size: int) -> bool:
+    """Return what ``taccl verify`` says."""
+    words = ["verify", str(path), "--runtime", runtime, "--size", str(size)]
+    done = subprocess.run([sys.executable, "-m", "taccl", *words], capture_output=True, check=False)
+    if done.returncode:
+        print(f"{path.name} at {size}: {done.stdout.decode()}")
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("same", "speed", "full"))
+    parser.add_argument("-o", "--output", type=Path, help="where full writes the library")
+    parser.add_argument("--time-limit", type=float, default=600.0)
+    parser.add_argument("--candidates", type=int, default=24)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        if asked.what == "full":
+            good = full(asked.output or place / "lib", asked.time_limit)
+        elif asked.what == "speed":
+            good = speed(place, asked.candidates)
+        else:
+            good = same(place, asked.candidates, asked.kills, asked.seed)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

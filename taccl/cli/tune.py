@@ -1,0 +1,207 @@
+"""``taccl tune`` and ``taccl explain``: a library of programs, and which of them runs when."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taccl.cli.options import (
+    ALPHA_RULE_NAMES,
+    COLLECTIVE_NAMES,
+    RUNTIME_NAMES,
+    AlphaRule,
+    Fabric,
+    Json,
+    Nodes,
+    Quiet,
+    TopologyArgument,
+    chosen,
+    interruptible,
+    read,
+    sizes_of,
+)
+from taccl.errors import InputError
+from taccl.units import parse_nccl_size
+
+if TYPE_CHECKING:
+    from taccl.tuning.executors import Workshop
+
+TIME_LIMIT = 300.0
+"""Seconds, where neither a time nor a number is given."""
+
+MAX_SIZES = 256
+
+
+def tune(
+    topology: TopologyArgument,
+    collectives: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COLLECTIVE...", help=f"One or more of {COLLECTIVE_NAMES}.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The directory to write.", show_default=False)
+    ],
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    begin: Annotated[
+        str, typer.Option("-b", "--begin", help="First size (K, M, G: powers of 2).")
+    ] = "1K",
+    end: Annotated[
+        str, typer.Option("-e", "--end", help="Last size (K, M, G: powers of 2).")
+    ] = "1G",
+    factor: Annotated[
+        int, typer.Option("-f", "--factor", min=2, max=1024, help="From a size to the next.")
+    ] = 2,
+    alpha_rule: AlphaRule = None,
+    runtime: Annotated[
+        str, typer.Option("--runtime", help=f"One of {RUNTIME_NAMES}.")
+    ] = "portable",
+    sketch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sketch", help="Tried beside the whole topology; may be given more than once."
+        ),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit",
+            min=1,
+            max=864000,
+            show_default=False,
+            help=f"Seconds for the whole run (default {TIME_LIMIT:g}).",
+        ),
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            "--candidates",
+            min=0,
+            max=1_000_000,
+            show_default=False,
+            help="Searches in all, instead of a time: the same files from every run.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            min=1,
+            max=1024,
+            show_default=False,
+            help="Processes (default: one for each core).",
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option("--scheduler", help="Run on the workers of this Dask scheduler instead."),
+    ] = None,
+    mpi: Annotated[
+        bool, typer.Option("--mpi", help="Run on the ranks of an MPI job (mpi4py.futures) instead.")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="For the solvers.")] = 0,
+    nccl: Annotated[
+        str | None,
+        typer.Option("--nccl", help="Inputs of NCCL's model, as taccl compare takes them."),
+    ] = None,
+    keep_all: Annotated[
+        bool,
+        typer.Option(
+            "--keep-all", help="Leave no sizes to NCCL where its own model says it is faster."
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="JSON: progress, a line each, on stderr; the result on stdout."
+        ),
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search programs for collectives and sizes, and write the best ones as a directory."""
+    from taccl.cli.tune_progress import shown
+    from taccl.sim.nccl_inputs import Settings, parse_settings
+    from taccl.tuning.run import Budget
+    from taccl.tuning.session import Order, tune
+
+    if time_limit is not None and candidates is not None:
+        raise InputError("both a time and a number", field="--candidates", fix="give one of them")
+    seconds = None if candidates is not None else time_limit or TIME_LIMIT
+    sizes = sizes_of(begin, end, factor, "")
+    if len(sizes) > MAX_SIZES or sizes[0] < 4:
+        raise InputError(
+            f"{len(sizes)} sizes from {sizes[0]} bytes", field="-b",
+            fix=f"take at most {MAX_SIZES}, from 4 bytes on",
+        )  # fmt: skip
+    given = Settings() if nccl is None else read("--nccl", parse_settings, nccl)
+    with interruptible() as stop, shown(quiet=quiet, as_json=as_json) as watch:
+        order = Order(
+            topology, _collectives(collectives), tuple(sizes),
+            chosen("--runtime", runtime, RUNTIME_NAMES), Budget(candidates, seconds), output,
+            _workshop(workers, scheduler, mpi=mpi), nodes, fabric,
+            alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
+            tuple(sketch or ()), seed, None if keep_all else given, stop, watch,
+        )  # fmt: skip
+        found = tune(order)
+    from taccl.tuning.told import as_object, summary
+
+    typer.echo(json.dumps(as_object(found)) if as_json else summary(found))
+
+
+def _collectives(texts: list[str]) -> tuple[str, ...]:
+    """Return the names of collectives, each once, in the order given."""
+    from taccl.collectives import collective_name
+
+    return tuple(dict.fromkeys(collective_name(text) for text in texts))
+
+
+def _workshop(workers: int | None, scheduler: str | None, *, mpi: bool) -> "Callable[[], Workshop]":
+    """Return what makes the executor that is asked for.
+
+    Raises
+    ------
+    InputError
+        When more than one is.
+    """
+    import os
+
+    from taccl.tuning import executors
+
+    if scheduler is not None and mpi:
+        raise InputError("both a scheduler and MPI", field="--mpi", fix="give one of them")
+    if workers is not None and (scheduler is not None or mpi):
+        raise InputError(
+            "the cluster has its own workers", field="--workers", fix="leave --workers out"
+        )
+    if scheduler is not None:
+        return lambda: executors.dask_workshop(scheduler)
+    if mpi:
+        return executors.mpi_workshop
+    return lambda: executors.Processes(workers or os.cpu_count() or 1)
+
+
+def explain(
+    directory: Annotated[
+        Path, typer.Argument(help="A directory that taccl tune has written.", show_default=False)
+    ],
+    collective: Annotated[
+        str,
+        typer.Option("--collective", help=f"One of {COLLECTIVE_NAMES}.", show_default=False),
+    ],
+    size: Annotated[
+        str,
+        typer.Option("--size", help="Bytes, as nccl-tests counts them (K, M, G: powers of 2)."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Say which file of a library runs for a collective and size, and why."""
+    from taccl.collectives import collective_name
+    from taccl.tuning.told import answer, answer_text
+
+    name = collective_name(collective)
+    found: dict[str, Any] = answer(directory, name, read("--size", parse_nccl_size, size))
+    typer.echo(json.dumps(found) if as_json else answer_text(found))

@@ -1,0 +1,100 @@
+"""How ``taccl tune`` shows where it is: one line on a terminal, a line a candidate elsewhere."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from taccl.units import format_size, microseconds
+
+if TYPE_CHECKING:
+    from taccl.tuning.run import Progress
+
+
+@contextmanager
+def shown(*, quiet: bool, as_json: bool) -> Iterator[Callable[["Progress"], None]]:
+    """Give what shows progress on stderr."""
+    if quiet:
+        yield lambda _progress: None
+    elif as_json:
+        yield _as_json
+    elif sys.stderr.isatty():
+        yield _in_place
+        typer.echo("\r\033[K", err=True, nl=False)
+    else:
+        yield _as_lines
+
+
+def _facts(progress: "Progress") -> dict[str, Any]:
+    """Return what is to be told of a moment."""
+    sizes, bounds = progress.picker.plan.sizes, progress.picker.plan.bounds
+    outcome = progress.outcome
+    return {
+        "done": progress.done,
+        "total": progress.total,
+        "running": progress.running,
+        "seconds": round(progress.spent, 1),
+        "left_seconds": None if progress.left is None else round(progress.left, 1),
+        "known": progress.known,
+        "collective": outcome.spec.collective if outcome else None,
+        "candidate": outcome.spec.told() if outcome else None,
+        "size_bytes": outcome.spec.size if outcome else None,
+        "programs": len(outcome.played) if outcome else None,
+        "reason": outcome.reason if outcome else None,
+        "best": [
+            {
+                "collective": name,
+                "size_bytes": sizes[place],
+                "time_us": microseconds(time),
+                "bound_us": microseconds(bound) if (bound := bounds[name][place]) else None,
+            }
+            for (name, place), time in sorted(progress.picker.best.items())
+        ],
+    }
+
+
+def _as_json(progress: "Progress") -> None:
+    if progress.outcome is not None:
+        typer.echo(json.dumps(_facts(progress)), err=True)
+
+
+def _as_lines(progress: "Progress") -> None:
+    if progress.outcome is None or (progress.known and progress.done % 50):
+        return
+    if progress.outcome.played or progress.outcome.failed:
+        typer.echo(_line(progress), err=True)
+
+
+def _in_place(progress: "Progress") -> None:
+    typer.echo(f"\r\033[K{_line(progress)[:110]}", err=True, nl=False)
+
+
+def _line(progress: "Progress") -> str:
+    count = f"{progress.done}/{progress.total}" if progress.total else str(progress.done)
+    left = "" if progress.left is None else f", {progress.left:.0f} s left"
+    found = progress.outcome
+    told = ""
+    if found is not None:
+        what = found.reason if not found.played else _best(progress)
+        told = (
+            f": {found.spec.collective} {format_size(found.spec.size)} {found.spec.told()}: {what}"
+        )
+    return f"{count} candidates{left}{told}"
+
+
+def _best(progress: "Progress") -> str:
+    """Return the best time at the size of the last candidate, beside its bound."""
+    found = progress.outcome
+    if found is None:
+        return ""
+    place = progress.picker.plan.sizes.index(found.spec.size)
+    time = progress.picker.best.get((found.spec.collective, place))
+    bound = progress.picker.plan.bounds[found.spec.collective][place]
+    own = min((t for one in found.played if (t := one.times[place]) is not None), default=None)
+    told = "-" if own is None else f"{microseconds(own):.6g} us"
+    if time:
+        told += f", best {microseconds(time):.6g}"
+    return told + (f", bound {microseconds(bound):.6g}" if bound else "")

@@ -1,0 +1,305 @@
+"""One candidate, from its text to what is known of its programs; runs in any process.
+
+A search for a schedule, its programs by the lowering's own choices, each judged, and each
+replayed at all sizes in every protocol. A protocol changes no step: it says how many bytes a
+message holds, how many messages a connection holds, and how many bytes go over the wire for each
+byte of data. What LL saves in latency is not in the model, only what it costs.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+
+from taccl.bounds import any_bounds, best, fixed_bounds
+from taccl.collectives import build_collective, chunk_size_of
+from taccl.errors import (
+    LoweringError,
+    NoScheduleError,
+    ScheduleError,
+    SolverUnavailableError,
+    TacclError,
+)
+from taccl.files import parse_document
+from taccl.msccl.program import Program
+from taccl.msccl.runtimes import RUNTIMES
+from taccl.msccl.sizes import largest_safe_size
+from taccl.msccl.xml import read_xml, write_xml
+from taccl.pipeline.lowering import Lowering, Target, program_name
+from taccl.pipeline.problems import logical_group
+from taccl.schedule import Schedule
+from taccl.sim.cost import model_of
+from taccl.sim.timing import traces
+from taccl.sketch import apply_sketch
+from taccl.sketch.native import read_native
+from taccl.sketch.taccl_json import is_taccl_json, read_taccl_json
+from taccl.symmetry import make_group
+from taccl.synth import solve
+from taccl.synth.classical import CLASSICAL, classical_schedules
+from taccl.synth.problem import Options, Problem
+from taccl.topology import LogicalTopology, whole
+from taccl.topology_file import topology_from_document
+from taccl.tuning.spec import Spec, code_digest
+from taccl.units import Time
+from taccl.verify import require_valid
+
+MOST_ITERATIONS = 64
+"""Messages that a chunk may be cut into for LL to be replayed: its twice the bytes can't win."""
+
+
+OTHER_VERSION = "a worker has another version of taccl"
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One program in one protocol.
+
+    Parameters
+    ----------
+    xml
+        The program's file, packed; its protocol and range are still to be set.
+    protocol
+        Of PROTOCOLS.
+    times
+        Picoseconds at every size; None: it can't run there.
+    safe
+        The largest size of the run that can't deadlock.
+    divisor
+        What the bytes of a buffer must be a multiple of.
+    steps, threadblocks
+        Of the whole program.
+    instances
+        Copies of it.
+    """
+
+    xml: str
+    protocol: str
+    times: tuple[Time | None, ...]
+    safe: int
+    divisor: int
+    steps: int
+    threadblocks: int
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a candidate.
+
+    Parameters
+    ----------
+    spec
+        Which one.
+    played
+        Its programs; empty: there is none, and the reason says why.
+    makespan
+        Picoseconds of the schedule, at the size it was made for.
+    reason
+        Why there is no program.
+    failed
+        Whether a process was lost, and not an answer given.
+    """
+
+    spec: Spec
+    played: tuple[Played, ...] = ()
+    makespan: Time = 0
+    reason: str = ""
+    failed: bool = False
+
+    def text(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+
+def read_outcome(text: str) -> Outcome:
+    """Return the outcome that a text says."""
+    fields = json.loads(text)
+    played = tuple(Played(**{**one, "times": tuple(one["times"])}) for one in fields.pop("played"))
+    return Outcome(**{**fields, "spec": Spec(**fields["spec"]), "played": played})
+
+
+def run_task(task: str) -> str:
+    """Run a candidate; every executor calls this, in whatever process."""
+    fields = json.loads(task)
+    spec = Spec(**fields["spec"])
+    if fields["code"] != code_digest():
+        return Outcome(spec, reason=OTHER_VERSION, failed=True).text()
+    try:
+        asked = _Asked(
+            spec, _network(fields["topology"], fields["sketch"]), tuple(fields["sizes"]),
+            fields["runtime"], tuple(fields["protocols"]), deterministic=fields["deterministic"],
+        )  # fmt: skip
+        return _outcome(asked).text()
+    except (ScheduleError, SolverUnavailableError) as error:
+        return Outcome(spec, reason=str(error), failed=True).text()
+    except TacclError as error:
+        return Outcome(spec, reason=error.problem).text()
+    except MemoryError:
+        return Outcome(spec, reason="out of memory", failed=True).text()
+
+
+@lru_cache(maxsize=8)
+def _network(topology: str, sketch: str | None) -> LogicalTopology:
+    network = topology_from_document(parse_document(topology, "topology").value)
+    if sketch is None:
+        return whole(network, network.rotations)
+    document = parse_document(sketch, "sketch")
+    read = read_taccl_json if is_taccl_json(document.value) else read_native
+    return apply_sketch(network, read(document))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A task, read."""
+
+    spec: Spec
+    logical: LogicalTopology
+    sizes: tuple[int, ...]
+    runtime: str
+    protocols: tuple[str, ...]
+    deterministic: bool
+
+    @property
+    def target(self) -> Target:
+        """The program wanted, for all sizes."""
+        classical = self.spec.engine in CLASSICAL
+        target = Target(
+            self.runtime,
+            instances=self.spec.instances or (1 if classical else None),
+            min_bytes=self.sizes[0],
+            max_bytes=self.sizes[-1],
+        )
+        return target.within(self.logical.channels)
+
+
+def _outcome(asked: _Asked) -> Outcome:
+    """Return what became of a candidate.
+
+    Raises
+    ------
+    TacclError
+        When there is no schedule, or no program of it.
+    """
+    spec, target = asked.spec, asked.target
+    single = build_collective(spec.collective, asked.logical.topology.num_ranks, 1)
+    collective = single.cut(spec.chunks)
+    group = logical_group(asked.logical, single)
+    chunks = collective.chunks_in_size
+    size = target.whole_size(spec.size, chunks) or target.divisor(chunks)
+    problem = Problem(asked.logical, collective, chunk_size_of(collective, size), group)
+    schedules = list(_schedules(asked, problem, size))
+    played: list[Played] = []
+    refused: TacclError | None = None
+    for schedule in schedules:
+        try:
+            played += _played(asked, _lowering(asked, schedule, size))
+        except (LoweringError, ScheduleError) as error:
+            refused = refused or error
+    if not played:
+        raise refused or LoweringError("no program runs at any size")
+    return Outcome(spec, tuple(played), min(one.makespan for one in schedules))
+
+
+def _lowering(asked: _Asked, schedule: Schedule, size: int) -> Lowering:
+    spec = asked.spec
+    name = program_name(
+        schedule.topology.name, spec.collective, spec.engine, schedule.collective.chunks_per_rank
+    )
+    return Lowering(schedule, asked.target, size, name)
+
+
+def _schedules(asked: _Asked, problem: Problem, size: int) -> Iterator[Schedule]:
+    """Yield the schedules of a candidate: the ways of a classical algorithm, or one.
+
+    Raises
+    ------
+    NoScheduleError
+        When there is none.
+    """
+    spec = asked.spec
+    if spec.engine in CLASSICAL:
+        group = make_group(problem.topology, ())
+        found = classical_schedules(replace(problem, group=group), spec.engine, batch=True)
+        if not found:
+            raise NoScheduleError(f"not for {spec.collective}, or not on these links")
+        yield from found
+        return
+    schedule = solve(problem, spec.engine, _options(asked, problem, size)).schedule
+    if schedule is None:
+        raise NoScheduleError("no schedule was found in time")
+    require_valid(schedule, asked.logical)
+    yield schedule
+
+
+def _options(asked: _Asked, problem: Problem, size: int) -> Options:
+    floors = any_bounds(asked.logical, problem.collective, size)
+    own = problem.collective
+    parts = [own]
+    if own.name == "allreduce":
+        halves = ("reducescatter", "allgather")
+        parts = [build_collective(name, own.num_ranks, own.chunks_per_rank) for name in halves]
+
+    def score(schedule: Schedule) -> Time | None:
+        try:
+            return _lowering(asked, schedule, size).best[1]
+        except LoweringError:
+            return None
+
+    return Options(
+        time_limit=asked.spec.effort,
+        seed=asked.spec.seed,
+        workers=1,
+        deterministic=asked.deterministic,
+        floor=best(floors).time,
+        fixed_floors={
+            part.name: best(fixed_bounds(problem.logical, part, problem.chunk_size)).time
+            for part in parts
+        },
+        score=score,
+    )
+
+
+def _played(asked: _Asked, lowering: Lowering) -> Iterator[Played]:
+    """Yield the best program of a schedule in every protocol, judged and replayed at all sizes.
+
+    Raises
+    ------
+    LoweringError
+        When no program fits the runtime.
+    ScheduleError
+        When a judge objects to it.
+    """
+    lowering = lowering.settled()
+    judged = lowering.proved()
+    packed = base64.b85encode(zlib.compress(write_xml(judged, asked.runtime).encode())).decode()
+    low, high = asked.sizes[0], asked.sizes[-1]
+    for protocol in asked.protocols:
+        program = replace(judged, protocol=protocol, max_bytes=high)
+        safe = largest_safe_size(program, asked.runtime, low, high)
+        yield Played(
+            packed, protocol, tuple(_times(asked, program, safe)), safe,
+            lowering.target.divisor(lowering.schedule.collective.chunks_in_size),
+            sum(len(block.steps) for _, block in program.blocks()),
+            sum(len(gpu.threadblocks) for gpu in program.gpus), lowering.target.copies,
+        )  # fmt: skip
+
+
+def _times(asked: _Asked, program: Program, safe: int) -> Iterator[Time | None]:
+    """Yield the time at each size."""
+    model = model_of(asked.runtime)
+    message = RUNTIMES[asked.runtime].message_bytes[program.protocol]
+    most = safe
+    if program.protocol == "LL":
+        most = min(safe, MOST_ITERATIONS * message * program.chunks_per_loop)
+    sizes = [size for size in asked.sizes if size <= most]
+    found = traces(program, asked.logical.topology, sizes, model, protocol_costs=True)
+    yield from (trace.time for trace in found)
+    yield from [None] * (len(asked.sizes) - len(sizes))
+
+
+def program_of(played: Played, runtime: str) -> Program:
+    """Return the program of a result, in its protocol."""
+    text = zlib.decompress(base64.b85decode(played.xml)).decode()
+    return replace(read_xml(text, runtime=runtime), protocol=played.protocol)

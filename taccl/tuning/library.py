@@ -1,0 +1,354 @@
+"""The directory that a run writes: programs, an index that says why, and how to load them.
+
+``algorithms/`` holds nothing but files of the runtime, as a scan of the directory ends at any
+other. No text holds a time of day, a path or how long anything took: the same results make the
+same bytes.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import PurePosixPath
+
+from taccl.msccl.deploy import DEPLOYMENTS
+from taccl.msccl.program import Program
+from taccl.msccl.runtimes import LOADED_BY
+from taccl.msccl.selection import CALLS
+from taccl.msccl.xml import write_xml
+from taccl.sim.nccl_inputs import described
+from taccl.sim.sweep import BoundAt
+from taccl.topology import Topology
+from taccl.tuning.candidate import Outcome
+from taccl.tuning.choice import Chooser, Entry, Range
+from taccl.tuning.envelope import SLACK
+from taccl.tuning.run import is_classical
+from taccl.tuning.spec import Setting, code_digest, versions
+from taccl.units import Time, microseconds
+
+FOLDER = "algorithms"
+MSCCL_FOLDER = "msccl"
+"""For the second spelling of a portable reduce-scatter."""
+
+MOST_MSCCL = 4
+"""Files that msccl takes: MSCCL_MAX_NUM_ALGOS."""
+
+MODEL = (
+    "Times are replays of the programs on the topology (docs/concepts.md), with what protocols"
+    " cost in bytes; the launch of the kernel and what LL saves in latency are not in them."
+)
+
+NCCL_MODEL = (
+    "NCCL's own time model of ring and tree; its sizes are left to it where its time is less than"
+    " the replay plus what NCCL's model counts for starting a kernel of the same protocol."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Library:
+    """All that is known when a run is over.
+
+    Parameters
+    ----------
+    setting
+        What was searched.
+    topology
+        The machine.
+    outcomes
+        Of all candidates.
+    choosers
+        One for each collective.
+    chosen
+        The ranges of each.
+    bounds
+        Of each.
+    asked
+        How the run was asked for, as the index tells it.
+    """
+
+    setting: Setting
+    topology: Topology
+    outcomes: tuple[Outcome, ...]
+    choosers: tuple[Chooser, ...]
+    chosen: tuple[tuple[Range, ...], ...]
+    bounds: tuple[BoundAt, ...]
+    asked: Mapping[str, object]
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """The programs' files by their names in the directory."""
+        texts: dict[str, str] = {}
+        for name, program in self.programs:
+            texts[f"{FOLDER}/{name}"] = write_xml(program, self.setting.runtime)
+            if self.setting.runtime in LOADED_BY and program.collective == "reducescatter":
+                texts[f"{MSCCL_FOLDER}/{name}"] = write_xml(program, "msccl")
+        return texts
+
+    @property
+    def programs(self) -> Iterator[tuple[str, Program]]:
+        """Names and programs of all files."""
+        for chooser, ranges in zip(self.choosers, self.chosen, strict=True):
+            for number, one in enumerate(ranges):
+                if one.program is not None and one.entry is not None:
+                    yield _name(chooser, number, one), one.program
+
+    @cached_property
+    def index(self) -> dict[str, object]:
+        """The index."""
+        machine = next((one.machine for one in self.choosers if one.machine), None)
+        return {
+            "taccl": "library/1",
+            "topology": {
+                "name": self.topology.name,
+                "ranks": self.topology.num_ranks,
+                "servers": self.topology.num_servers,
+                "alpha_rule": self.topology.alpha_rule_stated,
+                "sha256": self.setting.machines[0].digest,
+            },
+            "sketches": [
+                {"name": name, "sha256": machine.digest}
+                for name, machine in zip(self.setting.names, self.setting.machines[1:], strict=True)
+            ],
+            "runtime": self.setting.runtime,
+            "protocols": list(self.setting.protocols),
+            "sizes": list(self.setting.sizes),
+            "slack_percent": SLACK,
+            **self.asked,
+            "model": MODEL,
+            "nccl_model": f"{NCCL_MODEL} Inputs: {described(machine)}." if machine else None,
+            "versions": versions(),
+            "code_sha256": code_digest(),
+            "collectives": [self._collective(number) for number in range(len(self.choosers))],
+        }
+
+    def _collective(self, number: int) -> dict[str, object]:
+        chooser, ranges = self.choosers[number], self.chosen[number]
+        own = [one for one in self.outcomes if one.spec.collective == chooser.collective]
+        searched = [one for one in own if not is_classical(one)]
+        return {
+            "collective": chooser.collective,
+            "call": CALLS[chooser.collective],
+            "ranges": [
+                self._range(chooser, place, one) for place, one in enumerate(ranges)
+            ],
+            "sizes": [
+                self._size(number, place) for place in range(len(self.setting.sizes))
+            ],
+            "candidates": {
+                "searched": len(searched),
+                "classical": len(own) - len(searched),
+                "programs": len(chooser.entries),
+                "without_program": sum(not one.played and not one.failed for one in searched),
+                "failed": [
+                    {"candidate": one.spec.told(self.setting.names), "reason": one.reason}
+                    for one in own
+                    if one.failed
+                ],
+            },
+        }  # fmt: skip
+
+    def _range(self, chooser: Chooser, number: int, one: Range) -> dict[str, object]:
+        """Return what the index says of a range."""
+        found: dict[str, object] = {"min_bytes": one.low, "max_bytes": one.high}
+        if one.program is None or one.entry is None:
+            served = "nccl" if one.left else "nothing"
+            return {**found, "file": None, "served_by": served, "why": self._why_not(chooser, one)}
+        entry, program = chooser.entries[one.entry], one.program
+        spec, name = entry.outcome.spec, _name(chooser, number, one)
+        text = self.files[f"{FOLDER}/{name}"]
+        modes = (("in place", program.in_place), ("out of place", program.out_of_place))
+        return {
+            **found,
+            "file": f"{FOLDER}/{name}",
+            "served_by": "file",
+            "why": self._why(chooser, one),
+            "engine": spec.engine,
+            "made_for_bytes": spec.size,
+            "chunks": spec.chunks,
+            "sketch": None if spec.sketch is None else self.setting.names[spec.sketch],
+            "instances": entry.played.instances,
+            "protocol": program.protocol,
+            "seed": spec.seed,
+            "effort": spec.effort,
+            "modes": [word for word, served in modes if served],
+            "divisor_bytes": entry.played.divisor,
+            "safe_up_to_bytes": entry.played.safe,
+            "verified_at_bytes": [one.low, one.high],
+            "steps": entry.played.steps,
+            "threadblocks": entry.played.threadblocks,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        }
+
+    def _why(self, chooser: Chooser, one: Range) -> str:
+        times = self._served(chooser, one)
+        fastest = sum(time == least for time, least in times)
+        others = len(times) - fastest
+        programs = len(chooser.entries)
+        told = f"the fastest of {programs} programs at {fastest} of the {len(times)} sizes in it"
+        if others:
+            most = max(Fraction(time, least) - 1 for time, least in times)
+            told += f", at most {float(most) * 100:.2f} % slower at the others: one file less"
+        return told
+
+    def _served(self, chooser: Chooser, one: Range) -> list[tuple[Time, Time]]:
+        """Return time and least time at the sizes of a range."""
+        entry = chooser.entries[one.entry or 0]
+        found = []
+        for place, size in enumerate(chooser.sizes):
+            time, least = entry.played.times[place], chooser.least[place]
+            if one.low <= size <= one.high and time is not None and least is not None:
+                found.append((time, least))
+        return found
+
+    def _why_not(self, chooser: Chooser, one: Range) -> str:
+        if not one.left:
+            return "no program found runs here: the runtime's own algorithm does"
+        ways = dict.fromkeys(
+            way.way
+            for size, way in zip(chooser.sizes, chooser.ways, strict=True)
+            if way is not None and one.low <= size <= one.high
+        )
+        return f"NCCL's own {' and '.join(ways)} is faster by its model than every program here"
+
+    def _size(self, number: int, place: int) -> dict[str, object]:
+        """Return what the index says of a size."""
+        chooser, size = self.choosers[number], self.setting.sizes[place]
+        bound = self.bounds[number](size)
+        one = next(one for one in self.chosen[number] if one.low <= size <= one.high)
+        time = None if one.entry is None else chooser.entries[one.entry].played.times[place]
+        textbook, way = chooser.textbook[place], chooser.ways[place]
+        known = self.chosen[number].index(one)
+        return {
+            "size_bytes": size,
+            "file": None if one.entry is None else f"{FOLDER}/{_name(chooser, known, one)}",
+            "time_us": _us(time),
+            "bound_us": _us(bound[1]) if bound else None,
+            "bound_kind": bound[0] if bound else None,
+            "gap": _ratio(time, bound[1] if bound else None, less=1),
+            "best_us": _us(chooser.least[place]),
+            "over_best": _ratio(time, chooser.least[place]),
+            "classical": self._name_of_textbook(chooser, place),
+            "classical_us": _us(textbook),
+            "over_classical": _ratio(time, textbook),
+            "bound_over_classical": _ratio(bound[1] if bound else None, textbook),
+            "nccl": way.way if way else None,
+            "nccl_us": _us(way.time) if way else None,
+        }
+
+    def _name_of_textbook(self, chooser: Chooser, place: int) -> str | None:
+        least = chooser.textbook[place]
+        return next(
+            (
+                entry.outcome.spec.engine
+                for entry in chooser.entries
+                if entry.is_textbook and least and entry.played.times[place] == least
+            ),
+            None,
+        )
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """All files by their names in the directory, but the report."""
+        found = {"index.json": json.dumps(self.index, indent=1) + "\n", **self.files}
+        found["environment.sh"] = environment(self)
+        rows = list(tuner_rows(self))
+        if rows:
+            found["nccl_tuner.csv"] = "\n".join([TUNER_HEAD, *rows]) + "\n"
+        return found
+
+
+TUNER_HEAD = (
+    "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,"
+    "regBuff"
+)
+
+
+def tuner_rows(library: Library) -> Iterator[str]:
+    """Yield rows for NCCL's tuner plug-in, where NCCL's own algorithms are the answer."""
+    ranks, servers = library.topology.num_ranks, library.topology.num_servers
+    for chooser, ranges in zip(library.choosers, library.chosen, strict=True):
+        for one in ranges:
+            if not one.left:
+                continue
+            inside = [
+                (size, way)
+                for size, way in zip(chooser.sizes, chooser.ways, strict=True)
+                if way is not None and one.low <= size <= one.high
+            ]
+            starts = [
+                (size, way) for number, (size, way) in enumerate(inside)
+                if number == 0 or inside[number - 1][1].way != way.way
+            ]  # fmt: skip
+            ends = [size - 1 for size, _ in starts[1:]] + [one.high]
+            for number, ((size, way), end) in enumerate(zip(starts, ends, strict=True)):
+                low = one.low if number == 0 else size
+                pair = f"{way.algorithm.lower()},{way.protocol.lower()}"
+                yield f"{chooser.collective},{low},{end},{pair},-1,{servers},{ranks},-1,-1"
+
+
+def environment(library: Library) -> str:
+    """Return a shell file that makes a runtime load the library, wherever it lies."""
+    runtime = library.setting.runtime
+    lines = [
+        "# How to load this library: source this file before the program starts, on every node.",
+        'here=$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")" && pwd)',
+    ]
+    for name in LOADED_BY.get(runtime, (runtime,)):
+        row, told = DEPLOYMENTS[name], []
+        files = _files_for(library, name)
+        for note in (*row.variables, *row.needed):
+            if any(note.when(program) for _, program in library.programs):
+                paths = ":".join(f"$here/{file}" for file in files[:MOST_MSCCL])
+                text = note.text.format(path=paths, directory=f"$here/{FOLDER}")
+                variable, value = text.split("=", 1)
+                told.append(f'export {variable}="{value}"')
+        pitfalls = {
+            note.text: None
+            for note in row.pitfalls
+            if any(note.when(program) for _, program in library.programs)
+        }
+        lines += ["", f"# {name}", *told, *(f"# mind: {text}" for text in pitfalls)]
+        if name == "msccl" and len(files) > MOST_MSCCL:
+            rest = ", ".join(files[MOST_MSCCL:])
+            lines.append(f"# mind: msccl takes {MOST_MSCCL} files; not in the list: {rest}")
+    if any(tuner_rows(library)):
+        lines += ["", "# where NCCL's own algorithms are faster (NCCL's example tuner plug-in)",
+                  "# export NCCL_TUNER_PLUGIN=libnccl-tuner-example.so",
+                  '# export NCCL_TUNER_CONFIG_FILE="$here/nccl_tuner.csv"']  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _files_for(library: Library, runtime: str) -> list[str]:
+    """Return the files that a runtime loads."""
+    second = {
+        PurePosixPath(name).name for name in library.files if name.startswith(f"{MSCCL_FOLDER}/")
+    }
+    return [
+        f"{MSCCL_FOLDER if runtime == 'msccl' and name in second else FOLDER}/{name}"
+        for name, _ in library.programs
+    ]
+
+
+def entries_of(collective: str, outcomes: Sequence[Outcome]) -> tuple[Entry, ...]:
+    """Return the programs of a collective, in the order of their candidates."""
+    return tuple(
+        Entry(outcome, played)
+        for outcome in outcomes
+        if outcome.spec.collective == collective
+        for played in outcome.played
+    )
+
+
+def _name(chooser: Chooser, number: int, one: Range) -> str:
+    spec = chooser.entries[one.entry or 0].outcome.spec
+    return f"{chooser.collective}-{number + 1:02d}-{spec.engine}.xml"
+
+
+def _us(time: Time | None) -> float | None:
+    return None if time is None else microseconds(time)
+
+
+def _ratio(time: Time | None, other: Time | None, less: int = 0) -> float | None:
+    return float(Fraction(time, other) - less) if time is not None and other else None

@@ -1,0 +1,223 @@
+"""Which candidates there are, and which of them is next.
+
+First come the classical algorithms, made for the middle size: they are cheap, and nothing that is
+written may be slower than them. Then the sizes of every collective fall into cells, and each
+search goes to the cell with the size at which most of the time could be saved, as far as bounds
+tell, for that size; the more searches a cell has had, the less that counts. Within a cell come in
+turn all engines, the best classical algorithm made for that size, chunk counts and sketches, then
+the same again with another seed, more effort and more instances.
+
+What is next follows from the results that are handed in, in that order, and from nothing else.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import count
+
+from taccl.collectives import COLLECTIVES
+from taccl.synth.classical import CLASSICAL
+from taccl.tuning.candidate import Outcome
+from taccl.tuning.spec import Spec
+from taccl.units import Time
+
+CELLS = 6
+"""Parts of the range of sizes, at most."""
+
+TEXTBOOK = "textbook"
+"""Stands for the classical algorithm that is the fastest at the size."""
+
+CHUNKS = 3
+"""Chunk counts of a collective's series that are tried."""
+
+EXACT_SENDS = 64
+"""Chunks times ranks up to which a problem is small enough for engine exact."""
+
+POINT_TO_POINT = frozenset({"alltoall"})
+"""Collectives whose chunks go from one rank to one other: engine flow is for these."""
+
+COUNTED: Mapping[str, float] = {"flow": 600.0, "exact": 30.0}
+"""Counted work of a search by engine, in the place of seconds; else COUNTED_ELSE.
+
+A linear program has a limit in seconds even then, and must never reach it.
+"""
+
+COUNTED_ELSE = 8.0
+
+BoundsAt = Mapping[str, Sequence[Time | None]]
+"""What no algorithm can beat, by collective, at every size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run searches.
+
+    Parameters
+    ----------
+    collectives
+        Names, in the order given.
+    sizes
+        Bytes, ascending.
+    ranks
+        Of the machine.
+    bounds
+        Of each collective.
+    sketches
+        How many there are.
+    effort
+        Seconds for a search; None: work is counted.
+    seed
+        Of the first searches.
+    """
+
+    collectives: tuple[str, ...]
+    sizes: tuple[int, ...]
+    ranks: int
+    bounds: BoundsAt
+    sketches: int = 0
+    effort: float | None = None
+    seed: int = 0
+
+    def baseline(self) -> tuple[Spec, ...]:
+        """Return the classical algorithms for the middle size, the collectives in turn."""
+        size = self.sizes[len(self.sizes) // 2]
+        return tuple(
+            Spec(collective, engine, size)
+            for engine in CLASSICAL
+            for collective in self.collectives
+        )
+
+    def cells(self) -> tuple["Cell", ...]:
+        """Return the cells, those of one collective after those of another."""
+        total = min(CELLS, len(self.sizes))
+        cuts = [number * len(self.sizes) // total for number in range(total + 1)]
+        return tuple(
+            Cell(collective, range(cuts[number], cuts[number + 1]))
+            for collective in self.collectives
+            for number in range(total)
+        )
+
+    def turns(self, cell: "Cell") -> Iterator[Spec]:
+        """Yield the searches of a cell without end, its size still to be set."""
+        kind = COLLECTIVES[cell.collective]
+        chunks = kind.chunk_counts[:CHUNKS]
+        if cell.places.start >= len(self.sizes) // 2:
+            # Where messages take longer than their latency, the second count mostly gives most.
+            chunks = (*chunks[1:2], *chunks[:1], *chunks[2:])
+        for level in count():
+            for sketch in (None, *range(self.sketches)):
+                for number in chunks:
+                    for engine in self._engines(cell.collective, number, sketch):
+                        yield Spec(
+                            cell.collective, engine, 0, number, sketch,
+                            instances=(0, 2, 1, 4)[level % 4], effort=self._effort(engine, level),
+                            seed=self.seed + level,
+                        )  # fmt: skip
+
+    def _engines(self, collective: str, chunks: int, sketch: int | None) -> Iterator[str]:
+        yield "guided"
+        if chunks == 1 and sketch is None:
+            yield TEXTBOOK
+        if collective in POINT_TO_POINT:
+            yield "flow"
+        yield "taccl"
+        cut = self.ranks if collective in ("allgather", "alltoall") else 1
+        if cut * self.ranks * chunks <= EXACT_SENDS:
+            yield "exact"
+
+    def _effort(self, engine: str, level: int) -> float:
+        most = 1 << min(level, 6)
+        if self.effort is None:
+            return COUNTED.get(engine, COUNTED_ELSE) * most
+        return self.effort * most
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Neighbouring sizes of a collective.
+
+    Parameters
+    ----------
+    collective
+        A name of COLLECTIVES.
+    places
+        Of the sizes.
+    """
+
+    collective: str
+    places: range
+
+
+@dataclass(eq=False)
+class Picker:
+    """Says which search is next.
+
+    Parameters
+    ----------
+    plan
+        What is searched.
+    """
+
+    plan: Plan
+    best: dict[tuple[str, int], Time] = field(default_factory=dict)
+    textbook: dict[tuple[str, int], tuple[Time, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin with every cell."""
+        self._cells = self.plan.cells()
+        self._turns = [self.plan.turns(cell) for cell in self._cells]
+        self._tries = [0] * len(self._cells)
+        self._seen = set(self.plan.baseline())
+
+    def learn(self, outcome: Outcome) -> None:
+        """Take note of a result."""
+        for played in outcome.played:
+            for place, time in enumerate(played.times):
+                key = (outcome.spec.collective, place)
+                if time is None:
+                    continue
+                self.best[key] = min(time, self.best.get(key, time))
+                if outcome.spec.engine in CLASSICAL:
+                    own = (time, outcome.spec.engine)
+                    self.textbook[key] = min(own, self.textbook.get(key, own))
+
+    def resume(self, spec: Spec) -> None:
+        """Take note of a search that was made by an earlier run."""
+        place = self.plan.sizes.index(spec.size)
+        for number, cell in enumerate(self._cells):
+            if cell.collective == spec.collective and place in cell.places:
+                self._tries[number] += 1
+                next(self._turns[number])
+
+    def gap(self, collective: str, place: int) -> Fraction:
+        """Return time / bound - 1 at a size; where either is unknown, 1."""
+        bound, best = self.plan.bounds[collective][place], self.best.get((collective, place))
+        return Fraction(best, bound) - 1 if best and bound else Fraction(1)
+
+    def next(self) -> Spec | None:
+        """Return the next search; None when every size is at its bound."""
+        most, chosen = Fraction(0), None
+        for number, cell in enumerate(self._cells):
+            gap = max(self.gap(cell.collective, place) for place in cell.places)
+            weight = gap / (1 + gap) / (1 + self._tries[number])
+            if weight > most:
+                most, chosen = weight, number
+        if chosen is None:
+            return None
+        self._tries[chosen] += 1
+        cell = self._cells[chosen]
+        place = max(cell.places, key=lambda place: (self.gap(cell.collective, place), -place))
+        while True:
+            spec = self._filled(next(self._turns[chosen]), place)
+            if spec is not None and spec not in self._seen:
+                self._seen.add(spec)
+                return spec
+
+    def _filled(self, spec: Spec, place: int) -> Spec | None:
+        """Return a search with its size; None: there is no classical algorithm to be made."""
+        if spec.engine == TEXTBOOK:
+            known = self.textbook.get((spec.collective, place))
+            if known is None:
+                return None
+            spec = replace(spec, engine=known[1], effort=0.0, seed=0)
+        return replace(spec, size=self.plan.sizes[place])

@@ -1,0 +1,252 @@
+"""``taccl tune`` from what was asked to the directory on disk."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event
+
+from taccl.collectives import COLLECTIVES
+from taccl.errors import InputError, OutOfTimeError
+from taccl.files import read_text
+from taccl.pipeline.lowering import serves
+from taccl.pipeline.problems import asked_collective, load_machine, load_network
+from taccl.sim.nccl_inputs import Settings, machine_of
+from taccl.sim.sweep import BoundAt, bounds_of
+from taccl.topology import Topology
+from taccl.topology_file import expand_text, shipped_file
+from taccl.tuning.candidate import Outcome
+from taccl.tuning.choice import Chooser
+from taccl.tuning.directory import beside, check_place, locked, write_directory
+from taccl.tuning.executors import Workshop
+from taccl.tuning.journal import Journal
+from taccl.tuning.library import Library, entries_of
+from taccl.tuning.page import page
+from taccl.tuning.run import Budget, Progress, Run, run_key
+from taccl.tuning.search import BoundsAt, Plan
+from taccl.tuning.spec import Machine, Setting, digest_of
+
+SEARCHED = 0.93
+"""Share of a time limit for the search; the rest is for judging and writing."""
+
+EFFORT = (0.01, 1.0, 6.0)
+"""Seconds of a first timed search: a share of the time limit, at least, and at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """What is asked of :func:`tune`.
+
+    Parameters
+    ----------
+    topology, nodes, fabric, alpha_rule
+        The machine, as the command line names it.
+    collectives
+        Names of COLLECTIVES.
+    sizes
+        Bytes, ascending.
+    runtime
+        A name of RUNTIMES.
+    sketches
+        Files, or names of shipped ones, that are tried beside the whole topology.
+    budget
+        How much to search.
+    seed
+        For the solvers.
+    output
+        The directory.
+    nccl
+        Inputs of NCCL's model; None: nothing is left to NCCL.
+    workshop
+        Makes what runs the candidates.
+    stop, watch
+        Set to end the search; called with progress.
+    """
+
+    topology: str
+    collectives: tuple[str, ...]
+    sizes: tuple[int, ...]
+    runtime: str
+    budget: Budget
+    output: Path
+    workshop: Callable[[], Workshop]
+    nodes: int | None = None
+    fabric: str | None = None
+    alpha_rule: str | None = None
+    sketches: tuple[str, ...] = ()
+    seed: int = 0
+    nccl: Settings | None = field(default_factory=Settings)
+    stop: Event = field(default_factory=Event)
+    watch: Callable[[Progress], None] = lambda _progress: None
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What :func:`tune` has written.
+
+    Parameters
+    ----------
+    output
+        Where.
+    texts
+        The files, by their names in the directory.
+    candidates
+        How many were evaluated or known; 0: the whole library was known.
+    seconds
+        Wall clock of this run.
+    """
+
+    output: Path
+    texts: dict[str, str]
+    candidates: int
+    seconds: float
+
+
+def tune(order: Order) -> Tuned:
+    """Search, choose, judge and write a library.
+
+    Raises
+    ------
+    InputError
+        When what is asked can't be used.
+    OutOfTimeError
+        When no program was found in time.
+    """
+    began = time.monotonic()
+    check_place(order.output)
+    topology, setting = _setting(order)
+    with locked(order.output), Journal(beside(order.output, ".journal")) as journal:
+        plan, budget = _plan(order, topology), _budget(order)
+        key = digest_of(["library", run_key(setting, plan, budget), str(order.nccl)])
+        done, texts = 0, _remembered(journal, key)
+        if texts is None:
+            bounds = tuple(bounds_of(topology, name) for name in order.collectives)
+            run = Run(
+                setting, replace(plan, bounds=_at_sizes(order, bounds)), budget, order.workshop(),
+                journal, order.stop, order.watch, began=began,
+            )  # fmt: skip
+            outcomes = run.search()
+            done = len(outcomes)
+            library = _library(order, topology, setting, outcomes, bounds)
+            texts = {**library.texts, "report.html": page(library)}
+            if not library.asked["interrupted"]:
+                journal.keep(key, json.dumps(texts))
+        if not _is_there(order.output, texts):
+            write_directory(order.output, texts)
+    return Tuned(order.output, texts, done, time.monotonic() - began)
+
+
+def _setting(order: Order) -> tuple[Topology, Setting]:
+    """Return the machine, and what all candidates share.
+
+    Raises
+    ------
+    InputError
+        When a file or value can't be used.
+    """
+    named = {"nodes": order.nodes, "fabric": order.fabric, "alpha_rule": order.alpha_rule}
+    topology = load_machine(order.topology, **named)  # type: ignore[arg-type]
+    if topology.num_ranks < 2:
+        raise InputError("has one rank: nothing to send", file=order.topology, field="ranks")
+    for name in order.collectives:
+        _check_collective(order, name, topology)
+    machines = [Machine(expand_text(topology))]
+    names = []
+    for sketch in order.sketches:
+        logical = load_network(order.topology, sketch=sketch, **named)  # type: ignore[arg-type]
+        text = read_text(shipped_file(sketch, "sketches", "sketch"))
+        machines.append(Machine(expand_text(logical.topology), text))
+        names.append(logical.name or sketch)
+    setting = Setting(
+        tuple(machines), tuple(names), order.sizes, order.runtime,
+        deterministic=order.budget.seconds is None,
+    )  # fmt: skip
+    return topology, setting
+
+
+def _check_collective(order: Order, name: str, topology: Topology) -> None:
+    if COLLECTIVES[name].has_root:
+        raise InputError(
+            f"{name} has a root, and a file answers calls for every root", field="COLLECTIVE",
+            fix="tune allgather, reducescatter, allreduce or alltoall",
+        )  # fmt: skip
+    if not serves(order.runtime, asked_collective(name, topology)):
+        raise InputError(f"{order.runtime} has no XML for {name}", field="COLLECTIVE")
+
+
+def _budget(order: Order) -> Budget:
+    seconds = order.budget.seconds
+    return Budget(order.budget.candidates, None if seconds is None else SEARCHED * seconds)
+
+
+def _plan(order: Order, topology: Topology) -> Plan:
+    """Return what is searched, without bounds."""
+    seconds, effort = order.budget.seconds, None
+    if seconds is not None:
+        share, least, most = EFFORT
+        effort = round(min(most, max(least, share * seconds)), 1)
+    return Plan(
+        order.collectives, order.sizes, topology.num_ranks, {}, len(order.sketches), effort,
+        order.seed,
+    )  # fmt: skip
+
+
+def _at_sizes(order: Order, bounds: tuple[BoundAt, ...]) -> BoundsAt:
+    """Return the bounds of each collective at every size."""
+    return {
+        name: tuple(found[1] if (found := at(size)) else None for size in order.sizes)
+        for name, at in zip(order.collectives, bounds, strict=True)
+    }
+
+
+def _library(
+    order: Order,
+    topology: Topology,
+    setting: Setting,
+    outcomes: list[Outcome],
+    bounds: tuple[BoundAt, ...],
+) -> Library:
+    """Choose for every collective.
+
+    Raises
+    ------
+    OutOfTimeError
+        When there is no program at all.
+    """
+    machine = None if order.nccl is None else machine_of(topology, order.nccl)
+    choosers = tuple(
+        Chooser(name, topology, order.runtime, order.sizes, entries_of(name, outcomes), machine)
+        for name in order.collectives
+    )
+    if not any(chooser.entries for chooser in choosers):
+        reasons = sorted({one.reason for one in outcomes if one.reason})
+        raise OutOfTimeError(
+            f"no program was found{': ' + reasons[0] if reasons else ''}", fix="raise --time-limit"
+        )
+    asked = {
+        "budget": {
+            "candidates": order.budget.candidates, "time_limit_s": order.budget.seconds,
+        },
+        "seed": order.seed,
+        "interrupted": order.stop.is_set(),
+    }  # fmt: skip
+    chosen = tuple(chooser.choose() for chooser in choosers)
+    return Library(setting, topology, tuple(outcomes), choosers, chosen, bounds, asked)
+
+
+def _remembered(journal: Journal, key: str) -> dict[str, str] | None:
+    """Return the files of the same run, if it was over before."""
+    found = journal.find(key)
+    return None if found is None else {str(k): str(v) for k, v in json.loads(found).items()}
+
+
+def _is_there(output: Path, texts: dict[str, str]) -> bool:
+    """Tell whether a directory holds these files and no others."""
+    try:
+        names = {str(path.relative_to(output)) for path in output.rglob("*") if path.is_file()}
+        return names == set(texts) and all(
+            (output / name).read_text(encoding="utf-8") == text for name, text in texts.items()
+        )
+    except (OSError, ValueError):
+        return False

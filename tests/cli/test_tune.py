@@ -1,0 +1,239 @@
+"""``taccl tune`` and ``taccl explain`` from end to end on a tiny machine."""
+
+import json
+import re
+import sqlite3
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taccl.library_file import LibraryFile
+from taccl.tuning import executors
+from tests.cli.conftest import Run
+
+TINY = ("ring:4", "allgather", "allreduce", "-b", "1K", "-e", "64K", "-f", "4")
+
+
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run candidates in this process: starting others takes most of the time."""
+    monkeypatch.setattr(executors, "Processes", lambda _workers: executors.here())
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the library is written, once."""
+    return tmp_path_factory.mktemp("tune") / "lib"
+
+
+def made(run: Run, place: Path, *more: str) -> dict[str, Any]:
+    """Return the index of the library, which is written unless it is there."""
+    done = run("tune", *TINY, "--candidates", "3", "--json", "-q", "-o", place, *more)
+    assert done.status == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def test_ranges_are_disjoint_without_gaps_and_cover_all_sizes(run: Run, library: Path) -> None:
+    for one in made(run, library)["index"]["collectives"]:
+        ranges = one["ranges"]
+        assert ranges[0]["min_bytes"] == 1024
+        assert ranges[-1]["max_bytes"] == 65536
+        for before, after in pairwise(ranges):
+            assert after["min_bytes"] == before["max_bytes"] + 1
+
+
+def test_what_is_chosen_is_near_the_best_and_never_behind_the_textbook(
+    run: Run, library: Path
+) -> None:
+    for one in made(run, library)["index"]["collectives"]:
+        for size in one["sizes"]:
+            assert size["over_best"] <= 1.02
+            assert size["over_classical"] <= 1
+            assert size["bound_us"] <= size["time_us"]
+
+
+def test_the_files_are_verified_and_take_as_long_as_the_index_says(run: Run, library: Path) -> None:
+    for one in made(run, library)["index"]["collectives"]:
+        for span in one["ranges"]:
+            path = library / span["file"]
+            for size in span["verified_at_bytes"]:
+                done = run("verify", path, "--runtime", "portable", "--size", str(size))
+                assert done.status == 0, done.out
+            sizes = [s for s in one["sizes"] if s["file"] == span["file"]]
+            assert sizes
+            for size in sizes:
+                found = run(
+                    "evaluate", path, "--topology", "ring:4", "--size", str(size["size_bytes"]),
+                    "--protocol-costs", "--json",
+                )  # fmt: skip
+                assert json.loads(found.out)["rows"][0]["time_us"] == size["time_us"]
+
+
+def test_the_directory_of_programs_holds_nothing_else(run: Run, library: Path) -> None:
+    made(run, library)
+    assert {path.suffix for path in (library / "algorithms").iterdir()} == {".xml"}
+    assert {"index.json", "report.html", "environment.sh"} <= {p.name for p in library.iterdir()}
+    text = (library / "environment.sh").read_text()
+    assert 'MSCCL_ALGO_DIR="$here/algorithms"' in text
+    assert re.search(r'MSCCL_XML_FILES="\$here/algorithms/\S+\.xml', text)
+
+
+def test_the_index_is_what_its_schema_says(run: Run, library: Path) -> None:
+    index = made(run, library)["index"]
+    assert LibraryFile.model_validate(index).runtime == "portable"
+    assert json.loads((library / "index.json").read_text()) == index
+
+
+def test_the_report_names_every_file_and_fetches_nothing(run: Run, library: Path) -> None:
+    names = [name for name in made(run, library)["files"] if name.endswith(".xml")]
+    text = (library / "report.html").read_text()
+    assert all(name in text for name in names)
+    assert not re.search(r"https?:|<script|<link|src=", text)
+
+
+def test_a_reduce_scatter_is_written_in_both_spellings(run: Run, tmp_path: Path) -> None:
+    place = tmp_path / "lib"
+    words = ("ring:4", "reducescatter", "-b", "1K", "-e", "4K", "--candidates", "0", "-q")
+    assert run("tune", *words, "-o", place).status == 0
+    first, second = (
+        [path.read_text() for path in sorted((place / folder).iterdir())]
+        for folder in ("algorithms", "msccl")
+    )
+    assert first
+    assert len(first) == len(second)
+    assert all('coll="reducescatter"' in text for text in first)
+    assert all('coll="reduce_scatter"' in text for text in second)
+    assert "$here/msccl/reducescatter-01" in (place / "environment.sh").read_text()
+
+
+def test_a_sketch_is_named_with_its_hash(run: Run, tmp_path: Path) -> None:
+    words = ("ndv2", "allgather", "--nodes", "2", "-b", "64K", "-e", "64K", "--candidates", "0")
+    done = run("tune", *words, "--sketch", "ndv2-relay", "-o", tmp_path / "lib", "--json")
+    (one,) = json.loads(done.out)["index"]["sketches"]
+    assert one["name"] == "ndv2-relay"
+    assert re.fullmatch("[0-9a-f]{64}", one["sha256"])
+
+
+def test_a_second_run_is_known_and_changes_nothing(run: Run, library: Path) -> None:
+    made(run, library)
+    before = {path: path.stat().st_mtime_ns for path in library.rglob("*")}
+    assert made(run, library)["candidates_done"] == 0
+    assert {path: path.stat().st_mtime_ns for path in library.rglob("*")} == before
+
+
+def test_the_same_run_elsewhere_makes_the_same_bytes(
+    run: Run, library: Path, tmp_path: Path
+) -> None:
+    files = {name: (library / name).read_bytes() for name in made(run, library)["files"]}
+    again = made(run, tmp_path / "other")
+    assert {name: (tmp_path / "other" / name).read_bytes() for name in again["files"]} == files
+
+
+def test_explain_says_which_file_runs_and_why(run: Run, library: Path) -> None:
+    made(run, library)
+    done = run("explain", library, "--collective", "all-gather", "--size", "4K")
+    assert "allgather of 4096 bytes on 4 ranks: algorithms/allgather-" in done.out
+    assert "the fastest of" in done.out
+    assert "bound 1.41024 us (latency)" in done.out
+    odd = run("explain", library, "--collective", "allgather", "--size", "4097")
+    assert "are no multiple of" in odd.out
+    beyond = run("explain", library, "--collective", "allgather", "--size", "1G", "--json")
+    assert json.loads(beyond.out)["in_library"] is False
+
+
+def test_what_nccls_model_wins_is_left_to_it(run: Run, tmp_path: Path) -> None:
+    slow = ("hub:4@1GB/s,50us", "allreduce", "-b", "1K", "-e", "64K", "-f", "8")
+    fast = ("--nccl", "channels=16,intra=100GB/s,wire=nvlink")
+    done = run("tune", *slow, *fast, "--candidates", "0", "-q", "-o", tmp_path / "lib", "--json")
+    (one,) = json.loads(done.out)["index"]["collectives"]
+    assert [span["served_by"] for span in one["ranges"]] == ["nccl"]
+    rows = (tmp_path / "lib" / "nccl_tuner.csv").read_text().splitlines()
+    assert rows[0].startswith("# collective_type,min_bytes,max_bytes,algorithm,protocol")
+    pairs = {tuple(row.split(",")[3:5]) for row in rows[1:]}
+    assert pairs <= {(a, p) for a in ("ring", "tree") for p in ("ll", "ll128", "simple")}
+    assert rows[1].split(",")[1] == "1024"
+    assert rows[-1].split(",")[2] == "65536"
+    told = run("explain", tmp_path / "lib", "--collective", "allreduce", "--size", "1K").out
+    assert "NCCL's own algorithm" in told
+    kept = run(
+        "tune", *slow, *fast, "--candidates", "0", "-q", "-o", tmp_path / "all", "--json",
+        "--keep-all",
+    )  # fmt: skip
+    (one,) = json.loads(kept.out)["index"]["collectives"]
+    assert {span["served_by"] for span in one["ranges"]} == {"file"}
+
+
+def test_a_time_limit_is_kept(run: Run, tmp_path: Path) -> None:
+    done = run("tune", *TINY, "--time-limit", "2", "-q", "-o", tmp_path / "lib", "--json")
+    found = json.loads(done.out)
+    assert found["index"]["budget"] == {"candidates": None, "time_limit_s": 2.0}
+    assert len(found["index"]["collectives"]) == 2
+
+
+def test_progress_is_a_json_object_a_line(run: Run, tmp_path: Path) -> None:
+    done = run("tune", *TINY, "--candidates", "1", "--json", "-o", tmp_path / "lib")
+    lines = [json.loads(line) for line in done.err.splitlines() if line.startswith("{")]
+    assert lines[-1]["done"] == lines[-1]["total"] == len(lines)
+    assert {"left_seconds", "best", "candidate", "size_bytes"} <= set(lines[-1])
+    assert len(done.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("ring:4", "broadcast"), "has a root"),
+        (("ring:4", "nonsense"), "nonsense"),
+        (("ring:1", "allgather"), "should make 2"),
+        (("ring:4", "allgather", "-b", "1M", "-e", "1K"), "-e: should be at least -b"),
+        (("ring:4", "allgather", "-b", "1"), "-b: "),
+        (("ring:4", "allgather", "--time-limit", "9", "--candidates", "1"), "--candidates"),
+        (("ring:4", "allgather", "--mpi", "--scheduler", "x"), "--mpi"),
+        (("ring:4", "allgather", "--workers", "2", "--mpi"), "--workers"),
+        (("ring:4", "allgather", "--sketch", "no.yaml"), "no.yaml"),
+        (("ring:4", "allgather", "--runtime", "none"), "--runtime"),
+        (("ring:4", "allgather", "--nccl", "gpu=abacus"), "--nccl"),
+    ],
+)
+def test_bad_input_is_one_error(
+    run: Run, tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    done = run("tune", *words, "-o", tmp_path / "lib")
+    assert done.status == 2
+    assert told in done.err
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "lib").exists()
+
+
+def test_a_directory_that_is_no_library_is_left_alone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "work.txt").write_text("years of it")
+    done = run("tune", *TINY, "--candidates", "0", "-o", tmp_path / "mine")
+    assert (done.status, "was not written by taccl tune" in done.err) == (2, True)
+
+
+def test_a_damaged_journal_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "lib.journal").write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+    done = run("tune", *TINY, "--candidates", "0", "-o", tmp_path / "lib")
+    assert (done.status, "lib.journal" in done.err) == (2, True)
+
+
+def test_explain_refuses_what_is_no_library(run: Run, tmp_path: Path, library: Path) -> None:
+    done = run("explain", tmp_path, "--collective", "allgather", "--size", "1K")
+    assert (done.status, "holds no library" in done.err) == (2, True)
+    (tmp_path / "index.json").write_text('{"taccl": "library/1"}')
+    done = run("explain", tmp_path, "--collective", "allgather", "--size", "1K")
+    assert (done.status, "index.json" in done.err) == (2, True)
+    made(run, library)
+    done = run("explain", library, "--collective", "alltoall", "--size", "1K")
+    assert (done.status, "the library has no alltoall" in done.err) == (2, True)
+
+
+def test_the_journal_is_a_database_of_results(run: Run, library: Path) -> None:
+    made(run, library)
+    with sqlite3.connect(library.with_name("lib.journal")) as file:
+        (count,) = file.execute("SELECT count(*) FROM outcome").fetchone()
+    file.close()
+    assert count > 3

@@ -1,0 +1,44 @@
+"""Runs whose candidates cost nothing."""
+
+from pathlib import Path
+from threading import Event
+
+from taccl.tuning.candidate import Outcome
+from taccl.tuning.executors import Work, Workshop, here
+from taccl.tuning.journal import Journal
+from taccl.tuning.run import Budget, Run
+from taccl.tuning.search import Plan
+from taccl.tuning.spec import Machine, Setting
+from tests.tuning.crashing import plain
+
+SIZES = (1024, 4096, 16384, 65536)
+SETTING = Setting((Machine("no topology"),), (), SIZES, "executor")
+PLAN = Plan(("allgather", "alltoall"), SIZES, 4, {"allgather": (900,) * 4, "alltoall": (100,) * 4})
+
+
+def search(
+    workshop: Workshop | None = None,
+    work: Work = plain,
+    *,
+    budget: Budget | None = None,
+    journal: Journal | None = None,
+    stop: Event | None = None,
+    most: int | None = None,
+) -> list[Outcome]:
+    """Run a search; ``most``: stop after so many candidates."""
+    stop = stop or Event()
+
+    def watch(progress: object) -> None:
+        if most is not None and getattr(progress, "done", 0) >= most:
+            stop.set()
+
+    run = Run(
+        SETTING, PLAN, budget or Budget(candidates=24), workshop or here(), journal, stop, watch,
+        work,
+    )  # fmt: skip
+    return run.search()
+
+
+def journal_in(folder: Path) -> Journal:
+    """Return a journal in a folder."""
+    return Journal(folder / "lib.journal")

@@ -1,0 +1,89 @@
+"""What is chosen: safe, judged, and each file from where it is the faster one."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from taccl.msccl.findings import Finding
+from taccl.topology_file import expand_text, load_topology
+from taccl.tuning.candidate import read_outcome, run_task
+from taccl.tuning.choice import Chooser, Range
+from taccl.tuning.library import entries_of
+from taccl.tuning.spec import Machine, Setting, Spec
+
+SIZES = tuple(1 << exponent for exponent in range(10, 25, 2))
+HUB = load_topology("hub:8")
+
+
+@pytest.fixture(scope="module")
+def chooser() -> Chooser:
+    """Return all classical all-reduces on eight ranks around a switch."""
+    setting = Setting((Machine(expand_text(HUB)),), (), SIZES, "executor", ("Simple",))
+    outcomes = [
+        read_outcome(run_task(setting.task(Spec("allreduce", engine, 1 << 16))))
+        for engine in ("ring", "recursive-doubling", "halving-doubling", "one-shot")
+    ]
+    return Chooser("allreduce", HUB, "executor", SIZES, entries_of("allreduce", outcomes))
+
+
+def owners(ranges: tuple[Range, ...]) -> list[int | None]:
+    return [one.entry for one in ranges]
+
+
+def test_a_file_begins_where_it_is_not_slower_than_the_one_before(chooser: Chooser) -> None:
+    ranges = chooser.choose()
+    assert len(ranges) > 1
+    for before, after in pairwise(ranges):
+        assert after.low == before.high + 1
+        assert before.program is not None
+        assert after.program is not None
+        first, second = (chooser._replayed(p, after.low) for p in (before.program, after.program))
+        assert first is not None
+        assert second is not None
+        assert second <= first
+
+
+def test_no_file_has_sizes_at_which_it_could_deadlock(chooser: Chooser) -> None:
+    safe = SIZES[3] + 64
+    limited = tuple(
+        replace(
+            entry,
+            played=replace(
+                entry.played,
+                safe=safe,
+                times=tuple(
+                    time if size <= safe else None
+                    for size, time in zip(SIZES, entry.played.times, strict=True)
+                ),
+            ),
+        )
+        for entry in chooser.entries
+    )
+    ranges = replace(chooser, entries=limited).choose()
+    assert max(one.high for one in ranges if one.program is not None) == safe
+    assert (ranges[-1].entry, ranges[-1].low, ranges[-1].high) == (None, safe + 1, SIZES[-1])
+
+
+def test_a_program_that_a_judge_refuses_is_out(
+    chooser: Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = owners(chooser.choose())[0]
+
+    def refuse(_self: Chooser, one: Range) -> list[Finding]:
+        return [Finding("result", "it is wrong")] if one.entry == bad else []
+
+    monkeypatch.setattr(Chooser, "refusals", refuse)
+    ranges = chooser.choose()
+    assert bad not in owners(ranges)
+    assert (ranges[0].low, ranges[-1].high) == (SIZES[0], SIZES[-1])
+
+
+def test_a_wrong_program_is_refused(chooser: Chooser) -> None:
+    one = next(one for one in chooser.choose() if one.program is not None)
+    assert one.program is not None
+    assert chooser.refusals(one) == []
+    first, *others = one.program.gpus
+    cut = tuple(replace(block, steps=block.steps[:-1]) for block in first.threadblocks)
+    broken = replace(one.program, gpus=(replace(first, threadblocks=cut), *others))
+    assert chooser.refusals(replace(one, program=broken))

@@ -1,0 +1,135 @@
+"""The run: which candidates there are follows from results alone, and nothing is lost twice."""
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from taccl.errors import InputError
+from taccl.tuning import run
+from taccl.tuning.candidate import Outcome
+from taccl.tuning.executors import Borrowed, Processes, Work
+from taccl.tuning.run import LAG, Budget
+from tests.tuning import crashing
+from tests.tuning.runs import PLAN, SIZES, journal_in, search
+
+
+def shuffled(slots: int) -> Borrowed:
+    """Return threads, so that results come in any order."""
+    return Borrowed(ThreadPoolExecutor(slots), slots)
+
+
+def texts(outcomes: list[Outcome]) -> list[str]:
+    return [one.text() for one in outcomes]
+
+
+def test_a_counted_run_is_the_same_for_any_number_of_workers() -> None:
+    one = search()
+    assert len(one) == len(PLAN.baseline()) + 24
+    for slots in (2, LAG + 3):
+        assert texts(search(shuffled(slots), crashing.slow)) == texts(one)
+
+
+def test_searches_go_where_the_gap_is() -> None:
+    searched = [one.spec for one in search() if one.spec.engine == "guided"]
+    # The bound of the second collective is lower, so its gap is wider.
+    assert sum(one.collective == "alltoall" for one in searched) * 2 > len(searched)
+    assert {one.size for one in searched} <= set(SIZES)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    whole = texts(search())
+    with journal_in(tmp_path) as journal:
+        part = search(journal=journal, most=45)
+    assert len(part) < len(whole)
+    with journal_in(tmp_path) as journal:
+        assert texts(search(journal=journal)) == whole
+
+    def never(_task: str) -> str:
+        raise AssertionError("all of it is known")
+
+    with journal_in(tmp_path) as journal:
+        assert texts(search(journal=journal, work=never)) == whole
+
+
+def test_a_timed_run_that_is_over_is_not_begun_again(tmp_path: Path) -> None:
+    budget = Budget(seconds=1.0)
+    with journal_in(tmp_path) as journal:
+        first = texts(search(shuffled(2), crashing.slow, budget=budget, journal=journal))
+        assert texts(search(budget=budget, journal=journal)) == first
+
+
+def test_a_worker_that_dies_costs_nothing_but_time(tmp_path: Path) -> None:
+    budget = Budget(candidates=4)
+    work = partial(crashing.dies_once, str(tmp_path / "mark"))
+    found = search(Processes(2), work, budget=budget)
+    assert (tmp_path / "mark").exists()
+    assert texts(found) == texts(search(budget=budget))
+
+
+def test_a_candidate_that_kills_its_workers_fails_alone(tmp_path: Path) -> None:
+    budget = Budget(candidates=1)
+    with journal_in(tmp_path) as journal:
+        found = search(Processes(2), crashing.dies, budget=budget, journal=journal)
+    failed = [one for one in found if one.failed]
+    assert {one.spec.engine for one in failed} == {"guided"}
+    assert all("its worker was lost twice" in one.reason for one in failed)
+    assert all(one.played for one in found if one.spec.engine != "guided")
+
+
+class Stuck:
+    """A workshop of one in which searches of engine guided never end."""
+
+    slots, shares_fate, renewed = 1, True, 0
+
+    def submit(self, work: Work, task: str) -> "Future[str]":
+        """Answer at once, or never."""
+        future: Future[str] = Future()
+        if '"engine":"guided"' not in task:
+            future.set_result(work(task))
+        return future
+
+    def lost(self, error: BaseException) -> bool:
+        """Lose nobody."""
+        return not isinstance(error, BaseException)
+
+    def renew(self) -> None:
+        """Count."""
+        self.renewed += 1
+
+    def close(self, *, kill: bool) -> None:
+        """Be closed at once."""
+        assert kill
+
+
+def test_a_timed_search_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "OVERDUE", 0.0)
+    monkeypatch.setattr(run, "OVERDUE_TIMES", 0.0)
+    monkeypatch.setattr(run, "LOOK", 0.01)
+    workshop = Stuck()
+    found = search(workshop, budget=Budget(seconds=600.0), most=len(PLAN.baseline()) + 1)
+    failed = [one for one in found if one.failed]
+    assert {one.spec.engine for one in failed} == {"guided"}
+    assert {one.reason for one in failed} == {"took more than 0 seconds"}
+    assert workshop.renewed == len(failed) > 0
+
+
+def test_a_fault_of_an_engine_costs_its_candidate() -> None:
+    found = search(work=crashing.faulty)
+    failed = [one for one in found if one.failed]
+    assert failed
+    assert {one.reason for one in failed} == {"ZeroDivisionError: a fault"}
+    assert {one.spec.engine for one in failed} == {"guided"}
+
+
+def test_other_code_in_a_worker_is_an_error() -> None:
+    with pytest.raises(InputError, match="another version of taccl"):
+        search(work=crashing.other_version)
+
+
+def test_no_thread_is_left_behind() -> None:
+    before = threading.active_count()
+    search(budget=Budget(candidates=0))
+    assert threading.active_count() <= before + 1

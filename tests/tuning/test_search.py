@@ -1,0 +1,82 @@
+"""Which search is next: where most can be saved, never the same twice."""
+
+from collections import Counter
+from itertools import islice
+
+from taccl.tuning.candidate import Outcome, Played
+from taccl.tuning.search import TEXTBOOK, Picker, Plan
+from taccl.tuning.spec import Spec
+
+SIZES = tuple(1 << exponent for exponent in range(10, 22))
+
+
+def plan(**bounds: int) -> Plan:
+    """Return a plan of collectives with one bound for all sizes."""
+    return Plan(tuple(bounds), SIZES, 8, {name: (at,) * 12 for name, at in bounds.items()})
+
+
+def known(collective: str, engine: str, *times: int) -> Outcome:
+    """Return a result with the given times at the smallest sizes, then the last of them."""
+    row = (*times, *[times[-1]] * (len(SIZES) - len(times)))
+    return Outcome(Spec(collective, engine, SIZES[6]), (Played("", "Simple", row, 1, 4, 1, 1, 1),))
+
+
+def first(picker: Picker, count: int) -> list[Spec]:
+    """Return the next searches."""
+    return [spec for _ in range(count) if (spec := picker.next()) is not None]
+
+
+def test_most_searches_go_where_most_can_be_saved() -> None:
+    picker = Picker(plan(allgather=100, alltoall=100))
+    picker.learn(known("allgather", "ring", 110))
+    picker.learn(known("alltoall", "bruck", 1000))
+    counts = Counter(spec.collective for spec in first(picker, 120))
+    # A tenth of one's time could be saved and nine tenths of the other's.
+    assert counts["alltoall"] > 3 * counts["allgather"] > 0
+
+
+def test_a_size_at_its_bound_is_not_searched() -> None:
+    picker = Picker(plan(allgather=100))
+    picker.learn(known("allgather", "ring", 400, 400, 100))
+    assert {spec.size for spec in first(picker, 12)} <= set(SIZES[:2])
+    picker.learn(known("allgather", "ring", 100))
+    assert picker.next() is None
+
+
+def test_no_search_comes_twice() -> None:
+    searches = first(Picker(plan(allgather=1, allreduce=1)), 300)
+    assert len(set(searches)) == len(searches) == 300
+    assert not set(searches) & set(plan(allgather=1, allreduce=1).baseline())
+
+
+def test_the_best_classical_algorithm_is_made_for_the_size() -> None:
+    picker = Picker(plan(allgather=1))
+    picker.learn(known("allgather", "ring", 500))
+    picker.learn(known("allgather", "bruck", 300, 300, 900))
+    classical = [spec for spec in first(picker, 30) if spec.engine in ("ring", "bruck")]
+    assert {spec.engine for spec in classical} == {"ring", "bruck"}
+    assert all((spec.engine == "bruck") == (spec.size < SIZES[2]) for spec in classical)
+    assert TEXTBOOK not in {spec.engine for spec in classical}
+
+
+def test_a_cell_begins_anew_with_more_effort_and_another_seed() -> None:
+    (cell, *_) = plan(allgather=1).cells()
+    turns = list(islice(plan(allgather=1).turns(cell), 60))
+    of_guided = [spec for spec in turns if (spec.engine, spec.chunks) == ("guided", 1)]
+    assert [spec.seed for spec in of_guided[:3]] == [0, 1, 2]
+    assert [spec.effort for spec in of_guided[:3]] == [8, 16, 32]
+
+
+def test_cells_are_all_sizes_once() -> None:
+    for count in range(1, 12):
+        cut = Plan(("allgather",), SIZES[:count], 8, {})
+        assert [place for cell in cut.cells() for place in cell.places] == list(range(count))
+
+
+def test_what_an_earlier_run_did_is_not_done_again() -> None:
+    one = Picker(plan(allgather=1))
+    done = first(one, 5)
+    again = Picker(plan(allgather=1))
+    for spec in done:
+        again.resume(spec)
+    assert first(again, 5) == first(one, 5)
