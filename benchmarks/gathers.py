@@ -33,8 +33,9 @@ until its time limit, which is the target, and had a part of the two cores for i
 all algorithms) in parts of the sum, below which no ratio can be; a target below it is impossible,
 and then 1 is the target. On ring:8 and ndv2 a sum saves a tenth and more where both have the same
 count (1 and 3): the halves by themselves leave links idle that the whole uses. Where each takes its
-best count, both are within 3 % of the bound, and there is no tenth to save. At 256 MB the gap should be at most 5 %: on dgx-a100 in the rows with
-batches, as one by one the many chunks that it takes cost an alpha each.
+best count, both are within 3 % of the bound, and there is no tenth to save. At 256 MB the gap
+should be at most 5 %: on dgx-a100 in the rows with batches, as one by one the many chunks that it
+takes cost an alpha each.
 """
 
 Kept = dict[str, dict[str, Line]]

@@ -2,7 +2,8 @@
 
 from taccl.pipeline.lowering import Lowering, Target
 from taccl.pipeline.problems import load_network, logical_group
-from taccl.pipeline.synthesis import Request, Synthesis, synthesize, with_stop
+from taccl.pipeline.request import Request, with_stop
+from taccl.pipeline.synthesis import Synthesis, synthesize
 
 __all__ = [
     "Lowering",

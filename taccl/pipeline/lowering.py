@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
-from taccl.collectives import COLLECTIVES, Collective
+from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import LoweringError, ScheduleError
 from taccl.msccl.determinism import order_findings
 from taccl.msccl.interpret import judge
@@ -98,12 +98,15 @@ class Lowering:
         Bytes, a multiple of ``target.divisor``.
     name
         The program's label.
+    made
+        The fastest program and its time, where they are known.
     """
 
     schedule: Schedule
     target: Target
     size: int
     name: str
+    made: tuple[Program, Time] | None = None
 
     @cached_property
     def best(self) -> tuple[Program, Time]:
@@ -114,6 +117,9 @@ class Lowering:
         LoweringError
             When no program fits the runtime.
         """
+        if self.made is not None:
+            program, time = self.made
+            return replace(program, name=self.name), time
         limits = RUNTIMES[self.target.runtime]
         found = best_candidate(self.schedule, self._options(), limits, self)
         if found is None:
@@ -143,7 +149,7 @@ class Lowering:
         limit, chosen = one.best[1] * (1 - WORTH_COPIES), one
         for copies in COPIES:
             target = replace(self.target, instances=copies)
-            several = replace(self, target=target)
+            several = replace(self, target=target, made=None)
             if self.size % target.divisor(self.schedule.collective.chunks_in_size):
                 continue
             try:
@@ -227,9 +233,8 @@ class Lowering:
 
 def serves(runtime: str, collective: Collective) -> bool:
     """Tell whether a runtime has files for a collective."""
-    kind = COLLECTIVES.get(collective.name)
-    name = kind.xml_name if kind is not None else "custom"
-    return name is not None and (kind is not None or name in RUNTIMES[runtime].collectives)
+    known = collective.name in COLLECTIVES
+    return has_xml(collective.name) and (known or "custom" in RUNTIMES[runtime].collectives)
 
 
 def program_name(topology: str, collective: str, engine: str, chunks: int) -> str:

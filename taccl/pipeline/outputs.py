@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from taccl.collectives import COLLECTIVES, Collective
+from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import InputError
 from taccl.files import check_apart, check_output, write_all_atomic
 from taccl.msccl.deploy import deployment, deployment_lines
@@ -13,7 +13,9 @@ from taccl.msccl.runtimes import LOADED_BY
 from taccl.msccl.xml import read_xml, write_xml
 from taccl.pipeline.lowering import Lowering, Target, program_name, serves
 from taccl.pipeline.problems import asked_collective
-from taccl.pipeline.synthesis import Request, Synthesis
+from taccl.pipeline.request import Request
+from taccl.pipeline.synthesis import Synthesis
+from taccl.report.candidates import candidate_lines, candidate_rows
 from taccl.schedule_file import read_schedule, schedule_text
 from taccl.synth.problem import Bound
 from taccl.units import format_size, format_time, gigabytes_per_second, microseconds
@@ -70,12 +72,12 @@ def _nothing_to_write() -> InputError:
 
 def _check_served(target: Target, collective: Collective) -> None:
     if not serves(target.runtime, collective):
-        from_file = collective.name not in COLLECTIVES
+        elsewhere = has_xml(collective.name)
         raise InputError(
             f"there is no XML of {collective.name}"
-            + (f" for {target.runtime}" if from_file else " that a runtime could rely on"),
+            + (f" for {target.runtime}" if elsewhere else " that a runtime could rely on"),
             field="-o",
-            fix="use --schedule OUT.json" + (", or --runtime msccl" if from_file else ""),
+            fix="use --schedule OUT.json" + (", or --runtime msccl" if elsewhere else ""),
         )
     loaded_by_msccl = "msccl" in LOADED_BY.get(target.runtime, (target.runtime,))
     if loaded_by_msccl and collective.name == "alltoall" and target.modes == "inplace":
@@ -214,15 +216,9 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
         "channels": None if program is None else program.channels,
         "steps": None if program is None else program.num_steps,
         "verified": True,
-        "candidates": [
-            {
-                "engine": engine,
-                "chunks_per_rank": chunks,
-                "makespan_us": microseconds(makespan),
-                "score_us": microseconds(score),
-            }
-            for engine, chunks, makespan, score in found.candidates
-        ],
+        "sketch_cost": found.sketch_cost,
+        "free_us": _free_us(found),
+        "candidates": candidate_rows(found.candidates),
         "output": [str(path) for path in written],
         "deploy": None
         if program is None or request.target is None or output is None
@@ -232,6 +228,24 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
 
 def _largest_us(bounds: tuple[Bound, ...]) -> float | None:
     return microseconds(max(bound.time for bound in bounds)) if bounds else None
+
+
+def _free_us(found: Synthesis) -> float | None:
+    free = found.free
+    return None if free is None or free.score is None else microseconds(free.score)
+
+
+def _sketch_line(found: Synthesis) -> list[str]:
+    """Return what a sketch costs, in words."""
+    free, cost = found.free, found.sketch_cost
+    if free is None or free.score is None or cost is None:
+        return []
+    words = (
+        f"costs {cost:.1%}: {format_time(free.score)} without it"
+        if cost > 0
+        else "costs nothing that was found: no faster without it"
+    )
+    return [f"  sketch      {words} ({free.engine}, {free.chunks} chunks, a short search)"]
 
 
 def summary(found: Synthesis, written: list[Path], output: Path | None = None) -> str:
@@ -275,6 +289,11 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
             f"              {format_time(fixed.time)} ({fixed.kind}, this chunk count, no"
             f" batches), gap {gap_fixed:.1%}"
         )
+    lines += _sketch_line(found)
+    lines += [
+        f"  {'candidates' if number == 0 else '':<12}{line}"
+        for number, line in enumerate(candidate_lines(found.candidates))
+    ]
     lines += [f"  wrote       {path}" for path in written]
     target = found.request.target
     if program is not None and target is not None and output is not None:

@@ -41,7 +41,9 @@ def size_of_chunks(chunk_size: Fraction, chunks: int) -> int:
 
 
 def default_size(topology: Topology, collective: Collective) -> int:
-    """Return the size of chunks of the topology's chunk size, else 1 MB."""
+    """Return the collective's own size, that of chunks of the topology's size, else 1 MB."""
+    if collective.size is not None:
+        return collective.size
     if topology.chunk_size is None:
         return DEFAULT_SIZE
     return size_of_chunks(topology.chunk_size, collective.chunks_in_size)

@@ -273,12 +273,18 @@ def _facts(found: Synthesis) -> tuple[tuple[str, str], ...]:
     ]
     if sketch is not None:
         facts.append(("sketch", sketch))
+    if found.sketch_cost is not None:
+        facts.append(("cost of the sketch", f"{found.sketch_cost:.1%}"))
     if fixed is not None:
         bound = f"{microseconds(fixed.time):.6g} us ({fixed.kind})"
         facts.append(("bound for this chunk count", bound))
-    for engine, chunks, makespan, score in found.candidates:
-        words = f"{format_time(makespan)} as a schedule"
-        if found.program is not None:
-            words += f", {format_time(score)} as a program"
-        facts.append((f"candidate {engine}, {chunks} chunks", words))
+    for one in found.candidates:
+        words = (
+            "no schedule" if one.makespan is None else f"{format_time(one.makespan)} as a schedule"
+        )
+        if one.score is None:
+            words += f", out of the running: {one.reason or 'not replayed'}"
+        elif found.program is not None:
+            words += f", {format_time(one.score)} as a program"
+        facts.append((f"candidate {one.engine}, {one.chunks} chunks", words))
     return tuple(facts)

@@ -44,41 +44,44 @@ Thakur, Rabenseifner, Gropp: Optimization of collective communication operations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from taccl.errors import NoScheduleError
 from taccl.schedule import Decisions, Schedule, message_groups, retime
 from taccl.symmetry import make_group
+from taccl.synth.dispatch import dispatched, load_of
 from taccl.synth.doubling import bruck, halving_doubling
 from taccl.synth.exchanges import one_shot, recursive_doubling
 from taccl.synth.hierarchical import hierarchical, three_step, two_step
-from taccl.synth.ordering import order
 from taccl.synth.pairs import all_pairs, parameter_server
 from taccl.synth.plan import plan_decisions, rows_of
-from taccl.synth.problem import Options, Problem, Result, Status
+from taccl.synth.problem import Candidate, Options, Problem, Result, Status, candidate_of
 from taccl.synth.rings import double_ring, ring
 from taccl.synth.rooted import binomial, chain, direct, double_chain, scatter_allgather
 from taccl.synth.routes import may_leave
 from taccl.synth.steps import Step, best_links, in_runs
 from taccl.synth.trees import double_binary_tree
-from taccl.units import Time
 from taccl.verify import verify
 
 Algorithm = Callable[[Problem], Iterator[Iterator[Step]]]
 """The steps of every way to do it (orders of ranks, sizes of pieces); none where there is none."""
 
-MAX_SENDS = 140_000
-"""Sends of all ways together that are timed: an AllReduce of 256 ranks has as many in one way.
+MAX_SENDS = 300_000
+"""Sends of all ways together that are timed: twice an AllReduce of 256 ranks.
 
 A summed one takes some 20 us to time, and a portfolio waits for all algorithms.
 """
 
-MAX_ORDERED = 33_000
-"""Messages of all ways together that are list-scheduled, which takes several times as long."""
+MAX_ORDERED = 140_000
+"""Messages of all ways together that are list-scheduled, at some 50 us each."""
 
 KEPT = 3
 """Schedules of an algorithm that are worth to be scored."""
+
+
+class NoAlgorithmError(NoScheduleError):
+    """An algorithm does not exist for a collective, or not on the links that there are."""
 
 
 def _once(algorithm: Callable[[Problem], Iterator[Step] | None]) -> Algorithm:
@@ -113,6 +116,42 @@ CLASSICAL: Mapping[str, Algorithm] = MappingProxyType({
 })  # fmt: skip
 
 
+@dataclass(eq=False)
+class Trial:
+    """How an algorithm is tried, and why some ways to do it were left out.
+
+    Parameters
+    ----------
+    problem, name, batch
+        A name of CLASSICAL on a problem.
+    patient
+        Whether to time the first way however many sends it has.
+    over
+        Asked once something is found: whether to look no further.
+    report
+        Called when there is something to compile.
+    left_out
+        Reasons.
+    """
+
+    problem: Problem
+    name: str
+    batch: bool
+    patient: bool = False
+    over: Callable[[], bool] = lambda: False
+    report: Callable[[str], None] = lambda _line: None
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def reason(self) -> str:
+        """Why there is nothing: the first reason, or that there is no such algorithm here."""
+        return next(
+            iter(self.left_out),
+            f"{self.name} does not exist for {self.problem.collective.name} on the links of"
+            f" {self.problem.topology.name}",
+        )
+
+
 def classical_schedules(
     problem: Problem, name: str, *, batch: bool, patient: bool = False
 ) -> tuple[Schedule, ...]:
@@ -127,44 +166,57 @@ def classical_schedules(
     patient
         Whether to time the first way however many sends it has.
     """
-    textbook = sorted(
-        _textbook(problem, name, batch=batch, patient=patient),
-        key=lambda timed: timed[0].makespan,
-    )
+    return schedules_of(Trial(problem, name, batch, patient))
+
+
+def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
+    """Return what :func:`classical_schedules` does."""
+    problem = trial.problem
+    textbook = sorted(_textbook(trial), key=lambda timed: timed[0].makespan)
     found = [schedule for schedule, _ in textbook[:KEPT]]
     left = MAX_ORDERED
     for schedule, decisions in textbook[: KEPT - 1]:
         left -= len(message_groups(schedule.batch))
-        if decisions.lands is None and left >= 0:
-            found += _early(problem, decisions)
+        if decisions.lands is None and left >= 0 and not trial.over():
+            found += _early(problem, decisions, trial.report)
     distinct = {schedule.makespan: schedule for schedule in reversed(found)}
     best = [distinct[makespan] for makespan in sorted(distinct)]
     if problem.logical.name is not None:
-        best = [schedule for schedule in best if not verify(schedule, problem.logical)]
+        respecting = [one for one in best if not verify(one, problem.logical)]
+        if len(respecting) < len(best):
+            trial.left_out.append(f"{trial.name} does not respect the sketch")
+        best = respecting
     return tuple(best[:KEPT])
 
 
-def _textbook(
-    problem: Problem, name: str, *, batch: bool, patient: bool
-) -> Iterator[tuple[Schedule, Decisions]]:
+def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
     """Yield every way to do it in the textbook's order, until too many sends were timed."""
+    problem = trial.problem
     links = best_links(problem)
     left = MAX_SENDS
-    for number, steps in enumerate(CLASSICAL[name](problem)):
+    for number, steps in enumerate(CLASSICAL[trial.name](problem)):
+        if number and trial.over():
+            return
         sequence: list[Step] = []
         for step in steps:
             sequence.append(step)
             left -= len(step[0])
-            if left < 0 and not (patient and number == 0):
+            if left < 0 and not (trial.patient and number == 0):
+                trial.left_out.append(
+                    f"{trial.name} has more than {MAX_SENDS} sends, which take long to time"
+                )
                 return
-        messages = in_runs(problem, sequence) if batch else sequence
-        decisions = _decided(problem, messages, links, batch=batch)
+        messages = in_runs(problem, sequence) if trial.batch else sequence
+        decisions = _decided(problem, messages, links, batch=trial.batch)
         if decisions is None:
+            trial.left_out.append(f"{trial.name} does not respect the sketch")
             continue
         try:
             yield _alone(problem, decisions), decisions
         except ValueError:  # one port sends too long to end before the first arrival
-            continue
+            trial.left_out.append(
+                f"{trial.name} would have to send all before the first message arrives"
+            )
 
 
 def _decided(
@@ -195,14 +247,17 @@ def _alone(problem: Problem, decisions: Decisions) -> Schedule:
     return retime(problem.collective, group, problem.chunk_size, decisions)
 
 
-def _early(problem: Problem, decisions: Decisions) -> list[Schedule]:
+def _early(problem: Problem, decisions: Decisions, report: Callable[[str], None]) -> list[Schedule]:
     """Return the messages of decisions in the order in which ports are free, where there is one."""
     plan = plan_decisions(
         replace(problem, group=make_group(problem.topology, ())), rows_of(decisions)
     )
     messages = [tuple(rows) for rows in message_groups(decisions.batch)]
-    early = order(plan, messages, "earliest")
-    return [] if early is None else [_alone(problem, early)]
+    try:
+        early, _ = dispatched(load_of(plan, messages), report)
+    except ValueError:  # messages wait for each other in a ring
+        return []
+    return [_alone(problem, early)]
 
 
 def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule | None:
@@ -210,8 +265,13 @@ def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule 
     return next(iter(classical_schedules(problem, name, batch=batch)), None)
 
 
-def run_classical(name: str, problem: Problem, options: Options) -> Result:
+def run_classical(name: str, problem: Problem, options: Options, *, patient: bool = True) -> Result:
     """Run a classical algorithm as an engine.
+
+    Parameters
+    ----------
+    patient
+        Whether to time the first way however many sends it has.
 
     Raises
     ------
@@ -219,17 +279,22 @@ def run_classical(name: str, problem: Problem, options: Options) -> Result:
         When the links don't allow it.
     """
     began = time.monotonic()
-    schedules = classical_schedules(problem, name, batch=options.batch, patient=True)
+
+    def over() -> bool:
+        late = time.monotonic() - began > options.time_limit
+        return options.stop.is_set() or (late and not options.deterministic)
+
+    trial = Trial(problem, name, options.batch, patient, over, options.report)
+    schedules = schedules_of(trial)
     if not schedules:
-        raise NoScheduleError(
-            f"{name} does not exist for {problem.collective.name} on the links of"
-            f" {problem.topology.name}",
-            fix="use --engine taccl or auto",
-        )
-    best = min(schedules, key=lambda schedule: _score(schedule, options))
-    return Result(Status.FEASIBLE, best, (), name, time.monotonic() - began)
-
-
-def _score(schedule: Schedule, options: Options) -> Time:
-    score = None if options.score is None else options.score(schedule)
-    return schedule.makespan if score is None else score
+        kind = NoScheduleError if trial.left_out else NoAlgorithmError
+        raise kind(trial.reason, fix="use --engine taccl or auto")
+    rows: list[tuple[Candidate, Schedule]] = []
+    for schedule in schedules:
+        if not (rows and over()):
+            rows.append((candidate_of(name, schedule, options), schedule))
+    scored = [row for row in rows if row[0].score is not None]
+    best = min(scored, key=lambda row: row[0].score or 0, default=rows[0])[1]
+    candidates = tuple(candidate for candidate, _ in rows)
+    seconds = time.monotonic() - began
+    return Result(Status.FEASIBLE, best, (), name, seconds, candidates=candidates)

@@ -85,7 +85,7 @@ def guided(problem: Problem, options: Options) -> Result:
     found = _batched(problem, options) if options.batch else []
     problems = list(_with_less_symmetry(problem))
     for number, one in enumerate(problems):
-        left = options.time_limit - (time.monotonic() - began)
+        left = _left(options, began)
         if found and (options.stop.is_set() or left <= 0 or _is_best(found, problem, options)):
             break
         span = Span(max(0.0, left), _patience(problem)).part(1 / (len(problems) - number))
@@ -94,12 +94,12 @@ def guided(problem: Problem, options: Options) -> Result:
             span = span.part(0.1)
         found += _solve(one, options, span)
     if not (options.stop.is_set() or _is_best(found, problem, options)):
-        left = options.time_limit - (time.monotonic() - began)
+        left = _left(options, began)
         found += _improved(problem, found, options, (0.7 if options.batch else 1.0) * left)
     if options.batch and not (options.stop.is_set() or _is_best(found, problem, options)):
-        left = options.time_limit - (time.monotonic() - began)
+        left = _left(options, began)
         found += _cut(problem, options, Span(max(0.0, left), _patience(problem)))
-    best = _chosen(found, options)
+    best = _chosen(found, options, began + options.time_limit)
     status = Status.FEASIBLE
     if options.stop.is_set():
         status = Status.INTERRUPTED
@@ -118,6 +118,11 @@ def _batched(problem: Problem, options: Options) -> list[Schedule]:
     return found + _halves(problem, options, FIRST_HALVES * options.time_limit)
 
 
+def _left(options: Options, began: float) -> float:
+    """Return the seconds left; where work is counted all of them, as no clock may decide."""
+    return options.time_limit - (0.0 if options.deterministic else time.monotonic() - began)
+
+
 def _coalesced(problem: Problem, options: Options) -> list[Schedule]:
     """Return the schedule in which neighbours travel together from the start, if there is one."""
     over = _clock(options, COALESCING * options.time_limit)
@@ -128,9 +133,7 @@ def _coalesced(problem: Problem, options: Options) -> list[Schedule]:
 def _clock(options: Options, seconds: float) -> Callable[[], bool]:
     """Return what tells whether so many seconds are over, or the user wants no more."""
     end = time.monotonic() + seconds
-    return lambda: options.stop.is_set() or (
-        not options.deterministic and time.monotonic() > end
-    )
+    return lambda: options.stop.is_set() or (not options.deterministic and time.monotonic() > end)
 
 
 def _improved(
@@ -198,7 +201,9 @@ def _cut(problem: Problem, options: Options, span: Span) -> list[Schedule]:
     for parts, coarse in wide:
         if over():
             break
-        single = _solve(coarse, replace(options, batch=False, floor=0), span.part(SEARCHED / len(wide)))
+        single = _solve(
+            coarse, replace(options, batch=False, floor=0), span.part(SEARCHED / len(wide))
+        )
         best = min(single, key=_makespan)
         orbits = replace(problem, group=make_group(problem.topology, best.generators))
         found.append(cut_and_joined(orbits, best, parts, options.report, over))
@@ -237,14 +242,21 @@ def _is_best(found: Sequence[Schedule], problem: Problem, options: Options) -> b
     return min(schedule.makespan for schedule in found) <= _goal(problem, options)
 
 
-def _chosen(found: Sequence[Schedule], options: Options) -> Schedule:
-    """Return the schedule with the best score, or the least makespan where none can be scored."""
+def _chosen(found: Sequence[Schedule], options: Options, deadline: float) -> Schedule:
+    """Return the schedule with the best score, or the least makespan where none can be scored.
+
+    A score can take seconds: after the deadline, by the monotonic clock, there is at most one.
+    """
     by_time = sorted(found, key=_makespan)
     by_time = [one for one in by_time if one.makespan <= PROMISING * by_time[0].makespan]
     if options.score is None or len(by_time) == 1:
         return by_time[0]
-    scored = [(options.score(schedule), schedule) for schedule in by_time]
-    known = [(score, schedule) for score, schedule in scored if score is not None]
+    known: list[tuple[Time, Schedule]] = []
+    for schedule in by_time:
+        if known and not options.deterministic and time.monotonic() > deadline:
+            break
+        score = options.score(schedule)
+        known += [] if score is None else [(score, schedule)]
     return min(known, key=lambda one: one[0])[1] if known else by_time[0]
 
 

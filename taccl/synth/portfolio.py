@@ -1,52 +1,265 @@
-"""Engine ``auto``: every candidate in one time budget, the best by the given score.
+"""Engine ``auto``: every algorithm and engine in one time budget, the best by the given score.
 
-The score is the replay of the lowered program where there is one, so the answer is never worse
-than any algorithm in the box.
+The classical algorithms come first; then every engine that searches goes along the series of chunk
+counts with a quarter of the time, just as it would alone with as much (series.py). So the answer
+is never worse than that of any classical algorithm, nor than that of any engine alone within a
+quarter of the time, but where a gap below ``ENOUGH`` to the bound ended the search. The engines
+take turns, as each may use all cores. The time that they leave goes to the best of them, from
+another seed.
 """
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from types import MappingProxyType
 
 from taccl.errors import NoScheduleError
 from taccl.schedule import Schedule
-from taccl.synth.classical import CLASSICAL, classical_schedules
+from taccl.synth.classical import CLASSICAL, NoAlgorithmError, run_classical
+from taccl.synth.exact import exact
+from taccl.synth.exact_solve import MAX_INTERVALS
 from taccl.synth.flow import flow
 from taccl.synth.guided import guided
 from taccl.synth.problem import Options, Problem, Result, Status
+from taccl.synth.series import Attempt, Budget, Engine, Series, along, attempted
 from taccl.synth.staged import staged
 from taccl.units import Time
 
-SEARCHES = ((flow, 0.3), (guided, 0.2), (staged, 1.0))
-"""Engines that search, in turn, and their shares of the time left."""
+SEARCHES: Mapping[str, Engine] = MappingProxyType({
+    "flow": flow,
+    "guided": guided,
+    "exact": exact,
+    "taccl": staged,
+})  # fmt: skip
+"""Engines that search, in turn."""
+
+QUARTER = 1 / len(SEARCHES)
+
+ALL = 0.97
+"""Of the time limit, for everything but judging and writing."""
+
+FIRST = 0.15
+"""Of the time limit, for the classical algorithms before the engines; the rest come after them."""
+
+HOPELESS = Fraction(3, 2)
+"""Times the best score: a classical schedule that alone takes longer is not lowered."""
+
+ENOUGH = Fraction(1, 200)
+"""A gap to the bound below which nothing more is searched for."""
+
+LARGE = 20 * MAX_INTERVALS
+"""Pairs of a representative chunk and a link, above which no model is tried."""
+
+HUGE = 5_000_000
+"""The same for the staged engine, if there is a schedule already."""
+
+COUNTED = 400
+"""The same where work is counted: making a model small counts for nothing and can take minutes."""
+
+PAIR = 1e-4
+"""Seconds that it takes to let two chunks follow each other on a link in a model of messages."""
+
+WORTH_MORE = 2.0
+"""Seconds left from which one more search is worth it."""
 
 
-@dataclass(frozen=True)
-class Scored:
-    """A candidate and what it really costs.
+@dataclass(eq=False)
+class _Run:
+    """What is found so far, and when all has to be done."""
+
+    series: Series
+    seconds: float
+    options: Options
+    began: float
+    found: list[Attempt]
+
+    def budget(self, share: float) -> Budget:
+        """Return a share of the time, or as much of it as is left."""
+        now = time.monotonic()
+        seconds = share * self.seconds
+        if not self.options.deterministic:
+            seconds = min(seconds, self.began + ALL * self.seconds - now)
+        return Budget(seconds, self.options.deterministic, now)
+
+    @property
+    def best(self) -> Attempt | None:
+        """The best so far of what is in the running."""
+        timed = [attempt for attempt in self.found if attempt.time is not None]
+        return min(timed, key=lambda attempt: attempt.time or 0, default=None)
+
+    @property
+    def over(self) -> bool:
+        """Tell whether what is found is good enough, or there is no time for more."""
+        best = self.best
+        if best is None:
+            return False
+        if self.options.stop.is_set() or is_enough(best.time or 0, self.series.floor):
+            return True
+        return self.budget(1.0).seconds <= 0
+
+    def take(self, attempts: Iterator[Attempt]) -> None:
+        """Take attempts as long as more are of use."""
+        for attempt in attempts:
+            self.found.append(attempt)
+            if self.over:
+                return
+
+
+def is_enough(time_: Time, floor: Time) -> bool:
+    """Tell whether a time is so close to a bound that no more is searched for."""
+    return time_ <= floor * (1 + ENOUGH)
+
+
+def portfolio(series: Series, seconds: float) -> list[Attempt]:
+    """Run everything on a series; return what came of it, failures included.
 
     Parameters
     ----------
-    engine
-        Who found it.
-    schedule
-        What was found.
-    score
-        Picoseconds by the score, or the makespan where there is none.
+    seconds
+        For all of it, in wall clock, or counted work for each.
     """
+    problem, options = series.task(series.counts[0], seconds)
+    run = _Run(series, seconds, options, time.monotonic(), [])
+    classical = _classical(run)
+    _advance(run, classical, FIRST)
+    for name, engine in SEARCHES.items():
+        if run.over:
+            break
+        fits = name != "exact" or _is_small(problem, options, QUARTER * seconds)
+        if fits and not (name == "taccl" and run.best and _is_huge(problem)):
+            run.take(along(name, engine, series, run.budget(QUARTER)))
+    _advance(run, classical, 1.0)
+    if not run.over:
+        _go_on(run)
+    return run.found
 
-    engine: str
-    schedule: Schedule
-    score: Time
+
+def _classical(run: _Run) -> dict[str, Iterator[Attempt]]:
+    """Return the series of every classical algorithm, not yet begun."""
+    series = replace(run.series, task=partial(_promising, run))
+    budget = Budget(run.seconds, run.options.deterministic, run.began)
+    return {
+        name: along(name, partial(run_classical, name, patient=False), series, budget)
+        for name in CLASSICAL
+    }
 
 
-def scored(engine: str, schedule: Schedule, options: Options) -> Scored | None:
-    """Return a candidate with its score; None when it can't be lowered."""
-    score = schedule.makespan if options.score is None else options.score(schedule)
-    return None if score is None else Scored(engine, schedule, score)
+def _advance(run: _Run, lanes: dict[str, Iterator[Attempt]], share: float) -> None:
+    """Take attempts from all series in turn, for a share of the time; drop those that end."""
+    budget = run.budget(share)
+    while lanes:
+        for name, lane in tuple(lanes.items()):
+            if run.over or (run.best and budget.left <= 0):
+                return
+            attempt = next(lane, None)
+            if attempt is None:
+                del lanes[name]
+            else:
+                run.found.append(attempt)
+
+
+def _promising(run: _Run, count: int, seconds: float) -> tuple[Problem, Options]:
+    """Return a task whose score does not lower what would take much longer than the best.
+
+    Its makespan is taken for its score then, and it is out of the running.
+    """
+    problem, options = run.series.task(count, seconds)
+    score = options.score
+    if score is None:
+        return problem, options
+
+    def is_hopeless(schedule: Schedule) -> bool:
+        best = run.best
+        return best is not None and schedule.makespan > HOPELESS * (best.time or 0)
+
+    def promising(schedule: Schedule) -> Time | None:
+        return schedule.makespan if is_hopeless(schedule) else score(schedule)
+
+    def refusal(schedule: Schedule) -> str | None:
+        if is_hopeless(schedule):
+            return "not replayed: the schedule alone takes much longer than the best"
+        return options.refusal(schedule)
+
+    return problem, replace(options, score=promising, refusal=refusal)
+
+
+def _is_small(problem: Problem, options: Options, seconds: float) -> bool:
+    """Tell whether the exact engine's model is small, and made in a part of some seconds."""
+    links, orbits = int(problem.logical.allowed.sum()), len(problem.representatives)
+    if options.deterministic or not options.batch:
+        return orbits * links <= (COUNTED if options.deterministic else LARGE)
+    every = problem.collective.num_chunks
+    chunks = every if every * links <= MAX_INTERVALS else orbits
+    return orbits * links <= LARGE and links * chunks**2 * PAIR <= seconds
+
+
+def _is_huge(problem: Problem) -> bool:
+    """Tell whether the staged engine would route for minutes before it can look at the clock."""
+    return int(problem.logical.allowed.sum()) * len(problem.representatives) > HUGE
+
+
+def _go_on(run: _Run) -> None:
+    """Spend what is left of the time on the best engine and its chunk count, from another seed."""
+    best, left = run.best, run.budget(1.0).seconds
+    if best is None or run.options.deterministic or left < WORTH_MORE:
+        return
+    name = best.engine if best.engine in SEARCHES else "guided"
+    tried = {attempt.chunks for attempt in run.found if attempt.engine == name}
+    more = tuple(n for n in run.series.counts if n > best.chunks and n not in tried)
+    if more:
+        # Its quarter was too short for them.
+        series = replace(run.series, counts=more)
+        run.take(along(name, SEARCHES[name], series, run.budget(1.0)))
+        best, left = run.best or best, run.budget(1.0).seconds
+        if run.over or left < WORTH_MORE:
+            return
+        name = best.engine if best.engine in SEARCHES else "guided"
+    problem, options = run.series.task(best.chunks, left)
+    others = replace(options, seed=options.seed + 1)
+    run.take(iter([attempted(name, SEARCHES[name], problem, others)]))
+
+
+def chosen(found: Sequence[Attempt], *, stopped: bool = False) -> Result:
+    """Return the best of all attempts, with what the others prove and all that was compared.
+
+    Where nothing could be lowered, the first schedule without a score.
+
+    Parameters
+    ----------
+    stopped
+        Whether the user ended the search.
+
+    Raises
+    ------
+    NoScheduleError
+        When there is no schedule.
+    """
+    with_schedule = [one for one in found if one.result is not None]
+    if not with_schedule:
+        raise _why(found)
+    timed = [one for one in with_schedule if one.time is not None]
+    best = min(timed, key=lambda one: one.time or 0, default=with_schedule[0])
+    result = best.result
+    if result is None:
+        raise _why(found)
+    alike = [one.result for one in found if one.result is not None and one.chunks == best.chunks]
+    proved = dict.fromkeys(bound for one in alike for bound in one.bounds)
+    status = Status.INTERRUPTED if stopped else result.status
+    listed = [one for one in found if not isinstance(one.error, NoAlgorithmError)]
+    rows = dict.fromkeys(candidate for one in listed for candidate in one.candidates)
+    return replace(result, status=status, bounds=tuple(proved), candidates=tuple(rows))
+
+
+def _why(found: Sequence[Attempt]) -> NoScheduleError:
+    """Return the error of the engine that knows most of what can't be served: the last."""
+    errors = [attempt.error for attempt in found if attempt.error is not None]
+    return errors[-1] if errors else NoScheduleError("no schedule was found")
 
 
 def auto(problem: Problem, options: Options) -> Result:
-    """Run the classical algorithms and the searches; return the best by score.
+    """Run the classical algorithms and the searches on one problem; return the best by score.
 
     Raises
     ------
@@ -54,31 +267,10 @@ def auto(problem: Problem, options: Options) -> Result:
         When no candidate exists.
     """
     began = time.monotonic()
-    found: list[Scored] = []
-    for name in CLASSICAL:
-        for schedule in classical_schedules(problem, name, batch=options.batch):
-            candidate = scored(name, schedule, options)
-            found += [candidate] if candidate else []
-    result: Result | None = None
-    status = Status.FEASIBLE
-    for engine, share in SEARCHES:
-        spent = 0.0 if options.deterministic else time.monotonic() - began
-        seconds = share * max(0.0, options.time_limit - spent)
-        try:
-            result = engine(problem, replace(options, time_limit=seconds))
-        except NoScheduleError:
-            if engine is SEARCHES[-1][0] and not found:
-                raise
-            continue
-        if result.schedule is not None:
-            status = result.status
-            candidate = scored(result.engine, result.schedule, options)
-            found += [candidate] if candidate else []
-        if found and min(one.score for one in found) <= options.floor:
-            break
-    if not found and result is not None:
-        # The caller lowers it again for the error that says which limit is in the way.
-        return result
-    best = min(found, key=lambda candidate: candidate.score)
-    rows = tuple((c.engine, c.schedule.makespan, c.score) for c in found)
-    return Result(status, best.schedule, (), best.engine, time.monotonic() - began, candidates=rows)
+
+    def task(_count: int, seconds: float) -> tuple[Problem, Options]:
+        return problem, replace(options, time_limit=seconds)
+
+    series = Series((problem.collective.chunks_per_rank,), task, options.floor)
+    result = chosen(portfolio(series, options.time_limit), stopped=options.stop.is_set())
+    return replace(result, seconds=time.monotonic() - began)

@@ -106,6 +106,8 @@ class Options:
     score
         What a schedule really costs (the replay of its program), in picoseconds; None when it
         can't be lowered. The portfolio chooses by it.
+    refusal
+        Why a schedule has no score.
     rounds
         Steps, rounds and chunks, for engine ``exact`` to answer SCCL's question instead.
     stop
@@ -122,9 +124,35 @@ class Options:
     floor: Time = 0
     fixed_floors: Mapping[str, Time] = field(default_factory=lambda: MappingProxyType({}))
     score: Callable[[Schedule], Time | None] | None = None
+    refusal: Callable[[Schedule], str | None] = lambda _schedule: None
     rounds: tuple[int, int, int] | None = None
     stop: Event = field(default_factory=Event)
     report: Callable[[str], None] = lambda _line: None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Something that was compared.
+
+    Parameters
+    ----------
+    engine
+        Who found it.
+    chunks
+        For each rank.
+    makespan
+        Of the schedule, in picoseconds; None: there is no schedule.
+    score
+        What it really costs, in picoseconds; None: it is out of the running.
+    reason
+        Why it is.
+    """
+
+    engine: str
+    chunks: int
+    makespan: Time | None
+    score: Time | None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +172,7 @@ class Result:
     seconds
         Wall clock.
     candidates
-        What a portfolio chose from: (engine, makespan, score), times in picoseconds.
+        What was chosen from, where that was more than one.
     """
 
     status: Status
@@ -152,4 +180,14 @@ class Result:
     bounds: tuple[Bound, ...]
     engine: str
     seconds: float
-    candidates: tuple[tuple[str, Time, Time], ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+
+
+def candidate_of(engine: str, schedule: Schedule, options: Options) -> Candidate:
+    """Return a schedule as a candidate, with its score or the reason why it has none."""
+    chunks = schedule.collective.chunks_per_rank
+    score = schedule.makespan if options.score is None else options.score(schedule)
+    reason = options.refusal(schedule)
+    if score is None and reason is None:
+        reason = "it can't be lowered"
+    return Candidate(engine, chunks, schedule.makespan, None if reason else score, reason)

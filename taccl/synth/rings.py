@@ -5,7 +5,7 @@ the times of their links.
 """
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
@@ -68,32 +68,30 @@ def tour(
             )
         )
         following.append(ends)
+    server_of = topology.server_of
+    unseen = Counter(server_of)
+    unseen[server_of[start]] -= 1
     path, seen, budget = [start], {start}, MAX_STEPS_OF_SEARCH
     choices = [iter(following[start])]
     while choices and budget:
         budget -= 1
         if len(path) == len(wanted) and (not closed or (path[-1], start) in links):
             return tuple(path)
-        allowed = (r for r in choices[-1] if _may_visit(topology.server_of, path, seen, r))
+        # A server is left only when it is used up.
+        home = server_of[path[-1]]
+        used_up = not unseen[home]
+        allowed = (r for r in choices[-1] if r not in seen and (used_up or server_of[r] == home))
         chosen = next(allowed, None)
         if chosen is None:
             choices.pop()
-            seen.discard(path.pop())
+            seen.discard(path[-1])
+            unseen[server_of[path.pop()]] += 1
         else:
             path.append(chosen)
             seen.add(chosen)
+            unseen[server_of[chosen]] -= 1
             choices.append(iter(following[chosen]))
     return None
-
-
-def _may_visit(server_of: Sequence[int], path: Sequence[Rank], seen: set[Rank], rank: Rank) -> bool:
-    """Tell whether a tour may go on to a rank: a server is left only when it is used up."""
-    if rank in seen:
-        return False
-    home = server_of[path[-1]]
-    if server_of[rank] == home:
-        return True
-    return all(r in seen for r, server in enumerate(server_of) if server == home)
 
 
 def ring_orders(problem: Problem) -> list[Order]:

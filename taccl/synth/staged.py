@@ -40,6 +40,10 @@ MAX_UNFOLDED = 20_000
 MAX_EXCHANGED = 20_000
 """Sends of representatives up to which trees with two roots are ordered."""
 
+MAX_MESSAGES = 250_000
+"""Optional sends times chunks up to which messages are modelled with the routes: building the
+model can't be interrupted, and takes minutes for an AlltoAll of 16 ranks chunk by chunk."""
+
 KEPT = 4
 """Candidates that stage 3 improves."""
 
@@ -118,9 +122,13 @@ def _polished(candidate: Candidate, options: Options, clock: Clock) -> Candidate
         schedule, _ = improve(
             schedule, plan, options, seconds, options.floor, layout=candidate.layout
         )
-    flows = flows_of(plan.problem)
-    if schedule.makespan > options.floor and clock.left > 1 and flows.size <= MAX_INTERVALS:
-        problem = plan.problem
+    problem, count = plan.problem, len(plan.problem.representatives)
+    few = count <= MAX_INTERVALS and (not options.batch or count**2 <= MAX_MESSAGES)
+    if schedule.makespan <= options.floor or clock.left <= 1 or not few:
+        return replace(candidate, schedule=schedule)
+    flows = flows_of(problem)
+    work = flows.size * (len(flows.flows) if options.batch else 1)
+    if flows.size <= MAX_INTERVALS and work <= MAX_MESSAGES:
         decisions = solve_model(flows, schedule, options, clock.left, options.floor).decisions
         if decisions is not None:
             found = retime(problem.collective, problem.group, problem.chunk_size, decisions)

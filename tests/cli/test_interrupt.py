@@ -19,7 +19,7 @@ from taccl.synth.routes import Network
 from taccl.synth.routing import Routes
 from tests.cli.conftest import Run
 
-COMMAND = (sys.executable, "-m", "taccl", "synthesize", "dgx2", "alltoall", "--nodes", "2")
+COMMAND = (sys.executable, "-m", "taccl", "synthesize", "ndv2", "allreduce")
 LONG = ("--time-limit", "3600")
 PATIENCE = 240.0
 
@@ -53,7 +53,7 @@ def wait_for(process: subprocess.Popen[str], word: str) -> str:
 def test_the_first_interrupt_writes_the_best_so_far(tmp_path: Path) -> None:
     output = tmp_path / "f.xml"
     with running("-o", str(output)) as process:
-        wait_for(process, "routing")
+        wait_for(process, "under guidance")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
@@ -65,7 +65,7 @@ def test_the_first_interrupt_writes_the_best_so_far(tmp_path: Path) -> None:
 def test_the_second_interrupt_writes_nothing(tmp_path: Path) -> None:
     output = tmp_path / "f.xml"
     with running("-o", str(output)) as process:
-        wait_for(process, "routing")
+        wait_for(process, "under guidance")
         process.send_signal(signal.SIGINT)
         wait_for(process, "finishing with the best so far")
         process.send_signal(signal.SIGINT)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from taccl.pipeline import load_network
-from taccl.pipeline.synthesis import Request, synthesize
+from taccl.pipeline import Request, load_network, synthesize
 from taccl.verify import verify
 
 NODE = "node: {gpus: 2, wires: [{from: 0, to: 1, bandwidth: 50GB/s, alpha: 0.7us}], nics: [%s]}"

@@ -1,17 +1,19 @@
 """The whole pipeline: chunk counts, targets, statuses, gaps, and what repeats."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 
 from taccl.collectives import COLLECTIVES
-from taccl.errors import InputError, LoweringError
+from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.msccl.interpret import judge
 from taccl.pipeline import Request, Synthesis, Target, load_network, synthesize
-from taccl.pipeline.synthesis import CHUNK_COUNTS
+from taccl.pipeline.request import CHUNK_COUNTS
 from taccl.synth.problem import Status
-from taccl.topology import whole
+from taccl.topology import LogicalTopology, whole
+from taccl.verify import verify
 from tests.generators import pair, ring4
 
 
@@ -37,11 +39,11 @@ def test_a_program_is_judged_clean_and_replayed(collective: str) -> None:
 
 def test_without_a_count_a_series_is_tried_as_long_as_it_pays() -> None:
     result = found("ring:4", "allgather", 1_000_000, target=None)
-    tried = [chunks for _, chunks, _, _ in result.candidates]
+    tried = [one.chunks for one in result.candidates if one.makespan is not None]
     assert sorted(set(tried)) == list(CHUNK_COUNTS)[: len(set(tried))]
-    best = min(result.candidates, key=lambda row: row[3])
-    assert result.schedule.collective.chunks_per_rank == best[1]
-    assert result.time == best[3]
+    best = min((one for one in result.candidates if one.score), key=lambda one: one.score or 0)
+    assert result.schedule.collective.chunks_per_rank == best.chunks
+    assert result.time == best.score
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
@@ -49,26 +51,26 @@ def test_what_is_pipelined_is_cut_into_more_chunks(collective: str) -> None:
     result = found("ring:4", collective, 64_000_000, target=None, engine="chain")
     # Three hops of 64 MB at 20 us a MB, and k - 1 more chunks behind the first.
     times = {k: (2 + k) * (700_000 + 20 * 64_000_000 // k) for k in (1, 2, 4, 8, 16)}
-    assert {chunks: time for _, chunks, time, _ in result.candidates} == times
+    assert {one.chunks: one.makespan for one in result.candidates} == times
     assert result.schedule.collective.chunks_per_rank == 16
 
 
 def test_a_long_series_ends_after_two_counts_that_brought_nothing() -> None:
     # Of a small size more chunks only cost alphas.
     result = found("hub:4", "broadcast", 64, target=None, engine="binomial")
-    tried = [chunks for _, chunks, _, _ in result.candidates]
+    tried = [one.chunks for one in result.candidates if one.makespan is not None]
     assert tried == [1, 2, 4]
 
 
 def test_a_count_that_is_asked_for_is_the_only_one() -> None:
     result = found("ring:4", "allgather", 1_000_000, target=None, chunks=3)
-    assert {chunks for _, chunks, _, _ in result.candidates} == {3}
+    assert {one.chunks for one in result.candidates} == {3}
 
 
 def test_counts_that_leave_no_element_for_a_chunk_are_not_tried() -> None:
     # 32 bytes are two floats for each of four chunks, and one for each of eight.
     result = found("ring:4", "allgather", 32)
-    assert {chunks for _, chunks, _, _ in result.candidates} <= {1, 2}
+    assert {one.chunks for one in result.candidates} <= {1, 2}
 
 
 def test_a_size_below_one_element_a_chunk_is_an_error_with_the_least_size() -> None:
@@ -136,15 +138,11 @@ def test_counted_searches_repeat(collective: str) -> None:
 
 def test_candidates_name_every_engine_that_auto_tried() -> None:
     result = found("hub:4", "allgather", 1_000_000, chunks=1)
-    assert {"ring", "all-pairs", "taccl"} <= {engine for engine, _, _, _ in result.candidates}
+    assert {"ring", "all-pairs", "taccl"} <= {one.engine for one in result.candidates}
 
 
 def test_a_sketch_has_a_bound_of_its_own() -> None:
-    topology = ring4()
-    logical = whole(topology)
-    allowed = logical.allowed.copy()
-    allowed[topology.links_between(0, 1)[0]] = False
-    sketched = replace(logical, allowed=allowed, name="tiny")
+    logical, sketched = whole(ring4()), one_wire_less()
     request = Request(
         sketched, "allgather", 4000, chunks=1, target=None, time_limit=3.0, deterministic=True,
         workers=1,
@@ -154,6 +152,65 @@ def test_a_sketch_has_a_bound_of_its_own() -> None:
     assert max(bound.time for bound in result.sketched) >= 3000
     assert result.bound.time < max(bound.time for bound in result.sketched)
     assert synthesize(replace(request, logical=logical)).sketched == ()
+
+
+def one_wire_less() -> LogicalTopology:
+    """Return a ring of four in which rank 1 hears from rank 2 only."""
+    topology = ring4()
+    logical = whole(topology)
+    allowed = logical.allowed.copy()
+    allowed[topology.links_between(0, 1)[0]] = False
+    return replace(logical, allowed=allowed, name="tiny")
+
+
+def test_with_a_sketch_the_report_says_what_it_costs() -> None:
+    request = Request(
+        one_wire_less(), "allgather", 4000, chunks=1, target=None, time_limit=3.0,
+        deterministic=True, workers=1,
+    )  # fmt: skip
+    result = synthesize(request)
+    free = synthesize(replace(request, logical=whole(ring4())))
+    # Three chunks over the one wire into rank 1; two over each of two.
+    assert result.free is not None
+    assert result.free.score == free.time
+    assert result.sketch_cost == result.time / free.time - 1
+    assert result.sketch_cost > 0.4
+    assert verify(result.schedule, request.logical) == []
+    assert (free.free, free.sketch_cost) == (None, None)
+
+
+def test_the_cost_of_a_sketch_is_for_auto_to_find() -> None:
+    request = Request(
+        one_wire_less(), "allgather", 4000, chunks=1, target=None, engine="taccl", time_limit=3.0,
+        deterministic=True, workers=1,
+    )  # fmt: skip
+    assert synthesize(request).sketch_cost is None
+
+
+def test_a_sketch_never_costs_less_than_nothing() -> None:
+    request = Request(
+        replace(whole(ring4()), name="all"), "allgather", 4000, chunks=1, target=None,
+        time_limit=3.0, deterministic=True, workers=1,
+    )  # fmt: skip
+    assert synthesize(request).sketch_cost == 0
+
+
+@cache
+def hub_by_auto(collective: str) -> Synthesis:
+    return found("hub:3", collective, 3000, time_limit=8.0)
+
+
+@pytest.mark.parametrize("engine", ["flow", "guided", "taccl", "exact", "ring", "all-pairs"])
+@pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall", "broadcast"])
+def test_auto_is_at_least_as_good_as_an_engine_with_a_quarter_of_its_time(
+    engine: str, collective: str
+) -> None:
+    auto = hub_by_auto(collective)
+    try:
+        alone = found("hub:3", collective, 3000, time_limit=2.0, engine=engine)
+    except NoScheduleError:
+        return
+    assert auto.time <= max(alone.time, auto.bound.time * 1005 // 1000)
 
 
 def test_the_channels_of_a_sketch_cap_those_of_the_program() -> None:

@@ -53,8 +53,9 @@ def test_a_schedule_is_correct_and_not_below_the_bound(
     name: str, engine: str, collective: str, rule: str
 ) -> None:
     problem = problem_of(NAMED[name](rule), collective)
+    seconds = 1.0 if engine == "auto" else 4.0
     for batch in (True, False):
-        options = replace(QUICK, batch=batch)
+        options = replace(QUICK, batch=batch, time_limit=seconds)
         schedule = solve(problem, engine, options).schedule
         assert schedule is not None
         assert verify(schedule, problem.logical) == []
@@ -84,16 +85,16 @@ PIPELINES = {
 @pytest.mark.parametrize(
     ("collective", "candidates"),
     [
-        ("broadcast", {*PIPELINES, "guided", "taccl"}),
-        ("reduce", {*PIPELINES, "guided", "taccl"}),
-        ("gather", {"direct", "flow", "guided", "taccl"}),
-        ("scatter", {"direct", "flow", "guided", "taccl"}),
+        ("broadcast", {*PIPELINES, "guided", "exact", "taccl"}),
+        ("reduce", {*PIPELINES, "guided", "exact", "taccl"}),
+        ("gather", {"direct", "flow", "guided", "exact", "taccl"}),
+        ("scatter", {"direct", "flow", "guided", "exact", "taccl"}),
     ],
 )
 def test_algorithms_for_a_root_compete(collective: str, candidates: set[str]) -> None:
     problem = problem_of(load_topology("hub:4"), collective, chunks=2, chunk_size=10**5)
     result = solve(problem, "auto", QUICK)
-    assert {engine for engine, _, _ in result.candidates} == candidates
+    assert {one.engine for one in result.candidates if one.score is not None} == candidates
 
 
 def test_a_broadcast_down_a_chain_takes_no_longer_than_its_pipeline() -> None:
@@ -214,15 +215,17 @@ def test_auto_is_never_worse_than_its_candidates() -> None:
         "ring", "double-ring", "all-pairs", "halving-doubling", "bruck", "double-binary-tree",
         "parameter-server", "recursive-doubling",
     }  # fmt: skip
-    assert {engine for engine, _, _ in result.candidates} == {*classical, "guided", "taccl"}
-    assert result.schedule.makespan == min(score for _, _, score in result.candidates)
+    served = [one for one in result.candidates if one.score is not None]
+    assert {one.engine for one in served} == {*classical, "guided", "exact", "taccl"}
+    assert result.schedule.makespan == min(one.score or 0 for one in served)
 
 
 def test_auto_chooses_by_the_score_it_is_given() -> None:
     problem = problem_of(load_topology("hub:4"), "allgather")
     slowest = replace(QUICK, score=lambda schedule: -schedule.makespan)
     result = solve(problem, "auto", slowest)
-    assert -result.candidates[0][1] == result.candidates[0][2]
+    scored = {one.makespan: one.score for one in result.candidates if one.makespan}
+    assert all(score == -makespan for makespan, score in scored.items())
 
 
 def unlowerable(schedule: Schedule) -> None:
@@ -232,8 +235,9 @@ def unlowerable(schedule: Schedule) -> None:
 
 def test_where_nothing_can_be_lowered_the_schedule_is_left_to_the_caller() -> None:
     result = solve(problem_of(pair(), "allgather"), "auto", replace(QUICK, score=unlowerable))
-    assert (result.engine, result.candidates) == ("taccl", ())
     assert result.schedule is not None
+    assert {one.score for one in result.candidates} == {None}
+    assert all(one.reason for one in result.candidates)
 
 
 def test_an_unknown_engine_is_an_error_that_lists_the_known() -> None:

@@ -1,14 +1,17 @@
 """The staged engine: what it tries, keeps and says, beyond what holds for every engine."""
 
+import sys
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
+from taccl.synth.clock import Clock
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.plan import Plan, plan_routes
-from taccl.synth.problem import Status
+from taccl.synth.problem import Problem, Status
 from taccl.synth.routes import build_network
-from taccl.synth.staged import _routes_of, ordered, staged
+from taccl.synth.staged import _polished, _routes_of, ordered, staged
 from taccl.topology_file import load_topology
 from tests.generators import random_problem, ring4
 from tests.synth.problems import QUICK, problem_of
@@ -51,3 +54,23 @@ def test_a_schedule_at_the_floor_is_optimal() -> None:
 def test_a_schedule_above_the_floor_is_feasible() -> None:
     found = staged(problem_of(ring4(), "allgather"), replace(QUICK, batch=False, floor=2019))
     assert found.status is Status.FEASIBLE
+
+
+@pytest.mark.parametrize(("name", "batch", "asked"), [
+    ("ring:4", True, True), ("hub:24", True, False), ("hub:24", False, True),
+])  # fmt: skip
+def test_messages_are_modelled_with_routes_for_few_chunks_only(
+    monkeypatch: pytest.MonkeyPatch, name: str, *, batch: bool, asked: bool
+) -> None:
+    # Building that model can't be interrupted: 12 chunks, and 552.
+    problem, options = problem_of(load_topology(name), "alltoall"), replace(QUICK, batch=batch)
+    network = build_network(problem)
+    plan = plan_routes(network, _routes_of(network, greedy_routes(network)))
+    asked_for: list[Problem] = []
+    engine = sys.modules["taccl.synth.staged"]  # the name in the package is the function
+    monkeypatch.setattr(engine, "improve", lambda schedule, *_, **__: (schedule, 0))
+    monkeypatch.setattr(engine, "flows_of", asked_for.append)
+    clock = Clock(0.0, replace(options, deterministic=True, time_limit=24.0))
+    with suppress(AttributeError):  # what is asked for is not there
+        _polished(ordered(plan, options)[0], options, clock)
+    assert asked_for == [problem] * asked

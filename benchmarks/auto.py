@@ -1,0 +1,230 @@
+"""Engine ``auto`` against every engine alone with a quarter of its time, and every algorithm.
+
+``python -m benchmarks.auto [--machines dgx2] [--collectives allgather] [--sizes 1MB]`` runs
+``auto`` with 60 seconds and each other engine with 15 on every shipped machine, and on random
+problems, and ends with exit status 1 when one is faster. Where ``auto`` says that it is within
+0.5 % of what nothing can beat, no other engine is run. ``--results FILE`` keeps the rows that were
+run, and those that it has are not run again; ``--limit-scale 0.1`` gives all a tenth of the time.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from benchmarks.sections import replace_section
+from taccl.collectives import COLLECTIVES
+from taccl.errors import LoweringError, NoScheduleError
+from taccl.pipeline import Request, Synthesis, load_network, synthesize
+from taccl.synth.classical import CLASSICAL
+from taccl.synth.portfolio import SEARCHES, is_enough
+from taccl.topology_file import shipped_topologies
+from taccl.units import Time, parse_size
+from tests.generators import random_problem
+
+SECONDS, QUARTER = 60.0, 15.0
+"""For ``auto``, and for each engine alone."""
+
+SIZES = ("1KB", "64KB", "1MB", "64MB", "1GB")
+
+MAIN = ("allgather", "reducescatter", "allreduce", "alltoall")
+
+RANDOM = 100
+"""Random problems."""
+
+HEAD = """## `auto` against its parts
+
+Made by `python -m benchmarks.auto`: `auto` with --time-limit 60, every other engine and classical
+algorithm with 15, both multiplied by *scale*, runtime `portable` (`none` for the random problems),
+alpha rule `occupy`. *best other* is the fastest of them and its time; a dash: `auto` is within
+0.5 % of what nothing can beat, and the others were not run. *ratio* is `auto` / best other.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem: times in picoseconds.
+
+    Parameters
+    ----------
+    name
+        Of the problem.
+    scale
+        What the time limits were multiplied by.
+    engine, auto, bound, seconds
+        What ``auto`` chose, its time, what nothing can beat, and how long it took.
+    others
+        Times by engine; empty where ``auto`` is close enough to the bound.
+    cut
+        Engines whose programs were replayed at fewer bytes, as more chunks leave more of the size
+        over: their times are no smaller for the same bytes.
+    """
+
+    name: str
+    scale: float
+    engine: str
+    auto: Time
+    bound: Time
+    seconds: float
+    others: Mapping[str, Time]
+    cut: Sequence[str] = ()
+
+    @property
+    def best(self) -> tuple[Time, str] | None:
+        """The fastest of the others."""
+        fair = ((time, name) for name, time in self.others.items() if name not in self.cut)
+        return min(fair, default=None)
+
+    @property
+    def missed(self) -> bool:
+        """Whether another engine is faster, and ``auto`` not at the bound."""
+        best = self.best
+        return best is not None and best[0] < self.auto and not is_enough(self.auto, self.bound)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row of the table."""
+        gap = f"{self.auto / self.bound - 1:.1%}" if self.bound else "-"
+        best = self.best
+        other = "-" if best is None else f"{best[1]} {best[0] / 1e6:.2f}"
+        ratio = "-" if best is None else f"{self.auto / best[0]:.3f}"
+        return (
+            self.name, f"{self.scale:g}", self.engine, f"{self.auto / 1e6:.2f}", gap, other, ratio,
+            f"{self.seconds:.0f}",
+        )  # fmt: skip
+
+
+COLUMNS = ("problem", "scale", "engine", "auto us", "gap", "best other us", "ratio", "seconds")
+
+
+def found_by(request: Request, engine: str, seconds: float) -> Synthesis | None:
+    """Return what an engine finds, or None where it has nothing."""
+    try:
+        return synthesize(replace(request, engine=engine, time_limit=seconds))
+    except (NoScheduleError, LoweringError):
+        return None
+
+
+def row_of(
+    name: str,
+    request: Request,
+    scale: float = 1.0,
+    seconds: tuple[float, float] = (SECONDS, QUARTER),
+) -> Row:
+    """Compare ``auto`` with everything else on one request.
+
+    Raises
+    ------
+    NoScheduleError
+        When ``auto`` finds nothing.
+    """
+    began = time.monotonic()
+    auto = synthesize(replace(request, engine="auto", time_limit=scale * seconds[0]))
+    spent = time.monotonic() - began
+    others: dict[str, Time] = {}
+    cut = []
+    if not is_enough(auto.time, auto.bound.time):
+        for engine in (*SEARCHES, *CLASSICAL):
+            found = found_by(request, engine, scale * seconds[1])
+            if found is not None:
+                others[engine] = found.time
+                cut += [engine] if found.size < auto.size else []
+    return Row(name, scale, auto.result.engine, auto.time, auto.bound.time, spent, others, cut)
+
+
+def machine_requests(
+    machines: Sequence[str], collectives: Sequence[str], sizes: Sequence[str]
+) -> Iterator[tuple[str, Request]]:
+    """Yield what is asked of shipped machines, by name."""
+    for machine in machines:
+        for collective in collectives:
+            for size in sizes:
+                name = f"{machine} {collective} {size}"
+                yield name, Request(load_network(machine), collective, parse_size(size))
+
+
+def random_requests(count: int) -> Iterator[tuple[str, Request]]:
+    """Yield random problems: any collective on any small network, with the count it draws."""
+    for seed in range(count):
+        problem = random_problem(seed)
+        own = problem.collective
+        size = max(1, int(problem.chunk_size * own.chunks_in_size))
+        request = Request(
+            problem.logical, own.name, size, own.chunks_per_rank, root=own.root, target=None
+        )
+        yield f"random {seed} {own.name}", request
+
+
+def warm_up() -> None:
+    """Have everything compiled that searches and replays run as machine code."""
+    for name in ("allreduce", "alltoall"):
+        row_of(name, Request(load_network("ring:4"), name, 10**6), 0.05)
+
+
+def read_rows(file: Path | None) -> dict[str, Row]:
+    """Return the rows that earlier runs kept."""
+    if file is None or not file.is_file():
+        return {}
+    return {name: Row(**row) for name, row in json.loads(file.read_text()).items()}
+
+
+def write_rows(file: Path, rows: Mapping[str, Row]) -> None:
+    """Keep rows for later runs."""
+    file.write_text(json.dumps({name: asdict(row) for name, row in rows.items()}, indent=1))
+
+
+def page(rows: Sequence[Row]) -> str:
+    """Return the section of the page."""
+    lines = [text_of(COLUMNS), f"|{'---|' * len(COLUMNS)}", *(text_of(row.cells) for row in rows)]
+    missed = [row.name for row in rows if row.missed]
+    told = f"\n{len(rows)} problems, {len(missed)} missed{': ' if missed else ''}"
+    return HEAD + "\n" + "\n".join(lines) + f"\n{told}{', '.join(missed)}.\n"
+
+
+def text_of(cells: Sequence[str]) -> str:
+    """Return a row of a table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    """Run rows, print and write them; return 1 when one is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    names = shipped_topologies()
+    parser.add_argument("--machines", default=",".join(names), help="shipped machines")
+    parser.add_argument("--collectives", default=",".join(MAIN))
+    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser.add_argument("--random", type=int, default=RANDOM, help="random problems")
+    parser.add_argument("--limit-scale", type=float, default=1.0, help="multiplies time limits")
+    parser.add_argument("--results", type=Path, help="a file that keeps rows between runs")
+    parser.add_argument("-o", "--output", type=Path)
+    asked = parser.parse_args()
+    machines, collectives, sizes = (
+        [name for name in text.split(",") if name]
+        for text in (asked.machines, asked.collectives, asked.sizes)
+    )
+    if not set(collectives) <= set(COLLECTIVES):
+        parser.error(f"--collectives takes {', '.join(COLLECTIVES)}")
+    rows = read_rows(asked.results)
+    warm_up()
+    print(text_of(COLUMNS))
+    for requests in (machine_requests(machines, collectives, sizes), random_requests(asked.random)):
+        for name, request in requests:
+            if name not in rows:
+                rows[name] = row_of(name, request, asked.limit_scale)
+                if asked.results:
+                    write_rows(asked.results, rows)
+            print(
+                f"{text_of(rows[name].cells)}{' MISSED' if rows[name].missed else ''}", flush=True
+            )
+    if asked.output:
+        replace_section(asked.output, "auto", page(list(rows.values())))
+    missed = [row for row in rows.values() if row.missed]
+    print(f"\n{len(rows)} problems, {len(missed)} missed")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

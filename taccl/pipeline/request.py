@@ -1,0 +1,204 @@
+"""What is asked of :func:`taccl.pipeline.synthesize`, and the problems that it stands for."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from threading import Event
+
+from taccl.bounds import any_bounds, best, fixed_bounds
+from taccl.collectives import COLLECTIVES, Collective, build_collective, chunk_size_of
+from taccl.errors import InputError
+from taccl.pipeline.lowering import Target, serves
+from taccl.pipeline.problems import DEFAULT_SIZE, logical_group, size_of_chunks
+from taccl.pipeline.scoring import Scorer
+from taccl.synth.problem import Options, Problem
+from taccl.synth.rounds import chunks_per_rank
+from taccl.synth.series import Series
+from taccl.topology import LogicalTopology
+from taccl.units import Time
+
+CHUNK_COUNTS = (1, 2, 4)
+"""What ``--chunks auto`` tries, in order, for collectives from files."""
+
+
+def _silent(line: str) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What is asked of :func:`synthesize`.
+
+    Parameters
+    ----------
+    logical
+        The network under the sketch.
+    collective
+        A name of COLLECTIVES, or a collective from a file.
+    size
+        Bytes of the buffer that nccl-tests counts; 0: as many as make chunks of the topology's
+        chunk size, else 1 MB.
+    chunks
+        Chunks for each rank; None: the sketch's, else the best of a series.
+    batch
+        Whether chunks may travel together.
+    engine
+        A name of ENGINES or CLASSICAL.
+    root
+        For the collectives of the table that have one; None: rank 0.
+    steps
+        Steps and rounds, for engine ``exact`` to answer whether an algorithm exists that has them
+        and ``chunks`` chunks (of the whole buffer, for an AllReduce).
+    target
+        The program wanted; None: stop at the schedule.
+    time_limit, seed, workers, deterministic
+        For the search, in seconds.
+    stop, report
+        Set to end the search; called with progress.
+    """
+
+    logical: LogicalTopology
+    collective: str | Collective
+    size: int = 0
+    chunks: int | None = None
+    batch: bool = True
+    engine: str = "auto"
+    root: int | None = None
+    steps: tuple[int, int] | None = None
+    target: Target | None = field(default_factory=Target)
+    time_limit: float = 60.0
+    seed: int = 0
+    workers: int = 2
+    deterministic: bool = False
+    stop: Event = field(default_factory=Event)
+    report: Callable[[str], None] = _silent
+
+
+def with_stop(request: Request, stop: Event) -> Request:
+    """Return the request with an event that ends its search."""
+    return replace(request, stop=stop)
+
+
+def writable(request: Request, collective: Collective) -> Target | None:
+    """Return the program wanted; None where no file of the runtime can hold the collective."""
+    target = request.target
+    if target is None or serves(target.runtime, collective):
+        return target
+    request.report(f"{target.runtime} has no XML for {collective.name}: schedule only")
+    return None
+
+
+def sized(request: Request, collective: Collective) -> Request:
+    """Return the request with the size that it leaves open, and the chunk count that belongs to it.
+
+    Raises
+    ------
+    InputError
+        When chunks of the topology's chunk size make no size, or a file says another one.
+    """
+    chunk_size = request.logical.topology.chunk_size
+    if collective.size is not None:
+        if request.size not in (0, collective.size):
+            raise InputError(
+                f"the file says how many bytes there are, {collective.size} in the largest buffer,"
+                f" got {request.size}",
+                field="--size",
+                fix="leave --size out",
+            )
+        return replace(request, size=collective.size)
+    if request.size or chunk_size is None:
+        return replace(request, size=request.size or DEFAULT_SIZE)
+    count = request.chunks or request.logical.chunks_per_rank or 1
+    size = size_of_chunks(chunk_size, collective.chunks_in_size * count)
+    return replace(request, size=size, chunks=count)
+
+
+def series_of(request: Request, collective: Collective, scorer: Scorer) -> Series:
+    """Return the problems of a request, by chunk count.
+
+    Raises
+    ------
+    InputError
+        When not even the first count leaves a whole element for every chunk.
+    """
+    group = logical_group(request.logical, collective)
+    names = _series(request, collective)
+    counts = tuple(_counts(request, collective, names))
+
+    @cache
+    def asked(count: int) -> tuple[Problem, Options]:
+        cut = collective.cut(count)
+        problem = Problem(request.logical, cut, chunk_size_of(cut, request.size), group)
+        return problem, _options(request, problem, scorer)
+
+    def task(count: int, seconds: float) -> tuple[Problem, Options]:
+        problem, options = asked(count)
+        return problem, replace(options, time_limit=seconds)
+
+    problem, options = asked(counts[0])
+    floors = any_bounds(problem.logical, problem.collective, request.size)
+    # Another count may have a lower bound for one chunk to a message.
+    floor = options.floor if len(names) == 1 else best(floors).time
+    long = len(names) > len(CHUNK_COUNTS)
+    return Series(counts, task, floor, long, lambda: scorer.slowest)
+
+
+def _counts(request: Request, collective: Collective, counts: tuple[int, ...]) -> Iterator[int]:
+    """Yield the chunk counts to try; those whose program-level chunk would be empty are left out.
+
+    Raises
+    ------
+    InputError
+        When not even the first count leaves a whole element for every chunk.
+    """
+    for count in counts:
+        chunks = collective.chunks_in_size * count
+        if request.target is None or request.target.whole_size(request.size, chunks):
+            yield count
+        elif count == counts[0]:
+            raise InputError(
+                f"{request.size} bytes are less than one element for each of {chunks} chunks",
+                field="--size",
+                fix=f"use at least {request.target.divisor(chunks)} bytes or fewer --chunks",
+            )
+
+
+def _series(request: Request, collective: Collective) -> tuple[int, ...]:
+    """Return the chunk count that is asked for, or those of the collective's series."""
+    asked = request.chunks or request.logical.chunks_per_rank
+    if request.steps and asked:
+        asked = chunks_per_rank(collective.name, collective.num_ranks, asked)
+    kind = COLLECTIVES.get(collective.name)
+    return (asked,) if asked else kind.chunk_counts if kind else CHUNK_COUNTS
+
+
+def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:
+    floors = any_bounds(problem.logical, problem.collective, request.size)
+    if not request.batch:
+        floors += fixed_bounds(problem.logical, problem.collective, problem.chunk_size)
+    return Options(
+        seed=request.seed,
+        workers=request.workers,
+        deterministic=request.deterministic,
+        batch=request.batch,
+        floor=best(floors).time,
+        fixed_floors=_fixed_floors(problem),
+        rounds=(*request.steps, request.chunks or 1) if request.steps else None,
+        score=None if scorer.target is None else scorer.score,
+        refusal=scorer.refusal,
+        stop=request.stop,
+        report=request.report,
+    )
+
+
+def _fixed_floors(problem: Problem) -> dict[str, Time]:
+    """Return the bounds for one chunk to a message, for AllReduce those of its halves."""
+    own = problem.collective
+    parts = [own]
+    if own.name == "allreduce":
+        halves = ("reducescatter", "allgather")
+        parts = [build_collective(name, own.num_ranks, own.chunks_per_rank) for name in halves]
+    return {
+        part.name: best(fixed_bounds(problem.logical, part, problem.chunk_size)).time
+        for part in parts
+    }

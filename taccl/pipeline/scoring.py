@@ -1,0 +1,106 @@
+"""What a schedule really costs: the replay of its program. Each is lowered once for a request."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from taccl.errors import LoweringError
+from taccl.pipeline.lowering import Lowering, Target, program_name
+from taccl.schedule import Schedule
+from taccl.units import Time
+
+
+def lowering_of(schedule: Schedule, target: Target, size: int, engine: str) -> Lowering:
+    """Return the task of lowering a schedule.
+
+    Parameters
+    ----------
+    target
+        For what, within what a sketch allows.
+    size
+        Bytes of the buffer, perhaps more than make whole chunks.
+    engine
+        For the program's name.
+    """
+    collective = schedule.collective
+    name = program_name(schedule.topology.name, collective.name, engine, collective.chunks_per_rank)
+    return Lowering(schedule, target, target.whole_size(size, collective.chunks_in_size), name)
+
+
+@dataclass(eq=False)
+class Scorer:
+    """Scores schedules, each once.
+
+    Parameters
+    ----------
+    target
+        The program wanted; None: a schedule costs its makespan.
+    size
+        Bytes of the buffer.
+    report
+        Called with what can't be lowered.
+    slowest
+        Seconds that a score took, at most.
+    """
+
+    target: Target | None
+    size: int
+    report: Callable[[str], None]
+    slowest: float = 0.0
+    _known: dict[bytes, Time | LoweringError] = field(default_factory=dict)
+    _best: tuple[bytes, Lowering] | None = None
+
+    def score(self, schedule: Schedule) -> Time | None:
+        """Return picoseconds; None when there is no program."""
+        if self.target is None:
+            return schedule.makespan
+        known = self._scored(schedule, self.target)
+        return None if isinstance(known, LoweringError) else known
+
+    def refusal(self, schedule: Schedule) -> str | None:
+        """Return why a schedule has no score."""
+        if self.target is None:
+            return None
+        known = self._scored(schedule, self.target)
+        return known.problem if isinstance(known, LoweringError) else None
+
+    def lowering(self, schedule: Schedule, engine: str) -> Lowering | None:
+        """Return the task of lowering a schedule, already done for the one that scored best."""
+        if self.target is None:
+            return None
+        task = lowering_of(schedule, self.target, self.size, engine)
+        if self._best is not None and self._best[0] == _key(schedule):
+            return replace(task, made=self._best[1].best)
+        return task
+
+    def _scored(self, schedule: Schedule, target: Target) -> Time | LoweringError:
+        key = _key(schedule)
+        known = self._known.get(key)
+        if known is None:
+            task = lowering_of(schedule, target, self.size, "score")
+            began = time.monotonic()
+            try:
+                known = task.best[1]
+                if self._best is None or known < self._best[1].best[1]:
+                    self._best = key, task
+            except LoweringError as error:
+                self.report(f"not lowered: {error.problem}")
+                known = error
+            self._known[key] = known
+            self.slowest = max(self.slowest, time.monotonic() - began)
+        return known
+
+
+def _key(schedule: Schedule) -> bytes:
+    """Return what tells the schedules of one request apart."""
+    columns = (
+        schedule.chunk, schedule.link, schedule.batch, schedule.start, schedule.end,
+        schedule.reduce, np.array(schedule.generators, dtype=np.int64),
+    )  # fmt: skip
+    found = hashlib.blake2b(str(schedule.collective.chunks_per_rank).encode())
+    for column in columns:
+        found.update(np.ascontiguousarray(column).tobytes())
+    return found.digest()
