@@ -194,6 +194,7 @@ SMALLS = tuple(
 
 SUMS = (
     Sum(Machine("ring:8"), 64, 0.9, chunks=1),
+    Sum(Machine("ndv2", 1), 64, 0.9, chunks=1),
     Sum(Machine("ndv2", 1), 64, 0.9, chunks=3),
     Sum(Machine("ring:8"), 64, 0.9),
     Sum(Machine("ndv2", 1), 64, 0.9),

@@ -163,10 +163,10 @@ def sum_line(case: Sum, slow: float) -> Line:
     engines = ("guided", "taccl")
     counts = (case.chunks,) if case.chunks else COUNTS
     asked = request(
-        case.machine.load(), "allreduce", case.megabytes * MB, 1, seconds=slow * 2 * SEARCH,
+        case.machine.load(), "allreduce", case.megabytes * MB, 1, seconds=slow * 4 * SEARCH,
         batch=case.batch,
     )  # fmt: skip
-    half = replace(asked, time_limit=slow * SEARCH)  # the sum takes as long as both
+    half = replace(asked, time_limit=slow * SEARCH)  # the sum looks for both, and for more
     halves = [
         best_of(series(replace(half, collective=name), enough=0.005, counts=counts))
         for name in ("reducescatter", "allgather")

@@ -115,12 +115,12 @@ def taccl(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def synthesize(case: Case, *options: str) -> Found:
+def synthesize(case: Case, *options: str, limit: float = SECONDS) -> Found:
     """Return what engine ``taccl`` finds in time."""
     began, before = time.monotonic(), _cpu()
     done = taccl(
         "synthesize", *case.options, "--engine", "taccl", "--size", "1MB", "--runtime", "none",
-        "--time-limit", str(SECONDS), "--json", "--quiet", *options,
+        "--time-limit", f"{limit:g}", "--json", "--quiet", *options,
     )  # fmt: skip
     seconds, cpu = time.monotonic() - began, _cpu() - before
     if done.returncode:
@@ -138,7 +138,7 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def run(case: Case) -> Line:
+def run(case: Case, limit: float = SECONDS) -> Line:
     """Suggest a sketch and solve with it."""
     with tempfile.TemporaryDirectory() as folder:
         sketch = str(Path(folder) / "suggested.yaml")
@@ -146,7 +146,7 @@ def run(case: Case) -> Line:
         if done.returncode:
             problem = done.stderr.strip().partition("\n")[0]
             return Line(0, Found(None, 0.0, problem=f"no sketch: {problem}"))
-        sketched = synthesize(case, "--sketch", sketch)
+        sketched = synthesize(case, "--sketch", sketch, limit=limit)
     ranks = load_topology(case.machine, nodes=case.nodes).num_ranks
     return Line(ranks, sketched)
 
@@ -198,6 +198,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="rows whose name holds one of these, by commas")
     parser.add_argument("--results", type=Path, help="a file that keeps rows between runs")
     parser.add_argument("--no-bare", action="store_true", help="don't solve without a sketch")
+    parser.add_argument(
+        "--time-limit", type=float, default=SECONDS, help="of a search; less tells whether it does"
+    )
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     every = list(cases(shipped_topologies()))
@@ -207,9 +210,9 @@ def main() -> int:
         done = line is not None and (line.bare is not None or arguments.no_bare)
         if done or not any(part in case.name for part in arguments.only.split(",")):
             continue
-        line = line or run(case)
+        line = line or run(case, arguments.time_limit)
         if line.bare is None and not arguments.no_bare:
-            line = replace(line, bare=synthesize(case))
+            line = replace(line, bare=synthesize(case, limit=arguments.time_limit))
         kept[case.name] = line
         print(f"{' '.join(cells(case, line))} {line.missed}", flush=True)
         if arguments.results:

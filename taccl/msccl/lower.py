@@ -213,9 +213,7 @@ def _fit_blocks(
         if options.paired:
             joins |= pair_ends(lanes, connection, joins)
         blocks = assign_blocks(made.moves, lanes, topology, connection, joins, options.instances)
-        _check_threadblocks(
-            max(Counter(block.rank for block in blocks).values(), default=0), options
-        )
+        _check_threadblocks(_most(block.rank for block in blocks), options)
         crowded = _crowded(blocks, [len(block.moves) for block in blocks], options.max_steps)
         if not crowded:
             waits, clocks = find_dependences(made, blocks, options.order, options.held)

@@ -52,7 +52,7 @@ COALESCING = 0.3
 JOINED = 4000
 """Sends of representatives up to which both phases of an allreduce are ordered in one list."""
 
-HALVES = 0.6
+HALVES = 0.75
 """Of the time to improve an all-reduce, for its halves by themselves."""
 
 FIRST_HALVES = 0.4
@@ -156,7 +156,7 @@ def _improved(
         seconds -= longer
         if problem.collective.name == "allreduce" and seconds > 1 and not options.stop.is_set():
             began = time.monotonic()
-            better += _halves(orbits, options, HALVES * seconds)
+            better += _halves(problem, options, HALVES * seconds)
             seconds -= time.monotonic() - began
     best = min((one for one in better if not one.batches), key=_makespan)
     orbits = replace(problem, group=make_group(problem.topology, best.generators))
@@ -252,8 +252,8 @@ def _chosen(found: Sequence[Schedule], options: Options, deadline: float) -> Sch
     if options.score is None or len(by_time) == 1:
         return by_time[0]
     known: list[tuple[Time, Schedule]] = []
-    for schedule in by_time:
-        if known and not options.deterministic and time.monotonic() > deadline:
+    for number, schedule in enumerate(by_time):
+        if number and not options.deterministic and time.monotonic() > deadline:
             break
         score = options.score(schedule)
         known += [] if score is None else [(score, schedule)]

@@ -95,7 +95,7 @@ def tour(
 
 
 def ring_orders(problem: Problem) -> list[Order]:
-    """Return orders of all ranks in a ring, each faster than the one before it in the list.
+    """Return orders of all ranks in a ring, the fastest first.
 
     Rank order, server by server along the fastest links, and the best that exchanges of two links
     for two others (2-opt, seeded) find from either: as far as they have links, without repeats.
