@@ -133,6 +133,24 @@ def test_servers_stay_together_and_the_best_of_these_orders_is_found() -> None:
     assert climb(asked, servers, Limits()).order in kept
 
 
+def test_an_order_as_given_that_tears_servers_apart_is_no_answer() -> None:
+    """However fast it is: 1 us between servers, 50 within."""
+    made = Measurements(names=list("abcd"))
+    for a, b in itertools.permutations(range(4), 2):
+        made.latencies[a, b] = [(0, (50 if a % 2 == b % 2 else 1) * 10**6)]
+        made.betas[a, b] = [Fraction(1)]
+    topology = measured_topology(made, [0, 1, 0, 1])
+    asked, servers = replays(topology, "ring"), servers_of([0, 1, 0, 1])
+    for found in (
+        search(asked, servers, Limits()),
+        search(asked, servers, Limits(), lambda: True),
+        climb(asked, servers, Limits(replays=5)),
+    ):
+        assert found.identity == asked.time(range(4)) < found.time == asked.time(found.order)
+        assert servers.split(found.order) is not None
+    assert search(asked, servers, Limits(), lambda: True).order == (0, 2, 1, 3)
+
+
 def test_whole_servers_move_without_their_order_inside() -> None:
     servers = servers_of([0, 0, 1, 1, 2, 2], inside=False)
     assert sorted(servers.all())[:2] == [(0, 1, 2, 3, 4, 5), (0, 1, 4, 5, 2, 3)]

@@ -18,6 +18,7 @@ EXPORT_NAMES = "dot, graph, nccl, astra-sim"
 BASE_NAMES = "NDv2, DGX2, HubAndSpoke, custom"
 TIME_UNIT_NAMES = "1us, 100ns, 10ns"
 COST_NAMES = "exact, original"
+MAX_SERVERS = 8192
 
 
 def import_(
@@ -29,7 +30,8 @@ def import_(
         str | None, typer.Option("--from", help=f"Its format: {IMPORT_NAMES}; guessed if left out.")
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", min=1, help="Hosts: servers like the one given.")
+        int | None,
+        typer.Option("--count", min=1, max=MAX_SERVERS, help="Hosts: servers like the one given."),
     ] = None,
     fabric: Annotated[
         str | None,

@@ -152,6 +152,8 @@ def _line_of(error: InputError, source: Source) -> int | None:
 def _of_option(error: InputError, file: str) -> InputError:
     """Return an error of the file that was made as one of the options that made it."""
     kind, _, name = (error.field or "").partition(".")
+    if error.field == "count":
+        return InputError(error.problem, field="--count", fix=error.fix)
     if kind != "fabric" or not name:
         return InputError(error.problem, file=file, line=1, field=error.field, fix=error.fix)
     fix = (error.fix or "").replace(f"write {name}: ", f"give --{name} ")

@@ -1,6 +1,7 @@
 """A plain JSON graph: ``{nodes: [{id, type}], edges: [{src, dst, bandwidth_GBps, alpha_us}]}``.
 
-Ranks are the nodes that are not switches, in order. Edges are directed, one record each. A ``beta``
+Ranks are the nodes that are not switches, in order. Switches keep their ids as names, but numbers
+become switch-N. Edges are directed, one record each. A ``beta``
 says exactly what no decimal bandwidth does, and counts instead of it. Where a graph counts links
 instead of giving bandwidths (SCCL), the bandwidth of one link must be given. Where ranks name no
 host, servers are inferred (server_groups.py).
@@ -130,6 +131,7 @@ def graph_comments(document: Document, topology: Topology) -> tuple[str, ...]:
 def _vertices(record: GraphJsonFile, document: Document) -> dict[int | str, int | str]:
     """Return for every node its rank, or its name as a switch."""
     vertices: dict[int | str, int | str] = {}
+    taken = {node.id for node in record.nodes if _is_name(node.id)}
     ranks = 0
     for index, node in enumerate(record.nodes):
         if node.id in vertices:
@@ -138,11 +140,27 @@ def _vertices(record: GraphJsonFile, document: Document) -> dict[int | str, int 
                 "give every node an id of its own",
             )  # fmt: skip
         if node.type.lower() == "switch":
-            vertices[node.id] = f"switch-{node.id}"
+            vertices[node.id] = _switch_name(node.id, taken)
         else:
             vertices[node.id] = ranks
             ranks += 1
     return vertices
+
+
+def _is_name(node: int | str) -> bool:
+    """Tell whether an id is no number, even as text."""
+    return isinstance(node, str) and not node.isdecimal()
+
+
+def _switch_name(node: int | str, taken: set[int | str]) -> str:
+    """Return the name of a switch: its id, or of a number a name that is not taken."""
+    if _is_name(node):
+        return str(node)
+    name = f"switch-{node}"
+    while name in taken:
+        name += "-"
+    taken.add(name)
+    return name
 
 
 def _edge(

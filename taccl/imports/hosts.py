@@ -5,10 +5,10 @@ link between the sockets) with GPUs and NICs at them. What crosses a hub's uplin
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from heapq import heappop, heappush
 
 from taccl.errors import InputError
 from taccl.imports.hardware import rate_text
@@ -156,14 +156,17 @@ def with_nics(host: Host, options: HostOptions) -> Host:
             fix=f"write --nics {host.num_gpus}",
         )  # fmt: skip
     rate = options.nic or Fraction("12.5")
+    rates = {hub.name: hub.rate for hub in host.hubs}
     hubs, plugs, nics = list(host.hubs), list(host.plugs), []
     for number in range(options.nics):
         gpu = number * host.num_gpus // options.nics
         plug = plugs[gpu][0]
         name = f"pcie.gpu{gpu}"
         if plug.hub != name:
-            hubs.append(Hub(name, plug.hub, plug.rate))
-            plug = Plug(name, plug.rate)
+            # A hub for this GPU alone, as NCCL's files have, holds the rate of the GPU's own link.
+            own = plug.rate if plug.rate is not None else rates.get(plug.hub)
+            hubs.append(Hub(name, plug.hub, own))
+            plug = Plug(name, own)
             plugs[gpu] = (plug, *plugs[gpu][1:])
         nics.append(HostNic(f"nic{number}", rate, plug))
     said = "--nic-speed" if options.nic else "assumed; --nic-speed"
@@ -173,38 +176,71 @@ def with_nics(host: Host, options: HostOptions) -> Host:
     )
 
 
+_Thing = str | tuple[int, int]
+"""What is at a hub: a hub by name, a GPU with the index of its plug, or _NIC with its index."""
+
+_NIC = -1
+
+_Places = dict[_Thing, tuple[str | None, Fraction | None]]
+"""The hub above a thing, and GB/s to it."""
+
+
 def tidy(host: Host) -> Host:
     """Return a host without hubs that nothing branches at; several roots get one above them.
 
     A hub of one device or hub is no place where flows meet: its rate is kept where it narrows.
     """
-    hubs = {hub.name: hub for hub in host.hubs}
-    kept = {name for pair in host.beside for name in pair}
-    plugs = [list(found) for found in host.plugs]
-    nics = list(host.nics)
-    changed = True
-    while changed:
-        changed = False
-        below = Counter(hub.above for hub in hubs.values())
-        below.update(plug.hub for found in plugs for plug in found)
-        below.update(nic.plug.hub for nic in nics)
-        for hub in list(hubs.values()):
-            children = [other for other in hubs.values() if other.above == hub.name]
-            useful = below[hub.name] == 1 and hub.above is None and not children
-            if below[hub.name] > 1 or useful or hub.name in kept:
-                continue
-            del hubs[hub.name]
-            for child in children:
-                rate = _least(child.rate, hub.rate)
-                hubs[child.name] = replace(child, above=hub.above, rate=rate)
-            plugs = [[_moved(plug, hub) for plug in found] for found in plugs]
-            nics = [replace(nic, plug=_moved(nic.plug, hub)) for nic in nics]
-            changed = True
-            break
-    return replace(
-        host, hubs=tuple(hubs.values()), plugs=tuple(map(tuple, plugs)),
-        nics=tuple(_named(nics, set(hubs))),
-    )  # fmt: skip
+    places = _places(host)
+    below: dict[str, set[_Thing]] = {hub.name: set() for hub in host.hubs}
+    for thing, (hub, _) in places.items():
+        if hub is not None:
+            below[hub].add(thing)
+    joined = {name for pair in host.beside for name in pair}
+    order = {hub.name: number for number, hub in enumerate(host.hubs)}
+    waiting = list(order.values())  # of hubs to look at: a heap, the first first
+    while waiting:
+        name = host.hubs[heappop(waiting)].name
+        if name in joined or name not in places or _is_useful(below[name], places[name][0]):
+            continue
+        above, rate = places.pop(name)
+        moved = below.pop(name)
+        for thing in moved:
+            places[thing] = above, _least(places[thing][1], rate)
+        if above is not None:
+            below[above].discard(name)
+            below[above] |= moved
+            heappush(waiting, order[above])  # it may have one thing less
+    return _placed(host, places)
+
+
+def _places(host: Host) -> _Places:
+    places: _Places = {hub.name: (hub.above, hub.rate) for hub in host.hubs}
+    for gpu, found in enumerate(host.plugs):
+        places |= {(gpu, index): (plug.hub, plug.rate) for index, plug in enumerate(found)}
+    places |= {(_NIC, index): (nic.plug.hub, nic.plug.rate) for index, nic in enumerate(host.nics)}
+    return places
+
+
+def _is_useful(things: set[_Thing], above: str | None) -> bool:
+    """Tell whether flows meet at a hub, or it is the only place of a device."""
+    return len(things) > 1 or (above is None and any(not isinstance(t, str) for t in things))
+
+
+def _placed(host: Host, places: _Places) -> Host:
+    """Return a host whose hubs are those that have a place, and all devices where theirs is."""
+
+    def plug(owner: int, index: int) -> Plug:
+        hub, rate = places[owner, index]
+        return Plug(str(hub), rate)
+
+    hubs = tuple(Hub(h.name, *places[h.name]) for h in host.hubs if h.name in places)
+    plugs = tuple(
+        tuple(plug(gpu, index) for index in range(len(found)))
+        for gpu, found in enumerate(host.plugs)
+    )
+    nics = [replace(nic, plug=plug(_NIC, index)) for index, nic in enumerate(host.nics)]
+    names = {hub.name for hub in hubs}
+    return replace(host, hubs=hubs, plugs=plugs, nics=tuple(_named(nics, names)))
 
 
 def _named(nics: Sequence[HostNic], taken: set[str]) -> Iterator[HostNic]:
@@ -215,12 +251,6 @@ def _named(nics: Sequence[HostNic], taken: set[str]) -> Iterator[HostNic]:
             name += "-nic"
         taken.add(name)
         yield replace(nic, name=name)
-
-
-def _moved(plug: Plug, hub: Hub) -> Plug:
-    if plug.hub != hub.name or hub.above is None:
-        return plug
-    return Plug(hub.above, _least(plug.rate, hub.rate))
 
 
 def _least(*rates: Fraction | None) -> Fraction | None:

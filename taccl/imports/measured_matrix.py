@@ -6,7 +6,7 @@ Three forms are told apart by content, and several files may be given together:
   line says what it is: ``us``, ``latency us@64KB``, ``bandwidth GB/s``; the rest of that line and
   the first cell of each row may be names. Without names the rows are 0, 1, 2 ...
 - a list of pairs whose head line names its columns: ``src dst size latency_us bandwidth_GB/s``,
-  in any order, without those that are not there.
+  in any order, without those that are not there; units as :mod:`.measured_units` spells them.
 - the output of ``osu_latency``, ``osu_multi_lat`` (with one pair) or ``osu_bw``, many of them in a
   file, each behind a line ``# pair: HOST HOST``; or one a file that is called ``HOST__HOST.txt``.
 
@@ -20,14 +20,23 @@ OSU Micro-Benchmarks 7, ``c/mpi/pt2pt/standard/osu_latency.c``, ``osu_bw.c``,
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from types import MappingProxyType
 
 from taccl.errors import InputError
 from taccl.files import read_text, shown
+from taccl.imports.measured_units import (
+    COLUMNS,
+    RATE_UNITS,
+    TIME_UNITS,
+    columns_of,
+    name_of,
+    spelled,
+    unknown_unit,
+    words_of,
+)
 from taccl.units import Time, parse_beta, parse_size, parse_time
 
 MAX_HOSTS = 1024
@@ -35,8 +44,6 @@ MAX_HOSTS = 1024
 
 MAX_SAMPLES = 4_000_000
 MAX_NAME = 64
-TIME_UNITS = ("ps", "ns", "us", "µs", "ms", "s")
-RATE_UNITS = tuple(f"{p}{b}/s" for b in ("B", "b") for p in ("", "K", "M", "G", "T"))
 
 _NAME = re.compile(r"[\w.\-:/@]+", re.ASCII)
 _SPLIT = re.compile(r"\s*[,;\t]\s*")
@@ -45,11 +52,6 @@ _PAIR = re.compile(r"#\s*pair\s*[:=]?\s*(\S+?)(?:\s*->\s*|\s*,\s*|\s+)(\S+)\s*",
 _OSU = re.compile(r"#\s*OSU\b", re.IGNORECASE)
 _OSU_LATENCY = re.compile(r"#\s*Size\b.*\bLatency\s*\(us\)", re.IGNORECASE)
 _OSU_RATE = re.compile(r"#\s*Size\b.*\bBandwidth\s*\(MB/s\)", re.IGNORECASE)
-_COLUMNS: Mapping[str, str] = MappingProxyType({
-    "src": "src", "source": "src", "from": "src", "dst": "dst", "dest": "dst",
-    "destination": "dst", "to": "dst", "size": "size", "bytes": "size", "latency": "latency",
-    "lat": "latency", "bandwidth": "bandwidth", "bw": "bandwidth",
-})  # fmt: skip
 _EMPTY = ("", "-", "x", "n/a")
 
 Pair = tuple[int, int]
@@ -139,6 +141,7 @@ def read_measurements(files: Sequence[str], unit: str | None = None) -> Measurem
     InputError
         When a file is in none of the forms, with the line and the cell.
     """
+    unit = unit and spelled(unit)
     if unit is not None and unit not in (*TIME_UNITS, *RATE_UNITS):
         raise InputError(
             f"should be a unit of time or bandwidth, got {shown(unit)}", field="--unit",
@@ -159,7 +162,7 @@ def _reader_of(
     if any(_OSU.match(line) or _PAIR.fullmatch(line) for line in lines):
         return _read_osu
     head = next((cells for _, cells in _rows(lines[:1000])), [])
-    names = [_column(cell)[0] for cell in head]
+    names = [name_of(cell) for cell in head]
     return _read_pairs if "src" in names or "dst" in names else _read_matrix
 
 
@@ -180,8 +183,9 @@ def _value(cell: str, unit: str | None, place: _Place) -> Value:
     InputError
         When it is neither, not finite, or negative.
     """
-    text = cell
-    if _NUMBER.fullmatch(cell):
+    number = _NUMBER.match(cell)
+    text = number[0] + spelled(cell[number.end() :].strip()) if number else cell
+    if number and number[0] == cell:
         if unit is None:
             raise place.error(
                 "has no unit", "write us or GB/s in the first cell of the head line, or give --unit"
@@ -193,7 +197,7 @@ def _value(cell: str, unit: str | None, place: _Place) -> Value:
         what = "a latency or a bandwidth"
         raise place.error(
             f"should be {what}, got {shown(cell)}: {error.problem}"
-            if _NUMBER.match(cell) else f"should be {what}, got {shown(cell)}",
+            if number else f"should be {what}, got {shown(cell)}",
             "write a number that is finite and not negative, such as 12.5, 3us or 25GB/s",
         ) from None  # fmt: skip
 
@@ -208,8 +212,11 @@ def _read_matrix(lines: Sequence[str], file: str, found: Measurements, unit: str
         raise InputError("is empty", file=file, fix="give a matrix, a list of pairs or OSU output")
     size, heads, body = 0, [], rows
     line, first = rows[0]
-    if not all(_NUMBER.match(cell) or cell.lower() in (*_EMPTY, "nan", "inf") for cell in first):
-        unit, size, named = _head(first[0], unit, _Place(file, line, "first cell"))
+    if _numbered(rows, _Place(file, line)):
+        heads, body = first[1:], rows[1:]
+    elif not all(_NUMBER.match(cell) or cell.lower() in (*_EMPTY, "nan", "inf") for cell in first):
+        place = _Place(file, line, "first cell")
+        unit, size, named = _head(first[0], unit, place, corner=len(first) == len(rows))
         heads, body = first[1:] if named else first, rows[1:]
     width = len(heads) if heads else len(body)
     labelled = bool(body) and len(body[0][1]) == width + 1
@@ -233,23 +240,55 @@ def _read_matrix(lines: Sequence[str], file: str, found: Measurements, unit: str
                 found.add((hosts[src], hosts[dst]), size, _value(cell, unit, place))
 
 
-def _head(cell: str, unit: str | None, place: _Place) -> tuple[str | None, int, bool]:
+def _numbered(rows: Sequence[Row], place: _Place) -> bool:
+    """Tell whether numbers in the first row and column are names, as pandas' ``to_csv`` has them.
+
+    Raises
+    ------
+    InputError
+        When they may as well be the values of a symmetric matrix with an empty diagonal.
+    """
+    first = rows[0][1]
+    names = first[1:]
+    if not (
+        first[0] == "" and len(rows) == len(first) and len(set(names)) == len(names)
+        and names == [cells[0] for _, cells in rows[1:]]
+    ):  # fmt: skip
+        return False
+    if names in ([str(i) for i in range(begin, begin + len(names))] for begin in (0, 1)):
+        return True
+    if any(cells[i : i + 1] != [""] for i, (_, cells) in enumerate(rows)):
+        return True
+    if all(name.isdecimal() for name in names):
+        raise place.error(
+            "has numbers that may be names or values",
+            "write us or GB/s in the first cell before names, - on the diagonal without any",
+        )
+    return not any(_NUMBER.match(name) for name in names)
+
+
+def _head(
+    cell: str, unit: str | None, place: _Place, *, corner: bool
+) -> tuple[str | None, int, bool]:
     """Return unit and size that the first cell says, and whether it is no name of a host."""
     text, _, size = cell.partition("@")
-    words = [word for word in re.split(r"[\s_()\[\]]+", text) if word]
-    known = [word for word in words if word in (*TIME_UNITS, *RATE_UNITS)]
-    said = [word for word in words if _COLUMNS.get(word.lower()) in ("latency", "bandwidth")]
+    words = words_of(text)
+    known = [spelled(word) for word in words if spelled(word) in (*TIME_UNITS, *RATE_UNITS)]
+    said = [word for word in words if COLUMNS.get(word.lower()) in ("latency", "bandwidth")]
     if len(known) + len(said) < len(words) or not words:
-        return unit, 0, not words
+        if said and corner:
+            wrong = (w for w in words if w not in said and spelled(w) not in known)
+            raise unknown_unit(next(wrong), place.file, place.line)
+        return unit, _size(size, place) if size and not text else 0, not text
     if len(known) > 1 or (
-        known and said and (known[0] in TIME_UNITS) != (_COLUMNS[said[0].lower()] == "latency")
+        known and said and (known[0] in TIME_UNITS) != (COLUMNS[said[0].lower()] == "latency")
     ):
         raise place.error(
             f"should be one quantity with its unit, got {shown(cell)}",
             "write latency us or bandwidth GB/s",
         )
     defaults = {"latency": "us", "bandwidth": "GB/s"}
-    told = known[0] if known else defaults[_COLUMNS[said[0].lower()]]
+    told = known[0] if known else defaults[COLUMNS[said[0].lower()]]
     return told, _size(size, place) if size else 0, True
 
 
@@ -269,30 +308,12 @@ def _check_square(head: _Place, body: Sequence[Row], width: int, *, labelled: bo
             )
 
 
-def _column(cell: str) -> tuple[str, str | None]:
-    """Return which column a cell of a head line names, and its unit."""
-    words = [word for word in re.split(r"[\s_()\[\]]+", cell) if word]
-    name = _COLUMNS.get(words[0].lower(), "") if words else ""
-    unit = next((word for word in words[1:] if word in (*TIME_UNITS, *RATE_UNITS)), None)
-    return name, unit
-
-
 def _read_pairs(lines: Sequence[str], file: str, found: Measurements, unit: str | None) -> None:
     del unit  # a list says its own
     rows = _rows(lines)
     line, head = next(rows)
-    columns = [_column(cell) for cell in head]
-    names = [name for name, _ in columns]
-    for name in ("src", "dst"):
-        if names.count(name) != 1:
-            raise _Place(file, line).error(
-                f"should name the column {name} once", "begin with src dst size latency_us"
-            )
-    if not {"latency", "bandwidth"} & set(names):
-        raise _Place(file, line).error(
-            "names neither latency nor bandwidth", "begin with src dst size latency_us"
-        )
-    units = {"latency": "us", "bandwidth": "GB/s"} | {name: u for name, u in columns if u}
+    columns = columns_of(head, file, line)
+    names, units = [column.name for column in columns], dict(columns)
     for number, (at, cells) in enumerate(rows):
         place = _Place(file, at)
         if number >= MAX_SAMPLES:
@@ -303,18 +324,18 @@ def _read_pairs(lines: Sequence[str], file: str, found: Measurements, unit: str 
             )
         record = dict(zip(names, cells, strict=True))
         pair = tuple(found.number(record[end], place.at(end)) for end in ("src", "dst"))
-        size = _size(record["size"], place.at("size")) if "size" in record else 0
+        size = _size(record["size"], place.at("size"), units["size"]) if "size" in record else 0
         for name in ("latency", "bandwidth"):
             if record.get(name, "").lower() not in _EMPTY:
                 value = _value(record[name], units[name], place.at(name))
                 found.add((pair[0], pair[1]), size, value)
 
 
-def _size(cell: str, place: _Place) -> int:
+def _size(cell: str, place: _Place, unit: str = "B") -> int:
     if re.fullmatch(r"0+B?", cell):
         return 0
     try:
-        return parse_size(cell)
+        return parse_size(f"{cell}{unit}" if _NUMBER.fullmatch(cell) else cell)
     except InputError as error:
         raise place.error(error.problem, "write bytes, or 64KB (64000), or 64KiB (65536)") from None
 

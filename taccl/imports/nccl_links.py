@@ -1,4 +1,4 @@
-"""The links of an NCCL topology XML beside its PCI trees: NVLink, C2C, and PCI between switches."""
+"""The links of an NCCL topology XML beside its PCI trees: NVLink, xGMI, C2C, PCI of switches."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,6 +20,7 @@ from taccl.imports.xml_tree import Element
 MAX_COUNT = 64
 """NVLinks from one GPU to one target."""
 
+LINK_TAGS = ("nvlink", "xgmi")
 DEFAULT_SM = 70
 _TO_SWITCH, _TO_CPU, _TO_GPU = "switch", "cpu", "gpu"
 _CLASSES = (("0x068001", _TO_CPU), ("0x0680", _TO_SWITCH), ("0x03", _TO_GPU), ("0x12", _TO_GPU))
@@ -74,7 +75,7 @@ def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
         for child in gpu.element.children:
             if child.tag == "c2c":
                 plugs[number] += (Plug(gpu.cpu, _c2c(child, reading)),)
-            if child.tag != "nvlink":
+            if child.tag not in LINK_TAGS:
                 continue
             kind, bus = _target(child, number_of, reading)
             rate = reading.number(child, "count", 1, MAX_COUNT, 1) * _rate(gpu, reading)
@@ -84,7 +85,8 @@ def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
             elif kind == _TO_CPU:
                 plugs[number] += (Plug(gpu.cpu, rate),)
             elif other is None:
-                reading.ignored["NVLinks to GPUs that are not listed"] = None
+                name = "NVLinks" if child.tag == "nvlink" else "xGMI links"
+                reading.ignored[f"{name} to GPUs that are not listed"] = None
             elif other == number:
                 raise reading.error("leads from a GPU to itself", child, "correct target")
             else:
@@ -115,16 +117,18 @@ def _check_both_ways(
             raise reading.error(
                 f"GPU {a} has {rate_text(rate)} to GPU {b}, which has"
                 f" {rate_text(back) if back else 'nothing'} back", at[a, b],
-                f"give GPU {b} an <nvlink> with the same count",
+                f"give GPU {b} an <{at[a, b].tag}> with the same count",
             )  # fmt: skip
 
 
 def _target(link: Element, number_of: dict[int, int], reading: Reading) -> tuple[str, int]:
-    """Return what an NVLink leads to, and its bus."""
+    """Return what a link leads to, and its bus; the class counts where no GPU has the bus."""
     bus = reading.bus(link, "target")
     given = link.attributes.get("tclass", "").strip()
+    if link.tag == "xgmi" or bus in number_of:
+        return _TO_GPU, bus
     if not given:
-        return (_TO_GPU if bus in number_of else _TO_SWITCH), bus
+        return _TO_SWITCH, bus
     for begin, kind in _CLASSES:
         if given.lower().startswith(begin):
             return kind, bus
@@ -150,7 +154,8 @@ def _rate(gpu: ListedGpu, reading: Reading) -> Fraction:
         source = f"NCCL's figure for sm {sm or f'{DEFAULT_SM}, assumed'}"
     else:
         rate, source = GPUS[options.gpu].link, f"--gpu {options.gpu}"
-    reading.notes[f"NVLink: {rate_text(rate)} each ({source}; --link-bandwidth)"] = None
+    name = "xGMI" if gcn else "NVLink"
+    reading.notes[f"{name}: {rate_text(rate)} each ({source}; --link-bandwidth)"] = None
     return rate
 
 

@@ -21,6 +21,7 @@ INSIDE: Mapping[str, tuple[str, ...]] = {
     "nic": ("pci", "cpu"),
     "net": ("nic",),
     "nvlink": ("gpu",),
+    "xgmi": ("gpu",),
     "c2c": ("gpu",),
     "pcilink": ("pci",),
 }

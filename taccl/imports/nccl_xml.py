@@ -1,15 +1,16 @@
 """NCCL's description of a host (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``), and RCCL's.
 
 CPUs hold trees of PCI devices, whose innermost are GPUs and NICs; GPUs have NVLinks to other GPUs,
-to switches or to the CPU. The numbers are taken as NCCL takes them: a PCI link has width x speed /
-80 GB/s, an NVLink what its compute capability has, CPUs what their model has between them. What is
-missing gets NCCL's default.
+to switches or to the CPU. RCCL calls links between GPUs ``xgmi``, and its files are version 2. The
+numbers are taken as NCCL takes them: a PCI link has width x speed / 80 GB/s, an NVLink what its
+compute capability has, CPUs what their model has between them. What is missing gets NCCL's default.
 
 References
 ----------
 NVIDIA/nccl 2.30.7, ``src/graph/topo.cc``: ``ncclTopoAddCpu``, ``ncclTopoAddPci``,
 ``ncclTopoAddNet``, ``ncclTopoAddNvLinks``, ``ncclTopoAddC2c``, ``ncclTopoAddPciLinks``,
-``ncclTopoConnectCpus``.
+``ncclTopoConnectCpus``; ROCm/rccl, ``src/graph/xml.h`` (``NCCL_TOPO_XML_VERSION``),
+``src/graph/topo.cc`` (``ncclTopoAddXGMI``).
 """
 
 import re
@@ -34,6 +35,9 @@ from taccl.imports.xml_tree import Element, read_tree
 
 _SPEED = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?) ?GT/s(?: PCIe)?\s*")
 _UNKNOWN_SPEEDS = ("", "Unknown", "Unknown speed")
+LAST_VERSION = 2
+"""``NCCL_TOPO_XML_VERSION``: 1 of NCCL, 2 of RCCL."""
+
 DEFAULT_GENERATION = 3
 DEFAULT_NET = 10_000
 """Mb/s of a NIC that does not say (``ncclTopoAddNet``)."""
@@ -57,7 +61,7 @@ def read_nccl_xml(text: str, file: str, options: HostOptions) -> Host:
     if root.tag != "system":
         fix = 'give what NCCL_TOPO_DUMP_FILE writes: <system version="1">'
         raise reading.error(f"starts with <{root.tag[:40]}>, not <system>", root, fix)
-    reading.number(root, "version", 1, 1, 1)
+    reading.number(root, "version", 1, LAST_VERSION, 1)
     check_places(root, None, reading)
     cpus = [child for child in root.children if child.tag == "cpu"]
     _check_one_host(cpus, reading)

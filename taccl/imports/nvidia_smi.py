@@ -245,7 +245,9 @@ def _kind(cell: str) -> str | int:
 def _switched(matrix: _Matrix, options: HostOptions) -> list[int]:
     """Return the NVLinks of each GPU to an NVSwitch; none, or 0 for a GPU without.
 
-    More links to others than any GPU has go by a switch, and so do many equal ones.
+    More links to others than any GPU has go by a switch, and so do many equal ones; but where the
+    equal ones of a GPU are as many as a kind of GPU has in all, they are a full mesh of wires, as
+    those of four H100 are: 3 times NV6 is 18.
     """
     gpus = matrix.gpus
     counts = [[matrix.links(a, b) for b in gpus if a != b] for a in gpus]
@@ -254,7 +256,8 @@ def _switched(matrix: _Matrix, options: HostOptions) -> list[int]:
         through = most > GPUS[options.gpu].links
     else:
         kinds = {count for row in counts for count in row}
-        equal = len(kinds) == 1 and min(kinds) >= LEAST_SWITCHED
+        meshes = {gpu.links for gpu in GPUS.values()}
+        equal = len(kinds) == 1 and min(kinds) >= LEAST_SWITCHED and most not in meshes
         through = len(gpus) > 2 and (equal or most > max(gpu.links for gpu in GPUS.values()))
     return [max(row, default=0) for row in counts] if through else []
 

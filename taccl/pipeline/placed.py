@@ -9,6 +9,7 @@ from taccl.msccl.interpret import judge
 from taccl.msccl.program import Program
 from taccl.msccl.xml import read_xml, write_xml
 from taccl.pipeline.placing import Placed
+from taccl.placement.orders import servers_of
 from taccl.placement.permuted import permuted_program
 from taccl.topology_file import document_text, topology_from_document
 from taccl.topology_graph import topology_digest, topology_document
@@ -60,12 +61,13 @@ def placed_text(placed: Placed, outputs: Mapping[str, str]) -> str:
     found, topology = placed.found, placed.topology
     servers = f" in {topology.num_servers} servers" if topology.num_servers > 1 else ""
     mean = placed.random_mean
+    torn = servers_of(topology.server_of).split(range(topology.num_ranks)) is None
     lines = [
         f"{placed.program.collective} of {format_size(placed.size)} on {topology.num_ranks} ranks"
         f"{servers} of {topology.name}, replayed as {placed.program.name}"
         f" ({topology.alpha_rule_stated})",
         f"order     {' '.join(map(str, placed.order))}",
-        f"as given  {_us(placed.identity)}",
+        f"as given  {_us(placed.identity)}{', with servers torn apart' if torn else ''}",
     ]
     if mean is not None:
         lines.append(

@@ -19,7 +19,7 @@ from taccl.pipeline.problems import asked_collective, load_collective, load_mach
 from taccl.pipeline.textbook import textbook_program
 from taccl.placement.bound import link_counts
 from taccl.placement.objective import Replays
-from taccl.placement.orders import Order, servers_of
+from taccl.placement.orders import Order, flat, servers_of
 from taccl.placement.permuted import permuted_topology
 from taccl.placement.search import Found, Limits, search
 from taccl.sim.cost import model_of
@@ -166,13 +166,17 @@ def place(
 
     servers = servers_of(topology.server_of, inside=question.inside)
     found = search(replays, servers, limits, stop, progress)
-    same = tuple(range(topology.num_ranks))
-    times = [replayed(question, program, topology, size, order) for order in (same, found.order)]
+    same, first = tuple(range(topology.num_ranks)), flat(servers.blocks)
+    times = {
+        order: replayed(question, program, topology, size, order)
+        for order in dict.fromkeys((same, first, found.order))
+    }
+    # The first is the order as given, unless that tears servers apart.
     # Where a pair has several equally good routes, which one is taken depends on the numbers.
-    order, least = (found.order, times[1]) if times[1] <= times[0] else (same, times[0])
+    order = found.order if times[found.order] <= times[first] else first
     pairs = topology.num_ranks * (topology.num_ranks - 1)
     routed = int((link_counts(topology) > 0).sum()) < pairs
-    return Placed(topology, seats, program, size, found, order, least, times[0], routed)
+    return Placed(topology, seats, program, size, found, order, times[order], times[same], routed)
 
 
 def load_places(question: Question) -> tuple[Topology, tuple[Seat, ...]]:
@@ -269,7 +273,10 @@ def classical_program(
 
 
 def typical(topology: Topology) -> Topology:
-    """Return a switch that joins as many ranks, in as many servers, at the median costs."""
+    """Return a switch that joins as many ranks, in as many servers, at the median costs.
+
+    Servers have consecutive ranks, as every order gives them.
+    """
     table = topology.links
     some = range(0, len(table), max(1, len(table) // TYPICAL_LINKS))
     alpha = sorted(int(table.alpha[link]) for link in some)[len(some) // 2]
@@ -279,9 +286,11 @@ def typical(topology: Topology) -> Topology:
         replace(edge, alpha=alpha // 2 if edge.id % 2 else alpha - alpha // 2, beta=beta or None)
         for edge in hub.edges
     )
+    together = flat(servers_of(topology.server_of).blocks)
     return replace(
-        hub, edges=edges, server_of=topology.server_of, alpha_rule=topology.alpha_rule, rotations=()
-    )
+        hub, edges=edges, server_of=tuple(topology.server_of[place] for place in together),
+        alpha_rule=topology.alpha_rule, rotations=(),
+    )  # fmt: skip
 
 
 def replayed(

@@ -154,7 +154,10 @@ def search(
     stop: Callable[[], bool] = lambda: False,
     report: Report = lambda _count, _time: None,
 ) -> Found:
-    """Return the best order found; the first one, at least, is always replayed.
+    """Return the best order found that keeps servers together.
+
+    The order as given is always replayed, to compare with; where it tears servers apart, so is
+    the one that takes them by their first places, which the search begins with then.
 
     Raises
     ------
@@ -162,7 +165,7 @@ def search(
         When the program comes to no end.
     """
     state = _Search(replays, limits, stop, report)
-    identity = state.time(tuple(range(servers.num_places)))
+    identity = _as_given(state, servers)
     few = servers.count() <= EVERY_ORDER
     bound = ring_bound(replays, servers)
     samples: list[Time] = []
@@ -179,8 +182,18 @@ def search(
             _improve(state, servers, rng)
     except _EndError as end:
         ended = str(end)
-    least, order = state.best or (identity, tuple(range(servers.num_places)))
+    least, order = state.best or (identity, flat(servers.blocks))
     return Found(order, least, identity, tuple(samples), bound, state.counted, ended)
+
+
+def _as_given(state: _Search, servers: Servers) -> Time:
+    """Return what the identity takes, and begin with an order that is allowed."""
+    same = tuple(range(servers.num_places))
+    time = state.time(same)
+    if servers.split(same) is None:
+        state.best = None
+        state.time(flat(servers.blocks))
+    return time
 
 
 def _every(state: _Search, servers: Servers) -> str:
@@ -194,7 +207,7 @@ def climb(
 ) -> Found:
     """Return what local search alone finds, however few orders there are."""
     state = _Search(replays, limits, stop, lambda _count, _time: None)
-    identity, ended = state.time(tuple(range(servers.num_places))), "settled"
+    identity, ended = _as_given(state, servers), "settled"
     try:
         _improve(state, servers, random.Random(limits.seed))
     except _EndError as end:

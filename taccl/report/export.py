@@ -11,7 +11,7 @@ from taccl.errors import TacclWarning
 from taccl.report.export_astra import astra_sim
 from taccl.report.export_nccl import nccl_xml
 from taccl.report.graph import dot
-from taccl.topology import Edge, Topology
+from taccl.topology import Edge, LocalCosts, Topology
 from taccl.units import PS_PER_US, beta_text
 
 
@@ -33,6 +33,10 @@ def graph_json(topology: Topology) -> str:
         for what, there in (
             ("overheads", any(edge.overhead is not None for edge in topology.edges)),
             ("alpha_rule: delay", topology.alpha_rule != "occupy"),
+            ("multicast of switches", any(switch.multicast for switch in topology.switches)),
+            ("reduce of switches", any(switch.reduce for switch in topology.switches)),
+            ("local costs", topology.local != LocalCosts()),
+            ("chunk_size", topology.chunk_size is not None),
         )
         if there
     ]

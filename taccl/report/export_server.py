@@ -7,7 +7,7 @@ whose root is the one called ``sockets``, else the middle.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -15,6 +15,7 @@ from taccl.errors import InputError
 from taccl.imports.hardware import LANE, pcie_bandwidth
 from taccl.imports.hosts import SOCKETS
 from taccl.topology import Topology
+from taccl.topology_rates import homes
 
 NVSWITCH = "nvswitch"
 _PCI_RATES = frozenset(
@@ -134,30 +135,8 @@ def _graph(topology: Topology, server: int) -> _Graph:
             if other_end not in near[one_end]:
                 near[one_end].append(other_end)
     ranks = [rank for rank, home in enumerate(topology.server_of) if home == server]
-    homes = _homes(topology, near)
-    switches = [
-        vertex
-        for vertex in range(topology.num_ranks, topology.num_ranks + len(topology.switches))
-        if homes[vertex] == {server}
-    ]
+    switches = [v for v, home in enumerate(homes(topology)) if home == server and v not in ranks]
     return _Graph(topology, rates, near, {rank: i for i, rank in enumerate(ranks)}, switches)
-
-
-def _homes(topology: Topology, near: Mapping[int, Iterable[int]]) -> dict[int, set[int]]:
-    """Return the servers of the nearest ranks of each vertex."""
-    homes = {rank: {server} for rank, server in enumerate(topology.server_of)}
-    distance = dict.fromkeys(homes, 0)
-    queue = deque(homes)
-    while queue:
-        vertex = queue.popleft()
-        for other in near.get(vertex, ()):
-            if other not in distance:
-                distance[other] = distance[vertex] + 1
-                homes[other] = set()
-                queue.append(other)
-            if distance[other] == distance[vertex] + 1:
-                homes[other] |= homes[vertex]
-    return defaultdict(set, homes)
 
 
 def _is_nvswitch(graph: _Graph, vertex: int) -> bool:

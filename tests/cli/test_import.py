@@ -7,9 +7,9 @@ import pytest
 from taccl.cli import exchange
 from taccl.imports import IMPORTS
 from taccl.imports.hardware import GPUS
-from taccl.topology_fabrics import FABRICS
+from taccl.topology_fabrics import FABRICS, MAX_SERVERS
 from tests.cli.conftest import Run
-from tests.imports.host_files import path_of, text_of
+from tests.imports.host_files import mesh, path_of, text_of
 
 DGX = path_of("nvidia-smi", "dgx1v")
 BOX = path_of("nccl", "pcie-box")
@@ -19,6 +19,7 @@ def test_the_help_names_what_there_is() -> None:
     assert exchange.IMPORT_NAMES.split(", ") == list(IMPORTS)
     assert exchange.GPU_NAMES.split(", ") == list(GPUS)
     assert exchange.FABRIC_NAMES.split(", ") == list(FABRICS)
+    assert exchange.MAX_SERVERS == MAX_SERVERS
 
 
 def test_a_cluster_is_made_of_hosts_in_one_command(run: Run, tmp_path: Path) -> None:
@@ -70,6 +71,20 @@ def test_a_bad_option_is_one_error(
     assert done.err.count("error:") == 1
     assert part in done.err
     assert not output.exists()
+
+
+def test_more_servers_than_any_cluster_has_are_refused(run: Run) -> None:
+    done = run("topology", "import", DGX, "--count", 8193)
+    assert done.status == 2
+    assert "Invalid value for '--count'" in done.err
+
+
+def test_more_ranks_than_there_can_be_are_the_options_error(run: Run, tmp_path: Path) -> None:
+    path = mesh(tmp_path / "dgx2.txt", 16, 6)
+    done = run("topology", "import", path, "--count", 8192, "--fabric", "none")
+    assert done.status == 2
+    assert done.err.startswith("error: --count: 8192 servers make 131072 ranks")
+    assert str(path) not in done.err
 
 
 def test_a_whole_topology_is_not_composed(run: Run, tmp_path: Path) -> None:

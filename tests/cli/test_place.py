@@ -8,6 +8,8 @@ import pytest
 
 from taccl.cli import options
 from taccl.cli.place import place
+from taccl.imports.measured_matrix import read_measurements
+from taccl.units import parse_beta, parse_time
 from tests.cli.conftest import Run
 from tests.cli.test_bad_input import one_error
 
@@ -127,6 +129,16 @@ def test_osu_output_and_pairs_join_a_matrix(run: Run, tmp_path: Path) -> None:
         ("- 1\n1 -\n", "0 -> 1: has no unit"),
         ("src dst size\na b 1\n", "names neither latency nor bandwidth"),
         ("src to latency src\na b 1 c\n", "should name the column src once"),
+        ("src dst bw_mbps\na b 1\n", "latency.csv:1: has an unknown unit 'mbps'"),
+        ("src dst latency_parsec\na b 1\n", "has an unknown unit 'parsec'"),
+        ("src dst latency_GB/s\na b 1\n", "should be one quantity with its unit"),
+        ("src dst latency_us_ms\na b 1\n", "should be one quantity with its unit"),
+        ("src dst size_us latency\na b 1 1\n", "should be one quantity with its unit"),
+        ("src dst lat_us latency_ms\na b 1 1\n", "names the column latency twice"),
+        ("src dst size bytes bw\na b 1 1 1\n", "names the column size twice"),
+        ("src dst p9_latency bw\na b 1 1\n", "should name the column latency first"),
+        ("latency fortnights,a,b\na,-,1\nb,1,-\n", "has an unknown unit 'fortnights'"),
+        (",18,3\n18,,4\n3,4,\n", "latency.csv:1: has numbers that may be names or values"),
         ("src dst latency_us\na b\n", "latency.csv:2: should have 3 columns, got 2"),
         ("src dst latency_us\na b -1\n", "latency.csv:2: latency: should be a latency"),
         ("src dst size latency_us\na b x 1\n", "latency.csv:2: size: should be a size"),
@@ -145,6 +157,75 @@ def test_a_bad_file_is_one_error_and_nothing_is_written(
     path.write_text(text)
     one_error(run("place", path, "--rankfile", output, *FAST), said)
     assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        ("bw_MBps", "0.25GB/s"), ("bw(MB/s)", "0.25GB/s"), ("bandwidth_MB/sec", "0.25GB/s"),
+        ("BW_Mbps", "0.25Gb/s"), ("bw_Gbps", "250Gb/s"), ("bw[Gbits/sec]", "250Gb/s"),
+        ("bandwidth", "250GB/s"), ("avg_bandwidth_in_GBps", "250GB/s"),
+        ("latency_msec", "250ms"), ("latency(milliseconds)", "250ms"), ("lat_avg_us", "250us"),
+        ("latency", "250us"), ("latency/ns", "250ns"), ("latency_\u03bcs", "250us"),
+        ("lat_seconds", "250s"), ("latency_usec", "250us"),
+    ],
+)  # fmt: skip
+def test_a_column_has_the_unit_that_its_name_says(tmp_path: Path, head: str, told: str) -> None:
+    path = tmp_path / "pairs.csv"
+    for text in (f"src,dst,{head}\na,b,250\n", f"{head},a,b\na,-,250\nb,-,-\n"):
+        path.write_text(text)
+        read = read_measurements([str(path)])
+        kept = (read.latencies.get((0, 1)), read.betas.get((0, 1)))
+        assert kept == (
+            (None, [parse_beta(told)]) if "/" in told else ([(0, parse_time(told))], None)
+        )
+
+
+def test_sizes_cells_and_the_option_have_units_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("src,dst,size_KB,latency\na,b,64,3 msec\na,b,1MB,5\n")
+    read = read_measurements([str(path)])
+    assert read.latencies == {(0, 1): [(64_000, 3 * 10**9), (10**6, 5 * 10**6)]}
+    path.write_text("@64KB,a,b\na,-,3\nb,-,-\n")
+    assert read_measurements([str(path)], "msec").latencies == {(0, 1): [(64_000, 3 * 10**9)]}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (",0,1,2\n0,0,18,3\n1,18,0,19\n2,3,19,0\n", "012"),
+        (",1,2,3\n1,,18,3\n2,18,,19\n3,3,19,\n", "123"),
+        (",4,0,8\n4,0,18,3\n0,18,0,19\n8,3,19,0\n", "408"),
+        (",18.5,3.5\n18.5,,4\n3.5,4,\n", "012"),
+        ("-,18,3\n18,-,19\n3,19,-\n", "012"),
+        ("0,18,3\n18,0,19\n3,19,0\n", "012"),
+    ],
+)
+def test_numbers_are_names_where_the_first_row_and_column_agree(
+    tmp_path: Path, text: str, names: str
+) -> None:
+    """As pandas' ``to_csv`` writes them: the corner is empty."""
+    path = tmp_path / "latency.csv"
+    path.write_text(text)
+    read = read_measurements([str(path)], "us")
+    assert "".join(read.names) == names
+    times = {time for pairs in read.latencies.values() for _, time in pairs}
+    wanted = (18.5, 3.5, 4) if "18.5" in text else (18, 3, 19)
+    assert times == {int(us * 10**6) for us in wanted}
+
+
+def test_servers_whose_rows_alternate_are_put_together(run: Run, tmp_path: Path) -> None:
+    """Everything takes equally long, so that the order as given is not beaten by any."""
+    names = ["a:0", "b:0", "a:1", "b:1"]
+    path, hosts = tmp_path / "latency.csv", tmp_path / "hosts"
+    rows = [",".join([name, *("-" if name == to else "3" for to in names)]) for name in names]
+    path.write_text("\n".join([",".join(["us", *names]), *rows]) + "\n")
+    for more in ((), ("--replays", "1"), ("--whole-servers",)):
+        record = found(run, path, "--hostfile", hosts, *more)
+        assert [seat["host"] for seat in record["hosts"]] == ["a", "a", "b", "b"]
+        assert hosts.read_text() == "a slots=2\nb slots=2\n"
+        assert record["gain_identity"] == 1
+    assert "with servers torn apart" in run("place", path, *FAST).out
 
 
 def test_too_many_hosts_are_refused(run: Run, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from taccl.topology_file import topology_from_document
 INPUTS = Path(__file__).parent / "inputs"
 REALISTIC = {
     "nvidia-smi": ("dgx1v", "dgx1v-hidden", "dgx-a100", "hgx-h100", "pcie-box"),
-    "nccl": ("dgx1v", "dgx-a100", "hgx-h100", "pcie-box"),
+    "nccl": ("dgx1v", "dgx-a100", "hgx-h100", "pcie-box", "mi300x"),
     "rocm-smi": ("mi250", "mi300x", "mi100-pcie"),
 }
 ENDS = {"nvidia-smi": "txt", "nccl": "xml", "rocm-smi": "txt"}
@@ -24,6 +24,25 @@ def path_of(kind: str, name: str) -> Path:
 def text_of(kind: str, name: str) -> str:
     """Return the text of an input."""
     return path_of(kind, name).read_text()
+
+
+def mesh(path: Path, gpus: int, links: int) -> Path:
+    """Write GPUs that all have as many NVLinks to each other."""
+    names = [f"GPU{gpu}" for gpu in range(gpus)]
+    rows = [[name, *("X" if other == name else f"NV{links}" for other in names)] for name in names]
+    path.write_text("\n".join("\t".join(row) for row in (["", *names], *rows)) + "\n")
+    return path
+
+
+def edited(tmp_path: Path, kind: str, name: str, *changes: tuple[str, str]) -> Path:
+    """Return a copy of an input with some texts replaced."""
+    text = text_of(kind, name)
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / path_of(kind, name).name
+    path.write_text(text)
+    return path
 
 
 def imported(

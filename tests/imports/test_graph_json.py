@@ -52,6 +52,24 @@ def test_ranks_are_the_nodes_that_are_no_switches_in_order(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("node", "name"), [("x", "x"), ("s0/nvs", "s0/nvs"), ("7", "switch-7"), (7, "switch-7")]
+)
+def test_a_switch_is_called_by_its_id_unless_that_is_a_number(
+    tmp_path: Path, node: int | str, name: str
+) -> None:
+    value = graph()
+    value["nodes"][1]["id"] = value["edges"][0]["dst"] = value["edges"][1]["src"] = node
+    assert [switch.name for switch in read(tmp_path, value).switches] == [name]
+
+
+def test_a_number_takes_no_name_that_is_another_switchs(tmp_path: Path) -> None:
+    value = graph()
+    value["nodes"].append({"id": "switch-0", "type": "switch"})
+    switches = read(tmp_path, value).switches
+    assert [switch.name for switch in switches] == ["switch-0-", "switch-0"]
+
+
 def test_numbers_are_taken_exactly(tmp_path: Path) -> None:
     edges = read(tmp_path, graph()).edges
     assert [edge.beta for edge in edges] == [8, 8, 40, 80, None]

@@ -14,22 +14,20 @@ from taccl.synth import solve
 from taccl.topology import Topology, whole
 from taccl.topology_file import document_text, load_topology, topology_digest
 from taccl.verify import verify
-from tests.imports.host_files import ALL, crossed, imported, narrowest, path_of, text_of
+from tests.imports.host_files import (
+    ALL,
+    crossed,
+    edited,
+    imported,
+    mesh,
+    narrowest,
+    path_of,
+    text_of,
+)
 from tests.synth.problems import QUICK, problem_of
 
 TWO = FabricOptions(count=2)
 WITH_NICS = [pair for pair in ALL if pair[0] != "rocm-smi"]
-
-
-def edited(tmp_path: Path, kind: str, name: str, *changes: tuple[str, str]) -> Path:
-    """Return a copy of an input with some texts replaced."""
-    text = text_of(kind, name)
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    path = tmp_path / path_of(kind, name).name
-    path.write_text(text)
-    return path
 
 
 def solved(topology: Topology) -> Schedule:
@@ -130,6 +128,29 @@ def test_the_gpu_that_is_named_decides_between_wires_and_switch(tmp_path: Path) 
     path.write_text("\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNV6\tNV6\nGPU1\tNV6\tX\tNV6\nGPU2\tNV6\tNV6\tX\n")
     assert crossed(imported(path, host=HostOptions(gpu="a100")), 0, 1) == ["0->1"]
     assert len(crossed(imported(path, host=HostOptions(gpu="v100")), 0, 1)) == 2
+
+
+@pytest.mark.parametrize(
+    ("gpus", "links", "rate"), [(4, 6, 6 * 20.6), (3, 9, 9 * 20.6), (3, 6, 6 * 20), (4, 4, 4 * 20)]
+)
+def test_a_full_mesh_that_uses_all_links_of_a_gpu_is_wires(
+    tmp_path: Path, gpus: int, links: int, rate: float
+) -> None:
+    topology = imported(mesh(tmp_path / "t.txt", gpus, links))
+    assert topology.switches == ()
+    assert crossed(topology, 0, 1) == ["0->1"]
+    assert narrowest(topology, 0, 1) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "links", "rate"), [(16, 6, 120), (8, 12, 240), (4, 12, 240), (4, 18, 18 * 20.6)]
+)
+def test_a_full_mesh_of_more_links_than_that_is_a_switch(
+    tmp_path: Path, gpus: int, links: int, rate: float
+) -> None:
+    topology = imported(mesh(tmp_path / "t.txt", gpus, links))
+    assert crossed(topology, 0, 1) == ["0->s0/nvswitch", "s0/nvswitch->1"]
+    assert narrowest(topology, 0, 1) == pytest.approx(rate)
 
 
 def test_hidden_gpus_leave_gaps_and_ranks_have_none() -> None:

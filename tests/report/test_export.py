@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from taccl.cli import exchange
 from taccl.errors import InputError, TacclWarning
 from taccl.imports import FabricOptions, HostOptions
 from taccl.report.export import EXPORTS
-from taccl.topology import Switch, Topology, whole
+from taccl.topology import LocalCosts, Switch, Topology, whole
 from taccl.topology_file import load_topology, shipped_topologies
 from tests.generators import both_ways, build, random_topology
 from tests.imports.host_files import ALL, imported, path_of
@@ -83,20 +84,40 @@ def test_a_shipped_machine_comes_back_from_its_graph(name: str, tmp_path: Path) 
     assert edges(back(exported(topology, "graph"), tmp_path / "g.json")) == edges(topology)
 
 
+@pytest.mark.parametrize("names", [("x", "s0/nvswitch"), ("switch-0", "a b")])
+def test_switches_of_a_graph_keep_their_names(names: tuple[str, str], tmp_path: Path) -> None:
+    hops = [hop for switch in (2, 3) for rank in (0, 1)
+            for hop in both_ways(rank, switch, 5, Fraction(1))]  # fmt: skip
+    topology = build("t", 2, hops, switches=[Switch(name) for name in names])
+    found = back(exported(topology, "graph"), tmp_path / "g.json")
+    assert [switch.name for switch in found.switches] == list(names)
+    assert found.edges[0].name == f"0->{names[0]}"
+
+
 def test_a_graph_warns_of_what_it_can_not_say() -> None:
-    topology = build("t", 2, [(0, 1, 5, 1, Fraction(1)), (1, 0, 5, None, Fraction(1))])
-    with pytest.warns(TacclWarning, match="a plain graph has no overheads: left out"):
-        EXPORTS["graph"].write(topology)
+    plain = build("t", 2, [(0, 1, 5, None, Fraction(1)), (1, 0, 5, None, Fraction(1))])
+    assert EXPORTS["graph"].write(plain)
+    slow = build("t", 2, [(0, 1, 5, 1, Fraction(1)), (1, 0, 5, None, Fraction(1))])
+    for topology, what in (
+        (slow, "overheads"),
+        (replace(plain, alpha_rule="delay"), "alpha_rule: delay"),
+        (replace(plain, switches=(Switch("x", multicast=True),)), "multicast of switches"),
+        (replace(plain, switches=(Switch("x", reduce=True),)), "reduce of switches"),
+        (replace(plain, local=LocalCosts(launch=1)), "local costs"),
+        (replace(plain, chunk_size=Fraction(64)), "chunk_size"),
+    ):
+        with pytest.warns(TacclWarning, match=f"a plain graph has no {what}: left out"):
+            EXPORTS["graph"].write(topology)
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)
 def test_a_host_comes_back_from_nccls_description_with_the_same_bounds(
     kind: str, name: str, tmp_path: Path
 ) -> None:
-    options = HostOptions(nics=4) if kind == "rocm-smi" else None
-    if kind == "rocm-smi":
+    options = HostOptions(nics=4 if kind == "rocm-smi" else None)
+    if kind == "rocm-smi" or name == "mi300x":
         # NCCL has no GPU with links of 36 or 48 GB/s.
-        options = HostOptions(nics=4, link=Fraction(40))
+        options = replace(options, link=Fraction(40))
     topology = imported(path_of(kind, name), host=options, fabric=TWO)
     found = back(exported(topology, "nccl"), tmp_path / "t.xml", TWO)
     assert len(found.links) == len(topology.links)
