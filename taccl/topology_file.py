@@ -52,6 +52,9 @@ FORMS: Mapping[str, type[FileModel]] = {
 """The models of the forms of a topology file, by the name of their schema."""
 
 _SHORT_FORMS = f", or a short form such as torus2d:8x8 ({', '.join(SHAPES)})"
+MAX_TOLD = 24
+"""Kinds of edges, or of links, that a topology's description has a line for."""
+
 _PLAIN = re.compile(r"(?!(?i:yes|no|on|off|y|n)$)[A-Za-z0-9][A-Za-z0-9_./>-]*")
 
 
@@ -326,10 +329,14 @@ def describe(topology: Topology) -> tuple[tuple[str, str], ...]:
         ("switches", str(len(topology.switches))),
         ("edges", str(len(topology.edges))),
     ]
+    told = list(kinds.items())
     rows += [
         (f"  {count} edges", f"{_rate(beta)}, alpha {format_time(alpha)}")
-        for (beta, alpha), count in kinds.items()
+        for (beta, alpha), count in told[:MAX_TOLD]
     ]
+    if len(told) > MAX_TOLD:
+        rest = sum(count for _, count in told[MAX_TOLD:])
+        rows.append((f"  {rest} edges", f"of {len(told) - MAX_TOLD} more kinds: see expand"))
     rows += [
         ("links", str(len(topology.links))),
         ("alpha rule", topology.alpha_rule_stated),

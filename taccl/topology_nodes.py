@@ -122,14 +122,22 @@ def problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, ...], str
         if high >= node.gpus:
             yield f"there is no GPU {high} in a server of {node.gpus}", where, last
     named: set[str] = set()
-    names = [("switches", i, switch.name) for i, switch in enumerate(node.switches)]
-    names += [("nics", i, nic.name) for i, nic in enumerate(node.nics)]
-    for kind, i, name in names:
-        if name in named:
-            yield f"{name!r} is there already", (kind, i, "name"), "choose another name"
-        named.add(name)
+    names: list[tuple[str, int, tuple[str, ...]]] = [
+        *(("switches", i, (switch.name,)) for i, switch in enumerate(node.switches)),
+        *(("nics", i, _names_of(nic)) for i, nic in enumerate(node.nics)),
+    ]
+    for kind, i, own in names:
+        for name in own:
+            if name in named:
+                yield f"{shown(name)} is there already", (kind, i, "name"), "choose another name"
+        named.update(own)
     yield from _wire_problems(node)
     yield from _switch_problems(node)
+
+
+def _names_of(nic: NicRecord) -> tuple[str, ...]:
+    """Return what a NIC is called, and the two vertices that it becomes."""
+    return nic.name, f"{nic.name}.tx", f"{nic.name}.rx"
 
 
 def _wire_problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, ...], str]]:

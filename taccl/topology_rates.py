@@ -1,6 +1,6 @@
 """How fast a topology is where: its links at their slowest edge, and what its ranks can send."""
 
-from collections import Counter
+from collections import Counter, deque
 from fractions import Fraction
 
 import numpy as np
@@ -86,11 +86,31 @@ def unlike(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def homes(topology: Topology) -> tuple[int | None, ...]:
-    """Return the server of every vertex: of a switch that of all ranks it touches, if it is one."""
-    touched: list[set[int]] = [{server} for server in topology.server_of]
-    touched += [set() for _ in topology.switches]
-    for edge in topology.edges:
-        for one, other in ((edge.tail, edge.head), (edge.head, edge.tail)):
-            if one < topology.num_ranks <= other:
-                touched[other].add(topology.server_of[one])
-    return tuple(next(iter(found)) if len(found) == 1 else None for found in touched)
+    """Return the server of every vertex: of a switch that of its nearest ranks.
+
+    None where ranks of several servers are nearest, or none. A NIC ends its server: what it is
+    joined to in one direction only, and what carries only paths across servers, is the fabric.
+    """
+    ranks = topology.num_ranks
+    ends = {(edge.tail, edge.head) for edge in topology.edges}
+    near: list[set[int]] = [set() for _ in range(ranks + len(topology.switches))]
+    for tail, head in ends:
+        near[tail].add(head)
+        near[head].add(tail)
+    across = [False] * ranks + [switch.across_servers for switch in topology.switches]
+    found: list[set[int]] = [{server} for server in topology.server_of]
+    found += [set() for _ in topology.switches]
+    distance = dict.fromkeys(range(ranks), 0)
+    queue = deque(distance)
+    while queue:
+        one = queue.popleft()
+        for other in near[one]:
+            both = (one, other) in ends and (other, one) in ends
+            if one >= ranks and across[other] and not across[one] and not both:
+                continue
+            if other not in distance:
+                distance[other] = distance[one] + 1
+                queue.append(other)
+            if distance[other] == distance[one] + 1 and len(found[other]) < 2:
+                found[other] |= found[one]
+    return tuple(next(iter(servers)) if len(servers) == 1 else None for servers in found)

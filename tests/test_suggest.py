@@ -1,8 +1,12 @@
 """A suggested sketch fits its machine, says why, and leads to schedules that hold."""
 
+import random
 from fractions import Fraction
+from itertools import combinations
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from taccl.collectives import Collective, build_collective
 from taccl.errors import InputError
@@ -10,6 +14,7 @@ from taccl.files import parse_document
 from taccl.pipeline.problems import logical_group
 from taccl.sketch import apply_sketch
 from taccl.sketch.native import Sketch, read_native
+from taccl.sketch.restrict import Mask, fewest_hops
 from taccl.suggest import suggest_sketch
 from taccl.suggest.choices import chunks, links
 from taccl.suggest.machine import Machine
@@ -198,6 +203,35 @@ def test_slow_links_are_closed_where_fast_ones_do_their_work() -> None:
     logical = apply_sketch(topology, sketch)
     assert _pairs(logical) == {(a, b) for a in range(4) for b in range(4) if (a - b) % 2}
     assert "switches: no link that is used" in suggested(topology, "allgather")[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_all_bandwidths_differ_as_much_is_closed_as_may_be_and_few_are_tried(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = list(combinations(range(10), 2))
+    rates = random.Random(seed).sample(range(10, 10 + len(pairs)), len(pairs))
+    wires = zip(pairs, rates, strict=True)
+    text = "".join(f"  - {{from: {a}, to: {b}, bandwidth: {r}GB/s}}\n" for (a, b), r in wires)
+    machine = made(machine_of(f"ranks: 10\nedges:\n{text}"))
+    tried: list[int] = []
+
+    def counted(joined: Mask) -> NDArray[np.int64]:
+        tried.append(1)
+        return fewest_hops(joined)
+
+    monkeypatch.setattr("taccl.suggest.choices.fewest_hops", counted)
+    choice = links(machine)
+
+    def is_little(limit: int) -> bool:
+        at = [[r for p, r in zip(pairs, rates, strict=True) if gpu in p] for gpu in range(10)]
+        return all(4 * sum(r for r in found if r <= limit) <= sum(found) for found in at)
+
+    closed = max(r - 9 for r in rates if 3 * r <= max(rates) and is_little(r))
+    assert f"links: {2 * closed} links inside servers" in choice.why
+    # 9 bandwidths are slow, 10 to 18: to halve them takes 4 tries, and one is for what is told.
+    assert len(tried) <= 5
+    assert machine._known == {}
 
 
 def _pairs(logical: LogicalTopology) -> set[tuple[int, int]]:

@@ -11,6 +11,7 @@ from taccl.errors import InputError
 from taccl.files import parse_document
 from taccl.topology import Edge, LocalCosts, Switch, Topology
 from taccl.topology_file import (
+    MAX_TOLD,
     describe,
     expand_text,
     load_topology,
@@ -20,6 +21,7 @@ from taccl.topology_file import (
     topology_from_document,
     unreachable_pair,
 )
+from tests.generators import build
 
 HEAD = "taccl: topology/1\nname: tiny\n"
 PAIR = HEAD + "ranks: 2\nedges:\n- {from: 0, to: 1, bandwidth: 25GB/s, alpha: 0.7us}\n"
@@ -340,6 +342,15 @@ def test_a_description_says_what_there_is(tmp_path: Path) -> None:
         "125 GB/s (8 us/MB), alpha 0.35 us",
         "12.5 GB/s (80 us/MB), alpha 1.7 us",
     )
+
+
+def test_a_description_lists_the_first_kinds_of_edges() -> None:
+    hops = [(0, dst, 0, None, Fraction(dst)) for dst in range(1, MAX_TOLD + 4)]
+    rows = describe(build("net", MAX_TOLD + 4, hops))
+    kinds = [row for row in rows if row[0].startswith("  ")]
+    assert len(kinds) == MAX_TOLD + 1
+    assert kinds[0] == ("  1 edges", "1000 GB/s (1 us/MB), alpha 0 us")
+    assert kinds[-1] == ("  3 edges", "of 3 more kinds: see expand")
 
 
 def test_names_are_listed_in_order() -> None:

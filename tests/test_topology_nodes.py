@@ -112,6 +112,14 @@ def test_unequal_halves_are_not_exchanged(tmp_path: Path, old: str, new: str) ->
         ("members: [0, 1]", "members: none", "should be numbers of GPUs"),
         ("to: cpu0, bandwidth: 12GB/s", "to: cpu0, bandwidth: 0", "should be greater than 0"),
         ("name: sockets", "name: sockets, across: racks", "should be 'servers'"),
+        (
+            "sockets, members: []",
+            "ib1.tx, members: []",
+            r"nics\[1\].name: 'ib1.tx' is there already",
+        ),
+        ("name: sockets, members: []", "name: sockets}\n    - {name: ib0.rx", "'ib0.rx' is there"),
+        ("name: ib1,", "name: ib0.tx,", r"nics\[1\].name: 'ib0.tx' is there already"),
+        ("name: ib0,", "name: ib1.rx,", r"nics\[1\].name: 'ib1.rx' is there already"),
     ],
 )
 def test_a_wrong_tree_is_one_clear_error(tmp_path: Path, old: str, new: str, message: str) -> None:

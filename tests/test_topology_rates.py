@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taccl.topology_file import load_topology
+from taccl.files import parse_document
+from taccl.topology import Switch
+from taccl.topology_file import load_topology, topology_from_document
 from taccl.topology_rates import FREE, homes, rank_rates, slowest_edges, unlike
 from tests.generators import build, random_topology, star5, twin2x2
 
@@ -44,6 +46,39 @@ def test_a_nic_behind_a_bandwidth_of_its_own_is_not_counted_twice() -> None:
 def test_a_switch_is_at_home_where_all_its_ranks_are() -> None:
     # Ranks 0-3, tx and rx of both servers, the fabric.
     assert homes(twin2x2()) == (0, 0, 1, 1, 0, 0, 1, 1, None)
+
+
+def test_homes_spread_from_the_ranks_over_the_switches_of_a_server() -> None:
+    # Ranks 0 and 1 of two servers; 0 - 2 - 3 - 4 - 1, where 3 is as far from both, and 5 alone.
+    hops = [(0, 2, 0, None, None), (2, 3, 0, None, None), (3, 4, 0, None, None),
+            (4, 1, 0, None, None)]  # fmt: skip
+    switches = tuple(Switch(name) for name in "abcd")
+    topology = build("net", 2, hops, switches=switches, server_of=(0, 1))
+    assert homes(topology) == (0, 1, 0, None, 1, None)
+
+
+ONE_A_LEAF = """\
+taccl: topology/1
+name: made
+node:
+  gpus: 2
+  wires: [{from: 0, to: 1, bandwidth: 50GB/s}]
+  switches:
+    - {name: plx, across: servers, links: [{to: cpu}]}
+    - {name: cpu, members: [], across: servers}
+  nics: [{name: ib0, at: cpu, bandwidth: 25GB/s}]
+count: 2
+fabric: {kind: leaf-spine, leaves: 2, uplink: 25GB/s, alpha: 1.7us}
+"""
+
+
+def test_a_server_ends_at_its_nics() -> None:
+    # One server at each leaf: its NIC leads there in one direction only.
+    topology = topology_from_document(parse_document(ONE_A_LEAF, None).value)
+    found = homes(topology)
+    at = {topology.vertex_name(vertex): server for vertex, server in enumerate(found)}
+    assert (at["s0/cpu"], at["s1/ib0.tx"], at["s1/ib0.rx"]) == (0, 1, 1)
+    assert (at["leaf0"], at["leaf1"], at["spine"]) == (None, None, None)
 
 
 Rows = list[tuple[int, int]]

@@ -18,6 +18,9 @@ FASTEST_RANK = Fraction(1800)
 FASTEST_NIC = Fraction(100)
 """GB/s of the fastest NIC in one direction: 800 Gb/s."""
 
+MOST_RANK = FASTEST_RANK + 2 * FASTEST_NIC
+"""GB/s of all edges of a rank: its links to GPUs, and PCIe and a NIC beside them."""
+
 LONGEST = 1000 * PS_PER_US
 """Picoseconds of a link's alpha above which its unit is likely to be wrong: a millisecond."""
 
@@ -54,12 +57,12 @@ def slow_bandwidth(facts: Facts) -> Iterator[Raw]:
 def fast_rank(facts: Facts) -> Iterator[Raw]:
     """Find ranks that send or receive more than any GPU."""
     rates = [max(pair) for pair in zip(*rank_rates(facts.topology), strict=True)]
-    found = [rank for rank, rate in enumerate(rates) if rate > FASTEST_RANK]
+    found = [rank for rank, rate in enumerate(rates) if rate > MOST_RANK]
     if found:
         yield (
             listed("rank", list(map(str, found))),
             f"{_rate(max(rates))} in one direction is more than any GPU has"
-            f" ({_rate(FASTEST_RANK)}, NVLink 6)",
+            f" ({_rate(FASTEST_RANK)} of NVLink 6, {_rate(2 * FASTEST_NIC)} beside it)",
             "give what goes in one direction: data sheets add up both, and count bits as Gb/s",
             facts.edges_of(found[0]),
         )  # fmt: skip
@@ -82,7 +85,7 @@ def fast_nic(facts: Facts) -> Iterator[Raw]:
         for near, far in ((edge.tail, edge.head), (edge.head, edge.tail)):
             outside = topology.switches[far - first].across_servers or home[far] is not None
             if home[near] is not None and home[far] != home[near] and outside:
-                if gigabytes(edge.beta) > FASTEST_NIC * users[near]:
+                if gigabytes(edge.beta) > FASTEST_NIC * max(1, users[near]):
                     found.append(edge)
                 break
     if found:

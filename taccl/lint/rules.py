@@ -35,7 +35,7 @@ RULES: Mapping[str, Rule] = MappingProxyType({
     "slow-bandwidth": Rule(
         "warning", numbers.slow_bandwidth, "a bandwidth below 0.1 GB/s: another unit was meant"),
     "fast-rank": Rule(
-        "warning", numbers.fast_rank, "a rank with more than 1800 GB/s in one direction"),
+        "warning", numbers.fast_rank, "a rank with more than 2000 GB/s in one direction"),
     "fast-nic": Rule(
         "warning", numbers.fast_nic, "a NIC with more than 100 GB/s for each of its GPUs"),
     "long-latency": Rule("warning", numbers.long_latency, "a link with an alpha above 1 ms"),

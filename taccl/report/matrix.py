@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.topology import Topology
+from taccl.topology_file import MAX_TOLD
 from taccl.topology_rates import FREE, gigabytes, rank_rates, slowest_edges
 from taccl.units import microseconds
 
@@ -88,20 +89,28 @@ class Matrix:
         """All kinds, the fastest of each class first, and the kind of every link."""
         columns, betas = self._columns
         rows, kind_of = np.unique(columns, axis=1, return_inverse=True)
-        table = self.topology.links
+        kind_of = kind_of.reshape(-1)
+        table, size = self.topology.links, self.topology.num_ranks
+        counts = np.bincount(kind_of)
+        ordered = np.argsort(kind_of, kind="stable")
+        firsts = ordered[np.cumsum(counts) - counts]
+        # How many of a kind leave a rank; ranks that none leaves have no key.
+        keys, each = np.unique(kind_of.astype(np.int64) * size + table.src, return_counts=True)
+        start = np.searchsorted(keys, np.arange(len(counts)) * size)
+        all_send = np.diff(start, append=len(keys)) == size
+        least = np.where(all_send, np.minimum.reduceat(each, start), 0)
+        most = np.maximum.reduceat(each, start)
+        spans = np.stack([counts, least, most, table.src[firsts], table.dst[firsts]]).T.tolist()
         kinds = []
-        for number, (letter, place, alpha, edges) in enumerate(rows.T.tolist()):
-            found = np.flatnonzero(kind_of.reshape(-1) == number)
-            each = np.bincount(table.src[found], minlength=self.topology.num_ranks)
+        for row, (links, fewest, largest, src, dst) in zip(rows.T.tolist(), spans, strict=True):
+            letter, place, alpha, edges = row
             rate = None if place == FREE else gigabytes(betas[place])
             name, about = CLASSES[letter]
-            first = int(found[0])
+            cell = f"{name}{'free' if rate is None else f'{float(rate):.4g}'}"
             kinds.append(Kind(
-                f"{name}{'free' if rate is None else f'{float(rate):.4g}'}", about, rate, alpha,
-                edges, len(found), int(each.min()), int(each.max()),
-                (int(table.src[first]), int(table.dst[first])),
+                cell, about, rate, alpha, edges, links, fewest, largest, (src, dst)
             ))  # fmt: skip
-        return tuple(kinds), kind_of.reshape(-1)
+        return tuple(kinds), kind_of
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -136,14 +145,14 @@ class Matrix:
 
 
 def matrix_text(topology: Topology) -> str:
-    """Return the matrix, if it can be read, and the legend: a line for each kind of links."""
+    """Return the matrix, if it can be read, and the legend: a line for each of the first kinds."""
     matrix = Matrix(topology)
     cells = matrix.cells()
     lines = [] if cells is None else [*_grid(cells), ""]
     rows = [("cell", "alpha", "links", "a rank", "path")]
     rows += [
         (kind.cell, f"{microseconds(kind.alpha):g} us", str(kind.links), _span(kind), _path(kind))
-        for kind in matrix.kinds
+        for kind in matrix.kinds[:MAX_TOLD]
     ]
     if matrix.unlinked:
         rows.append((".", "-", f"{matrix.unlinked} pairs", "", "no link: other ranks forward"))
@@ -151,6 +160,8 @@ def matrix_text(topology: Topology) -> str:
     for row in rows:
         padded = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
         lines.append("  ".join([*padded, row[-1]]).rstrip())
+    if len(matrix.kinds) > MAX_TOLD:
+        lines.append(f"... and {len(matrix.kinds) - MAX_TOLD} more kinds: see --json")
     lines.append("numbers in cells are GB/s of the slowest edge; 2xL25 is two links")
     if cells is None:
         lines.append(f"no matrix is printed above {MAX_RANKS} ranks")

@@ -23,7 +23,10 @@ MAX_RANKS = 512
 """Ranks up to which chunks are looked at one by one; beyond, engines say what they can't serve."""
 
 MAX_WORK = 200_000_000
-"""Links times the square of the rules that close some, beyond which these rules count as one."""
+"""Links times the square of the rules that close some, beyond which these rules count as one.
+
+For the senders of chunks it is the square of the ranks times the square of the GPUs named.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ def check_reachable(topology: Topology, sketch: Sketch, allowed: Mask) -> None:
     def test(one: Sketch) -> Lost | None:
         return _cut_off(topology, allowed_links(one, places))
 
-    every = entries(sketch, len(topology.links))
+    every = entries(sketch, topology)
     parts = [entry for entry in every if entry.part in ("deny", "relays")]
     raise _error(topology, sketch, conflict(sketch, parts, test), test)
 
@@ -82,23 +85,24 @@ def why_unserved(
     question = Question(topology, collective)
     if question.lost(sketch) is None:
         return None
-    parts = entries(sketch, len(topology.links))
+    parts = entries(sketch, topology)
     return _error(topology, sketch, conflict(sketch, parts, question.lost), question.lost)
 
 
-def entries(sketch: Sketch, num_links: int = 0) -> tuple[Entry, ...]:
+def entries(sketch: Sketch, topology: Topology) -> tuple[Entry, ...]:
     """Return the parts of a sketch that can leave a chunk unserved, alone or together.
 
     Parameters
     ----------
-    num_links
-        Of the topology: with very many, the rules that close links are one entry.
+    topology
+        On a large one many rules that close links are one entry, and so are many senders.
     """
     found = [Entry("deny", number) for number in range(len(sketch.deny))]
-    if len(found) ** 2 * num_links > MAX_WORK:
+    if len(found) ** 2 * len(topology.links) > MAX_WORK:
         found = [Entry("deny")]
     found += [Entry("relays")] if sketch.relays is not None else []
-    if _names_gpus(sketch):
+    many = (len(sketch.chunk_to_relay) * topology.num_ranks) ** 2 > MAX_WORK
+    if _names_gpus(sketch) and not many:
         found += [Entry("chunk_to_relay", gpu) for gpu, _ in sketch.chunk_to_relay]
     elif sketch.chunk_to_relay:
         found.append(Entry("chunk_to_relay"))

@@ -158,18 +158,28 @@ class _Ways:
         self._extra = sketch.max_extra_hops
         self.joined = joined_ranks(question.topology, allowed)
         self._open = self._by_kind(senders_of(sketch, question.places))
-        self._fewest = {
-            kind: fewest_hops(self.joined & open_) for kind, open_ in self._open.items()
-        }
+        self._fewest = self._hops(self.joined)
+
+    def _hops(self, joined: Mask) -> dict[int, NDArray[np.int64]]:
+        """Return for every kind of owner the fewest hops; kinds of one mask share an array."""
+        found: dict[int, NDArray[np.int64]] = {}
+        for open_ in self._open.values():
+            if id(open_) not in found:
+                found[id(open_)] = fewest_hops(joined & open_)
+        return {kind: found[id(open_)] for kind, open_ in self._open.items()}
 
     def _by_kind(self, leave_by: dict[int, frozenset[int]]) -> dict[int, Mask]:
-        """Return for every kind of owner the pairs that its chunks may pass between."""
+        """Return for every kind of owner the pairs that its chunks may pass between.
+
+        Kinds that leave by the same senders share one mask.
+        """
         places, ranks = self._question.places, len(self.joined)
         if not leave_by:
             return {ANY: np.ones_like(self.joined)}
         server = np.array(places.topology.server_of)
         within = server[:, None] == server
-        found = {}
+        found: dict[int, Mask] = {}
+        made: dict[bytes, Mask] = {}
         for kind in range(places.size):
             doors = np.ones(ranks, dtype=np.bool_)
             for members in places.members:
@@ -177,14 +187,17 @@ class _Ways:
                 if speaker in leave_by:
                     doors[list(members)] = False
                     doors[sorted(leave_by[speaker])] = True
-            found[kind] = within | doors[:, None]
+            key = doors.tobytes()
+            if key not in made:
+                made[key] = within | doors[:, None]
+            found[kind] = made[key]
         return found
 
     def lost(self, joined: Mask) -> Lost | None:
         """Return what gets lost where only some pairs of ranks are joined."""
         hops = self._fewest
         if joined is not self.joined:
-            hops = {kind: fewest_hops(joined & open_) for kind, open_ in self._open.items()}
+            hops = self._hops(joined)
         for leg in self._question.legs:
             kind = leg.kind if leg.kind in hops else ANY
             pick = np.ix_(leg.sources, leg.targets)

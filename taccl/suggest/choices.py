@@ -1,11 +1,12 @@
 """What a suggestion says besides relays and symmetry: chunks, links, switches, hops, limits."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from fractions import Fraction
 
 import numpy as np
 
-from taccl.sketch.restrict import Mask
+from taccl.sketch.restrict import Mask, fewest_hops, joined_ranks
 from taccl.suggest.machine import Choice, Machine, listed, quoted, rate
 from taccl.units import Time, format_size, format_time
 
@@ -14,6 +15,9 @@ SLOW = 3
 
 MOST_LOST = 4
 """Of the bandwidth into a GPU at most one part in so many may be closed."""
+
+MAX_TRIED = 16
+"""Bandwidths from which on links are tried to be closed, where servers differ."""
 
 MAX_PATTERNS = 256
 """Rules that close links; where it takes more, none is written."""
@@ -111,15 +115,19 @@ def links(machine: Machine) -> Choice:
             " apart, so all are used."
         )
     refused = "the server would fall apart, or a GPU lose more than a quarter of what it receives"
-    for first in sorted({int(c) for c in classes if machine.betas[int(c)] >= SLOW * fastest}):
-        closed = inside & (machine.link_class >= first) & ~_has_faster(machine, first)
-        lost = _lost(machine, closed)
-        if lost is None:
-            continue
+    slow = [c for c in np.unique(classes).tolist() if machine.betas[c] >= SLOW * fastest]
+    before = _entering(machine, inside)
+    # What is closed shrinks from class to class: from the first that loses little, all do.
+    start = bisect_left(
+        slow, x=True, key=lambda c: _lost(machine, _closed(machine, c), before) is not None
+    )
+    for first in slow[start : start + MAX_TRIED]:
+        closed = _closed(machine, first)
         lines = _patterns(machine, closed)
         if lines is None:
             refused = "the servers differ, or it would take too many rules"
             continue
+        lost = _lost(machine, closed, before) or Fraction(0)
         return Choice(
             f"links: {int(closed.sum())} links inside servers of"
             f" {_range(machine.betas[first], slowest)} are closed, as others have up to"
@@ -137,6 +145,14 @@ def _range(fast: Fraction, slow: Fraction) -> str:
     return rate(fast) if fast == slow else f"{rate(slow)} to {rate(fast)}"
 
 
+def _closed(machine: Machine, first: int) -> Mask:
+    """Return the links inside servers from a class on, but for those that a faster one is beside.
+
+    The slower the class, the fewer.
+    """
+    return ~machine.across & (machine.link_class >= first) & ~_has_faster(machine, first)
+
+
 def _has_faster(machine: Machine, first: int) -> Mask:
     """Return which links join a pair of ranks that a faster parallel link joins, too."""
     table = machine.topology.links
@@ -145,14 +161,15 @@ def _has_faster(machine: Machine, first: int) -> Mask:
     return np.asarray(np.isin(ends, fast))
 
 
-def _lost(machine: Machine, closed: Mask) -> Fraction | None:
+def _lost(machine: Machine, closed: Mask, before: dict[int, Fraction]) -> Fraction | None:
     """Return the largest part of the bandwidth into a GPU that goes; None: too much is closed."""
     kept = ~machine.across & ~closed
-    hops = machine.hops(kept)
+    # Not machine.hops, which keeps what it finds: these links are asked for once.
+    hops = fewest_hops(joined_ranks(machine.topology, kept))
     same = machine.server[:, None] == machine.server
     if (hops[same] >= machine.topology.num_ranks).any():
         return None
-    before, after = (_entering(machine, links) for links in (~machine.across, kept))
+    after = _entering(machine, kept)
     lost = max(1 - after.get(rank, Fraction(0)) / rate for rank, rate in before.items())
     return lost if lost * MOST_LOST <= 1 else None
 

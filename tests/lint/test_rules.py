@@ -174,6 +174,46 @@ def test_a_shared_nic_may_be_as_fast_as_the_nics_of_all_that_share_it(tmp_path: 
     assert [f.rule for f in check_topology(str(path)).findings] == ["fast-nic"]
 
 
+PCIE = """\
+taccl: topology/1
+name: made
+node:
+  gpus: 4
+  switches:
+    - {name: plx, bandwidth: 24GB/s, alpha: 0.7us, links: [{to: cpu, bandwidth: 24GB/s}]}
+    - {name: cpu, members: []}
+  nics: [{name: ib0, at: HUB, bandwidth: NIC}]
+count: 2
+fabric: {kind: leaf-spine, leaves: 2, uplink: 400GB/s, alpha: 1.7us}
+"""
+
+
+@pytest.mark.parametrize("hub", ["plx", "cpu"])
+@pytest.mark.parametrize(("nic", "rules"), [("800GB/s", ["fast-nic"]), ("100GB/s", [])])
+def test_a_nic_at_a_switch_may_be_as_fast_as_one_nic(
+    hub: str, nic: str, rules: list[str], tmp_path: Path
+) -> None:
+    # No rank touches the NIC; the leaf of one server alone is no NIC, however fast its uplink.
+    path = tmp_path / "made.yaml"
+    path.write_text(PCIE.replace("HUB", hub).replace("NIC", nic))
+    found = [f for f in check_topology(str(path)).findings if f.rule == "fast-nic"]
+    assert [f.rule for f in found] == rules
+    assert [f.field for f in found] == ["node.nics[0]"] * len(rules)
+
+
+@pytest.mark.parametrize(("beside", "rules"), [("200GB/s", []), ("201GB/s", ["fast-rank"])])
+def test_a_rank_may_have_pcie_and_a_nic_beside_the_fastest_links(
+    beside: str, rules: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "made.yaml"
+    rest = "alpha: 0.7us, name"
+    path.write_text(
+        f"{HEAD}ranks: 2\nedges:\n" + wire(0, 1, f"bandwidth: 1800GB/s, {rest}: nvlink")
+        + wire(0, 1, f"bandwidth: {beside}, {rest}: pcie")
+    )  # fmt: skip
+    assert [f.rule for f in check_topology(str(path)).findings] == rules
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6))
 def test_any_topology_is_looked_at_and_findings_name_edges_that_exist(seed: int) -> None:

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from taccl.report.matrix import MAX_RANKS, Matrix, matrix_text, topology_fields
-from taccl.topology_file import load_topology, topology_digest
+from taccl.topology_file import MAX_TOLD, load_topology, topology_digest
 from tests.generators import build, random_topology, twin2x2
 
 
@@ -77,6 +77,38 @@ def test_the_fields_hold_the_matrix_and_what_each_rank_sends() -> None:
     assert isinstance(found["matrix"], list)
     assert found["matrix"][0][8] == "N25"
     assert topology_fields(load_topology("hub:33"), "")["matrix"] is None
+
+
+def test_where_many_kinds_differ_the_legend_has_the_first() -> None:
+    # Rank 0 has a wire to each of 26 others, each of another bandwidth, in one direction.
+    hops = [(0, dst, 0, None, Fraction(dst)) for dst in range(1, 27)]
+    topology = build("net", 27, hops)
+    kinds = Matrix(topology).kinds
+    assert [(kind.links, kind.least, kind.most, kind.example) for kind in kinds] == [
+        (1, 0, 1, (0, dst)) for dst in range(1, 27)
+    ]
+    lines = matrix_text(topology).splitlines()
+    assert sum(line.endswith(f"direct link, such as 0 -> {dst}") for dst in range(1, 27)
+               for line in lines) == MAX_TOLD  # fmt: skip
+    assert "... and 2 more kinds: see --json" in lines
+    paths = topology_fields(topology, "")["paths"]
+    assert isinstance(paths, list)
+    assert len(paths) == 26
+    all_told = matrix_text(build("net", 27, hops[:MAX_TOLD]))
+    assert "more kinds" not in all_told
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_kinds_say_how_many_links_leave_a_rank(seed: int) -> None:
+    topology = random_topology(seed)
+    matrix, ranks = Matrix(topology), range(topology.num_ranks)
+    of_link = matrix._kinds[1].tolist() if matrix.kinds else []
+    for number, kind in enumerate(matrix.kinds):
+        senders = [int(src) for src, k in zip(topology.links.src, of_link, strict=True)
+                   if k == number]  # fmt: skip
+        each = [senders.count(rank) for rank in ranks]
+        assert (kind.links, kind.least, kind.most) == (len(senders), min(each), max(each))
+        assert kind.example[0] == senders[0]
 
 
 def test_a_topology_without_links_has_an_empty_matrix() -> None:

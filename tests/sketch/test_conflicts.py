@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from taccl.collectives import build_collective
 from taccl.errors import NoScheduleError
 from taccl.files import parse_document
 from taccl.sketch import apply_sketch, load_sketch
-from taccl.sketch.conflicts import conflict, entries, only, why_unserved
+from taccl.sketch.conflicts import Entry, conflict, entries, only, why_unserved
 from taccl.sketch.native import Pattern, Sketch, read_native
+from taccl.sketch.restrict import Mask, fewest_hops
 from taccl.sketch.served import Lost, Question
 from taccl.topology import Topology
 from taccl.topology_file import load_topology, topology_from_document
@@ -144,6 +146,38 @@ def _lonely_relay(path: Path) -> None:
     apply_sketch(load_topology(str(file)), load_sketch(str(sketch)))
 
 
+def test_many_senders_on_a_large_machine_are_one_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, sketch = load_topology("dgx2", nodes=2), sketch_of(SENDER)
+    three = [Entry("chunk_to_relay", gpu) for gpu in (0, 4, 5)]
+    # Three GPUs are named, of 32 ranks.
+    monkeypatch.setattr("taccl.sketch.conflicts.MAX_WORK", 9 * 32**2)
+    assert [e for e in entries(sketch, topology) if e.part == "chunk_to_relay"] == three
+    monkeypatch.setattr("taccl.sketch.conflicts.MAX_WORK", 9 * 32**2 - 1)
+    whole = [e for e in entries(sketch, topology) if e.part == "chunk_to_relay"]
+    assert whole == [Entry("chunk_to_relay")]
+    told = why_unserved(topology, sketch, build_collective("allgather", 32, 1))
+    assert told is not None
+    assert "links.deny[0], internode.chunk_to_relay: rank 0 can't be served" in told.problem
+
+
+def test_owners_that_leave_by_the_same_senders_are_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topology = load_topology("dgx2", nodes=2)
+    text = "internode: {relays: {1: [2], 5: [6]}, chunk_to_relay: {0: 1, 4: 5, 5: 1, 7: 5}}\n"
+    tried: list[int] = []
+
+    def counted(joined: Mask) -> NDArray[np.int64]:
+        tried.append(1)
+        return fewest_hops(joined)
+
+    monkeypatch.setattr("taccl.sketch.served.fewest_hops", counted)
+    question = Question(topology, build_collective("allgather", 32, 1))
+    assert question.lost(sketch_of(text)) is None
+    # By GPU 1, by GPU 5, and the others by any.
+    assert len(tried) == 3
+
+
 def random_sketch(topology: Topology, seed: int) -> Sketch:
     """Return a sketch of random rules, relays, senders and limits, of which many are too tight."""
     rng, n = random.Random(seed), topology.num_ranks
@@ -175,7 +209,7 @@ def test_without_any_one_of_the_fields_everything_is_served(seed: int, name: str
     question = Question(topology, build_collective(name, topology.num_ranks, 1))
     if question.lost(sketch) is None:
         return
-    parts = entries(sketch)
+    parts = entries(sketch, topology)
     found = conflict(sketch, parts, question.lost)
     assert found
     assert set(found) <= set(parts)
