@@ -2,9 +2,10 @@
 
 ``python -m benchmarks.auto [--machines dgx2] [--collectives allgather] [--sizes 1MB]`` runs
 ``auto`` with 60 seconds and each other engine with 15 on every shipped machine, and on random
-problems, and ends with exit status 1 when one is faster. Where ``auto`` says that it is within
-0.5 % of what nothing can beat, no other engine is run. ``--results FILE`` keeps the rows that were
-run, and those that it has are not run again; ``--limit-scale 0.1`` gives all a tenth of the time.
+problems, and ends with exit status 1 when one is faster, or ``auto`` takes longer than it may.
+Where ``auto`` says that it is within 0.5 % of what nothing can beat, no other engine is run.
+``--results FILE`` keeps the rows that were run, and those that it has are not run again;
+``--limit-scale 0.1`` gives all a tenth of the time.
 """
 
 import argparse
@@ -40,8 +41,14 @@ HEAD = """## `auto` against its parts
 Made by `python -m benchmarks.auto`: `auto` with --time-limit 60, every other engine and classical
 algorithm with 15, both multiplied by *scale*, runtime `portable` (`none` for the random problems),
 alpha rule `occupy`. *best other* is the fastest of them and its time; a dash: `auto` is within
-0.5 % of what nothing can beat, and the others were not run. *ratio* is `auto` / best other.
+0.5 % of what nothing can beat, and the others were not run. *ratio* is `auto` / best other; a star:
+the program of `auto` moves fewer bytes than the other, as its chunks leave more of the size over.
+Missed are rows in which another is faster, and those in which `auto` takes longer than its limit
+and 5 % and a second.
 """
+
+LATE, STARTING = 1.05, 1.0
+"""Times the limit, and seconds more, that ``auto`` may take."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,10 @@ class Row:
     cut
         Engines whose programs were replayed at fewer bytes, as more chunks leave more of the size
         over: their times are no smaller for the same bytes.
+    short
+        Engines whose programs were replayed at more bytes than that of ``auto``.
+    limit
+        Seconds that ``auto`` was given; 0: not known.
     """
 
     name: str
@@ -71,6 +82,13 @@ class Row:
     seconds: float
     others: Mapping[str, Time]
     cut: Sequence[str] = ()
+    short: Sequence[str] = ()
+    limit: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """What tells rows apart: a problem may be run with several limits."""
+        return f"{self.name} {self.scale:g}"
 
     @property
     def best(self) -> tuple[Time, str] | None:
@@ -80,9 +98,15 @@ class Row:
 
     @property
     def missed(self) -> bool:
-        """Whether another engine is faster, and ``auto`` not at the bound."""
+        """Whether another engine is faster, and ``auto`` not at the bound, or takes too long."""
         best = self.best
-        return best is not None and best[0] < self.auto and not is_enough(self.auto, self.bound)
+        slower = best is not None and best[0] < self.auto
+        return self.late or (slower and not is_enough(self.auto, self.bound))
+
+    @property
+    def late(self) -> bool:
+        """Whether ``auto`` takes longer than it may."""
+        return self.limit > 0 and self.seconds > LATE * self.limit + STARTING
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -90,7 +114,8 @@ class Row:
         gap = f"{self.auto / self.bound - 1:.1%}" if self.bound else "-"
         best = self.best
         other = "-" if best is None else f"{best[1]} {best[0] / 1e6:.2f}"
-        ratio = "-" if best is None else f"{self.auto / best[0]:.3f}"
+        star = "*" if best is not None and best[1] in self.short else ""
+        ratio = "-" if best is None else f"{self.auto / best[0]:.3f}{star}"
         return (
             self.name, f"{self.scale:g}", self.engine, f"{self.auto / 1e6:.2f}", gap, other, ratio,
             f"{self.seconds:.0f}",
@@ -125,14 +150,21 @@ def row_of(
     auto = synthesize(replace(request, engine="auto", time_limit=scale * seconds[0]))
     spent = time.monotonic() - began
     others: dict[str, Time] = {}
-    cut = []
+    cut: list[str] = []
+    short: list[str] = []
     if not is_enough(auto.time, auto.bound.time):
         for engine in (*SEARCHES, *CLASSICAL):
             found = found_by(request, engine, scale * seconds[1])
             if found is not None:
                 others[engine] = found.time
                 cut += [engine] if found.size < auto.size else []
-    return Row(name, scale, auto.result.engine, auto.time, auto.bound.time, spent, others, cut)
+                short += [engine] if found.size > auto.size else []
+    # Where work is counted, no limit in seconds holds.
+    limit = 0.0 if request.deterministic else scale * seconds[0]
+    return Row(
+        name, scale, auto.result.engine, auto.time, auto.bound.time, spent, others, cut, short,
+        limit,
+    )  # fmt: skip
 
 
 def machine_requests(
@@ -140,10 +172,11 @@ def machine_requests(
 ) -> Iterator[tuple[str, Request]]:
     """Yield what is asked of shipped machines, by name."""
     for machine in machines:
+        network = load_network(machine)
         for collective in collectives:
             for size in sizes:
                 name = f"{machine} {collective} {size}"
-                yield name, Request(load_network(machine), collective, parse_size(size))
+                yield name, Request(network, collective, parse_size(size))
 
 
 def random_requests(count: int) -> Iterator[tuple[str, Request]]:
@@ -165,10 +198,11 @@ def warm_up() -> None:
 
 
 def read_rows(file: Path | None) -> dict[str, Row]:
-    """Return the rows that earlier runs kept."""
+    """Return the rows that earlier runs kept, by problem and scale."""
     if file is None or not file.is_file():
         return {}
-    return {name: Row(**row) for name, row in json.loads(file.read_text()).items()}
+    rows = [Row(**row) for row in json.loads(file.read_text()).values()]
+    return {row.key: row for row in rows}
 
 
 def write_rows(file: Path, rows: Mapping[str, Row]) -> None:
@@ -176,11 +210,18 @@ def write_rows(file: Path, rows: Mapping[str, Row]) -> None:
     file.write_text(json.dumps({name: asdict(row) for name, row in rows.items()}, indent=1))
 
 
-def page(rows: Sequence[Row]) -> str:
-    """Return the section of the page."""
+def page(rows: Sequence[Row], left: int = 0) -> str:
+    """Return the section of the page.
+
+    Parameters
+    ----------
+    left
+        Problems that are asked for and not run yet.
+    """
     lines = [text_of(COLUMNS), f"|{'---|' * len(COLUMNS)}", *(text_of(row.cells) for row in rows)]
     missed = [row.name for row in rows if row.missed]
-    told = f"\n{len(rows)} problems, {len(missed)} missed{': ' if missed else ''}"
+    told = f"\n{len(rows)} problems, {left} left to run, {len(missed)} missed"
+    told += ": " if missed else ""
     return HEAD + "\n" + "\n".join(lines) + f"\n{told}{', '.join(missed)}.\n"
 
 
@@ -210,17 +251,19 @@ def main() -> int:
     rows = read_rows(asked.results)
     warm_up()
     print(text_of(COLUMNS))
-    for requests in (machine_requests(machines, collectives, sizes), random_requests(asked.random)):
-        for name, request in requests:
-            if name not in rows:
-                rows[name] = row_of(name, request, asked.limit_scale)
-                if asked.results:
-                    write_rows(asked.results, rows)
-            print(
-                f"{text_of(rows[name].cells)}{' MISSED' if rows[name].missed else ''}", flush=True
-            )
-    if asked.output:
-        replace_section(asked.output, "auto", page(list(rows.values())))
+    every = [
+        *machine_requests(machines, collectives, sizes), *random_requests(asked.random),
+    ]  # fmt: skip
+    keys = {f"{name} {asked.limit_scale:g}": (name, request) for name, request in every}
+    for key, (name, request) in keys.items():
+        if key not in rows:
+            rows[key] = row_of(name, request, asked.limit_scale)
+            if asked.results:
+                write_rows(asked.results, rows)
+        if asked.output:
+            left = len(keys.keys() - rows.keys())
+            replace_section(asked.output, "auto", page(list(rows.values()), left))
+        print(f"{text_of(rows[key].cells)}{' MISSED' if rows[key].missed else ''}", flush=True)
     missed = [row for row in rows.values() if row.missed]
     print(f"\n{len(rows)} problems, {len(missed)} missed")
     return 1 if missed else 0

@@ -84,6 +84,10 @@ class NoScheduleError(TacclError):
     exit_status = 3
 
 
+class NoAlgorithmError(NoScheduleError):
+    """An algorithm does not exist for a collective, a chunk count, or the links that there are."""
+
+
 class OutOfTimeError(NoScheduleError):
     """The time limit passed before any schedule was found."""
 

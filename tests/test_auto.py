@@ -15,7 +15,7 @@ from benchmarks.auto import (
     write_rows,
 )
 
-ROW = Row("x", 1.0, "guided", 1010, 1000, 2.0, {"ring": 2000, "taccl": 1010})
+ROW = Row("x", 1.0, "guided", 1010, 1000, 2.0, {"ring": 2000, "taccl": 1010}, [], [])
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -38,18 +38,37 @@ def test_fewer_bytes_are_no_better_time() -> None:
     assert not replace(ROW, others={"taccl": 1009}, cut=["taccl"]).missed
 
 
+def test_a_row_says_where_auto_moves_fewer_bytes_than_its_rival() -> None:
+    assert ROW.cells[-2] == "1.000"
+    assert replace(ROW, short=["taccl"]).cells[-2] == "1.000*"
+    assert replace(ROW, short=["ring"]).cells[-2] == "1.000"
+
+
+def test_taking_longer_than_the_limit_and_its_margin_is_a_miss() -> None:
+    assert not replace(ROW, limit=60.0, seconds=64.0).missed
+    assert replace(ROW, limit=60.0, seconds=64.1).missed
+    assert replace(ROW, limit=60.0, seconds=64.1, others={}).missed
+
+
+def test_rows_of_one_problem_with_two_limits_are_both_kept(tmp_path: Path) -> None:
+    rows = [ROW, replace(ROW, scale=0.1)]
+    file = tmp_path / "rows.json"
+    write_rows(file, {row.key: row for row in rows})
+    assert list(read_rows(file).values()) == rows
+
+
 def test_rows_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     assert read_rows(file) == {}
     row = replace(ROW, cut=["ring"])
     write_rows(file, {"x": row})
-    assert read_rows(file) == {"x": row}
+    assert read_rows(file) == {"x 1": row}
 
 
 def test_the_page_names_what_is_missed() -> None:
-    text = page([ROW, replace(ROW, name="y", others={"taccl": 505})])
+    text = page([ROW, replace(ROW, name="y", others={"taccl": 505})], left=3)
     assert "| x | 1 | guided | 0.00 | 1.0% | taccl 0.00 | 1.000 | 2 |" in text
-    assert "2 problems, 1 missed: y." in text
+    assert "2 problems, 3 left to run, 1 missed: y." in text
 
 
 def test_machines_are_asked_for_every_collective_and_size() -> None:

@@ -10,7 +10,7 @@ from taccl.collectives import COLLECTIVES, Collective, build_collective, chunk_s
 from taccl.errors import InputError
 from taccl.pipeline.lowering import Target, serves
 from taccl.pipeline.problems import DEFAULT_SIZE, logical_group, size_of_chunks
-from taccl.pipeline.scoring import Scorer
+from taccl.pipeline.scoring import Scorer, common_size
 from taccl.synth.problem import Options, Problem
 from taccl.synth.rounds import chunks_per_rank
 from taccl.synth.series import Series
@@ -19,6 +19,12 @@ from taccl.units import Time
 
 CHUNK_COUNTS = (1, 2, 4)
 """What ``--chunks auto`` tries, in order, for collectives from files."""
+
+MOST = 8
+"""Chunk counts up to which the one with the least bound is looked for."""
+
+MAX_RANKS = 64
+"""Ranks up to which it is."""
 
 
 def _silent(line: str) -> None:
@@ -114,7 +120,7 @@ def sized(request: Request, collective: Collective) -> Request:
 
 
 def series_of(request: Request, collective: Collective, scorer: Scorer) -> Series:
-    """Return the problems of a request, by chunk count.
+    """Return the problems of a request, by chunk count; the scorer compares these at one size.
 
     Raises
     ------
@@ -123,7 +129,13 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     """
     group = logical_group(request.logical, collective)
     names = _series(request, collective)
+    long = len(names) > len(CHUNK_COUNTS)
+    if len(names) > 1 and not long:
+        names = _best_second(request, collective, names)
     counts = tuple(_counts(request, collective, names))
+    if scorer.target is not None:
+        chunks = collective.chunks_in_size
+        scorer.common = common_size(scorer.target, request.size, chunks, counts)
 
     @cache
     def asked(count: int) -> tuple[Problem, Options]:
@@ -136,10 +148,9 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
         return problem, replace(options, time_limit=seconds)
 
     problem, options = asked(counts[0])
-    floors = any_bounds(problem.logical, problem.collective, request.size)
+    floors = any_bounds(problem.logical, problem.collective, scorer.common or request.size)
     # Another count may have a lower bound for one chunk to a message.
     floor = options.floor if len(names) == 1 else best(floors).time
-    long = len(names) > len(CHUNK_COUNTS)
     return Series(counts, task, floor, long, lambda: scorer.slowest)
 
 
@@ -170,6 +181,29 @@ def _series(request: Request, collective: Collective) -> tuple[int, ...]:
         asked = chunks_per_rank(collective.name, collective.num_ranks, asked)
     kind = COLLECTIVES.get(collective.name)
     return (asked,) if asked else kind.chunk_counts if kind else CHUNK_COUNTS
+
+
+def _best_second(
+    request: Request, collective: Collective, counts: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the counts with the one second that has the least bound without batches.
+
+    It does where whole chunks share links evenly that have different speeds, or do not divide the
+    chunks. It has to be more than a hundredth below what is tried before.
+    """
+    if collective.name not in COLLECTIVES or collective.num_ranks > MAX_RANKS or request.steps:
+        return counts
+    bounds = {}
+    for count in {*counts, *range(1, MOST + 1)}:
+        cut = collective.cut(count)
+        bounds[count] = best(
+            fixed_bounds(request.logical, cut, chunk_size_of(cut, request.size))
+        ).time
+    least = min(bounds, key=lambda count: (bounds[count], count))
+    before = counts[: counts.index(least)] if least in counts else counts
+    if 101 * bounds[least] >= 100 * min((bounds[count] for count in before), default=0):
+        return counts
+    return (counts[0], least, *(count for count in counts[1:] if count != least))
 
 
 def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:

@@ -1,9 +1,15 @@
-"""What a schedule really costs: the replay of its program. Each is lowered once for a request."""
+"""What a schedule really costs: the replay of its program. Each is lowered once for a request.
+
+More chunks leave more of a size over, so programs of different chunk counts are replayed at one
+size that all of them cut into whole chunks; their own sizes are kept for what is written.
+"""
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import lcm
 
 import numpy as np
 
@@ -11,6 +17,21 @@ from taccl.errors import LoweringError
 from taccl.pipeline.lowering import Lowering, Target, program_name
 from taccl.schedule import Schedule
 from taccl.units import Time
+
+LEAST = Fraction(7, 8)
+"""Of the size that is asked for: a smaller one says too little of it."""
+
+
+def common_size(target: Target, size: int, chunks_in_size: int, counts: Sequence[int]) -> int:
+    """Return the size at which programs of several chunk counts are compared; 0: each at its own.
+
+    Parameters
+    ----------
+    chunks_in_size
+        Chunks of the buffer where each rank has one.
+    """
+    common = target.whole_size(size, chunks_in_size * lcm(*counts))
+    return common if common >= LEAST * size else 0
 
 
 def lowering_of(schedule: Schedule, target: Target, size: int, engine: str) -> Lowering:
@@ -42,6 +63,8 @@ class Scorer:
         Bytes of the buffer.
     report
         Called with what can't be lowered.
+    common
+        Bytes at which programs are compared; 0: each at the whole chunks of ``size``.
     slowest
         Seconds that a score took, at most.
     """
@@ -49,9 +72,10 @@ class Scorer:
     target: Target | None
     size: int
     report: Callable[[str], None]
+    common: int = 0
     slowest: float = 0.0
     _known: dict[bytes, Time | LoweringError] = field(default_factory=dict)
-    _best: tuple[bytes, Lowering] | None = None
+    _best: tuple[bytes, Lowering, Time] | None = None
 
     def score(self, schedule: Schedule) -> Time | None:
         """Return picoseconds; None when there is no program."""
@@ -83,15 +107,23 @@ class Scorer:
             task = lowering_of(schedule, target, self.size, "score")
             began = time.monotonic()
             try:
-                known = task.best[1]
-                if self._best is None or known < self._best[1].best[1]:
-                    self._best = key, task
+                known = self._compared(task)
+                if self._best is None or known < self._best[2]:
+                    self._best = key, task, known
             except LoweringError as error:
                 self.report(f"not lowered: {error.problem}")
                 known = error
             self._known[key] = known
             self.slowest = max(self.slowest, time.monotonic() - began)
         return known
+
+    def _compared(self, task: Lowering) -> Time:
+        """Return what the best program takes at the size at which all are compared."""
+        program, own = task.best
+        if self.common in (0, task.size):
+            return own
+        alike = replace(task, size=self.common).replay(program)
+        return own if alike is None else alike
 
 
 def _key(schedule: Schedule) -> bytes:

@@ -184,7 +184,8 @@ def _scorer(request: Request) -> Scorer:
 def _attempts(request: Request, series: Series, began: float) -> list[Attempt]:
     """Return what engines make of the chunk counts."""
     if request.engine == "auto":
-        return portfolio(series, request.time_limit)
+        share = 1.0 if request.logical.name is None else 1 - FREE
+        return portfolio(series, share * request.time_limit, began)
 
     def engine(problem: Problem, options: Options) -> Result:
         return solve(problem, request.engine, options)
@@ -208,13 +209,14 @@ def _why(scorer: Scorer, result: Result) -> TacclError:
 
 def _without_sketch(request: Request, collective: Collective, count: int) -> Candidate | None:
     """Return the best that a short search finds for a chunk count without the sketch."""
+    began = time.monotonic()
     topology = request.logical.topology
     if request.engine != "auto" or request.logical.name is None or request.stop.is_set():
         return None
     free = replace(request, logical=whole(topology, topology.rotations), chunks=count)
     series = series_of(free, collective, _scorer(free))
     try:
-        found = chosen(portfolio(series, FREE * request.time_limit))
+        found = chosen(portfolio(series, FREE * request.time_limit, began))
     except NoScheduleError:
         return None
     scored = [candidate for candidate in found.candidates if candidate.score is not None]

@@ -47,7 +47,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from taccl.errors import NoScheduleError
+from taccl.errors import NoAlgorithmError, NoScheduleError
 from taccl.schedule import Decisions, Schedule, message_groups, retime
 from taccl.symmetry import make_group
 from taccl.synth.dispatch import dispatched, load_of
@@ -78,10 +78,6 @@ MAX_ORDERED = 140_000
 
 KEPT = 3
 """Schedules of an algorithm that are worth to be scored."""
-
-
-class NoAlgorithmError(NoScheduleError):
-    """An algorithm does not exist for a collective, or not on the links that there are."""
 
 
 def _once(algorithm: Callable[[Problem], Iterator[Step] | None]) -> Algorithm:

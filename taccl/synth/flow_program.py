@@ -40,6 +40,9 @@ SHORT = 1e-4
 TINY = 1e-6
 """Of a chunk: less than that is no flow."""
 
+MAX_COUNTED = 50_000
+"""Variables up to which a program is solved where no clock may end it."""
+
 LARGE = 8000
 """Variables from which an interior point is faster than the simplex method."""
 
@@ -129,13 +132,15 @@ def optimal_flow(
     network: Net,
     wanted: Wanted,
     commodities: Sequence[Commodity],
-    seconds: float,
+    seconds: float | None,
     wish: Wish | None = None,
 ) -> Flow:
     """Return the chunks of every commodity on each arc that it uses.
 
     Parameters
     ----------
+    seconds
+        For the search; None: work is counted, and a large program is not tried.
     wish
         Which optimum is wanted; None: one in which chunks travel little.
 
@@ -144,11 +149,16 @@ def optimal_flow(
     NoScheduleError
         When some rank can't be reached.
     OutOfTimeError
-        When the program is not solved in time.
+        When the program is not solved in time, or too large where work is counted.
     """
     from scipy.optimize import linprog
 
     program = _program(network, wanted, commodities)
+    if seconds is None and len(program.arc) > MAX_COUNTED:
+        raise OutOfTimeError(
+            f"a flow of {len(program.arc)} variables takes long, and work is counted",
+            fix="leave --deterministic out",
+        )
     if wish is None:
         objective, most = program.objective, np.inf
     else:
@@ -160,7 +170,7 @@ def optimal_flow(
         A_eq=program.arrive, b_eq=program.demand,
         bounds=np.column_stack((np.zeros(len(objective)), ceiling)),
         method="highs" if len(program.arc) < LARGE else "highs-ipm",
-        options={"time_limit": max(0.1, seconds)},
+        options={} if seconds is None else {"time_limit": max(0.1, seconds)},
     )  # fmt: skip
     return _flow_of(program, commodities, found.status, found.x)
 
@@ -169,15 +179,15 @@ def whole_flow(
     network: Net,
     wanted: Wanted,
     commodities: Sequence[Commodity],
-    seconds: float,
+    seconds: float | None,
     nodes: int | None = None,
 ) -> Flow:
     """Return a flow of whole chunks, the best that is found in some time.
 
     Parameters
     ----------
-    nodes
-        Of the search tree; None: any number.
+    seconds, nodes
+        For the search, and of its tree; None: any number.
 
     Raises
     ------
@@ -197,7 +207,8 @@ def whole_flow(
             LinearConstraint(program.arrive, program.demand, program.demand),
         ],
         options={
-            "time_limit": max(0.1, seconds), "mip_rel_gap": 1e-5,
+            "mip_rel_gap": 1e-5,
+            **({} if seconds is None else {"time_limit": max(0.1, seconds)}),
             **({} if nodes is None else {"node_limit": nodes}),
         },
     )  # fmt: skip

@@ -12,6 +12,12 @@ import numpy as np
 from taccl.synth.clock import Clock
 from taccl.synth.flow_program import TINY, Floats, Net, Way
 
+MAX_COUNTED = 5000
+"""Ways up to which these are chosen together where no clock may end the search."""
+
+COUNTED = 500
+"""Nodes of that search then."""
+
 
 def rounded(
     network: Net,
@@ -67,6 +73,9 @@ def _shares(network: Net, load: Floats, broken: Sequence[Broken], clock: Clock) 
     if not owner:
         return []
     ways, resources = len(owner), len(load)
+    counted = clock.options.deterministic
+    if counted and ways > MAX_COUNTED:
+        return _one_by_one(network, load, broken)
     capacity = coo_array(
         (times + [-1.0] * resources,
          (rows + list(range(resources)), columns + [ways] * resources)),
@@ -74,7 +83,7 @@ def _shares(network: Net, load: Floats, broken: Sequence[Broken], clock: Clock) 
     ).tocsr()  # fmt: skip
     sums = coo_array((np.ones(ways), (owner, np.arange(ways))), shape=(len(broken), ways + 1))
     counts = np.array([len(left) for left, _ in broken], dtype=np.float64)
-    limit = {"node_limit": 500} if clock.options.deterministic else {}
+    limit = {"node_limit": COUNTED} if counted else {"time_limit": max(0.1, clock.left / 4)}
     found = milp(
         np.append(np.zeros(ways), 1.0),
         integrality=np.append(np.ones(ways), 0),
@@ -83,7 +92,7 @@ def _shares(network: Net, load: Floats, broken: Sequence[Broken], clock: Clock) 
             LinearConstraint(capacity, ub=-load),
             LinearConstraint(sums.tocsr(), counts, counts),
         ],
-        options={"time_limit": max(0.1, clock.left / 4), "mip_rel_gap": 1e-4, **limit},
+        options={"mip_rel_gap": 1e-4, **limit},
     )
     if found.x is None:
         return _one_by_one(network, load, broken)

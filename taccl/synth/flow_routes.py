@@ -44,8 +44,11 @@ ROUNDING = 1 + 1e-7
 MAX_WHOLE = 8000
 """Variables up to which a flow of whole chunks is looked for."""
 
+MAX_WHOLE_COUNTED = 2000
+"""The same where work is counted instead of time."""
+
 COUNTED = 500
-"""Nodes of that search where work is counted instead of time."""
+"""Nodes of that search then."""
 
 SHORT = 1e-3
 """What a detour costs beside the way to the nearest door."""
@@ -129,14 +132,14 @@ def flow_of_whole_chunks(question: Question, clock: Clock) -> Flow:
         When none is found in time, or there are too many variables to look for one.
     """
     variables = len(question.commodities) * len(question.network.arcs)
-    if variables > MAX_WHOLE:
+    counted = clock.options.deterministic
+    if variables > (MAX_WHOLE_COUNTED if counted else MAX_WHOLE):
         raise OutOfTimeError(
             f"{variables} variables are too many for whole chunks", fix="use more --chunks"
         )
-    counted = clock.options.deterministic
     return whole_flow(
         question.network, question.wanted, question.commodities,
-        _seconds(clock) if counted else min(5.0, clock.left / 3), COUNTED if counted else None,
+        None if counted else min(5.0, clock.left / 3), COUNTED if counted else None,
     )  # fmt: skip
 
 
@@ -163,9 +166,9 @@ def flow_by_near_doors(question: Question, first: Flow, clock: Clock) -> Flow:
     return optimal_flow(network, question.wanted, commodities, _seconds(clock), wish)
 
 
-def _seconds(clock: Clock) -> float:
-    """Return how long a linear program may take: where work is counted, as long as it likes."""
-    return clock.options.time_limit if clock.options.deterministic else clock.left
+def _seconds(clock: Clock) -> float | None:
+    """Return how long a linear program may take; None where work is counted."""
+    return None if clock.options.deterministic else clock.left
 
 
 def rows_of_flow(question: Question, flow: Flow, clock: Clock) -> list[Row]:

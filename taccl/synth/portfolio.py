@@ -2,10 +2,11 @@
 
 The classical algorithms come first; then every engine that searches goes along the series of chunk
 counts with a quarter of the time, just as it would alone with as much (series.py). So the answer
-is never worse than that of any classical algorithm, nor than that of any engine alone within a
-quarter of the time, but where a gap below ``ENOUGH`` to the bound ended the search. The engines
-take turns, as each may use all cores. The time that they leave goes to the best of them, from
-another seed.
+is as good as that of any classical algorithm, and of any engine alone within a quarter of the
+time, but where a gap below ``ENOUGH`` to the bound ended the search, a problem is too large for an
+engine's share (``LARGE``, ``HUGE``, ``COUNTED``), or the clock gave one less luck than alone. The
+engines take turns, as each may use all cores. The time that they leave goes to the best of them,
+from another seed.
 """
 
 import time
@@ -15,9 +16,9 @@ from fractions import Fraction
 from functools import partial
 from types import MappingProxyType
 
-from taccl.errors import NoScheduleError
+from taccl.errors import NoAlgorithmError, NoScheduleError, OutOfTimeError
 from taccl.schedule import Schedule
-from taccl.synth.classical import CLASSICAL, NoAlgorithmError, run_classical
+from taccl.synth.classical import CLASSICAL, run_classical
 from taccl.synth.exact import exact
 from taccl.synth.exact_solve import MAX_INTERVALS
 from taccl.synth.flow import flow
@@ -92,12 +93,18 @@ class _Run:
     @property
     def over(self) -> bool:
         """Tell whether what is found is good enough, or there is no time for more."""
+        if self.options.stop.is_set() and any(one.result is not None for one in self.found):
+            return True
         best = self.best
         if best is None:
             return False
-        if self.options.stop.is_set() or is_enough(best.time or 0, self.series.floor):
-            return True
-        return self.budget(1.0).seconds <= 0
+        return is_enough(best.time or 0, self.series.floor) or self.budget(1.0).seconds <= 0
+
+    @property
+    def spare(self) -> float:
+        """Seconds left for one more search, less what its lowering and judging take."""
+        budget = self.budget(1.0)
+        return min(budget.left, budget.seconds - self.series.overhead())
 
     def take(self, attempts: Iterator[Attempt]) -> None:
         """Take attempts as long as more are of use."""
@@ -112,24 +119,24 @@ def is_enough(time_: Time, floor: Time) -> bool:
     return time_ <= floor * (1 + ENOUGH)
 
 
-def portfolio(series: Series, seconds: float) -> list[Attempt]:
+def portfolio(series: Series, seconds: float, began: float | None = None) -> list[Attempt]:
     """Run everything on a series; return what came of it, failures included.
 
     Parameters
     ----------
     seconds
         For all of it, in wall clock, or counted work for each.
+    began
+        By the monotonic clock; None: now.
     """
-    problem, options = series.task(series.counts[0], seconds)
-    run = _Run(series, seconds, options, time.monotonic(), [])
+    _, options = series.task(series.counts[0], seconds)
+    run = _Run(series, seconds, options, time.monotonic() if began is None else began, [])
     classical = _classical(run)
-    _advance(run, classical, FIRST)
-    for name, engine in SEARCHES.items():
+    _advance(run, classical, FIRST, more=bool(SEARCHES))
+    for name in SEARCHES:
         if run.over:
             break
-        fits = name != "exact" or _is_small(problem, options, QUARTER * seconds)
-        if fits and not (name == "taccl" and run.best and _is_huge(problem)):
-            run.take(along(name, engine, series, run.budget(QUARTER)))
+        run.take(along(name, _fitting(run, name), series, run.budget(QUARTER)))
     _advance(run, classical, 1.0)
     if not run.over:
         _go_on(run)
@@ -146,12 +153,39 @@ def _classical(run: _Run) -> dict[str, Iterator[Attempt]]:
     }
 
 
-def _advance(run: _Run, lanes: dict[str, Iterator[Attempt]], share: float) -> None:
-    """Take attempts from all series in turn, for a share of the time; drop those that end."""
+def _fitting(run: _Run, name: str) -> Engine:
+    """Return an engine that refuses problems too large for its share of the time, with the reason.
+
+    The exact engine's model may be too large, and the staged engine too slow where there is
+    something already.
+    """
+    search = SEARCHES[name]
+
+    def engine(problem: Problem, options: Options) -> Result:
+        if name == "exact" and not _is_small(problem, options, QUARTER * run.seconds):
+            raise OutOfTimeError("left out: its model is too large for its share of the time")
+        if name == "taccl" and run.best and _is_huge(problem):
+            raise OutOfTimeError("left out: it would route for longer than its share of the time")
+        return search(problem, options)
+
+    return engine
+
+
+def _advance(
+    run: _Run, lanes: dict[str, Iterator[Attempt]], share: float, *, more: bool = False
+) -> None:
+    """Take attempts from all series in turn, for a share of the time; drop those that end.
+
+    Parameters
+    ----------
+    more
+        Whether other searches follow: else it goes on until something is found.
+    """
     budget = run.budget(share)
     while lanes:
         for name, lane in tuple(lanes.items()):
-            if run.over or (run.best and budget.left <= 0):
+            late = budget.left <= 0
+            if run.over or (late and (run.best or (more and run.budget(1.0).seconds > 0))):
                 return
             attempt = next(lane, None)
             if attempt is None:
@@ -202,7 +236,7 @@ def _is_huge(problem: Problem) -> bool:
 
 def _go_on(run: _Run) -> None:
     """Spend what is left of the time on the best engine and its chunk count, from another seed."""
-    best, left = run.best, run.budget(1.0).seconds
+    best, left = run.best, run.spare
     if best is None or run.options.deterministic or left < WORTH_MORE:
         return
     name = best.engine if best.engine in SEARCHES else "guided"
@@ -211,14 +245,14 @@ def _go_on(run: _Run) -> None:
     if more:
         # Its quarter was too short for them.
         series = replace(run.series, counts=more)
-        run.take(along(name, SEARCHES[name], series, run.budget(1.0)))
-        best, left = run.best or best, run.budget(1.0).seconds
+        run.take(along(name, _fitting(run, name), series, run.budget(1.0)))
+        best, left = run.best or best, run.spare
         if run.over or left < WORTH_MORE:
             return
         name = best.engine if best.engine in SEARCHES else "guided"
     problem, options = run.series.task(best.chunks, left)
     others = replace(options, seed=options.seed + 1)
-    run.take(iter([attempted(name, SEARCHES[name], problem, others)]))
+    run.take(iter([attempted(name, _fitting(run, name), problem, others)]))
 
 
 def chosen(found: Sequence[Attempt], *, stopped: bool = False) -> Result:
@@ -255,6 +289,8 @@ def chosen(found: Sequence[Attempt], *, stopped: bool = False) -> Result:
 def _why(found: Sequence[Attempt]) -> NoScheduleError:
     """Return the error of the engine that knows most of what can't be served: the last."""
     errors = [attempt.error for attempt in found if attempt.error is not None]
+    # That an algorithm does not exist says least.
+    errors.sort(key=lambda error: not isinstance(error, NoAlgorithmError))
     return errors[-1] if errors else NoScheduleError("no schedule was found")
 
 
@@ -272,5 +308,6 @@ def auto(problem: Problem, options: Options) -> Result:
         return problem, replace(options, time_limit=seconds)
 
     series = Series((problem.collective.chunks_per_rank,), task, options.floor)
-    result = chosen(portfolio(series, options.time_limit), stopped=options.stop.is_set())
+    found = portfolio(series, options.time_limit, began)
+    result = chosen(found, stopped=options.stop.is_set())
     return replace(result, seconds=time.monotonic() - began)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from taccl.errors import NoScheduleError, OutOfTimeError
+from taccl.errors import NoAlgorithmError, NoScheduleError, OutOfTimeError
 from taccl.synth.problem import Candidate, Options, Problem, Result
 from taccl.units import Time
 
@@ -119,6 +119,7 @@ def along(name: str, engine: Engine, series: Series, budget: Budget) -> Iterator
     """Yield what an engine makes of a series; the last may be a failure.
 
     A count that can't be served or lowered ends the series, as more chunks would not fit either.
+    But some algorithms exist from two chunks on: these are tried with the second count, too.
     """
     scores: list[Time] = []
     for number, count in enumerate(series.counts):
@@ -128,13 +129,14 @@ def along(name: str, engine: Engine, series: Series, budget: Budget) -> Iterator
         if scores and (left < least or not series.pays(scores)):
             return
         problem, options = series.task(count, max(0.5, series.share(number) * left))
-        if scores and options.stop.is_set():
+        if number and (left <= 0 or options.stop.is_set()):
             return
         attempt = attempted(name, engine, problem, options)
         yield attempt
-        if attempt.score is None:
+        if attempt.score is not None:
+            scores.append(attempt.score)
+        elif number or not isinstance(attempt.error, NoAlgorithmError):
             return
-        scores.append(attempt.score)
 
 
 def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> Attempt:

@@ -3,7 +3,7 @@
 import pytest
 
 from taccl.pipeline import Lowering, Target
-from taccl.pipeline.scoring import Scorer
+from taccl.pipeline.scoring import Scorer, common_size
 from taccl.schedule import Schedule
 from tests.msccl.builders import mesh, pairs_schedule, ring_schedule
 
@@ -39,6 +39,35 @@ def test_a_schedule_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lowering is not None
     program, time = lowering.best
     assert (time, program.name) == (first, "allreduce-ring4-ring-k1")
+
+
+@pytest.mark.parametrize(
+    ("size", "counts", "common"),
+    [
+        (10**6, (1, 2, 4), 999_936),  # 16 ranks, 4 chunks, 4 bytes: a multiple of 256
+        (10**6, (1, 2, 3), 999_936),  # of 384
+        (1000, (1, 2, 4), 0),  # 768 bytes are too few to stand for 1000
+        (1000, (1,), 960),
+    ],
+)
+def test_chunk_counts_are_compared_at_one_size(
+    size: int, counts: tuple[int, ...], common: int
+) -> None:
+    assert common_size(Target(), size, 16, counts) == common
+
+
+def test_a_program_is_compared_at_the_common_size_and_written_at_its_own() -> None:
+    # 4 chunks of 4-byte elements: 4000 bytes of 4015 are whole chunks, 3840 are compared.
+    schedule = ring_schedule("allgather", 4)
+    judge, own = (Scorer(Target(), 4015, list[str]().append) for _ in range(2))
+    judge.common = 3840
+    compared, alone = judge.score(schedule), own.score(schedule)
+    assert compared is not None
+    assert alone is not None
+    assert compared < alone
+    lowering = judge.lowering(schedule, "ring")
+    assert lowering is not None
+    assert (lowering.size, lowering.best[1]) == (4000, alone)
 
 
 def test_what_can_not_be_lowered_says_why() -> None:

@@ -10,8 +10,12 @@ from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.msccl.interpret import judge
 from taccl.pipeline import Request, Synthesis, Target, load_network, synthesize
-from taccl.pipeline.request import CHUNK_COUNTS
+from taccl.pipeline.problems import asked_collective
+from taccl.pipeline.request import CHUNK_COUNTS, series_of
+from taccl.pipeline.scoring import Scorer
+from taccl.synth.portfolio import portfolio
 from taccl.synth.problem import Status
+from taccl.synth.series import Attempt, Series
 from taccl.topology import LogicalTopology, whole
 from taccl.verify import verify
 from tests.generators import pair, ring4
@@ -60,6 +64,40 @@ def test_a_long_series_ends_after_two_counts_that_brought_nothing() -> None:
     result = found("hub:4", "broadcast", 64, target=None, engine="binomial")
     tried = [one.chunks for one in result.candidates if one.makespan is not None]
     assert tried == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("topology", "engine"), [("ring:8", "double-chain"), ("hub:8", "scatter-allgather")]
+)
+def test_algorithms_of_two_chunks_and_more_need_no_chunks_to_be_asked_for(
+    topology: str, engine: str
+) -> None:
+    alone = found(topology, "broadcast", 1_000_000, target=None, engine=engine)
+    assert alone.schedule.collective.chunks_per_rank >= 2
+    every = found(topology, "broadcast", 1_000_000, target=None, time_limit=1.0)
+    tried = {one.chunks for one in every.candidates if one.engine == engine}
+    assert tried
+    assert min(tried) == 2
+
+
+@pytest.mark.parametrize(
+    ("topology", "collective", "size", "counts"),
+    [
+        # Wires of two speeds: whole chunks share them well where there are six for each rank.
+        ("ndv2", "allgather", 10**9, (1, 6, 2, 4)),
+        ("ndv2", "allgather", 10**6, (1, 2, 4)),
+        # Of 15 chunks four wires take four, of 60 fifteen.
+        ("torus2d:4x4", "allgather", 10**9, (1, 4, 2)),
+        ("ring:4", "broadcast", 10**9, (1, 2, 4, 8, 16)),
+        ("hub:8", "alltoall", 10**9, (1, 2, 4)),
+    ],
+)
+def test_the_count_whose_chunks_share_links_evenly_is_tried_second(
+    topology: str, collective: str, size: int, counts: tuple[int, ...]
+) -> None:
+    request = Request(load_network(topology), collective, size)
+    whole_ = asked_collective(collective, request.logical.topology, None)
+    assert series_of(request, whole_, Scorer(None, size, request.report)).counts == counts
 
 
 def test_a_count_that_is_asked_for_is_the_only_one() -> None:
@@ -185,6 +223,26 @@ def test_the_cost_of_a_sketch_is_for_auto_to_find() -> None:
         deterministic=True, workers=1,
     )  # fmt: skip
     assert synthesize(request).sketch_cost is None
+
+
+def test_the_search_without_the_sketch_takes_its_tenth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[float] = []
+
+    def watched(series: Series, seconds: float, began: float) -> list[Attempt]:
+        given.append(seconds)
+        return portfolio(series, seconds, began)
+
+    monkeypatch.setattr("taccl.pipeline.synthesis.portfolio", watched)
+    request = Request(
+        one_wire_less(), "allgather", 4000, chunks=1, target=None, time_limit=3.0,
+        deterministic=True, workers=1,
+    )  # fmt: skip
+    synthesize(request)
+    assert given == pytest.approx([2.7, 0.3])
+    synthesize(replace(request, logical=whole(ring4())))
+    assert given == pytest.approx([2.7, 0.3, 3.0])
 
 
 def test_a_sketch_never_costs_less_than_nothing() -> None:

@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from taccl.errors import NoScheduleError
-from taccl.synth.classical import NoAlgorithmError, classical_schedules, run_classical
+from taccl.errors import NoAlgorithmError, NoScheduleError
+from taccl.synth.classical import classical_schedules, run_classical
 from taccl.synth.rings import ring_orders
 from taccl.synth.trees import parents, two_trees
 from taccl.topology import Topology

@@ -1,12 +1,16 @@
 """Which of many optimal flows is taken, and flows that cross by a few doors only."""
 
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.synth.clock import Clock
+from taccl.synth.flow import flow
 from taccl.synth.flow_routes import (
     first_flow,
     flow_by_near_doors,
@@ -65,6 +69,48 @@ def test_a_flow_of_whole_chunks_is_not_looked_for_in_large_problems() -> None:
     problem = problem_of(load_topology("torus2d:8x8"), "alltoall")
     with pytest.raises(OutOfTimeError, match="16384 variables are too many for whole chunks"):
         flow_of_whole_chunks(question_of(problem), CLOCK)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_no_clock_ends_a_program_where_work_is_counted(
+    monkeypatch: pytest.MonkeyPatch, *, deterministic: bool
+) -> None:
+    timed: dict[str, set[bool]] = defaultdict(set)
+
+    def watched(name: str) -> None:
+        solver = getattr(scipy.optimize, name)
+
+        def solve(*given: object, options: Mapping[str, float], **named: object) -> object:
+            timed[name].add("time_limit" in options)
+            return solver(*given, options=options, **named)
+
+        monkeypatch.setattr(scipy.optimize, name, solve)
+
+    watched("linprog")
+    watched("milp")
+    problem = problem_of(load_topology("ndv2"), "scatter", chunk_size=10**6)
+    flow(problem, replace(OPTIONS, deterministic=deterministic, time_limit=2.0))
+    assert timed == {"linprog": {not deterministic}, "milp": {not deterministic}}
+
+
+def test_large_programs_are_not_solved_where_work_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("taccl.synth.flow_program.MAX_COUNTED", 10)
+    problem = problem_of(star5(), "alltoall", chunk_size=10**6)
+    with pytest.raises(OutOfTimeError, match="variables takes long, and work is counted"):
+        first_flow(question_of(problem), CLOCK)
+    assert flow(problem, OPTIONS).schedule is not None
+
+
+def test_many_ways_are_chosen_one_by_one_where_work_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("taccl.synth.flow_rounding.MAX_COUNTED", 0)
+    problem = problem_of(load_topology("ndv2"), "scatter", chunk_size=10**6)
+    question = question_of(problem)
+    rows = rows_of_flow(question, first_flow(question, CLOCK), CLOCK)
+    assert {chunk for chunk, _, _ in rows} == set(range(1, 8))
 
 
 @pytest.mark.parametrize("symmetric", [True, False])

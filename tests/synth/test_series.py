@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from taccl.errors import NoScheduleError
+from taccl.errors import NoAlgorithmError, NoScheduleError
 from taccl.schedule import Schedule
 from taccl.synth import solve
 from taccl.synth.problem import Options, Problem, Result
@@ -78,6 +78,24 @@ def test_what_can_not_be_served_ends_the_series_with_the_error() -> None:
     assert [one.chunks for one in found] == [1, 2]
     (row,) = found[-1].candidates
     assert (row.makespan, row.score, row.reason) == (None, None, "too many chunks")
+
+
+def test_an_algorithm_that_needs_two_chunks_is_tried_with_two() -> None:
+    def needs_two(problem: Problem, options: Options) -> Result:
+        if problem.collective.chunks_per_rank < 2:
+            raise NoAlgorithmError("no such algorithm")
+        return ring(problem, options)
+
+    found = tried(series_of((1, 2, 4), {2: 20, 4: 10}), needs_two)
+    assert [(one.chunks, one.score) for one in found] == [(1, None), (2, 20), (4, 10)]
+
+
+def test_an_algorithm_that_does_not_exist_with_two_chunks_is_given_up() -> None:
+    def refuses(_problem: Problem, _options: Options) -> Result:
+        raise NoAlgorithmError("no such algorithm")
+
+    found = tried(series_of((1, 2, 4, 8), {}), refuses)
+    assert [one.chunks for one in found] == [1, 2]
 
 
 def test_an_interrupt_ends_the_series_but_not_before_the_first_count() -> None:
