@@ -132,6 +132,9 @@ def tune(
         raise InputError("both a time and a number", field="--candidates", fix="give one of them")
     seconds = None if candidates is not None else time_limit or TIME_LIMIT
     sizes = sizes_of(begin, end, factor, "")
+    last = read("-e", parse_nccl_size, end)
+    if sizes[-1] < last:
+        sizes.append(last)
     if len(sizes) > MAX_SIZES or sizes[0] < 4:
         raise InputError(
             f"{len(sizes)} sizes from {sizes[0]} bytes", field="-b",

@@ -22,8 +22,10 @@ def shown(*, quiet: bool, as_json: bool) -> Iterator[Callable[["Progress"], None
     elif as_json:
         yield _as_json
     elif sys.stderr.isatty():
-        yield _in_place
-        typer.echo("\r\033[K", err=True, nl=False)
+        try:
+            yield _in_place
+        finally:
+            typer.echo("\r\033[K", err=True, nl=False)
     else:
         yield _as_lines
 

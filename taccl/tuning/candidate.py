@@ -100,6 +100,8 @@ class Outcome:
         Why there is no program.
     failed
         Whether a process was lost, and not an answer given.
+    passing
+        Whether another try may end otherwise: a worker was lost, or had no memory, or was ended.
     """
 
     spec: Spec
@@ -107,6 +109,7 @@ class Outcome:
     makespan: Time = 0
     reason: str = ""
     failed: bool = False
+    passing: bool = False
 
     def text(self) -> str:
         """Return it as JSON."""
@@ -137,7 +140,7 @@ def run_task(task: str) -> str:
     except TacclError as error:
         return Outcome(spec, reason=error.problem).text()
     except MemoryError:
-        return Outcome(spec, reason="out of memory", failed=True).text()
+        return Outcome(spec, reason="out of memory", failed=True, passing=True).text()
 
 
 @lru_cache(maxsize=8)

@@ -15,6 +15,7 @@ from math import isqrt, lcm
 from taccl.msccl.findings import Finding
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import LOADED_BY
+from taccl.msccl.sizes import largest_safe_size
 from taccl.msccl.verdict import judge_text
 from taccl.msccl.xml import write_xml
 from taccl.sim.cost import model_of
@@ -81,6 +82,8 @@ class Chooser:
         All programs, in the order of their candidates.
     machine
         What NCCL's model knows; None: nothing is left to it.
+    end
+        Bytes at which the last range ends; at least the last size.
     """
 
     collective: str
@@ -89,6 +92,7 @@ class Chooser:
     sizes: tuple[int, ...]
     entries: tuple[Entry, ...]
     machine: Machine | None = None
+    end: int = 0
 
     @cached_property
     def least(self) -> tuple[Time | None, ...]:
@@ -124,11 +128,12 @@ class Chooser:
             return False
         known = choices(self.machine, self.collective, self.sizes[place])
         base = {one.protocol: one.base for one in known if one.algorithm == "Ring"}
-        return all(
-            time is None or way.time < time + base[entry.played.protocol]
+        times = [
+            time + base[entry.played.protocol]
             for entry in self.entries
-            for time in (entry.played.times[place],)
-        )
+            if (time := entry.played.times[place]) is not None
+        ]
+        return bool(times) and all(way.time < time for time in times)
 
     def choose(self) -> tuple[Range, ...]:
         """Return who serves which sizes, ascending and without gaps."""
@@ -151,7 +156,8 @@ class Chooser:
             refused |= bad
 
     def _ranges(self, stretches: Sequence[Stretch], left: set[int]) -> tuple[Range, ...]:
-        ends = [*self._ends(stretches), self.sizes[-1]]
+        end = max(self.end, self.sizes[-1])
+        ends = [*self._ends(stretches), self._safe(stretches[-1].program, end)]
         found: list[Range] = []
         low = self.sizes[0]
         for stretch, high in zip(stretches, ends, strict=True):
@@ -161,7 +167,22 @@ class Chooser:
                 program = replace(self._program(stretch.program), min_bytes=low, max_bytes=high)
                 found.append(Range(low, high, stretch.program, program))
             low = high + 1
+        if low <= end:
+            found.append(Range(low, end))
+        elif self.runtime in LOADED_BY and (last := found[-1]).program is not None:
+            # One of the runtimes that load the file takes its last size for the first too large.
+            wider = replace(last.program, max_bytes=end + 1)
+            if largest_safe_size(wider, self.runtime, last.low, end + 1) > end:
+                found[-1] = replace(last, program=wider)
         return tuple(found)
+
+    def _safe(self, program: int | None, end: int) -> int:
+        """Return the size up to which a program may serve the last range."""
+        low = self.sizes[-1]
+        if program is None or end == low:
+            return end
+        wider = replace(self._program(program), min_bytes=low, max_bytes=end)
+        return max(low, largest_safe_size(wider, self.runtime, low, end))
 
     def _unserved(self, stretch: Stretch, low: int, high: int, left: set[int]) -> Iterator[Range]:
         """Yield ranges of one kind each: left to NCCL, or where nothing runs."""
@@ -228,11 +249,18 @@ class Chooser:
         if self.runtime in LOADED_BY and self.collective == "reducescatter":
             second = judge_text(write_xml(one.program, "msccl").encode(), "msccl", one.low)
             found += [] if second.worst is None else second.findings
-        divisor = self.entries[one.entry].played.divisor
-        for size in (-(-one.low // divisor) * divisor, one.high // divisor * divisor):
-            if one.low <= size <= one.high and self._replayed(one.program, size) is None:
-                found.append(f"does not run at {size} bytes")
+        found += [
+            f"does not run at {size} bytes"
+            for size in self.verified(one)
+            if self._replayed(one.program, size) is None
+        ]
         return found
+
+    def verified(self, one: Range) -> tuple[int, ...]:
+        """Return the first and the last size of a range that its program takes, if any."""
+        divisor = 1 if one.entry is None else self.entries[one.entry].played.divisor
+        ends = (-(-one.low // divisor) * divisor, one.high // divisor * divisor)
+        return tuple(dict.fromkeys(size for size in ends if one.low <= size <= one.high))
 
 
 @lru_cache(maxsize=64)

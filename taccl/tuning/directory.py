@@ -2,12 +2,15 @@
 
 It is written beside its place, put on disk, and moved there in one step; one that is there
 already changes places with the new one (``renameat2``), or where the system can't do that, is
-moved aside first.
+moved aside first. Nothing is ever removed but what a run has written: a directory is a library only
+if its index says so, and it is replaced only while no other file is in it.
 """
 
 import ctypes
 import fcntl
+import glob
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -20,6 +23,13 @@ from taccl.errors import InputError
 INDEX = "index.json"
 """The file that tells a library from any other directory."""
 
+FILES = frozenset({INDEX, "report.html", "environment.sh", "nccl_tuner.csv"})
+FOLDERS = frozenset({"algorithms", "msccl"})
+"""All that a run writes into a directory; the folders hold XML files only."""
+
+_BEGINNING = re.compile(rb'\s*\{\s*"taccl"\s*:\s*"library/')
+"""Of the index of a library: enough to know one, however large or broken the rest is."""
+
 _AT_CWD, _EXCHANGE = -100, 2
 """``AT_FDCWD`` and ``RENAME_EXCHANGE`` of Linux."""
 
@@ -30,17 +40,62 @@ def check_place(place: Path) -> None:
     Raises
     ------
     InputError
-        When it is a file, or another directory than a library, or its parent can't be written.
+        When it is a file, or another directory than a library, or a library with other files in
+        it, or its parent can't be written.
     """
     parent = place.absolute().parent
     if not parent.is_dir():
         raise _error(place, "can't be written: there is no such directory", f"create {parent}")
     if not os.access(parent, os.W_OK):
         raise _error(place, "can't be written: permission denied", "choose another place")
-    if place.is_symlink() or (place.exists() and not place.is_dir()):
+    _check_old(place)
+
+
+def is_library(place: Path) -> bool:
+    """Tell whether a directory has the index of a library."""
+    try:
+        with (place / INDEX).open("rb") as stream:
+            return _BEGINNING.match(stream.read(200)) is not None
+    except OSError:
+        return False
+
+
+def strangers(place: Path) -> Iterator[str]:
+    """Yield the names of what is in a directory and of no kind that a run writes."""
+    for path in sorted(place.iterdir()):
+        if path.name in FOLDERS and path.is_dir() and not path.is_symlink():
+            for inner in sorted(path.iterdir()):
+                if inner.suffix != ".xml" or not inner.is_file() or inner.is_symlink():
+                    yield f"{path.name}/{inner.name}"
+        elif path.name not in FILES or not path.is_file() or path.is_symlink():
+            yield path.name
+
+
+def _check_old(place: Path) -> None:
+    """Raise when what is in a place is not to be replaced.
+
+    Raises
+    ------
+    InputError
+        When it is anything but an empty directory, or a library without other files.
+    """
+    if not os.path.lexists(place):
+        return
+    if place.is_symlink() or not place.is_dir():
         raise _error(place, "is a file", "name a directory that is to be written")
-    if place.is_dir() and any(place.iterdir()) and not (place / INDEX).is_file():
-        raise _error(place, "is a directory that was not written by taccl tune", "name another")
+    try:
+        if any(place.iterdir()) and not is_library(place):
+            raise _error(place, "is a directory that was not written by taccl tune", "name another")
+        stranger = next(strangers(place), None)
+    except OSError as error:
+        raise _error(
+            place, f"can't be read: {(error.strerror or '').lower()}", "choose another place"
+        ) from None
+    if stranger is not None:
+        raise _error(
+            place, f"holds {stranger[:100]!r}, which taccl tune has not written",
+            "move it elsewhere: a library is replaced whole",
+        )  # fmt: skip
 
 
 @contextmanager
@@ -58,16 +113,18 @@ def locked(place: Path) -> Iterator[None]:
     except OSError as error:
         raise _error(place, f"can't be locked: {(error.strerror or '').lower()}", "") from None
     try:
+        owner = os.read(descriptor, 20).decode("ascii", "replace").strip()
+        if owner and not owner.isdecimal():
+            raise _error(path, "is a file that was not written by taccl tune", "use another -o")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            owner = os.read(descriptor, 20).decode("ascii", "replace").strip()
             told = f" (process {owner})" if owner.isdecimal() else ""
             raise _error(
                 place, f"is being written by another taccl tune{told}", "wait, or use another -o"
             ) from None
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         _clear(place)
         yield
     finally:
@@ -86,7 +143,7 @@ def write_directory(place: Path, texts: Mapping[str, str]) -> None:
     Raises
     ------
     InputError
-        When that can't be done; what was there is then untouched.
+        When that can't be done, or anything but a library is there; it is then untouched.
     """
     place = place.absolute()
     fresh = place.with_name(f".{place.name}.{secrets.token_hex(6)}.tmp")
@@ -100,6 +157,7 @@ def write_directory(place: Path, texts: Mapping[str, str]) -> None:
                 os.fsync(stream.fileno())
         for folder in (fresh, *(path for path in fresh.rglob("*") if path.is_dir())):
             _sync(folder)
+        _check_old(place)  # again: much time may have passed
         _put(fresh, place)
         _sync(place.parent)
     except OSError as error:
@@ -108,7 +166,7 @@ def write_directory(place: Path, texts: Mapping[str, str]) -> None:
             "free some space, or write elsewhere",
         ) from None  # fmt: skip
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        _remove(fresh)
 
 
 def _put(fresh: Path, place: Path) -> None:
@@ -125,7 +183,7 @@ def _put(fresh: Path, place: Path) -> None:
     except OSError:
         old.rename(place)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -147,11 +205,23 @@ def _clear(place: Path) -> None:
     """Undo what a run that was killed has left: nobody else is at it now."""
     place = place.absolute()
     old = _aside(place)
-    if old.is_dir() and not place.exists():
-        old.rename(place)
-    shutil.rmtree(old, ignore_errors=True)
-    for left in place.parent.glob(f".{place.name}.????????????.tmp"):
-        shutil.rmtree(left, ignore_errors=True)
+    if is_library(old):
+        if not os.path.lexists(place):
+            old.rename(place)
+        else:
+            _remove(old)
+    for left in place.parent.glob(f".{glob.escape(place.name)}.{'[0-9a-f]' * 12}.tmp"):
+        _remove(left)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a directory if there is nothing in it but what a run writes."""
+    try:
+        if folder.is_symlink() or not folder.is_dir() or any(strangers(folder)):
+            return
+    except OSError:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:

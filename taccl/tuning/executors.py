@@ -46,7 +46,13 @@ class Workshop(Protocol):
         """Tell whether an error of a future says that its worker is gone."""
 
     def renew(self) -> None:
-        """Make up for lost workers."""
+        """Make up for lost workers.
+
+        Raises
+        ------
+        InputError
+            When there will be no others.
+        """
 
     def close(self, *, kill: bool) -> None:
         """End; with ``kill``, at once, whatever is still running."""
@@ -144,6 +150,8 @@ class Borrowed:
         Names of the errors that say that a worker is gone.
     end
         Called when all is over, after the executor.
+    gone
+        Tells, given an error or None, whether who gives the workers out is gone.
     """
 
     shares_fate = False
@@ -154,33 +162,63 @@ class Borrowed:
         slots: int,
         losses: frozenset[str] = frozenset(),
         end: Callable[[], object] = lambda: None,
+        gone: Callable[[BaseException | None], bool] = lambda _error: False,
     ) -> None:
         self.slots, self._executor, self._losses, self._end = slots, executor, losses, end
+        self._gone = gone
 
     def submit(self, work: Work, task: str) -> "Future[str]":
-        """Start a task, or queue it."""
-        return self._executor.submit(work, task)
+        """Start a task, or queue it.
+
+        Raises
+        ------
+        InputError
+            When there is nobody to run it any more.
+        """
+        try:
+            return self._executor.submit(work, task)
+        except Exception as error:
+            if self._gone(error):
+                raise _scheduler_gone() from None
+            raise
 
     def lost(self, error: BaseException) -> bool:
         """Tell whether an error says that the worker is gone."""
         return type(error).__name__ in self._losses
 
     def renew(self) -> None:
-        """Do nothing: the cluster looks after its workers."""
+        """Look whether the cluster is there: it looks after its workers."""
+        if self._gone(None):
+            raise _scheduler_gone()
 
     def close(self, *, kill: bool) -> None:
         """End the executor, without waiting for what runs if ``kill``."""
         # Dask's executor takes no cancel_futures; whoever submitted them has cancelled them.
-        self._executor.shutdown(wait=not kill)
-        self._end()
+        try:
+            self._executor.shutdown(wait=not kill)
+        except Exception as error:
+            if not self._gone(error):
+                raise
+        finally:
+            self._end()
 
 
 def here() -> Workshop:
-    """Return a thread of this process: for tests, and for machines without processes."""
+    """Return one thread of this process, in which a search that hangs can't be ended."""
     return Borrowed(ThreadPoolExecutor(1), 1)
 
 
 DASK_LOSSES = frozenset({"KilledWorker", "WorkerLost", "CancelledError", "FutureCancelledError"})
+
+DASK_CLOSED = "ClosedClientError"
+"""What a Dask client says that has given its scheduler up."""
+
+
+def _scheduler_gone() -> InputError:
+    return InputError(
+        "the Dask scheduler is gone", field="--scheduler",
+        fix="start it and give the same command again: what is finished is kept",
+    )  # fmt: skip
 
 
 def dask_workshop(address: str) -> Workshop:
@@ -212,7 +250,11 @@ def dask_workshop(address: str) -> Workshop:
             f"the Dask scheduler at {address[:100]} has no workers", field="--scheduler",
             fix=f"start some with: dask worker {address[:100]} --nthreads 1",
         )  # fmt: skip
-    return Borrowed(client.get_executor(pure=False), threads, DASK_LOSSES, client.close)
+
+    def gone(error: BaseException | None) -> bool:
+        return type(error).__name__ == DASK_CLOSED or client.status != "running"
+
+    return Borrowed(client.get_executor(pure=False), threads, DASK_LOSSES, client.close, gone)
 
 
 def mpi_workshop() -> Workshop:

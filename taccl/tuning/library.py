@@ -175,7 +175,7 @@ class Library:
             "modes": [word for word, served in modes if served],
             "divisor_bytes": entry.played.divisor,
             "safe_up_to_bytes": entry.played.safe,
-            "verified_at_bytes": [one.low, one.high],
+            "verified_at_bytes": list(chooser.verified(one)),
             "steps": entry.played.steps,
             "threadblocks": entry.played.threadblocks,
             "sha256": hashlib.sha256(text.encode()).hexdigest(),
@@ -204,13 +204,20 @@ class Library:
 
     def _why_not(self, chooser: Chooser, one: Range) -> str:
         if not one.left:
-            return "no program found runs here: the runtime's own algorithm does"
+            return f"{self._why_nothing(chooser, one)}: the runtime's own algorithm does"
         ways = dict.fromkeys(
             way.way
             for size, way in zip(chooser.sizes, chooser.ways, strict=True)
             if way is not None and one.low <= size <= one.high
         )
         return f"NCCL's own {' and '.join(ways)} is faster by its model than every program here"
+
+    def _why_nothing(self, chooser: Chooser, one: Range) -> str:
+        sizes = [size for size in chooser.sizes if one.low <= size <= one.high]
+        divisors = {entry.played.divisor for entry in chooser.entries}
+        if sizes and divisors and all(size % each for size in sizes for each in divisors):
+            return f"no program found runs at sizes that are no multiples of {min(divisors)} bytes"
+        return "no program found runs here"
 
     def _size(self, number: int, place: int) -> dict[str, object]:
         """Return what the index says of a size."""

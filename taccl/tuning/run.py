@@ -117,7 +117,8 @@ class Run:
         """Begin with nothing."""
         self.outcomes: dict[int, Outcome] = {}
         self._picker = Picker(self.plan)
-        self._specs: list[Spec] = list(self.plan.baseline())
+        # None: a search of an earlier run that has no result; the picker chooses it anew.
+        self._specs: list[Spec | None] = list(self.plan.baseline())
         self._baseline = len(self._specs)
         self._running: dict[Future[str], int] = {}
         self._started: dict[int, float] = {}
@@ -138,8 +139,8 @@ class Run:
 
     def search(self) -> list[Outcome]:
         """Run the search and return its results in the order in which they were chosen."""
-        done = self._resume()
         try:
+            done = self._resume()
             while not done and self._goes_on():
                 before = len(self.outcomes)
                 self._begin()
@@ -148,12 +149,24 @@ class Run:
                 elif not self._alone and len(self.outcomes) == before:
                     break
         finally:
-            for future in self._running:
-                future.cancel()
-            self.workshop.close(kill=True)
-        if self.journal is not None and not self.stop.is_set():
+            try:
+                for future in self._running:
+                    future.cancel()
+            finally:
+                self.workshop.close(kill=True)
+        if self.journal is not None and not self.stop.is_set() and self._has_programs():
             self.journal.finish(self.key, self.spent)
         return [self.outcomes[place] for place in sorted(self.outcomes)]
+
+    def _has_programs(self) -> bool:
+        return any(outcome.played for outcome in self.outcomes.values())
+
+    def _spec(self, place: int) -> Spec:
+        """Return a candidate that was chosen in this run, or is finished."""
+        spec = self._specs[place]
+        if spec is None:
+            raise IndexError(f"no candidate at {place}")
+        return spec
 
     def _resume(self) -> bool:
         """Take up what an interrupted timed run knew; tell whether it was over."""
@@ -162,13 +175,15 @@ class Run:
         self._before, done = self.journal.state(self.key)
         for place, text in self.journal.members(self.key):
             outcome = read_outcome(text)
-            while place >= len(self._specs):
-                self._specs.append(outcome.spec)
+            self._specs += [None] * (place + 1 - len(self._specs))
             self._specs[place] = outcome.spec
             self.outcomes[place] = outcome
             self._picker.learn(outcome)
             if place >= self._baseline:
                 self._picker.resume(outcome.spec)
+        if not self._has_programs():
+            # What was given to a run that found nothing says nothing of this one.
+            self._before, done = 0.0, False
         return done
 
     def _goes_on(self) -> bool:
@@ -193,7 +208,7 @@ class Run:
             return
         busy = {*self._running.values(), *self._alone}
         for place in range(len(self._specs)):
-            if place not in self.outcomes and place not in busy:
+            if self._specs[place] and place not in self.outcomes and place not in busy:
                 yield place
         while (spec := self._chosen()) is not None:
             self._specs.append(spec)
@@ -218,7 +233,7 @@ class Run:
         return spec if spec.effort <= left / 2 else replace(spec, effort=round(left / 2, 1))
 
     def _start(self, place: int) -> None:
-        task = self.setting.task(self._specs[place])
+        task = self.setting.task(self._spec(place))
         known = self.journal.find(key_of(task)) if self.journal is not None else None
         if known is not None:
             self._finish(place, read_outcome(known), known=True)
@@ -249,7 +264,8 @@ class Run:
                 why = str(error or "cancelled")
             elif error is not None:
                 problem = f"{type(error).__name__}: {error}"[:300]
-                self._finish(place, Outcome(self._specs[place], reason=problem, failed=True))
+                passing = isinstance(error, MemoryError)
+                self._fail(place, problem, passing=passing)
             else:
                 self._finish(place, read_outcome(future.result()))
         if lost:
@@ -264,26 +280,29 @@ class Run:
             return
         now = time.monotonic()
         for place in sorted(self._running.values()):
-            most = max(OVERDUE, OVERDUE_TIMES * self._specs[place].effort)
+            most = max(OVERDUE, OVERDUE_TIMES * self._spec(place).effort)
             if now - self._started[place] > most:
                 self._running.clear()
                 self.workshop.renew()
-                reason = f"took more than {most:g} seconds"
-                self._finish(place, Outcome(self._specs[place], reason=reason, failed=True))
+                self._fail(place, f"took more than {most:g} seconds", passing=True)
                 return
 
     def _lose(self, places: list[int], why: str) -> None:
         """Put lost candidates aside, with those that ran beside them, to run alone."""
+        self.workshop.renew()
         gone = sorted({*places, *(self._running.values() if self.workshop.shares_fate else ())})
         if len(places) == 1 and places[0] in self._lost:
-            reason = f"its worker was lost twice: {why}"[:300]
-            self._finish(places[0], Outcome(self._specs[places[0]], reason=reason, failed=True))
+            self._fail(places[0], f"its worker was lost twice: {why}"[:300], passing=True)
             gone.remove(places[0])
         if self.workshop.shares_fate:
             self._running.clear()
-        self.workshop.renew()
         self._lost.update(gone)
         self._alone += gone
+
+    def _fail(self, place: int, reason: str, *, passing: bool) -> None:
+        """Take in that there is no result."""
+        spec = self._spec(place)
+        self._finish(place, Outcome(spec, reason=reason, failed=True, passing=passing))
 
     def _finish(self, place: int, outcome: Outcome, *, known: bool = False) -> None:
         """Take in a result.
@@ -298,8 +317,9 @@ class Run:
         self.outcomes[place] = outcome
         if self.budget.candidates is None:
             self._picker.learn(outcome)
-        if self.journal is not None:
-            key = key_of(self.setting.task(self._specs[place]))
+        # What may end otherwise is not kept: a later run tries it again.
+        if self.journal is not None and not outcome.passing:
+            key = key_of(self.setting.task(self._spec(place)))
             if not known:
                 self.journal.keep(key, outcome.text())
             if self.budget.seconds is not None:

@@ -10,6 +10,7 @@ the same again with another seed, more effort and more instances.
 What is next follows from the results that are handed in, in that order, and from nothing else.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -168,6 +169,7 @@ class Picker:
         self._turns = [self.plan.turns(cell) for cell in self._cells]
         self._tries = [0] * len(self._cells)
         self._seen = set(self.plan.baseline())
+        self._made: list[Counter[Spec]] = [Counter() for _ in self._cells]
 
     def learn(self, outcome: Outcome) -> None:
         """Take note of a result."""
@@ -182,12 +184,17 @@ class Picker:
                     self.textbook[key] = min(own, self.textbook.get(key, own))
 
     def resume(self, spec: Spec) -> None:
-        """Take note of a search that was made by an earlier run."""
+        """Take note of a search that was made by an earlier run; others of its are still to come.
+
+        It is left out when its turn comes, at whatever size that would be, and whatever effort was
+        left for it.
+        """
         place = self.plan.sizes.index(spec.size)
+        self._seen.add(spec)
         for number, cell in enumerate(self._cells):
             if cell.collective == spec.collective and place in cell.places:
                 self._tries[number] += 1
-                next(self._turns[number])
+                self._made[number][_turn(spec)] += 1
 
     def gap(self, collective: str, place: int) -> Fraction:
         """Return time / bound - 1 at a size; where either is unknown, 1."""
@@ -208,7 +215,11 @@ class Picker:
         cell = self._cells[chosen]
         place = max(cell.places, key=lambda place: (self.gap(cell.collective, place), -place))
         while True:
-            spec = self._filled(next(self._turns[chosen]), place)
+            turn = next(self._turns[chosen])
+            if self._made[chosen][_turn(turn)]:
+                self._made[chosen][_turn(turn)] -= 1
+                continue
+            spec = self._filled(turn, place)
             if spec is not None and spec not in self._seen:
                 self._seen.add(spec)
                 return spec
@@ -221,3 +232,10 @@ class Picker:
                 return None
             spec = replace(spec, engine=known[1], effort=0.0, seed=0)
         return replace(spec, size=self.plan.sizes[place])
+
+
+def _turn(spec: Spec) -> Spec:
+    """Return what says which turn of its cell a search is."""
+    if spec.engine in CLASSICAL or spec.engine == TEXTBOOK:
+        return replace(spec, engine=TEXTBOOK, size=0, effort=0.0, seed=0)
+    return replace(spec, size=0, effort=0.0)

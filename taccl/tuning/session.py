@@ -45,7 +45,8 @@ class Order:
     collectives
         Names of COLLECTIVES.
     sizes
-        Bytes, ascending.
+        Bytes, ascending; searched are the sizes that cut into whole chunks, and the ranges of the
+        library end with the last one of these.
     runtime
         A name of RUNTIMES.
     sketches
@@ -115,10 +116,12 @@ def tune(order: Order) -> Tuned:
     """
     began = time.monotonic()
     check_place(order.output)
+    end = order.sizes[-1]
     topology, setting = _setting(order)
+    order = replace(order, sizes=setting.sizes)
     with locked(order.output), Journal(beside(order.output, ".journal")) as journal:
         plan, budget = _plan(order, topology), _budget(order)
-        key = digest_of(["library", run_key(setting, plan, budget), str(order.nccl)])
+        key = digest_of(["library", run_key(setting, plan, budget), str(order.nccl), end])
         done, texts = 0, _remembered(journal, key)
         if texts is None:
             bounds = tuple(bounds_of(topology, name) for name in order.collectives)
@@ -128,9 +131,9 @@ def tune(order: Order) -> Tuned:
             )  # fmt: skip
             outcomes = run.search()
             done = len(outcomes)
-            library = _library(order, topology, setting, outcomes, bounds)
+            library = _library(order, topology, setting, outcomes, bounds, end)
             texts = {**library.texts, "report.html": page(library)}
-            if not library.asked["interrupted"]:
+            if not library.asked["interrupted"] and not _to_be_tried_again(order, outcomes):
                 journal.keep(key, json.dumps(texts))
         if not _is_there(order.output, texts):
             write_directory(order.output, texts)
@@ -159,10 +162,27 @@ def _setting(order: Order) -> tuple[Topology, Setting]:
         machines.append(Machine(expand_text(logical.topology), text))
         names.append(logical.name or sketch)
     setting = Setting(
-        tuple(machines), tuple(names), order.sizes, order.runtime,
+        tuple(machines), tuple(names), whole_sizes(order.sizes, topology.num_ranks), order.runtime,
         deterministic=order.budget.seconds is None,
     )  # fmt: skip
     return topology, setting
+
+
+def whole_sizes(sizes: tuple[int, ...], ranks: int) -> tuple[int, ...]:
+    """Return sizes that cut into whole chunks, each at most the one that it stands for.
+
+    A program takes sizes that are multiples of ranks, chunks, instances and 4 bytes. Each size is
+    cut to a multiple of 4 bytes for each rank, and of as many times that, a power of two, as it is
+    16 times as large as. What is less than 4 bytes a rank stays. On a power of two of ranks,
+    powers of two stay what they are.
+    """
+    found = set()
+    for size in sizes:
+        unit = 4 * ranks
+        while unit * 2 <= size // 16:
+            unit *= 2
+        found.add(size - size % unit or size)
+    return tuple(sorted(found))
 
 
 def _check_collective(order: Order, name: str, topology: Topology) -> None:
@@ -206,8 +226,9 @@ def _library(
     setting: Setting,
     outcomes: list[Outcome],
     bounds: tuple[BoundAt, ...],
+    end: int,
 ) -> Library:
-    """Choose for every collective.
+    """Choose for every collective, up to a size.
 
     Raises
     ------
@@ -216,13 +237,16 @@ def _library(
     """
     machine = None if order.nccl is None else machine_of(topology, order.nccl)
     choosers = tuple(
-        Chooser(name, topology, order.runtime, order.sizes, entries_of(name, outcomes), machine)
+        Chooser(
+            name, topology, order.runtime, order.sizes, entries_of(name, outcomes), machine, end
+        )
         for name in order.collectives
     )
     if not any(chooser.entries for chooser in choosers):
         reasons = sorted({one.reason for one in outcomes if one.reason})
+        more = "--time-limit" if order.budget.candidates is None else "--candidates"
         raise OutOfTimeError(
-            f"no program was found{': ' + reasons[0] if reasons else ''}", fix="raise --time-limit"
+            f"no program was found{': ' + reasons[0] if reasons else ''}", fix=f"raise {more}"
         )
     asked = {
         "budget": {
@@ -233,6 +257,11 @@ def _library(
     }  # fmt: skip
     chosen = tuple(chooser.choose() for chooser in choosers)
     return Library(setting, topology, tuple(outcomes), choosers, chosen, bounds, asked)
+
+
+def _to_be_tried_again(order: Order, outcomes: list[Outcome]) -> bool:
+    """Tell whether the same command may find more: not when its time is over."""
+    return order.budget.seconds is None and any(one.passing for one in outcomes)
 
 
 def _remembered(journal: Journal, key: str) -> dict[str, str] | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from taccl.cli.tune_progress import shown
 from taccl.library_file import LibraryFile
 from taccl.tuning import executors
 from tests.cli.conftest import Run
@@ -166,7 +167,76 @@ def test_what_nccls_model_wins_is_left_to_it(run: Run, tmp_path: Path) -> None:
     assert {span["served_by"] for span in one["ranges"]} == {"file"}
 
 
-def test_a_time_limit_is_kept(run: Run, tmp_path: Path) -> None:
+def test_ranks_that_are_no_power_of_two_have_a_file_in_every_range(
+    run: Run, tmp_path: Path
+) -> None:
+    words = ("ring:6", "allgather", "allreduce", "-b", "1K", "-e", "100000", "-f", "16")
+    done = run("tune", *words, "--candidates", "0", "-q", "-o", tmp_path / "lib", "--json")
+    assert done.status == 0, done.err
+    index = json.loads(done.out)["index"]
+    # Multiples of 4 bytes on each of six ranks, and of 2, 32 and 128 times that.
+    assert index["sizes"] == [1008, 16128, 98304]
+    for one in index["collectives"]:
+        assert {span["served_by"] for span in one["ranges"]} == {"file"}
+        assert one["ranges"][0]["min_bytes"] <= 1024
+        assert one["ranges"][-1]["max_bytes"] == 100000
+        for span in one["ranges"]:
+            assert span["verified_at_bytes"]
+            for size in span["verified_at_bytes"]:
+                assert size % span["divisor_bytes"] == 0
+                assert span["min_bytes"] <= size <= span["max_bytes"]
+
+
+def test_sizes_at_which_nothing_can_run_are_not_said_to_be_nccls(run: Run, tmp_path: Path) -> None:
+    words = (
+        "ring:6",
+        "allreduce",
+        "-b",
+        "16",
+        "-e",
+        "1K",
+        "-f",
+        "64",
+        "--candidates",
+        "0",
+        "-q",
+        "--json",
+    )
+    done = run("tune", *words, "-o", tmp_path / "lib")
+    (one,) = json.loads(done.out)["index"]["collectives"]
+    assert one["ranges"][0]["served_by"] == "nothing"
+    assert "no multiples of" in one["ranges"][0]["why"]
+
+
+def test_the_last_size_asked_for_is_covered_and_replayed(run: Run, tmp_path: Path) -> None:
+    words = ("ring:4", "allgather", "-b", "1K", "-e", "32K", "-f", "16", "--candidates", "0", "-q")
+    done = run("tune", *words, "-o", tmp_path / "lib", "--json")
+    index = json.loads(done.out)["index"]
+    assert index["sizes"] == [1024, 16384, 32768]
+    assert index["collectives"][0]["ranges"][-1]["max_bytes"] == 32768
+
+
+def test_a_library_is_found_in_the_directory_that_it_is_written_to(
+    run: Run, tmp_path: Path
+) -> None:
+    words = ("ring:2", "allgather", "-e", "1K", "--candidates", "0", "-q", "-o", tmp_path / "lib")
+    assert run("tune", *words).status == 0
+    (tmp_path / "lib" / "notes.txt").write_text("mine")
+    done = run("tune", *words)
+    assert (done.status, "notes.txt" in done.err) == (2, True)
+    assert (tmp_path / "lib" / "notes.txt").read_text() == "mine"
+
+
+def test_the_progress_line_is_gone_after_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with pytest.raises(ZeroDivisionError, match="a fault"), shown(quiet=False, as_json=False):
+        raise ZeroDivisionError("a fault")
+    assert capsys.readouterr().err == "\r\033[K"
+
+
+def test_a_time_limit_is_told_in_the_index(run: Run, tmp_path: Path) -> None:
     done = run("tune", *TINY, "--time-limit", "2", "-q", "-o", tmp_path / "lib", "--json")
     found = json.loads(done.out)
     assert found["index"]["budget"] == {"candidates": None, "time_limit_s": 2.0}

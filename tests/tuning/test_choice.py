@@ -6,7 +6,9 @@ from itertools import pairwise
 import pytest
 
 from taccl.msccl.findings import Finding
+from taccl.sim.nccl_inputs import machine_of, parse_settings
 from taccl.topology_file import expand_text, load_topology
+from taccl.tuning import choice
 from taccl.tuning.candidate import read_outcome, run_task
 from taccl.tuning.choice import Chooser, Range
 from taccl.tuning.library import entries_of
@@ -63,6 +65,58 @@ def test_no_file_has_sizes_at_which_it_could_deadlock(chooser: Chooser) -> None:
     ranges = replace(chooser, entries=limited).choose()
     assert max(one.high for one in ranges if one.program is not None) == safe
     assert (ranges[-1].entry, ranges[-1].low, ranges[-1].high) == (None, safe + 1, SIZES[-1])
+
+
+def test_where_nothing_runs_nothing_is_left_to_nccl(chooser: Chooser) -> None:
+    fast = machine_of(HUB, parse_settings("channels=16,intra=1000GB/s,wire=nvlink"))
+    nowhere = tuple(
+        replace(entry, played=replace(entry.played, times=(None,) * len(SIZES)))
+        for entry in chooser.entries
+    )
+    none = replace(chooser, entries=nowhere, machine=fast)
+    assert any(none.ways)
+    assert not any(none.is_left(place) for place in range(len(SIZES)))
+    assert [(one.low, one.high, one.left) for one in none.choose()] == [
+        (SIZES[0], SIZES[-1], False)
+    ]
+
+
+def test_the_last_range_ends_where_it_is_told_to(chooser: Chooser) -> None:
+    end = SIZES[-1] + 1000
+    (*_, last) = replace(chooser, end=end).choose()
+    assert last.program is not None
+    assert (last.high, last.program.max_bytes) == (end, end)
+
+
+def test_the_last_range_ends_before_it_could_deadlock(
+    chooser: Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "largest_safe_size", lambda *_: SIZES[-1] + 4)
+    (*_, one, last) = replace(chooser, end=SIZES[-1] + 1000).choose()
+    assert one.program is not None
+    assert (one.high, one.program.max_bytes) == (SIZES[-1] + 4, SIZES[-1] + 4)
+    assert (last.low, last.high, last.entry) == (SIZES[-1] + 5, SIZES[-1] + 1000, None)
+
+
+def test_a_portable_file_runs_its_last_size_where_the_limit_is_exclusive(
+    chooser: Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portable = replace(chooser, runtime="portable")
+    (*_, last) = portable.choose()
+    assert last.program is not None
+    assert (last.high, last.program.max_bytes) == (SIZES[-1], SIZES[-1] + 1)
+    monkeypatch.setattr(choice, "largest_safe_size", lambda *_: SIZES[-1])
+    (*_, last) = portable.choose()
+    assert last.program is not None
+    assert last.program.max_bytes == SIZES[-1]
+
+
+def test_a_range_is_verified_at_sizes_that_its_program_takes(chooser: Chooser) -> None:
+    divisor = chooser.entries[0].played.divisor
+    ends = (2 * divisor, 10 * divisor)
+    assert chooser.verified(Range(divisor + 1, 10 * divisor + 3, 0)) == ends
+    assert chooser.verified(Range(divisor, divisor, 0)) == (divisor,)
+    assert chooser.verified(Range(divisor + 1, divisor + 2, 0)) == ()
 
 
 def test_a_program_that_a_judge_refuses_is_out(

@@ -1,19 +1,21 @@
 """The run: which candidates there are follows from results alone, and nothing is lost twice."""
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from taccl.errors import InputError
 from taccl.tuning import run
-from taccl.tuning.candidate import Outcome
-from taccl.tuning.executors import Borrowed, Processes, Work
-from taccl.tuning.run import LAG, Budget
+from taccl.tuning.candidate import Outcome, read_outcome
+from taccl.tuning.executors import Borrowed, Processes, Work, here
+from taccl.tuning.run import LAG, Budget, Run
+from taccl.tuning.spec import key_of
 from tests.tuning import crashing
-from tests.tuning.runs import PLAN, SIZES, journal_in, search
+from tests.tuning.runs import PLAN, SETTING, SIZES, journal_in, search
 
 
 def shuffled(slots: int) -> Borrowed:
@@ -114,6 +116,150 @@ def test_a_timed_search_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     assert {one.spec.engine for one in failed} == {"guided"}
     assert {one.reason for one in failed} == {"took more than 0 seconds"}
     assert workshop.renewed == len(failed) > 0
+
+
+def test_what_failed_with_its_worker_is_tried_again(tmp_path: Path) -> None:
+    budget = Budget(candidates=1)
+    with journal_in(tmp_path) as journal:
+        found = search(Processes(1), crashing.dies, budget=budget, journal=journal)
+        assert [one.passing for one in found if one.failed] == [True]
+        again = search(budget=budget, journal=journal)
+    assert texts(again) == texts(search(budget=budget))
+
+
+def test_a_search_without_memory_is_tried_again(tmp_path: Path) -> None:
+    budget = Budget(candidates=1)
+    with journal_in(tmp_path) as journal:
+        found = search(work=crashing.greedy, budget=budget, journal=journal)
+        assert [one.reason for one in found if one.failed] == ["MemoryError: no memory"]
+        assert texts(search(budget=budget, journal=journal)) == texts(search(budget=budget))
+
+
+class Stops:
+    """A workshop of three that ends the run before the second of its searches is done."""
+
+    slots, shares_fate = 3, False
+
+    def __init__(self, stop: Event) -> None:
+        self.stop = stop
+        self.searches = 0
+        self.stuck = ""
+
+    def submit(self, work: Work, task: str) -> "Future[str]":
+        """Answer at once, but never in the second search."""
+        future: Future[str] = Future()
+        if '"engine":"guided"' in task:
+            self.searches += 1
+        if self.searches == 2 and not self.stuck:
+            self.stuck = task
+            return future
+        if self.stuck:
+            self.stop.set()
+        future.set_result(work(task))
+        return future
+
+    def lost(self, error: BaseException) -> bool:
+        """Lose nobody."""
+        return not isinstance(error, BaseException)
+
+    def renew(self) -> None:
+        """Never come."""
+
+    def close(self, *, kill: bool) -> None:
+        """Be closed at once."""
+        assert kill
+
+
+def test_a_timed_run_makes_the_search_in_which_it_was_interrupted(tmp_path: Path) -> None:
+    stop = Event()
+    workshop = Stops(stop)
+    budget = Budget(seconds=600.0)
+    with journal_in(tmp_path) as journal:
+        part = search(workshop, budget=budget, journal=journal, stop=stop)
+        whole = search(budget=budget, journal=journal, most=len(part) + 40)
+    stuck = read_outcome(crashing.plain(workshop.stuck)).spec
+    assert stuck not in [one.spec for one in part]
+    specs = [one.spec for one in whole]
+    assert specs.count(stuck) == 1
+    assert len(set(specs)) == len(specs)
+    assert set(texts(part)) <= set(texts(whole))
+
+
+def test_a_timed_run_that_found_nothing_is_not_over(tmp_path: Path) -> None:
+    budget = Budget(seconds=0.7)
+    with journal_in(tmp_path) as journal:
+        assert not any(
+            one.played
+            for one in search(work=crashing.useless, budget=budget, journal=journal)
+        )  # fmt: skip
+        key = Run(SETTING, PLAN, budget, here()).key
+        assert journal.state(key)[1] is False
+        again = search(work=crashing.useless, budget=Budget(seconds=0.7), journal=journal)
+    assert len(again) >= len(PLAN.baseline())
+
+
+class ClosedClientError(Exception):
+    """What a Dask client raises that has given its scheduler up."""
+
+
+class Cluster(Executor):
+    """An executor whose scheduler goes away."""
+
+    def __init__(self) -> None:
+        self.left, self.closed = 3, False
+
+    def submit(self, work: Work, task: str) -> "Future[str]":  # type: ignore[override]
+        """Take three tasks."""
+        self.left -= 1
+        if self.left < 0:
+            raise ClosedClientError("the client is closed")
+        future: Future[str] = Future()
+        future.set_result(work(task))
+        return future
+
+    def shutdown(self, *_: object, **__: object) -> None:
+        """Fail, as all does then."""
+        raise ClosedClientError("the client is closed")
+
+    def end(self) -> None:
+        """Take note."""
+        self.closed = True
+
+
+def test_a_scheduler_that_is_gone_ends_the_run_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    cluster = Cluster()
+    workshop = Borrowed(cluster, 1, gone=lambda error: isinstance(error, ClosedClientError),
+                        end=cluster.end)  # fmt: skip
+    with journal_in(tmp_path) as journal:
+        with pytest.raises(InputError, match="--scheduler: the Dask scheduler is gone"):
+            search(workshop, journal=journal)
+        assert cluster.closed
+        known = [
+            journal.find(key_of(SETTING.task(spec))) is not None for spec in PLAN.baseline()
+        ]  # fmt: skip
+        assert known == [True] * 3 + [False] * (len(known) - 3)
+
+
+def test_workers_lost_with_their_scheduler_have_not_failed() -> None:
+    class Lost(Cluster):
+        def submit(self, work: Work, task: str) -> "Future[str]":  # type: ignore[override]
+            """Lose the fourth task."""
+            self.left -= 1
+            future: Future[str] = Future()
+            if self.left < 0:
+                future.cancel()
+                future.set_running_or_notify_cancel()
+            else:
+                future.set_result(work(task))
+            return future
+
+        def shutdown(self, *_: object, **__: object) -> None:
+            """Be closed."""
+
+    cluster = Lost()
+    workshop = Borrowed(cluster, 1, gone=lambda _error: cluster.left < 0)
+    with pytest.raises(InputError, match="the Dask scheduler is gone"):
+        search(workshop)
 
 
 def test_a_fault_of_an_engine_costs_its_candidate() -> None:

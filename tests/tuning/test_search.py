@@ -1,6 +1,7 @@
 """Which search is next: where most can be saved, never the same twice."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
 from taccl.tuning.candidate import Outcome, Played
@@ -80,3 +81,28 @@ def test_what_an_earlier_run_did_is_not_done_again() -> None:
     for spec in done:
         again.resume(spec)
     assert first(again, 5) == first(one, 5)
+
+
+def test_a_search_that_was_interrupted_comes_next() -> None:
+    one = Picker(plan(allgather=1))
+    done = first(one, 18)
+    cell = [spec for spec in done if spec.size == done[0].size]
+    again = Picker(plan(allgather=1))
+    for spec in done:
+        if spec != cell[1]:
+            again.resume(spec)
+    rest = first(again, 12)
+    assert cell[1] in rest
+    assert not (set(done) - {cell[1]}) & set(rest)
+
+
+def test_a_search_that_was_cut_short_or_made_for_another_size_is_not_made_again() -> None:
+    done = first(Picker(plan(allgather=1)), 6)
+    again = Picker(plan(allgather=1))
+    again.learn(known("allgather", "ring", 100, 90, 900))
+    for spec in done:
+        again.resume(replace(spec, effort=0.7))
+    again.learn(known("allgather", "ring", 100, 1))
+    kinds = {(one.engine, one.chunks, one.seed) for one in done if one.size in SIZES[:2]}
+    assert kinds
+    assert not kinds & {(spec.engine, spec.chunks, spec.seed) for spec in first(again, 6)}
