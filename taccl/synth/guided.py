@@ -16,6 +16,7 @@ from taccl.collectives import build_collective
 from taccl.schedule import Decisions, Schedule, retime
 from taccl.symmetry import make_group
 from taccl.synth.arcs import arcs_of
+from taccl.synth.butterflies import butterflies
 from taccl.synth.coalescing import coalesced
 from taccl.synth.guided_kernel import compiled
 from taccl.synth.guided_layout import Begin
@@ -110,7 +111,7 @@ def guided(problem: Problem, options: Options) -> Result:
 
 def _batched(problem: Problem, options: Options) -> list[Schedule]:
     """Return schedules in which chunks travel together from the start, if there are any."""
-    found = _coalesced(problem, options)
+    found = [*_coalesced(problem, options), *butterflies(problem)]
     if problem.collective.name != "allreduce" or options.stop.is_set():
         return found
     if found and _is_best(found, problem, options):

@@ -15,7 +15,7 @@ def problem_of(
     network: Topology | LogicalTopology,
     collective: str,
     chunks: int = 1,
-    chunk_size: int = 1000,
+    chunk_size: Fraction | int = 1000,
     *,
     symmetric: bool = False,
 ) -> Problem:

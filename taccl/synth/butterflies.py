@@ -1,0 +1,295 @@
+"""AllReduce for small buffers: butterflies in which ranks take turns at the NIC that they share.
+
+Servers, the NICs of a server, and the ranks at a NIC (its *classes*) are the axes of a cube; each
+has a power of two of places, and every bit of a place is a dimension in which pairs of ranks meet
+once. A dimension is gone through in one of three ways:
+
+exchange    both send all they hold and add what comes: one message each, of the whole piece;
+halve       each sends the half that the other goes on with, and gets its sum back at the end:
+            two messages each, and half as much to carry in all dimensions between them;
+fold        one sends what it holds and waits for the sum: two messages, one of each direction, and
+            nothing of it at what they share in all dimensions between them.
+
+The dimensions between servers are exchanges, as many as there are bits; the classes of one NIC may
+go through them at different times, one between servers while the other is inside its server:
+where two ranks share a NIC, whole buffers then take no longer than if each had its own. How many
+NIC dimensions are halved, what is done with the classes, and after how many of its exchanges each
+class goes between servers is tried in all combinations, on a clock for every class; the best are
+timed exactly.
+
+Recursive doubling (all exchanged, between servers last) and halving and doubling (all halved)
+are the two ends (Thakur, Rabenseifner, Gropp 2005, sections 4.5 and 4.6).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.schedule import Decisions, Schedule, retime
+from taccl.symmetry import make_group
+from taccl.synth.problem import Problem
+from taccl.synth.routes import may_leave
+from taccl.synth.steps import Links, best_links, servers, shards
+from taccl.topology import Rank
+from taccl.units import Time
+
+SERVER, NIC, CLASS = range(3)
+"""Axes of a cube."""
+
+MOST_CLASSES = 8
+"""Ranks at one NIC; of more, the combinations are too many."""
+
+MOST_ROWS = 60_000
+"""Chunks sent, of a schedule: each takes some 20 us to time."""
+
+TIMED, KEPT = 6, 2
+"""Ways that are timed exactly, and schedules that are returned."""
+
+
+class Op(NamedTuple):
+    """One dimension, gone through in one way.
+
+    Parameters
+    ----------
+    kind
+        ``exchange``, ``halve``, ``fold``, or what undoes the latter: ``double``, ``unfold``.
+    axis, bit
+        The dimension.
+    """
+
+    kind: str
+    axis: int
+    bit: int
+
+
+UNDONE: Mapping[str, str] = {"halve": "double", "fold": "unfold"}
+
+
+class Turn(NamedTuple):
+    """An operation and the classes that make it."""
+
+    op: Op
+    classes: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Cube:
+    """The ranks of a machine as a cube.
+
+    Parameters
+    ----------
+    problem
+        On the machine.
+    ranks
+        int (servers, NICs, classes).
+    links
+        Which link to take.
+    """
+
+    problem: Problem
+    ranks: NDArray[np.int64]
+    links: Links
+
+    def bits(self, axis: int) -> list[int]:
+        """Return the bits of an axis, ascending."""
+        return [1 << i for i in range(int(self.ranks.shape[axis]).bit_length() - 1)]
+
+    def pairs(self, turn: Turn) -> Iterator[tuple[Rank, Rank]]:
+        """Yield the pairs that meet, the one without the bit first; folded ones are out."""
+        op = turn.op
+        for place in np.ndindex(self.ranks.shape):
+            if place[op.axis] & op.bit or place[CLASS] not in turn.classes:
+                continue
+            if op.kind in ("fold", "unfold") and place[CLASS] & (op.bit - 1):
+                continue
+            other = [*place]
+            other[op.axis] |= op.bit
+            yield int(self.ranks[place]), int(self.ranks[tuple(other)])
+
+    def link(self, turn: Turn) -> int:
+        """Return the link of one of the pairs that meet."""
+        return self.links[next(self.pairs(turn))]
+
+
+def butterflies(problem: Problem) -> list[Schedule]:
+    """Return the best schedules of whole messages; none where ranks or links make no cube."""
+    cube = _cube(problem)
+    if cube is None:
+        return []
+    planned = sorted(
+        ((_clocked(cube, ways), ways) for ways in _ways(cube)), key=lambda way: way[0][0]
+    )
+    found: list[Schedule] = []
+    group = make_group(problem.topology, ())
+    for (_, turns), _ in planned[:TIMED]:
+        decisions = _decided(cube, turns)
+        if decisions is None:
+            continue
+        try:
+            found.append(retime(problem.collective, group, problem.chunk_size, decisions))
+        except ValueError:  # an exchange whose messages wait for each other
+            continue
+    return sorted(found, key=lambda schedule: schedule.makespan)[:KEPT]
+
+
+def _cube(problem: Problem) -> Cube | None:
+    """Return the ranks as a cube of which all dimensions have links; None where they make none."""
+    lanes, logical = servers(problem), problem.logical
+    asked = logical.symmetry_asked or logical.own_chunks_first
+    if problem.collective.name != "allreduce" or lanes is None or asked:
+        return None
+    if logical.connections_per_rank is not None:
+        return None
+    size, links = len(lanes[0]), best_links(problem)
+    classes = _at_one_nic(problem, lanes, links) if len(lanes) > 1 else 1
+    sides = (len(lanes), size // classes, classes)
+    if any(side & (side - 1) for side in sides) or classes > MOST_CLASSES:
+        return None
+    cube = Cube(problem, np.array(lanes, dtype=np.int64).reshape(sides), links)
+    dims = [(axis, bit) for axis in (SERVER, NIC, CLASS) for bit in cube.bits(axis)]
+    rows = len(dims) * problem.topology.num_ranks * problem.collective.num_chunks
+    every = tuple(range(classes))
+    pairs = [
+        pair for axis, bit in dims for pair in cube.pairs(Turn(Op("exchange", axis, bit), every))
+    ]
+    if not dims or rows > MOST_ROWS:
+        return None
+    return cube if all((a, b) in links and (b, a) in links for a, b in pairs) else None
+
+
+def _at_one_nic(problem: Problem, lanes: Sequence[Sequence[Rank]], links: Links) -> int:
+    """Return how many neighbours share what leads to their peers in the next server, or 1."""
+    topology = problem.topology
+    used: list[frozenset[int]] = []
+    for rank, peer in zip(lanes[0], lanes[1], strict=True):
+        link = links.get((rank, peer))
+        edges = () if link is None else topology.links.edges_of(link)
+        used.append(frozenset(int(e) for e in edges if topology.edges[e].beta is not None))
+    sharing = sum(1 for other in used if other & used[0])
+    runs = [used[i : i + sharing] for i in range(0, len(used), max(1, sharing))]
+    shared = all(frozenset.intersection(*run) for run in runs)
+    return sharing if sharing and len(used) % sharing == 0 and shared else 1
+
+
+Programs = tuple[tuple[Op, ...], tuple[tuple[Op, ...], ...], tuple[Op, ...]]
+"""What all classes do together, then each by itself (nothing where it is folded), then all."""
+
+
+def _ways(cube: Cube) -> Iterator[Programs]:
+    nics, classes = cube.bits(NIC), cube.bits(CLASS)
+    across = [Op("exchange", SERVER, bit) for bit in cube.bits(SERVER)]
+    for kind in ("exchange", "halve", "fold") if classes else ("exchange",):
+        down = [Op(kind, CLASS, bit) for bit in classes if kind != "exchange"]
+        last = [Op(kind, CLASS, bit) for bit in classes if kind == "exchange"]
+        acting = 1 if kind == "fold" else int(cube.ranks.shape[CLASS])
+        for halved in range(len(nics) + 1):
+            halves = [Op("halve", NIC, bit) for bit in nics[:halved]]
+            rest = [Op("exchange", NIC, bit) for bit in nics[halved:]]
+            for turns in combinations_with_replacement(range(len(rest) + 1), acting):
+                own = [
+                    (*halves, *rest[:turn], *across, *rest[turn:], *_undone(halves))
+                    for turn in turns
+                ]
+                yield tuple(down), tuple(own), (*last, *_undone(down))
+
+
+def _undone(ops: Sequence[Op]) -> list[Op]:
+    return [op._replace(kind=UNDONE[op.kind]) for op in reversed(ops)]
+
+
+def _clocked(cube: Cube, programs: Programs) -> tuple[Time, list[Turn]]:
+    """Return about how long a way takes, and its operations in the order in which they start."""
+    first, own, last = programs
+    topology, size = cube.problem.topology, cube.problem.chunk_size
+    every = tuple(range(int(cube.ranks.shape[CLASS])))
+    part = {c: float(cube.problem.collective.num_chunks) for c in every}
+    clock: dict[int, Time] = dict.fromkeys(every, 0)
+    nic: Time = 0
+    turns: list[Turn] = []
+
+    def start(turn: Turn) -> Time:
+        ready = max(clock[c] for c in turn.classes)
+        return max(ready, nic) if turn.op.axis == SERVER else ready
+
+    def make(turn: Turn) -> None:
+        nonlocal nic
+        begin, link = start(turn), cube.link(turn)
+        for c in turn.classes:
+            part[c] *= 0.5 if turn.op.kind == "halve" else 1
+        amount = size * round(part[turn.classes[0]])
+        end = begin + topology.arrival(link, amount)
+        if turn.op.axis == SERVER:
+            edges = [e for e in topology.links.edges_of(link) if topology.edges[e].beta is not None]
+            nic = begin + max((topology.busy(link, e, amount) for e in edges), default=0)
+        for c in turn.classes:
+            part[c] *= 2 if turn.op.kind == "double" else 1
+            clock[c] = end
+        turns.append(turn)
+
+    for op in first:
+        make(Turn(op, every))
+    waiting = {c: list(ops) for c, ops in enumerate(own)}
+    while any(waiting.values()):
+        nexts = [(Turn(ops[0], (c,)), len(ops)) for c, ops in waiting.items() if ops]
+        chosen, _ = min(nexts, key=lambda one: (start(one[0]), -one[1], one[0].classes))
+        waiting[chosen.classes[0]].pop(0)
+        make(chosen)
+    for op in last:
+        make(Turn(op, every))
+    return max(clock.values()), turns
+
+
+def _decided(cube: Cube, turns: Sequence[Turn]) -> Decisions | None:
+    """Return all messages in sequence; None where a sketch does not let a chunk take its link."""
+    problem = cube.problem
+    everything = tuple(range(problem.collective.num_chunks))
+    held = {int(rank): everything for rank in cube.ranks.flat}
+    rows: list[tuple[int, int, int, bool]] = []
+    lands: list[int] = []
+    unlanded: dict[int, list[int]] = defaultdict(list)
+    message = 0
+    for turn in turns:
+        for c in turn.classes:
+            for row in unlanded.pop(c, ()):
+                lands[row] = min(lands[row], len(rows)) if lands[row] else len(rows)
+        for chunks, src, dst in list(_messages(cube, turn, held)):
+            link = cube.links[src, dst]
+            if not all(may_leave(problem, chunk, link) for chunk in chunks):
+                return None
+            adds = turn.op.kind not in UNDONE.values()
+            for chunk in chunks:
+                for c in turn.classes:
+                    unlanded[c].append(len(rows))
+                rows.append((chunk, link, message, adds))
+                lands.append(0)
+            message += 1
+    return Decisions.of(rows, [land or len(rows) for land in lands])
+
+
+def _messages(
+    cube: Cube, turn: Turn, held: dict[Rank, tuple[int, ...]]
+) -> Iterator[tuple[tuple[int, ...], Rank, Rank]]:
+    """Yield (chunks, from, to) of an operation, and take note of what ranks go on with."""
+    kind = turn.op.kind
+    for low, high in cube.pairs(turn):
+        if kind == "exchange":
+            yield held[low], low, high
+            yield held[high], high, low
+        elif kind == "halve":
+            lower, upper = shards(held[low], 2)
+            yield upper, low, high
+            yield lower, high, low
+            held[low], held[high] = lower, upper
+        elif kind == "double":
+            yield held[low], low, high
+            yield held[high], high, low
+            held[low] = held[high] = (*held[low], *held[high])
+        elif kind == "fold":
+            yield held[high], high, low
+        else:
+            yield held[low], low, high

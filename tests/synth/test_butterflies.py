@@ -1,0 +1,112 @@
+"""Butterflies whose classes take turns at a NIC: times by hand, and every answer verified."""
+
+from fractions import Fraction
+
+import pytest
+
+from taccl.schedule import Schedule
+from taccl.synth.butterflies import butterflies
+from taccl.synth.classical import classical_schedule
+from taccl.synth.problem import Problem
+from taccl.topology import Topology
+from taccl.topology_file import load_topology, topology_from_document
+from taccl.verify import verify
+from tests.generators import twin2x2
+from tests.synth.problems import problem_of
+
+MACHINES = (
+    ("dgx2", 1), ("dgx2", 2), ("ndv2", 2), ("dgx-a100", 2), ("dgx-a100", 4), ("hypercube:8", None),
+)  # fmt: skip
+
+
+def machine(name: str, nodes: int | None) -> Topology:
+    return load_topology(name, nodes=nodes)
+
+
+def best(problem: Problem) -> Schedule:
+    """Return the first schedule, which must be valid, as must be the others, and no faster."""
+    found = butterflies(problem)
+    assert found
+    for schedule in found:
+        assert verify(schedule, problem.logical) == []
+        assert schedule.makespan >= found[0].makespan
+    return found[0]
+
+
+def nodes_of(gpus: int, sharing: int, count: int) -> Topology:
+    """Return servers of GPUs on a switch (100 us, 1 us/B), of which so many share a NIC (300 us)."""
+    nics = [
+        {
+            "name": f"nic{first}", "gpus": list(range(first, first + sharing)),
+            "bandwidth": "1MB/s",
+        }
+        for first in range(0, gpus, sharing)
+    ]  # fmt: skip
+    return topology_from_document({
+        "taccl": "topology/1",
+        "name": "nodes",
+        "node": {
+            "gpus": gpus,
+            "switches": [{
+                "name": "sw", "members": f"0-{gpus - 1}", "bandwidth": "1MB/s", "alpha": "100us",
+            }],
+            "nics": nics,
+        },
+        "count": count,
+        "fabric": {"kind": "switch", "alpha": "300us"},
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "nodes"), MACHINES)
+@pytest.mark.parametrize("size", [64, 4096, 65_536])
+def test_it_takes_no_longer_than_recursive_doubling_or_halving_and_doubling(
+    name: str, nodes: int | None, size: int
+) -> None:
+    topology = machine(name, nodes)
+    problem = problem_of(topology, "allreduce", 1, Fraction(size, topology.num_ranks))
+    found = best(problem)
+    for other in ("recursive-doubling", "halving-doubling"):
+        classical = classical_schedule(problem, other, batch=True)
+        assert classical is None or found.makespan <= classical.makespan
+
+
+def test_ranks_at_one_nic_cross_it_in_turn() -> None:
+    # Two servers of eight, four NICs each, and four bytes to a message (4 us). One class crosses
+    # first (304 us); the other one meets inside its server in two dimensions first, and crosses
+    # once the NIC is free. The classes meet at 608 us. To fold them takes two messages: 720 us.
+    problem = problem_of(nodes_of(8, 2, 2), "allreduce", 1, Fraction(4, 16))
+    assert best(problem).makespan == (304 + 304 + 104) * 10**6
+
+
+def test_few_nics_are_crossed_once_for_all_their_ranks() -> None:
+    # Two servers of four, two NICs each: folded, exchanged, crossed, unfolded.
+    problem = problem_of(nodes_of(4, 2, 2), "allreduce", 1, Fraction(4, 8))
+    assert best(problem).makespan == (3 * 104 + 304) * 10**6
+
+
+def test_a_nic_for_every_rank_needs_no_turns() -> None:
+    problem = problem_of(nodes_of(4, 1, 2), "allreduce", 1, Fraction(4, 8))
+    assert best(problem).makespan == (2 * 104 + 304) * 10**6
+
+
+def test_halves_are_exchanged_where_bytes_count() -> None:
+    # Two ranks: halving and doubling takes two messages of half the buffer, an exchange one.
+    problem = problem_of(load_topology("hub:2@1MB/s,1us"), "allreduce", 1, Fraction(100, 2))
+    assert best(problem).makespan == (1 + 100) * 10**6
+    four = problem_of(load_topology("hub:4@1MB/s,1us"), "allreduce", 1, Fraction(400, 4))
+    # Halves in one dimension, there and back, and an exchange of a half in the other.
+    assert best(four).makespan == (3 * 1 + 200 + 200 + 200) * 10**6
+
+
+@pytest.mark.parametrize("rule", ["occupy", "delay"])
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_both_alpha_rules_and_odd_chunk_counts_are_served(rule: str, chunks: int) -> None:
+    best(problem_of(twin2x2(rule), "allreduce", chunks, 10))
+
+
+@pytest.mark.parametrize(
+    ("name", "collective"),
+    [("ring:8", "allreduce"), ("hub:6", "allreduce"), ("hub:8", "allgather")],
+)
+def test_what_makes_no_cube_has_none(name: str, collective: str) -> None:
+    assert butterflies(problem_of(load_topology(name), collective, 1, 10)) == []
