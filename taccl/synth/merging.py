@@ -4,6 +4,8 @@ Fine cuts fill a pipeline early and pay alpha often. Here every chunk of a sched
 parts that take the chunk's routes, all parts are list-scheduled one by one, and then messages that
 follow each other on a link become one wherever the later arrival of the first is within its slack:
 what it may be late without anything ending later. So the first and the last messages stay small.
+First the earliest of these pairs are joined and all messages list-scheduled anew, for several
+shares of them; then all others that may, in the order there is.
 """
 
 import heapq
@@ -28,6 +30,9 @@ Pair = tuple[Message, Message]
 
 ROUNDS = 8
 """Times that messages are joined and scheduled anew."""
+
+PREFIXES = 8
+"""Parts of the pairs, by their start, of which the first ones are joined at once."""
 
 MOST_ROWS = 200_000
 """Sends, over all orbits, up to which neighbours are looked for."""
@@ -76,12 +81,12 @@ def cut_and_joined(
     ]
     plan = plan_decisions(problem, rows)
     singles: list[Message] = [(number,) for number in range(len(plan.moves))]
-    _, sequence = starts(load_of(plan, singles), report)
-    messages = [singles[number] for number in sequence.tolist()]
+    messages = _dispatched(plan, singles, report)
     best = _timed(plan, messages)
     if len(rows) * len(problem.group) > MOST_ROWS:
         return best
     adjacency = Adjacency(plan)
+    messages, best = _early(plan, (messages, best), adjacency, report, over)
     for _ in range(ROUNDS):
         before = len(messages)
         for pairs in _in_groups(plan, _pairs(plan, adjacency, messages, best)):
@@ -89,6 +94,44 @@ def cut_and_joined(
         if len(messages) == before:
             break
     return best
+
+
+def _early(
+    plan: Plan,
+    first: tuple[list[Message], Schedule],
+    adjacency: Adjacency,
+    report: Callable[[str], None],
+    over: Callable[[], bool],
+) -> tuple[list[Message], Schedule]:
+    """Join the pairs that start first, and order all anew: as many as make it the fastest.
+
+    What comes last is to stay in parts, as nothing fills the time that it waits for.
+    """
+    found = first
+    for share in range(1, PREFIXES + 1):
+        messages, best = first
+        for _ in range(ROUNDS):
+            pairs = _pairs(plan, adjacency, messages, best)
+            kept = pairs[: len(pairs) * share // PREFIXES]
+            joined = _in_turn(plan, _join(adjacency, messages, kept))
+            if over() or not joined or len(joined) == len(messages):
+                break
+            ordered = _dispatched(plan, joined, report)
+            schedule = _timed(plan, ordered)
+            if schedule.makespan > best.makespan:
+                break
+            messages, best = ordered, schedule
+        if best.makespan < found[1].makespan:
+            found = messages, best
+    return found
+
+
+def _dispatched(
+    plan: Plan, messages: Sequence[Message], report: Callable[[str], None]
+) -> list[Message]:
+    """Return messages in the order in which a list scheduler sends them."""
+    _, sequence = starts(load_of(plan, messages), report)
+    return [messages[number] for number in sequence.tolist()]
 
 
 def _tried(

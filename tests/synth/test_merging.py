@@ -3,9 +3,11 @@
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from taccl.schedule import retime
+from taccl.symmetry import make_group
 from taccl.synth.classical import classical_schedule
 from taccl.synth.dispatch import dispatched, load_of
 from taccl.synth.merging import coarser, cut_and_joined
@@ -113,3 +115,21 @@ def test_only_whole_chunks_of_known_collectives_get_coarser() -> None:
     assert (wide.collective.num_chunks, wide.chunk_size) == (2, Fraction(3000))
     mine = replace(problem, collective=replace(problem.collective, name="mine"))
     assert coarser(mine, 3) is None
+
+
+def test_what_crosses_last_is_spread_in_parts_and_the_rest_is_joined() -> None:
+    # Two DGX-2, 1 MiB a rank: after the second chunk of a NIC has crossed, eight whole chunks
+    # would have to enter every rank. In halves only, at 0.7 us of alpha each, ports would be busy
+    # for 31 x 0.7 us longer than with whole chunks.
+    topology = load_topology("dgx2", nodes=2)
+    problem = problem_of(topology, "allgather", 2, chunk_size=1 << 19, symmetric=True)
+    coarse = coarser(problem, 2)
+    assert coarse is not None
+    start = classical_schedule(coarse, "hierarchical", batch=False)
+    assert start is not None
+    unfolded = replace(problem, group=make_group(topology, ()))
+    found = cut_and_joined(unfolded, start, 2, silent, never)
+    assert not verify(found, problem.logical)
+    lengths = np.unique(np.unique(found.batch, return_counts=True)[1])
+    assert lengths.tolist()[:2] == [1, 2]
+    assert found.makespan < 0.95 * start.makespan
