@@ -1,7 +1,7 @@
 """AllReduce for small buffers: butterflies in which ranks take turns at the NIC that they share.
 
-Servers, the NICs of a server, and the ranks at a NIC (its *classes*) are the axes of a cube; each
-has a power of two of places, and every bit of a place is a dimension in which pairs of ranks meet
+Servers, the NICs of a server, and the ranks at a NIC (its *classes*; or any neighbours, which may
+share a leaf's uplink) are the axes of a cube; each has a power of two of places, and every bit of a place is a dimension in which pairs of ranks meet
 once. A dimension is gone through in one of three ways:
 
 exchange    both send all they hold and add what comes: one message each, of the whole piece;
@@ -44,11 +44,11 @@ SERVER, NIC, CLASS = range(3)
 MOST_CLASSES = 8
 """Ranks at one NIC; of more, the combinations are too many."""
 
-MOST_ROWS = 60_000
-"""Chunks sent, of a schedule: each takes some 20 us to time."""
+MOST_ROWS = 250_000
+"""Chunks sent, of all schedules that are timed: each takes some 20 us."""
 
 TIMED, KEPT = 6, 2
-"""Ways that are timed exactly, and schedules that are returned."""
+"""Ways that are timed exactly, at most, and schedules that are returned."""
 
 
 class Op(NamedTuple):
@@ -111,6 +111,13 @@ class Cube:
             other[op.axis] |= op.bit
             yield int(self.ranks[place]), int(self.ranks[tuple(other)])
 
+    def every_pair(self) -> Iterator[tuple[Rank, Rank]]:
+        """Yield the pairs that meet in any dimension."""
+        every = tuple(range(int(self.ranks.shape[CLASS])))
+        for axis in (SERVER, NIC, CLASS):
+            for bit in self.bits(axis):
+                yield from self.pairs(Turn(Op("exchange", axis, bit), every))
+
     def link(self, turn: Turn) -> int:
         """Return the link of one of the pairs that meet."""
         return self.links[next(self.pairs(turn))]
@@ -118,18 +125,16 @@ class Cube:
 
 def butterflies(problem: Problem) -> list[Schedule]:
     """Return the best schedules of whole messages; none where ranks or links make no cube."""
-    cube = _cube(problem)
-    if cube is None:
-        return []
-    planned = sorted(
-        ((_clocked(cube, ways), ways) for ways in _ways(cube)), key=lambda way: way[0][0]
-    )
     found: list[Schedule] = []
+    left = MOST_ROWS
     group = make_group(problem.topology, ())
-    for (_, turns), _ in planned[:TIMED]:
+    for cube, turns in _promising(problem):
         decisions = _decided(cube, turns)
         if decisions is None:
             continue
+        left -= len(decisions.chunk)
+        if left < 0:
+            break
         try:
             found.append(retime(problem.collective, group, problem.chunk_size, decisions))
         except ValueError:  # an exchange whose messages wait for each other
@@ -137,50 +142,60 @@ def butterflies(problem: Problem) -> list[Schedule]:
     return sorted(found, key=lambda schedule: schedule.makespan)[:KEPT]
 
 
-def _cube(problem: Problem) -> Cube | None:
-    """Return the ranks as a cube of which all dimensions have links; None where they make none."""
+def _promising(problem: Problem) -> list[tuple[Cube, Sequence[Turn]]]:
+    """Return the ways to be timed: the best of every kind by the clocks, then the best of all.
+
+    The clocks know of the NIC that the ranks of a class share, not of what leads on from there, so
+    classes of all sizes are tried, and each way to treat them.
+    """
+    clocked = sorted(
+        (
+            (time, cube.ranks.shape[CLASS], kind, cube, turns)
+            for cube in _cubes(problem)
+            for kind, programs in _ways(cube)
+            for time, turns in (_clocked(cube, programs),)
+        ),
+        key=lambda way: way[:3],
+    )
+    first: dict[tuple[int, str], tuple[Cube, Sequence[Turn]]] = {}
+    others = []
+    for _, classes, kind, cube, turns in clocked:
+        if (classes, kind) in first:
+            others.append((cube, turns))
+        else:
+            first[classes, kind] = cube, turns
+    return [*first.values(), *others[:TIMED]]
+
+
+def _cubes(problem: Problem) -> Iterator[Cube]:
+    """Yield the ranks as cubes of which all dimensions have links, neighbours in one class."""
     lanes, logical = servers(problem), problem.logical
     asked = logical.symmetry_asked or logical.own_chunks_first
     if problem.collective.name != "allreduce" or lanes is None or asked:
-        return None
-    if logical.connections_per_rank is not None:
-        return None
-    size, links = len(lanes[0]), best_links(problem)
-    classes = _at_one_nic(problem, lanes, links) if len(lanes) > 1 else 1
-    sides = (len(lanes), size // classes, classes)
-    if any(side & (side - 1) for side in sides) or classes > MOST_CLASSES:
-        return None
-    cube = Cube(problem, np.array(lanes, dtype=np.int64).reshape(sides), links)
-    dims = [(axis, bit) for axis in (SERVER, NIC, CLASS) for bit in cube.bits(axis)]
-    rows = len(dims) * problem.topology.num_ranks * problem.collective.num_chunks
-    every = tuple(range(classes))
-    pairs = [
-        pair for axis, bit in dims for pair in cube.pairs(Turn(Op("exchange", axis, bit), every))
-    ]
-    if not dims or rows > MOST_ROWS:
-        return None
-    return cube if all((a, b) in links and (b, a) in links for a, b in pairs) else None
-
-
-def _at_one_nic(problem: Problem, lanes: Sequence[Sequence[Rank]], links: Links) -> int:
-    """Return how many neighbours share what leads to their peers in the next server, or 1."""
-    topology = problem.topology
-    used: list[frozenset[int]] = []
-    for rank, peer in zip(lanes[0], lanes[1], strict=True):
-        link = links.get((rank, peer))
-        edges = () if link is None else topology.links.edges_of(link)
-        used.append(frozenset(int(e) for e in edges if topology.edges[e].beta is not None))
-    sharing = sum(1 for other in used if other & used[0])
-    runs = [used[i : i + sharing] for i in range(0, len(used), max(1, sharing))]
-    shared = all(frozenset.intersection(*run) for run in runs)
-    return sharing if sharing and len(used) % sharing == 0 and shared else 1
+        return
+    links, ranks = best_links(problem), np.array(lanes, dtype=np.int64)
+    count, size = ranks.shape
+    if logical.connections_per_rank is not None or any(n & (n - 1) for n in (count, size)):
+        return
+    classes = 1
+    while classes <= min(count * size, MOST_CLASSES):
+        # Hosts of one rank may share what leads to others as well.
+        sides = (count, size // classes, classes) if size > 1 else (count // classes, 1, classes)
+        if 0 in sides:
+            return
+        cube = Cube(problem, ranks.reshape(sides), links)
+        pairs = list(cube.every_pair())
+        if pairs and all((a, b) in links and (b, a) in links for a, b in pairs):
+            yield cube
+        classes *= 2
 
 
 Programs = tuple[tuple[Op, ...], tuple[tuple[Op, ...], ...], tuple[Op, ...]]
 """What all classes do together, then each by itself (nothing where it is folded), then all."""
 
 
-def _ways(cube: Cube) -> Iterator[Programs]:
+def _ways(cube: Cube) -> Iterator[tuple[str, Programs]]:
+    """Yield what is done with the classes, and all operations."""
     nics, classes = cube.bits(NIC), cube.bits(CLASS)
     across = [Op("exchange", SERVER, bit) for bit in cube.bits(SERVER)]
     for kind in ("exchange", "halve", "fold") if classes else ("exchange",):
@@ -195,7 +210,7 @@ def _ways(cube: Cube) -> Iterator[Programs]:
                     (*halves, *rest[:turn], *across, *rest[turn:], *_undone(halves))
                     for turn in turns
                 ]
-                yield tuple(down), tuple(own), (*last, *_undone(down))
+                yield kind, (tuple(down), tuple(own), (*last, *_undone(down)))
 
 
 def _undone(ops: Sequence[Op]) -> list[Op]:

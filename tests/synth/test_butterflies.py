@@ -84,6 +84,14 @@ def test_few_nics_are_crossed_once_for_all_their_ranks() -> None:
     assert best(problem).makespan == (3 * 104 + 304) * 10**6
 
 
+def test_neighbours_that_share_an_uplink_cross_it_as_one() -> None:
+    # 32 hosts at four leaves: all at once, every message waits for seven others at an uplink.
+    problem = problem_of(load_topology("leaf-spine"), "allreduce", 1, 32)
+    doubling = classical_schedule(problem, "recursive-doubling", batch=True)
+    assert doubling is not None
+    assert 4 * best(problem).makespan < doubling.makespan
+
+
 def test_a_nic_for_every_rank_needs_no_turns() -> None:
     problem = problem_of(nodes_of(4, 1, 2), "allreduce", 1, Fraction(4, 8))
     assert best(problem).makespan == (2 * 104 + 304) * 10**6
