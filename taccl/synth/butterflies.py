@@ -1,8 +1,9 @@
 """AllReduce for small buffers: butterflies in which ranks take turns at the NIC that they share.
 
 Servers, the NICs of a server, and the ranks at a NIC (its *classes*; or any neighbours, which may
-share a leaf's uplink) are the axes of a cube; each has a power of two of places, and every bit of a place is a dimension in which pairs of ranks meet
-once. A dimension is gone through in one of three ways:
+share a leaf's uplink) are the axes of a cube; each has a power of two of places, and every bit of a
+place is a dimension in which pairs of ranks meet once. A dimension is gone through in one of three
+ways:
 
 exchange    both send all they hold and add what comes: one message each, of the whole piece;
 halve       each sends the half that the other goes on with, and gets its sum back at the end:

@@ -34,7 +34,7 @@ def best(problem: Problem) -> Schedule:
 
 
 def nodes_of(gpus: int, sharing: int, count: int) -> Topology:
-    """Return servers of GPUs on a switch (100 us, 1 us/B), of which so many share a NIC (300 us)."""
+    """Return servers of GPUs on a switch (100 us, 1 us/B); so many share a NIC (300 us)."""
     nics = [
         {
             "name": f"nic{first}", "gpus": list(range(first, first + sharing)),
