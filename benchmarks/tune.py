@@ -4,7 +4,7 @@
 is killed in mid-run, and with many runs killed -9 at random moments and taken up again: all must
 have the same bytes. ``speed`` compares the wall clock of two workers with that of one, on a
 machine that has nothing else to do. ``full`` makes the library of two DGX-2 for 1 KiB to 1 GiB and
-checks what its index says. Exit status 1 where a promise is broken.
+checks what its index says; ``--page`` writes its table. Exit status 1 where a promise is broken.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.sections import replace_section
 from taccl.library_file import LibraryFile
 
 SMALL = (
@@ -43,6 +44,19 @@ LONGER = 1.1
 
 BELOW = 0.8
 """Times the best classical algorithm, at half of the sizes or where the bound allows it."""
+
+HEAD = """## A library for two DGX-2
+
+Made by `python -m benchmarks.tune full`: `taccl tune dgx2 allgather alltoall allreduce --nodes 2
+-b 1K -e 1G --runtime executor --time-limit 600`. Times are replays of the program that the library
+has for a size. *ratio* is that time, and *least* what no algorithm can beat, as a multiple of the
+best classical algorithm's time: where *least* is above 0.8, no ratio can be at or below it.
+"""
+
+COLUMNS = (
+    "collective", "bytes", "engine", "chunks", "us", "bound us", "best classical", "us", "ratio",
+    "least",
+)  # fmt: skip
 
 
 def command(words: Sequence[str], output: Path, *more: str) -> list[str]:
@@ -137,7 +151,43 @@ def speed(folder: Path, candidates: int) -> bool:
     return two <= FASTER * one
 
 
-def full(output: Path, time_limit: float) -> bool:
+def table(index: dict[str, Any]) -> str:
+    """Return the section of the page: a row for every collective and size."""
+    rows: list[Sequence[str]] = [COLUMNS, ["---"] * len(COLUMNS)]
+    told = []
+    for one in index["collectives"]:
+        ranges = {span["file"]: span for span in one["ranges"]}
+        for size in one["sizes"]:
+            span = ranges.get(size["file"], {})
+            rows.append((
+                one["collective"], f"{size['size_bytes']}", span.get("engine") or "-",
+                f"{span.get('chunks') or '-'}", _number(size["time_us"], 2),
+                _number(size["bound_us"], 2), size["classical"] or "-",
+                _number(size["classical_us"], 2), _number(size["over_classical"], 3),
+                _number(size["bound_over_classical"], 3),
+            ))  # fmt: skip
+        told.append(counted(one))
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return f"{HEAD}\n" + "\n".join(lines) + "\n\n" + "\n".join(told) + "\n"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def counted(one: dict[str, Any]) -> str:
+    """Return at how many sizes of a collective programs are far ahead, and could be."""
+    sizes = one["sizes"]
+    below = sum((size["over_classical"] or 1) <= BELOW for size in sizes)
+    possible = sum((size["bound_over_classical"] or 1) <= BELOW for size in sizes)
+    forbidden = "" if 2 * possible >= len(sizes) else ": the bound forbids half of them"
+    return (
+        f"- {one['collective']}: at most {BELOW} x the best classical algorithm at {below} of"
+        f" {len(sizes)} sizes; the bound allows {possible}{forbidden}."
+    )
+
+
+def full(output: Path, time_limit: float, page: Path | None = None) -> bool:
     """Make the library of two DGX-2 and check it."""
     seconds = run(FULL, output, "--time-limit", str(time_limit))
     text = (output / "index.json").read_text()
@@ -152,18 +202,18 @@ def full(output: Path, time_limit: float) -> bool:
         covered = (ends[0][0], ends[-1][1]) == (1 << 10, 1 << 30)
         near = all((size["over_best"] or 0) <= 1.02 for size in sizes)
         behind = all((size["over_classical"] or 0) <= 1 for size in sizes)
-        below = sum((size["over_classical"] or 1) <= BELOW for size in sizes)
-        possible = sum((size["bound_over_classical"] or 1) <= BELOW for size in sizes)
         good = good and gapless and covered and near and behind
         print(
             f"{one['collective']:12} {len(ranges)} files; gapless {gapless}, covered {covered},"
-            f" near the best {near}, never behind the textbook {behind};"
-            f" <= {BELOW} x at {below} of {len(sizes)} sizes, the bound allows {possible}"
+            f" near the best {near}, never behind the textbook {behind}"
         )
+        print(counted(one), flush=True)
         for span in ranges:
             if span["file"]:
                 for size in span["verified_at_bytes"]:
                     good = verified(output / span["file"], index["runtime"], size) and good
+    if page is not None:
+        replace_section(page, "tune", table(index))
     return good
 
 
@@ -181,6 +231,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("same", "speed", "full"))
     parser.add_argument("-o", "--output", type=Path, help="where full writes the library")
+    parser.add_argument("--page", type=Path, help="where full writes its table")
     parser.add_argument("--time-limit", type=float, default=600.0)
     parser.add_argument("--candidates", type=int, default=24)
     parser.add_argument("--kills", type=int, default=20)
@@ -189,7 +240,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         if asked.what == "full":
-            good = full(asked.output or place / "lib", asked.time_limit)
+            good = full(asked.output or place / "lib", asked.time_limit, asked.page)
         elif asked.what == "speed":
             good = speed(place, asked.candidates)
         else:

@@ -62,6 +62,9 @@ FIRST_HALVES = 0.4
 PARTS = (2, 3)
 """Into how many larger chunks are cut, to be sent as one where nothing waits for it."""
 
+CUTTING = 0.35
+"""Of the time limit, kept for that where chunks can be cut."""
+
 SEARCHED = 0.4
 """Of the time for chunks that are cut, for the routes of the larger ones."""
 
@@ -85,8 +88,9 @@ def guided(problem: Problem, options: Options) -> Result:
         return Result(Status.OPTIMAL, empty, (), "guided", 0.0)
     found = _batched(problem, options) if options.batch else []
     problems = list(_with_less_symmetry(problem))
+    kept = CUTTING * options.time_limit if options.batch and _coarser(problem) else 0.0
     for number, one in enumerate(problems):
-        left = _left(options, began)
+        left = _left(options, began) - kept
         if found and (options.stop.is_set() or left <= 0 or _is_best(found, problem, options)):
             break
         span = Span(max(0.0, left), _patience(problem)).part(1 / (len(problems) - number))
@@ -95,7 +99,7 @@ def guided(problem: Problem, options: Options) -> Result:
             span = span.part(0.1)
         found += _solve(one, options, span)
     if not (options.stop.is_set() or _is_best(found, problem, options)):
-        left = _left(options, began)
+        left = _left(options, began) - kept
         found += _improved(problem, found, options, (0.7 if options.batch else 1.0) * left)
     if options.batch and not (options.stop.is_set() or _is_best(found, problem, options)):
         left = _left(options, began)
@@ -198,7 +202,7 @@ def _cut(problem: Problem, options: Options, span: Span) -> list[Schedule]:
         return list(_turned(problem, mirror, _cut(mirror.problem, options, span)))
     over = _clock(options, span.seconds)
     found: list[Schedule] = []
-    wide = [(parts, coarse) for parts in PARTS if (coarse := coarser(problem, parts)) is not None]
+    wide = _coarser(problem)
     for parts, coarse in wide:
         if over():
             break
@@ -209,6 +213,11 @@ def _cut(problem: Problem, options: Options, span: Span) -> list[Schedule]:
         orbits = replace(problem, group=make_group(problem.topology, best.generators))
         found.append(cut_and_joined(orbits, best, parts, options.report, over))
     return found
+
+
+def _coarser(problem: Problem) -> list[tuple[int, Problem]]:
+    """Return the problems in larger chunks, and of how many chunks theirs are."""
+    return [(parts, coarse) for parts in PARTS if (coarse := coarser(problem, parts)) is not None]
 
 
 def _turned(problem: Problem, mirror: Mirror, gathers: Sequence[Schedule]) -> Iterator[Schedule]:
