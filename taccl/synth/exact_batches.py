@@ -19,67 +19,31 @@ On orbits only places that do not depend on what is relayed count, and must be n
 images.
 """
 
-import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from taccl.slots import INPUT, LAYOUTS, OUTPUT, SCRATCH, side_by_side
+import numpy as np
+
+from taccl.slots import side_by_side
 from taccl.synth.exact_model import Key, Parts
-from taccl.synth.flows import Flow, Flows
+from taccl.synth.exact_neighbours import Neighbours, Pair
 from taccl.topology import Rank
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-
-_ORDERS = tuple(LAYOUTS.values())
-
-
-class Spot(NamedTuple):
-    """Where a chunk may lie at one rank: a buffer, its order there, and whether on arrival.
-
-    ``offset`` is -1 in scratch, where the chunks lie in the order of a layout. ``arrived`` is None
-    where the chunk lies there in any case; ``staged`` is true for an own chunk in scratch.
-    """
-
-    buffer: str
-    offset: int
-    chunk: int
-    arrived: bool | None
-    staged: bool = False
+_Costs = tuple[tuple[int, ...], Sequence[tuple[int, tuple[int, ...]]]]
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """One way for a chunk to lie behind another: the buffer it is read from, and what must hold.
-
-    ``behind`` are (chunk, chunk, rank) that must be neighbours in scratch, ``present`` (chunk,
-    rank) that must be there; ``arrivals`` are (flow, rank, whether anything must have arrived).
-    """
-
-    first: int
-    second: int
-    buffer: str
-    behind: tuple[tuple[int, int, Rank], ...]
-    present: tuple[tuple[int, Rank], ...]
-    arrivals: tuple[tuple[int, Rank, bool], ...]
-
-
-def add_batches(parts: Parts) -> set[Key]:
+def add_batches(parts: Parts, neighbours: Neighbours) -> set[Key]:
     """Add messages of several chunks; return the (flow, link) that they cover."""
-    by_link: dict[tuple[int, bool], list[int]] = defaultdict(list)
-    for number, flow in enumerate(parts.flows.flows):
-        for link in flow.links:
-            by_link[link, flow.summed].append(number)
-    places = _Places(parts)
+    places = _Places(parts, neighbours)
     covered: set[Key] = set()
-    for (link, _), numbers in sorted(by_link.items()):
-        if not saves(parts.flows, link, len(numbers)):
-            continue
-        pairs = list(_pairs(parts.flows, link, numbers))
+    for (link, _), numbers in neighbours.by_link.items():
+        pairs = list(neighbours.pairs(link, numbers))
         members = sorted({n for pair in pairs for n in (pair.first, pair.second)})
         if members:
             _add_chains(parts, link, members, pairs, places)
@@ -87,39 +51,17 @@ def add_batches(parts: Parts) -> set[Key]:
     return covered
 
 
-def longest_message(flows: Flows) -> int:
-    """Return the most chunks that could share a link."""
-    count: dict[tuple[int, bool], int] = defaultdict(int)
-    for flow in flows.flows:
-        for link in flow.links:
-            count[link, flow.summed] += 1
-    return max(
-        (number for (link, _), number in count.items() if saves(flows, link, number)), default=1
-    )
-
-
-def saves(flows: Flows, link: int, most: int) -> bool:
-    """Tell whether some message on a link holds a resource for less time than its chunks alone.
-
-    Where it does not, chunks sent one behind the other arrive no later.
-    """
-    _, single = flows.cost(link, 1)
-    for chunks in range(2, most + 1):
-        _, uses = flows.cost(link, chunks)
-        if any(busy < chunks * one for (_, busy), (_, one) in zip(uses, single, strict=True)):
-            return True
-    return False
-
-
 class _Places:
     """Literals for what arrives where, made when they are first asked for."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, neighbours: Neighbours) -> None:
         self._model = parts.model
         self._collective = parts.flows.problem.collective
+        self._orders = neighbours.orders
         self._known: dict[tuple[str, int, Rank], cp_model.IntVar] = {}
-        self._chunks = sorted({flow.chunk for flow in parts.flows.flows})
         self._behind: dict[tuple[int, int, Rank], cp_model.IntVar] = {}
+        self._relayed: dict[tuple[str, Rank], tuple[list[int], dict[int, int]]] = {}
+        self._gaps: dict[tuple[str, int, Rank], list[cp_model.IntVar]] = defaultdict(list)
         self._layouts: dict[Rank, dict[str, cp_model.IntVar]] = {}
         self._into: dict[tuple[str, int, Rank], list[cp_model.IntVar]] = defaultdict(list)
         self._out: dict[Rank, dict[Rank, dict[int, list[cp_model.IntVar]]]] = {}
@@ -138,12 +80,15 @@ class _Places:
         """Return whether a rank has a chunk in scratch: as a relay, or staged among relays."""
         if self._collective.reduces or not self._collective.is_source(chunk, rank):
             return self._any(("chunk", chunk, rank), self._into.get(("chunk", chunk, rank), []))
-        return self._any(("staged", chunk, rank), self._reasons_to_stage(chunk, rank))
+        staged = ("staged", chunk, rank)
+        # Each asking for the reasons makes literals anew.
+        reasons = [] if staged in self._known else self._reasons_to_stage(chunk, rank)
+        return self._any(staged, reasons)
 
     def layout(self, rank: Rank, name: str) -> "cp_model.IntVar":
         """Return whether a rank lays out its scratch in one of LAYOUTS."""
         if rank not in self._layouts:
-            self._layouts[rank] = {name: self._model.new_bool_var("") for name in LAYOUTS}
+            self._layouts[rank] = {name: self._model.new_bool_var("") for name in self._orders}
             self._model.add_exactly_one(self._layouts[rank].values())
         return self._layouts[rank][name]
 
@@ -152,19 +97,40 @@ class _Places:
         if (one, two, rank) not in self._behind:
             literal = self._behind[one, two, rank] = self._model.new_bool_var("")
             ways = []
-            for name, order in LAYOUTS.items():
-                low, high = order(self._collective, one), order(self._collective, two)
-                if low < high:
+            for name in self._orders:
+                place = self._relays(name, rank)[1]
+                if place[one] < place[two]:
                     way = self._model.new_bool_var("")
                     self._model.add_implication(way, self.layout(rank, name))
-                    for chunk in self._chunks:
-                        if not self._collective.is_target(chunk, rank) and (
-                            low < order(self._collective, chunk) < high
-                        ):
-                            self._model.add_implication(way, self.in_scratch(chunk, rank).negated())
+                    if place[two] - place[one] > 1:
+                        gap = self._gap(name, place[one], place[two], rank)
+                        self._model.add_implication(way, gap)
                     ways.append(way)
             self._model.add_bool_or([literal.negated(), *ways])
         return self._behind[one, two, rank]
+
+    def _relays(self, name: str, rank: Rank) -> tuple[list[int], dict[int, int]]:
+        """Return the chunks that a rank may relay in the order of a layout, and their places."""
+        if (name, rank) not in self._relayed:
+            chunks = [c for c in self._orders[name] if not self._collective.is_target(c, rank)]
+            places = {chunk: place for place, chunk in enumerate(chunks)}
+            self._relayed[name, rank] = (chunks, places)
+        return self._relayed[name, rank]
+
+    def _gap(self, name: str, low: int, high: int, rank: Rank) -> "cp_model.IntVar":
+        """Return whether nothing lies between two places that are no neighbours.
+
+        A gap is the next narrower one and one more place: two clauses, however wide it is.
+        """
+        chunks = self._relays(name, rank)[0]
+        gaps = self._gaps[name, low, rank]
+        for place in range(low + 1 + len(gaps), high):
+            gap = self._model.new_bool_var("")
+            self._model.add_implication(gap, self.in_scratch(chunks[place], rank).negated())
+            if gaps:
+                self._model.add_implication(gap, gaps[-1])
+            gaps.append(gap)
+        return gaps[high - low - 2]
 
     def _reasons_to_stage(self, chunk: int, rank: Rank) -> "list[cp_model.IntVar]":
         """Return literals for own and relayed chunks that leave together (slots.place_chunks)."""
@@ -198,104 +164,8 @@ class _Places:
         return self._known[key]
 
 
-def _spots(flows: Flows, flow: Flow, rank: Rank) -> list[Spot]:
-    """Return where a flow's chunk may be read at a rank (taccl.slots.Slots.readable)."""
-    collective, chunk = flows.problem.collective, flow.chunk
-    held = _held(flows, chunk, rank)
-    if not collective.is_source(chunk, rank) or (collective.reduces and not flow.summed):
-        return [held._replace(arrived=None)]
-    original = held._replace(buffer=INPUT, offset=collective.input_offset(chunk, rank))
-    if not collective.reduces:
-        return [original, held if held.buffer == OUTPUT else held._replace(staged=True)]
-    if held.buffer == OUTPUT:
-        return [held, original._replace(arrived=False)]
-    return [original._replace(arrived=False), held._replace(arrived=True)]
-
-
-def _held(flows: Flows, chunk: int, rank: Rank) -> Spot:
-    collective = flows.problem.collective
-    if collective.is_target(chunk, rank):
-        return Spot(OUTPUT, collective.output_offset(chunk, rank), chunk, None)
-    return Spot(SCRATCH, -1, chunk, None)
-
-
-def _pairs(flows: Flows, link: int, numbers: list[int]) -> Iterator[_Pair]:
-    """Yield every way for one flow's chunk to lie right behind another's on a link."""
-    src, dst = flows.ends_of(link)
-    read = {n: _spots(flows, flows.flows[n], src) for n in numbers}
-    kept = {n: _held(flows, flows.flows[n].chunk, dst) for n in numbers}
-    for first, second in itertools.permutations(numbers, 2):
-        if flows.flows[first].summed:
-            there: tuple[tuple[int, int, Rank], ...] | None = ()
-            there = there if _adds(flows, first, second, dst) else None
-        else:
-            there = _behind(flows, kept[first], kept[second], dst)
-        for one, two in itertools.product(read[first], read[second]) if there is not None else ():
-            here = _behind(flows, one, two, src)
-            if here is None or there is None:
-                continue
-            if len(flows.problem.group) > 1 and (
-                here or there or not _all_images(flows, link, first, second, one.buffer)
-            ):
-                continue
-            spots = ((first, one), (second, two))
-            yield _Pair(
-                first, second, one.buffer, (*here, *there),
-                present=tuple((spot.chunk, src) for _, spot in spots if spot.staged),
-                arrivals=tuple(
-                    (n, src, spot.arrived) for n, spot in spots if spot.arrived is not None
-                ),
-            )  # fmt: skip
-
-
-def _adds(flows: Flows, first: int, second: int, dst: Rank) -> bool:
-    """Tell whether both chunks are added to a value that the destination has."""
-    collective = flows.problem.collective
-    return all(collective.is_source(flows.flows[n].chunk, dst) for n in (first, second))
-
-
-def _behind(
-    flows: Flows, one: Spot, two: Spot, rank: Rank
-) -> tuple[tuple[int, int, Rank], ...] | None:
-    """Return what must be neighbours in scratch for one to lie behind the other; None if never."""
-    if one.buffer != two.buffer:
-        return None
-    if one.buffer != SCRATCH:
-        return () if two.offset == one.offset + 1 else None
-    collective = flows.problem.collective
-    if not any(order(collective, one.chunk) < order(collective, two.chunk) for order in _ORDERS):
-        return None
-    return ((one.chunk, two.chunk, rank),)
-
-
-def _all_images(flows: Flows, link: int, first: int, second: int, buffer: str) -> bool:
-    """Tell whether all images of two chunks are neighbours at both ends of the image of a link.
-
-    Scratch never counts: which chunks share it depends on all routes.
-    """
-    problem = flows.problem
-    collective, group = problem.collective, problem.group
-    if buffer == SCRATCH:
-        return False
-    chunks = (flows.flows[first].chunk, flows.flows[second].chunk)
-    for number, element in enumerate(group.elements):
-        image = collective.image(element)
-        a, b = (int(image[chunk]) for chunk in chunks)
-        src, dst = flows.ends_of(group.link_image(number, [link])[0])
-        offset = collective.input_offset if buffer == INPUT else collective.output_offset
-        if offset(b, src) != offset(a, src) + 1:
-            return False
-        if not flows.flows[first].summed and not (
-            collective.is_target(a, dst)
-            and collective.is_target(b, dst)
-            and collective.output_offset(b, dst) == collective.output_offset(a, dst) + 1
-        ):
-            return False
-    return True
-
-
 def _add_chains(
-    parts: Parts, link: int, members: list[int], pairs: list[_Pair], places: _Places
+    parts: Parts, link: int, members: list[int], pairs: list[Pair], places: _Places
 ) -> None:
     model, x = parts.model, parts.x
     before: dict[int, list[cp_model.IntVar]] = defaultdict(list)
@@ -309,6 +179,7 @@ def _add_chains(
     read_from = _labels(parts, members, pairs)
     follows: dict[tuple[int, int], list[cp_model.IntVar]] = defaultdict(list)
     for pair in pairs:
+        parts.look()
         joined = model.new_bool_var("")
         follows[pair.first, pair.second].append(joined)
         for one, two, rank in pair.behind:
@@ -325,13 +196,15 @@ def _add_chains(
         joined = _join(parts, link, ends, ways)
         after[ends[0]].append(joined)
         before[ends[1]].append(joined)
+    costs = _costs(parts, link, most)
     for number in members:
+        parts.look()
         key = (number, link)
         use = x.use[key]
         model.add(sum([x.lead[key], *before[number]]) == use)
         model.add(sum(after[number]) <= use)
         model.add(x.left[key] == 1).only_enforce_if([n.negated() for n in after[number]])
-        _cost(parts, key, most)
+        _cost(parts, key, costs)
 
 
 def _join(
@@ -352,7 +225,7 @@ def _join(
 
 
 def _labels(
-    parts: Parts, members: list[int], pairs: list[_Pair]
+    parts: Parts, members: list[int], pairs: list[Pair]
 ) -> "Mapping[tuple[int, str], cp_model.IntVar]":
     """Return which buffer a chunk is read from, where a message could mix several."""
     buffers: dict[int, set[str]] = defaultdict(set)
@@ -368,15 +241,23 @@ def _labels(
     return labels
 
 
-def _cost(parts: Parts, key: Key, most: int) -> None:
+def _costs(parts: Parts, link: int, most: int) -> _Costs:
+    """Return by number of chunks: ticks to arrival, and for every resource the ticks it is held."""
+    costs = [parts.flows.cost(link, chunks) for chunks in range(1, most + 1)]
+    held = [
+        (orbit, tuple(parts.scale.up(uses[place][1]) for _, uses in costs))
+        for place, (orbit, _) in enumerate(costs[0][1])
+    ]
+    return tuple(parts.scale.up(duration) for duration, _ in costs), held
+
+
+def _cost(parts: Parts, key: Key, costs: _Costs) -> None:
     """Give a message that a chunk leads its length in time, on the link and on its resources."""
     model, x, scale = parts.model, parts.x, parts.scale
     lead, left = x.lead[key], x.left[key]
-    costs = [parts.flows.cost(key[1], chunks) for chunks in range(1, most + 1)]
-    lasts = _by_count(parts, left, [scale.up(duration) for duration, _ in costs])
+    lasts = _by_count(parts, left, costs[0])
     model.add(x.end[key] == x.start[key] + lasts).only_enforce_if(lead)
-    for place, (orbit, _) in enumerate(costs[0][1]):
-        busy = [scale.up(uses[place][1]) for _, uses in costs]
+    for orbit, busy in costs[1]:
         held = _by_count(parts, left, busy)
         release = model.new_int_var(0, 2 * scale.horizon, "")
         parts.intervals[orbit].append(
@@ -388,12 +269,44 @@ def _cost(parts: Parts, key: Key, most: int) -> None:
         parts.loads[orbit].append(step * x.use[key] + extra * lead)
 
 
-def _by_count(parts: Parts, left: "cp_model.IntVar", times: list[int]) -> "cp_model.LinearExpr":
-    """Return the time of a message by its number of chunks: a line where the costs are one."""
-    steps = {b - a for a, b in pairwise(times)}
-    if len(steps) <= 1:
-        step = steps.pop() if steps else 0
-        return times[0] - step + step * left
+def _by_count(
+    parts: Parts, left: "cp_model.IntVar", times: tuple[int, ...]
+) -> "cp_model.LinearExpr":
+    """Return the time of a message by its number of chunks.
+
+    Times are mostly a line rounded up, which takes one constraint; a table of all counts has a
+    literal for each count of each message.
+    """
+    line = rounded_line(times)
+    if line is None:
+        found = parts.model.new_int_var(min(times), max(times), "")
+        parts.model.add_element(left - 1, times, found)
+        return found
+    rise, run, offset = line
+    if run == 1:
+        return offset + rise * left
     found = parts.model.new_int_var(min(times), max(times), "")
-    parts.model.add_element(left - 1, times, found)
+    parts.model.add_linear_constraint(run * found - rise * left, offset, offset + run - 1)
     return found
+
+
+@lru_cache(maxsize=1024)
+def rounded_line(times: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """Return (rise, run, offset) so that times[n-1] is ceil((rise n + offset) / run) for all n.
+
+    None where there is no such line.
+    """
+    last = len(times) - 1
+    if not last:
+        return 0, 1, times[0]
+    total = times[-1] - times[0]
+    column = np.array(times, dtype=np.int64)
+    counts = np.arange(1, len(times) + 1)
+    # Of all lines that give these points, the one with the least run has one below their number.
+    for run in range(1, last + 1):
+        for rise in range(-(-(total - 1) * run // last), (total + 1) * run // last + 1):
+            room = run * column - rise * counts
+            offset = int(room.min())
+            if room.max() - offset < run:
+                return rise, run, offset
+    return None

@@ -31,10 +31,13 @@ optimum. For sums that are spread it is the best of all that sum on a tree and s
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from taccl.errors import OutOfTimeError
 from taccl.synth.connections import connections
+from taccl.synth.exact_neighbours import Neighbours
 from taccl.synth.flows import Flow, Flows
 from taccl.synth.routes import build_network
 from taccl.topology import Rank
@@ -80,7 +83,7 @@ class Variables:
 
 @dataclass(frozen=True)
 class Parts:
-    """What the constraints are built from."""
+    """What the constraints are built from, and what tells whether to give up building."""
 
     model: "cp_model.CpModel"
     flows: Flows
@@ -88,6 +91,18 @@ class Parts:
     scale: Scale
     intervals: "dict[int, list[cp_model.IntervalVar]]"
     loads: "dict[int, list[cp_model.LinearExprT]]"
+    over: Callable[[], bool]
+
+    def look(self) -> None:
+        """Look at the clock.
+
+        Raises
+        ------
+        OutOfTimeError
+            When the model is not worth to be completed.
+        """
+        if self.over():
+            raise OutOfTimeError("the model is not written down in time", fix="raise --time-limit")
 
 
 def make_scale(flows: Flows, horizon: Time, longest: int) -> Scale:
@@ -110,8 +125,29 @@ def make_scale(flows: Flows, horizon: Time, longest: int) -> Scale:
     return Scale(tick, -(-horizon // tick), tick == unit)
 
 
-def build(flows: Flows, scale: Scale, floor: Time, *, batch: bool) -> Parts:
-    """Return the whole model; with ``batch`` chunks may travel together."""
+def build(
+    flows: Flows,
+    scale: Scale,
+    floor: Time,
+    together: Neighbours | None,
+    over: Callable[[], bool] = lambda: False,
+) -> Parts:
+    """Return the whole model.
+
+    Parameters
+    ----------
+    floor
+        A proven lower bound in picoseconds.
+    together
+        Which chunks may travel together; None: each travels alone.
+    over
+        Asked all the time: whether to give up.
+
+    Raises
+    ------
+    OutOfTimeError
+        When it is over.
+    """
     from ortools.sat.python import cp_model
 
     from taccl.synth.exact_batches import add_batches
@@ -119,14 +155,16 @@ def build(flows: Flows, scale: Scale, floor: Time, *, batch: bool) -> Parts:
     model = cp_model.CpModel()
     low = min(-(-floor // scale.tick), scale.horizon)
     x = Variables(model.new_int_var(low, scale.horizon, "makespan"))
-    parts = Parts(model, flows, x, scale, defaultdict(list), defaultdict(list))
+    parts = Parts(model, flows, x, scale, defaultdict(list), defaultdict(list), over)
     for number, flow in enumerate(flows.flows):
+        parts.look()
         _add_flow(parts, number, flow)
-    batched = add_batches(parts) if batch else set()
+    batched = add_batches(parts, together) if together else set()
     for key in x.use:
         if key not in batched:
             _add_single(parts, key)
     for number, flow in enumerate(flows.flows):
+        parts.look()
         _causality(parts, number, flow)
         (_leave if flow.summed else _arrive)(parts, number, flow)
         _depth(parts, number, flow)

@@ -13,9 +13,11 @@ from itertools import pairwise
 from threading import Event
 from typing import TYPE_CHECKING
 
+from taccl.errors import OutOfTimeError
 from taccl.schedule import Decisions, Schedule, message_groups
-from taccl.synth.exact_batches import longest_message
+from taccl.synth.clock import Clock
 from taccl.synth.exact_model import Key, Parts, build, make_scale
+from taccl.synth.exact_neighbours import Neighbours
 from taccl.synth.flows import Flows
 from taccl.synth.problem import Options, reduces_and_spreads
 from taccl.units import Time
@@ -25,6 +27,18 @@ if TYPE_CHECKING:
 
 MAX_INTERVALS = 2500
 """Pairs of a flow and a link up to which a model is worth building."""
+
+WRITING, LATEST = 0.2, 0.5
+"""Shares of the time that a model may take to be written down: as estimated, and by the clock.
+
+One that takes longer is not solved in the rest: presolving it takes several times as long.
+"""
+
+PAIR = 4e-5
+"""Seconds that it takes to write down that two chunks may follow each other on a link."""
+
+MAX_PAIRS = 100_000
+"""Such pairs of a model; CP-SAT takes seconds to stop while it presolves a larger one."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +82,16 @@ def solve_model(
     twice
         Whether to race a search without the hint.
     """
-    longest = longest_message(flows) if options.batch else 1
-    scale = make_scale(flows, known.makespan, longest)
     race = _Race(options, time.monotonic() + seconds, seconds, Event())
-    parts = build(flows, scale, floor, batch=options.batch)
+    writing = Clock(time.monotonic() + LATEST * seconds, options)
+    if is_long(flows, options, seconds):
+        return Solution(None, floor, proved=False)
+    together = Neighbours(flows) if options.batch else None
+    scale = make_scale(flows, known.makespan, together.longest if together else 1)
+    try:
+        parts = build(flows, scale, floor, together, lambda: writing.over)
+    except OutOfTimeError:
+        return Solution(None, floor, proved=False)
     models = [parts.model.clone()] if twice and not options.deterministic else []
     if known.generators == flows.problem.group.generators:
         _hint(parts, known)
@@ -84,6 +104,14 @@ def solve_model(
     best = min(decided, key=lambda one: one.makespan or 0, default=None)
     proved = any(one.proved for one in found) and scale.exact
     return Solution(best.decisions if best else None, bound, proved)
+
+
+def is_long(flows: Flows, options: Options, seconds: float) -> bool:
+    """Tell whether a model has too many messages to be written down and solved in some seconds."""
+    if not options.batch:
+        return False
+    most = Neighbours(flows).most
+    return most > MAX_PAIRS or most * PAIR > WRITING * seconds
 
 
 @dataclass(frozen=True)

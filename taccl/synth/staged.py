@@ -41,8 +41,8 @@ MAX_EXCHANGED = 20_000
 """Sends of representatives up to which trees with two roots are ordered."""
 
 MAX_MESSAGES = 250_000
-"""Optional sends times chunks up to which messages are modelled with the routes: building the
-model can't be interrupted, and takes minutes for an AlltoAll of 16 ranks chunk by chunk."""
+"""Optional sends times chunks up to which messages are modelled with the routes: a larger model is
+not presolved in the time that is left."""
 
 KEPT = 4
 """Candidates that stage 3 improves."""
@@ -256,8 +256,12 @@ def _as_planned(problem: Problem, decisions: Decisions, options: Options) -> lis
     return [Candidate(schedule, plan), *ordered(plan, options)]
 
 
-def first_schedules(problem: Problem, options: Options) -> list[Schedule]:
+def first_schedules(
+    problem: Problem, options: Options, clock: Clock | None = None
+) -> list[Schedule]:
     """Return what the greedy heuristic finds at once, the best first.
+
+    With a clock, of the ways to order it only those that there is time for, but at least one.
 
     Raises
     ------
@@ -271,8 +275,8 @@ def first_schedules(problem: Problem, options: Options) -> list[Schedule]:
         hops = greedy_routes(network)
         if not is_complete(network, hops):
             return []
-        halves.append(ordered(plan_routes(network, _routes_of(network, hops)), options)[:1])
-    found = _joined(problem, halves, options) if two_ways else halves[0]
+        halves.append(ordered(plan_routes(network, _routes_of(network, hops)), options, clock)[:1])
+    found = _joined(problem, halves, options, clock) if two_ways else halves[0]
     return [candidate.schedule for candidate in sorted(found, key=lambda one: one.makespan)]
 
 
