@@ -2,8 +2,11 @@
 
 Every row is what ``taccl synthesize MACHINE alltoall --engine flow --runtime none --batch none``
 finds for 1 MB a pair after machine code is compiled, verified, under ``occupy``. Exit status 1
-when a row misses its target. Gathers and scatters go through the same code; their rows are
-measured and held to nothing: with few chunks, whole ones can't share links as a flow would.
+when a row misses its target. Gathers and scatters have the same engine. Between servers their
+targets are above the bound, at what no schedule of single chunks beats: a chunk that leaves by
+another rank's NIC has to get there first, through the root's port, and the bound does not know
+that. Of two MI250 servers every NIC would have to send one chunk within 128.4 us, the time of two,
+and so have it by 64.2 us; but a scatter in one server takes 67.8 us (engine ``exact``).
 
 ``--only alltoall`` leaves those out, ``--rows torus`` takes rows whose name holds that,
 ``--slow 3`` gives searches three times as long, on a machine that other jobs use.
@@ -34,7 +37,9 @@ Made by `python -m benchmarks.alltoall`: engine `flow`, runtime `none`, no batch
 `occupy`, 1 MB for each pair (for each rank, in a gather or a scatter), after the first run, which
 compiles. `gap_fixed` is to the bound for this chunk count with one chunk to a message. Other jobs
 used the machine: *seconds* are by the wall clock, *CPU s* of both cores together, and where a
-target says seconds, it holds where the smaller of the two meets it.
+target says seconds, it holds where the smaller of the two meets it. Gathers and scatters between
+servers can't meet this bound, as a chunk has to get to another rank's NIC first: their targets are
+what no schedule of single chunks beats (`benchmarks/alltoall.py` says why).
 """
 COLUMNS = (
     "machine", "ranks", "k", "orbit", "makespan us", "fixed bound us", "gap_fixed", "target",
@@ -81,11 +86,13 @@ ALLTOALL = (
 )
 
 ROOTED = tuple(
-    Case(machine, collective, gap_fixed=None)
-    for machine in (
-        Machine("ndv2"), Machine("ndv2", 2), Machine("dgx2"), Machine("dgx2", 2),
-        Machine("dgx-a100", 2), Machine("dgx-h100", 2), Machine("h800-rail", 2),
-        Machine("mi250", 2), Machine("torus2d:8x8"), Machine("mesh2d:4x4"),
+    Case(machine, collective, gap_fixed=gap)
+    for machine, gap in (
+        (Machine("ndv2"), 0.001), (Machine("ndv2", 2), 0.001), (Machine("dgx2"), 0.001),
+        (Machine("dgx2", 2), 0.0952), (Machine("dgx-a100", 2), 0.2385),
+        (Machine("dgx-h100", 2), 0.0305), (Machine("h800-rail", 2), 0.001),
+        (Machine("mi250", 2), 0.2406), (Machine("torus2d:8x8"), 0.001),
+        (Machine("mesh2d:4x4"), 0.001),
     )
     for collective in ("gather", "scatter")
 )  # fmt: skip
@@ -98,7 +105,7 @@ def line_of(case: Case, slow: float) -> Line:
     asked = request(logical, case.collective, ranks * MB, case.chunks, seconds=slow * SEARCH)
     run = timed(replace(asked, engine="flow"))
     found, fixed = run.found, run.found.bound_fixed
-    target = "-" if case.gap_fixed is None else percent(case.gap_fixed, 1)
+    target = "-" if case.gap_fixed is None else percent(case.gap_fixed, 2)
     if case.seconds:
         target += f", {case.seconds:g} s"
     cells = (

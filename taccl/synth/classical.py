@@ -8,12 +8,17 @@ pair), unless said otherwise:
 ================== ====================================================================
 algorithm          time
 ================== ====================================================================
-ring               allgather and reducescatter (n-1) (alpha + beta S/n), allreduce twice that
+ring               allgather and reducescatter (n-1) (alpha + beta S/n), allreduce twice that;
+                   alltoall (n-1) alpha + n (n-1)/2 beta S/n where alpha does not occupy links, and
+                   at most two alphas more in every round where it does
 double-ring        the same on links both ways floor(n/2) (alpha + beta S/n); with two chunks for
-                   each rank also (n-1) (alpha + beta S/2n)
+                   each rank also (n-1) (alpha + beta S/2n); alltoall, with h = floor(n/2),
+                   h alpha + h (h+1)/2 beta S/n
 all-pairs          the ring's where a rank has one port, and alltoall (n-1) (alpha + beta S/n)
 halving-doubling   log2(n) alpha + (n-1) beta S/n, allreduce twice that; for n above a power of two
-                   p, allreduce 2 (log2(p) alpha + (p-1) beta S/p) + 2 (alpha + beta S)
+                   p, allreduce 2 (log2(p) alpha + (p-1) beta S/p) + 2 (alpha + beta S); broadcast
+                   and reduce in p chunks 2 (log2(p) alpha + (p-1) beta S/p), and alpha + beta S
+                   more for n above p
 bruck              allgather and reducescatter ceil(log2(n)) alpha + (n-1) beta S/n, allreduce twice
                    that, and at most one alpha more in every round but the first where alpha
                    occupies links; alltoall log2(n) (alpha + beta S/2) where it does not
@@ -22,17 +27,29 @@ double-binary-tree broadcast and reduce in two trees and p pieces for each
                    2 ceil(log2(n)) (alpha + beta S/2), on links between all pairs
 hierarchical       s servers of g ranks, one port each inside (alpha, beta) and across (alpha',
                    beta'): allgather and reducescatter (s-1) (alpha' + beta' S/n)
-                   + s (g-1) (alpha + beta S/n), allreduce twice that
+                   + s (g-1) (alpha + beta S/n), allreduce twice that; broadcast and reduce
+                   ceil(log2(s)) (alpha' + beta' S) + ceil(log2(g)) (alpha + beta S); gather
+                   ceil(log2(s)) alpha' + (s-1) g beta' S/n + ceil(log2(g)) alpha + (g-1) beta S/n,
+                   scatter up to twice as many alphas, where they occupy links
 two-step           alltoall: the larger of s (g-1) (alpha + beta S/n) inside and, across,
-                   (s-1) (alpha' + beta' g S/n) behind the first messages inside
-three-step         alltoall with one connection for two servers, or one for each rank
-parameter-server   broadcast and reduce (n-1) (alpha + beta S), and with p servers allreduce
-                   2 (n-1) (alpha + beta S/p) where p is 1 or n
-recursive-doubling allreduce log2(n) (alpha + beta S)
+                   (s-1) (alpha' + beta' g S/n) behind the (s-1) (g-1) first messages inside
+three-step         alltoall with one connection for two servers, or one for each rank. With one for
+                   both of two servers, g^2 beta' S/n and three alpha' across, behind
+                   g (g-1) - g + 2 chunks inside; after that, g-2 messages of g chunks and what
+                   stays at home
+parameter-server   broadcast and reduce (n-1) (alpha + beta S), and with p servers (one, all ranks,
+                   or one of each machine) allreduce 2 (n-1) (alpha + beta S/p)
+recursive-doubling allreduce log2(p) (alpha + beta S), and two such rounds more for n above a power
+                   of two p; for n = p alltoall log2(n) (alpha + beta S/2) where alpha does not
+                   occupy links
 one-shot           allreduce alpha + beta S on links between all pairs
-chain              broadcast and reduce in k chunks (n-2+k) (alpha + beta S/k)
-double-chain       the same in k chunks on a ring both ways (n-2+k/2) (alpha + beta S/k)
-binomial           broadcast and reduce in one chunk ceil(log2(n)) (alpha + beta S)
+chain              broadcast and reduce in k chunks (n-2+k) (alpha + beta S/k), allreduce in k
+                   (2 (n-1) + k-1) (alpha + beta S/k), gather and scatter (n-1) (alpha + beta S/n)
+double-chain       on a ring both ways, broadcast and reduce in k chunks
+                   (n-2+k/2) (alpha + beta S/k), gather and scatter floor(n/2) (alpha + beta S/n)
+binomial           broadcast and reduce in one chunk ceil(log2(n)) (alpha + beta S), allreduce twice
+                   that; gather ceil(log2(n)) alpha + (n-1) beta S/n, and scatter where alpha does
+                   not occupy links, for n a power of two
 scatter-allgather  broadcast and reduce in n chunks 2 (n-1) (alpha + beta S/n)
 direct             gather and scatter (n-1) (alpha + beta S/n) where the root has one port
 ================== ====================================================================

@@ -28,9 +28,15 @@ def halving_doubling(problem: Problem) -> Iterator[Iterator[Step]]:
     AllGather doubles, first between servers and then from the lowest bit, so that what a rank
     holds lies side by side; ReduceScatter plays it backwards; AllReduce is one after the other.
     Where ranks are no power of two, the first ones are folded: each even one leaves its part to
-    its neighbour.
+    its neighbour. A Broadcast scatters shares by halving the ranks each time, and then doubles; a
+    Reduce plays that backwards.
     """
     n, name, links = problem.topology.num_ranks, problem.collective.name, best_links(problem)
+    if name in ("broadcast", "reduce") and n > 1 and problem.collective.num_chunks > 1:
+        spread = [step for step in _halved_and_doubled(problem) if step[0]]
+        back: list[Step] = [(c, dst, src, True) for c, src, dst, _ in reversed(spread)]
+        if linked(links, spread if name == "broadcast" else back):
+            yield iter(spread if name == "broadcast" else back)
     if name not in HALVES or n == 1:
         return
     power = 1 << (n.bit_length() - 1)
@@ -82,6 +88,36 @@ def _doubling(
             if chunks:
                 yield tuple(chunks), active[place], active[place ^ bit], False
         held = [sorted([*chunks, *held[place ^ bit]]) for place, chunks in enumerate(held)]
+
+
+def _halved_and_doubled(problem: Problem) -> Iterator[Step]:
+    """Yield a Broadcast: shares to as many ranks as a power of two, from there to all.
+
+    What a rank has already is not sent to it: some steps are empty. The others get all from a
+    partner at the end.
+    """
+    n, root = problem.topology.num_ranks, problem.collective.root or 0
+    power = 1 << (n.bit_length() - 1)
+    everything = tuple(range(problem.collective.num_chunks))
+    shares = shards(everything, power)
+    ranks = [(root + place) % n for place in range(n)]
+    has: list[set[int]] = [set(everything), *(set[int]() for _ in range(n - 1))]
+    bits = [1 << i for i in range(power.bit_length() - 1)]
+    for bit in reversed(bits):
+        for near in range(0, power, 2 * bit):
+            chunks = tuple(c for share in shares[near + bit : near + 2 * bit] for c in share)
+            has[near + bit] |= set(chunks)
+            yield chunks, ranks[near], ranks[near + bit], False
+    for bit in bits:
+        for place in range(power):
+            peer, first = place ^ bit, place & ~(bit - 1)
+            chunks = tuple(
+                c for share in shares[first : first + bit] for c in share if c not in has[peer]
+            )
+            has[peer] |= set(chunks)
+            yield chunks, ranks[place], ranks[peer], False
+    for place in range(power, n):
+        yield everything, ranks[place - power], ranks[place], False
 
 
 def bruck(problem: Problem) -> Iterator[Iterator[Step]]:

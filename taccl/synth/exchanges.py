@@ -1,4 +1,4 @@
-"""Algorithms in which ranks exchange their values at one time: AllReduce for small buffers.
+"""Algorithms in which ranks exchange what they hold at one time: for small buffers.
 
 A step without chunks (:data:`LANDED`) closes a round: what was sent in it is part of what its
 receivers send only from the next round on.
@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from taccl.synth.problem import Problem
-from taccl.synth.steps import LANDED, Step, best_links
+from taccl.synth.steps import LANDED, Step, best_links, pair_block
 
 MAX_TRIED = 5
 """Ranks up to which one shot is tried where messages have to wait: each try times all again."""
@@ -19,11 +19,14 @@ def recursive_doubling(problem: Problem) -> Iterator[Step] | None:
 
     Where ranks are no power of two, those beyond the largest one give their values to a partner
     first and get the sum from it at the end (Thakur, Rabenseifner, Gropp 2005, section 4.5).
+
+    AlltoAll, for a power of two of ranks: everyone gives to that rank what is for ranks which have
+    that bit as it has; so chunks cross a hypercube along its edges.
     """
-    n = problem.topology.num_ranks
-    if problem.collective.name != "allreduce":
-        return None
+    n, name = problem.topology.num_ranks, problem.collective.name
     power = 1 << (n.bit_length() - 1)
+    if name not in ("allreduce", "alltoall") or (name == "alltoall" and n > power):
+        return None
     bits = [1 << i for i in range(power.bit_length() - 1)]
     server = problem.topology.server_of
     bits.sort(key=lambda bit: (server[0] != server[bit], bit))
@@ -32,6 +35,8 @@ def recursive_doubling(problem: Problem) -> Iterator[Step] | None:
     links = best_links(problem)
     if any(pair not in links for pair in (*needed, *pairs, *((b, a) for a, b in pairs))):
         return None
+    if name == "alltoall":
+        return _crossing_rounds(problem, bits)
     return _doubling_rounds(problem, pairs, bits, power)
 
 
@@ -48,6 +53,24 @@ def _doubling_rounds(
         yield LANDED
     for rank, partner in pairs:
         yield everything, partner, rank, False
+
+
+def _crossing_rounds(problem: Problem, bits: list[int]) -> Iterator[Step]:
+    """Yield the rounds of an AlltoAll; in each, chunks get one more bit of their end right."""
+    n, done = problem.topology.num_ranks, 0
+    for bit in bits:
+        for rank in range(n):
+            peer = rank ^ bit
+            chunks = tuple(
+                chunk
+                for src in range(n)
+                if (src ^ rank) & ~done == 0
+                for dst in range(n)
+                if (dst ^ peer) & (done | bit) == 0
+                for chunk in pair_block(problem, src, dst)
+            )
+            yield chunks, rank, peer, False
+        done |= bit
 
 
 def one_shot(problem: Problem) -> Iterator[Step] | None:

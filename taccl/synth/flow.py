@@ -1,10 +1,10 @@
 """Engine ``flow``: routes from a multi-commodity flow, for chunks that each go to one rank.
 
 The linear program is in flow_program.py, which of its optima are tried in flow_routes.py, what
-makes whole chunks of them in flow_rounding.py. Which message goes first is then list scheduling,
-with the longest way left first (dispatch.py). Messages of several chunks are made on the way
-(flow_messages.py), chunk by chunk and not orbit by orbit: a rotation carries neighbours past the
-end of a buffer, where they are none.
+makes whole chunks of them in flow_rounding.py, and what few chunks do instead in flow_inserted.py.
+Which message goes first is then list scheduling, with the longest way left first (dispatch.py).
+Messages of several chunks are made on the way (flow_messages.py), chunk by chunk and not orbit by
+orbit: a rotation carries neighbours past the end of a buffer, where they are none.
 """
 
 import time
@@ -20,6 +20,7 @@ from taccl.schedule import Schedule, retime
 from taccl.symmetry import make_group
 from taccl.synth.clock import Clock
 from taccl.synth.dispatch import dispatched, load_of
+from taccl.synth.flow_inserted import inserted
 from taccl.synth.flow_program import Flow
 from taccl.synth.flow_routes import (
     Question,
@@ -34,7 +35,7 @@ from taccl.synth.flow_routes import (
     with_doors,
 )
 from taccl.synth.flow_ways import scheduled
-from taccl.synth.plan import Plan, plan_decisions
+from taccl.synth.plan import Plan, plan_decisions, rows_of
 from taccl.synth.problem import Options, Problem, Result, Status
 from taccl.synth.staged import MAX_BATCHED, ordered
 from taccl.units import Time
@@ -122,8 +123,8 @@ def _found(problem: Problem, options: Options, clock: Clock) -> Iterator[tuple[P
 def _singly(plan: Plan, options: Options, clock: Clock) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks: of a plan, and of others where a gap stays.
 
-    Whole chunks can't always share links as the flow does: then a flow of whole chunks is looked
-    for, with symmetry and without.
+    Few chunks get routes and times together then. Whole chunks can't always share links as the
+    flow does: so a flow of whole chunks is looked for, with symmetry and without.
     """
     problem = plan.problem
     goal = max(options.floor, options.fixed_floors.get(problem.collective.name, 0))
@@ -131,6 +132,10 @@ def _singly(plan: Plan, options: Options, clock: Clock) -> Iterator[tuple[Plan, 
     for one in _in_order(plan, options, clock, goal):
         best = one.makespan
         yield plan, one
+    if 1000 * best > 1001 * goal:
+        for found in _one_by_one(problem, options, clock, goal):
+            best = min(best, found[1].makespan)
+            yield found
     others = [(problem, flow_of_whole_chunks)]
     arcs = int(problem.logical.allowed.sum()) * problem.topology.num_ranks
     if len(problem.group) > 1 and arcs <= MAX_ARCS:
@@ -144,6 +149,16 @@ def _singly(plan: Plan, options: Options, clock: Clock) -> Iterator[tuple[Plan, 
     if problem.logical.connections_per_rank is not None:
         for _, narrow in with_doors(problem):
             yield from _along(narrow, first_flow, options, clock, goal)
+
+
+def _one_by_one(
+    problem: Problem, options: Options, clock: Clock, goal: Time
+) -> Iterator[tuple[Plan, Schedule]]:
+    """Yield schedules of single chunks that were inserted one by one."""
+    free = replace(problem, group=make_group(problem.topology, ()))
+    for decisions in inserted(free, clock, goal, options.seed):
+        found = retime(free.collective, free.group, free.chunk_size, decisions)
+        yield plan_decisions(free, rows_of(decisions)), found
 
 
 def _along(

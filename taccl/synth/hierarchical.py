@@ -5,9 +5,11 @@ number, one in each server, form a rail.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from taccl.synth.problem import Problem
 from taccl.synth.rings import tour
+from taccl.synth.rooted import PERSONAL, doubled, is_inward, on_tree
 from taccl.synth.steps import (
     HALVES,
     Links,
@@ -37,9 +39,18 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     Inside, ranks send to all others where they have links, else round a ring. The second way sends
     few messages: to the first rank of each server, from first to first, and to all inside.
     ReduceScatter plays it backwards; AllReduce is one after the other.
+
+    With a root: a binomial tree over the ranks of its local number, and in every server another, or
+    a chain where that has no links.
     """
     lanes = _lanes(problem)
-    if problem.collective.name not in HALVES or lanes is None:
+    if lanes is None:
+        return
+    if problem.collective.name in (*PERSONAL, "broadcast", "reduce"):
+        steps = on_tree(problem, _over_servers(problem, lanes))
+        if steps is not None:
+            yield steps
+    if problem.collective.name not in HALVES:
         return
     links = best_links(problem)
     for gather in (_along_rails(problem, lanes, links), _by_leaders(problem, lanes)):
@@ -48,6 +59,23 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
             problem.collective.name == "allgather" or linked(links, back)
         ):
             yield halves(problem, gather)
+
+
+def _over_servers(problem: Problem, lanes: Lanes) -> list[tuple[Rank, Rank]]:
+    """Return the (parent, child) hops of a tree over servers from the root's, and in each."""
+    root, links, inward = problem.collective.root or 0, best_links(problem), is_inward(problem)
+    home = next(number for number, ranks in enumerate(lanes) if root in ranks)
+    lane = lanes[home].index(root)
+    heads = [ranks[lane] for ranks in (*lanes[home:], *lanes[:home])]
+    hops = doubled(heads)
+    for head in heads:
+        ranks = next(some for some in lanes if head in some)
+        inside = doubled([*ranks[lane:], *ranks[:lane]])
+        if any(((b, a) if inward else (a, b)) not in links for a, b in inside):
+            order = tour(problem, head, closed=False, backwards=inward, within=ranks)
+            inside = list(pairwise(order or ()))
+        hops += inside
+    return hops
 
 
 def _along_rails(problem: Problem, lanes: Lanes, links: Links) -> list[Step]:

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from taccl.synth.problem import Problem
-from taccl.synth.steps import HALVES, Step, best_links, blocks, halves, shards
+from taccl.synth.steps import HALVES, Step, best_links, blocks, halves, pair_block, shards
 from taccl.topology import Rank
 from taccl.units import Time
 
 MAX_STEPS_OF_SEARCH = 200_000
+MAX_PASSED = 32
+"""Ranks of the largest ring whose AlltoAll goes round it: every chunk is sent n/2 times."""
+
 MAX_SEARCHED = 64
 """Ranks of the largest ring whose order is searched for: an order takes time to judge."""
 
@@ -162,7 +165,13 @@ def _exchanged(
 
 
 def ring(problem: Problem) -> Iterator[Iterator[Step]]:
-    """Every rank passes on what it received to the next of a ring, n-1 times each phase."""
+    """Every rank passes on what it received to the next of a ring, n-1 times each phase.
+
+    AlltoAll: what is for that next one stays there, the rest goes on.
+    """
+    if problem.collective.name == "alltoall" and problem.topology.num_ranks <= MAX_PASSED:
+        for order in ring_orders(problem):
+            yield _delivered(problem, order, len(order) - 1)
     if problem.collective.name in HALVES and problem.topology.num_ranks > 1:
         own = blocks(problem)
         for order in ring_orders(problem):
@@ -175,15 +184,20 @@ def double_ring(problem: Problem) -> Iterator[Iterator[Step]]:
     """Pass data round a ring both ways: each chunk half as far each way, or half of them each way.
 
     The first is faster where alpha counts; with an even number of ranks the second moves less.
+    AlltoAll: each chunk goes the shorter way.
     """
-    n = problem.topology.num_ranks
-    if problem.collective.name not in HALVES or n < 3:
+    n, name = problem.topology.num_ranks, problem.collective.name
+    if name not in (*HALVES, "alltoall") or n < 3 or (name == "alltoall" and n > MAX_PASSED):
         return
     links, own = best_links(problem), blocks(problem)
     for order in ring_orders(problem):
         back = (order[0], *order[:0:-1])
         if any(pair not in links for pair in _around(back)):
             continue
+        if name == "alltoall":
+            ways = _delivered(problem, order, n // 2), _delivered(problem, back, (n - 1) // 2)
+            yield iter(_turns(*ways))
+            return
         yield halves(problem, _turns(_passed(order, own, n // 2), _passed(back, own, (n - 1) // 2)))
         if problem.collective.chunks_per_rank > 1:
             near, far = zip(*(shards(chunks, 2) for chunks in own), strict=True)
@@ -197,6 +211,17 @@ def _passed(order: Order, own: Sequence[tuple[int, ...]], hops: int) -> Iterator
     for hop in range(hops):
         for place, rank in enumerate(order):
             yield own[order[(place - hop) % n]], rank, order[(place + 1) % n], False
+
+
+def _delivered(problem: Problem, order: Order, far: int) -> Iterator[Step]:
+    """Yield the steps that take an AlltoAll's chunks up to so many places on, place by place."""
+    n = len(order)
+    for hop in range(far):
+        for place, rank in enumerate(order):
+            origin = order[(place - hop) % n]
+            ends = sorted(order[(place + more) % n] for more in range(1, far - hop + 1))
+            chunks = tuple(c for end in ends for c in pair_block(problem, origin, end))
+            yield chunks, rank, order[(place + 1) % n], False
 
 
 def _turns(one: Iterator[Step], other: Iterator[Step]) -> list[Step]:

@@ -1,7 +1,9 @@
 """Classical algorithms for collectives with a root.
 
 Reductions play the broadcast's tree backwards. Chunks follow one another through chain and tree,
-so that with k of them a chain of n ranks takes n - 2 + k messages in a row.
+so that with k of them a chain of n ranks takes n - 2 + k messages in a row. A scatter sends to each
+child of a tree what the ranks below it need, and a gather plays that backwards. An AllReduce is a
+reduction to one rank, here the root, and a broadcast from it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,32 +11,85 @@ from itertools import pairwise
 
 from taccl.synth.problem import Problem
 from taccl.synth.rings import tour
-from taccl.synth.steps import Step, best_links
+from taccl.synth.steps import Step, best_links, blocks
 from taccl.topology import Rank
+
+PERSONAL = ("gather", "scatter")
+"""What has chunks of its own for every rank."""
 
 
 def chain(problem: Problem) -> Iterator[Step] | None:
-    """Every rank passes on what it received to the next of a chain that starts at the root."""
-    root = _root_of(problem, "broadcast", "reduce")
+    """Every rank passes on what it received to the next of a chain that starts at the root.
+
+    A scatter sends first what goes farthest, and a gather what is nearest.
+    """
+    root = _root_of(problem, "broadcast", "reduce", "allreduce", "gather", "scatter")
     if root is None:
         return None
-    order = tour(problem, root, closed=False, backwards=problem.collective.reduces)
-    return None if order is None else _along(problem, _waves(problem, [order]))
+    name = problem.collective.name
+    order = tour(problem, root, closed=False, backwards=is_inward(problem))
+    if order is None:
+        return None
+    if name in PERSONAL:
+        return _passed_along(problem, [order])
+    waves = _waves(problem, [order])
+    return _there_and_back(problem, waves) if name == "allreduce" else _along(problem, waves)
+
+
+def _there_and_back(
+    problem: Problem, waves: Sequence[tuple[int, Rank, Rank]]
+) -> Iterator[Step] | None:
+    """Return an AllReduce on a chain: a broadcast's waves backwards, and behind them forwards."""
+    links, last = best_links(problem), problem.collective.num_chunks - 1
+    if any((src, dst) not in links for _, src, dst in waves):
+        return None
+    up: list[Step] = [
+        ((last - chunk,), child, parent, True) for chunk, parent, child in reversed(waves)
+    ]
+    down: list[Step] = [((chunk,), parent, child, False) for chunk, parent, child in waves]
+    return iter([*up, *down])
 
 
 def double_chain(problem: Problem) -> Iterator[Step] | None:
-    """Chunks go round a ring from the root, every other one the other way round."""
-    root = _root_of(problem, "broadcast", "reduce")
+    """Chunks go round a ring from the root, every other one the other way round.
+
+    Those of a gather or scatter go the shorter way.
+    """
+    root = _root_of(problem, "broadcast", "reduce", "gather", "scatter")
     if root is None or problem.collective.num_chunks < 2:
         return None
-    order, links = tour(problem, root, backwards=problem.collective.reduces), best_links(problem)
+    order, links = tour(problem, root, backwards=is_inward(problem)), best_links(problem)
     if order is None:
         return None
     around = list(pairwise((*order, order[0])))
     if any((a, b) not in links or (b, a) not in links for a, b in around):
         return None
     other = (order[0], *order[:0:-1])
+    if problem.collective.name in PERSONAL:
+        half = len(order) // 2
+        return _passed_along(problem, [order[: half + 1], other[: len(order) - half]])
     return _along(problem, _waves(problem, [order, other]))
+
+
+def _passed_along(problem: Problem, chains: Sequence[Sequence[Rank]]) -> Iterator[Step]:
+    """Return the steps of a scatter along chains from the root, or of a gather: the same turned."""
+    own, longest = blocks(problem), max(map(len, chains))
+    steps: list[Step] = [
+        (own[chain[end]], chain[hop], chain[hop + 1], False)
+        for wave in range(longest - 1)
+        for chain in chains
+        for hop in range(min(wave + 1, len(chain) - 1))
+        for end in (len(chain) - 1 - (wave - hop),)
+        if end > hop
+    ]
+    return _turned(problem, steps)
+
+
+def _turned(problem: Problem, steps: Sequence[Step]) -> Iterator[Step]:
+    """Return a scatter's steps, backwards for a gather."""
+    if problem.collective.name == "scatter":
+        return iter(steps)
+    return ((chunks, dst, src, False) for chunks, src, dst, _ in reversed(steps))
 
 
 def _waves(problem: Problem, chains: Sequence[Sequence[Rank]]) -> list[tuple[int, Rank, Rank]]:
@@ -52,20 +107,50 @@ def _waves(problem: Problem, chains: Sequence[Sequence[Rank]]) -> list[tuple[int
 
 def binomial(problem: Problem) -> Iterator[Step] | None:
     """In every round each rank that has a chunk sends it half as far as in the round before."""
-    root = _root_of(problem, "broadcast", "reduce")
+    root = _root_of(problem, "broadcast", "reduce", "allreduce", "gather", "scatter")
     if root is None:
         return None
-    n, links = problem.topology.num_ranks, best_links(problem)
-    rounds = [
-        ((root + near) % n, (root + near + distance) % n)
+    n = problem.topology.num_ranks
+    return on_tree(problem, doubled([(root + place) % n for place in range(n)]))
+
+
+def doubled(ranks: Sequence[Rank]) -> list[tuple[Rank, Rank]]:
+    """Return the (parent, child) hops of a binomial tree from the first of some ranks."""
+    n = len(ranks)
+    return [
+        (ranks[near], ranks[near + distance])
         for distance in (1 << i for i in reversed(range((n - 1).bit_length())))
         for near in range(0, n - distance, 2 * distance)
     ]
-    for parent, child in rounds:
-        if ((child, parent) if problem.collective.reduces else (parent, child)) not in links:
-            return None
-    chunks = range(problem.collective.num_chunks)
-    return _along(problem, [(chunk, *ends) for chunk in chunks for ends in rounds])
+
+
+def on_tree(problem: Problem, hops: Sequence[tuple[Rank, Rank]]) -> Iterator[Step] | None:
+    """Return the steps on a tree, given its (parent, child) hops; None where links are missing.
+
+    Chunks that all want follow one another; the halves of an AllReduce send all of them at once.
+    """
+    name, links, collective = problem.collective.name, best_links(problem), problem.collective
+    up = [(child, parent) for parent, child in hops]
+    if (name == "allreduce" or not is_inward(problem)) and any(one not in links for one in hops):
+        return None
+    if is_inward(problem) and any(one not in links for one in up):
+        return None
+    if name in PERSONAL:
+        own, below = blocks(problem), {child: [child] for _, child in hops}
+        for parent, child in reversed(hops):
+            below.get(parent, []).extend(below[child])
+        return _turned(
+            problem,
+            [
+                (tuple(c for rank in sorted(below[child]) for c in own[rank]), parent, child, False)
+                for parent, child in hops
+            ],
+        )
+    if name == "allreduce":
+        everything = tuple(range(collective.num_chunks))
+        sums: list[Step] = [(everything, *ends, True) for ends in reversed(up)]
+        return iter([*sums, *((everything, *ends, False) for ends in hops)])
+    return _along(problem, [(c, *ends) for c in range(collective.num_chunks) for ends in hops])
 
 
 def scatter_allgather(problem: Problem) -> Iterator[Step] | None:
@@ -110,22 +195,18 @@ def direct(problem: Problem) -> Iterator[Step] | None:
     root = _root_of(problem, "gather", "scatter")
     if root is None:
         return None
-    n, links, k = (
-        problem.topology.num_ranks,
-        best_links(problem),
-        problem.collective.chunks_per_rank,
-    )
-    inward = problem.collective.name == "gather"
-    peers = [(root + shift) % n for shift in range(1, n)]
-    ends = [(peer, root) if inward else (root, peer) for peer in peers]
-    if any(pair not in links for pair in ends):
-        return None
-    blocks = [tuple(range(peer * k, (peer + 1) * k)) for peer in peers]
-    return ((block, *pair, False) for block, pair in zip(blocks, ends, strict=True))
+    n = problem.topology.num_ranks
+    return on_tree(problem, [(root, (root + shift) % n) for shift in range(1, n)])
+
+
+def is_inward(problem: Problem) -> bool:
+    """Tell whether chunks go to the root (first)."""
+    return problem.collective.reduces or problem.collective.name == "gather"
 
 
 def _root_of(problem: Problem, *names: str) -> Rank | None:
-    return problem.collective.root if problem.collective.name in names else None
+    """Return the root of a collective of these names; of one that has none, rank 0."""
+    return (problem.collective.root or 0) if problem.collective.name in names else None
 
 
 def _along(problem: Problem, hops: list[tuple[int, Rank, Rank]]) -> Iterator[Step]:

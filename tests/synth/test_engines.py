@@ -78,8 +78,9 @@ def test_bounds_hold_on_random_problems(seed: int, rule: str) -> None:
 
 PIPELINES = {
     "chain", "double-chain", "binomial", "scatter-allgather", "double-binary-tree",
-    "parameter-server",
+    "parameter-server", "halving-doubling",
 }  # fmt: skip
+PASSED_ON = {"chain", "double-chain", "binomial", "direct"}
 
 
 @pytest.mark.parametrize(
@@ -87,8 +88,8 @@ PIPELINES = {
     [
         ("broadcast", {*PIPELINES, "guided", "exact", "taccl"}),
         ("reduce", {*PIPELINES, "guided", "exact", "taccl"}),
-        ("gather", {"direct", "flow", "guided", "exact", "taccl"}),
-        ("scatter", {"direct", "flow", "guided", "exact", "taccl"}),
+        ("gather", {*PASSED_ON, "flow", "guided", "exact", "taccl"}),
+        ("scatter", {*PASSED_ON, "flow", "guided", "exact", "taccl"}),
     ],
 )
 def test_algorithms_for_a_root_compete(collective: str, candidates: set[str]) -> None:
@@ -213,7 +214,7 @@ def test_auto_is_never_worse_than_its_candidates() -> None:
     assert result.schedule is not None
     classical = {
         "ring", "double-ring", "all-pairs", "halving-doubling", "bruck", "double-binary-tree",
-        "parameter-server", "recursive-doubling",
+        "parameter-server", "recursive-doubling", "chain", "binomial",
     }  # fmt: skip
     served = [one for one in result.candidates if one.score is not None]
     assert {one.engine for one in served} == {*classical, "guided", "exact", "taccl"}

@@ -1,0 +1,140 @@
+"""Chunks inserted one by one: known optima of gathers and scatters, and what the book holds."""
+
+import time
+
+import pytest
+
+from taccl.schedule import Schedule, retime
+from taccl.synth import flow_inserted
+from taccl.synth.clock import Clock
+from taccl.synth.flow_inserted import inserted
+from taccl.synth.flow_reserved import NEVER, Book, Roads, change, search, undo
+from taccl.synth.flow_routes import question_of
+from taccl.synth.problem import Options, Problem
+from taccl.topology_file import load_topology
+from taccl.verify import verify
+from tests.generators import random_problem
+from tests.synth.problems import problem_of
+
+COUNTED = Options(batch=False, deterministic=True, workers=1, time_limit=4.0)
+
+A100, H100, DGX2 = 4_033_334, 2_922_223, 8_700_000
+"""1 MB through an NVSwitch port."""
+
+
+def found(problem: Problem, goal: int = 0, seed: int = 0) -> list[Schedule]:
+    clock = Clock(time.monotonic() + 4.0, COUNTED)
+    schedules = [
+        retime(problem.collective, problem.group, problem.chunk_size, decisions)
+        for decisions in inserted(problem, clock, goal, seed)
+    ]
+    assert all(not verify(schedule, problem.logical) for schedule in schedules)
+    return schedules
+
+
+@pytest.mark.parametrize("collective", ["gather", "scatter"])
+@pytest.mark.parametrize(
+    ("name", "nodes", "least"),
+    [
+        # Three chunks by each fast wire of the root, one by each slow one.
+        ("ndv2", None, 3 * 23_700_000),
+        # Every NIC carries one of the 8 chunks for the other server, and 7 of the NICs have to
+        # wait for it at the root's port: the last for 7 messages.
+        ("dgx-a100", 2, 7 * A100 + 41_700_000),
+        ("dgx-h100", 2, 7 * H100 + 21_700_000),
+        # Two for each NIC; one with a third one would take longer.
+        ("dgx2", 2, 7 * DGX2 + 2 * 107_700_000),
+    ],
+)
+def test_what_no_schedule_of_single_chunks_can_beat_is_found(
+    name: str, nodes: int | None, least: int, collective: str
+) -> None:
+    problem = problem_of(load_topology(name, nodes=nodes), collective, chunk_size=10**6)
+    assert abs(found(problem, least)[-1].makespan - least) < 10
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
+def test_each_schedule_is_correct_and_better_than_the_one_before(
+    seed: int, collective: str
+) -> None:
+    problem = random_problem(seed, collective)
+    makespans = [schedule.makespan for schedule in found(problem, seed=seed)]
+    assert makespans
+    assert makespans == sorted(makespans, reverse=True)
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    problem = problem_of(load_topology("mesh2d:3x3"), "scatter")
+    one, two = (found(problem, seed=3)[-1] for _ in range(2))
+    assert one.link.tolist() == two.link.tolist()
+    assert one.start.tolist() == two.start.tolist()
+
+
+def test_many_chunks_or_ranks_are_left_to_flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(load_topology("ring:4"), "scatter")
+    assert found(problem)
+    for limit in ("MAX_CHUNKS", "MAX_RANKS"):
+        with monkeypatch.context() as patch:
+            patch.setattr(flow_inserted, limit, 3)
+            assert found(problem) == []
+
+
+def opened(seed: int, collective: str) -> tuple[Problem, Roads, Book]:
+    """Return a random problem with all of its chunks in the book."""
+    problem = random_problem(seed, collective)
+    roads = flow_inserted._roads(question_of(problem))
+    book = flow_inserted._book(roads, seed)
+    assert search(roads, book, 0, 0) < NEVER
+    return problem, roads, book
+
+
+def reservations(book: Book) -> list[list[tuple[int, int]]]:
+    return [
+        [(int(row[0]), int(row[1])) for row in zip(begin[:n], finish[:n], strict=True)]
+        for begin, finish, n in zip(book.begin, book.finish, book.entries.tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
+def test_the_book_holds_what_the_ways_hold_and_nothing_twice(seed: int, collective: str) -> None:
+    _, roads, book = opened(seed, collective)
+    search(roads, book, 20, 0)
+    held: list[list[tuple[int, int]]] = [[] for _ in book.entries]
+    for chunk in range(len(book.arrive)):
+        for hop in range(book.length[chunk]):
+            arc, start = book.arc[chunk, hop], int(book.start[chunk, hop])
+            for i in range(roads.use_start[arc], roads.use_start[arc + 1]):
+                begin = start + int(roads.offset[i])
+                held[roads.use[i]].append((begin, begin + int(roads.held[i])))
+    assert reservations(book) == [sorted(rows) for rows in held]
+    for rows in reservations(book):
+        ends = [end for _, end in rows]
+        assert all(end <= begin for end, (begin, _) in zip(ends, rows[1:], strict=False))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_change_that_is_undone_leaves_no_trace(seed: int) -> None:
+    _, roads, book = opened(seed, "alltoall")
+    before, arrive = reservations(book), book.arrive.tolist()
+    undo(roads, book, change(roads, book))
+    assert reservations(book) == before
+    assert book.arrive.tolist() == arrive
+
+
+@pytest.mark.parametrize("collective", ["gather", "scatter"])
+def test_machine_code_does_what_the_plain_functions_do(collective: str) -> None:
+    _, roads, plain = opened(4, collective)
+    _, _, compiled = opened(4, collective)
+    ends = search(roads, plain, 50, 0), flow_inserted._compiled()(roads, compiled, 50, 0)
+    assert ends[0] == ends[1]
+    for one, other in zip(plain, compiled, strict=True):
+        assert one.tolist() == other.tolist()
+
+
+def test_what_has_the_longest_way_left_leaves_first() -> None:
+    # The opposite rank's chunk goes first; while it travels on, the neighbour's takes its wire.
+    problem = problem_of(load_topology("ring:4"), "scatter")
+    hop = 720_000
+    assert found(problem, 2 * hop)[-1].makespan == 2 * hop
