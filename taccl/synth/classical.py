@@ -145,6 +145,8 @@ class Trial:
         Called when there is something to compile.
     left_out
         Reasons.
+    ways
+        What to try; None: the algorithm of that name.
     """
 
     problem: Problem
@@ -154,6 +156,7 @@ class Trial:
     over: Callable[[], bool] = lambda: False
     report: Callable[[str], None] = lambda _line: None
     left_out: list[str] = field(default_factory=list)
+    ways: Algorithm | None = None
 
     @property
     def reason(self) -> str:
@@ -207,7 +210,7 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
     problem = trial.problem
     links = best_links(problem)
     left = MAX_SENDS
-    for number, steps in enumerate(CLASSICAL[trial.name](problem)):
+    for number, steps in enumerate((trial.ways or CLASSICAL[trial.name])(problem)):
         if number and trial.over():
             return
         sequence: list[Step] = []

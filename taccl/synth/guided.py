@@ -18,6 +18,7 @@ from taccl.symmetry import make_group
 from taccl.synth.arcs import arcs_of
 from taccl.synth.butterflies import butterflies
 from taccl.synth.coalescing import coalesced
+from taccl.synth.folding import folded
 from taccl.synth.guided_kernel import compiled
 from taccl.synth.guided_layout import Begin
 from taccl.synth.guided_way import Span, one_way
@@ -115,7 +116,9 @@ def guided(problem: Problem, options: Options) -> Result:
 
 def _batched(problem: Problem, options: Options) -> list[Schedule]:
     """Return schedules in which chunks travel together from the start, if there are any."""
+    over = _clock(options, COALESCING * options.time_limit)
     found = [*_coalesced(problem, options), *butterflies(problem)]
+    found += folded(problem, options.report, over)
     if problem.collective.name != "allreduce" or options.stop.is_set():
         return found
     if found and _is_best(found, problem, options):

@@ -1,0 +1,71 @@
+"""Ranks at one NIC that cross it as one: every answer verified, and times by hand."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from taccl.schedule import Schedule
+from taccl.synth.classical import classical_schedule
+from taccl.synth.folding import folded
+from taccl.synth.problem import Problem
+from taccl.topology import whole
+from taccl.topology_file import load_topology
+from taccl.verify import verify
+from tests.synth.problems import problem_of
+from tests.synth.test_butterflies import nodes_of
+
+
+def never() -> bool:
+    return False
+
+
+def silent(line: str) -> None:
+    """Report nothing."""
+
+
+def found(problem: Problem) -> tuple[Schedule, ...]:
+    """Return what is found, all of which must be valid."""
+    schedules = folded(problem, silent, never)
+    for schedule in schedules:
+        assert verify(schedule, problem.logical) == []
+    return schedules
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
+@pytest.mark.parametrize(("sharing", "count"), [(2, 2), (4, 2), (2, 4)])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_every_answer_is_valid(sharing: int, count: int, chunks: int, collective: str) -> None:
+    assert found(problem_of(nodes_of(4, sharing, count), collective, chunks, Fraction(10)))
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
+def test_one_message_crosses_for_two_ranks(collective: str) -> None:
+    # One byte a rank: two neighbours exchange (101 us), one crosses with both (302 us), gives
+    # them back (102 us), and they go to the other two (102 us). Alone, each would cross.
+    problem = problem_of(nodes_of(4, 2, 2), collective, 1, Fraction(1))
+    schedules = found(problem)
+    assert schedules[0].makespan == (101 + 302 + 102 + 102) * 10**6
+    alone = classical_schedule(problem, "halving-doubling", batch=True)
+    assert alone is not None
+    assert alone.makespan > schedules[0].makespan
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_two_dgx2_gather_middling_buffers_faster_than_by_doubling(nodes: int) -> None:
+    topology = load_topology("dgx2", nodes=nodes)
+    problem = problem_of(topology, "allgather", 1, Fraction(1 << 17, topology.num_ranks))
+    doubling = classical_schedule(problem, "halving-doubling", batch=True)
+    assert doubling is not None
+    assert found(problem)[0].makespan < 0.9 * doubling.makespan
+
+
+def test_one_server_and_other_collectives_have_none() -> None:
+    assert not found(problem_of(load_topology("dgx2"), "allgather"))
+    assert not found(problem_of(nodes_of(4, 2, 2), "alltoall", 1, 10))
+    assert not found(problem_of(load_topology("ring:8"), "allgather"))
+
+
+def test_limits_of_a_sketch_have_none() -> None:
+    limited = replace(whole(nodes_of(4, 2, 2)), connections_per_rank=2)
+    assert not found(problem_of(limited, "allgather"))
