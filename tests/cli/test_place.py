@@ -250,7 +250,7 @@ def test_too_many_hosts_are_refused(run: Run, tmp_path: Path) -> None:
         (("latency.csv", "--servers", "twice"), "twice:2: names a twice"),
         (("--topology", "ring:4", "--servers", "2"), "does not share the ranks out"),
         (("latency.csv", "--algorithm", "magic"), "--algorithm: unknown algorithm 'magic'"),
-        (("latency.csv", "--algorithm", "chain"), "there is no chain allreduce"),
+        (("latency.csv", "--algorithm", "two-step"), "there is no two-step allreduce"),
         (("latency.csv", "--rankfile", "latency.csv"), "is the same file as latency.csv"),
         (("latency.csv", "--placed-xml", "x", "--runtime", "portable"), "is no single file"),
         (("latency.csv", "--size", "-1"), "--size"),
