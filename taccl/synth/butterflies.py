@@ -23,8 +23,9 @@ are the two ends (Thakur, Rabenseifner, Gropp 2005, sections 4.5 and 4.6).
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
@@ -124,18 +125,24 @@ class Cube:
         return self.links[next(self.pairs(turn))]
 
 
-def butterflies(problem: Problem) -> list[Schedule]:
-    """Return the best schedules of whole messages; none where ranks or links make no cube."""
+def butterflies(problem: Problem, over: Callable[[], bool]) -> list[Schedule]:
+    """Return the best schedules of whole messages; none where ranks or links make no cube.
+
+    Parameters
+    ----------
+    over
+        Tells whether to look no further once something is found.
+    """
     found: list[Schedule] = []
     left = MOST_ROWS
     group = make_group(problem.topology, ())
     for cube, turns in _promising(problem):
+        left -= _sends(cube, turns)
+        if left < 0 or (found and over()):
+            break
         decisions = _decided(cube, turns)
         if decisions is None:
             continue
-        left -= len(decisions.chunk)
-        if left < 0:
-            break
         try:
             found.append(retime(problem.collective, group, problem.chunk_size, decisions))
         except ValueError:  # an exchange whose messages wait for each other
@@ -174,6 +181,8 @@ def _cubes(problem: Problem) -> Iterator[Cube]:
     asked = logical.symmetry_asked or logical.own_chunks_first
     if problem.collective.name != "allreduce" or lanes is None or asked:
         return
+    if 2 * problem.topology.num_ranks * problem.collective.num_chunks > MOST_ROWS:
+        return  # even where all is halved
     links, ranks = best_links(problem), np.array(lanes, dtype=np.int64)
     count, size = ranks.shape
     if logical.connections_per_rank is not None or any(n & (n - 1) for n in (count, size)):
@@ -258,6 +267,22 @@ def _clocked(cube: Cube, programs: Programs) -> tuple[Time, list[Turn]]:
     for op in last:
         make(Turn(op, every))
     return max(clock.values()), turns
+
+
+def _sends(cube: Cube, turns: Sequence[Turn]) -> int:
+    """Return how many chunks are sent, all messages together."""
+    share = dict.fromkeys(range(int(cube.ranks.shape[CLASS])), Fraction(1))
+    sent = Fraction(0)
+    for turn in turns:
+        halved, doubled = turn.op.kind == "halve", turn.op.kind == "double"
+        pairs = sum(1 for _ in cube.pairs(turn))
+        for c in turn.classes:
+            share[c] /= 2 if halved else 1
+        both = 1 if turn.op.kind in ("fold", "unfold") else 2
+        sent += both * pairs * share[turn.classes[0]]
+        for c in turn.classes:
+            share[c] *= 2 if doubled else 1
+    return int(sent * cube.problem.collective.num_chunks)
 
 
 def _decided(cube: Cube, turns: Sequence[Turn]) -> Decisions | None:

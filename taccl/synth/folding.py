@@ -11,7 +11,7 @@ neighbours are taken together is tried: 2, 4 or 8. ReduceScatter plays it backwa
 from collections.abc import Callable, Iterator
 
 from taccl.schedule import Schedule
-from taccl.synth.classical import Trial, schedules_of
+from taccl.synth.classical import MAX_SENDS, Trial, schedules_of
 from taccl.synth.problem import Problem
 from taccl.synth.steps import Step, best_links, blocks, halves, linked, servers
 
@@ -48,6 +48,8 @@ def ways(problem: Problem) -> Iterator[Iterator[Step]]:
         return
     count, size = len(lanes), len(lanes[0])
     if count == 1 or count & (count - 1) or size & (size - 1):
+        return
+    if count * size * problem.collective.num_chunks > MAX_SENDS:
         return
     for classes in FOLDED:
         steps = list(halves(problem, _gather(problem, lanes, classes))) if classes <= size else []

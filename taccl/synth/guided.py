@@ -117,7 +117,7 @@ def guided(problem: Problem, options: Options) -> Result:
 def _batched(problem: Problem, options: Options) -> list[Schedule]:
     """Return schedules in which chunks travel together from the start, if there are any."""
     over = _clock(options, COALESCING * options.time_limit)
-    found = [*_coalesced(problem, options), *butterflies(problem)]
+    found = [*_coalesced(problem, options), *butterflies(problem, over)]
     found += folded(problem, options.report, over)
     if problem.collective.name != "allreduce" or options.stop.is_set():
         return found

@@ -19,13 +19,17 @@ MACHINES = (
 )  # fmt: skip
 
 
+def never() -> bool:
+    return False
+
+
 def machine(name: str, nodes: int | None) -> Topology:
     return load_topology(name, nodes=nodes)
 
 
 def best(problem: Problem) -> Schedule:
     """Return the first schedule, which must be valid, as must be the others, and no faster."""
-    found = butterflies(problem)
+    found = butterflies(problem, never)
     assert found
     for schedule in found:
         assert verify(schedule, problem.logical) == []
@@ -117,4 +121,13 @@ def test_both_alpha_rules_and_odd_chunk_counts_are_served(rule: str, chunks: int
     [("ring:8", "allreduce"), ("hub:6", "allreduce"), ("hub:8", "allgather")],
 )
 def test_what_makes_no_cube_has_none(name: str, collective: str) -> None:
-    assert butterflies(problem_of(load_topology(name), collective, 1, 10)) == []
+    assert butterflies(problem_of(load_topology(name), collective, 1, 10), never) == []
+
+
+def test_too_many_sends_are_not_even_written() -> None:
+    assert butterflies(problem_of(load_topology("hub:1024"), "allreduce", 1, 1), never) == []
+
+
+def test_one_schedule_is_handed_over_when_time_is_up() -> None:
+    problem = problem_of(load_topology("dgx2", nodes=2), "allreduce", 1, 32)
+    assert len(butterflies(problem, lambda: True)) == 1
