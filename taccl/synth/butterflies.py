@@ -125,18 +125,22 @@ class Cube:
         return self.links[next(self.pairs(turn))]
 
 
-def butterflies(problem: Problem, over: Callable[[], bool]) -> list[Schedule]:
+def butterflies(
+    problem: Problem, over: Callable[[], bool], worth: Time | None = None
+) -> list[Schedule]:
     """Return the best schedules of whole messages; none where ranks or links make no cube.
 
     Parameters
     ----------
     over
         Tells whether to look no further once something is found.
+    worth
+        Picoseconds; what takes longer by the clocks is not timed.
     """
     found: list[Schedule] = []
     left = MOST_ROWS
     group = make_group(problem.topology, ())
-    for cube, turns in _promising(problem):
+    for cube, turns in _promising(problem, worth):
         left -= _sends(cube, turns)
         if left < 0 or (found and over()):
             break
@@ -150,7 +154,7 @@ def butterflies(problem: Problem, over: Callable[[], bool]) -> list[Schedule]:
     return sorted(found, key=lambda schedule: schedule.makespan)[:KEPT]
 
 
-def _promising(problem: Problem) -> list[tuple[Cube, Sequence[Turn]]]:
+def _promising(problem: Problem, worth: Time | None) -> list[tuple[Cube, Sequence[Turn]]]:
     """Return the ways to be timed: the best of every kind by the clocks, then the best of all.
 
     The clocks know of the NIC that the ranks of a class share, not of what leads on from there, so
@@ -162,6 +166,7 @@ def _promising(problem: Problem) -> list[tuple[Cube, Sequence[Turn]]]:
             for cube in _cubes(problem)
             for kind, programs in _ways(cube)
             for time, turns in (_clocked(cube, programs),)
+            if worth is None or time <= worth
         ),
         key=lambda way: way[:3],
     )

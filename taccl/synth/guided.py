@@ -36,6 +36,9 @@ PATIENCE = ((16, 1.0), (64, 2.0), (256, 5.0), (1 << 30, 15.0))
 UNFOLDED = 400_000
 """Pairs of any chunk and an arc up to which the problem is solved without symmetry as well."""
 
+UNFOLDING = 3e-5
+"""Seconds that one of these pairs takes, as far as a limit can't end it, and as much again."""
+
 NARROW = 1.01
 """Times the bound: above that, routes are improved a few chunks at a time."""
 
@@ -88,8 +91,8 @@ def guided(problem: Problem, options: Options) -> Result:
         empty = retime(problem.collective, problem.group, problem.chunk_size, Decisions.of([]))
         return Result(Status.OPTIMAL, empty, (), "guided", 0.0)
     found = _batched(problem, options) if options.batch else []
-    problems = list(_with_less_symmetry(problem))
     kept = CUTTING * options.time_limit if options.batch and _coarser(problem) else 0.0
+    problems = list(_with_less_symmetry(problem, options, _left(options, began) - kept))
     for number, one in enumerate(problems):
         left = _left(options, began) - kept
         if found and (options.stop.is_set() or left <= 0 or _is_best(found, problem, options)):
@@ -117,7 +120,10 @@ def guided(problem: Problem, options: Options) -> Result:
 def _batched(problem: Problem, options: Options) -> list[Schedule]:
     """Return schedules in which chunks travel together from the start, if there are any."""
     over = _clock(options, COALESCING * options.time_limit)
-    found = [*_coalesced(problem, options), *butterflies(problem, over)]
+    found = _coalesced(problem, options)
+    least = min(map(_makespan, found), default=None)
+    worth = None if least is None else int(PROMISING * least)
+    found += butterflies(problem, over, worth)
     found += folded(problem, options.report, over)
     if problem.collective.name != "allreduce" or options.stop.is_set():
         return found
@@ -273,14 +279,17 @@ def _chosen(found: Sequence[Schedule], options: Options, deadline: float) -> Sch
     return min(known, key=lambda one: one[0])[1] if known else by_time[0]
 
 
-def _with_less_symmetry(problem: Problem) -> Iterator[Problem]:
+def _with_less_symmetry(problem: Problem, options: Options, seconds: float) -> Iterator[Problem]:
     """Yield the problem, and where it is small enough, the same without its symmetry.
 
-    A symmetry that a sketch asks for is kept.
+    A symmetry that a sketch asks for is kept, and where the seconds left would not do for more.
     """
     yield problem
     pairs = int(problem.logical.allowed.sum()) * problem.collective.num_chunks
-    if len(problem.group) > 1 and pairs <= UNFOLDED and not problem.logical.symmetry_asked:
+    short = not options.deterministic and seconds < UNFOLDING * pairs
+    if len(problem.group) == 1 or pairs > UNFOLDED or short:
+        return
+    if not problem.logical.symmetry_asked:
         yield replace(problem, group=make_group(problem.topology, ()))
 
 

@@ -3,9 +3,10 @@
 First come the classical algorithms, made for the middle size: they are cheap, and nothing that is
 written may be slower than them. Then the sizes of every collective fall into cells, and each
 search goes to the cell with the size at which most of the time could be saved, as far as bounds
-tell, for that size; the more searches a cell has had, the less that counts. Within a cell come in
-turn all engines, the best classical algorithm made for that size, chunk counts and sketches, then
-the same again with another seed, more effort and more instances.
+tell, for that size; the more searches a cell has had, or a size in it, the less that counts. Within
+a cell come in turn the engine that finds most at two sizes, the best classical algorithm made for a
+size, chunk counts, other engines and sketches, then the same again with another seed, more effort
+and more instances.
 
 What is next follows from the results that are handed in, in that order, and from nothing else.
 """
@@ -108,20 +109,27 @@ class Plan:
         for level in count():
             for sketch in (None, *range(self.sketches)):
                 for number in chunks:
-                    for engine in self._engines(cell.collective, number, sketch):
+                    engines = list(self._engines(cell.collective, number, sketch, level))
+                    if (level, number) == (0, chunks[0]):
+                        engines[:0] = engines[:1]  # at another size
+                    for engine in engines:
                         yield Spec(
                             cell.collective, engine, 0, number, sketch,
                             instances=(0, 2, 1, 4)[level % 4], effort=self._effort(engine, level),
                             seed=self.seed + level,
                         )  # fmt: skip
 
-    def _engines(self, collective: str, chunks: int, sketch: int | None) -> Iterator[str]:
+    def _engines(
+        self, collective: str, chunks: int, sketch: int | None, level: int
+    ) -> Iterator[str]:
         yield "guided"
         if chunks == 1 and sketch is None:
             yield TEXTBOOK
         if collective in POINT_TO_POINT:
             yield "flow"
-        yield "taccl"
+        if level or sketch is not None or collective in POINT_TO_POINT:
+            # Without a sketch engine guided finds more of what goes to several ranks.
+            yield "taccl"
         cut = self.ranks if collective in ("allgather", "alltoall") else 1
         if cut * self.ranks * chunks <= EXACT_SENDS:
             yield "exact"
@@ -168,6 +176,7 @@ class Picker:
         self._cells = self.plan.cells()
         self._turns = [self.plan.turns(cell) for cell in self._cells]
         self._tries = [0] * len(self._cells)
+        self._made_for: Counter[tuple[str, int]] = Counter()
         self._seen = set(self.plan.baseline())
         self._made: list[Counter[Spec]] = [Counter() for _ in self._cells]
 
@@ -194,6 +203,7 @@ class Picker:
         for number, cell in enumerate(self._cells):
             if cell.collective == spec.collective and place in cell.places:
                 self._tries[number] += 1
+                self._made_for[spec.collective, place] += 1
                 self._made[number][_turn(spec)] += 1
 
     def gap(self, collective: str, place: int) -> Fraction:
@@ -213,7 +223,7 @@ class Picker:
             return None
         self._tries[chosen] += 1
         cell = self._cells[chosen]
-        place = max(cell.places, key=lambda place: (self.gap(cell.collective, place), -place))
+        place = max(cell.places, key=lambda place: (self._worth(cell.collective, place), -place))
         while True:
             turn = next(self._turns[chosen])
             if self._made[chosen][_turn(turn)]:
@@ -222,7 +232,13 @@ class Picker:
             spec = self._filled(turn, place)
             if spec is not None and spec not in self._seen:
                 self._seen.add(spec)
+                self._made_for[spec.collective, place] += 1
                 return spec
+
+    def _worth(self, collective: str, place: int) -> Fraction:
+        """Return what a search for a size may save, less where there were some for it."""
+        gap = self.gap(collective, place)
+        return gap / (1 + gap) / (1 + self._made_for[collective, place])
 
     def _filled(self, spec: Spec, place: int) -> Spec | None:
         """Return a search with its size; None: there is no classical algorithm to be made."""
