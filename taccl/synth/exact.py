@@ -78,7 +78,7 @@ def exact(problem: Problem, options: Options) -> Result:
         return options.time_limit / 3 if options.deterministic else clock.left
 
     state = _State(min(_first(problem, options, clock), key=_makespan), options.floor, 0)
-    models = () if state.closed or clock.over else _models(problem, options)
+    models = () if state.closed or clock.over else _models(problem, options, clock)
     state = _solve(models, state, options, FIRST * left())
     if not (state.closed or clock.over):
         share = STAGED if _open(models, state, options, (1 - STAGED) * left()) else ALONE
@@ -88,7 +88,7 @@ def exact(problem: Problem, options: Options) -> Result:
                 options.report(f"exact: {flows.size} intervals, too many messages for the time")
         state = _solve(models, state, options, left())
     bounds = [Bound("exact", "engine", state.bound)] if state.bound > options.floor else []
-    bounds += [Bound("exact", "trees", state.of_trees)] if state.of_trees else []
+    bounds += [Bound("exact", "trees", state.of_trees)] if state.of_trees > options.floor else []
     if state.best.makespan <= state.bound:
         status = Status.OPTIMAL
     elif options.stop.is_set():
@@ -144,10 +144,12 @@ def _first(problem: Problem, options: Options, clock: Clock) -> list[Schedule]:
         found += first_schedules(problem, options, clock)
     if not (large or (found and clock.over)):
         found += _classical(problem, options, clock)
+    if not found and clock.over:
+        raise OutOfTimeError("nothing was found in time", fix="raise --time-limit")
     if not found:
         raise NoScheduleError(
-            "no path within the allowed hops serves every chunk",
-            fix="raise max_extra_hops in the sketch",
+            "neither the greedy heuristic nor a classical algorithm serves every chunk",
+            fix="raise max_extra_hops in the sketch, or use --engine guided",
         )
     return found
 
@@ -206,10 +208,12 @@ def _open(models: Sequence[Flows], state: _State, options: Options, seconds: flo
     ]
 
 
-def _models(problem: Problem, options: Options) -> tuple[Flows, ...]:
+def _models(problem: Problem, options: Options, clock: Clock) -> tuple[Flows, ...]:
     """Return the flows of the problem on orbits and of the whole one, where these are small."""
     models = []
     for part in _problems(problem):
+        if clock.over or (_pairs(part) > LARGE and _is_slow(part, options, clock.left)):
+            break
         # Only a sketch leaves so little of so much; looking for the ways of each chunk takes long.
         hopeless = _pairs(part) > LARGE and not is_restricted(part)
         flows = None if hopeless else flows_of(part)

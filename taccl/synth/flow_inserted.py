@@ -11,7 +11,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.errors import NoScheduleError
 from taccl.machine_code import machine_code, telling
 from taccl.schedule import Decisions
 from taccl.synth import flow_reserved
@@ -46,17 +45,12 @@ COUNTED = 3
 def inserted(problem: Problem, clock: Clock, goal: Time, seed: int) -> Iterator[Decisions]:
     """Yield decisions of single chunks, each better than those before, until the goal is met.
 
-    None where there are too many chunks or ranks.
+    None where there are too many chunks or ranks, or too many chunks take one edge.
 
     Parameters
     ----------
     problem
-        Without symmetry; every chunk goes from one rank to one.
-
-    Raises
-    ------
-    NoScheduleError
-        When some chunk has no path.
+        Without symmetry; every chunk goes from one rank to one, and there is a way for it.
     """
     collective = problem.collective
     if collective.num_chunks > MAX_CHUNKS or collective.num_ranks > MAX_RANKS:
@@ -67,11 +61,8 @@ def inserted(problem: Problem, clock: Clock, goal: Time, seed: int) -> Iterator[
     options = clock.options
     with telling(options.report, MESSAGE):
         best = _compiled()(roads, book, 0, goal)
-    if best >= NEVER:
-        raise NoScheduleError(
-            "some chunk can't be served: no allowed path",
-            fix="allow more links in the sketch, or join these ranks in the topology",
-        )
+    if best >= NEVER:  # the book is full: chunks cross one edge more often than it has room for
+        return
     yield _decisions(question, roads, book)
     since = tried = 0
     while since < PATIENCE and best > goal and clock.left:
@@ -92,6 +83,10 @@ def _roads(question: Question) -> Roads:
     start = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     at = np.repeat(arcs.use_start[:-1][order] - start[:-1], lengths) + np.arange(int(start[-1]))
     arrival, held = arcs.arrival(), arcs.held()[at]
+    # What is held for no time is never in anyone's way.
+    used = held > 0
+    start = np.concatenate(([0], np.cumsum(used)))[start]
+    at, held, lengths = at[used], held[used], np.diff(start)
     # Backwards, a message arrives when it starts, and holds its resources up to then.
     offset = np.repeat(arrival[order], lengths) - held if question.backwards else held * 0
     sources, targets = wanted.roots.argmax(axis=1), wanted.targets.argmax(axis=1)
@@ -122,7 +117,11 @@ def _least(network: Net) -> NDArray[np.int64]:
 
 def _book(roads: Roads, seed: int) -> Book:
     """Return an empty book, and the chunks in order: those with the longest way first."""
-    ranks, chunks, resources = len(roads.first) - 1, len(roads.root), int(roads.use.max()) + 1
+    ranks, chunks, resources = (
+        len(roads.first) - 1,
+        len(roads.root),
+        int(roads.use.max(initial=0)) + 1,
+    )
     away = roads.least[roads.root, roads.end]
     hops, slots = ranks, 2 * chunks + ranks
 
@@ -146,15 +145,17 @@ def _book(roads: Roads, seed: int) -> Book:
 def _decisions(question: Question, roads: Roads, book: Book) -> Decisions:
     """Return the ways that were kept, in the order of their starts."""
     order = np.argsort(question.network.tail, kind="stable")
-    rows: list[tuple[int, int, int]] = []
+    rows: list[tuple[int, int, int, int]] = []
     for row, chunk in enumerate(question.wanted.chunk.tolist()):
         for hop in range(int(book.kept_length[row])):
             arc, start = int(book.kept_arc[row, hop]), int(book.kept_start[row, hop])
             time = -(start + int(roads.arrival[arc])) if question.backwards else start
-            rows.append((time, chunk, int(question.network.arcs.link[order[arc]])))
+            # From the end of a way to its root; messages that take no time start at one time.
+            place = hop if question.backwards else -hop
+            rows.append((time, chunk, place, int(question.network.arcs.link[order[arc]])))
     rows.sort()
     return Decisions.of(
-        [(chunk, link, number, False) for number, (_, chunk, link) in enumerate(rows)]
+        [(chunk, link, number, False) for number, (_, chunk, _, link) in enumerate(rows)]
     )
 
 

@@ -1,5 +1,6 @@
 """The exact engine keeps its time: it gives up a model, and hands over the best that it has."""
 
+import importlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -162,3 +163,30 @@ def test_a_model_grows_with_the_pairs_of_its_chunks() -> None:
         pairs = sum(len(list(together.pairs(k, of))) for (k, _), of in together.by_link.items())
         rows.append(len(parts.model.proto.constraints) / pairs)
     assert rows == sorted(rows, reverse=True)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_no_time_for_any_schedule_is_not_told_as_a_missing_path(
+    stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("taccl.synth.exact")  # the package names the function so
+    monkeypatch.setattr(module, "first_schedules", lambda *_: [])
+    stop = Event()
+    if stopped:
+        stop.set()
+    with pytest.raises(OutOfTimeError, match="nothing was found in time"):
+        exact(relays(), Options(time_limit=5.0 if stopped else 0.0, stop=stop))
+
+
+@pytest.mark.parametrize("collective", ["allgather", "allreduce"])
+def test_models_that_are_given_up_prove_nothing(
+    collective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: object) -> None:
+        raise OutOfTimeError("not written down in time")
+
+    monkeypatch.setattr("taccl.synth.exact_solve.build", late)
+    problem = problem_of(load_topology("ring:4"), collective, 2)
+    found = exact(problem, Options(time_limit=2.0, floor=777))
+    assert found.bounds == ()
+    assert found.status is not Status.OPTIMAL

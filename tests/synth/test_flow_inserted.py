@@ -1,19 +1,24 @@
 """Chunks inserted one by one: known optima of gathers and scatters, and what the book holds."""
 
 import time
+from dataclasses import replace
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from taccl.schedule import Schedule, retime
 from taccl.synth import flow_inserted
 from taccl.synth.clock import Clock
+from taccl.synth.flow import flow
 from taccl.synth.flow_inserted import inserted
 from taccl.synth.flow_reserved import NEVER, Book, Roads, change, search, undo
 from taccl.synth.flow_routes import question_of
 from taccl.synth.problem import Options, Problem
+from taccl.topology import Switch, whole
 from taccl.topology_file import load_topology
 from taccl.verify import verify
-from tests.generators import random_problem
+from tests.generators import both_ways, build, random_problem
 from tests.synth.problems import problem_of
 
 COUNTED = Options(batch=False, deterministic=True, workers=1, time_limit=4.0)
@@ -138,3 +143,33 @@ def test_what_has_the_longest_way_left_leaves_first() -> None:
     problem = problem_of(load_topology("ring:4"), "scatter")
     hop = 720_000
     assert found(problem, 2 * hop)[-1].makespan == 2 * hop
+
+
+@pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
+@pytest.mark.parametrize("rule", ["occupy", "delay"])
+@pytest.mark.parametrize("beta", [None, Fraction(0)])
+def test_links_that_take_no_time_are_taken_in_turn(
+    beta: Fraction | None, rule: str, collective: str
+) -> None:
+    hops = [*both_ways(2, 1, 0, beta), *both_ways(1, 0, 10, Fraction(1))]
+    assert found(problem_of(build("line", 3, hops, rule=rule), collective))
+
+
+@pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
+def test_a_full_book_leaves_the_schedules_of_flows(collective: str) -> None:
+    # A chain that goes from one switch to the other and back: all chunks take one edge many times.
+    ranks, hops = 16, both_ways(16, 17, 5, Fraction(1))
+    for rank in range(ranks):
+        hops += [(rank, 16 + rank % 2, 1, None, Fraction(1))]
+        hops += [(16 + rank % 2, rank, 1, None, Fraction(1))]
+    topology = build(
+        "chain", ranks, hops, switches=[Switch("a"), Switch("b")],
+        server_of=tuple(rank % 2 for rank in range(ranks)),
+    )  # fmt: skip
+    table = topology.links
+    chain = replace(whole(topology), allowed=np.abs(table.src - table.dst) == 1)
+    problem = problem_of(chain, collective)
+    assert found(problem) == []
+    schedule = flow(problem, COUNTED).schedule
+    assert schedule is not None
+    assert verify(schedule, chain) == []
