@@ -43,14 +43,15 @@ LONGER = 1.1
 """How many times as long a killed run may take the next time."""
 
 BELOW = 0.8
-"""Times the best classical algorithm, at half of the sizes or where the bound allows it."""
+"""Times the best classical algorithm: at how many sizes programs are so far ahead is counted."""
 
 HEAD = """## A library for two DGX-2
 
 Made by `python -m benchmarks.tune full`: `taccl tune dgx2 allgather alltoall allreduce --nodes 2
--b 1K -e 1G --runtime executor --time-limit 600`. Times are replays of the program that the library
-has for a size. *ratio* is that time, and *least* what no algorithm can beat, as a multiple of the
-best classical algorithm's time: where *least* is above 0.8, no ratio can be at or below it.
+-b 1K -e 1G --runtime executor` with the --time-limit told below. Times are replays of the program
+that the library has for a size. *ratio* is that time, and *least* what no algorithm can beat, as a
+multiple of the best classical algorithm's time: where *least* is above 0.8, no ratio can be at or
+below it.
 """
 
 COLUMNS = (
@@ -168,6 +169,7 @@ def table(index: dict[str, Any]) -> str:
             ))  # fmt: skip
         told.append(counted(one))
     lines = [f"| {' | '.join(row)} |" for row in rows]
+    told.append(f"- --time-limit {index['budget']['time_limit_s']:g}.")
     return f"{HEAD}\n" + "\n".join(lines) + "\n\n" + "\n".join(told) + "\n"
 
 
@@ -180,7 +182,7 @@ def counted(one: dict[str, Any]) -> str:
     sizes = one["sizes"]
     below = sum((size["over_classical"] or 1) <= BELOW for size in sizes)
     possible = sum((size["bound_over_classical"] or 1) <= BELOW for size in sizes)
-    forbidden = "" if 2 * possible >= len(sizes) else ": the bound forbids half of them"
+    forbidden = "" if 2 * possible >= len(sizes) else ": the bound forbids more than half of them"
     return (
         f"- {one['collective']}: at most {BELOW} x the best classical algorithm at {below} of"
         f" {len(sizes)} sizes; the bound allows {possible}{forbidden}."

@@ -27,6 +27,19 @@ def test_auto_is_at_least_as_good_as_every_engine_on_random_problems(seed: int) 
     assert row.auto >= row.bound
 
 
+def test_spread_over_machines_and_sizes_all_collectives_are_met() -> None:
+    machines, sizes = ["ring:3", "ring:4", "ring:5", "hub:3"], ["1KB", "1MB", "1GB", "2GB"]
+    collectives = ["allgather", "reducescatter", "allreduce", "alltoall"]
+    asked = [
+        name.split() for name, _ in machine_requests(machines, collectives, sizes, spread=True)
+    ]
+    assert len(asked) == len(machines) * len(sizes)
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert len({(names[one], names[other]) for names in asked}) == 16
+    every = list(machine_requests(machines, collectives, sizes))
+    assert len(every) == 4 * len(asked)
+
+
 def test_a_faster_engine_is_a_miss() -> None:
     assert not ROW.missed
     assert replace(ROW, others={"taccl": 1009}).missed

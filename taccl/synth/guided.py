@@ -23,7 +23,7 @@ from taccl.synth.guided_kernel import compiled
 from taccl.synth.guided_layout import Begin
 from taccl.synth.guided_way import Span, one_way
 from taccl.synth.improve import improve_routes
-from taccl.synth.merging import coarser, cut_and_joined
+from taccl.synth.merging import MOST_ROWS, coarser, cut_and_joined
 from taccl.synth.mirror import Mirror, mirrored, played_backwards
 from taccl.synth.plan import in_turn, plan_decisions, rows_of
 from taccl.synth.problem import Options, Problem, Result, Status, reduces_and_spreads
@@ -91,7 +91,8 @@ def guided(problem: Problem, options: Options) -> Result:
         empty = retime(problem.collective, problem.group, problem.chunk_size, Decisions.of([]))
         return Result(Status.OPTIMAL, empty, (), "guided", 0.0)
     found = _batched(problem, options) if options.batch else []
-    kept = CUTTING * options.time_limit if options.batch and _coarser(problem) else 0.0
+    cut = options.batch and _joins(problem) and _coarser(problem)
+    kept = CUTTING * options.time_limit if cut else 0.0
     problems = list(_with_less_symmetry(problem, options, _left(options, began) - kept))
     for number, one in enumerate(problems):
         left = _left(options, began) - kept
@@ -123,8 +124,10 @@ def _batched(problem: Problem, options: Options) -> list[Schedule]:
     found = _coalesced(problem, options)
     least = min(map(_makespan, found), default=None)
     worth = None if least is None else int(PROMISING * least)
-    found += butterflies(problem, over, worth)
-    found += folded(problem, options.report, over)
+    if not (found and over()):
+        found += butterflies(problem, over, worth)
+    if not (found and over()):
+        found += folded(problem, options.report, over)
     if problem.collective.name != "allreduce" or options.stop.is_set():
         return found
     if found and _is_best(found, problem, options):
@@ -222,6 +225,11 @@ def _cut(problem: Problem, options: Options, span: Span) -> list[Schedule]:
         orbits = replace(problem, group=make_group(problem.topology, best.generators))
         found.append(cut_and_joined(orbits, best, parts, options.report, over))
     return found
+
+
+def _joins(problem: Problem) -> bool:
+    """Tell whether parts of chunks would be few enough for messages to be joined."""
+    return problem.collective.num_chunks * problem.topology.num_ranks <= MOST_ROWS
 
 
 def _coarser(problem: Problem) -> list[tuple[int, Problem]]:

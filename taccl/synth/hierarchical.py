@@ -47,7 +47,8 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     if lanes is None:
         return
     if problem.collective.name in (*PERSONAL, "broadcast", "reduce"):
-        steps = on_tree(problem, _over_servers(problem, lanes))
+        hops = _over_servers(problem, lanes)
+        steps = None if hops is None else on_tree(problem, hops)
         if steps is not None:
             yield steps
     if problem.collective.name not in HALVES:
@@ -61,8 +62,11 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
             yield halves(problem, gather)
 
 
-def _over_servers(problem: Problem, lanes: Lanes) -> list[tuple[Rank, Rank]]:
-    """Return the (parent, child) hops of a tree over servers from the root's, and in each."""
+def _over_servers(problem: Problem, lanes: Lanes) -> list[tuple[Rank, Rank]] | None:
+    """Return the (parent, child) hops of a tree over servers from the root's, and in each.
+
+    None where a server has neither a binomial tree nor a chain.
+    """
     root, links, inward = problem.collective.root or 0, best_links(problem), is_inward(problem)
     home = next(number for number, ranks in enumerate(lanes) if root in ranks)
     lane = lanes[home].index(root)
@@ -73,7 +77,9 @@ def _over_servers(problem: Problem, lanes: Lanes) -> list[tuple[Rank, Rank]]:
         inside = doubled([*ranks[lane:], *ranks[:lane]])
         if any(((b, a) if inward else (a, b)) not in links for a, b in inside):
             order = tour(problem, head, closed=False, backwards=inward, within=ranks)
-            inside = list(pairwise(order or ()))
+            if order is None:
+                return None
+            inside = list(pairwise(order))
         hops += inside
     return hops
 

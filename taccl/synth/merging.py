@@ -88,6 +88,8 @@ def cut_and_joined(
     adjacency = Adjacency(plan)
     messages, best = _early(plan, (messages, best), adjacency, report, over)
     for _ in range(ROUNDS):
+        if over():
+            break
         before = len(messages)
         for pairs in _in_groups(plan, _pairs(plan, adjacency, messages, best)):
             messages, best = _tried(plan, adjacency, (messages, best), pairs, over)
@@ -108,21 +110,25 @@ def _early(
     What comes last is to stay in parts, as nothing fills the time that it waits for.
     """
     found = first
+    at_first = _pairs(plan, adjacency, *first)
     for share in range(1, PREFIXES + 1):
         messages, best = first
+        pairs = at_first
         for _ in range(ROUNDS):
-            pairs = _pairs(plan, adjacency, messages, best)
+            if over():
+                return found
             kept = pairs[: len(pairs) * share // PREFIXES]
             joined = _in_turn(plan, _join(adjacency, messages, kept))
-            if over() or not joined or len(joined) == len(messages):
+            if not joined or len(joined) == len(messages):
                 break
             ordered = _dispatched(plan, joined, report)
             schedule = _timed(plan, ordered)
             if schedule.makespan > best.makespan:
                 break
             messages, best = ordered, schedule
-        if best.makespan < found[1].makespan:
-            found = messages, best
+            if best.makespan < found[1].makespan:
+                found = messages, best
+            pairs = _pairs(plan, adjacency, messages, best)
     return found
 
 

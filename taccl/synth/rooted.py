@@ -32,22 +32,22 @@ def chain(problem: Problem) -> Iterator[Step] | None:
         return None
     if name in PERSONAL:
         return _passed_along(problem, [order])
-    waves = _waves(problem, [order])
-    return _there_and_back(problem, waves) if name == "allreduce" else _along(problem, waves)
+    if name != "allreduce":
+        return _along(problem, list(_waves(problem, [order])))
+    links = best_links(problem)
+    return _there_and_back(problem, order) if set(pairwise(order)) <= links.keys() else None
 
 
-def _there_and_back(
-    problem: Problem, waves: Sequence[tuple[int, Rank, Rank]]
-) -> Iterator[Step] | None:
-    """Return an AllReduce on a chain: a broadcast's waves backwards, and behind them forwards."""
-    links, last = best_links(problem), problem.collective.num_chunks - 1
-    if any((src, dst) not in links for _, src, dst in waves):
-        return None
-    up: list[Step] = [
-        ((last - chunk,), child, parent, True) for chunk, parent, child in reversed(waves)
-    ]
-    down: list[Step] = [((chunk,), parent, child, False) for chunk, parent, child in waves]
-    return iter([*up, *down])
+def _there_and_back(problem: Problem, order: Sequence[Rank]) -> Iterator[Step]:
+    """Yield an AllReduce on a chain: a broadcast's waves backwards, and behind them forwards.
+
+    One by one: an AllReduce has as many chunks as ranks or more, and they may be too many.
+    """
+    last = problem.collective.num_chunks - 1
+    for chunk, parent, child in _waves(problem, [order], backwards=True):
+        yield (last - chunk,), child, parent, True
+    for chunk, parent, child in _waves(problem, [order]):
+        yield (chunk,), parent, child, False
 
 
 def double_chain(problem: Problem) -> Iterator[Step] | None:
@@ -68,7 +68,7 @@ def double_chain(problem: Problem) -> Iterator[Step] | None:
     if problem.collective.name in PERSONAL:
         half = len(order) // 2
         return _passed_along(problem, [order[: half + 1], other[: len(order) - half]])
-    return _along(problem, _waves(problem, [order, other]))
+    return _along(problem, list(_waves(problem, [order, other])))
 
 
 def _passed_along(problem: Problem, chains: Sequence[Sequence[Rank]]) -> Iterator[Step]:
@@ -92,17 +92,18 @@ def _turned(problem: Problem, steps: Sequence[Step]) -> Iterator[Step]:
     return ((chunks, dst, src, False) for chunks, src, dst, _ in reversed(steps))
 
 
-def _waves(problem: Problem, chains: Sequence[Sequence[Rank]]) -> list[tuple[int, Rank, Rank]]:
-    """Return (chunk, parent, child) hops of chains that take the chunks in turn, in waves."""
+def _waves(
+    problem: Problem, chains: Sequence[Sequence[Rank]], *, backwards: bool = False
+) -> Iterator[tuple[int, Rank, Rank]]:
+    """Yield (chunk, parent, child) hops of chains that take the chunks in turn, in waves."""
     k, hops = problem.collective.num_chunks, len(chains[0]) - 1
-    return [
-        (chunk, chain[hop], chain[hop + 1])
-        for wave in range(hops + k)
-        for hop in reversed(range(hops))
-        for number, chain in enumerate(chains)
-        for chunk in ((wave - hop) * len(chains) + number,)
-        if 0 <= chunk < k
-    ]
+    turn = -1 if backwards else 1
+    for wave in range(hops + k)[::turn]:
+        for hop in range(hops)[::-turn]:
+            for number in range(len(chains))[::turn]:
+                chunk = (wave - hop) * len(chains) + number
+                if 0 <= chunk < k:
+                    yield chunk, chains[number][hop], chains[number][hop + 1]
 
 
 def binomial(problem: Problem) -> Iterator[Step] | None:
@@ -125,15 +126,15 @@ def doubled(ranks: Sequence[Rank]) -> list[tuple[Rank, Rank]]:
 
 
 def on_tree(problem: Problem, hops: Sequence[tuple[Rank, Rank]]) -> Iterator[Step] | None:
-    """Return the steps on a tree, given its (parent, child) hops; None where links are missing.
+    """Return the steps on a tree of (parent, child) hops; None where links or ranks are missing.
 
     Chunks that all want follow one another; the halves of an AllReduce send all of them at once.
     """
     name, links, collective = problem.collective.name, best_links(problem), problem.collective
     up = [(child, parent) for parent, child in hops]
-    if (name == "allreduce" or not is_inward(problem)) and any(one not in links for one in hops):
-        return None
-    if is_inward(problem) and any(one not in links for one in up):
+    needed = [*(up if is_inward(problem) else hops), *(hops if name == "allreduce" else ())]
+    reached = len({child for _, child in hops}) == problem.topology.num_ranks - 1
+    if not reached or any(one not in links for one in needed):
         return None
     if name in PERSONAL:
         own, below = blocks(problem), {child: [child] for _, child in hops}

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from taccl.schedule import Schedule
-from taccl.synth.butterflies import butterflies
+from taccl.synth.butterflies import MOST_ROWS, butterflies
 from taccl.synth.classical import classical_schedule
 from taccl.synth.problem import Problem
 from taccl.topology import Topology
@@ -124,8 +124,19 @@ def test_what_makes_no_cube_has_none(name: str, collective: str) -> None:
     assert butterflies(problem_of(load_topology(name), collective, 1, 10), never) == []
 
 
-def test_too_many_sends_are_not_even_written() -> None:
+def test_ways_with_too_many_sends_are_left_out_for_others() -> None:
+    # 256 ranks: to exchange everything in eight dimensions takes 524 288 sends.
+    problem = problem_of(load_topology("dgx2", nodes=16), "allreduce", 1, 32)
+    (found,) = butterflies(problem, lambda: True)
+    assert verify(found, problem.logical) == []
+    assert len(found) < MOST_ROWS
     assert butterflies(problem_of(load_topology("hub:1024"), "allreduce", 1, 1), never) == []
+
+
+def test_what_takes_longer_by_the_clocks_is_not_timed() -> None:
+    problem = problem_of(nodes_of(4, 1, 2), "allreduce", 1, Fraction(4, 8))
+    assert butterflies(problem, never, 512 * 10**6)
+    assert butterflies(problem, never, 511 * 10**6) == []
 
 
 def test_one_schedule_is_handed_over_when_time_is_up() -> None:

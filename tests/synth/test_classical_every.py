@@ -372,11 +372,44 @@ def test_any_rank_may_be_the_root(name: str, tmp_path: Path) -> None:
     for topology in (load_topology("hub:5"), hubs(tmp_path, 2, 3)):
         for root in range(1, topology.num_ranks):
             for collective in (*BROADCASTS, *SCATTERS):
-                chosen = build_collective(collective, topology.num_ranks, 3, root)
-                problem = replace(problem_of(topology, "broadcast"), collective=chosen)
+                one, other = (
+                    replace(
+                        problem_of(topology, "broadcast"),
+                        collective=build_collective(collective, topology.num_ranks, 3, place),
+                    )
+                    for place in (0, root)
+                )
                 for batch in (False, True):
-                    for schedule in classical_schedules(problem, name, batch=batch):
-                        assert verify(schedule, problem.logical) == []
+                    found = classical_schedules(other, name, batch=batch)
+                    assert bool(found) == bool(classical_schedules(one, name, batch=batch))
+                    for schedule in found:
+                        assert verify(schedule, other.logical) == []
+
+
+STAR = """
+taccl: topology/1
+name: star
+node:
+  gpus: 4
+  wires:
+    - {from: 0, to: 1, bandwidth: 50GB/s, alpha: 0.7us}
+    - {from: 0, to: 2, bandwidth: 50GB/s, alpha: 0.7us}
+    - {from: 0, to: 3, bandwidth: 50GB/s, alpha: 0.7us}
+  nics:
+    - {name: ib0, gpus: [0], bandwidth: 12.5GB/s}
+count: 2
+fabric: {kind: switch, alpha: 1.7us}
+"""
+
+
+@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+@pytest.mark.parametrize("name", sorted(CLASSICAL))
+def test_servers_without_chain_or_tree_get_whole_schedules_or_none(
+    name: str, collective: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "star.yaml"
+    file.write_text(STAR)
+    times(load_topology(str(file)), collective, name, 2)
 
 
 @pytest.mark.parametrize("machines", [2, 3])

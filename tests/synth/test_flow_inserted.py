@@ -135,7 +135,7 @@ def test_machine_code_does_what_the_plain_functions_do(collective: str) -> None:
     ends = search(roads, plain, 50, 0), flow_inserted._compiled()(roads, compiled, 50, 0)
     assert ends[0] == ends[1]
     for one, other in zip(plain, compiled, strict=True):
-        assert one.tolist() == other.tolist()
+        assert np.array_equal(np.asarray(one), np.asarray(other))
 
 
 def test_what_has_the_longest_way_left_leaves_first() -> None:
