@@ -44,14 +44,13 @@ FIXED_HEAD = """
 NOTES = """
 ## Reading the gaps
 
-At 1 MB most of the time is alpha, and `bound us` holds for every algorithm, however few messages
-it sends; the bounds so far count one alpha on the way, so on the switched machines `gap` stays
-large while `gap_fixed` is small. What can be proved about schedules without batches is in the
+At 1 MB much of the time is alpha, and `bound us` holds for every algorithm, however few messages it
+sends: what one message must cost counts once for each rank on the way, what several need for their
+bytes counts in full, but both together are not counted. So on the switched machines `gap` stays
+large while `gap_fixed` is small: what can be proved about schedules without batches is in the
 second table.
 
-`auto` keeps the schedule whose *program* is fastest, so a makespan may stand above a replay: on
-dgx2 x 2 the alltoall of the second table replays in 160.39 us, at its bound, though the schedule's
-own order takes longer.
+`auto` keeps the schedule whose *program* is fastest, so a makespan may stand above its replay.
 """
 
 

@@ -9,7 +9,8 @@ exchange    both send all they hold and add what comes: one message each, of the
 halve       each sends the half that the other goes on with, and gets its sum back at the end:
             two messages each, and half as much to carry in all dimensions between them;
 fold        one sends what it holds and waits for the sum: two messages, one of each direction, and
-            nothing of it at what they share in all dimensions between them.
+            nothing of it at what they share in all dimensions between them; before the NIC
+            dimensions, or after those that are halved.
 
 The dimensions between servers are exchanges, as many as there are bits; the classes of one NIC may
 go through them at different times, one between servers while the other is inside its server:
@@ -238,6 +239,11 @@ def _ways(cube: Cube) -> Iterator[tuple[str, Programs]]:
                     for turn in turns
                 ]
                 yield kind, (tuple(down), tuple(own), (*last, *_undone(down)))
+                if kind == "fold" and halves:
+                    # Leave only a part of a buffer to others: all have halved theirs before.
+                    folded = (*halves, *down)
+                    alone = (*rest[: turns[0]], *across, *rest[turns[0] :])
+                    yield "fold late", (folded, (alone,), tuple(_undone(folded)))
 
 
 def _undone(ops: Sequence[Op]) -> list[Op]:

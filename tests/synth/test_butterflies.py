@@ -96,6 +96,13 @@ def test_neighbours_that_share_an_uplink_cross_it_as_one() -> None:
     assert 4 * best(problem).makespan < doubling.makespan
 
 
+def test_what_is_folded_late_is_a_part() -> None:
+    # Two servers of four, two NICs each, 80 us to a buffer: halved (140 us), a half is left to one
+    # (140 us), which crosses with it (340 us), gives it back, and both get the other half.
+    problem = problem_of(nodes_of(4, 2, 2), "allreduce", 1, Fraction(80, 8))
+    assert best(problem).makespan == (140 + 140 + 340 + 140 + 140) * 10**6
+
+
 def test_a_nic_for_every_rank_needs_no_turns() -> None:
     problem = problem_of(nodes_of(4, 1, 2), "allreduce", 1, Fraction(4, 8))
     assert best(problem).makespan == (2 * 104 + 304) * 10**6
