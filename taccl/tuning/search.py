@@ -33,12 +33,12 @@ CHUNKS = 3
 """Chunk counts of a collective's series that are tried."""
 
 EXACT_SENDS = 64
-"""Chunks times ranks up to which a problem is small enough for engine exact."""
+"""Chunks of all ranks times ranks up to which a problem is small enough for engine exact."""
 
 POINT_TO_POINT = frozenset({"alltoall"})
 """Collectives whose chunks go from one rank to one other: engine flow is for these."""
 
-COUNTED: Mapping[str, float] = {"flow": 600.0, "exact": 30.0}
+COUNTED: Mapping[str, float] = {"flow": 600.0, "exact": 10.0}
 """Counted work of a search by engine, in the place of seconds; else COUNTED_ELSE.
 
 A linear program has a limit in seconds even then, and must never reach it.
@@ -130,8 +130,7 @@ class Plan:
         if level or sketch is not None or collective in POINT_TO_POINT:
             # Without a sketch engine guided finds more of what goes to several ranks.
             yield "taccl"
-        cut = self.ranks if collective in ("allgather", "alltoall") else 1
-        if cut * self.ranks * chunks <= EXACT_SENDS:
+        if self.ranks**2 * chunks <= EXACT_SENDS:
             yield "exact"
 
     def _effort(self, engine: str, level: int) -> float:
