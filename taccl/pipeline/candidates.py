@@ -7,7 +7,8 @@ or do neither; and with as many connections for a link as hold the messages that
 under way on it, or with one. When all are slower than the schedule, the messages that overtook
 others in the replay are held back, round by round, until a replay finds none or the work is used
 up. Where the runtime has steps that receive and add or send on in one, they are used as far as
-that costs no time and narrows no range of sizes. Where a rank would need more threadblocks than it
+that costs no time and narrows no range of sizes. Once time is up, the first program that runs must
+do. Where a rank would need more threadblocks than it
 may have, they send and receive. Of equally fast programs the one with the fewest
 steps, then threadblocks, wins.
 """
@@ -48,6 +49,10 @@ class Player(Protocol):
 
     def watched(self, program: Program) -> Trace:
         """Return the same with spans."""
+
+    @property
+    def late(self) -> bool:
+        """Whether the first program that runs must do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ def best_candidate(
             raise refused
         return None
     best = min(found, key=lambda candidate: candidate.cost)
-    if best.time > schedule.makespan:
+    if best.time > schedule.makespan and not player.late:
         best = min(_held_back(draft, found, player), key=lambda candidate: candidate.cost)
     return _fused(draft, best, limits, player)
 
@@ -121,7 +126,7 @@ def _all_made(
             )
             continue
         found.append(candidate)
-        if candidate.time <= draft.schedule.makespan:
+        if candidate.time <= draft.schedule.makespan or player.late:
             break
     return found, refused
 
@@ -139,7 +144,7 @@ def _small_variants(options: LowerOptions) -> Iterator[LowerOptions]:
 
 def _fused(draft: Draft, best: Candidate, limits: Runtime, player: Player) -> Candidate:
     """Return a candidate with fused steps, if it is as fast and as safe, else the given one."""
-    if not limits.ops >= FUSED:
+    if player.late or not limits.ops >= FUSED:
         return best
     found = [best]
     for ops in (FUSED, frozenset({Op.RECV_REDUCE_COPY})):
@@ -190,7 +195,7 @@ def _held_back(draft: Draft, found: list[Candidate], player: Player) -> Iterator
         current = candidate
         if player.accepts(current.lowered.program):
             yield current
-        if current.time <= draft.schedule.makespan:
+        if current.time <= draft.schedule.makespan or player.late:
             return
 
 

@@ -1,5 +1,6 @@
 """From a schedule to the program that is written: lowered, scored by replay, judged."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -100,6 +101,8 @@ class Lowering:
         The program's label.
     made
         The fastest program and its time, where they are known.
+    over
+        Tells whether time is up.
     """
 
     schedule: Schedule
@@ -107,6 +110,12 @@ class Lowering:
     size: int
     name: str
     made: tuple[Program, Time] | None = None
+    over: Callable[[], bool] = lambda: False
+
+    @property
+    def late(self) -> bool:
+        """Whether the first program that runs must do."""
+        return self.over()
 
     @cached_property
     def best(self) -> tuple[Program, Time]:
@@ -150,7 +159,7 @@ class Lowering:
         for copies in COPIES:
             target = replace(self.target, instances=copies)
             several = replace(self, target=target, made=None)
-            if self.size % target.divisor(self.schedule.collective.chunks_in_size):
+            if self.late or self.size % target.divisor(self.schedule.collective.chunks_in_size):
                 continue
             try:
                 if several.best[1] < chosen.best[1] and several.best[1] <= limit:

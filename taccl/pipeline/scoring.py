@@ -67,6 +67,8 @@ class Scorer:
         Bytes at which programs are compared; 0: each at the whole chunks of ``size``.
     slowest
         Seconds that a score took, at most.
+    over
+        Tells whether time is up: then the first program of a schedule that runs must do.
     """
 
     target: Target | None
@@ -74,6 +76,7 @@ class Scorer:
     report: Callable[[str], None]
     common: int = 0
     slowest: float = 0.0
+    over: Callable[[], bool] = lambda: False
     _known: dict[bytes, Time | LoweringError] = field(default_factory=dict)
     _best: tuple[bytes, Lowering, Time] | None = None
 
@@ -95,7 +98,7 @@ class Scorer:
         """Return the task of lowering a schedule, already done for the one that scored best."""
         if self.target is None:
             return None
-        task = lowering_of(schedule, self.target, self.size, engine)
+        task = replace(lowering_of(schedule, self.target, self.size, engine), over=self.over)
         if self._best is not None and self._best[0] == _key(schedule):
             return replace(task, made=self._best[1].best)
         return task
@@ -104,7 +107,7 @@ class Scorer:
         key = _key(schedule)
         known = self._known.get(key)
         if known is None:
-            task = lowering_of(schedule, target, self.size, "score")
+            task = replace(lowering_of(schedule, target, self.size, "score"), over=self.over)
             began = time.monotonic()
             try:
                 known = self._compared(task)

@@ -155,7 +155,7 @@ def synthesize(request: Request) -> Synthesis:
     began = time.monotonic()
     whole_ = asked_collective(request.collective, request.logical.topology, request.root)
     request = replace(sized(request, whole_), target=writable(request, whole_))
-    scorer = _scorer(request)
+    scorer = _scorer(request, began)
     try:
         found = _attempts(request, series_of(request, whole_, scorer), began)
         result = chosen(found, stopped=request.stop.is_set())
@@ -175,10 +175,16 @@ def _unserved(request: Request, collective: Collective) -> NoScheduleError | Non
     return None if why is None else why(collective)
 
 
-def _scorer(request: Request) -> Scorer:
+def _scorer(request: Request, began: float) -> Scorer:
+    """Return what scores the schedules of a request that began then, by the monotonic clock."""
     channels, target = request.logical.channels, request.target
     target = None if target is None else target.within(channels)
-    return Scorer(target, request.size, request.report)
+
+    def over() -> bool:
+        late = time.monotonic() > began + request.time_limit
+        return request.stop.is_set() or (late and not request.deterministic)
+
+    return Scorer(target, request.size, request.report, over=over)
 
 
 def _attempts(request: Request, series: Series, began: float) -> list[Attempt]:
@@ -214,7 +220,7 @@ def _without_sketch(request: Request, collective: Collective, count: int) -> Can
     if request.engine != "auto" or request.logical.name is None or request.stop.is_set():
         return None
     free = replace(request, logical=whole(topology, topology.rotations), chunks=count)
-    series = series_of(free, collective, _scorer(free))
+    series = series_of(free, collective, _scorer(free, time.monotonic()))
     try:
         found = chosen(portfolio(series, FREE * request.time_limit, began))
     except NoScheduleError:

@@ -6,16 +6,48 @@ that a batch found here is one that the lowering can write as one step.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
+from taccl.schedule import Decisions, message_groups
 from taccl.slots import DEFAULT_LAYOUT, Slots, place_chunks
-from taccl.synth.plan import Plan
+from taccl.synth.plan import Plan, plan_decisions, rows_of
+from taccl.synth.problem import Problem
 
 LENGTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MAX_CANDIDATES = 2500
 
 Message = tuple[int, ...]
 """Moves that travel together, in the order of their places."""
+
+
+def adjacent(problem: Problem, decisions: Decisions) -> Decisions:
+    """Return decisions whose messages are runs of chunks that are adjacent at both ends.
+
+    What travels together in one collective may not in another: a ReduceScatter keeps its partial
+    sums in scratch, and only those that it has; an AllReduce keeps them where all chunks are.
+
+    Parameters
+    ----------
+    problem
+        With the symmetries of the decisions, which have no exchanges.
+    """
+    groups = message_groups(decisions.batch)
+    if all(len(rows) == 1 for rows in groups):
+        return decisions
+    adjacency = Adjacency(plan_decisions(problem, rows_of(decisions)))
+    batch = np.zeros(len(decisions.batch), dtype=np.int32)
+    message = -1
+    for rows in groups:
+        run: list[int] = []
+        for row in rows:
+            run.append(row)
+            if len(run) == 1 or not adjacency.together(run):
+                message, run = message + 1, [row]
+            batch[row] = message
+    return replace(decisions, batch=batch)
 
 
 class Adjacency:

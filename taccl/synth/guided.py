@@ -16,6 +16,7 @@ from taccl.collectives import build_collective
 from taccl.schedule import Decisions, Schedule, retime
 from taccl.symmetry import make_group
 from taccl.synth.arcs import arcs_of
+from taccl.synth.batching import adjacent
 from taccl.synth.butterflies import butterflies
 from taccl.synth.coalescing import coalesced
 from taccl.synth.folding import folded
@@ -197,7 +198,7 @@ def _halves(problem: Problem, options: Options, seconds: float) -> list[Schedule
         halves = [half.expand() for half in halves]
     first, second = (half.decisions() for half in halves)
     orbits = replace(problem, group=make_group(problem.topology, halves[0].generators))
-    return [_timed(orbits, _after(first, second))]
+    return [_timed(orbits, adjacent(orbits, _after(first, second)))]
 
 
 def _after(first: Decisions, second: Decisions) -> Decisions:

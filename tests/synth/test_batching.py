@@ -3,7 +3,8 @@
 from dataclasses import replace
 from fractions import Fraction
 
-from taccl.synth.batching import Adjacency
+from taccl.schedule import Decisions
+from taccl.synth.batching import Adjacency, adjacent
 from taccl.synth.plan import plan_decisions
 from taccl.topology import Topology
 from tests.generators import build, pair, ring4
@@ -78,3 +79,14 @@ def test_chunks_of_a_relay_lie_in_its_scratch_by_destination() -> None:
     assert adjacency.together((0, 1))
     # Chunk 0 -> 1 ends in the output, its neighbour in scratch.
     assert not adjacency.together((2, 0))
+
+
+def test_messages_are_cut_where_a_collective_keeps_their_chunks_apart() -> None:
+    # Rank 1 sums what rank 0 wants of its four chunks: sums of an AllReduce lie where all are.
+    problem = problem_of(pair(), "allreduce", 4, 10)
+    back = link(problem.topology, 1, 0)
+    rows = [(chunk, back, message, True) for message, some in enumerate(
+        [(0, 3), (1, 2), (4, 5, 7)]) for chunk in some]  # fmt: skip
+    found = adjacent(problem, Decisions.of(rows))
+    assert found.chunk.tolist() == [0, 3, 1, 2, 4, 5, 7]
+    assert found.batch.tolist() == [0, 1, 2, 2, 3, 3, 4]
