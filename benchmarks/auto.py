@@ -46,7 +46,7 @@ alpha rule `occupy`. *best other* is the fastest of them and its time; a dash: `
 0.5 % of what nothing can beat, and the others were not run. *ratio* is `auto` / best other; a star:
 the program of `auto` moves fewer bytes than the other, as its chunks leave more of the size over.
 Missed are rows in which another is faster, and those in which `auto` takes longer than its limit
-and 5 % and a second.
+and 5 % and a second. With `--spread` there is one collective for each machine and size.
 """
 
 LATE, STARTING = 1.05, 1.0
