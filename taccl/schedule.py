@@ -21,7 +21,7 @@ from taccl.retiming import copy_times
 from taccl.slots import Batch, Slots, fit_layouts, place_chunks
 from taccl.symmetry import Group, make_group
 from taccl.topology import Permutation, Topology
-from taccl.units import Time, ceil_time
+from taccl.units import Time
 
 MAX_PASSES = 64
 """Times that arrivals may be held back for reads that are decided after them."""
@@ -69,6 +69,8 @@ class Decisions:
         int32: the arrival of row j is part of what row i sends on only where i >= lands[j] > j.
         None: j + 1, every later row. With it two ranks can exchange what they hold at one time,
         each sending its value without the other's. Only summed chunks know the difference.
+    packs
+        As in :class:`Schedule`.
     """
 
     chunk: NDArray[np.int32]
@@ -76,6 +78,7 @@ class Decisions:
     batch: NDArray[np.int32]
     reduce: NDArray[np.bool_]
     lands: NDArray[np.int32] | None = None
+    packs: bool = False
 
     @staticmethod
     def of(
@@ -117,6 +120,9 @@ class Schedule:
         bool column.
     generators
         Rank permutations whose group expands the representatives; empty: all sends are there.
+    packs
+        Whether ranks copy chunks that travel together side by side before they are sent, and to
+        their places afterwards. Else they have to be adjacent at both ends.
     """
 
     collective: Collective
@@ -129,6 +135,7 @@ class Schedule:
     end: NDArray[np.int64]
     reduce: NDArray[np.bool_]
     generators: tuple[Permutation, ...] = ()
+    packs: bool = False
 
     def __len__(self) -> int:
         """Return the number of representative sends."""
@@ -164,7 +171,7 @@ class Schedule:
 
     def decisions(self) -> Decisions:
         """Return the decisions that this schedule's times follow: its sends in order of time."""
-        # Messages without duration may follow each other in one instant: rows then tell the order.
+        # Messages without duration may follow each other at once: rows then tell the order.
         _, first, message = np.unique(self.batch, return_index=True, return_inverse=True)
         order = np.lexsort((np.arange(len(self)), first[message], self.end, self.start))
         lands = None
@@ -172,15 +179,16 @@ class Schedule:
             later = np.searchsorted(self.start[order], self.end[order]).astype(np.int32)
             lands = np.maximum(later, np.arange(1, len(self) + 1, dtype=np.int32))
         return Decisions(
-            self.chunk[order], self.link[order], self.batch[order], self.reduce[order], lands
-        )
+            self.chunk[order], self.link[order], self.batch[order], self.reduce[order], lands,
+            self.packs,
+        )  # fmt: skip
 
     def expand(self) -> "Schedule":
         """Return the schedule with the sends of all orbits and no generators."""
         if len(self.group) == 1:
             return self
         links, chunks, batches = [], [], []
-        # Messages are numbered anew: copies of the largest numbers would not fit into 32 bits.
+        # Numbered anew: copies of the largest numbers would not fit into 32 bits.
         batch = np.unique(self.batch, return_inverse=True)[1].astype(np.int32)
         width = int(batch.max()) + 1 if len(self) else 0
         for generator in self.group.generators:
@@ -194,23 +202,21 @@ class Schedule:
             self.collective, self.topology, self.chunk_size,
             np.concatenate(chunks), np.concatenate(links), np.concatenate(batches),
             np.tile(self.start, copies), np.tile(self.end, copies), np.tile(self.reduce, copies),
+            packs=self.packs,
         )  # fmt: skip
 
     def slots(self) -> Slots:
         """Return where each chunk lives at each rank, over all orbits."""
         full = self.expand()
         table = full.topology.links
-        wants = np.zeros((len(self.collective.rank_sets), full.topology.num_ranks), dtype=np.bool_)
-        for row, members in zip(wants, self.collective.rank_sets, strict=True):
-            row[list(members)] = True
+        ranks, sets = full.topology.num_ranks, self.collective.rank_sets
+        wants = np.array([np.isin(np.arange(ranks), members) for members in sets], dtype=np.bool_)
         src, dst = table.src[full.link], table.dst[full.link]
         relayed = ~wants[self.collective.target_set[full.chunk], dst]
         # Nothing else touches scratch: hops into a relay, and out of one.
         kept = relayed | np.isin(src, dst[relayed])
-        hops = list(
-            zip(full.chunk[kept].tolist(), src[kept].tolist(), dst[kept].tolist(), strict=True)
-        )
-        if not (self.batches and relayed.any()):
+        hops = list(zip(*(c[kept].tolist() for c in (full.chunk, src, dst)), strict=True))
+        if self.packs or not (self.batches and relayed.any()):
             return place_chunks(self.collective, hops)
         return fit_layouts(self.collective, hops, _batches(full))
 
@@ -276,7 +282,7 @@ def retime(
         if not early:
             return Schedule(
                 collective, group.topology, chunk_size, decisions.chunk, decisions.link,
-                decisions.batch, start, end, decisions.reduce, group.generators,
+                decisions.batch, start, end, decisions.reduce, group.generators, decisions.packs,
             )  # fmt: skip
         held_back |= early
     raise ValueError("arrivals and reads of summed chunks wait for each other in a ring")
@@ -392,8 +398,3 @@ class _Values:
             self.ready[here] = max(self.ready.get(here, 0), time)
         else:
             self.unseen.setdefault(here, []).append((lands, time, number))
-
-
-def message_time(topology: Topology, link: int, size: Fraction | int) -> Time:
-    """Return the time from start to arrival of a message, in picoseconds."""
-    return int(topology.links.alpha[link]) + ceil_time(topology.links.max_beta(link), size)

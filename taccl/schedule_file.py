@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, StrictInt
+from pydantic import Field, StrictBool, StrictInt
 
 from taccl.collective_file import CollectiveFile, collective_document, make_collective
 from taccl.collectives import COLLECTIVES, Collective, build_collective, collective_name
@@ -68,6 +68,7 @@ class ScheduleFile(FileModel):
     makespan_ps: Annotated[StrictInt, Field(ge=0)]
     generators: Annotated[list[PermutationList], Field(max_length=MAX_ROTATIONS)]
     representatives: Annotated[StrictInt, Field(ge=0)]
+    packs: StrictBool = False
     sends: SendsRecord
 
 
@@ -88,6 +89,8 @@ def schedule_text(schedule: Schedule, *, seed: int | None = None, engine: str | 
         "generators": [list(generator) for generator in schedule.generators],
         "representatives": len(schedule),
     }
+    if schedule.packs:
+        document["packs"] = True
     lines = [f"  {json.dumps(key)}: {_compact(value)}," for key, value in document.items()]
     sends = [f"    {json.dumps(name)}: {_compact(column)}" for name, column in columns.items()]
     return "\n".join(["{", *lines, '  "sends": {', ",\n".join(sends), "  }", "}", ""])
@@ -138,7 +141,7 @@ def read_schedule(path: str) -> Schedule:
         collective, topology, record.chunk_size,
         columns["chunk"].astype(np.int32), columns["link"].astype(np.int32),
         columns["batch"].astype(np.int32), columns["start_ps"], columns["end_ps"],
-        columns["reduce"].astype(np.bool_), generators,
+        columns["reduce"].astype(np.bool_), generators, record.packs,
     )  # fmt: skip
 
 

@@ -210,11 +210,11 @@ class Planned:
     after: tuple[int, ...]
 
 
-def random_decisions(problem: Problem, seed: int) -> Decisions:
+def random_decisions(problem: Problem, seed: int, *, packs: bool = False) -> Decisions:
     """Return random decisions that solve a problem, for one chunk of every orbit.
 
     Without symmetry chunks sometimes travel together. (With it, what is adjacent depends on the
-    sends of all orbits.)
+    sends of all orbits.) Those that pack may be any that are ready.
     """
     rng = random.Random(f"decisions {seed}")
     collective, topology = problem.collective, problem.topology
@@ -223,15 +223,16 @@ def random_decisions(problem: Problem, seed: int) -> Decisions:
         _plan_chunk(rng, topology, collective, chunk, plan)
     links = [topology.link(send.link) for send in plan]
     hops = [(send.chunk, link.src, link.dst) for send, link in zip(plan, links, strict=True)]
-    batches = len(problem.group) == 1 and rng.random() < 0.7
+    batches = packs or (len(problem.group) == 1 and rng.random() < 0.7)
     slots = place_chunks(collective, hops) if batches else None
-    return Decisions.of(_sequence(rng, topology, plan, slots))
+    rows = _sequence(rng, topology, plan, slots, packs=packs)
+    return replace(Decisions.of(rows), packs=packs)
 
 
-def random_schedule(seed: int, collective: str | None = None) -> Schedule:
+def random_schedule(seed: int, collective: str | None = None, *, packs: bool = False) -> Schedule:
     """Return a correct schedule of a random problem."""
     problem = random_problem(seed, collective)
-    decisions = random_decisions(problem, seed)
+    decisions = random_decisions(problem, seed, packs=packs)
     return retime(problem.collective, problem.group, problem.chunk_size, decisions)
 
 
@@ -291,8 +292,9 @@ def _random_tree(
 
 
 def _sequence(
-    rng: random.Random, topology: Topology, plan: list[Planned], slots: Slots | None
-) -> list[tuple[int, int, int, bool]]:
+    rng: random.Random, topology: Topology, plan: list[Planned], slots: Slots | None, *,
+    packs: bool,
+) -> list[tuple[int, int, int, bool]]:  # fmt: skip
     """Return the plan in a random order; with slots, adjacent chunks may travel together."""
     rows: list[tuple[int, int, int, bool]] = []
     waiting, done, seen = list(range(len(plan))), set[int](), set[tuple[int, int]]()
@@ -301,7 +303,7 @@ def _sequence(
         ready = [i for i in waiting if done.issuperset(plan[i].after)]
         message = [rng.choice(ready)]
         if slots is not None and rng.random() < 0.8:
-            message = _extend(topology, plan, slots, seen, message, ready)
+            message = _extend(topology, plan, slots, seen, message, ready, packs=packs)
         for i in message:
             rows.append((plan[i].chunk, plan[i].link, batch, plan[i].reduce))
             seen.add((plan[i].chunk, topology.link(plan[i].link).dst))
@@ -313,9 +315,9 @@ def _sequence(
 
 def _extend(
     topology: Topology, plan: list[Planned], slots: Slots, seen: set[tuple[int, int]],
-    message: list[int], ready: list[int],
+    message: list[int], ready: list[int], *, packs: bool,
 ) -> list[int]:  # fmt: skip
-    """Append ready sends of the same link while all chunks stay adjacent at both ends."""
+    """Append ready sends of the same link while all chunks stay adjacent at both ends, or all."""
     first = plan[message[0]]
     link = topology.link(first.link)
     grown = True
@@ -326,7 +328,9 @@ def _extend(
             longer = [*message, i]
             chunks = [plan[j].chunk for j in longer]
             arrived = [(chunk, link.src) in seen for chunk in chunks]
-            if alike and i not in message and slots.adjacent(
+            if not alike or len(set(chunks)) < len(chunks):
+                continue
+            if packs or slots.adjacent(
                 chunks, link.src, link.dst, arrived, reduce=first.reduce
             ):  # fmt: skip
                 message, grown = longer, True

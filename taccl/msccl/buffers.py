@@ -6,6 +6,10 @@ of the rank's own value. Nothing that a rank wants stays in its input: own chunk
 the output, which in place is the identity and out of place is needed. Own chunks that travel
 with relayed ones are copied to scratch, where those are, at the start.
 
+Where a schedule packs (packing.py), chunks that are no neighbours are copied side by side before
+they are sent. What a rank wants is copied to its output when it has arrived; what it only relays
+stays where it arrived.
+
 An alltoall in place overwrites input that other messages may still have to read. Such an arrival
 is staged in scratch and copied to its place at the very end.
 """
@@ -17,9 +21,10 @@ from typing import NamedTuple
 from taccl.collectives import Collective
 from taccl.msccl.aliasing import Cell, Mode
 from taccl.msccl.order import Event, Kind, Message
+from taccl.msccl.packing import in_a_row, packed, shifted
 from taccl.msccl.program import RECEIVES, Buffer, Op, Slot
 from taccl.msccl.runtimes import MAX_COUNT
-from taccl.slots import Place, Slots
+from taccl.slots import SCRATCH, Place, Slots
 
 
 class Move(NamedTuple):
@@ -60,14 +65,35 @@ class Move(NamedTuple):
 
 @dataclass(slots=True)
 class _Layout:
-    """What is known while moves are made: scratch in use, and sums that have begun."""
+    """What is known while moves are made.
+
+    Parameters
+    ----------
+    scratch
+        Chunks in use on every rank.
+    longest
+        Chunks that a move may have.
+    packs
+        Whether messages are of any chunks.
+    begun
+        (chunk, rank) of sums that have begun.
+    arrival
+        Scratch that messages arrived in, by their number.
+    landed
+        The same for copies of (chunk, rank), in a schedule that packs.
+    order
+        Chunks of packed messages in the order in which they travel, by number.
+    """
 
     slots: Slots
     modes: tuple[Mode, ...]
     scratch: list[int]
     longest: int
+    packs: bool
     begun: set[tuple[int, int]] = field(default_factory=set)
     arrival: dict[int, Slot] = field(default_factory=dict)
+    landed: dict[tuple[int, int], Slot] = field(default_factory=dict)
+    order: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def fresh(self, rank: int, count: int) -> Slot:
         """Return unused scratch."""
@@ -87,27 +113,32 @@ def place_moves(
     modes: tuple[Mode, ...],
     *,
     singly: bool,
+    packs: bool = False,
 ) -> tuple[list[Move], list[int]]:
     """Return the moves of all events in order, and the scratch chunks of every rank.
 
-    ``singly`` asks for moves of one chunk.
+    Parameters
+    ----------
+    singly
+        Whether every move is of one chunk.
+    packs
+        Whether messages are of any chunks.
     """
-    layout = _Layout(slots, modes, list(slots.scratch_chunks), 1 if singly else MAX_COUNT)
+    longest = 1 if singly else MAX_COUNT
+    layout = _Layout(slots, modes, list(slots.scratch_chunks), longest, packs)
     moves = [*_own_copies(layout, messages), *_own_staged(layout, messages)]
     staged = _staged(layout, messages, events)
+    send = _send_packed if packs else _send
     for number, kind in events:
         message = messages[number]
         if kind is Kind.SEND:
-            moves += _send(layout, message, number)
+            moves += send(layout, message, number)
         elif kind is Kind.RECEIVE:
             moves += _receive(layout, message, number, staged=number in staged)
         else:
             moves += _add(layout, message, number)
     for number in staged:
-        message = messages[number]
-        held = _held(layout, message.chunks[0], message.dst)
-        src = layout.arrival[number]
-        moves.append(Move(message.dst, Op.COPY, src, held, len(message.chunks), number))
+        moves += _unpacked(layout, messages[number], number)
     return moves, layout.scratch
 
 
@@ -138,16 +169,79 @@ def _send(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
 
 
 def _receive(layout: _Layout, message: Message, number: int, *, staged: bool) -> Iterator[Move]:
-    count = len(message.chunks)
-    if not message.reduce and not staged:
-        held = _held(layout, message.chunks[0], message.dst)
-        layout.begun.update((chunk, message.dst) for chunk in message.chunks)
-        yield Move(message.dst, Op.RECV, None, held, count, number)
-        return
+    count, rank = len(message.chunks), message.dst
+    chunks = layout.order.get(number, message.chunks)
     if message.reduce:
-        yield from _begin_sums(layout, message.chunks, message.dst, number)
-    slot = layout.arrival[number] = layout.fresh(message.dst, count)
-    yield Move(message.dst, Op.RECV, None, slot, count, number)
+        yield from _begin_sums(layout, chunks, rank, number)
+    else:
+        layout.begun.update((chunk, rank) for chunk in chunks)
+        kept = [_kept(layout, chunk, rank) for chunk in chunks]
+        if not staged and in_a_row(kept):
+            yield Move(rank, Op.RECV, None, kept[0], count, number)
+            return
+    slot = layout.arrival[number] = layout.fresh(rank, count)
+    yield Move(rank, Op.RECV, None, slot, count, number)
+    if layout.packs and not layout.slots.collective.reduces:
+        for place, chunk in enumerate(chunks):
+            layout.landed[chunk, rank] = shifted(slot, place)
+    if not (message.reduce or staged):
+        yield from _unpacked(layout, message, number)
+
+
+def _unpacked(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
+    """Copy what arrived in scratch to where the rank keeps it."""
+    pairs = []
+    for place, chunk in enumerate(layout.order.get(number, message.chunks)):
+        kept = _kept(layout, chunk, message.dst)
+        if kept is not None:
+            pairs.append((shifted(layout.arrival[number], place), kept))
+    for (src, dst), count in _runs(pairs, layout.longest):
+        yield Move(message.dst, Op.COPY, src, dst, count, number)
+
+
+def _kept(layout: _Layout, chunk: int, rank: int) -> Slot | None:
+    """Return where a rank keeps what arrives; None where it stays where it arrived."""
+    collective = layout.slots.collective
+    if layout.packs and not (collective.reduces or collective.is_target(chunk, rank)):
+        return None
+    return _held(layout, chunk, rank)
+
+
+def _send_packed(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
+    """Send from one run of slots, to which what lies elsewhere is copied before."""
+    rank, count = message.src, len(message.chunks)
+    read = {
+        chunk: _readable(layout, chunk, rank, arrived=arrived)
+        for chunk, arrived in zip(message.chunks, message.arrived, strict=True)
+    }
+    kept = {chunk: _after(layout, message, chunk) for chunk in message.chunks}
+    chunks, places = packed(message.chunks, read, kept)
+    layout.order[number] = chunks
+    if layout.slots.collective.reduces:
+        sums = [c for c, slot in zip(chunks, places, strict=True) if slot.buffer != Buffer.INPUT]
+        yield from _begin_sums(layout, sums, rank, number)
+    source = places[0]
+    if not in_a_row(places):
+        source = layout.fresh(rank, count)
+        pairs = [(place, shifted(source, index)) for index, place in enumerate(places)]
+        for (src, dst), run in _runs(pairs, layout.longest):
+            yield Move(rank, Op.COPY, src, dst, run, number)
+    yield Move(rank, Op.SEND, source, None, count, number)
+
+
+def _readable(layout: _Layout, chunk: int, rank: int, *, arrived: bool) -> list[Slot]:
+    """Return the slots from which a rank can send a chunk in a schedule that packs."""
+    landed = layout.landed.get((chunk, rank))
+    own = layout.slots.readable(chunk, rank, arrived=arrived)
+    if not layout.slots.collective.reduces:
+        # What is relayed is nowhere but where it arrived, and of own values nothing is staged.
+        own = tuple(place for place in own if place.buffer != SCRATCH)
+    return [*(() if landed is None else (landed,)), *map(_slot, own)]
+
+
+def _after(layout: _Layout, message: Message, chunk: int) -> Slot | None:
+    """Return where a chunk is copied to after it has arrived; sums are added in any order."""
+    return None if message.reduce else _kept(layout, chunk, message.dst)
 
 
 def _begin_sums(layout: _Layout, chunks: Sequence[int], rank: int, number: int) -> Iterator[Move]:
@@ -174,8 +268,8 @@ def _add(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
     rank, arrival = message.dst, layout.arrival[number]
     new: list[tuple[Slot, Slot]] = []
     old: list[tuple[Slot, Slot]] = []
-    for index, chunk in enumerate(message.chunks):
-        pair = (Slot(arrival.buffer, arrival.offset + index), _held(layout, chunk, rank))
+    for index, chunk in enumerate(layout.order.get(number, message.chunks)):
+        pair = (shifted(arrival, index), _held(layout, chunk, rank))
         (old if (chunk, rank) in layout.begun else new).append(pair)
         layout.begun.add((chunk, rank))
     for op, pairs in ((Op.COPY, new), (Op.REDUCE, old)):
@@ -216,9 +310,11 @@ def _own_copies(layout: _Layout, messages: Sequence[Message]) -> Iterator[Move]:
 def _own_staged(layout: _Layout, messages: Sequence[Message]) -> Iterator[Move]:
     """Copy to scratch the own chunks of a rank that travel with chunks which it relays."""
     pairs: dict[int, dict[tuple[Slot, Slot], None]] = {}
+    if layout.packs or layout.slots.collective.reduces:
+        return
     for message in messages:
         source = _source(layout, message)
-        if source.buffer is not Buffer.SCRATCH or layout.slots.collective.reduces:
+        if source.buffer is not Buffer.SCRATCH:
             continue
         for index, chunk in enumerate(message.chunks):
             own = layout.slots.original(chunk, message.src)
@@ -251,21 +347,25 @@ def _staged(
     last_read: dict[tuple[int, Cell], int] = {}
     for place, (number, kind) in enumerate(events):
         message = messages[number]
-        source = _source(layout, message)
-        if kind is Kind.SEND and source.buffer is Buffer.INPUT:
-            for cell in _cells(mode, message.src, source, len(message.chunks)):
-                last_read[message.src, cell] = place
+        if kind is Kind.SEND:
+            for slot in _read_at_first(layout, message):
+                if slot.buffer is Buffer.INPUT:
+                    last_read[message.src, mode.cell(message.src, slot)] = place
     staged: dict[int, None] = {}
     for number, message in enumerate(messages):
         arrives = position[Event(number, Kind.RECEIVE)]
-        cells = _cells(
-            mode, message.dst, _held(layout, message.chunks[0], message.dst), len(message.chunks)
-        )
-        if max(last_read.get((message.dst, cell), -1) for cell in cells) > arrives:
+        kept = (_kept(layout, chunk, message.dst) for chunk in message.chunks)
+        cells = [mode.cell(message.dst, slot) for slot in kept if slot is not None]
+        if any(last_read.get((message.dst, cell), -1) > arrives for cell in cells):
             staged[number] = None
     return staged
 
 
-def _cells(mode: Mode, rank: int, slot: Slot, count: int) -> Iterator[Cell]:
-    for index in range(count):
-        yield mode.cell(rank, Slot(slot.buffer, slot.offset + index))
+def _read_at_first(layout: _Layout, message: Message) -> Iterator[Slot]:
+    """Yield where a message is read before anything is known of what landed."""
+    if not layout.packs:
+        source = _source(layout, message)
+        yield from (shifted(source, place) for place in range(len(message.chunks)))
+        return
+    for chunk, arrived in zip(message.chunks, message.arrived, strict=True):
+        yield from _readable(layout, chunk, message.src, arrived=arrived)[:1]

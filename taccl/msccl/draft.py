@@ -63,7 +63,7 @@ def make_draft(
     slots = full.slots()
     messages = find_messages(full, slots, singly=singly)
     events = order_events(messages, full.topology, full.collective)
-    moves, scratch = place_moves(messages, events, slots, modes, singly=singly)
+    moves, scratch = place_moves(messages, events, slots, modes, singly=singly, packs=full.packs)
     return Draft(full, modes, messages, lanes_of(messages, full.topology), moves, scratch)
 
 

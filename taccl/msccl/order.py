@@ -87,8 +87,8 @@ class Message:
 def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Message]:
     """Return the messages of an expanded schedule in order of (start, end).
 
-    A batch becomes several messages where its chunks are no neighbours, where it has more than
-    71 chunks, or everywhere when ``singly`` is set.
+    A batch becomes several messages where its chunks are no neighbours and nothing packs them,
+    where it has more than 71 chunks, or everywhere when ``singly`` is set.
     """
     rows: dict[tuple[int, bool], list[int]] = {}
     batches, reduces = schedule.batch.tolist(), schedule.reduce.tolist()
@@ -106,7 +106,8 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
         moved = [chunks[r] for r in group]
         arrived = [_has_arrived(schedule.collective, first, c, src, start) for c in moved]
         size = MAX_COUNT
-        if singly or not slots.adjacent(moved, src, dst, arrived, reduce=reduce):
+        beside = schedule.packs or slots.adjacent(moved, src, dst, arrived, reduce=reduce)
+        if singly or not beside:
             size = 1
         released = start + _busy(schedule, link, len(group))
         messages += [

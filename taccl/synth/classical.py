@@ -20,8 +20,8 @@ halving-doubling   log2(n) alpha + (n-1) beta S/n, allreduce twice that; for n a
                    and reduce in p chunks 2 (log2(p) alpha + (p-1) beta S/p), and alpha + beta S
                    more for n above p
 bruck              allgather and reducescatter ceil(log2(n)) alpha + (n-1) beta S/n, allreduce twice
-                   that, and at most one alpha more in every round but the first where alpha
-                   occupies links; alltoall log2(n) (alpha + beta S/2) where it does not
+                   that; alltoall ceil(log2(n)) alpha + b beta S/n, with all b bits that are set in
+                   1 .. n-1: log2(n) (alpha + beta S/2) for n a power of two
 double-binary-tree broadcast and reduce in two trees and p pieces for each
                    (ceil(log2(n)) - 1 + p) (alpha + beta S/2p), allreduce in one piece
                    2 ceil(log2(n)) (alpha + beta S/2), on links between all pairs
@@ -40,8 +40,7 @@ three-step         alltoall with one connection for two servers, or one for each
 parameter-server   broadcast and reduce (n-1) (alpha + beta S), and with p servers (one, all ranks,
                    or one of each machine) allreduce 2 (n-1) (alpha + beta S/p)
 recursive-doubling allreduce log2(p) (alpha + beta S), and two such rounds more for n above a power
-                   of two p; for n = p alltoall log2(n) (alpha + beta S/2) where alpha does not
-                   occupy links
+                   of two p; for n = p alltoall log2(n) (alpha + beta S/2)
 one-shot           allreduce alpha + beta S on links between all pairs
 chain              broadcast and reduce in k chunks (n-2+k) (alpha + beta S/k), allreduce in k
                    (2 (n-1) + k-1) (alpha + beta S/k), gather and scatter (n-1) (alpha + beta S/n)
@@ -77,12 +76,18 @@ from taccl.synth.problem import Candidate, Options, Problem, Result, Status, can
 from taccl.synth.rings import double_ring, ring
 from taccl.synth.rooted import binomial, chain, direct, double_chain, scatter_allgather
 from taccl.synth.routes import may_leave
-from taccl.synth.steps import Step, best_links, in_runs
+from taccl.synth.steps import HALVES, Step, best_links, in_runs
 from taccl.synth.trees import double_binary_tree
 from taccl.verify import verify
 
 Algorithm = Callable[[Problem], Iterator[Iterator[Step]]]
 """The steps of every way to do it (orders of ranks, sizes of pieces); none where there is none."""
+
+PACKED: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "bruck": (*HALVES, "alltoall"),
+    "recursive-doubling": ("alltoall",),
+})  # fmt: skip
+"""Algorithms and collectives whose messages are of any chunks: ranks pack them."""
 
 MAX_SENDS = 300_000
 """Sends of all ways together that are timed: twice an AllReduce of 256 ranks.
@@ -147,6 +152,8 @@ class Trial:
         Reasons.
     ways
         What to try; None: the algorithm of that name.
+    packs
+        Whether messages are of any chunks, as the ways have them.
     """
 
     problem: Problem
@@ -157,6 +164,7 @@ class Trial:
     report: Callable[[str], None] = lambda _line: None
     left_out: list[str] = field(default_factory=list)
     ways: Algorithm | None = None
+    packs: bool = False
 
     @property
     def reason(self) -> str:
@@ -182,7 +190,11 @@ def classical_schedules(
     patient
         Whether to time the first way however many sends it has.
     """
-    return schedules_of(Trial(problem, name, batch, patient))
+    return schedules_of(Trial(problem, name, batch, patient, packs=_packs(problem, name)))
+
+
+def _packs(problem: Problem, name: str) -> bool:
+    return problem.collective.name in PACKED.get(name, ())
 
 
 def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
@@ -208,6 +220,7 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
 def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
     """Yield every way to do it in the textbook's order, until too many sends were timed."""
     problem = trial.problem
+    packs = trial.batch and trial.packs
     links = best_links(problem)
     left = MAX_SENDS
     for number, steps in enumerate((trial.ways or CLASSICAL[trial.name])(problem)):
@@ -222,11 +235,13 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
                     f"{trial.name} has more than {MAX_SENDS} sends, which take long to time"
                 )
                 return
-        messages = in_runs(problem, sequence) if trial.batch else sequence
+        cut = trial.batch and not packs
+        messages = in_runs(problem, sequence) if cut else sequence
         decisions = _decided(problem, messages, links, batch=trial.batch)
         if decisions is None:
             trial.left_out.append(f"{trial.name} does not respect the sketch")
             continue
+        decisions = replace(decisions, packs=packs)
         try:
             yield _alone(problem, decisions), decisions
         except ValueError:  # one port sends too long to end before the first arrival
@@ -273,7 +288,7 @@ def _early(problem: Problem, decisions: Decisions, report: Callable[[str], None]
         early, _ = dispatched(load_of(plan, messages), report)
     except ValueError:  # messages wait for each other in a ring
         return []
-    return [_alone(problem, early)]
+    return [_alone(problem, replace(early, packs=decisions.packs))]
 
 
 def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule | None:
@@ -300,7 +315,8 @@ def run_classical(name: str, problem: Problem, options: Options, *, patient: boo
         late = time.monotonic() - began > options.time_limit
         return options.stop.is_set() or (late and not options.deterministic)
 
-    trial = Trial(problem, name, options.batch, patient, over, options.report)
+    packs = _packs(problem, name)
+    trial = Trial(problem, name, options.batch, patient, over, options.report, packs=packs)
     schedules = schedules_of(trial)
     if not schedules:
         kind = NoScheduleError if trial.left_out else NoAlgorithmError

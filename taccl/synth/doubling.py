@@ -123,9 +123,9 @@ def _halved_and_doubled(problem: Problem) -> Iterator[Step]:
 def bruck(problem: Problem) -> Iterator[Iterator[Step]]:
     """Send to the rank 1, 2, 4 ... places away, in ceil(log2(n)) rounds, for any n.
 
-    AllGather sends all that a rank holds, as far as the receiver lacks it; what lies across the end
-    of the buffer goes in two messages. AlltoAll sends what has that bit in the distance that it
-    must go; what has the same destination lies side by side and travels together.
+    AllGather sends all that a rank holds, as far as the receiver lacks it. AlltoAll sends what has
+    that bit in the distance that it must go. Ranks pack what is sent (Bruck, Ho, Kipnis, Upfal and
+    Weathersby 1997).
     """
     n, name, links = problem.topology.num_ranks, problem.collective.name, best_links(problem)
     if name not in (*HALVES, "alltoall") or n == 1:

@@ -19,6 +19,7 @@ from taccl.synth.arcs import arcs_of
 from taccl.synth.batching import adjacent
 from taccl.synth.butterflies import butterflies
 from taccl.synth.coalescing import coalesced
+from taccl.synth.digits import by_digits
 from taccl.synth.folding import folded
 from taccl.synth.guided_kernel import compiled
 from taccl.synth.guided_layout import Begin
@@ -129,6 +130,8 @@ def _batched(problem: Problem, options: Options) -> list[Schedule]:
         found += butterflies(problem, over, worth)
     if not (found and over()):
         found += folded(problem, options.report, over)
+    if not (found and over()):
+        found += by_digits(problem, options.report, over)
     if problem.collective.name != "allreduce" or options.stop.is_set():
         return found
     if found and _is_best(found, problem, options):

@@ -78,9 +78,12 @@ def start(sends: Sends) -> Iterator[Finding]:
 
 
 def adjacency(sends: Sends) -> Iterator[Finding]:
-    """Check that the chunks of a batch lie side by side where they are read and written."""
+    """Check that the chunks of a batch lie side by side where they are read and written.
+
+    A schedule that packs copies them there.
+    """
     rows = np.flatnonzero(sends.carried[sends.message] > 1)
-    if not len(rows):
+    if not len(rows) or sends.schedule.packs:
         return
     slots = sends.schedule.slots()
     rows = rows[np.argsort(sends.message[rows], kind="stable")]
@@ -102,7 +105,7 @@ def adjacency(sends: Sends) -> Iterator[Finding]:
 
 def single_chunks(sends: Sends) -> bool:
     """Tell whether no message carries several chunks: then there is no adjacency to judge."""
-    return bool((sends.carried == 1).all())
+    return sends.schedule.packs or bool((sends.carried == 1).all())
 
 
 def _side_by_side(sends: Sends, slots: Slots, rows: list[int]) -> bool:

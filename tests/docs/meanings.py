@@ -402,6 +402,8 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "makespan_ps": "when the last chunk arrives, in picoseconds",
             "generators": "symmetries: the sends below are repeated under all their products",
             "representatives": "how many sends are listed",
+            "packs": "whether any chunks of a link may travel together: ranks copy them side by"
+            " side before they are sent, and to their places when they have arrived",
             "sends": "the sends, as columns",
         },
         ("schedule", "CollectiveRecord"): {

@@ -106,19 +106,10 @@ def spread(n: int, k: int, a: int, b: int) -> int:
     return 2 * (log2(p) * a + k * b * (p - 1) // p) + (n > p) * (a + k * b)
 
 
-def doubled(n: int, k: int, a: int, b: int) -> int:
-    """Return Bruck's AllGather: some rank's blocks lie across the end of the buffer."""
-    rounds = [min(1 << i, n - (1 << i)) for i in range(log2(n))]
-    return sum(min(blocks, 2) * a + blocks * k * b for blocks in rounds)
-
-
 def rotated(n: int, k: int, a: int, b: int) -> int:
-    """Return Bruck's AlltoAll: in a round goes what has its bit in the distance.
-
-    No two blocks lie side by side at both ends everywhere, for few ranks.
-    """
+    """Return Bruck's AlltoAll: in a round goes what has its bit in the distance."""
     bits = [1 << i for i in range(log2(n))]
-    return sum(bool(far & bit) * (a + k * b) for bit in bits for far in range(1, n))
+    return sum(a + sum(bool(far & bit) for far in range(1, n)) * k * b for bit in bits)
 
 
 def split(n: int, k: int, a: int, b: int) -> int:
@@ -177,8 +168,8 @@ FORMULAS: Mapping[str, Mapping[str, Row]] = {
         **both(Row("hub", spread, chunks=lambda n: (power(n), 2 * power(n))), *BROADCASTS),
     },
     "bruck": {
-        **three(Row("hub", doubled)),
-        "alltoall": Row("hub", rotated, (2, 3, 4, 5, 6)),
+        **three(Row("hub", gathered)),
+        "alltoall": Row("hub", rotated),
     },
     "double-binary-tree": {
         **both(
@@ -199,7 +190,7 @@ FORMULAS: Mapping[str, Mapping[str, Row]] = {
             "hub", lambda n, k, a, b: (log2(power(n)) + 2 * (n > power(n))) * (a + n * k * b)
         ),
         "alltoall": Row(
-            "hub", lambda n, k, a, b: log2(n) * (a + n // 2 * k * b), POWERS, rule="delay"
+            "hub", lambda n, k, a, b: log2(n) * (a + n // 2 * k * b), POWERS
         ),
     },
     "one-shot": {"allreduce": Row("full", lambda n, k, a, b: a + n * k * b, (2, 3, 4, 5, 7))},

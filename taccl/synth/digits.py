@@ -1,0 +1,190 @@
+"""AlltoAll and AllGather for small buffers: all get to all, digit by digit.
+
+Servers, the NICs of a server, and the ranks at a NIC (its *classes*) are the axes of a grid; the
+place on each axis is written in digits of some radices (2 · 2 · 2, or 8 in one). Each digit has its
+turn: a rank sends one message to every other rank that differs from it in this digit only. In an
+AlltoAll that is all it holds for ranks with that digit, in an AllGather all it holds. A digit of
+radix q costs q - 1 messages, and in an AlltoAll a q-th of what a rank holds in each: small radices
+have few messages, large ones move each byte less often. These are the index and the concatenation
+of Bruck, Ho, Kipnis, Upfal and Weathersby (1997) on axes of their own.
+
+The classes of one NIC may cross servers at different times, one while the other is inside its
+server: what a class holds stays in it until all else is done. ReduceScatter plays the gather
+backwards. Messages are of any chunks, which ranks pack side by side.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, product
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.schedule import Schedule
+from taccl.synth.classical import Trial, schedules_of
+from taccl.synth.problem import Problem
+from taccl.synth.steps import Step, best_links, blocks, halves, linked, pair_block, servers
+from taccl.topology import Rank
+
+SERVER, NIC, CLASS = range(3)
+"""Axes of a grid."""
+
+MOST_CLASSES = 8
+"""Ranks at one NIC; of more, the combinations are too many."""
+
+MOST_CHUNKS = 40_000
+"""Of the collective: each of them is sent several times in every way that is tried."""
+
+
+class Digit(NamedTuple):
+    """A digit of places on an axis: ``place // weight % radix``."""
+
+    axis: int
+    weight: int
+    radix: int
+
+
+Grid = NDArray[np.int64]
+"""int (servers, NICs, classes): ranks."""
+
+Programs = Sequence[Sequence[Digit]]
+"""The digits of every class, in order; all classes have as many."""
+
+
+def by_digits(
+    problem: Problem, report: Callable[[str], None], over: Callable[[], bool]
+) -> tuple[Schedule, ...]:
+    """Return the best schedules of this kind; none where ranks or links make no grid.
+
+    Parameters
+    ----------
+    report
+        Called when there is something to compile.
+    over
+        Tells whether to look no further once something is found.
+    """
+    logical = problem.logical
+    limited = logical.connections_per_rank is not None or logical.own_chunks_first
+    if limited or logical.symmetry_asked or problem.collective.num_chunks > MOST_CHUNKS:
+        return ()
+    trial = Trial(problem, "digits", batch=True, over=over, report=report, ways=ways, packs=True)
+    return schedules_of(trial)
+
+
+def ways(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Yield the steps of every way to choose digits, classes and turns."""
+    lanes, links = servers(problem), best_links(problem)
+    exchange = EXCHANGES.get(problem.collective.name)
+    if lanes is None or exchange is None or problem.topology.num_ranks == 1:
+        return
+    ranks = np.array(lanes, dtype=np.int64)
+    count, size = ranks.shape
+    for classes in range(1, min(size, MOST_CLASSES) + 1 if count > 1 else 2):
+        if size % classes:
+            continue
+        grid = ranks.reshape(count, size // classes, classes)
+        choices = product(*(_digits(axis, n) for axis, n in enumerate(grid.shape)))
+        for outer, inner, last in choices:
+            for turns in _turns(len(inner), classes) if outer else [(0,)]:
+                programs = [(*inner[:turn], *outer, *inner[turn:], *last) for turn in turns]
+                steps = exchange(problem, grid, programs)
+                if linked(links, steps):
+                    yield iter(steps)
+
+
+def _turns(inner: int, classes: int) -> Iterator[tuple[int, ...]]:
+    """Yield after how many digits inside its server every class crosses servers."""
+    spread = tuple(inner * c // max(1, classes - 1) for c in range(classes))
+    yield from dict.fromkeys((spread, (0,) * classes, (inner,) * classes))
+
+
+def _digits(axis: int, places: int) -> Iterator[tuple[Digit, ...]]:
+    """Yield ways to write places in digits, the most digits first."""
+    seen = set()
+    for radices in (_primes(places), _pairs(_primes(places)), [places] if places > 1 else []):
+        if tuple(radices) not in seen:
+            seen.add(tuple(radices))
+            weights = np.cumprod([1, *radices[:-1]]).tolist() if radices else []
+            yield tuple(Digit(axis, w, q) for w, q in zip(weights, radices, strict=True))
+
+
+def _primes(number: int) -> list[int]:
+    found, factor = [], 2
+    while number > 1:
+        while number % factor == 0:
+            found.append(factor)
+            number //= factor
+        factor += 1
+    return found
+
+
+def _pairs(factors: Sequence[int]) -> list[int]:
+    """Return products of two factors each, the last one alone where they are odd."""
+    return [
+        factors[i] * (factors[i + 1] if i + 1 < len(factors) else 1)
+        for i in range(0, len(factors), 2)
+    ]
+
+
+def _all_to_all(problem: Problem, grid: Grid, programs: Programs) -> list[Step]:
+    """Return the messages that take chunks to ranks with the digits of their destinations."""
+    place = {int(rank): where for where, rank in np.ndenumerate(grid)}
+    held = {rank: [(rank, dst) for dst in place if dst != rank] for rank in place}
+    steps: list[Step] = []
+    for digit, rank, peer in chain.from_iterable(_rounds(grid, programs)):
+        digits = [_digit(digit, place[dst]) for _, dst in held[rank]]
+        wanted = _digit(digit, place[peer])
+        moved = [pair for pair, own in zip(held[rank], digits, strict=True) if own == wanted]
+        held[rank] = [pair for pair, own in zip(held[rank], digits, strict=True) if own != wanted]
+        held[peer] += moved
+        if moved:
+            chunks = tuple(c for pair in moved for c in pair_block(problem, *pair))
+            steps.append((chunks, rank, peer, False))
+    return steps
+
+
+def _gathered(problem: Problem, grid: Grid, programs: Programs) -> list[Step]:
+    """Return the messages that give all to all, or those of the reduction that is its mirror."""
+    own = blocks(problem)
+    held = {int(rank): [int(rank)] for rank in grid.flat}
+    steps: list[Step] = []
+    for meetings in _rounds(grid, programs):
+        before = {rank: tuple(ranks) for rank, ranks in held.items()}
+        for _, rank, peer in meetings:
+            steps.append((tuple(c for one in before[rank] for c in own[one]), rank, peer, False))
+            held[peer] += before[rank]
+    return list(halves(problem, steps))
+
+
+EXCHANGES: Mapping[str, Callable[[Problem, Grid, Programs], list[Step]]] = MappingProxyType({
+    "alltoall": _all_to_all,
+    "allgather": _gathered,
+    "reducescatter": _gathered,
+})  # fmt: skip
+"""What is sent when ranks meet, by collective."""
+
+
+def _rounds(grid: Grid, programs: Programs) -> Iterator[list[tuple[Digit, Rank, Rank]]]:
+    """Yield who sends to whom in which digit, all classes by their next digit at a time."""
+    place = {int(rank): where for where, rank in np.ndenumerate(grid)}
+    for digits in zip(*programs, strict=True):
+        yield [
+            (digit, rank, _peer(grid, place[rank], digit, shift))
+            for own, digit in enumerate(digits)
+            for shift in range(1, digit.radix)
+            for rank, where in place.items()
+            if where[CLASS] == own
+        ]
+
+
+def _peer(grid: Grid, place: tuple[int, ...], digit: Digit, shift: int) -> Rank:
+    """Return the rank whose digit is so much larger, all others alike."""
+    value = _digit(digit, place)
+    other = list(place)
+    other[digit.axis] += ((value + shift) % digit.radix - value) * digit.weight
+    return int(grid[tuple(other)])
+
+
+def _digit(digit: Digit, place: Sequence[int]) -> int:
+    return place[digit.axis] // digit.weight % digit.radix

@@ -1,0 +1,84 @@
+"""All to all, digit by digit: every answer verified, times by hand, and faster than in steps."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from taccl.pipeline import Request, synthesize
+from taccl.schedule import Schedule
+from taccl.synth.classical import CLASSICAL, classical_schedule
+from taccl.synth.digits import by_digits
+from taccl.synth.problem import Problem
+from taccl.topology import whole
+from taccl.topology_file import load_topology
+from taccl.verify import verify
+from tests.synth.problems import problem_of
+from tests.synth.test_butterflies import nodes_of
+from tests.synth.test_folding import never, silent
+
+US = 10**6
+
+
+def found(problem: Problem) -> tuple[Schedule, ...]:
+    """Return what is found, all of which must be valid."""
+    schedules = by_digits(problem, silent, never)
+    for schedule in schedules:
+        assert verify(schedule, problem.logical) == []
+    return schedules
+
+
+@pytest.mark.parametrize("collective", ["alltoall", "allgather", "reducescatter"])
+@pytest.mark.parametrize(
+    ("gpus", "sharing", "count"), [(4, 2, 2), (4, 4, 2), (2, 1, 3), (6, 3, 2), (3, 1, 1), (1, 1, 4)]
+)
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_every_answer_is_valid(
+    gpus: int, sharing: int, count: int, chunks: int, collective: str
+) -> None:
+    assert found(problem_of(nodes_of(gpus, sharing, count), collective, chunks, Fraction(1)))
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "broadcast", "gather"])
+def test_other_collectives_are_left_to_others(collective: str) -> None:
+    assert found(problem_of(nodes_of(4, 2, 2), collective)) == ()
+
+
+def test_no_grid_no_schedule() -> None:
+    assert found(problem_of(load_topology("ring:8"), "alltoall")) == ()
+
+
+def test_the_classes_of_a_nic_cross_in_turn() -> None:
+    # 8 ranks of one byte for each other rank. The first class crosses at once with 4 bytes (304
+    # us), then meets the other NIC (104 us); the second meets it first, and crosses from 304 to
+    # 608 us; then the classes meet (104 us).
+    problem = problem_of(nodes_of(4, 2, 2), "alltoall", 1, Fraction(1))
+    assert found(problem)[0].makespan == (304 + 304 + 104) * US
+
+
+def test_a_gather_crosses_in_turn_as_well() -> None:
+    # With its own byte at once (301 us); the second class with two (102 us for them, then 302),
+    # while the first meets the other NIC. Four and four are exchanged at the end.
+    problem = problem_of(nodes_of(4, 2, 2), "allgather", 1, Fraction(1))
+    assert found(problem)[0].makespan == (301 + 302 + 104) * US
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 14])
+@pytest.mark.parametrize("collective", ["alltoall", "allgather", "reducescatter"])
+def test_two_dgx2_are_a_fifth_faster_than_any_classical_algorithm(
+    collective: str, size: int
+) -> None:
+    topology = load_topology("dgx2", nodes=2)
+    problem = problem_of(topology, collective, 1, Fraction(size, topology.num_ranks))
+    others = (classical_schedule(problem, name, batch=True) for name in CLASSICAL)
+    least = min(other.makespan for other in others if other is not None)
+    assert found(problem)[0].makespan <= 0.8 * least
+
+
+@pytest.mark.parametrize("collective", ["alltoall", "allgather"])
+def test_its_programs_take_as_long_as_its_schedules(collective: str) -> None:
+    network = whole(load_topology("dgx2", nodes=2))
+    asked = Request(network, collective, 1 << 12, 1, engine="guided", deterministic=True)
+    done = synthesize(replace(asked, time_limit=5.0))
+    assert done.schedule.packs
+    assert done.time == done.schedule.makespan
