@@ -9,11 +9,13 @@ have few messages, large ones move each byte less often. These are the index and
 of Bruck, Ho, Kipnis, Upfal and Weathersby (1997) on axes of their own.
 
 The classes of one NIC may cross servers at different times, one while the other is inside its
-server: what a class holds stays in it until all else is done. ReduceScatter plays the gather
-backwards. Messages are of any chunks, which ranks pack side by side.
+server: what a class holds stays in it until all else is done. In an AlltoAll they may also *fold*:
+down a binomial tree they give what leaves the server to one of them, which crosses alone and gives
+what has come to those that it is for. ReduceScatter plays the gather backwards. Messages are of any
+chunks, which ranks pack side by side.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, product
 from types import MappingProxyType
 from typing import NamedTuple
@@ -47,6 +49,9 @@ class Digit(NamedTuple):
 
 Grid = NDArray[np.int64]
 """int (servers, NICs, classes): ranks."""
+
+Held = dict[Rank, list[tuple[Rank, Rank]]]
+"""What every rank holds for others: (source, destination)."""
 
 Programs = Sequence[Sequence[Digit]]
 """The digits of every class, in order; all classes have as many."""
@@ -91,6 +96,12 @@ def ways(problem: Problem) -> Iterator[Iterator[Step]]:
                 steps = exchange(problem, grid, programs)
                 if linked(links, steps):
                     yield iter(steps)
+            if problem.collective.name == "alltoall" and classes > 1 and not last[1:]:
+                for turn in sorted({0, len(inner)}):
+                    program = (*inner[:turn], *outer, *inner[turn:])
+                    steps = _folded(problem, grid, program)
+                    if linked(links, steps):
+                        yield iter(steps)
 
 
 def _turns(inner: int, classes: int) -> Iterator[tuple[int, ...]]:
@@ -129,18 +140,55 @@ def _pairs(factors: Sequence[int]) -> list[int]:
 
 def _all_to_all(problem: Problem, grid: Grid, programs: Programs) -> list[Step]:
     """Return the messages that take chunks to ranks with the digits of their destinations."""
+    ranks = [int(rank) for rank in grid.flat]
+    held = {rank: [(rank, dst) for dst in ranks if dst != rank] for rank in ranks}
+    return list(_by_digit(problem, held, grid, grid, programs))
+
+
+def _by_digit(
+    problem: Problem, held: Held, grid: Grid, acting: Grid, programs: Programs
+) -> Iterator[Step]:
+    """Yield the messages by which acting ranks, a part of the grid, go through digits."""
     place = {int(rank): where for where, rank in np.ndenumerate(grid)}
-    held = {rank: [(rank, dst) for dst in place if dst != rank] for rank in place}
-    steps: list[Step] = []
-    for digit, rank, peer in chain.from_iterable(_rounds(grid, programs)):
-        digits = [_digit(digit, place[dst]) for _, dst in held[rank]]
+    for digit, rank, peer in chain.from_iterable(_rounds(acting, programs)):
         wanted = _digit(digit, place[peer])
-        moved = [pair for pair, own in zip(held[rank], digits, strict=True) if own == wanted]
-        held[rank] = [pair for pair, own in zip(held[rank], digits, strict=True) if own != wanted]
-        held[peer] += moved
-        if moved:
-            chunks = tuple(c for pair in moved for c in pair_block(problem, *pair))
-            steps.append((chunks, rank, peer, False))
+        going = {dst for _, dst in held[rank] if _digit(digit, place[dst]) == wanted}
+        yield from _given(problem, held, rank, peer, going)
+
+
+def _given(
+    problem: Problem, held: Held, rank: Rank, peer: Rank, going: Collection[Rank]
+) -> Iterator[Step]:
+    """Yield the message by which a rank gives another all that it holds for some ranks."""
+    moved = [pair for pair in held[rank] if pair[1] in going]
+    held[rank] = [pair for pair in held[rank] if pair[1] not in going]
+    held[peer] += moved
+    if moved:
+        yield tuple(c for pair in moved for c in pair_block(problem, *pair)), rank, peer, False
+
+
+def _folded(problem: Problem, grid: Grid, program: Sequence[Digit]) -> list[Step]:
+    """Return an AlltoAll in which the first of each NIC's ranks crosses for all of them."""
+    count, size, classes = grid.shape[SERVER], grid[0].size, grid.shape[CLASS]
+    server = {int(rank): where[SERVER] for where, rank in np.ndenumerate(grid)}
+    away: Held = {a: [(a, b) for b in server if server[a] != server[b]] for a in server}
+    near: Held = {a: [(a, b) for b in server if server[a] == server[b] and a != b] for a in server}
+    tree = [
+        (child, bit)
+        for bit in (1 << i for i in range((classes - 1).bit_length()))
+        for child in range(bit, classes, 2 * bit)
+    ]
+    lanes = grid.reshape(count * size // classes, classes)
+    steps: list[Step] = []
+    for child, bit in tree:
+        for ranks in lanes.tolist():
+            steps += _given(problem, away, ranks[child], ranks[child - bit], list(server))
+    flat = grid.reshape(count, size, 1)
+    steps += _by_digit(problem, near, flat, flat, [next(_digits(NIC, size))])
+    steps += _by_digit(problem, away, grid, grid[:, :, :1], [program])
+    for child, bit in reversed(tree):
+        for ranks in lanes.tolist():
+            steps += _given(problem, away, ranks[child - bit], ranks[child], ranks[child:][:bit])
     return steps
 
 

@@ -49,11 +49,11 @@ def test_no_grid_no_schedule() -> None:
 
 
 def test_the_classes_of_a_nic_cross_in_turn() -> None:
-    # 8 ranks of one byte for each other rank. The first class crosses at once with 4 bytes (304
-    # us), then meets the other NIC (104 us); the second meets it first, and crosses from 304 to
-    # 608 us; then the classes meet (104 us).
-    problem = problem_of(nodes_of(4, 2, 2), "alltoall", 1, Fraction(1))
-    assert found(problem)[0].makespan == (304 + 304 + 104) * US
+    # 8 ranks of 100 bytes for each other rank. The first class crosses at once with 400 bytes (700
+    # us), then meets the other NIC (500 us); the second meets it first, and crosses from 700 to
+    # 1400 us; then the classes meet (500 us).
+    problem = problem_of(nodes_of(4, 2, 2), "alltoall", 1, Fraction(100))
+    assert found(problem)[0].makespan == (700 + 700 + 500) * US
 
 
 def test_a_gather_crosses_in_turn_as_well() -> None:
@@ -61,6 +61,14 @@ def test_a_gather_crosses_in_turn_as_well() -> None:
     # while the first meets the other NIC. Four and four are exchanged at the end.
     problem = problem_of(nodes_of(4, 2, 2), "allgather", 1, Fraction(1))
     assert found(problem)[0].makespan == (301 + 302 + 104) * US
+
+
+def test_one_rank_crosses_for_all_at_its_nic() -> None:
+    # Of two servers of 4 ranks at one NIC, each gives what leaves to one of two (104 us for 4
+    # bytes), these to one (108 us), which crosses with 16 (316 us); and back (108 + 104 us). In
+    # turn, four would cross with 4 bytes each (304 us).
+    problem = problem_of(nodes_of(4, 4, 2), "alltoall", 1, Fraction(1))
+    assert found(problem)[0].makespan == (104 + 108 + 316 + 108 + 104) * US
 
 
 @pytest.mark.parametrize("size", [1 << 10, 1 << 14])
