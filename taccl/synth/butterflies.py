@@ -37,7 +37,7 @@ from taccl.schedule import Decisions, Schedule, retime
 from taccl.symmetry import make_group
 from taccl.synth.problem import Problem
 from taccl.synth.routes import may_leave
-from taccl.synth.steps import Links, best_links, servers, shards
+from taccl.synth.steps import Links, best_links, bits, servers, shards
 from taccl.topology import Rank
 from taccl.units import Time
 
@@ -103,7 +103,7 @@ class Cube:
 
     def bits(self, axis: int) -> list[int]:
         """Return the bits of an axis, ascending."""
-        return [1 << i for i in range(int(self.ranks.shape[axis]).bit_length() - 1)]
+        return bits(int(self.ranks.shape[axis]))
 
     def pairs(self, turn: Turn) -> Iterator[tuple[Rank, Rank]]:
         """Yield the pairs that meet, the one without the bit first; folded ones are out."""

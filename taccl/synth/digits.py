@@ -15,6 +15,7 @@ what has come to those that it is for. ReduceScatter plays the gather backwards.
 chunks, which ranks pack side by side.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, product
 from types import MappingProxyType
@@ -23,10 +24,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.schedule import Schedule
-from taccl.synth.classical import Trial, schedules_of
 from taccl.synth.problem import Problem
-from taccl.synth.steps import Step, best_links, blocks, halves, linked, pair_block, servers
+from taccl.synth.steps import Links, Step, best_links, blocks, halves, linked, pair_block, servers
 from taccl.topology import Rank
 
 SERVER, NIC, CLASS = range(3)
@@ -35,8 +34,9 @@ SERVER, NIC, CLASS = range(3)
 MOST_CLASSES = 8
 """Ranks at one NIC; of more, the combinations are too many."""
 
-MOST_CHUNKS = 40_000
-"""Of the collective: each of them is sent several times in every way that is tried."""
+
+MOST_SENDS = 150_000
+"""About how many chunks are sent in a way that is tried: timing three of them takes a second."""
 
 
 class Digit(NamedTuple):
@@ -57,51 +57,42 @@ Programs = Sequence[Sequence[Digit]]
 """The digits of every class, in order; all classes have as many."""
 
 
-def by_digits(
-    problem: Problem, report: Callable[[str], None], over: Callable[[], bool]
-) -> tuple[Schedule, ...]:
-    """Return the best schedules of this kind; none where ranks or links make no grid.
-
-    Parameters
-    ----------
-    report
-        Called when there is something to compile.
-    over
-        Tells whether to look no further once something is found.
-    """
-    logical = problem.logical
-    limited = logical.connections_per_rank is not None or logical.own_chunks_first
-    if limited or logical.symmetry_asked or problem.collective.num_chunks > MOST_CHUNKS:
-        return ()
-    trial = Trial(problem, "digits", batch=True, over=over, report=report, ways=ways, packs=True)
-    return schedules_of(trial)
-
-
 def ways(problem: Problem) -> Iterator[Iterator[Step]]:
     """Yield the steps of every way to choose digits, classes and turns."""
-    lanes, links = servers(problem), best_links(problem)
-    exchange = EXCHANGES.get(problem.collective.name)
-    if lanes is None or exchange is None or problem.topology.num_ranks == 1:
+    lanes, links, collective = servers(problem), best_links(problem), problem.collective
+    ranks = problem.topology.num_ranks
+    if lanes is None or ranks == 1 or collective.name not in EXCHANGES:
         return
-    ranks = np.array(lanes, dtype=np.int64)
-    count, size = ranks.shape
+    if (
+        collective.num_chunks * (ranks.bit_length() if _is_personal(problem) else ranks)
+        > MOST_SENDS
+    ):
+        return
+    places = np.array(lanes, dtype=np.int64)
+    count, size = places.shape
     for classes in range(1, min(size, MOST_CLASSES) + 1 if count > 1 else 2):
-        if size % classes:
-            continue
-        grid = ranks.reshape(count, size // classes, classes)
-        choices = product(*(_digits(axis, n) for axis, n in enumerate(grid.shape)))
-        for outer, inner, last in choices:
-            for turns in _turns(len(inner), classes) if outer else [(0,)]:
-                programs = [(*inner[:turn], *outer, *inner[turn:], *last) for turn in turns]
-                steps = exchange(problem, grid, programs)
+        if size % classes == 0:
+            for steps in _on_grid(problem, places.reshape(count, size // classes, classes), links):
                 if linked(links, steps):
                     yield iter(steps)
-            if problem.collective.name == "alltoall" and classes > 1 and not last[1:]:
-                for turn in sorted({0, len(inner)}):
-                    program = (*inner[:turn], *outer, *inner[turn:])
-                    steps = _folded(problem, grid, program)
-                    if linked(links, steps):
-                        yield iter(steps)
+
+
+def _is_personal(problem: Problem) -> bool:
+    """Tell whether a chunk goes to one rank."""
+    return problem.collective.name == "alltoall"
+
+
+def _on_grid(problem: Problem, grid: Grid, links: Links) -> Iterator[list[Step]]:
+    exchange, classes = EXCHANGES[problem.collective.name], grid.shape[CLASS]
+    for outer, inner, last in product(*(_digits(axis, n) for axis, n in enumerate(grid.shape))):
+        for turns in _turns(len(inner), classes) if outer else [(0,)]:
+            programs = [(*inner[:turn], *outer, *inner[turn:], *last) for turn in turns]
+            meetings = chain.from_iterable(_rounds(grid, programs))
+            if all((rank, peer) in links for _, rank, peer in meetings):
+                yield exchange(problem, grid, programs)
+        if _is_personal(problem) and classes > 1 and len(last) == 1:
+            for turn in sorted({0, len(inner)}):
+                yield _folded(problem, grid, (*inner[:turn], *outer, *inner[turn:]))
 
 
 def _turns(inner: int, classes: int) -> Iterator[tuple[int, ...]]:
@@ -150,10 +141,13 @@ def _by_digit(
 ) -> Iterator[Step]:
     """Yield the messages by which acting ranks, a part of the grid, go through digits."""
     place = {int(rank): where for where, rank in np.ndenumerate(grid)}
+    alike: dict[tuple[Digit, int], set[Rank]] = defaultdict(set)
+    for digit in {digit for program in programs for digit in program}:
+        for rank, where in place.items():
+            alike[digit, _digit(digit, where)].add(rank)
     for digit, rank, peer in chain.from_iterable(_rounds(acting, programs)):
         wanted = _digit(digit, place[peer])
-        going = {dst for _, dst in held[rank] if _digit(digit, place[dst]) == wanted}
-        yield from _given(problem, held, rank, peer, going)
+        yield from _given(problem, held, rank, peer, alike[digit, wanted])
 
 
 def _given(

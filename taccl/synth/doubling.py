@@ -13,6 +13,7 @@ from taccl.synth.steps import (
     HALVES,
     Step,
     best_links,
+    bits,
     blocks,
     halves,
     linked,
@@ -80,10 +81,11 @@ def _doubling(
     problem: Problem, active: Sequence[Rank], shares: Sequence[tuple[int, ...]]
 ) -> Iterator[Step]:
     server = problem.topology.server_of
-    bits = [1 << i for i in range(len(active).bit_length() - 1)]
-    bits.sort(key=lambda bit: (server[active[0]] == server[active[bit]], bit))
+    turns = sorted(
+        bits(len(active)), key=lambda bit: (server[active[0]] == server[active[bit]], bit)
+    )
     held = [sorted(chunks) for chunks in shares]
-    for bit in bits:
+    for bit in turns:
         for place, chunks in enumerate(held):
             if chunks:
                 yield tuple(chunks), active[place], active[place ^ bit], False
@@ -102,13 +104,12 @@ def _halved_and_doubled(problem: Problem) -> Iterator[Step]:
     shares = shards(everything, power)
     ranks = [(root + place) % n for place in range(n)]
     has: list[set[int]] = [set(everything), *(set[int]() for _ in range(n - 1))]
-    bits = [1 << i for i in range(power.bit_length() - 1)]
-    for bit in reversed(bits):
+    for bit in reversed(bits(power)):
         for near in range(0, power, 2 * bit):
             chunks = tuple(c for share in shares[near + bit : near + 2 * bit] for c in share)
             has[near + bit] |= set(chunks)
             yield chunks, ranks[near], ranks[near + bit], False
-    for bit in bits:
+    for bit in bits(power):
         for place in range(power):
             peer, first = place ^ bit, place & ~(bit - 1)
             chunks = tuple(

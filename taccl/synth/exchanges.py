@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from taccl.synth.problem import Problem
-from taccl.synth.steps import LANDED, Step, best_links, pair_block
+from taccl.synth.steps import LANDED, Step, best_links, bits, pair_block
 
 MAX_TRIED = 5
 """Ranks up to which one shot is tried where messages have to wait: each try times all again."""
@@ -27,27 +27,26 @@ def recursive_doubling(problem: Problem) -> Iterator[Step] | None:
     power = 1 << (n.bit_length() - 1)
     if name not in ("allreduce", "alltoall") or (name == "alltoall" and n > power):
         return None
-    bits = [1 << i for i in range(power.bit_length() - 1)]
     server = problem.topology.server_of
-    bits.sort(key=lambda bit: (server[0] != server[bit], bit))
+    turns = sorted(bits(power), key=lambda bit: (server[0] != server[bit], bit))
     pairs = [(rank, rank - power) for rank in range(power, n)]
-    needed = [(rank, rank ^ bit) for rank in range(power) for bit in bits]
+    needed = [(rank, rank ^ bit) for rank in range(power) for bit in turns]
     links = best_links(problem)
     if any(pair not in links for pair in (*needed, *pairs, *((b, a) for a, b in pairs))):
         return None
     if name == "alltoall":
-        return _crossing_rounds(problem, bits)
-    return _doubling_rounds(problem, pairs, bits, power)
+        return _crossing_rounds(problem, turns)
+    return _doubling_rounds(problem, pairs, turns, power)
 
 
 def _doubling_rounds(
-    problem: Problem, pairs: list[tuple[int, int]], bits: list[int], power: int
+    problem: Problem, pairs: list[tuple[int, int]], turns: list[int], power: int
 ) -> Iterator[Step]:
     everything = tuple(range(problem.collective.num_chunks))
     for rank, partner in pairs:
         yield everything, rank, partner, True
     yield LANDED
-    for bit in bits:
+    for bit in turns:
         for rank in range(power):
             yield everything, rank, rank ^ bit, True
         yield LANDED
@@ -55,10 +54,10 @@ def _doubling_rounds(
         yield everything, partner, rank, False
 
 
-def _crossing_rounds(problem: Problem, bits: list[int]) -> Iterator[Step]:
+def _crossing_rounds(problem: Problem, turns: list[int]) -> Iterator[Step]:
     """Yield the rounds of an AlltoAll; in each, chunks get one more bit of their end right."""
     n, done = problem.topology.num_ranks, 0
-    for bit in bits:
+    for bit in turns:
         for rank in range(n):
             peer = rank ^ bit
             chunks = tuple(

@@ -8,37 +8,17 @@ own. Blocks lie side by side all the time, so a message for each server's part i
 neighbours are taken together is tried: 2, 4 or 8. ReduceScatter plays it backwards.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from taccl.schedule import Schedule
-from taccl.synth.classical import MAX_SENDS, Trial, schedules_of
+from taccl.synth.classical import MAX_SENDS
 from taccl.synth.problem import Problem
-from taccl.synth.steps import Step, best_links, blocks, halves, linked, servers
+from taccl.synth.steps import Step, best_links, bits, blocks, halves, linked, servers
 
 FOLDED = (2, 4, 8)
 """Neighbours that cross as one."""
 
 Held = list[list[int]]
 """Chunks by rank."""
-
-
-def folded(
-    problem: Problem, report: Callable[[str], None], over: Callable[[], bool]
-) -> tuple[Schedule, ...]:
-    """Return the best schedules of this kind; none where there are no such servers, or links.
-
-    Parameters
-    ----------
-    report
-        Called when there is something to compile.
-    over
-        Tells whether to look no further once something is found.
-    """
-    logical = problem.logical
-    limited = logical.connections_per_rank is not None or logical.own_chunks_first
-    if limited or logical.symmetry_asked:
-        return ()
-    return schedules_of(Trial(problem, "folding", batch=True, over=over, report=report, ways=ways))
 
 
 def ways(problem: Problem) -> Iterator[Iterator[Step]]:
@@ -60,12 +40,12 @@ def ways(problem: Problem) -> Iterator[Iterator[Step]]:
 def _gather(problem: Problem, lanes: list[list[int]], classes: int) -> list[Step]:
     own: Held = [list(chunks) for chunks in blocks(problem)]
     size = len(lanes[0])
-    inner = [bit for bit in _bits(size) if bit < classes]
-    outer = [bit for bit in _bits(size) if bit >= classes]
+    inner = [bit for bit in bits(size) if bit < classes]
+    outer = [bit for bit in bits(size) if bit >= classes]
     steps = [step for bit in inner for step in _doubled(lanes, own, bit)]
     leaders = [[ranks[place] for place in range(0, size, classes)] for ranks in lanes]
     across: Held = [list(chunks) for chunks in own]
-    for bit in _bits(len(lanes)):
+    for bit in bits(len(lanes)):
         turned = [list(column) for column in zip(*leaders, strict=True)]
         steps += _doubled(turned, across, bit)
     steps += [step for bit in outer for step in _doubled(lanes, own, bit)]
@@ -82,10 +62,6 @@ def _gather(problem: Problem, lanes: list[list[int]], classes: int) -> list[Step
                     steps.append((tuple(crossed[src]), src, dst, False))
                     crossed[dst] = list(crossed[src])
     return steps + [step for bit in outer for step in _doubled(lanes, crossed, bit)]
-
-
-def _bits(count: int) -> list[int]:
-    return [1 << i for i in range(count.bit_length() - 1)]
 
 
 def _doubled(groups: list[list[int]], held: Held, bit: int) -> list[Step]:

@@ -19,8 +19,6 @@ from taccl.synth.arcs import arcs_of
 from taccl.synth.batching import adjacent
 from taccl.synth.butterflies import butterflies
 from taccl.synth.coalescing import coalesced
-from taccl.synth.digits import by_digits
-from taccl.synth.folding import folded
 from taccl.synth.guided_kernel import compiled
 from taccl.synth.guided_layout import Begin
 from taccl.synth.guided_way import Span, one_way
@@ -30,6 +28,7 @@ from taccl.synth.mirror import Mirror, mirrored, played_backwards
 from taccl.synth.plan import in_turn, plan_decisions, rows_of
 from taccl.synth.problem import Options, Problem, Result, Status, reduces_and_spreads
 from taccl.synth.staged import ordered
+from taccl.synth.stepwise import KINDS, stepwise
 from taccl.units import Time
 
 PATIENCE = ((16, 1.0), (64, 2.0), (256, 5.0), (1 << 30, 15.0))
@@ -128,10 +127,9 @@ def _batched(problem: Problem, options: Options) -> list[Schedule]:
     worth = None if least is None else int(PROMISING * least)
     if not (found and over()):
         found += butterflies(problem, over, worth)
-    if not (found and over()):
-        found += folded(problem, options.report, over)
-    if not (found and over()):
-        found += by_digits(problem, options.report, over)
+    for kind in KINDS:
+        if not (found and over()):
+            found += stepwise(problem, kind, options.report, over)
     if problem.collective.name != "allreduce" or options.stop.is_set():
         return found
     if found and _is_best(found, problem, options):

@@ -58,8 +58,7 @@ class Plan:
     @cached_property
     def tail_time(self) -> tuple[Time, ...]:
         """For every move, the time from its start to the last arrival that needs it."""
-        topology, size = self.problem.topology, self.problem.chunk_size
-        tail = [topology.arrival(move.link, size) for move in self.moves]
+        tail = [self.costs(move.link, 1)[0] for move in self.moves]
         after = list(tail)
         for number in range(len(self.moves) - 1, -1, -1):
             for parent in self.moves[number].needs:
@@ -85,6 +84,7 @@ class Plan:
 def plan_decisions(problem: Problem, rows: Sequence[tuple[int, int, bool]]) -> Plan:
     """Return the plan of (chunk, link, reduce) rows given in a valid sequence."""
     table = problem.topology.links
+    sources, targets = table.src.tolist(), table.dst.tolist()
     arrived: dict[tuple[int, int], list[int]] = defaultdict(list)
     sent: dict[tuple[int, int], list[int]] = defaultdict(list)
     reduces = problem.collective.reduces
@@ -92,7 +92,7 @@ def plan_decisions(problem: Problem, rows: Sequence[tuple[int, int, bool]]) -> P
     copied: dict[tuple[int, int], int] = {}
     moves = []
     for number, (chunk, link, reduce) in enumerate(rows):
-        src, dst = int(table.src[link]), int(table.dst[link])
+        src, dst = sources[link], targets[link]
         needs = tuple(arrived[chunk, src])
         earlier = tuple(sent[chunk, dst]) if reduces else ()
         follows = own.get(number, ())

@@ -76,6 +76,11 @@ def shards(items: Sequence[int], parts: int) -> list[tuple[int, ...]]:
     return [tuple(items[a:b]) for a, b in pairwise(cuts)]
 
 
+def bits(places: int) -> list[int]:
+    """Return the bits of the places below the largest power of two, ascending."""
+    return [1 << i for i in range(places.bit_length() - 1)]
+
+
 def servers(problem: Problem) -> list[list[Rank]] | None:
     """Return the ranks of every server; None where they differ in number."""
     members: dict[int, list[Rank]] = {}

@@ -8,8 +8,8 @@ import pytest
 from taccl.pipeline import Request, synthesize
 from taccl.schedule import Schedule
 from taccl.synth.classical import CLASSICAL, classical_schedule
-from taccl.synth.digits import by_digits
 from taccl.synth.problem import Problem
+from taccl.synth.stepwise import stepwise
 from taccl.topology import whole
 from taccl.topology_file import load_topology
 from taccl.verify import verify
@@ -22,7 +22,7 @@ US = 10**6
 
 def found(problem: Problem) -> tuple[Schedule, ...]:
     """Return what is found, all of which must be valid."""
-    schedules = by_digits(problem, silent, never)
+    schedules = stepwise(problem, "digits", silent, never)
     for schedule in schedules:
         assert verify(schedule, problem.logical) == []
     return schedules

@@ -7,8 +7,8 @@ import pytest
 
 from taccl.schedule import Schedule
 from taccl.synth.classical import classical_schedule
-from taccl.synth.folding import folded
 from taccl.synth.problem import Problem
+from taccl.synth.stepwise import stepwise
 from taccl.topology import whole
 from taccl.topology_file import load_topology
 from taccl.verify import verify
@@ -26,7 +26,7 @@ def silent(line: str) -> None:
 
 def found(problem: Problem) -> tuple[Schedule, ...]:
     """Return what is found, all of which must be valid."""
-    schedules = folded(problem, silent, never)
+    schedules = stepwise(problem, "folding", silent, never)
     for schedule in schedules:
         assert verify(schedule, problem.logical) == []
     return schedules

@@ -16,6 +16,21 @@ SETTING = Setting((Machine("no topology"),), (), SIZES, "executor")
 PLAN = Plan(("allgather", "alltoall"), SIZES, 4, {"allgather": (900,) * 4, "alltoall": (100,) * 4})
 
 
+class Loyal:
+    """What a workshop does that loses nobody, and is closed by killing."""
+
+    def lost(self, error: BaseException) -> bool:
+        """Lose nobody."""
+        return not isinstance(error, BaseException)
+
+    def renew(self) -> None:
+        """Never come."""
+
+    def close(self, *, kill: bool) -> None:
+        """Be closed at once."""
+        assert kill
+
+
 def search(
     workshop: Workshop | None = None,
     work: Work = plain,

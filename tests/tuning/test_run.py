@@ -15,7 +15,7 @@ from taccl.tuning.executors import Borrowed, Processes, Work, here
 from taccl.tuning.run import LAG, Budget, Run
 from taccl.tuning.spec import key_of
 from tests.tuning import crashing
-from tests.tuning.runs import PLAN, SETTING, SIZES, journal_in, search
+from tests.tuning.runs import PLAN, SETTING, SIZES, Loyal, journal_in, search
 
 
 def shuffled(slots: int) -> Borrowed:
@@ -135,7 +135,7 @@ def test_a_search_without_memory_is_tried_again(tmp_path: Path) -> None:
         assert texts(search(budget=budget, journal=journal)) == texts(search(budget=budget))
 
 
-class Stops:
+class Stops(Loyal):
     """A workshop of three that ends the run before the second of its searches is done."""
 
     slots, shares_fate = 3, False
@@ -157,17 +157,6 @@ class Stops:
             self.stop.set()
         future.set_result(work(task))
         return future
-
-    def lost(self, error: BaseException) -> bool:
-        """Lose nobody."""
-        return not isinstance(error, BaseException)
-
-    def renew(self) -> None:
-        """Never come."""
-
-    def close(self, *, kill: bool) -> None:
-        """Be closed at once."""
-        assert kill
 
 
 def test_a_timed_run_makes_the_search_in_which_it_was_interrupted(tmp_path: Path) -> None:

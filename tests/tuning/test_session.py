@@ -15,11 +15,12 @@ from taccl.tuning.run import Budget
 from taccl.tuning.session import SEARCHED, Order, tune, whole_sizes
 from taccl.tuning.spec import Spec
 from tests.tuning.crashing import spec_of
+from tests.tuning.runs import Loyal
 
 SIZES = tuple(1 << exponent for exponent in range(10, 31))
 
 
-class Clock:
+class Clock(Loyal):
     """A workshop of one in which every task takes the same time by a clock of its own."""
 
     slots, shares_fate = 1, False
@@ -43,17 +44,6 @@ class Clock:
             future.set_result(Outcome(spec, reason="nothing was found").text())
         self.now += self.seconds
         return future
-
-    def lost(self, error: BaseException) -> bool:
-        """Lose nobody."""
-        return not isinstance(error, BaseException)
-
-    def renew(self) -> None:
-        """Never come."""
-
-    def close(self, *, kill: bool) -> None:
-        """Be closed at once."""
-        assert kill
 
 
 def order(place: Path, clock: Clock, **budget: float) -> Order:
