@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,13 @@ def test_the_root_is_read_back(name: str, tmp_path: Path) -> None:
     schedule = retime(collective, make_group(ring(), ()), Fraction(1), Decisions.of([]))
     found = again(schedule, tmp_path).collective
     assert (found.name, found.root, found.chunks_per_rank) == (name, 2, 2)
+
+
+def test_packing_is_read_back_and_said_only_where_it_is_so(tmp_path: Path) -> None:
+    plain = ring_allgather(ring(), symmetric=False)
+    assert not again(plain, tmp_path).packs
+    assert "packs" not in schedule_text(plain)
+    assert again(replace(plain, packs=True), tmp_path).packs
 
 
 def test_equal_schedules_are_written_as_the_same_bytes() -> None:
@@ -208,6 +216,7 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "short": (cut, r"sends.link: should have 12 entries, got 11"),
     "no list": (put("sends", "link", value=7), r"sends.link: should be a list, got 7"),
+    "packs": (put("packs", value=1), r"packs: .*true or false"),
     "count": (put("representatives", value=11), r"sends.chunk: should have 11 entries, got 12"),
 }
 

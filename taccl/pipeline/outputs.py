@@ -16,6 +16,7 @@ from taccl.pipeline.problems import asked_collective
 from taccl.pipeline.request import Request
 from taccl.pipeline.synthesis import Synthesis
 from taccl.report.candidates import candidate_lines, candidate_rows
+from taccl.schedule import Schedule
 from taccl.schedule_file import read_schedule, schedule_text
 from taccl.synth.problem import Bound
 from taccl.units import format_size, format_time, gigabytes_per_second, microseconds
@@ -248,6 +249,12 @@ def _sketch_line(found: Synthesis) -> list[str]:
     return [f"  sketch      {words} ({free.engine}, {free.chunks} chunks, a short search)"]
 
 
+def _batches(schedule: Schedule) -> str:
+    if not schedule.batches:
+        return ""
+    return ", some in batches that ranks pack" if schedule.packs else ", some in batches"
+
+
 def summary(found: Synthesis, written: list[Path], output: Path | None = None) -> str:
     """Return what ``synthesize`` tells a person."""
     schedule, program, bound = found.schedule, found.program, found.bound
@@ -258,7 +265,7 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
         f" ({schedule.topology.rules_stated})",
         f"  engine      {found.result.engine} ({found.status.value}, {found.seconds:.1f} s)",
         f"  schedule    {format_time(schedule.makespan)}, {schedule.num_sends} sends"
-        f"{', some in batches' if schedule.batches else ''}",
+        f"{_batches(schedule)}",
     ]
     if program is not None and found.replay is not None:
         lines.append(
