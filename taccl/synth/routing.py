@@ -23,8 +23,8 @@ and no constant stands for "never": the horizon is the makespan of a known sched
 is a relaxation (sends may overlap); stages 2 and 3 find what it costs.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -226,9 +226,27 @@ def _read(network: Network, chosen: Mapping[str, int]) -> Routes:
     """Return the arcs that a solution takes, in order from the roots."""
     routes = []
     for number, demand in enumerate(network.demands):
-        taken = {arc.head: arc for arc in demand.arcs if chosen.get(_name(number, arc), 0) == 1}
-        routes.append(from_root(demand, taken))
+        arcs = [arc for arc in demand.arcs if chosen.get(_name(number, arc), 0) == 1]
+        routes.append(from_root(demand, reached(demand.roots, arcs)))
     return tuple(routes)
+
+
+def reached(roots: Sequence[Rank], arcs: Sequence[Arc]) -> dict[Rank, Arc]:
+    """Return the arc by which each rank is first reached from the roots.
+
+    A path of a solution that is not the best one may pass a ring, and enter a rank twice.
+    """
+    leaving: dict[Rank, list[Arc]] = defaultdict(list)
+    for arc in arcs:
+        leaving[arc.tail].append(arc)
+    taken: dict[Rank, Arc] = {}
+    ranks = deque(roots)
+    while ranks:
+        for arc in leaving[ranks.popleft()]:
+            if arc.head not in taken and arc.head not in roots:
+                taken[arc.head] = arc
+                ranks.append(arc.head)
+    return taken
 
 
 def from_root(demand: Demand, taken: dict[Rank, Arc]) -> tuple[Arc, ...]:

@@ -9,7 +9,7 @@ import pytest
 from taccl.synth.connections import connections, policy_of
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.routes import Arc, Demand, Network, build_network
-from taccl.synth.routing import Routes, from_root, route
+from taccl.synth.routing import Routes, from_root, reached, route
 from taccl.topology import LogicalTopology, Topology, whole
 from tests.generators import build, pair, ring4, star5, twin2x2
 from tests.synth.problems import QUICK, problem_of
@@ -126,3 +126,12 @@ def test_a_tree_is_read_from_its_root_without_loops() -> None:
     arcs = {1: Arc(0, 1, 10), 2: Arc(1, 2, 11), 3: Arc(4, 3, 12), 4: Arc(3, 4, 13)}
     demand = Demand(0, (0,), (2,), tuple(arcs.values()), {})
     assert from_root(demand, arcs) == (arcs[1], arcs[2])
+
+
+def test_a_path_that_passes_a_ring_is_read_without_it() -> None:
+    # What enters rank 1 last comes from a ring by way of rank 2: not the way from the root.
+    arcs = (Arc(0, 1, 0), Arc(1, 2, 1), Arc(2, 1, 2), Arc(1, 3, 3))
+    taken = reached((0,), arcs)
+    assert taken == {1: arcs[0], 2: arcs[1], 3: arcs[3]}
+    demand = Demand(0, (0,), (3,), arcs, {})
+    assert from_root(demand, taken) == (arcs[0], arcs[3])
