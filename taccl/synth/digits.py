@@ -38,6 +38,9 @@ MOST_CLASSES = 8
 MOST_SENDS = 150_000
 """About how many chunks are sent in a way that is tried: timing three of them takes a second."""
 
+MOST_RANKS = 112
+"""A message may have chunks for half of them, each copied alone: a threadblock has 64 steps."""
+
 
 class Digit(NamedTuple):
     """A digit of places on an axis: ``place // weight % radix``."""
@@ -61,7 +64,7 @@ def ways(problem: Problem) -> Iterator[Iterator[Step]]:
     """Yield the steps of every way to choose digits, classes and turns."""
     lanes, links, collective = servers(problem), best_links(problem), problem.collective
     ranks = problem.topology.num_ranks
-    if lanes is None or ranks == 1 or collective.name not in EXCHANGES:
+    if lanes is None or not 1 < ranks <= MOST_RANKS or collective.name not in EXCHANGES:
         return
     if (
         collective.num_chunks * (ranks.bit_length() if _is_personal(problem) else ranks)

@@ -10,7 +10,7 @@ import pytest
 
 from taccl.errors import NoScheduleError
 from taccl.pipeline import logical_group
-from taccl.schedule import Decisions, retime
+from taccl.schedule import Decisions, Schedule, retime
 from taccl.synth import guided_growth, guided_search, solve
 from taccl.synth.arcs import Arcs, Wanted, arcs_of, wanted_of
 from taccl.synth.greedy import greedy_routes
@@ -359,3 +359,18 @@ def test_halves_with_sums_in_scratch_make_a_valid_whole() -> None:
     halves = importlib.import_module("taccl.synth.guided")._halves
     for schedule in halves(problem, options, 3.0):
         assert verify(schedule, problem.logical) == []
+
+
+def test_what_no_program_can_be_made_of_is_left_for_what_takes_longer() -> None:
+    problem = problem_of(load_topology("dgx-a100", nodes=2), "alltoall", 1, 16)
+    packed = guided(problem, QUICK).schedule
+    assert packed is not None
+    assert packed.packs
+
+    def score(schedule: Schedule) -> int | None:
+        return None if schedule.packs else schedule.makespan
+
+    plain = guided(problem, replace(QUICK, score=score)).schedule
+    assert plain is not None
+    assert not plain.packs
+    assert plain.makespan > 1.25 * packed.makespan
