@@ -135,7 +135,8 @@ def _key(schedule: Schedule) -> bytes:
         schedule.chunk, schedule.link, schedule.batch, schedule.start, schedule.end,
         schedule.reduce, np.array(schedule.generators, dtype=np.int64),
     )  # fmt: skip
-    found = hashlib.blake2b(str(schedule.collective.chunks_per_rank).encode())
+    said = f"{schedule.collective.chunks_per_rank} {schedule.packs}"
+    found = hashlib.blake2b(said.encode())
     for column in columns:
         found.update(np.ascontiguousarray(column).tobytes())
     return found.digest()

@@ -15,6 +15,7 @@ what has come to those that it is for. ReduceScatter plays the gather backwards.
 chunks, which ranks pack side by side.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, product
@@ -87,7 +88,7 @@ def _is_personal(problem: Problem) -> bool:
 
 def _on_grid(problem: Problem, grid: Grid, links: Links) -> Iterator[list[Step]]:
     exchange, classes = EXCHANGES[problem.collective.name], grid.shape[CLASS]
-    for outer, inner, last in product(*(_digits(axis, n) for axis, n in enumerate(grid.shape))):
+    for outer, inner, last in product(*(written(axis, n) for axis, n in enumerate(grid.shape))):
         for turns in _turns(len(inner), classes) if outer else [(0,)]:
             programs = [(*inner[:turn], *outer, *inner[turn:], *last) for turn in turns]
             meetings = chain.from_iterable(_rounds(grid, programs))
@@ -104,10 +105,11 @@ def _turns(inner: int, classes: int) -> Iterator[tuple[int, ...]]:
     yield from dict.fromkeys((spread, (0,) * classes, (inner,) * classes))
 
 
-def _digits(axis: int, places: int) -> Iterator[tuple[Digit, ...]]:
+def written(axis: int, places: int) -> Iterator[tuple[Digit, ...]]:
     """Yield ways to write places in digits, the most digits first."""
     seen = set()
-    for radices in (_primes(places), _pairs(_primes(places)), [places] if places > 1 else []):
+    whole = [places] if places > 1 else []
+    for radices in (_primes(places), _pairs(_primes(places)), _halves(places), whole):
         if tuple(radices) not in seen:
             seen.add(tuple(radices))
             weights = np.cumprod([1, *radices[:-1]]).tolist() if radices else []
@@ -130,6 +132,12 @@ def _pairs(factors: Sequence[int]) -> list[int]:
         factors[i] * (factors[i + 1] if i + 1 < len(factors) else 1)
         for i in range(0, len(factors), 2)
     ]
+
+
+def _halves(number: int) -> list[int]:
+    """Return the two factors that are nearest to each other."""
+    least = next(q for q in range(math.isqrt(number), 0, -1) if number % q == 0)
+    return [q for q in (least, number // least) if q > 1]
 
 
 def _all_to_all(problem: Problem, grid: Grid, programs: Programs) -> list[Step]:
@@ -181,7 +189,7 @@ def _folded(problem: Problem, grid: Grid, program: Sequence[Digit]) -> list[Step
         for ranks in lanes.tolist():
             steps += _given(problem, away, ranks[child], ranks[child - bit], list(server))
     flat = grid.reshape(count, size, 1)
-    steps += _by_digit(problem, near, flat, flat, [next(_digits(NIC, size))])
+    steps += _by_digit(problem, near, flat, flat, [next(written(NIC, size))])
     steps += _by_digit(problem, away, grid, grid[:, :, :1], [program])
     for child, bit in reversed(tree):
         for ranks in lanes.tolist():

@@ -274,20 +274,17 @@ def _is_best(found: Sequence[Schedule], problem: Problem, options: Options) -> b
 def _chosen(found: Sequence[Schedule], options: Options, deadline: float) -> Schedule:
     """Return the schedule with the best score, or the least makespan where none can be scored.
 
-    A score can take seconds: after the deadline, by the monotonic clock, none but the first. What
-    takes much longer than another is scored only where none of the others can be: what ranks pack
-    may need more steps than a threadblock has.
+    A score can take seconds: after the deadline, by the monotonic clock, one is enough. What takes
+    much longer than another is scored only where none of the others can be: they may need more
+    threadblocks or steps than there are.
     """
     by_time = sorted(found, key=_makespan)
-    worth = PROMISING * by_time[0].makespan
     if options.score is None or len(by_time) == 1:
         return by_time[0]
-    if by_time[1].makespan > worth and not by_time[0].packs:
-        return by_time[0]
     known: list[tuple[Time, Schedule]] = []
-    for number, schedule in enumerate(by_time):
-        late = number > 0 and not options.deterministic and time.monotonic() > deadline
-        if (late or schedule.makespan > worth) and (known or not by_time[0].packs):
+    for schedule in by_time:
+        late = not options.deterministic and time.monotonic() > deadline
+        if known and (late or schedule.makespan > PROMISING * by_time[0].makespan):
             break
         score = options.score(schedule)
         known += [] if score is None else [(score, schedule)]

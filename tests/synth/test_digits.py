@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from math import prod
 
 import pytest
 
 from taccl.pipeline import Request, synthesize
 from taccl.schedule import Schedule
 from taccl.synth.classical import CLASSICAL, classical_schedule
+from taccl.synth.digits import written
 from taccl.synth.problem import Problem
 from taccl.synth.stepwise import stepwise
 from taccl.topology import whole
@@ -37,6 +39,18 @@ def test_every_answer_is_valid(
     gpus: int, sharing: int, count: int, chunks: int, collective: str
 ) -> None:
     assert found(problem_of(nodes_of(gpus, sharing, count), collective, chunks, Fraction(1)))
+
+
+@pytest.mark.parametrize("places", range(1, 100))
+def test_digits_tell_all_places_apart(places: int) -> None:
+    for digits in written(0, places):
+        values = {tuple(place // d.weight % d.radix for d in digits) for place in range(places)}
+        assert len(values) == places == prod(d.radix for d in digits)
+
+
+def test_places_are_written_in_small_digits_two_and_one() -> None:
+    radices = [[digit.radix for digit in digits] for digits in written(0, 72)]
+    assert radices == [[2, 2, 2, 3, 3], [4, 6, 3], [8, 9], [72]]
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "broadcast", "gather"])
