@@ -250,6 +250,7 @@ def _sketch_line(found: Synthesis) -> list[str]:
 
 
 def _batches(schedule: Schedule) -> str:
+    """Return what the summary says of messages with several chunks."""
     if not schedule.batches:
         return ""
     return ", some in batches that ranks pack" if schedule.packs else ", some in batches"

@@ -35,7 +35,6 @@ SERVER, NIC, CLASS = range(3)
 MOST_CLASSES = 8
 """Ranks at one NIC; of more, the combinations are too many."""
 
-
 MOST_SENDS = 150_000
 """About how many chunks are sent in a way that is tried: timing three of them takes a second."""
 
@@ -67,10 +66,8 @@ def ways(problem: Problem) -> Iterator[Iterator[Step]]:
     ranks = problem.topology.num_ranks
     if lanes is None or not 1 < ranks <= MOST_RANKS or collective.name not in EXCHANGES:
         return
-    if (
-        collective.num_chunks * (ranks.bit_length() if _is_personal(problem) else ranks)
-        > MOST_SENDS
-    ):
+    times = ranks.bit_length() if _is_personal(problem) else ranks
+    if times * collective.num_chunks > MOST_SENDS:
         return
     places = np.array(lanes, dtype=np.int64)
     count, size = places.shape

@@ -15,7 +15,7 @@ from taccl.errors import InputError, ScheduleError
 from taccl.schedule import Schedule
 from taccl.topology import LogicalTopology
 from taccl.units import format_size
-from taccl.verify.messages import adjacency, message, resource, single_chunks, start
+from taccl.verify.messages import adjacency, message, needs_no_adjacency, resource, start
 from taccl.verify.orbits import orbits_of
 from taccl.verify.routes import delivered, held, once
 from taccl.verify.sends import MAX_FINDINGS, Finding, Sends
@@ -80,7 +80,7 @@ RULES: Mapping[str, Callable[[Sends], Iterator[Finding]]] = MappingProxyType({
 
 
 NEEDS: Mapping[str, Callable[[Sends], bool]] = MappingProxyType({
-    "adjacency": single_chunks,
+    "adjacency": needs_no_adjacency,
     "summed": one_order,
     "allowed": turns_links,
     "leave_by": turns_doors,

@@ -103,8 +103,8 @@ def adjacency(sends: Sends) -> Iterator[Finding]:
             )
 
 
-def single_chunks(sends: Sends) -> bool:
-    """Tell whether no message carries several chunks: then there is no adjacency to judge."""
+def needs_no_adjacency(sends: Sends) -> bool:
+    """Tell whether no message has several chunks, or ranks pack: no adjacency is judged then."""
     return sends.schedule.packs or bool((sends.carried == 1).all())
 
 
