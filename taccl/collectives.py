@@ -148,6 +148,8 @@ class Kind:
         Whether one rank is special.
     chunk_counts
         What ``--chunks auto`` tries, in order, while more is better.
+    counts_across
+        What it tries after these where there are several servers.
     """
 
     build: Callable[..., Collective]
@@ -155,6 +157,7 @@ class Kind:
     xml_name: str | None
     has_root: bool = False
     chunk_counts: tuple[int, ...] = (1, 2, 4)
+    counts_across: tuple[int, ...] = ()
 
 
 def _others(num_ranks: int) -> Fraction:
@@ -171,16 +174,25 @@ ALLTOALLV = "alltoallv"
 PIPELINED = (1, 2, 4, 8, 16)
 """Where one root's data passes through chains and trees, more chunks keep more links busy."""
 
+WAVES = (6,)
+"""What all get from all may cross servers in waves of a half, a third and a sixth."""
+
 COLLECTIVES: Mapping[str, Kind] = MappingProxyType({
-    "allgather": Kind(allgather, _others, "allgather"),
-    "reducescatter": Kind(reducescatter, _others, "reducescatter"),
-    "allreduce": Kind(allreduce, lambda n: 2 * _others(n), "allreduce"),
+    "allgather": Kind(allgather, _others, "allgather", counts_across=WAVES),
+    "reducescatter": Kind(reducescatter, _others, "reducescatter", counts_across=WAVES),
+    "allreduce": Kind(allreduce, lambda n: 2 * _others(n), "allreduce", counts_across=WAVES),
     "alltoall": Kind(alltoall, _others, "alltoall"),
     "broadcast": Kind(broadcast, _all, "broadcast", has_root=True, chunk_counts=PIPELINED),
     "reduce": Kind(reduce, _all, "reduce", has_root=True, chunk_counts=PIPELINED),
     "gather": Kind(gather, _others, None, has_root=True),
     "scatter": Kind(scatter, _others, None, has_root=True),
 })  # fmt: skip
+
+
+def chunk_counts(name: str, servers: int) -> tuple[int, ...]:
+    """Return the chunks for each rank that are tried, in order, on so many servers."""
+    kind = COLLECTIVES[name]
+    return (*kind.chunk_counts, *(kind.counts_across if servers > 1 else ()))
 
 
 def has_xml(name: str) -> bool:

@@ -6,7 +6,7 @@ from functools import cache
 from threading import Event
 
 from taccl.bounds import any_bounds, best, fixed_bounds
-from taccl.collectives import COLLECTIVES, Collective, build_collective, chunk_size_of
+from taccl.collectives import COLLECTIVES, Collective, build_collective, chunk_counts, chunk_size_of
 from taccl.errors import InputError
 from taccl.pipeline.lowering import Target, serves
 from taccl.pipeline.problems import DEFAULT_SIZE, logical_group, size_of_chunks
@@ -129,7 +129,7 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     """
     group = logical_group(request.logical, collective)
     names = _series(request, collective)
-    long = len(names) > len(CHUNK_COUNTS)
+    long = len(names) > len(CHUNK_COUNTS) + 1
     if len(names) > 1 and not long:
         names = _best_second(request, collective, names)
     counts = tuple(_counts(request, collective, names))
@@ -179,8 +179,11 @@ def _series(request: Request, collective: Collective) -> tuple[int, ...]:
     asked = request.chunks or request.logical.chunks_per_rank
     if request.steps and asked:
         asked = chunks_per_rank(collective.name, collective.num_ranks, asked)
-    kind = COLLECTIVES.get(collective.name)
-    return (asked,) if asked else kind.chunk_counts if kind else CHUNK_COUNTS
+    if asked:
+        return (asked,)
+    servers = len(set(request.logical.topology.server_of))
+    known = collective.name in COLLECTIVES
+    return chunk_counts(collective.name, servers) if known else CHUNK_COUNTS
 
 
 def _best_second(

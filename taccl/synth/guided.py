@@ -52,6 +52,9 @@ LONGER = 0.3
 PROMISING = 1.25
 """Times the least makespan: above that, a schedule is not worth a replay."""
 
+STEPWISE = 0.15
+"""Of the time limit, for schedules in few steps of whole messages; the first is always timed."""
+
 COALESCING = 0.3
 """Of the time limit, at most, for schedules in which neighbours travel together."""
 
@@ -121,15 +124,17 @@ def guided(problem: Problem, options: Options) -> Result:
 
 def _batched(problem: Problem, options: Options) -> list[Schedule]:
     """Return schedules in which chunks travel together from the start, if there are any."""
+    found: list[Schedule] = []
+    over = _clock(options, STEPWISE * options.time_limit)
+    for kind in KINDS:
+        if not (found and over()):
+            found += stepwise(problem, kind, options.report, over)
     over = _clock(options, COALESCING * options.time_limit)
-    found = _coalesced(problem, options)
+    found += _coalesced(problem, options)
     least = min(map(_makespan, found), default=None)
     worth = None if least is None else int(PROMISING * least)
     if not (found and over()):
         found += butterflies(problem, over, worth)
-    for kind in KINDS:
-        if not (found and over()):
-            found += stepwise(problem, kind, options.report, over)
     if problem.collective.name != "allreduce" or options.stop.is_set():
         return found
     if found and _is_best(found, problem, options):

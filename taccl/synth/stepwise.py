@@ -1,4 +1,4 @@
-"""Gathers, reductions and alltoalls in few steps of whole messages, for small and middling buffers.
+"""Gathers, reductions and alltoalls in few steps of whole messages.
 
 What is sent in each step, and to whom, is known from how a machine is built: its servers, and which
 ranks share a NIC. Each kind has several ways; like those of the classical algorithms, the best are
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from taccl.schedule import Schedule
-from taccl.synth import digits, folding
+from taccl.synth import digits, folding, waves
 from taccl.synth.classical import Algorithm, Trial, schedules_of
 from taccl.synth.problem import Problem
 
@@ -23,6 +23,7 @@ class Kind(NamedTuple):
 
 
 KINDS: Mapping[str, Kind] = MappingProxyType({
+    "waves": Kind(waves.ways, packs=True),
     "folding": Kind(folding.ways, packs=False),
     "digits": Kind(digits.ways, packs=True),
 })  # fmt: skip

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import count
 
-from taccl.collectives import COLLECTIVES
+from taccl.collectives import chunk_counts
 from taccl.synth.classical import CLASSICAL
 from taccl.tuning.candidate import Outcome
 from taccl.tuning.spec import Spec
@@ -29,7 +29,7 @@ CELLS = 6
 TEXTBOOK = "textbook"
 """Stands for the classical algorithm that is the fastest at the size."""
 
-CHUNKS = 3
+CHUNKS = 4
 """Chunk counts of a collective's series that are tried."""
 
 EXACT_SENDS = 64
@@ -70,6 +70,8 @@ class Plan:
         Seconds for a search; None: work is counted.
     seed
         Of the first searches.
+    servers
+        Of the machine.
     """
 
     collectives: tuple[str, ...]
@@ -79,6 +81,7 @@ class Plan:
     sketches: int = 0
     effort: float | None = None
     seed: int = 0
+    servers: int = 1
 
     def baseline(self) -> tuple[Spec, ...]:
         """Return the classical algorithms for the middle size, the collectives in turn."""
@@ -101,11 +104,11 @@ class Plan:
 
     def turns(self, cell: "Cell") -> Iterator[Spec]:
         """Yield the searches of a cell without end, its size still to be set."""
-        kind = COLLECTIVES[cell.collective]
-        chunks = kind.chunk_counts[:CHUNKS]
+        chunks = chunk_counts(cell.collective, self.servers)[:CHUNKS]
         if cell.places.start >= len(self.sizes) // 2:
-            # Where messages take longer than their latency, the second count mostly gives most.
-            chunks = (*chunks[1:2], *chunks[:1], *chunks[2:])
+            # Where messages take longer than their latency, one chunk a rank mostly gives least:
+            # waves want the fourth count, and what is in single chunks the second.
+            chunks = (*chunks[3:], *chunks[1:2], *chunks[:1], *chunks[2:3])
         for level in count():
             for sketch in (None, *range(self.sketches)):
                 for number in chunks:

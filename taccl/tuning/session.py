@@ -208,7 +208,7 @@ def _plan(order: Order, topology: Topology) -> Plan:
         effort = round(min(most, max(least, share * seconds)), 1)
     return Plan(
         order.collectives, order.sizes, topology.num_ranks, {}, len(order.sketches), effort,
-        order.seed,
+        order.seed, len(set(topology.server_of)),
     )  # fmt: skip
 
 

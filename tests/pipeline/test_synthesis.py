@@ -100,6 +100,15 @@ def test_the_count_whose_chunks_share_links_evenly_is_tried_second(
     assert series_of(request, whole_, Scorer(None, size, request.report)).counts == counts
 
 
+@pytest.mark.parametrize(("nodes", "counts"), [(1, (1, 2, 4)), (2, (1, 2, 4, 6))])
+def test_between_servers_waves_of_a_half_a_third_and_a_sixth_are_tried(
+    nodes: int, counts: tuple[int, ...]
+) -> None:
+    request = Request(load_network("ndv2", nodes=nodes), "allgather", 10**6)
+    whole_ = asked_collective("allgather", request.logical.topology, None)
+    assert series_of(request, whole_, Scorer(None, 10**6, request.report)).counts == counts
+
+
 def test_a_count_that_is_asked_for_is_the_only_one() -> None:
     result = found("ring:4", "allgather", 1_000_000, target=None, chunks=3)
     assert {one.chunks for one in result.candidates} == {3}

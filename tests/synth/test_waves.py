@@ -1,0 +1,106 @@
+"""Gathers in waves: every answer verified, times by hand, and faster than all at once."""
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+
+from taccl.pipeline import Request, synthesize
+from taccl.schedule import Schedule
+from taccl.synth.classical import CLASSICAL, classical_schedule
+from taccl.synth.problem import Problem
+from taccl.synth.stepwise import stepwise
+from taccl.synth.waves import MOST_SHARES, MOST_WAVES, cuts_of
+from taccl.topology import whole
+from taccl.topology_file import load_topology
+from taccl.verify import verify
+from tests.synth.problems import problem_of
+from tests.synth.test_butterflies import nodes_of
+from tests.synth.test_folding import never, silent
+
+GATHERS = ("allgather", "reducescatter", "allreduce")
+
+US = 10**6
+
+
+def found(problem: Problem) -> tuple[Schedule, ...]:
+    """Return what is found, all of which must be valid."""
+    schedules = stepwise(problem, "waves", silent, never)
+    for schedule in schedules:
+        assert verify(schedule, problem.logical) == []
+    return schedules
+
+
+@pytest.mark.parametrize("collective", GATHERS)
+@pytest.mark.parametrize(
+    ("gpus", "sharing", "count"), [(4, 2, 2), (4, 4, 2), (2, 1, 3), (6, 3, 2), (3, 1, 2)]
+)
+@pytest.mark.parametrize("chunks", [1, 2, 5])
+def test_every_answer_is_valid(
+    gpus: int, sharing: int, count: int, chunks: int, collective: str
+) -> None:
+    assert found(problem_of(nodes_of(gpus, sharing, count), collective, chunks, Fraction(100)))
+
+
+@pytest.mark.parametrize("collective", ["alltoall", "broadcast", "gather"])
+def test_other_collectives_are_left_to_others(collective: str) -> None:
+    assert found(problem_of(nodes_of(4, 2, 2), collective)) == ()
+
+
+@pytest.mark.parametrize("topology", ["ring:8", "hub:8", "dgx2"])
+def test_nothing_comes_in_waves_where_nothing_crosses(topology: str) -> None:
+    assert found(problem_of(load_topology(topology), "allgather")) == ()
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 6, 11, 12, 13, 100])
+def test_waves_get_smaller_and_have_all_pieces(pieces: int) -> None:
+    ways = list(cuts_of(pieces))
+    assert len(set(ways)) == len(ways)
+    for cuts in ways:
+        sizes = [after - before for before, after in pairwise((0, *cuts))]
+        assert sum(sizes) == pieces
+        assert min(sizes) >= 1
+        assert len(sizes) <= MOST_WAVES
+        if pieces <= MOST_SHARES:
+            assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        # Four ranks cross one NIC with 2000 bytes each: 4 x 2300 us. Then two rounds, of 2000 and
+        # 4000 bytes, like those of the server's own chunks before.
+        (1, 4 * 2300 + 2100 + 4100),
+        # A half of it has crossed after 4 x 1300 us, and the other after as much again; the own
+        # chunks are gathered until 6200, the first half until 9400, and the second follows.
+        (2, 8 * 1300 + 1100 + 2100),
+    ],
+)
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
+def test_the_first_wave_is_gathered_while_the_second_crosses(
+    collective: str, chunks: int, expected: int
+) -> None:
+    problem = problem_of(nodes_of(4, 4, 2), collective, chunks, Fraction(2000, chunks))
+    assert found(problem)[0].makespan == expected * US
+
+
+@pytest.mark.parametrize("collective", GATHERS)
+@pytest.mark.parametrize("size", [1 << 23, 1 << 24])
+def test_two_dgx2_are_a_fifth_faster_than_any_classical_algorithm(
+    collective: str, size: int
+) -> None:
+    topology = load_topology("dgx2", nodes=2)
+    single = problem_of(topology, collective, 1, Fraction(size, topology.num_ranks))
+    others = (classical_schedule(single, name, batch=True) for name in CLASSICAL)
+    least = min(other.makespan for other in others if other is not None)
+    problem = problem_of(topology, collective, 6, Fraction(size, 6 * topology.num_ranks))
+    assert found(problem)[0].makespan <= 0.8 * least
+
+
+def test_its_programs_take_as_long_as_its_schedules() -> None:
+    network = whole(load_topology("dgx2", nodes=2))
+    asked = Request(network, "allgather", 3 << 20, 3, engine="guided", deterministic=True)
+    done = synthesize(replace(asked, time_limit=5.0))
+    assert done.schedule.packs
+    assert done.time <= done.schedule.makespan
