@@ -174,8 +174,8 @@ ALLTOALLV = "alltoallv"
 PIPELINED = (1, 2, 4, 8, 16)
 """Where one root's data passes through chains and trees, more chunks keep more links busy."""
 
-WAVES = (6,)
-"""What all get from all may cross servers in waves of a half, a third and a sixth."""
+WAVES = (8,)
+"""What all get from all may cross servers in waves of 8, 5 and 3 half chunks."""
 
 COLLECTIVES: Mapping[str, Kind] = MappingProxyType({
     "allgather": Kind(allgather, _others, "allgather", counts_across=WAVES),

@@ -7,10 +7,11 @@ carries one chunk). They hold under both alpha rules, for messages from one rank
 switch that copies or adds inside the network is not considered. ``KINDS`` says what each is.
 """
 
-from taccl.bounds.combine import any_bounds, any_curves, best, fixed_bounds
+from taccl.bounds.combine import any_bounds, any_curves, best, fixed_bounds, program_curves
 from taccl.bounds.gates import Curve
 from taccl.bounds.kinds import ASSUMED, KINDS, WORLDS
 
 __all__ = [
     "ASSUMED", "KINDS", "WORLDS", "Curve", "any_bounds", "any_curves", "best", "fixed_bounds",
+    "program_curves",
 ]  # fmt: skip

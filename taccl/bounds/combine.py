@@ -1,6 +1,7 @@
 """All ideas together: the best bound of each kind."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from taccl.bounds.drain import drain
 from taccl.bounds.flow import flow_crossings
 from taccl.bounds.gates import Curve, flat, fluid, whole
 from taccl.bounds.latency import farthest, latency_crossings
+from taccl.bounds.message import KIND, in_messages
 from taccl.bounds.net import Net, make_net
 from taccl.bounds.packing import packing_crossings
 from taccl.bounds.port import cut_crossings, port_crossings
@@ -58,11 +60,20 @@ def any_curves(logical: LogicalTopology, collective: Collective | str) -> tuple[
 
 
 def any_bounds(
-    logical: LogicalTopology, collective: Collective | str, size: int
+    logical: LogicalTopology,
+    collective: Collective | str,
+    size: int,
+    message_bytes: int | None = None,
 ) -> tuple[Bound, ...]:
     """Return the best bound of each kind for every algorithm, chunking and batching.
 
     The world is ``any``, or ``sketch`` when a sketch restricts the links.
+
+    Parameters
+    ----------
+    message_bytes
+        With it one more bound, in the world ``program``: for programs whose messages have at most
+        so many bytes.
 
     Raises
     ------
@@ -73,7 +84,25 @@ def any_bounds(
     found: dict[str, int] = {}
     for curve in any_curves(logical, collective):
         found[curve.kind] = max(found.get(curve.kind, 0), curve.at(size))
-    return tuple(Bound(kind, world, time) for kind, time in found.items())
+    bounds = tuple(Bound(kind, world, time) for kind, time in found.items())
+    if message_bytes is None:
+        return bounds
+    curves = program_curves(logical, collective, message_bytes)
+    return (*bounds, Bound(KIND, "program", max(curve.at(size) for curve in curves)))
+
+
+def program_curves(
+    logical: LogicalTopology, collective: Collective | str, message_bytes: int
+) -> tuple[Curve, ...]:
+    """Return the bounds that hold for programs whose messages have at most so many bytes.
+
+    Raises
+    ------
+    NoScheduleError
+        When some rank can't be reached from another.
+    """
+    curves = any_curves(in_messages(logical, message_bytes), collective)
+    return tuple(replace(curve, kind=KIND) for curve in curves)
 
 
 def fixed_bounds(

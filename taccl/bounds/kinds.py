@@ -11,6 +11,7 @@ KINDS: Mapping[str, str] = MappingProxyType({
     "packing": "the cheapest trees of all chunks, at the prices of the best packing of trees",
     "flow": "the cheapest ways of all data, at the prices of the best flow",
     "drain": "what enters a set of ranks last, and must still spread inside it",
+    "message": "all of these once more, with a latency for every message that a runtime can send",
     "reduce": "2(n-1) messages for every piece, at the prices of the best packing of trees",
 })  # fmt: skip
 
@@ -21,6 +22,7 @@ ASSUMED = (
 
 WORLDS: Mapping[str, str] = MappingProxyType({
     "any": "every algorithm, chunking and batching",
+    "program": "every program of the runtime, whose messages have a largest size",
     "fixed": "every algorithm with this chunk count and one chunk to a message",
     "sketch": "every algorithm, chunking and batching on the links that the sketch allows",
 })  # fmt: skip

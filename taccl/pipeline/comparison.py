@@ -11,7 +11,7 @@ from functools import cached_property
 from math import lcm
 from pathlib import Path
 
-from taccl.collectives import COLLECTIVES, Collective, chunk_size_of
+from taccl.collectives import COLLECTIVES, Collective, chunk_size_of, has_xml
 from taccl.errors import InputError, LoweringError
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program
@@ -71,8 +71,9 @@ class Question:
 
     @cached_property
     def bound(self) -> BoundAt:
-        """What no algorithm can beat, by size."""
-        return bounds_of(self.topology, self.collective)
+        """What no program can beat, by size; without programs, no schedule."""
+        most = max(self.model.message_bytes.values()) if has_xml(self.collective.name) else None
+        return bounds_of(self.topology, self.collective, message_bytes=most)
 
 
 @dataclass(frozen=True, eq=False)

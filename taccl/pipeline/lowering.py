@@ -65,6 +65,11 @@ class Target:
         given = [limit for limit in (self.channels, channels) if limit is not None]
         return replace(self, channels=min(given, default=None))
 
+    @property
+    def message_bytes(self) -> int:
+        """The most bytes of a message."""
+        return RUNTIMES[self.runtime].message_bytes[self.protocol]
+
     def divisor(self, chunks: int) -> int:
         """Return what the bytes of a buffer of so many chunks must be a multiple of."""
         return chunks * self.copies * self.element_bytes

@@ -240,7 +240,7 @@ def synthesis_page(found: Synthesis) -> str:
         view = View(row, topology, timeline, edge_busy, facts=_facts(found))
         return page(title, [row], [view])
     setting = Setting(topology, model_of(target.runtime, target.element_bytes))
-    bound = bounds_of(topology, schedule.collective)
+    bound = bounds_of(topology, schedule.collective, message_bytes=target.message_bytes)
     sizes = _sizes(program, found.size, target.element_bytes)
     replayed = traces(program, topology, sizes, setting.model)
     rows = [row_of(trace, program, topology, bound) for trace in replayed]

@@ -148,9 +148,11 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
         return problem, replace(options, time_limit=seconds)
 
     problem, options = asked(counts[0])
-    floors = any_bounds(problem.logical, problem.collective, scorer.common or request.size)
+    most = None if scorer.target is None else scorer.target.message_bytes
+    floors = any_bounds(problem.logical, problem.collective, scorer.common or request.size, most)
+    floor = best(floors).time
     # Another count may have a lower bound for one chunk to a message.
-    floor = options.floor if len(names) == 1 else best(floors).time
+    floor = max(floor, options.floor) if len(names) == 1 else floor
     return Series(counts, task, floor, long, lambda: scorer.slowest)
 
 

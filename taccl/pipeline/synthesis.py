@@ -242,9 +242,10 @@ def _finish(
         replayed = settled.best[1]
     bare = whole(logical.topology)
     fixed = fixed_bounds(bare, schedule.collective, schedule.chunk_size)
+    most = None if request.target is None or program is None else request.target.message_bytes
     sketched = () if logical.name is None else any_bounds(logical, schedule.collective, size)
     return Synthesis(
         replace(request, chunks=schedule.collective.chunks_per_rank), result, schedule, program,
-        replayed, size, any_bounds(bare, schedule.collective, size), fixed, sketched,
+        replayed, size, any_bounds(bare, schedule.collective, size, most), fixed, sketched,
         result.candidates, free, time.monotonic() - began,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from taccl.bounds import any_curves
+from taccl.bounds import any_curves, program_curves
 from taccl.collectives import COLLECTIVES, Collective, build_collective, busbw_factor
 from taccl.errors import InputError, NoScheduleError
 from taccl.msccl.interpret import find_root
@@ -172,12 +172,16 @@ def sweep(
     ProgramError
         When a program does not fit the topology.
     """
-    bounds: dict[tuple[str, int | None], BoundAt] = {}
+    bounds: dict[tuple[str, int | None, int], BoundAt] = {}
     rows = []
     for file, program in programs:
-        asked = (program.collective, find_root(program))
+        most, _ = model.of_protocol(program.protocol)
+        root = find_root(program)
+        asked = (program.collective, root, most)
         if asked not in bounds:
-            bounds[asked] = bounds_of(topology, *asked, routed=route)
+            bounds[asked] = bounds_of(
+                topology, program.collective, root, routed=route, message_bytes=most
+            )
         found = traces(program, topology, sizes, model, route=route, protocol_costs=protocol_costs)
         rows += [row_of(trace, program, topology, bounds[asked], file) for trace in found]
     return tuple(rows)
@@ -223,6 +227,7 @@ def bounds_of(
     root: int | None = None,
     *,
     routed: bool = False,
+    message_bytes: int | None = None,
 ) -> BoundAt:
     """Return the best bound for every algorithm as a function of the size.
 
@@ -230,6 +235,11 @@ def bounds_of(
     root should be known and is not. A routed
     message does not stop at the ranks between, so it can be on its last edge from the start, and
     reach any rank by any port: of the latencies only the distance holds for it, and no reach.
+
+    Parameters
+    ----------
+    message_bytes
+        The largest message of a program, for bounds that hold for programs; not for routed ones.
     """
     if isinstance(collective, str):
         kind = COLLECTIVES.get(collective)
@@ -243,6 +253,8 @@ def bounds_of(
     if routed:
         kept = [c for c in curves if c.kind != "reach" and (c.kind != "latency" or c.is_flat)]
         curves = tuple(kept)
+    elif message_bytes is not None:
+        curves += program_curves(whole(topology), collective, message_bytes)
 
     def at(size: int) -> tuple[str, Time]:
         return max(((c.kind, c.at(size)) for c in curves), key=lambda found: found[1])

@@ -6,7 +6,8 @@ as what can cross while those before it are gathered inside: the ports inside ar
 start, messages are few and long, and after the last arrival there is only a small wave left. A
 wave may also wait before its last digit and go through it together with the next: one message less.
 
-How many pieces there are in a wave, and which wait, is chosen by a clock for the ports of one rank
+A wave may end at half a piece: then every second rank has one more in it. How many
+halves there are in a wave, and which wait, is chosen by a clock for the ports of one rank
 and the NICs of one server; the best ways are timed exactly. Waves are of parts of chunks from many
 ranks, so ranks pack what they send. ReduceScatter plays it backwards, and AllReduce does both.
 """
@@ -23,14 +24,14 @@ from taccl.synth.steps import HALVES, Links, Step, best_links, blocks, halves, s
 from taccl.topology import EdgeId, LinkId, Rank
 from taccl.units import Time
 
-MOST_WAVES, MOST_SHARES = 5, 12
+MOST_WAVES, MOST_SHARES = 5, 16
 """Waves, and into how many shares all that crosses is cut for them."""
 
 MOST_SENDS = 60_000
 """Chunks sent in a way: timing a few takes a second."""
 
-TIMED = 4
-"""Ways that are timed exactly."""
+TIMED, MOST_TIMED = 12, 100_000
+"""Ways that are timed exactly, and chunks sent in all of them."""
 
 Lanes = Sequence[Sequence[Rank]]
 """Ranks by server and place."""
@@ -48,8 +49,8 @@ class Plan(NamedTuple):
     Parameters
     ----------
     cuts
-        After how many of the pieces that come to a rank each wave ends; they come by the distance
-        of their servers, then by chunk.
+        After how many halves of the pieces that come to a rank each wave ends; they come by the
+        distance of their servers, then by chunk.
     rounds
         In order.
     """
@@ -64,10 +65,11 @@ def ways(problem: Problem) -> Iterator[Iterator[Step]]:
     if collective.name not in HALVES or lanes is None or min(len(lanes), len(lanes[0])) == 1:
         return
     times = 2 if collective.name == "allreduce" else 1
-    if times * problem.topology.num_ranks * collective.num_chunks > MOST_SENDS:
+    sends = times * problem.topology.num_ranks * collective.num_chunks
+    if sends > MOST_SENDS:
         return
     plans = _clocked(problem, lanes, links, _plans(problem, lanes, links))
-    for plan in plans[:TIMED]:
+    for plan in plans[: min(TIMED, MOST_TIMED // sends)]:
         yield halves(problem, _gather(problem, lanes, plan))
 
 
@@ -76,19 +78,19 @@ def _plans(problem: Problem, lanes: Lanes, links: Links) -> Iterator[Plan]:
     across = (pair for column in zip(*lanes, strict=True) for pair in permutations(column, 2))
     if not all(pair in links for pair in across):
         return
-    pieces = (len(lanes) - 1) * problem.collective.chunks_per_rank
+    parts = 2 * (len(lanes) - 1) * problem.collective.chunks_per_rank
     for digits in written(NIC, len(lanes[0])):
         if all(pair in links for digit in digits for pair in _pairs(lanes, digit)):
-            for cuts in cuts_of(pieces):
+            for cuts in cuts_of(parts):
                 for late in (None, *range(len(cuts))):
                     yield Plan(cuts, tuple(_rounds(digits, len(cuts), late)))
 
 
-def cuts_of(pieces: int) -> Iterator[tuple[int, ...]]:
-    """Yield after how many pieces waves may end: of so many shares each, fewer and fewer."""
-    shares = min(pieces, MOST_SHARES)
-    for parts in _descending(shares, shares, MOST_WAVES):
-        yield tuple(pieces * end // shares for end in accumulate(parts))
+def cuts_of(parts: int) -> Iterator[tuple[int, ...]]:
+    """Yield after how many parts waves may end: of so many shares each, fewer and fewer."""
+    shares = min(parts, MOST_SHARES)
+    for sizes in _descending(shares, shares, MOST_WAVES):
+        yield tuple(parts * end // shares for end in accumulate(sizes))
 
 
 def _descending(total: int, largest: int, most: int) -> Iterator[tuple[int, ...]]:
@@ -123,15 +125,15 @@ def _clocked(problem: Problem, lanes: Lanes, links: Links, plans: Iterable[Plan]
     topology = problem.topology
 
     @cache
-    def costs(link: LinkId, chunks: int) -> tuple[Time, tuple[tuple[EdgeId, Time], ...]]:
-        size = chunks * problem.chunk_size
+    def costs(link: LinkId, parts: int) -> tuple[Time, tuple[tuple[EdgeId, Time], ...]]:
+        size = parts * problem.chunk_size / 2
         edges = topology.links.edges_of(link)
         held = tuple((edge, topology.busy(link, edge, size)) for edge in edges)
         return topology.arrival(link, size), held
 
-    def sent(free: Free, pair: tuple[Rank, Rank], chunks: int, ready: Time) -> Time:
+    def sent(free: Free, pair: tuple[Rank, Rank], parts: int, ready: Time) -> Time:
         """Return when a message arrives that may start at a time."""
-        arrival, held = costs(links[pair], chunks)
+        arrival, held = costs(links[pair], parts)
         start = max(ready, *(free[edge] for edge, _ in held))
         free.update((edge, start + time) for edge, time in held)
         return start + arrival
@@ -139,18 +141,21 @@ def _clocked(problem: Problem, lanes: Lanes, links: Links, plans: Iterable[Plan]
     own, k = lanes[0], problem.collective.chunks_per_rank
 
     @cache
+    def come_from(cut: tuple[int, int], place: int) -> Counter[int]:
+        return Counter((1 + piece // k) % len(lanes) for piece in _pieces(place, cut))
+
+    @cache
     def crossed(cuts: tuple[int, ...]) -> tuple[Free, list[Time], list[int]]:
-        """Return when edges are free again, and when so many chunks for a rank have come."""
+        """Return when edges are free again, and when so many half pieces for a rank have come."""
         free: Free = defaultdict(int)
-        ready, amounts = [0], [k]
+        ready, amounts = [0], [2 * k]
         for cut in pairwise((0, *cuts)):
-            come = Counter(source for source, _ in _sources(lanes, 0, cut, k))
-            ready.append(max(
-                sent(free, (lanes[source][place], own[place]), chunks, 0)
+            ready.append(max((
+                sent(free, (lanes[source][place], own[place]), 2 * pieces, 0)
                 for place in range(len(own))
-                for source, chunks in come.items()
-            ))  # fmt: skip
-            amounts.append(come.total())
+                for source, pieces in come_from(cut, place % 2).items()
+            ), default=0))  # fmt: skip
+            amounts.append(cut[1] - cut[0])
         return free, ready, amounts
 
     def time(plan: Plan) -> Time:
@@ -168,10 +173,9 @@ def _clocked(problem: Problem, lanes: Lanes, links: Links, plans: Iterable[Plan]
     return sorted(plans, key=time)
 
 
-def _sources(lanes: Lanes, server: int, cut: tuple[int, int], k: int) -> Iterator[tuple[int, int]]:
-    """Yield which chunks of the rank at the same place in which server are in a wave."""
-    for piece in range(*cut):
-        yield (server + 1 + piece // k) % len(lanes), piece % k
+def _pieces(place: int, cut: tuple[int, int]) -> range:
+    """Return the numbers of the pieces that come to a place in a wave."""
+    return range(*((half + place % 2) // 2 for half in cut))
 
 
 def _gather(problem: Problem, lanes: Lanes, plan: Plan) -> list[Step]:
@@ -184,15 +188,16 @@ def _gather(problem: Problem, lanes: Lanes, plan: Plan) -> list[Step]:
         for place in range(len(lanes[0])):
             for server, ranks in enumerate(lanes):
                 come: dict[Rank, list[int]] = defaultdict(list)
-                for source, number in _sources(lanes, server, cut, k):
-                    come[lanes[source][place]].append(own[lanes[source][place]][number])
+                for piece in _pieces(place, cut):
+                    src = lanes[(server + 1 + piece // k) % len(lanes)][place]
+                    come[src].append(own[src][piece % k])
                 steps += [(tuple(come[src]), src, ranks[place], False) for src in come]
                 held[wave, ranks[place]] = tuple(chunk for src in come for chunk in come[src])
     for digit, waves in plan.rounds:
         before = dict(held)
         for rank, peer in _pairs(lanes, digit):
             sent = tuple(chunk for wave in waves for chunk in before[wave, rank])
-            steps.append((sent, rank, peer, False))
+            steps += [(sent, rank, peer, False)] if sent else []
             for wave in waves:
                 held[wave, peer] += before[wave, rank]
     return steps

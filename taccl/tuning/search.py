@@ -32,6 +32,9 @@ TEXTBOOK = "textbook"
 CHUNKS = 4
 """Chunk counts of a collective's series that are tried."""
 
+LARGE: Mapping[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 3: (1, 0, 2), 4: (3, 2, 0, 1)}
+"""Their order where messages take longer than their latency: more chunks mostly give more."""
+
 EXACT_SENDS = 64
 """Chunks of all ranks times ranks up to which a problem is small enough for engine exact."""
 
@@ -106,9 +109,7 @@ class Plan:
         """Yield the searches of a cell without end, its size still to be set."""
         chunks = chunk_counts(cell.collective, self.servers)[:CHUNKS]
         if cell.places.start >= len(self.sizes) // 2:
-            # Where messages take longer than their latency, one chunk a rank mostly gives least:
-            # waves want the fourth count, and what is in single chunks the second.
-            chunks = (*chunks[3:], *chunks[1:2], *chunks[:1], *chunks[2:3])
+            chunks = tuple(chunks[place] for place in LARGE[len(chunks)])
         for level in count():
             for sketch in (None, *range(self.sketches)):
                 for number in chunks:

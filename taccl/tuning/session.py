@@ -10,6 +10,7 @@ from threading import Event
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, OutOfTimeError
 from taccl.files import read_text
+from taccl.msccl.runtimes import RUNTIMES
 from taccl.pipeline.lowering import serves
 from taccl.pipeline.problems import asked_collective, load_machine, load_network
 from taccl.sim.nccl_inputs import Settings, machine_of
@@ -124,7 +125,10 @@ def tune(order: Order) -> Tuned:
         key = digest_of(["library", run_key(setting, plan, budget), str(order.nccl), end])
         done, texts = 0, _remembered(journal, key)
         if texts is None:
-            bounds = tuple(bounds_of(topology, name) for name in order.collectives)
+            most = max(RUNTIMES[order.runtime].message_bytes.values())
+            bounds = tuple(
+                bounds_of(topology, name, message_bytes=most) for name in order.collectives
+            )
             run = Run(
                 setting, replace(plan, bounds=_at_sizes(order, bounds)), budget, order.workshop(),
                 journal, order.stop, order.watch, began=began,
