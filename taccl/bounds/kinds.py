@@ -11,6 +11,7 @@ KINDS: Mapping[str, str] = MappingProxyType({
     "packing": "the cheapest trees of all chunks, at the prices of the best packing of trees",
     "flow": "the cheapest ways of all data, at the prices of the best flow",
     "drain": "what enters a set of ranks last, and must still spread inside it",
+    "growth": "what has come into a server must still be doubled inside, one message at a time",
     "message": "all of these once more, with a latency for every message that a runtime can send",
     "reduce": "2(n-1) messages for every piece, at the prices of the best packing of trees",
 })  # fmt: skip

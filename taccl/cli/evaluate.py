@@ -122,6 +122,13 @@ def bound(
     chunks: Annotated[
         int, typer.Option("--chunks", min=1, max=1024, help="Chunks for the fixed bound.")
     ] = 1,
+    growth: Annotated[
+        bool,
+        typer.Option(
+            "--growth",
+            help="Look for a better bound of gathers and reductions across servers: up to minutes.",
+        ),
+    ] = False,
     root: Root = None,
     alpha_rule: AlphaRule = None,
     as_json: Json = False,
@@ -143,7 +150,7 @@ def bound(
     made = asked_collective(load_collective(collective), logical.topology, root).cut(chunks)
     if begin is None and end is None:
         count = default_size(logical.topology, made) if size is None else size_of(size)
-        found = evaluation.bounds_for(logical, made, count)
+        found = evaluation.bounds_for(logical, made, count, grown=growth)
         typer.echo(json.dumps(bounded_json(found), indent=2) if as_json else bounded_text(found))
         return
     if size is not None:
@@ -151,7 +158,8 @@ def bound(
             "can't be given beside -b and -e", field="--size", fix="leave one of them out"
         )
     rows = [
-        evaluation.bounds_for(logical, made, count) for count in sizes_of(begin, end, factor, "")
+        evaluation.bounds_for(logical, made, count, grown=growth)
+        for count in sizes_of(begin, end, factor, "")
     ]
     shown = {"rows": [bounded_json(row) for row in rows]}
     typer.echo(json.dumps(shown, indent=2) if as_json else bounded_table(rows))

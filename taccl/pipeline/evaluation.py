@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from taccl.bounds import any_bounds, fixed_bounds
+from taccl.bounds import any_bounds, best, fixed_bounds
+from taccl.bounds.growth import KIND, growth
 from taccl.collectives import Collective, chunk_size_of
 from taccl.errors import InputError
 from taccl.files import read_bytes, read_text
@@ -14,6 +15,7 @@ from taccl.pipeline.answers import answer_of, with_wrong
 from taccl.report.bounded import Bounded
 from taccl.sim.cost import model_of
 from taccl.sim.sweep import Row, sweep
+from taccl.synth.problem import Bound
 from taccl.topology import LogicalTopology, Topology, whole
 
 
@@ -97,8 +99,15 @@ def judge_file(
     )
 
 
-def bounds_for(logical: LogicalTopology, collective: Collective, size: int) -> Bounded:
+def bounds_for(
+    logical: LogicalTopology, collective: Collective, size: int, *, grown: bool = False
+) -> Bounded:
     """Return the bounds for any algorithm, for a chunk count without batches, and for a sketch.
+
+    Parameters
+    ----------
+    grown
+        Whether to look for a bound of kind growth as well, which takes from seconds to minutes.
 
     Raises
     ------
@@ -107,9 +116,13 @@ def bounds_for(logical: LogicalTopology, collective: Collective, size: int) -> B
     """
     topology = logical.topology
     free = whole(topology)
+    known = any_bounds(free, collective, size)
+    if grown:
+        least = best(known).time
+        raised = growth(topology, collective.name, size, least)
+        known += (Bound(KIND, "any", raised),) if raised > least else ()
     return Bounded(
-        topology, collective.name, collective.chunks_per_rank, size,
-        any_bounds(free, collective, size),
+        topology, collective.name, collective.chunks_per_rank, size, known,
         fixed_bounds(free, collective, chunk_size_of(collective, size)),
         () if logical.name is None else any_bounds(logical, collective, size),
     )  # fmt: skip

@@ -81,3 +81,18 @@ def test_a_size_beside_a_range_is_refused(run: Run, option: tuple[str, ...]) -> 
     done = run("bound", "ring:4", "allgather", "-b", "1K", "-e", "2K", *option)
     assert done.status == (2 if option else 0)
     assert ("--size: can't be given beside -b and -e" in done.err) == bool(option)
+
+
+def test_growth_is_looked_for_on_request(run: Run) -> None:
+    words = ("bound", "dgx2", "allgather", "--nodes", "2", "--size", "128KiB", "--json")
+    plain, grown = (json.loads(run(*words, *more).out) for more in ((), ("--growth",)))
+    assert grown["bound_kind"] == "growth"
+    assert grown["kinds"]["growth"] == KINDS["growth"]
+    # The best schedule known takes 6.63 us.
+    assert plain["bound_us"] < 4 < 5.5 < grown["bound_us"] < 6.63
+    assert {kind: time for kind, time in grown["all"].items() if kind != "growth"} == plain["all"]
+
+
+def test_growth_where_there_is_nothing_to_grow_changes_nothing(run: Run) -> None:
+    plain, grown = (run("bound", "ring:4", "alltoall", *more).out for more in ((), ("--growth",)))
+    assert plain == grown
