@@ -26,16 +26,16 @@ KIND = "growth"
 GATHERS = ("allgather", "reducescatter")
 """Collectives that the bound is for."""
 
-POINTS, FINEST = 120, 16
+POINTS, FINEST = 100, 16
 """Cells of the time, and cells of a message's overhead, at most."""
 
-WINDOWS = 8
+WINDOWS = 7
 """Classes of what comes in."""
 
 MOST_RANKS = 128
 """Above this programs get too large."""
 
-TRIES = 5
+TRIES = 4
 """Times that are asked for, unless said otherwise."""
 
 

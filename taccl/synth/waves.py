@@ -6,10 +6,10 @@ as what can cross while those before it are gathered inside: the ports inside ar
 start, messages are few and long, and after the last arrival there is only a small wave left. A
 wave may also wait before its last digit and go through it together with the next: one message less.
 
-A wave may end at half a piece: then every second rank has one more in it. How many
-halves there are in a wave, and which wait, is chosen by a clock for the ports of one rank
-and the NICs of one server; the best ways are timed exactly. Waves are of parts of chunks from many
-ranks, so ranks pack what they send. ReduceScatter plays it backwards, and AllReduce does both.
+A wave may end at half a piece (a chunk): then every second rank has one more in it. How many half
+pieces there are in a wave, and which wave waits, is chosen by a clock for the ports of one rank and
+the NICs of one server; the best ways are timed exactly. Waves are of chunks from many ranks, so
+ranks pack what they send. ReduceScatter plays it backwards, and AllReduce does both.
 """
 
 from collections import Counter, defaultdict
@@ -49,8 +49,8 @@ class Plan(NamedTuple):
     Parameters
     ----------
     cuts
-        After how many halves of the pieces that come to a rank each wave ends; they come by the
-        distance of their servers, then by chunk.
+        After how many half pieces that come to a rank each wave ends; they come by the distance of
+        their servers, then by chunk.
     rounds
         In order.
     """

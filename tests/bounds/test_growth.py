@@ -34,9 +34,8 @@ def small(time: int = 2000) -> Program:
     ("gpus", "sharing", "count", "chunk", "collective"),
     [
         (2, 2, 2, 1, "allgather"), (4, 2, 2, 30, "allgather"), (4, 4, 2, 100, "allgather"),
-        (2, 1, 3, 1, "allgather"), (6, 3, 2, 30, "allgather"), (8, 2, 2, 1, "allgather"),
-        (8, 2, 2, 100, "allgather"), (2, 2, 2, 300, "allgather"), (4, 2, 2, 1, "reducescatter"),
-        (4, 4, 2, 30, "reducescatter"), (2, 1, 3, 100, "reducescatter"),
+        (2, 1, 3, 1, "allgather"), (8, 2, 2, 30, "allgather"), (4, 2, 2, 1, "reducescatter"),
+        (6, 3, 2, 30, "reducescatter"), (2, 1, 3, 100, "reducescatter"),
     ],
 )  # fmt: skip
 def test_it_is_never_above_what_an_algorithm_takes(
@@ -49,15 +48,14 @@ def test_it_is_never_above_what_an_algorithm_takes(
     assert not too_short(topology, collective, chunk * topology.num_ranks, found.makespan)
 
 
-@pytest.mark.parametrize("chunk", [1, 50])
-def test_it_is_not_above_the_exact_optimum(chunk: int) -> None:
-    topology = nodes_of(2, 2, 2)
+def test_it_is_not_above_the_exact_optimum() -> None:
+    topology, chunk = nodes_of(2, 2, 2), 50
     problem = problem_of(topology, "allgather", 1, Fraction(chunk))
     found = solve(problem, "exact", Options(time_limit=20.0, workers=1))
     assert found.schedule is not None
     size = chunk * topology.num_ranks
     low = best(any_bounds(whole(topology), "allgather", size)).time
-    assert low < growth(topology, "allgather", size, low, 6) <= found.schedule.makespan
+    assert low < growth(topology, "allgather", size, low, 3) <= found.schedule.makespan
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter"])

@@ -24,12 +24,16 @@ def silent(line: str) -> None:
     """Report nothing."""
 
 
-def found(problem: Problem) -> tuple[Schedule, ...]:
-    """Return what is found, all of which must be valid."""
-    schedules = stepwise(problem, "folding", silent, never)
+def found_of(problem: Problem, kind: str) -> tuple[Schedule, ...]:
+    """Return what is found of a kind, all of which must be valid."""
+    schedules = stepwise(problem, kind, silent, never)
     for schedule in schedules:
         assert verify(schedule, problem.logical) == []
     return schedules
+
+
+def found(problem: Problem) -> tuple[Schedule, ...]:
+    return found_of(problem, "folding")
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
