@@ -32,8 +32,8 @@ TEXTBOOK = "textbook"
 CHUNKS = 4
 """Chunk counts of a collective's series that are tried."""
 
-LARGE: Mapping[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 3: (1, 0, 2), 4: (3, 1, 0, 2)}
-"""Their order where messages take longer than their latency: for waves, then for single chunks."""
+LARGE: Mapping[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 3: (1, 0, 2), 4: (3, 2, 0, 1)}
+"""Their order where messages take longer than their latency: more chunks mostly give more."""
 
 EXACT_SENDS = 64
 """Chunks of all ranks times ranks up to which a problem is small enough for engine exact."""
