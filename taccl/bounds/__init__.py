@@ -3,8 +3,10 @@
 Each module is one idea and hands over amounts of data that must cross sets of edges (or, for
 distances, reach and drain, plain times). They are evaluated in two worlds: ``any`` (messages of any
 size, cut and joined at will; the bound is a function of the size) and ``fixed`` (every message
-carries one chunk). They hold under both alpha rules, for messages from one rank to one rank: a
-switch that copies or adds inside the network is not considered. ``KINDS`` says what each is.
+carries one chunk). For programs, whose messages have a largest size, ``any`` is asked once more on
+a network without latencies (message.py); growth.py is asked for alone, as it takes seconds. They
+hold under both alpha rules, for messages from one rank to one rank: a switch that copies or adds
+inside the network is not considered. ``KINDS`` says what each is.
 """
 
 from taccl.bounds.combine import any_bounds, any_curves, best, fixed_bounds, program_curves

@@ -22,6 +22,7 @@ from taccl.topology import EdgeId, LinkId, Rank, Topology
 from taccl.units import Time
 
 KIND = "growth"
+"""The kind of bound."""
 
 GATHERS = ("allgather", "reducescatter")
 """Collectives that the bound is for."""
@@ -68,6 +69,7 @@ def growth(topology: Topology, collective: str, size: int, low: Time, tries: int
 
 
 def _raised(server: Server, low: Time, tries: int) -> Time:
+    """Return what one server proves: upwards until a time is not too short, then by halving."""
     high = None
     while tries:
         time = 3 * low // 2 if high is None else (low + high) // 2
@@ -133,7 +135,7 @@ def _servers(topology: Topology, collective: str, size: int) -> list[Server]:
 
 
 class Wire(NamedTuple):
-    """Picoseconds for a message, and for a byte of it."""
+    """Picoseconds for a message, at least, and for a byte of it."""
 
     overhead: Time
     beta: Fraction

@@ -8,14 +8,13 @@ import pytest
 
 from taccl.pipeline import Request, synthesize
 from taccl.schedule import Schedule
-from taccl.synth.classical import CLASSICAL, classical_schedule
 from taccl.synth.digits import written
 from taccl.synth.problem import Problem
 from taccl.topology import whole
 from taccl.topology_file import load_topology
 from tests.synth.problems import problem_of
 from tests.synth.test_butterflies import nodes_of
-from tests.synth.test_folding import found_of
+from tests.synth.test_folding import found_of, least_classical
 
 US = 10**6
 
@@ -86,8 +85,7 @@ def test_two_dgx2_are_a_fifth_faster_than_any_classical_algorithm(
 ) -> None:
     topology = load_topology("dgx2", nodes=2)
     problem = problem_of(topology, collective, 1, Fraction(size, topology.num_ranks))
-    others = (classical_schedule(problem, name, batch=True) for name in CLASSICAL)
-    least = min(other.makespan for other in others if other is not None)
+    least = least_classical(topology, collective, size)
     assert found(problem)[0].makespan <= 0.8 * least
 
 

@@ -6,10 +6,10 @@ from fractions import Fraction
 import pytest
 
 from taccl.schedule import Schedule
-from taccl.synth.classical import classical_schedule
+from taccl.synth.classical import CLASSICAL, classical_schedule
 from taccl.synth.problem import Problem
 from taccl.synth.stepwise import stepwise
-from taccl.topology import whole
+from taccl.topology import Topology, whole
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.synth.problems import problem_of
@@ -30,6 +30,13 @@ def found_of(problem: Problem, kind: str) -> tuple[Schedule, ...]:
     for schedule in schedules:
         assert verify(schedule, problem.logical) == []
     return schedules
+
+
+def least_classical(topology: Topology, collective: str, size: int) -> int:
+    """Return what the best classical algorithm takes in one chunk for each rank."""
+    problem = problem_of(topology, collective, 1, Fraction(size, topology.num_ranks))
+    every = (classical_schedule(problem, name, batch=True) for name in CLASSICAL)
+    return min(schedule.makespan for schedule in every if schedule is not None)
 
 
 def found(problem: Problem) -> tuple[Schedule, ...]:
