@@ -1,11 +1,18 @@
-"""Fixtures for all tests: golden texts, and a replay that starts afresh."""
+"""What all tests share: golden texts, a replay that starts afresh, no clock in properties."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from taccl.sim import timing
+
+# A busy machine is slow, and no test is of time.
+settings.register_profile(
+    "any-machine", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any-machine")
 
 GOLDEN = Path(__file__).parent / "golden"
 

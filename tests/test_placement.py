@@ -231,7 +231,7 @@ def test_a_tour_visits_every_place_and_is_short() -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_move_keeps_all_places_and_their_servers(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     server_of = [number for number, size in enumerate(sizes) for _ in range(size)]

@@ -289,7 +289,7 @@ SYMMETRIC = {
 }
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @pytest.mark.parametrize("rule", ["occupy", "delay"])
 @pytest.mark.parametrize("name", SYMMETRIC)
 @given(seed=st.integers(0, 10**9), collective=st.sampled_from(ALIKE))
@@ -318,7 +318,7 @@ def test_without_generators_a_schedule_is_its_own_expansion() -> None:
 # What holds for every schedule
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**9), collective=st.sampled_from(sorted(COLLECTIVES)))
 def test_retiming_never_makes_a_schedule_slower_and_then_changes_nothing(
     seed: int, collective: str
@@ -330,7 +330,7 @@ def test_retiming_never_makes_a_schedule_slower_and_then_changes_nothing(
     assert spans(twice) == spans(once)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**9))
 def test_retiming_removes_every_needless_wait(seed: int) -> None:
     schedule = random_schedule(seed)
@@ -339,7 +339,7 @@ def test_retiming_removes_every_needless_wait(seed: int) -> None:
     assert sorted(spans(again(late))) == sorted(spans(again(schedule)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**9), factor=st.integers(2, 5))
 def test_scaling_every_cost_scales_every_time(seed: int, factor: int) -> None:
     # exact where every beta * size is whole: betas have denominators 1, 2 and 3
@@ -354,7 +354,7 @@ def test_scaling_every_cost_scales_every_time(seed: int, factor: int) -> None:
     assert more.makespan == factor * base.makespan
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**9))
 def test_the_rule_delay_is_never_slower(seed: int) -> None:
     schedule = random_schedule(seed)

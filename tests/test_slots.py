@@ -145,7 +145,7 @@ def test_a_sum_and_an_own_value_are_not_side_by_side() -> None:
     assert not slots.adjacent([4, 5], 1, 2, [True, False], reduce=True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6))
 def test_no_two_chunks_share_a_place_at_a_rank(seed: int) -> None:
     schedule = random_schedule(seed)
@@ -158,7 +158,7 @@ def test_no_two_chunks_share_a_place_at_a_rank(seed: int) -> None:
         assert scratch == list(range(slots.scratch_chunks[rank]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6))
 def test_the_slots_of_a_schedule_hold_every_arrival(seed: int) -> None:
     schedule = random_schedule(seed)

@@ -85,7 +85,7 @@ def test_reversing_turns_every_edge_and_keeps_its_id() -> None:
     assert topology.edges[0] == Edge(0, 5, 0, 6, None, ONE, "e0")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6))
 def test_reversing_twice_gives_the_same_network(seed: int) -> None:
     topology = random_topology(seed)
@@ -94,7 +94,7 @@ def test_reversing_twice_gives_the_same_network(seed: int) -> None:
     assert [getattr(again, n) for n in names] == [getattr(topology, n) for n in names]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6))
 def test_the_links_of_the_reverse_are_the_reversed_links_at_the_same_cost(seed: int) -> None:
     topology = random_topology(seed)
@@ -110,7 +110,7 @@ def test_the_links_of_the_reverse_are_the_reversed_links_at_the_same_cost(seed: 
     assert costs[0] == costs[1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), size=st.fractions(0, 10**6))
 def test_no_edge_is_held_longer_than_the_message_takes(seed: int, size: Fraction) -> None:
     topology = random_topology(seed)

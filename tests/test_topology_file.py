@@ -278,7 +278,6 @@ def topologies(draw: st.DrawFn) -> Topology:
     )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(topologies())
 def test_any_topology_survives_its_document_and_its_yaml(topology: Topology) -> None:
     again = topology_from_document(parse_document(expand_text(topology), None).value)
@@ -313,7 +312,7 @@ def test_a_fabric_joins_only_ranks_of_different_servers(
     assert unreachable_pair(fabric_of(servers, across=across)) == pair
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.data())
 def test_connectivity_on_vertices_agrees_with_the_link_table(data: st.DataObject) -> None:
     ranks, switches = data.draw(st.integers(2, 5)), data.draw(st.integers(1, 4))

@@ -51,7 +51,7 @@ def test_random_correct_schedules_are_accepted(collective: str, rule: str) -> No
         assert verify(again, whole(topology)) == [], seed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**9), collective=st.sampled_from(sorted(COLLECTIVES)))
 def test_retimed_random_decisions_are_valid_and_sound(seed: int, collective: str) -> None:
     schedule = random_schedule(seed, collective)
@@ -59,7 +59,7 @@ def test_retimed_random_decisions_are_valid_and_sound(seed: int, collective: str
     assert sound(schedule)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**9), delay=st.integers(1, 10**6))
 def test_a_schedule_that_waits_at_first_is_as_valid(seed: int, delay: int) -> None:
     schedule = random_schedule(seed)
@@ -67,7 +67,7 @@ def test_a_schedule_that_waits_at_first_is_as_valid(seed: int, delay: int) -> No
     assert verify(later) == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**9))
 def test_the_order_of_the_rows_does_not_matter(seed: int) -> None:
     schedule = random_schedule(seed)

@@ -23,12 +23,12 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.msccl.aliasing import Cell, Mode
 from taccl.msccl.blocks import Block
 from taccl.msccl.buffers import Move
 from taccl.msccl.draft import Draft
 from taccl.msccl.order import Message
-from taccl.msccl.program import Op, Slot, Step, StepRef
+from taccl.msccl.parts import Parts, find_parts
+from taccl.msccl.program import Op, Step, StepRef
 from taccl.topology import Topology
 from taccl.units import Time
 
@@ -45,39 +45,33 @@ ORDERS = ("ports", "paced", "free")
 
 @dataclass(slots=True)
 class _Memory:
-    """Who touched a cell last, in one mode: (rank, cell) to moves."""
+    """Who touched a part of memory last: the move that wrote it, and those that read it since.
 
-    mode: Mode
-    writer: dict[tuple[int, Cell], int] = field(default_factory=dict)
-    readers: dict[tuple[int, Cell], dict[int, int]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
+    Readers are by threadblock: of each, the last one.
+    """
 
-    def touch(self, number: int, move: Move, block: int) -> Iterator[int]:
-        """Record a move and yield the moves that it must follow."""
-        for index in range(move.chunks):
-            source = self._cell(move.rank, move.src, index)
-            if source is not None:
-                yield from self._read(source, number, block)
-            target = self._cell(move.rank, move.dst, index)
-            if target is not None and (target != source or move.op is not Op.COPY):
-                yield from self._write(target, number)
+    parts: Parts
+    writer: list[int | None] = field(init=False)
+    readers: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
 
-    def _cell(self, rank: int, slot: Slot | None, index: int) -> tuple[int, Cell] | None:
-        if slot is None:
-            return None
-        return rank, self.mode.cell(rank, Slot(slot.buffer, slot.offset + index))
+    def __post_init__(self) -> None:
+        """Begin with nothing touched."""
+        self.writer = [None] * self.parts.count
 
-    def _read(self, cell: tuple[int, Cell], number: int, block: int) -> Iterator[int]:
-        if cell in self.writer:
-            yield self.writer[cell]
-        self.readers[cell][block] = number
-
-    def _write(self, cell: tuple[int, Cell], number: int) -> Iterator[int]:
-        if cell in self.writer:
-            yield self.writer[cell]
-        yield from (other for other in self.readers.pop(cell, {}).values() if other != number)
-        self.writer[cell] = number
+    def touch(self, number: int, move: Move, block: int) -> set[int]:
+        """Record a move and return the moves that it must follow."""
+        found: set[int | None] = set()
+        for source, target in self.parts.of(number):
+            for part in source:
+                found.add(self.writer[part])
+                self.readers[part][block] = number
+            if move.op is Op.COPY and source == target:
+                continue
+            for part in target:
+                found.add(self.writer[part])
+                found.update(self.readers.pop(part, {}).values())
+                self.writer[part] = number
+        return {other for other in found if other is not None and other != number}
 
 
 @dataclass(slots=True)
@@ -215,14 +209,12 @@ def find_dependences(
     """
     clocks = _start_clocks(len(draft.moves), blocks)
     owner = clocks.owner
-    memories = [_Memory(mode) for mode in draft.modes]
+    memory = _Memory(find_parts(draft.moves, draft.modes))
     ports = None if order == "free" else _Ports(draft.messages, draft.schedule.topology)
     pace = _Pace(draft.messages, None if order == "paced" else held)
     result = []
     for number, move in enumerate(draft.moves):
-        follows: set[int] = set()
-        for memory in memories:
-            follows.update(memory.touch(number, move, owner[number]))
+        follows = memory.touch(number, move, owner[number])
         if ports is not None:
             follows.update(ports.use(number, move))
         follows.update(pace.record(number, move, follows))

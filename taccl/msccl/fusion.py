@@ -11,16 +11,16 @@ where whatever else reads the value starts after it was sent on.
 """
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from taccl.msccl.aliasing import Cell
 from taccl.msccl.blocks import End
 from taccl.msccl.buffers import Move
 from taccl.msccl.draft import Draft
-from taccl.msccl.program import READS_SOURCE, WRITES_TARGET, Op, Slot
+from taccl.msccl.parts import Parts, find_parts
+from taccl.msccl.program import READS_SOURCE, WRITES_TARGET, Buffer, Op
 from taccl.units import Time
 
 FORWARDED: Mapping[Op, tuple[Op, Op]] = {
@@ -35,57 +35,53 @@ Access = tuple[int, bool, bool]
 
 @dataclass(slots=True)
 class _Accesses:
-    """Which moves touch which cells, in order, in every claimed mode."""
+    """Which moves of a draft touch which parts of memory, in order, in every claimed mode."""
 
     draft: Draft
-    of: dict[tuple[int, int, Cell], list[Access]] = field(default_factory=lambda: defaultdict(list))
+    parts: Parts = field(init=False)
+    of: list[list[Access]] = field(init=False)
 
-    def note(self, moves: Sequence[Move | None]) -> "_Accesses":
-        """Record all moves that are left."""
-        for place, move in enumerate(moves):
-            if move is None:
-                continue
-            touched: dict[tuple[int, int, Cell], list[bool]] = {}
-            for key in self._cells(move.rank, move.src, move.chunks):
-                touched.setdefault(key, [False, False])[0] |= move.op in READS_SOURCE
-            for key in self._cells(move.rank, move.dst, move.chunks):
-                flags = touched.setdefault(key, [False, False])
-                flags[1] |= move.op in WRITES_TARGET
-                flags[0] |= move.op is Op.REDUCE
-            for key, (reads, writes) in touched.items():
-                self.of[key].append((place, reads, writes))
-        return self
+    def __post_init__(self) -> None:
+        """Record all moves."""
+        self.parts = find_parts(self.draft.moves, self.draft.modes)
+        self.of = [[] for _ in range(self.parts.count)]
+        for place, move in enumerate(self.draft.moves):
+            reads, writes = move.op in READS_SOURCE, move.op in WRITES_TARGET
+            adds = move.op is Op.REDUCE
+            for source, target in self.parts.of(place):
+                for part in source:
+                    if part not in target:
+                        self.of[part].append((place, reads, False))
+                for part in target:
+                    self.of[part].append((place, adds or (reads and part in source), writes))
 
-    def _cells(self, rank: int, slot: Slot | None, count: int) -> Iterator[tuple[int, int, Cell]]:
-        if slot is None:
-            return
-        for number, mode in enumerate(self.draft.modes):
-            for index in range(count):
-                place = Slot(slot.buffer, slot.offset + index)
-                yield number, rank, mode.cell(rank, place)
+    def target(self, place: int, since: int) -> Iterator[list[Access]]:
+        """Yield, part by part, what touches the target of a move after a position."""
+        for _, target in self.parts.of(place):
+            for part in target:
+                yield self._since(part, since)
 
-    def after(self, place: int, rank: int, slot: Slot | None, count: int) -> Iterator[list[Access]]:
-        """Yield, cell by cell, what touches a slot after a position."""
-        for key in self._cells(rank, slot, count):
-            known = self.of[key]
-            yield known[bisect_right(known, (place, True, True)) :]
+    def _since(self, part: int, since: int) -> list[Access]:
+        known = self.of[part]
+        return known[bisect_right(known, (since, True, True)) :]
 
-    def between(self, first: int, last: int, move: Move, *, besides: Collection[int] = ()) -> bool:
-        """Tell whether something between two positions conflicts with a move."""
-        for slot, writes in ((move.dst, True), (move.src, False)):
-            for accesses in self.after(first, move.rank, slot, move.chunks):
-                for place, _, wrote in accesses:
-                    if place >= last:
-                        break
-                    if place not in besides and (writes or wrote):
-                        return True
+    def between(self, place: int, last: int) -> bool:
+        """Tell whether something between a move and a later position conflicts with the move."""
+        for sides in self.parts.of(place):
+            for side, writes in zip(sides, (False, True), strict=True):
+                for part in side:
+                    for other, _, wrote in self._since(part, place):
+                        if other >= last:
+                            break
+                        if writes or wrote:
+                            return True
         return False
 
 
 def fuse_sums(draft: Draft) -> Draft:
     """Return the draft with values that are added as they arrive."""
     moves: list[Move | None] = list(draft.moves)
-    accesses = _Accesses(draft).note(moves)
+    accesses = _Accesses(draft)
     of: dict[int, list[int]] = defaultdict(list)
     for place, move in enumerate(draft.moves):
         if move.message is not None and move.rank == draft.messages[move.message].dst:
@@ -102,7 +98,7 @@ def fuse_sums(draft: Draft) -> Draft:
         for place in before:
             copy = draft.moves[place]
             same = copy.op is Op.COPY and (copy.dst, copy.chunks) == (second.dst, second.chunks)
-            if same and not accesses.between(place, added, copy):
+            if same and not accesses.between(place, added):
                 source, moves[place] = copy.src, None
         moves[received] = None
         moves[added] = Move(
@@ -125,17 +121,18 @@ def fuse_sends(
     ops
         What the runtime can run.
     """
-    accesses = _Accesses(draft).note(draft.moves)
+    accesses = _Accesses(draft)
     joins: dict[End, End] = {}
     taken: set[End] = set()
     moves: list[Move | None] = list(draft.moves)
     keys: dict[int, tuple[int, int]] = {}
     ends = _ends(draft, connection)
-    for incoming, outgoing in _by_gain(_pairs(draft, accesses, connection, ops)):
+    pairs = _pairs(draft, connection, _forwards(draft, accesses, ops))
+    for incoming, outgoing in sorted(pairs, key=lambda pair: (-len(pairs[pair]), pair)):
         if incoming in joins or outgoing in taken:
             continue
-        pairs = _pairs_between(draft, accesses, connection, ops, (incoming, outgoing))
-        plan = _plan(draft, accesses, ends[incoming], ends[outgoing], dict(pairs))
+        both = pairs[incoming, outgoing]
+        plan = _plan(draft, accesses, ends[incoming], ends[outgoing], both)
         if plan is None:
             continue
         joins[incoming] = outgoing
@@ -158,75 +155,51 @@ def _ends(draft: Draft, connection: Mapping[int, int]) -> dict[End, list[int]]:
 
 
 def _pairs(
-    draft: Draft, accesses: _Accesses, connection: Mapping[int, int], ops: Collection[Op]
-) -> Iterator[tuple[End, End]]:
-    """Yield the ends of every receive and send that could be one step."""
-    for place, move in enumerate(draft.moves):
-        if move.received is None:
+    draft: Draft, connection: Mapping[int, int], forwards: Mapping[int, int]
+) -> dict[tuple[End, End], dict[int, int]]:
+    """Return the positions of receives and sends that could be one step, by their two ends."""
+    found: dict[tuple[End, End], dict[int, int]] = defaultdict(dict)
+    for place, at in forwards.items():
+        move = draft.moves[place]
+        received, sent = move.received, draft.moves[at].message
+        if received is None or sent is None or connection[sent] != connection[received]:
             continue
-        lane, number = draft.lanes[move.received], connection[move.received]
-        for at in _forwards(draft, accesses, place, ops):
-            sent = draft.moves[at].message
-            if sent is not None and connection[sent] == number:
-                yield (
-                    (move.rank, lane, number, False),
-                    (move.rank, draft.lanes[sent], number, True),
-                )
+        incoming, outgoing = (
+            (move.rank, draft.lanes[number], connection[number], sends)
+            for number, sends in ((received, False), (sent, True))
+        )
+        found[incoming, outgoing][place] = at
+    return found
 
 
-def _by_gain(pairs: Iterable[tuple[End, End]]) -> list[tuple[End, End]]:
-    counted = Counter(pairs)
-    return sorted(counted, key=lambda pair: (-counted[pair], pair))
+def _forwards(draft: Draft, accesses: _Accesses, ops: Collection[Op]) -> dict[int, int]:
+    """Return the positions of receives, and of sends that could be part of their steps.
 
-
-def _pairs_between(
-    draft: Draft,
-    accesses: _Accesses,
-    connection: Mapping[int, int],
-    ops: Collection[Op],
-    ends: tuple[End, End],
-) -> Iterator[tuple[int, int]]:
-    """Yield the positions of the receives and sends of two ends that could be one step."""
-    (_, lane, number, _), (_, out, _, _) = ends
-    for place, move in enumerate(draft.moves):
-        if move.received is None or draft.lanes[move.received] != lane:
-            continue
-        if connection[move.received] != number:
-            continue
-        for at in _forwards(draft, accesses, place, ops):
-            sent = draft.moves[at].message
-            if sent is not None and draft.lanes[sent] == out and connection[sent] == number:
-                yield place, at
-                break
-
-
-def _forwards(draft: Draft, accesses: _Accesses, place: int, ops: Collection[Op]) -> Iterator[int]:
-    """Yield the sends that could be part of a receiving step.
-
-    They send exactly what it receives, nothing touches that in between, and who reads it later
+    They send exactly what was received, nothing touches that in between, and who reads it later
     starts after it was sent.
     """
-    move = draft.moves[place]
-    if move.op not in FORWARDED or not set(FORWARDED[move.op]) <= set(ops):
-        return
-    readers = next(accesses.after(place, move.rank, move.dst, 1), [])
-    for at, _, _ in readers:
-        send = draft.moves[at]
-        if send.op is not Op.SEND or (send.src, send.chunks) != (move.dst, move.chunks):
-            return
-        if not accesses.between(place, at, move) and _late_enough(draft, accesses, move, at):
-            yield at
-        return
+    usable = {op for op, fused in FORWARDED.items() if set(fused) <= set(ops)}
+    found = {}
+    for place, move in enumerate(draft.moves):
+        if move.op not in usable:
+            continue
+        for at, _, _ in next(accesses.target(place, since=place), [])[:1]:
+            send = draft.moves[at]
+            if send.op is not Op.SEND or (send.src, send.chunks) != (move.dst, move.chunks):
+                continue
+            if not accesses.between(place, at) and _late_enough(draft, accesses, place, at):
+                found[place] = at
+    return found
 
 
-def _late_enough(draft: Draft, accesses: _Accesses, move: Move, at: int) -> bool:
+def _late_enough(draft: Draft, accesses: _Accesses, place: int, at: int) -> bool:
     """Tell whether all that touches the value after its send starts when that is over."""
     sent = draft.moves[at].message
     over = 0 if sent is None else draft.messages[sent].released
     return all(
-        _times(draft, draft.moves[place])[0] >= over
-        for accessed in accesses.after(at, move.rank, move.dst, move.chunks)
-        for place, _, _ in accessed
+        _times(draft, draft.moves[other])[0] >= over
+        for accessed in accesses.target(place, since=at)
+        for other, _, _ in accessed
     )
 
 
@@ -263,10 +236,9 @@ def _plan(
         if place in pairs:
             if key[0] != pairs[place]:
                 return None
-            sent = draft.moves[pairs[place]].message
-            move = _forwarding(accesses, move, pairs[place])._replace(forward=sent)
+            move = _forwarding(draft, accesses, place, pairs[place])
             plan[pairs[place]] = (key, None)
-        elif key[0] > place and accesses.between(place, key[0] + 1, move):
+        elif key[0] > place and accesses.between(place, key[0] + 1):
             return None
         plan[place] = (key, move)
         last = key
@@ -280,14 +252,12 @@ def _plan(
     return plan
 
 
-def _forwarding(accesses: _Accesses, move: Move, at: int) -> Move:
+def _forwarding(draft: Draft, accesses: _Accesses, place: int, at: int) -> Move:
     """Return a receive that sends on; a sum is kept only where somebody reads it later."""
+    move = draft.moves[place]._replace(forward=draft.moves[at].message)
     kept, passed = FORWARDED[move.op]
-    later = accesses.after(at, move.rank, move.dst, move.chunks)
-    if kept is passed or any(cell and cell[0][1] for cell in later):
+    later = list(accesses.target(place, since=at))
+    wanted = move.dst is not None and move.dst.buffer is Buffer.OUTPUT and not all(later)
+    if kept is passed or wanted or any(part and part[0][1] for part in later):
         return move._replace(op=kept)
-    if move.dst is not None and move.dst.buffer.value == "o":
-        wanted = any(not cell for cell in accesses.after(at, move.rank, move.dst, move.chunks))
-        if wanted:
-            return move._replace(op=kept)
     return move._replace(op=passed, dst=None)

@@ -27,8 +27,9 @@ from taccl.msccl.program import Program
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.msccl.sizes import largest_safe_size
 from taccl.msccl.xml import read_xml, write_xml
-from taccl.pipeline.lowering import Lowering, Target, program_name
+from taccl.pipeline.lowering import Lowering, Target
 from taccl.pipeline.problems import logical_group
+from taccl.pipeline.scoring import Scorer
 from taccl.schedule import Schedule
 from taccl.sim.cost import model_of
 from taccl.sim.timing import traces
@@ -192,12 +193,14 @@ def _outcome(asked: _Asked) -> Outcome:
     chunks = collective.chunks_in_size
     size = target.whole_size(spec.size, chunks) or target.divisor(chunks)
     problem = Problem(asked.logical, collective, chunk_size_of(collective, size), group)
-    schedules = list(_schedules(asked, problem, size))
+    scorer = Scorer(target, size, lambda _told: None)
+    schedules = list(_schedules(asked, problem, size, scorer))
     played: list[Played] = []
     refused: TacclError | None = None
     for schedule in schedules:
         try:
-            played += _played(asked, _lowering(asked, schedule, size))
+            lowering = scorer.lowering(schedule, spec.engine)
+            played += _played(asked, lowering) if lowering is not None else ()
         except (LoweringError, ScheduleError) as error:
             refused = refused or error
     if not played:
@@ -205,15 +208,7 @@ def _outcome(asked: _Asked) -> Outcome:
     return Outcome(spec, tuple(played), min(one.makespan for one in schedules))
 
 
-def _lowering(asked: _Asked, schedule: Schedule, size: int) -> Lowering:
-    spec = asked.spec
-    name = program_name(
-        schedule.topology.name, spec.collective, spec.engine, schedule.collective.chunks_per_rank
-    )
-    return Lowering(schedule, asked.target, size, name)
-
-
-def _schedules(asked: _Asked, problem: Problem, size: int) -> Iterator[Schedule]:
+def _schedules(asked: _Asked, problem: Problem, size: int, scorer: Scorer) -> Iterator[Schedule]:
     """Yield the schedules of a candidate: the ways of a classical algorithm, or one.
 
     Raises
@@ -229,26 +224,20 @@ def _schedules(asked: _Asked, problem: Problem, size: int) -> Iterator[Schedule]
             raise NoScheduleError(f"not for {spec.collective}, or not on these links")
         yield from found
         return
-    schedule = solve(problem, spec.engine, _options(asked, problem, size)).schedule
+    schedule = solve(problem, spec.engine, _options(asked, problem, size, scorer)).schedule
     if schedule is None:
         raise NoScheduleError("no schedule was found in time")
     require_valid(schedule, asked.logical)
     yield schedule
 
 
-def _options(asked: _Asked, problem: Problem, size: int) -> Options:
+def _options(asked: _Asked, problem: Problem, size: int, scorer: Scorer) -> Options:
     floors = any_bounds(asked.logical, problem.collective, size)
     own = problem.collective
     parts = [own]
     if own.name == "allreduce":
         halves = ("reducescatter", "allgather")
         parts = [build_collective(name, own.num_ranks, own.chunks_per_rank) for name in halves]
-
-    def score(schedule: Schedule) -> Time | None:
-        try:
-            return _lowering(asked, schedule, size).best[1]
-        except LoweringError:
-            return None
 
     return Options(
         time_limit=asked.spec.effort,
@@ -260,7 +249,7 @@ def _options(asked: _Asked, problem: Problem, size: int) -> Options:
             part.name: best(fixed_bounds(problem.logical, part, problem.chunk_size)).time
             for part in parts
         },
-        score=score,
+        score=scorer.score,
     )
 
 

@@ -95,9 +95,9 @@ PIECES = st.one_of(
 
 
 @settings(
-    max_examples=150, deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.data())
 def test_no_change_of_lines_or_words_gives_anything_but_a_topology_or_an_error(
     tmp_path: Path, data: st.DataObject

@@ -140,7 +140,7 @@ def test_what_is_no_output_of_nccl_tests_is_refused(
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_damage_is_read_or_refused(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from([TEXT, JSON]))
     start = data.draw(st.integers(0, len(text)))

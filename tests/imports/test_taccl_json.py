@@ -270,7 +270,7 @@ def test_a_bad_option_is_one_error(
     assert match in found.err
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     alpha=st.floats(0, 1e4), beta=st.floats(1e-3, 1e4), invbw=st.floats(1, 1e4),
     size=st.integers(100, 10**7), unit=st.sampled_from(TIME_UNITS),

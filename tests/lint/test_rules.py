@@ -214,7 +214,7 @@ def test_a_rank_may_have_pcie_and_a_nic_beside_the_fastest_links(
     assert [f.rule for f in check_topology(str(path)).findings] == rules
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6))
 def test_any_topology_is_looked_at_and_findings_name_edges_that_exist(seed: int) -> None:
     topology = random_topology(seed)
@@ -225,7 +225,7 @@ def test_any_topology_is_looked_at_and_findings_name_edges_that_exist(seed: int)
         assert finding.fix
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(2, 9), st.data())
 def test_an_edge_that_is_ten_times_slower_than_all_others_is_found(
     ranks: int, data: st.DataObject

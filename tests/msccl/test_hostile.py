@@ -39,14 +39,14 @@ def judged(content: bytes, runtime: str, *, structure_only: bool = False) -> Non
 
 
 @given(st.binary(max_size=300), NAMES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_bytes_give_a_verdict_or_an_error(content: bytes, runtime: str) -> None:
     judged(content, runtime)
     judged(HEAD.encode() + content, runtime)
 
 
 @given(st.data(), NAMES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_damage_gives_a_verdict_or_an_error(data: st.DataObject, runtime: str) -> None:
     text = exchange().encode()
     at = data.draw(st.integers(0, len(text)))
@@ -55,7 +55,7 @@ def test_any_damage_gives_a_verdict_or_an_error(data: st.DataObject, runtime: st
 
 
 @given(st.data(), NAMES)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_any_values_give_a_verdict_or_an_error(data: st.DataObject, runtime: str) -> None:
     parts = exchange().split('"')
     for _ in range(data.draw(st.integers(1, 4))):
@@ -64,7 +64,7 @@ def test_any_values_give_a_verdict_or_an_error(data: st.DataObject, runtime: str
 
 
 @given(trees(TAGS, KEYS, VALUES), NAMES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_tree_gives_a_verdict_or_an_error(tree: str, runtime: str) -> None:
     judged(tree.encode(), runtime)
     judged(exchange().replace("<gpu", f"{tree}<gpu", 1).encode(), runtime)
@@ -72,7 +72,7 @@ def test_any_tree_gives_a_verdict_or_an_error(tree: str, runtime: str) -> None:
 
 
 @given(st.text(alphabet="<>/=\"' \n\tab!-x", max_size=80))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_reader_comes_to_an_end_of_any_text(text: str) -> None:
     found = list(nodes(text))
     assert all(isinstance(one, Node) for one in found[:-1])
@@ -81,7 +81,7 @@ def test_the_reader_comes_to_an_end_of_any_text(text: str) -> None:
 
 
 @given(st.text(alphabet="<>/=\"' \n\tab!-x", max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_file_has_a_program_unless_it_is_refused(text: str) -> None:
     content = (HEAD + text + "</algo>").encode()
     document = read_document(content)
@@ -167,7 +167,7 @@ def test_findings_are_not_endless() -> None:
 @given(st.integers(1, MAX_COUNT), st.sampled_from(["Simple", "LL", "LL128"]), st.sampled_from(
     ["msccl", "executor", "rccl"]
 ))  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_halving_finds_the_cut_that_trying_all_finds(chunks: int, proto: str, runtime: str) -> None:
     program = judge_text(swap(chunks, proto).encode(), runtime, structure_only=True).program
     assert program is not None

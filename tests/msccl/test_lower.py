@@ -61,7 +61,7 @@ def test_a_lowered_program_is_judged_clean(name: str, options: str) -> None:
 
 
 @given(seed=st.integers(0, 10**6), collective=st.sampled_from(WITH_XML))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_schedule_becomes_a_clean_program(seed: int, collective: str) -> None:
     program = make(random_schedule(seed, collective), max_threadblocks=200)
     assert judge(program, "executor") == []

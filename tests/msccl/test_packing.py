@@ -100,7 +100,7 @@ def test_without_packing_the_same_messages_are_refused() -> None:
 
 
 @given(seed=st.integers(0, 10**6), collective=st.sampled_from(WITH_XML), in_place=st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_any_chunks_that_travel_together_become_one_step(
     seed: int, collective: str, in_place: bool
 ) -> None:

@@ -72,13 +72,13 @@ def programs(draw: st.DrawFn) -> Program:
 
 
 @given(program=programs(), runtime=st.sampled_from(sorted(RUNTIMES)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_reading_what_was_written_gives_the_program(program: Program, runtime: str) -> None:
     assert read_xml(write_xml(program, runtime)) == program
 
 
 @given(program=programs(), runtime=st.sampled_from(sorted(RUNTIMES)))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_bytes_and_a_named_runtime_read_the_same(program: Program, runtime: str) -> None:
     text = write_xml(program, runtime)
     assert read_xml(text.encode(), runtime=runtime) == read_xml(text)
@@ -237,13 +237,13 @@ def attempt(text: str | bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes_give_a_program_or_a_program_error(junk: bytes) -> None:
     attempt(junk)
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_damage_to_a_file_gives_a_program_or_a_program_error(data: st.DataObject) -> None:
     text = text_of().encode()
     at = data.draw(st.integers(0, len(text)))
@@ -258,7 +258,7 @@ VALUES = st.sampled_from(["0", "1", "-1", "i", "o", "cpy", "nop", "allreduce", "
 
 
 @given(trees(WORDS, WORDS, VALUES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_tree_gives_a_program_or_a_program_error(tree: str) -> None:
     attempt(tree)
     attempt(text_of().replace("<gpu", f"{tree}<gpu", 1))

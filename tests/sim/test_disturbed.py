@@ -426,7 +426,7 @@ anything = st.fixed_dictionaries({}, optional={
 
 
 @given(anything, st.sampled_from(["occupy", "delay"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_scenario_beats_the_bound_or_changes_what_is_sent(
     fields: dict[str, Any], rule: str
 ) -> None:

@@ -570,7 +570,7 @@ def test_edge_busy_adds_up_the_messages_of_an_edge() -> None:
 # --- laws ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     n=st.integers(2, 9),
     elements=st.integers(1, 3000),

@@ -201,7 +201,7 @@ def random_sketch(topology: Topology, seed: int) -> Sketch:
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**9), st.sampled_from(["allgather", "alltoall", "allreduce", "reduce"]))
 def test_without_any_one_of_the_fields_everything_is_served(seed: int, name: str) -> None:
     topology = PAIRS
