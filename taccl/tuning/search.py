@@ -3,10 +3,11 @@
 First come the classical algorithms, made for the middle size: they are cheap, and nothing that is
 written may be slower than them. Then the sizes of every collective fall into cells, and each
 search goes to the cell with the size at which most of the time could be saved, as far as bounds
-tell, for that size; the more searches a cell has had, or a size in it, the less that counts. Within
-a cell come in turn the engine that finds most at two sizes, the best classical algorithm made for a
-size, chunk counts, other engines and sketches, then the same again with another seed, more effort
-and more instances.
+tell, for that size; the more searches a cell has had, or a size in it, the less that counts, and
+less again for each search in a row that saved nothing worth it: where a bound is far away, it may
+be the bound. Within a cell come in turn the engine that finds most at two sizes, the best classical
+algorithm made for a size, chunk counts, other engines and sketches, then the same again with
+another seed, more effort and more instances.
 
 What is next follows from the results that are handed in, in that order, and from nothing else.
 """
@@ -34,6 +35,9 @@ CHUNKS = 4
 
 LARGE: Mapping[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 3: (1, 0, 2), 4: (3, 2, 0, 1)}
 """Their order where messages take longer than their latency: more chunks mostly give more."""
+
+WORTH = Fraction(1, 100)
+"""Of the time at some size of its cell: what a search has to save to have been worth it."""
 
 EXACT_SENDS = 64
 """Chunks of all ranks times ranks up to which a problem is small enough for engine exact."""
@@ -179,12 +183,14 @@ class Picker:
         self._cells = self.plan.cells()
         self._turns = [self.plan.turns(cell) for cell in self._cells]
         self._tries = [0] * len(self._cells)
+        self._in_vain = [0] * len(self._cells)
         self._made_for: Counter[tuple[str, int]] = Counter()
         self._seen = set(self.plan.baseline())
         self._made: list[Counter[Spec]] = [Counter() for _ in self._cells]
 
     def learn(self, outcome: Outcome) -> None:
         """Take note of a result."""
+        before = dict(self.best)
         for played in outcome.played:
             for place, time in enumerate(played.times):
                 key = (outcome.spec.collective, place)
@@ -194,6 +200,27 @@ class Picker:
                 if outcome.spec.engine in CLASSICAL:
                     own = (time, outcome.spec.engine)
                     self.textbook[key] = min(own, self.textbook.get(key, own))
+        if outcome.spec.engine not in CLASSICAL:
+            self._judge(outcome.spec, before)
+
+    def _judge(self, spec: Spec, before: Mapping[tuple[str, int], Time]) -> None:
+        """Note whether a search has saved something in its cell."""
+        number = self._cell_of(spec)
+        keys = [(spec.collective, place) for place in self._cells[number].places]
+        worth = any(
+            key in self.best and (key not in before or self.best[key] < before[key] * (1 - WORTH))
+            for key in keys
+        )
+        self._in_vain[number] = 0 if worth else self._in_vain[number] + 1
+
+    def _cell_of(self, spec: Spec) -> int:
+        """Return the number of the cell with a search's size."""
+        place = self.plan.sizes.index(spec.size)
+        return next(
+            number
+            for number, cell in enumerate(self._cells)
+            if cell.collective == spec.collective and place in cell.places
+        )
 
     def resume(self, spec: Spec) -> None:
         """Take note of a search that was made by an earlier run; others of its are still to come.
@@ -201,13 +228,11 @@ class Picker:
         It is left out when its turn comes, at whatever size that would be, and whatever effort was
         left for it.
         """
-        place = self.plan.sizes.index(spec.size)
+        number = self._cell_of(spec)
         self._seen.add(spec)
-        for number, cell in enumerate(self._cells):
-            if cell.collective == spec.collective and place in cell.places:
-                self._tries[number] += 1
-                self._made_for[spec.collective, place] += 1
-                self._made[number][_turn(spec)] += 1
+        self._tries[number] += 1
+        self._made_for[spec.collective, self.plan.sizes.index(spec.size)] += 1
+        self._made[number][_turn(spec)] += 1
 
     def gap(self, collective: str, place: int) -> Fraction:
         """Return time / bound - 1 at a size; where either is unknown, 1."""
@@ -219,7 +244,7 @@ class Picker:
         most, chosen = Fraction(0), None
         for number, cell in enumerate(self._cells):
             gap = max(self.gap(cell.collective, place) for place in cell.places)
-            weight = gap / (1 + gap) / (1 + self._tries[number])
+            weight = gap / (1 + gap) / (1 + self._tries[number]) / (1 + self._in_vain[number])
             if weight > most:
                 most, chosen = weight, number
         if chosen is None:

@@ -519,9 +519,9 @@ def test_the_search_beats_what_is_above_the_optimum_only(collective: str) -> Non
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter", "alltoall"])
-@pytest.mark.parametrize("first", [0, 25, 50])
+@pytest.mark.parametrize("first", [0, 15, 30])
 def test_no_bound_is_above_the_optimum_on_three_ranks(collective: str, first: int) -> None:
-    for seed in range(first, first + 25):
+    for seed in range(first, first + 15):
         rng = random.Random(seed)
         made = build_collective(collective, 3, 1)
         check(random_network(rng, 3), made, rng.choice([1, 4, 30]))
@@ -550,7 +550,7 @@ def test_a_bound_one_picosecond_higher_would_be_noticed(
 @pytest.mark.parametrize("collective", WITH_ROOT)
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_no_bound_with_a_root_is_above_the_optimum(collective: str, chunks: int) -> None:
-    for seed in range(40):
+    for seed in range(25):
         rng = random.Random(f"{seed} {chunks}")
         ranks = rng.choice([3, 4]) if chunks == 1 else 3
         made = build_collective(collective, ranks, chunks, rng.randrange(ranks))
@@ -566,9 +566,9 @@ def test_no_bound_is_above_the_optimum_on_a_ring_of_four(seed: int) -> None:
 
 
 @pytest.mark.parametrize("collective", sorted(COLLECTIVES))
-@pytest.mark.parametrize("first", [0, 25])
+@pytest.mark.parametrize("first", [0, 15])
 def test_no_bound_is_above_a_random_schedule(collective: str, first: int) -> None:
-    for seed in range(first, first + 25):
+    for seed in range(first, first + 15):
         schedule = random_schedule(seed, collective).expand()
         logical = unrestricted(schedule.topology)
         made = schedule.collective

@@ -33,7 +33,7 @@ def found(topology: str, collective: str, size: int, **fields: Any) -> Synthesis
     "collective", [name for name, kind in COLLECTIVES.items() if kind.xml_name]
 )
 def test_a_program_is_judged_clean_and_replayed(collective: str) -> None:
-    result = found("ring:4", collective, 1_000_000, chunks=1)
+    result = found("ring:4", collective, 1_000_000, chunks=1, time_limit=1.0)
     assert result.program is not None
     assert result.replay is not None
     assert judge(result.program, "portable") == []
@@ -264,7 +264,7 @@ def test_a_sketch_never_costs_less_than_nothing() -> None:
 
 @cache
 def hub_by_auto(collective: str) -> Synthesis:
-    return found("hub:3", collective, 3000, time_limit=8.0)
+    return found("hub:3", collective, 3000, time_limit=4.0)
 
 
 @pytest.mark.parametrize("engine", ["flow", "guided", "taccl", "exact", "ring", "all-pairs"])
@@ -274,7 +274,7 @@ def test_auto_is_at_least_as_good_as_an_engine_with_a_quarter_of_its_time(
 ) -> None:
     auto = hub_by_auto(collective)
     try:
-        alone = found("hub:3", collective, 3000, time_limit=2.0, engine=engine)
+        alone = found("hub:3", collective, 3000, time_limit=1.0, engine=engine)
     except NoScheduleError:
         return
     assert auto.time <= max(alone.time, auto.bound.time * 1005 // 1000)

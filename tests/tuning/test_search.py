@@ -36,6 +36,20 @@ def test_most_searches_go_where_most_can_be_saved() -> None:
     assert counts["alltoall"] > 3 * counts["allgather"] > 0
 
 
+def test_where_searches_save_something_there_are_more() -> None:
+    picker = Picker(plan(allgather=1, alltoall=1))
+    for name in ("allgather", "alltoall"):
+        picker.learn(known(name, "ring", 10**6))
+    counts: Counter[str] = Counter()
+    for number in range(60):
+        (spec,) = first(picker, 1)
+        counts[spec.collective] += 1
+        saved = number if spec.collective == "allgather" else 0
+        time = 10**6 * 98**saved // 100**saved
+        picker.learn(replace(known(spec.collective, "guided", time), spec=spec))
+    assert counts["allgather"] > 2 * counts["alltoall"] > 0
+
+
 def test_a_size_at_its_bound_is_not_searched() -> None:
     picker = Picker(plan(allgather=100))
     picker.learn(known("allgather", "ring", 400, 400, 100))
