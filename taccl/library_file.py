@@ -42,6 +42,7 @@ class LibraryRange(FileModel):
     engine: Text | None = None
     made_for_bytes: Count | None = None
     chunks: Count | None = None
+    batch: bool | None = None
     sketch: Text | None = None
     instances: Count | None = None
     protocol: Text | None = None

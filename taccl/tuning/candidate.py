@@ -241,6 +241,7 @@ def _options(asked: _Asked, problem: Problem, size: int, scorer: Scorer) -> Opti
 
     return Options(
         time_limit=asked.spec.effort,
+        batch=asked.spec.batch,
         seed=asked.spec.seed,
         workers=1,
         deterministic=asked.deterministic,

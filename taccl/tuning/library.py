@@ -167,6 +167,7 @@ class Library:
             "engine": spec.engine,
             "made_for_bytes": spec.size,
             "chunks": spec.chunks,
+            "batch": spec.batch,
             "sketch": None if spec.sketch is None else self.setting.names[spec.sketch],
             "instances": entry.played.instances,
             "protocol": program.protocol,

@@ -31,10 +31,15 @@ TEXTBOOK = "textbook"
 """Stands for the classical algorithm that is the fastest at the size."""
 
 CHUNKS = 4
-"""Chunk counts of a collective's series that are tried."""
+"""Chunk counts of a collective's series that are tried; and twice as many, where chunks would be
+longer than what the runtime sends at once."""
 
 LARGE: Mapping[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 3: (1, 0, 2), 4: (3, 2, 0, 1)}
 """Their order where messages take longer than their latency: more chunks mostly give more."""
+
+SINGLE = (2, 4)
+"""Of these, chunks are tried one to a message where the runtime would cut longer messages anyway:
+what is cut does not keep the order of its schedule."""
 
 WORTH = Fraction(1, 100)
 """Of the time at some size of its cell: what a search has to save to have been worth it."""
@@ -79,6 +84,8 @@ class Plan:
         Of the first searches.
     servers
         Of the machine.
+    message_bytes
+        The most that the runtime sends at once; 0: any.
     """
 
     collectives: tuple[str, ...]
@@ -89,6 +96,7 @@ class Plan:
     effort: float | None = None
     seed: int = 0
     servers: int = 1
+    message_bytes: int = 0
 
     def baseline(self) -> tuple[Spec, ...]:
         """Return the classical algorithms for the middle size, the collectives in turn."""
@@ -111,9 +119,7 @@ class Plan:
 
     def turns(self, cell: "Cell") -> Iterator[Spec]:
         """Yield the searches of a cell without end, its size still to be set."""
-        chunks = chunk_counts(cell.collective, self.servers)[:CHUNKS]
-        if cell.places.start >= len(self.sizes) // 2:
-            chunks = tuple(chunks[place] for place in LARGE[len(chunks)])
+        chunks = self._chunks(cell)
         for level in count():
             for sketch in (None, *range(self.sketches)):
                 for number in chunks:
@@ -121,11 +127,34 @@ class Plan:
                     if (level, number) == (0, chunks[0]):
                         engines[:0] = engines[:1]  # at another size
                     for engine in engines:
-                        yield Spec(
+                        spec = Spec(
                             cell.collective, engine, 0, number, sketch,
                             instances=(0, 2, 1, 4)[level % 4], effort=self._effort(engine, level),
                             seed=self.seed + level,
                         )  # fmt: skip
+                        if engine == "guided" and self._is_single(cell, number):
+                            yield replace(spec, batch=False)
+                        yield spec
+
+    def _chunks(self, cell: "Cell") -> tuple[int, ...]:
+        """Return the chunk counts to be tried, in order."""
+        chunks = chunk_counts(cell.collective, self.servers)[:CHUNKS]
+        if cell.places.start < len(self.sizes) // 2:
+            return chunks
+        first, *others = (chunks[place] for place in LARGE[len(chunks)])
+        most = max(chunks)
+        finer = (2 * most,) if self._bytes(cell, most) > self.message_bytes > 0 else ()
+        return first, *finer, *others
+
+    def _is_single(self, cell: "Cell", chunks: int) -> bool:
+        """Tell whether chunks are also tried one to a message."""
+        if cell.collective in POINT_TO_POINT or chunks not in SINGLE:
+            return False
+        return self._bytes(cell, chunks) >= self.message_bytes // 2 > 0
+
+    def _bytes(self, cell: "Cell", chunks: int) -> int:
+        """Return the bytes of a chunk at the largest size of a cell."""
+        return self.sizes[cell.places[-1]] // (self.ranks * chunks)
 
     def _engines(
         self, collective: str, chunks: int, sketch: int | None, level: int

@@ -125,9 +125,9 @@ def tune(order: Order) -> Tuned:
         key = digest_of(["library", run_key(setting, plan, budget), str(order.nccl), end])
         done, texts = 0, _remembered(journal, key)
         if texts is None:
-            most = max(RUNTIMES[order.runtime].message_bytes.values())
             bounds = tuple(
-                bounds_of(topology, name, message_bytes=most) for name in order.collectives
+                bounds_of(topology, name, message_bytes=plan.message_bytes)
+                for name in order.collectives
             )
             run = Run(
                 setting, replace(plan, bounds=_at_sizes(order, bounds)), budget, order.workshop(),
@@ -207,12 +207,13 @@ def _budget(order: Order) -> Budget:
 def _plan(order: Order, topology: Topology) -> Plan:
     """Return what is searched, without bounds."""
     seconds, effort = order.budget.seconds, None
+    longest = max(RUNTIMES[order.runtime].message_bytes.values())
     if seconds is not None:
         share, least, most = EFFORT
         effort = round(min(most, max(least, share * seconds)), 1)
     return Plan(
         order.collectives, order.sizes, topology.num_ranks, {}, len(order.sketches), effort,
-        order.seed, len(set(topology.server_of)),
+        order.seed, len(set(topology.server_of)), longest,
     )  # fmt: skip
 
 

@@ -40,6 +40,8 @@ class Spec:
         Seconds for the engine, or work counted in the place of seconds.
     seed
         For the solvers.
+    batch
+        Whether chunks may travel together, in one message.
     """
 
     collective: str
@@ -50,10 +52,13 @@ class Spec:
     instances: int = 0
     effort: float = 0.0
     seed: int = 0
+    batch: bool = True
 
     def told(self, sketches: Sequence[str] = ()) -> str:
         """Return the candidate in words."""
         words = [self.engine, f"{self.chunks} chunk{'s' if self.chunks > 1 else ''} a rank"]
+        if not self.batch:
+            words.append("one to a message")
         if self.sketch is not None and self.sketch < len(sketches):
             words.append(f"sketch {sketches[self.sketch]}")
         if self.instances > 1:

@@ -33,6 +33,7 @@ RANGE = {
     "engine": "who found the schedule",
     "made_for_bytes": "the size that it was searched for",
     "chunks": "chunks for each rank (of alltoall: for each pair)",
+    "batch": "whether several chunks may travel in one message",
     "sketch": "under which sketch; null: none",
     "instances": "copies of the program, each for a share of every chunk",
     "protocol": "`Simple`, `LL` or `LL128`",

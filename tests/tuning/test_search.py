@@ -90,6 +90,21 @@ def test_a_cell_begins_with_what_finds_most_at_two_of_its_sizes() -> None:
     assert [spec.size for spec in searches] == [SIZES[1], SIZES[0]]
 
 
+def test_long_chunks_are_also_cut_finer_and_tried_one_to_a_message() -> None:
+    # In the last cell chunks are of 256 KiB: as they are, half as long in two, a quarter in four.
+    long = replace(plan(allgather=1, alltoall=1), message_bytes=1 << 16)
+    gather, pairs = long.cells()[5], long.cells()[-1]
+    assert {spec.chunks for spec in islice(long.turns(gather), 12)} == {1, 2, 4}
+    shorter = replace(long, message_bytes=1 << 15)
+    turns = list(islice(shorter.turns(gather), 12))
+    assert {spec.chunks for spec in turns} == {1, 2, 4, 8}
+    assert {(spec.engine, spec.chunks) for spec in turns if not spec.batch} == {
+        ("guided", 2), ("guided", 4),
+    }  # fmt: skip
+    assert all(spec.batch for spec in islice(shorter.turns(pairs), 30))
+    assert all(spec.batch for spec in islice(plan(allgather=1).turns(gather), 30))
+
+
 def test_cells_are_all_sizes_once() -> None:
     for count in range(1, 12):
         cut = Plan(("allgather",), SIZES[:count], 8, {})
