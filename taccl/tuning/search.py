@@ -31,11 +31,13 @@ TEXTBOOK = "textbook"
 """Stands for the classical algorithm that is the fastest at the size."""
 
 CHUNKS = 4
-"""Chunk counts of a collective's series that are tried; and twice as many, where chunks would be
-longer than what the runtime sends at once."""
+"""Chunk counts of a collective's series that are tried."""
 
 LARGE: Mapping[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 3: (1, 0, 2), 4: (3, 2, 0, 1)}
 """Their order where messages take longer than their latency: more chunks mostly give more."""
+
+FINER = frozenset({"allgather", "reducescatter"})
+"""Collectives with one more count, where chunks are longer than what the runtime sends at once."""
 
 SINGLE = (2, 4)
 """Of these, chunks are tried one to a message where the runtime would cut longer messages anyway:
@@ -124,8 +126,8 @@ class Plan:
             for sketch in (None, *range(self.sketches)):
                 for number in chunks:
                     engines = list(self._engines(cell.collective, number, sketch, level))
-                    if (level, number) == (0, chunks[0]):
-                        engines[:0] = engines[:1]  # at another size
+                    if (level, number) == (0, chunks[0]) and self._share(cell, number) <= 1:
+                        engines[:0] = engines[:1]  # at another size, which may differ
                     for engine in engines:
                         spec = Spec(
                             cell.collective, engine, 0, number, sketch,
@@ -143,18 +145,19 @@ class Plan:
             return chunks
         first, *others = (chunks[place] for place in LARGE[len(chunks)])
         most = max(chunks)
-        finer = (2 * most,) if self._bytes(cell, most) > self.message_bytes > 0 else ()
-        return first, *finer, *others
+        cut = cell.collective in FINER and self._share(cell, most) > 1
+        return first, *((2 * most,) if cut else ()), *others
 
     def _is_single(self, cell: "Cell", chunks: int) -> bool:
         """Tell whether chunks are also tried one to a message."""
-        if cell.collective in POINT_TO_POINT or chunks not in SINGLE:
-            return False
-        return self._bytes(cell, chunks) >= self.message_bytes // 2 > 0
+        one_to_one = cell.collective in POINT_TO_POINT
+        return not one_to_one and chunks in SINGLE and 2 * self._share(cell, chunks) >= 1
 
-    def _bytes(self, cell: "Cell", chunks: int) -> int:
-        """Return the bytes of a chunk at the largest size of a cell."""
-        return self.sizes[cell.places[-1]] // (self.ranks * chunks)
+    def _share(self, cell: "Cell", chunks: int) -> Fraction:
+        """Return a chunk at the largest size of a cell, in messages of the runtime."""
+        if not self.message_bytes:
+            return Fraction(0)
+        return Fraction(self.sizes[cell.places[-1]], self.ranks * chunks * self.message_bytes)
 
     def _engines(
         self, collective: str, chunks: int, sketch: int | None, level: int
@@ -273,7 +276,8 @@ class Picker:
         most, chosen = Fraction(0), None
         for number, cell in enumerate(self._cells):
             gap = max(self.gap(cell.collective, place) for place in cell.places)
-            weight = gap / (1 + gap) / (1 + self._tries[number]) / (1 + self._in_vain[number])
+            weight = gap / (1 + gap) / (1 + self._tries[number])
+            weight /= (1 + self._in_vain[number]) ** 2
             if weight > most:
                 most, chosen = weight, number
         if chosen is None:
