@@ -80,7 +80,7 @@ def test_every_shipped_machine_gets_a_sketch_that_applies(
     assert f"symmetry: {len(logical_group(logical, whole))} symmetries" in text
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_any_network_gets_a_sketch_with_which_a_schedule_is_found(seed: int) -> None:
     topology = random_topology(seed)
     for name in ("allgather", "alltoall", "allreduce", "broadcast", "scatter"):
@@ -91,7 +91,7 @@ def test_any_network_gets_a_sketch_with_which_a_schedule_is_found(seed: int) -> 
 
 @pytest.mark.parametrize(
     ("name", "nodes", "collective"),
-    [("ndv2", 1, "allgather"), ("ndv2", 2, "allgather"), ("pcie-a100", 2, "alltoall"),
+    [("ndv2", 1, "allgather"), ("pcie-a100", 2, "alltoall"),
      ("ring", None, "alltoall"), ("torus2d", None, "allgather")],
 )  # fmt: skip
 def test_the_engine_finds_a_verified_schedule_under_it(

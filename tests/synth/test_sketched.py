@@ -389,12 +389,13 @@ SHIPPED = [
     (name, nodes, collective)
     for name in shipped_sketches()
     for nodes in (1, 2)
-    for collective in COLLECTIVES
+    for collective, kind in COLLECTIVES.items()
+    if nodes == 1 or not kind.has_root
 ]
 
 
-SEARCHED = [("dgx2-direct-map", 2, "allgather"), ("ndv2-relay", 2, "allgather")]
-"""Machines of two servers that are searched; the others take what is found without a search."""
+SEARCHED = ("ndv2-relay", 2, "allgather")
+"""A machine of two servers that is searched; the others take what is found without a search."""
 
 
 @pytest.mark.parametrize(("name", "nodes", "collective"), SHIPPED)
@@ -404,7 +405,7 @@ def test_a_shipped_sketch_gives_a_correct_schedule(name: str, nodes: int, collec
     problem = problem_of(logical, collective, chunks)
     problem = replace(problem, group=logical_group(logical, problem.collective))
     options = Options(time_limit=0.2, deterministic=True, workers=1)
-    if (nodes == 2 or name == "dgx2-relay") and (name, nodes, collective) not in SEARCHED:
+    if (nodes == 2 or name == "dgx2-relay") and (name, nodes, collective) != SEARCHED:
         options.stop.set()
     schedule = solve(problem, "taccl", options).schedule
     assert schedule is not None

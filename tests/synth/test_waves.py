@@ -1,16 +1,15 @@
 """Gathers in waves: every answer verified, times by hand, and faster than all at once."""
 
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
 import pytest
 
-from taccl.pipeline import Request, synthesize
+from taccl.pipeline.lowering import Target
+from taccl.pipeline.scoring import lowering_of
 from taccl.schedule import Schedule
 from taccl.synth.problem import Problem
 from taccl.synth.waves import MOST_SHARES, MOST_WAVES, cuts_of
-from taccl.topology import whole
 from taccl.topology_file import load_topology
 from tests.synth.problems import problem_of
 from tests.synth.test_butterflies import nodes_of
@@ -91,8 +90,8 @@ def test_two_dgx2_are_a_fifth_faster_than_any_classical_algorithm(
 
 
 def test_its_programs_take_as_long_as_its_schedules() -> None:
-    network = whole(load_topology("dgx2", nodes=2))
-    asked = Request(network, "allgather", 3 << 20, 3, engine="guided", deterministic=True)
-    done = synthesize(replace(asked, time_limit=5.0))
-    assert done.schedule.packs
-    assert done.time <= done.schedule.makespan
+    problem = problem_of(load_topology("dgx2", nodes=2), "allgather", 3, Fraction(1 << 15))
+    schedule = found(problem)[0]
+    assert schedule.packs
+    made = lowering_of(schedule, Target("executor"), 3 * 32 << 15, "guided")
+    assert made.best[1] <= schedule.makespan
