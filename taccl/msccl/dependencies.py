@@ -51,24 +51,20 @@ class _Memory:
     """
 
     parts: Parts
-    writer: list[int | None] = field(init=False)
+    writer: dict[int, int] = field(default_factory=dict)
     readers: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
-
-    def __post_init__(self) -> None:
-        """Begin with nothing touched."""
-        self.writer = [None] * self.parts.count
 
     def touch(self, number: int, move: Move, block: int) -> set[int]:
         """Record a move and return the moves that it must follow."""
         found: set[int | None] = set()
         for source, target in self.parts.of(number):
             for part in source:
-                found.add(self.writer[part])
+                found.add(self.writer.get(part))
                 self.readers[part][block] = number
             if move.op is Op.COPY and source == target:
                 continue
             for part in target:
-                found.add(self.writer[part])
+                found.add(self.writer.get(part))
                 found.update(self.readers.pop(part, {}).values())
                 self.writer[part] = number
         return {other for other in found if other is not None and other != number}

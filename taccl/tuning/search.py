@@ -126,7 +126,7 @@ class Plan:
             for sketch in (None, *range(self.sketches)):
                 for number in chunks:
                     engines = list(self._engines(cell.collective, number, sketch, level))
-                    if (level, number) == (0, chunks[0]) and self._share(cell, number) <= 1:
+                    if (level, number) == (0, chunks[0]) and self._messages(cell, number) <= 1:
                         engines[:0] = engines[:1]  # at another size, which may differ
                     for engine in engines:
                         spec = Spec(
@@ -145,16 +145,19 @@ class Plan:
             return chunks
         first, *others = (chunks[place] for place in LARGE[len(chunks)])
         most = max(chunks)
-        cut = cell.collective in FINER and self._share(cell, most) > 1
+        cut = cell.collective in FINER and self._messages(cell, most) > 1
         return first, *((2 * most,) if cut else ()), *others
 
     def _is_single(self, cell: "Cell", chunks: int) -> bool:
         """Tell whether chunks are also tried one to a message."""
         one_to_one = cell.collective in POINT_TO_POINT
-        return not one_to_one and chunks in SINGLE and 2 * self._share(cell, chunks) >= 1
+        return not one_to_one and chunks in SINGLE and 2 * self._messages(cell, chunks) >= 1
 
-    def _share(self, cell: "Cell", chunks: int) -> Fraction:
-        """Return a chunk at the largest size of a cell, in messages of the runtime."""
+    def _messages(self, cell: "Cell", chunks: int) -> Fraction:
+        """Return how many of the runtime's longest messages a chunk is at a cell's largest size.
+
+        0 where these are of any length.
+        """
         if not self.message_bytes:
             return Fraction(0)
         return Fraction(self.sizes[cell.places[-1]], self.ranks * chunks * self.message_bytes)
@@ -233,9 +236,9 @@ class Picker:
                     own = (time, outcome.spec.engine)
                     self.textbook[key] = min(own, self.textbook.get(key, own))
         if outcome.spec.engine not in CLASSICAL:
-            self._judge(outcome.spec, before)
+            self._note_worth(outcome.spec, before)
 
-    def _judge(self, spec: Spec, before: Mapping[tuple[str, int], Time]) -> None:
+    def _note_worth(self, spec: Spec, before: Mapping[tuple[str, int], Time]) -> None:
         """Note whether a search has saved something in its cell."""
         number = self._cell_of(spec)
         keys = [(spec.collective, place) for place in self._cells[number].places]
