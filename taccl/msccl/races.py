@@ -5,16 +5,19 @@ before its k-th receive. That a FIFO has few slots orders nothing. The check fol
 keeps, for each cell, the last write and the reads since; whoever comes next must know of them.
 When accesses are unordered, some neighbouring pair of them is, so that finds a race if there is
 one. What threadblocks know of each other are vector clocks, kept only while a later step needs
-them, and only for the threadblocks of as many ranks at a time as fit the memory. (Chunks that a
-fused step forwards while later ones of the same message are still to come count as one.)
+them. First without messages: a clock then has one number for each threadblock of its own rank, and
+what program order and dependences order already is no race. Only ranks where that leaves something
+open are looked at again with messages, as many of them at a time as fit the memory. (Chunks that
+a fused step forwards while later ones of the same message are still to come count as one.)
 
 References
 ----------
 C. Flanagan, S. N. Freund: FastTrack: efficient and precise dynamic race detection. PLDI 2009.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,39 +49,74 @@ class _Cell:
 def find_races(run: Run, mode: Mode) -> list[Finding]:
     """Return races of a run in one mode, at most 20."""
     where = places(run)
+    blocks: dict[int, list[int]] = defaultdict(list)
+    for number, (rank, _) in enumerate(run.blocks):
+        blocks[rank].append(number)
+    within = _Order(
+        run, [run.released_by], {n: i for of in blocks.values() for i, n in enumerate(of)}
+    )
+    widths = [len(blocks[rank]) for rank, _ in run.blocks]
+    several = frozenset(rank for rank, of in blocks.items() if len(of) > 1)
+    open_ = sorted({place.rank for place, _, _ in _unordered(within, widths, mode, several, where)})
     findings: list[Finding] = []
-    for ranks in _slabs(run):
-        for finding in _races_of(run, mode, ranks, where):
-            findings.append(finding)
+    for ranks in _slabs(run, open_):
+        known = [number for number, (rank, _) in enumerate(run.blocks) if rank in ranks]
+        order = _Order(run, [run.released_by, run.sender], {n: i for i, n in enumerate(known)})
+        every = [len(known)] * len(run.blocks)
+        for place, other, cell in _unordered(order, every, mode, ranks, where):
+            findings.append(_race(run, place, where[other], cell))
             if len(findings) == MAX_FINDINGS:
                 return findings
     return findings
 
 
-def _slabs(run: Run) -> Iterator[frozenset[int]]:
-    """Yield sets of ranks whose clocks fit into memory together."""
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What orders steps, and who has a place in the clocks.
+
+    Parameters
+    ----------
+    run
+        The steps, and the order in which they are followed.
+    before
+        From a step to one that has to be done before it.
+    column
+        The place in a clock of every threadblock that others need to know of.
+    """
+
+    run: Run
+    before: Sequence[Mapping[int, int]]
+    column: Mapping[int, int]
+
+
+def _slabs(run: Run, ranks: Sequence[int]) -> Iterator[frozenset[int]]:
+    """Yield sets of the ranks whose clocks fit into memory together."""
+    if not ranks:
+        return
     widths = Counter(rank for rank, _ in run.blocks)
     room = MAX_CLOCKS // max(1, len(run.blocks) + _most_kept(run))
     slab: list[int] = []
     width = 0
-    for rank in sorted(widths):
+    for rank in ranks:
         if slab and width + widths[rank] > room:
             yield frozenset(slab)
             slab, width = [], 0
         slab.append(rank)
         width += widths[rank]
-    if slab:
-        yield frozenset(slab)
+    yield frozenset(slab)
 
 
-def _uses(run: Run) -> Counter[int]:
+def _uses(before: Sequence[Mapping[int, int]]) -> Counter[int]:
     """Return how many later steps need to know what a step knew at its end."""
-    return Counter(run.released_by.values()) + Counter(run.sender.values())
+    uses: Counter[int] = Counter()
+    for earlier in before:
+        uses.update(earlier.values())
+    return uses
 
 
 def _most_kept(run: Run) -> int:
     """Return how many clocks of finished steps are needed at once."""
-    uses, kept, most = _uses(run), 0, 0
+    uses, kept, most = _uses([run.released_by, run.sender]), 0, 0
     for step in run.order:
         for before in (run.released_by.get(step), run.sender.get(step)):
             if before is not None:
@@ -89,23 +127,38 @@ def _most_kept(run: Run) -> int:
     return most
 
 
-def _races_of(
-    run: Run, mode: Mode, ranks: frozenset[int], where: Sequence[Place]
-) -> Iterator[Finding]:
-    column: dict[int, int] = {}
-    for number, (rank, _) in enumerate(run.blocks):
-        if rank in ranks:
-            column[number] = len(column)
+def _unordered(
+    order: _Order,
+    widths: Sequence[int],
+    mode: Mode,
+    ranks: AbstractSet[int],
+    where: Sequence[Place],
+) -> Iterator[tuple[Place, int, Cell]]:
+    """Yield each access of some ranks, with an earlier step that conflicts, unordered, and where.
+
+    Parameters
+    ----------
+    widths
+        The numbers in the clock of every threadblock.
+    """
+    run, column = order.run, order.column
     memory: dict[tuple[int, Cell], _Cell] = {}
-    for number, step_number, clock in _clocks(run, column, where):
+    for number, step_number, clock in _clocks(order, widths, where):
         rank, block = run.blocks[number]
         if rank not in ranks:
             continue
         place = where[step_number]
         for cell, writes in accesses(block.steps[place.step], rank, mode):
-            state = memory.setdefault((rank, cell), _Cell())
-            for other in _unordered(state, run, clock, column, (step_number, writes)):
-                yield _race(run, place, where[other], cell)
+            state = memory.get((rank, cell))
+            if state is None:
+                state = memory[rank, cell] = _Cell()
+            earlier = [] if state.write is None else [state.write]
+            if writes:
+                earlier += [(read, other) for other, read in state.reads.items()]
+            for other, other_block in earlier:
+                done = run.first[other_block] + int(clock[column[other_block]])
+                if other_block != number and other >= done:
+                    yield place, other, cell
             if writes:
                 state.write, state.reads = (step_number, number), {}
             else:
@@ -113,18 +166,20 @@ def _races_of(
 
 
 def _clocks(
-    run: Run, column: dict[int, int], where: Sequence[Place]
+    order: _Order, widths: Sequence[int], where: Sequence[Place]
 ) -> Iterator[tuple[int, int, Clock]]:
     """Yield threadblock, step and clock of every step in order; clock[c]: steps known done."""
-    uses = _uses(run)
+    run, column = order.run, order.column
+    uses = _uses(order.before)
     kept: dict[int, Clock] = {}
     clocks = [np.zeros(0, dtype=np.int32)] * len(run.blocks)
     for step in run.order:
         number = where[step].block
         clock = clocks[number]
         if not len(clock):
-            clock = clocks[number] = np.zeros(len(column), dtype=np.int32)
-        for before in (run.released_by.get(step), run.sender.get(step)):
+            clock = clocks[number] = np.zeros(widths[number], dtype=np.int32)
+        for earlier in order.before:
+            before = earlier.get(step)
             if before is not None:
                 np.maximum(clock, kept[before], out=clock)
                 uses[before] -= 1
@@ -133,7 +188,7 @@ def _clocks(
         yield number, step, clock
         if number in column:
             clock[column[number]] = where[step].step + 1
-        if uses[step]:
+        if step in uses:
             kept[step] = clock.copy()
 
 
@@ -151,20 +206,6 @@ def accesses(step: Step, rank: int, mode: Mode) -> Iterator[tuple[Cell, bool]]:
             target = mode.cell(rank, Slot(step.target.buffer, step.target.offset + index))
             if target != source or step.op is not Op.COPY:
                 yield target, True
-
-
-def _unordered(
-    state: _Cell, run: Run, clock: Clock, column: dict[int, int], access: tuple[int, bool]
-) -> Iterator[int]:
-    """Yield the earlier steps that conflict with an access and are not known to be done."""
-    step, writes = access
-    earlier = [] if state.write is None else [state.write]
-    if writes:
-        earlier += [(read, number) for number, read in state.reads.items()]
-    for other, number in earlier:
-        done = run.first[number] + int(clock[column[number]])
-        if other != step and other >= done:
-            yield other
 
 
 def _race(run: Run, place: Place, other: Place, cell: Cell) -> Finding:
