@@ -6,6 +6,7 @@ is named after the contents of all files that go into it.
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +79,26 @@ def cache_directory(name: str, parts: Sequence[ModuleType], given: str) -> Path:
     for part in parts:
         found.update(Path(part.__file__ or "").read_bytes())
     return Path(given or home, f"{name}-{found.hexdigest()[:16]}")
+
+
+def stamp_of(parts: Sequence[ModuleType], given: str) -> Path:
+    """Return the file that says that some modules are compiled for this numba and processor.
+
+    Parameters
+    ----------
+    parts
+        The modules.
+    given
+        The directory of the cache; empty: the user's.
+    """
+    from importlib.metadata import version
+
+    from llvmlite import binding
+
+    features = binding.get_host_cpu_features().flatten()
+    made_for = f"{version('numba')} {sys.version} {binding.get_host_cpu_name()} {features}"
+    place = cache_directory("compiled", parts, given)
+    return Path(f"{place}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ MAX_LINES = 400
 
 LAYERS = [
     ["errors"],
-    ["units", "machine_code"],
+    ["units", "machine_code", "deadline"],
     ["files"],
     ["links", "edges", "chunks"],
     ["topology", "collectives"],
@@ -57,6 +57,7 @@ ONLY_IN = {
     },
     "igraph": {"symmetry_search.py"},
     "numba": {"machine_code.py"},
+    "llvmlite": {"machine_code.py"},
     "typer": {"cli"},
     "pydantic": {
         "files", "topology_graph.py", "topology_shapes.py", "topology_fabrics.py",
@@ -65,7 +66,7 @@ ONLY_IN = {
         "imports",
     },
 }  # fmt: skip
-SOLVERS = {"pulp", "highspy", "ortools", "numba", "scipy", "igraph"}
+SOLVERS = {"pulp", "highspy", "ortools", "numba", "llvmlite", "scipy", "igraph"}
 
 
 def top_module(path: Path) -> str:

@@ -21,6 +21,7 @@ from taccl.cli import (
     topology,
     tune,
     verify,
+    warmup,
 )
 from taccl.errors import TacclError, TacclWarning
 
@@ -49,6 +50,7 @@ topology.app.command("export")(exchange.export)
 app.add_typer(topology.app, name="topology")
 app.add_typer(sketch.app, name="sketch")
 app.command("schema")(sketch.schema)
+app.command("warmup")(warmup.warmup)
 
 
 def run() -> None:

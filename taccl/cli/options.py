@@ -6,6 +6,7 @@ The names in the help texts are constants, as the tables they come from live beh
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, TypeVar
@@ -13,6 +14,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from taccl.cli.completion import listed, shipped
+from taccl.deadline import hurry
 from taccl.errors import InputError, OutOfTimeError
 from taccl.units import parse_nccl_size, parse_size
 
@@ -32,6 +34,12 @@ DTYPE_BYTES = {
     "int64": 8, "uint64": 8, "double": 8,
 }  # fmt: skip
 """nccl-tests' data types and their bytes."""
+
+STARTED = time.monotonic()
+"""When the program began, but for what Python itself takes."""
+
+HURRY = 2.0
+"""Seconds after which Ctrl-C ends what does not end by itself."""
 
 Value = TypeVar("Value")
 
@@ -202,6 +210,7 @@ def interruptible() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         # Set first: the next Ctrl-C may come while this one prints.
         stop.set()
+        hurry(HURRY)
         typer.echo("interrupted: finishing with the best so far (again to give up)", err=True)
 
     previous = signal.signal(signal.SIGINT, interrupt)

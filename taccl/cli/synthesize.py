@@ -1,5 +1,6 @@
 """``taccl synthesize`` and ``taccl convert``: from a machine, or a schedule, to an XML file."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from taccl.cli.options import (
     ENGINE_NAMES,
     PROTOCOL_NAMES,
     RUNTIME_NAMES,
+    STARTED,
     AlphaRule,
     CollectiveArgument,
     Fabric,
@@ -160,6 +162,7 @@ def synthesize(
         seed=seed,
         workers=workers,
         deterministic=deterministic,
+        spent=time.monotonic() - STARTED,
         report=progress(quiet=quiet or as_json),
     )  # fmt: skip
     outputs.check_writable(output, schedule)

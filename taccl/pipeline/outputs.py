@@ -209,6 +209,8 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
         "algbw_gbps": found.algbw,
         "busbw_gbps": found.busbw,
         "seconds": round(found.seconds, 3),
+        "ended_by": found.ended,
+        "compile_seconds": round(found.compiled, 3),
         "seed": request.seed,
         "alpha_rule": schedule.topology.alpha_rule_stated,
         "costs": schedule.topology.costs,
@@ -256,6 +258,31 @@ def _batches(schedule: Schedule) -> str:
     return ", some in batches that ranks pack" if schedule.packs else ", some in batches"
 
 
+LARGE_GAP = 0.25
+"""From which on a summary says what may help."""
+
+
+def _advice(found: Synthesis) -> list[str]:
+    """Return what ended a search whose gap is large, and what to do, in words."""
+    if found.gap is None or found.gap < LARGE_GAP:
+        return []
+    limit, engine = found.request.time_limit, found.request.engine
+    if found.ended == "user":
+        return ["  mind        the search was interrupted, and the gap is large: let it run longer"]
+    if found.ended == "clock":
+        return [
+            f"  mind        the clock ended the search, and the gap is large: give it more than"
+            f" {limit:g} s (--time-limit)" + ("" if engine == "auto" else ", or use --engine auto")
+        ]
+    other = (
+        "more --chunks, or --batch none" if engine == "auto" else "--engine auto, which tries all"
+    )
+    return [
+        f"  mind        nothing was left to try, and the gap is large: try {other}; the bound"
+        " may also be lower than what can be reached"
+    ]
+
+
 def summary(found: Synthesis, written: list[Path], output: Path | None = None) -> str:
     """Return what ``synthesize`` tells a person."""
     schedule, program, bound = found.schedule, found.program, found.bound
@@ -297,6 +324,7 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
             f"              {format_time(fixed.time)} ({fixed.kind}, this chunk count, no"
             f" batches), gap {gap_fixed:.1%}"
         )
+    lines += _advice(found)
     lines += _sketch_line(found)
     lines += [
         f"  {'candidates' if number == 0 else '':<12}{line}"

@@ -7,6 +7,7 @@ from threading import Event
 
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.collectives import COLLECTIVES, Collective, build_collective, chunk_counts, chunk_size_of
+from taccl.deadline import Either
 from taccl.errors import InputError
 from taccl.pipeline.lowering import Target, serves
 from taccl.pipeline.problems import DEFAULT_SIZE, logical_group, size_of_chunks
@@ -59,6 +60,8 @@ class Request:
         The program wanted; None: stop at the schedule.
     time_limit, seed, workers, deterministic
         For the search, in seconds.
+    spent
+        Seconds of the time limit that are gone: the program was started, files were read.
     stop, report
         Set to end the search; called with progress.
     """
@@ -76,6 +79,7 @@ class Request:
     seed: int = 0
     workers: int = 2
     deterministic: bool = False
+    spent: float = 0.0
     stop: Event = field(default_factory=Event)
     report: Callable[[str], None] = _silent
 
@@ -223,9 +227,10 @@ def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:
         floor=best(floors).time,
         fixed_floors=_fixed_floors(problem),
         rounds=(*request.steps, request.chunks or 1) if request.steps else None,
-        score=None if scorer.target is None else scorer.score,
+        score=scorer.score,
         refusal=scorer.refusal,
-        stop=request.stop,
+        starts=scorer.starts,
+        stop=Either(request.stop, scorer.clock.passed),
         report=request.report,
     )
 

@@ -5,6 +5,7 @@ size that all of them cut into whole chunks; their own sizes are kept for what i
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,10 +14,16 @@ from math import lcm
 
 import numpy as np
 
+from taccl.deadline import Deadline
 from taccl.errors import LoweringError
+from taccl.msccl.expected import work_of
+from taccl.msccl.program import Program
 from taccl.pipeline.lowering import Lowering, Target, program_name
 from taccl.schedule import Schedule
 from taccl.units import Time
+
+MARGIN = 1.5
+"""Times what judging should take by what it took before, to be left for it and for writing."""
 
 LEAST = Fraction(7, 8)
 """Of the size that is asked for: a smaller one says too little of it."""
@@ -51,9 +58,56 @@ def lowering_of(schedule: Schedule, target: Target, size: int, engine: str) -> L
     return Lowering(schedule, target, target.whole_size(size, collective.chunks_in_size), name)
 
 
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A schedule with its score.
+
+    Parameters
+    ----------
+    key
+        Tells it from other schedules.
+    schedule, engine
+        What, and who was searching.
+    task
+        Its lowering, done; None: no program is wanted.
+    time
+        The score, in picoseconds.
+    """
+
+    key: bytes
+    schedule: Schedule
+    engine: str
+    task: Lowering | None
+    time: Time
+
+
+@dataclass(frozen=True, eq=False)
+class Proved:
+    """A program that every judge found right.
+
+    Parameters
+    ----------
+    schedule, engine
+        What it was made of, and who found that.
+    program
+        Cut to the sizes that it is safe at.
+    time, size
+        Picoseconds by replay, at so many bytes.
+    """
+
+    schedule: Schedule
+    engine: str
+    program: Program
+    time: Time
+    size: int
+
+
 @dataclass(eq=False)
 class Scorer:
-    """Scores schedules, each once.
+    """Scores schedules, each once, and keeps the best; the first program is judged at once.
+
+    So there is something to write whenever the search ends, and the time that judging takes is
+    known: the end of the search is moved forward by as much as judging the best would take.
 
     Parameters
     ----------
@@ -69,6 +123,14 @@ class Scorer:
         Seconds that a score took, at most.
     over
         Tells whether time is up: then the first program of a schedule that runs must do.
+    clock
+        The end of the search; one that never comes is left alone, and nothing is judged early.
+    engine
+        Who searches now.
+    best
+        The best so far.
+    judged
+        What was scored first, with its program.
     """
 
     target: Target | None
@@ -77,12 +139,26 @@ class Scorer:
     common: int = 0
     slowest: float = 0.0
     over: Callable[[], bool] = lambda: False
+    clock: Deadline = field(default_factory=Deadline)
+    engine: str = ""
+    best: Scored | None = None
+    judged: Proved | None = None
     _known: dict[bytes, Time | LoweringError] = field(default_factory=dict)
-    _best: tuple[bytes, Lowering, Time] | None = None
+    _pace: float = 0.0
+    _end: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._end = self.clock.end
+
+    def starts(self, engine: str) -> None:
+        """Note who searches from now on."""
+        self.engine = engine
 
     def score(self, schedule: Schedule) -> Time | None:
         """Return picoseconds; None when there is no program."""
         if self.target is None:
+            if self.best is None or schedule.makespan < self.best.time:
+                self.best = Scored(b"", schedule, self.engine, None, schedule.makespan)
             return schedule.makespan
         known = self._scored(schedule, self.target)
         return None if isinstance(known, LoweringError) else known
@@ -99,8 +175,9 @@ class Scorer:
         if self.target is None:
             return None
         task = replace(lowering_of(schedule, self.target, self.size, engine), over=self.over)
-        if self._best is not None and self._best[0] == _key(schedule):
-            return replace(task, made=self._best[1].best)
+        best = self.best
+        if best is not None and best.task is not None and best.key == _key(schedule):
+            return replace(task, made=best.task.best)
         return task
 
     def _scored(self, schedule: Schedule, target: Target) -> Time | LoweringError:
@@ -111,14 +188,31 @@ class Scorer:
             began = time.monotonic()
             try:
                 known = self._compared(task)
-                if self._best is None or known < self._best[2]:
-                    self._best = key, task, known
+                if self.best is None or known < self.best.time:
+                    self.best = Scored(key, schedule, self.engine, task, known)
+                    self._save_time(self.best, task)
             except LoweringError as error:
                 self.report(f"not lowered: {error.problem}")
                 known = error
             self._known[key] = known
             self.slowest = max(self.slowest, time.monotonic() - began)
         return known
+
+    def _save_time(self, best: Scored, task: Lowering) -> None:
+        """Judge the first program, and leave as much time as judging the best one takes."""
+        if self.clock.end == math.inf:
+            return
+        program, found = task.best
+        if self.judged is None:
+            began = time.monotonic()
+            lowering = lowering_of(best.schedule, task.target, self.size, best.engine)
+            try:
+                proved = replace(lowering, made=task.best).proved()
+            except LoweringError:
+                return
+            self.judged = Proved(best.schedule, best.engine, proved, found, task.size)
+            self._pace = (time.monotonic() - began) / max(1, work_of(program))
+        self.clock.move(min(self.clock.end, self._end - MARGIN * self._pace * work_of(program)))
 
     def _compared(self, task: Lowering) -> Time:
         """Return what the best program takes at the size at which all are compared."""

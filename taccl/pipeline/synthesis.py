@@ -5,26 +5,42 @@ candidates are compared by the replay of their programs. With a sketch, only wha
 competes; what that costs is found by a short search without it.
 """
 
+import math
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.collectives import Collective, busbw_factor
+from taccl.deadline import Deadline, TimeUp, kept
 from taccl.errors import LoweringError, NoScheduleError, OutOfTimeError, TacclError
 from taccl.msccl.program import Program
+from taccl.pipeline.kernels import compile_ahead
 from taccl.pipeline.lowering import Lowering
 from taccl.pipeline.problems import asked_collective
 from taccl.pipeline.request import Request, series_of, sized, writable
-from taccl.pipeline.scoring import Scorer
+from taccl.pipeline.scoring import Proved, Scorer
 from taccl.schedule import Schedule
 from taccl.synth import solve
-from taccl.synth.portfolio import chosen, portfolio
+from taccl.synth.portfolio import chosen, is_enough, portfolio
 from taccl.synth.problem import Bound, Candidate, Options, Problem, Result, Status
-from taccl.synth.series import Attempt, Budget, Series, along
+from taccl.synth.series import Attempt, Budget, along
 from taccl.topology import whole
 from taccl.units import Time
 from taccl.verify import require_valid
+
+RESERVED = 0.06
+"""Share of the time limit that the search leaves for judging and writing, at least."""
+
+GRACE = 0.04
+"""Share of the time limit after its end at which judging is given up."""
+
+HASTE = 2.0
+"""Seconds for judging once the user has interrupted."""
+
+LATE = 0.8
+"""Share of the time limit that a search used which its clock ended: engines leave a reserve."""
 
 FREE = 0.1
 """Share of the time limit for the search without the sketch that is asked for."""
@@ -57,7 +73,12 @@ class Synthesis:
         The best of what a short search found without the sketch; None: there is no sketch, or
         the engine is not ``auto``.
     seconds
-        Wall clock.
+        Wall clock, with what was spent before the search.
+    ended
+        What ended the search: ``bound`` (the time is within 0.5 % of it), ``search`` (nothing was
+        left to try), ``clock`` (the time limit) or ``user``.
+    compiled
+        Seconds before the search in which loops were compiled, on a new machine.
     """
 
     request: Request
@@ -72,6 +93,8 @@ class Synthesis:
     candidates: tuple[Candidate, ...]
     free: Candidate | None
     seconds: float
+    ended: str
+    compiled: float = 0.0
 
     @property
     def time(self) -> Time:
@@ -152,21 +175,49 @@ def synthesize(request: Request) -> Synthesis:
     ScheduleError
         When a judge objects to what was found, which is a bug in an engine.
     """
-    began = time.monotonic()
+    compiled = compile_ahead(request.report, request.stop)
+    began = time.monotonic() - request.spent
     whole_ = asked_collective(request.collective, request.logical.topology, request.root)
     request = replace(sized(request, whole_), target=writable(request, whole_))
     scorer = _scorer(request, began)
+    found: list[Attempt] = []
+    free: Candidate | None = None
     try:
-        found = _attempts(request, series_of(request, whole_, scorer), began)
-        result = chosen(found, stopped=request.stop.is_set())
+        with kept(scorer.clock):
+            _search(request, whole_, scorer, began, found)
+            free = _without_sketch(request, whole_, chosen(found))
+    except TimeUp as up:
+        if up.deadline is not scorer.clock:
+            raise
     except NoScheduleError as error:
         raise _unserved(request, whole_) or error from None
+    found += _best_of(scorer, found)
+    if not found:
+        raise _nothing(request)
+    result = chosen(found, stopped=request.stop.is_set())
     if result.schedule is None or scorer.score(result.schedule) is None:
         raise _why(scorer, result)
-    count = result.schedule.collective.chunks_per_rank
-    free = _without_sketch(request, whole_, count)
-    lowering = scorer.lowering(result.schedule, result.engine)
-    return _finish(request, result, result.schedule, lowering, free, began)
+    return replace(_finish(request, result, scorer, free, began), compiled=compiled)
+
+
+def _best_of(scorer: Scorer, found: Sequence[Attempt]) -> Iterator[Attempt]:
+    """Yield what scored best, if the engine that found it was ended before it gave it back."""
+    best = scorer.best
+    least = min((one.time for one in found if one.time is not None), default=None)
+    if best is not None and (least is None or best.time < least):
+        chunks = best.schedule.collective.chunks_per_rank
+        result = Result(Status.TIME_LIMIT, best.schedule, (), best.engine, 0.0)
+        yield Attempt(best.engine, chunks, result, best.time)
+
+
+def _nothing(request: Request) -> OutOfTimeError:
+    """Return the error of a search that ended without a schedule."""
+    if request.stop.is_set():
+        return OutOfTimeError("interrupted before there was a schedule", fix="wait a little longer")
+    return OutOfTimeError(
+        f"no schedule was found within {request.time_limit:g} s",
+        fix="raise --time-limit, or choose what needs no search, such as --engine hierarchical",
+    )
 
 
 def _unserved(request: Request, collective: Collective) -> NoScheduleError | None:
@@ -179,25 +230,30 @@ def _scorer(request: Request, began: float) -> Scorer:
     """Return what scores the schedules of a request that began then, by the monotonic clock."""
     channels, target = request.logical.channels, request.target
     target = None if target is None else target.within(channels)
+    limit = request.time_limit
+    clock = Deadline() if request.deterministic else Deadline(began + limit - RESERVED * limit)
 
     def over() -> bool:
-        late = time.monotonic() > began + request.time_limit
-        return request.stop.is_set() or (late and not request.deterministic)
+        return request.stop.is_set() or clock.over
 
-    return Scorer(target, request.size, request.report, over=over)
+    return Scorer(target, request.size, request.report, over=over, clock=clock)
 
 
-def _attempts(request: Request, series: Series, began: float) -> list[Attempt]:
-    """Return what engines make of the chunk counts."""
+def _search(
+    request: Request, collective: Collective, scorer: Scorer, began: float, found: list[Attempt]
+) -> None:
+    """Add what engines make of the chunk counts to what is found."""
+    series = series_of(request, collective, scorer)
     if request.engine == "auto":
         share = 1.0 if request.logical.name is None else 1 - FREE
-        return portfolio(series, share * request.time_limit, began)
+        portfolio(series, share * request.time_limit, began, found)
+        return
 
     def engine(problem: Problem, options: Options) -> Result:
         return solve(problem, request.engine, options)
 
     budget = Budget(request.time_limit, request.deterministic, began)
-    return list(along(request.engine, engine, series, budget))
+    found.extend(along(request.engine, engine, series, budget))
 
 
 def _why(scorer: Scorer, result: Result) -> TacclError:
@@ -213,12 +269,15 @@ def _why(scorer: Scorer, result: Result) -> TacclError:
     return OutOfTimeError("no schedule was found", fix="raise --time-limit")
 
 
-def _without_sketch(request: Request, collective: Collective, count: int) -> Candidate | None:
-    """Return the best that a short search finds for a chunk count without the sketch."""
+def _without_sketch(request: Request, collective: Collective, result: Result) -> Candidate | None:
+    """Return the best that a short search finds for a result's chunk count without the sketch."""
     began = time.monotonic()
     topology = request.logical.topology
     if request.engine != "auto" or request.logical.name is None or request.stop.is_set():
         return None
+    if result.schedule is None:
+        return None
+    count = result.schedule.collective.chunks_per_rank
     free = replace(request, logical=whole(topology, topology.rotations), chunks=count)
     series = series_of(free, collective, _scorer(free, time.monotonic()))
     try:
@@ -230,22 +289,77 @@ def _without_sketch(request: Request, collective: Collective, count: int) -> Can
 
 
 def _finish(
-    request: Request, result: Result, schedule: Schedule, lowering: Lowering | None,
-    free: Candidate | None, began: float,
+    request: Request, result: Result, scorer: Scorer, free: Candidate | None, began: float
+) -> Synthesis:
+    """Prove what was found within what is left of the time; else give what was proved before.
+
+    Raises
+    ------
+    OutOfTimeError
+        When there was no time to prove anything.
+    """
+    found = result.schedule
+    if found is None:
+        raise _nothing(request)
+    end = math.inf if request.deterministic else began + (1 + GRACE) * request.time_limit
+    last = Deadline(min(end, time.monotonic() + HASTE) if request.stop.is_set() else end)
+    proved = None
+    try:
+        with kept(last):
+            require_valid(found, request.logical)
+            if (lowering := scorer.lowering(found, result.engine)) is not None:
+                settled = _settled(lowering, scorer.clock)
+                _, replayed = settled.best
+                proved = Proved(found, result.engine, settled.proved(), replayed, settled.size)
+    except TimeUp as up:
+        if up.deadline is not last:
+            raise
+        proved = scorer.judged
+        if proved is None:
+            raise OutOfTimeError(
+                f"a schedule was found ({result.engine}), and no time was left to judge it",
+                fix="raise --time-limit, or use --runtime none for the schedule alone",
+            ) from None
+        request.report(f"no time was left to judge {result.engine}: {proved.engine} it is")
+        status = result.status if request.stop.is_set() else Status.TIME_LIMIT
+        result = replace(result, schedule=proved.schedule, engine=proved.engine, status=status)
+        found = proved.schedule
+    return _told(request, result, found, proved, (free, began, scorer.clock))
+
+
+def _settled(lowering: Lowering, clock: Deadline) -> Lowering:
+    """Return a lowering with the instances that are worth it, as far as the search has time."""
+    try:
+        with kept(clock):
+            return lowering.settled()
+    except TimeUp as up:
+        if up.deadline is not clock:
+            raise
+        return replace(lowering, target=replace(lowering.target, instances=1))
+
+
+def _told(
+    request: Request, result: Result, schedule: Schedule, proved: Proved | None,
+    rest: tuple[Candidate | None, float, Deadline],
 ) -> Synthesis:  # fmt: skip
-    logical = request.logical
-    require_valid(schedule, logical)
-    program, replayed, size = None, None, request.size
-    if lowering is not None:
-        settled = lowering.settled()
-        program, size = settled.proved(), settled.size
-        replayed = settled.best[1]
+    """Return all that is said of a schedule."""
+    logical, (free, began, clock) = request.logical, rest
+    size = request.size if proved is None else proved.size
     bare = whole(logical.topology)
     fixed = fixed_bounds(bare, schedule.collective, schedule.chunk_size)
-    most = None if request.target is None or program is None else request.target.message_bytes
+    most = None if request.target is None or proved is None else request.target.message_bytes
     sketched = () if logical.name is None else any_bounds(logical, schedule.collective, size)
+    bounds = any_bounds(bare, schedule.collective, size, most)
+    seconds = time.monotonic() - began
+    least = schedule.makespan if proved is None else proved.time
+    if request.stop.is_set():
+        ended = "user"
+    elif is_enough(least, best(bounds).time):
+        ended = "bound"
+    else:
+        ended = "clock" if clock.over or seconds >= LATE * request.time_limit else "search"
     return Synthesis(
-        replace(request, chunks=schedule.collective.chunks_per_rank), result, schedule, program,
-        replayed, size, any_bounds(bare, schedule.collective, size, most), fixed, sketched,
-        result.candidates, free, time.monotonic() - began,
+        replace(request, chunks=schedule.collective.chunks_per_rank), result, schedule,
+        None if proved is None else proved.program, None if proved is None else proved.time,
+        size, bounds, fixed, sketched, result.candidates, free, seconds, ended,
     )  # fmt: skip

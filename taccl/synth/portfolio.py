@@ -119,7 +119,9 @@ def is_enough(time_: Time, floor: Time) -> bool:
     return time_ <= floor * (1 + ENOUGH)
 
 
-def portfolio(series: Series, seconds: float, began: float | None = None) -> list[Attempt]:
+def portfolio(
+    series: Series, seconds: float, began: float | None = None, found: list[Attempt] | None = None
+) -> list[Attempt]:
     """Run everything on a series; return what came of it, failures included.
 
     Parameters
@@ -128,9 +130,12 @@ def portfolio(series: Series, seconds: float, began: float | None = None) -> lis
         For all of it, in wall clock, or counted work for each.
     began
         By the monotonic clock; None: now.
+    found
+        What is returned, if given: whoever ends the search in the middle has what came before.
     """
     _, options = series.task(series.counts[0], seconds)
-    run = _Run(series, seconds, options, time.monotonic() if began is None else began, [])
+    began = time.monotonic() if began is None else began
+    run = _Run(series, seconds, options, began, [] if found is None else found)
     classical = _classical(run)
     _advance(run, classical, FIRST, more=bool(SEARCHES))
     for name in SEARCHES:

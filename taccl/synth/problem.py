@@ -110,8 +110,10 @@ class Options:
         Why a schedule has no score.
     rounds
         Steps, rounds and chunks, for engine ``exact`` to answer SCCL's question instead.
+    starts
+        Called with the name of an engine before it runs.
     stop
-        Set when the user interrupts: hand over the best so far.
+        Set when the user interrupts or time is up: hand over the best so far.
     report
         Called with a line of progress.
     """
@@ -126,6 +128,7 @@ class Options:
     score: Callable[[Schedule], Time | None] | None = None
     refusal: Callable[[Schedule], str | None] = lambda _schedule: None
     rounds: tuple[int, int, int] | None = None
+    starts: Callable[[str], None] = lambda _name: None
     stop: Event = field(default_factory=Event)
     report: Callable[[str], None] = lambda _line: None
 

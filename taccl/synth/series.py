@@ -142,6 +142,7 @@ def along(name: str, engine: Engine, series: Series, budget: Budget) -> Iterator
 def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> Attempt:
     """Run an engine once."""
     chunks = problem.collective.chunks_per_rank
+    options.starts(name)
     try:
         result = engine(problem, options)
     except NoScheduleError as error:

@@ -1,0 +1,137 @@
+"""The moment when something must be done, kept even by code that never looks at a clock.
+
+Engines look at the clock themselves and end in time as a rule. What does not (a model that is
+written down, a file that is judged, a pass in Python over millions of sends) is ended by an
+interval timer, whose signal handler raises :class:`TimeUp` in the main thread between two
+bytecodes. A solver or a compiled loop returns first, so these have limits of their own.
+
+Deadlines are nested: an inner one ends its own part only. Outside the main thread, and where there
+is no interval timer (Windows), only those who look at the clock keep them.
+"""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+AGAIN = 1.0
+"""Seconds after which a signal that something swallowed is sent again."""
+
+
+@dataclass(eq=False)
+class Deadline:
+    """A moment that may be moved, and an event that is set when it has come.
+
+    Parameters
+    ----------
+    end
+        By ``time.monotonic``, in seconds; infinite: never.
+    passed
+        Set when the timer rang, before :class:`TimeUp` is raised.
+    """
+
+    end: float = math.inf
+    passed: threading.Event = field(default_factory=threading.Event)
+
+    @classmethod
+    def after(cls, seconds: float) -> "Deadline":
+        """Return the deadline that is so many seconds from now."""
+        return cls(time.monotonic() + seconds)
+
+    @property
+    def left(self) -> float:
+        """Seconds left, at least 0."""
+        return max(0.0, self.end - time.monotonic())
+
+    @property
+    def over(self) -> bool:
+        """Whether it has come."""
+        return time.monotonic() >= self.end
+
+    def move(self, end: float) -> None:
+        """Set another end, by ``time.monotonic``; a timer that runs for it is set, too."""
+        self.end = end
+        if self in _KEPT:
+            _set_timer()
+
+
+class Either(threading.Event):
+    """An event that is set when it or one of some others was set.
+
+    Parameters
+    ----------
+    others
+        The others.
+    """
+
+    def __init__(self, *others: threading.Event) -> None:
+        super().__init__()
+        self._others = others
+
+    def is_set(self) -> bool:
+        """Tell whether one of them is set."""
+        return super().is_set() or any(other.is_set() for other in self._others)
+
+
+class TimeUp(BaseException):
+    """A deadline has come. No Exception: whoever answers errors with a next try must not see it."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__("time is up")
+        self.deadline = deadline
+
+
+_KEPT: list[Deadline] = []
+"""The deadlines that the timer runs for, from the outside in."""
+
+
+@contextmanager
+def kept(deadline: Deadline) -> Iterator[Deadline]:
+    """Raise :class:`TimeUp` inside when a deadline comes.
+
+    Parameters
+    ----------
+    deadline
+        May be moved meanwhile.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(
+        signal, "setitimer"
+    ):
+        yield deadline
+        return
+    before = signal.signal(signal.SIGALRM, _ring)
+    _KEPT.append(deadline)
+    try:
+        _set_timer()
+        yield deadline
+    finally:
+        _KEPT.remove(deadline)
+        _set_timer()
+        signal.signal(signal.SIGALRM, before)
+
+
+def hurry(seconds: float) -> None:
+    """Let every deadline that is kept come in at most so many seconds from now."""
+    soon = time.monotonic() + seconds
+    for deadline in _KEPT:
+        deadline.end = min(deadline.end, soon)
+    if _KEPT:
+        _set_timer()
+
+
+def _set_timer() -> None:
+    first = min((deadline.end for deadline in _KEPT), default=math.inf)
+    seconds = 0.0 if first == math.inf else max(0.001, first - time.monotonic())
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN if seconds else 0.0)
+
+
+def _ring(_number: int, _frame: FrameType | None) -> None:
+    # From the outside in: who ends more goes first.
+    late = next((deadline for deadline in _KEPT if deadline.over), None)
+    if late is not None:
+        late.passed.set()
+        raise TimeUp(late)

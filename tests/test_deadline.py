@@ -1,0 +1,101 @@
+"""Deadlines end what never looks at a clock, and nothing else."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from taccl.deadline import Deadline, Either, TimeUp, hurry, kept
+
+
+def endless() -> None:
+    while True:
+        pass
+
+
+def test_a_deadline_ends_a_loop_that_never_looks_at_the_clock() -> None:
+    deadline = Deadline.after(0.05)
+    with pytest.raises(TimeUp, match="time is up"), kept(deadline):
+        endless()
+    assert deadline.passed.is_set()
+
+
+def test_an_inner_deadline_ends_its_own_part_and_leaves_the_outer_one_running() -> None:
+    outer, inner = Deadline.after(0.2), Deadline.after(0.02)
+    ended: list[Deadline] = []
+    try:
+        with kept(outer):
+            try:
+                with kept(inner):
+                    endless()
+            except TimeUp as first:
+                ended.append(first.deadline)
+                assert not outer.passed.is_set()
+            endless()
+    except TimeUp as second:
+        ended.append(second.deadline)
+    assert ended == [inner, outer]
+
+
+def endless_from(deadline: Deadline, action: Callable[[], None]) -> None:
+    with kept(deadline):
+        action()
+        endless()
+
+
+def test_a_deadline_that_is_moved_comes_then() -> None:
+    deadline = Deadline()
+    with pytest.raises(TimeUp, match="time is up"):
+        endless_from(deadline, lambda: deadline.move(time.monotonic() + 0.02))
+
+
+def test_who_is_in_a_hurry_waits_for_no_deadline() -> None:
+    with pytest.raises(TimeUp, match="time is up"):
+        endless_from(Deadline.after(3600), lambda: hurry(0.02))
+    hurry(0.0)  # none is kept: nothing happens
+
+
+def test_either_of_two_events_counts() -> None:
+    user = threading.Event()
+    both = Either(user)
+    assert not both.is_set()
+    user.set()
+    assert both.is_set()
+    assert not threading.Event.is_set(both)
+
+
+def test_what_answers_errors_with_a_next_try_is_ended_all_the_same() -> None:
+    def stubborn() -> None:
+        while True:
+            try:
+                endless()
+            except Exception:  # noqa: BLE001
+                continue
+
+    with pytest.raises(TimeUp, match="time is up"), kept(Deadline.after(0.02)):
+        stubborn()
+
+
+def test_nothing_rings_after_the_end_of_what_was_to_be_kept() -> None:
+    deadline = Deadline.after(0.02)
+    with kept(deadline):
+        pass
+    time.sleep(0.05)
+    assert not deadline.passed.is_set()
+    assert deadline.over
+
+
+def test_outside_the_main_thread_the_clock_is_only_looked_at() -> None:
+    deadline = Deadline.after(0.0)
+    seen: list[bool] = []
+
+    def run() -> None:
+        with kept(deadline):
+            seen.append(deadline.over)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [True]
+    assert not deadline.passed.is_set()
