@@ -1,16 +1,22 @@
-"""Times of messages whose chunks are only copied: one pass over columns, fast at a million sends.
+"""Times of many messages: one pass over columns, fast at a million sends.
 
-The rules are those of :func:`taccl.schedule.retime`, which hands such decisions over.
+The rules are those of :func:`taccl.schedule.retime`, which hands such decisions over: chunks that
+are only copied, and sums of which every row sees all that was decided before it.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl import retiming_loop
 from taccl.collectives import Collective
 from taccl.links import LinkTable
+from taccl.machine_code import machine_code
+from taccl.retiming_loop import NEVER, Places, Sums
 from taccl.symmetry import Group
 from taccl.units import ceil_time
 
@@ -88,6 +94,54 @@ def copy_times(
     start_of = np.array(starts, dtype=np.int64)
     end_of = start_of + np.array(messages.arrival, dtype=np.int64)
     return np.repeat(start_of, lengths), np.repeat(end_of, lengths)
+
+
+def sum_times(
+    collective: Collective,
+    group: Group,
+    chunk_size: Fraction,
+    columns: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]],
+) -> tuple[Times, Times]:
+    """Return when every send of summed chunks starts and ends, by compiled code.
+
+    Parameters
+    ----------
+    columns
+        chunk, link, batch and reduce of the sends, in sequence.
+
+    Raises
+    ------
+    ValueError
+        When a send precedes every arrival of its chunk at its source.
+    """
+    chunk, link, batch, reduce = columns
+    table, ranks = group.topology.links, group.topology.num_ranks
+    messages = _messages(group, chunk_size, link, batch)
+    here = chunk.astype(np.int64) * ranks
+    both = np.concatenate([here + table.src[link], here + table.dst[link]])
+    known, place = np.unique(both, return_inverse=True)
+    first, stop, arrival, use_start, resource, held = (
+        np.array(column, dtype=np.int64) for column in messages
+    )
+    own = _sources(collective)[collective.source_set[chunk], table.src[link]]
+    source, target = place[: len(chunk)].astype(np.int64), place[len(chunk) :].astype(np.int64)
+    adds = np.array(reduce, dtype=np.bool_)
+    sums = Sums(first, stop, arrival, use_start, resource, held, source, target, own, adds)
+    never = np.full(len(known), NEVER, dtype=np.int64)
+    free = np.zeros(max(messages.resource, default=0) + 1, dtype=np.int64)
+    start = np.zeros(len(messages.first), dtype=np.int64)
+    lost = compiled()(sums, Places(never, never.copy(), never.copy(), free), start)
+    if lost != NEVER:
+        rank = int(table.src[link[lost]])
+        raise ValueError(f"chunk {int(chunk[lost])} is sent by rank {rank} before it arrives there")
+    lengths = sums.stop - sums.first
+    return np.repeat(start, lengths), np.repeat(start + sums.arrival, lengths)
+
+
+@cache
+def compiled() -> Callable[[Sums, Places, Times], int]:
+    """Return :func:`taccl.retiming_loop.time_sums` as machine code, compiled or from the cache."""
+    return machine_code(retiming_loop.time_sums, [retiming_loop], "sums")
 
 
 def _sources(collective: Collective) -> NDArray[np.bool_]:

@@ -17,11 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives import Collective
-from taccl.retiming import copy_times
+from taccl.retiming import copy_times, sum_times
 from taccl.slots import Batch, Slots, fit_layouts, place_chunks
 from taccl.symmetry import Group, make_group
 from taccl.topology import Permutation, Topology
 from taccl.units import Time
+
+WORTH_COMPILED = 20_000
+"""Sends of summed chunks that take as long in Python as loading compiled code."""
 
 MAX_PASSES = 64
 """Times that arrivals may be held back for reads that are decided after them."""
@@ -273,8 +276,16 @@ def retime(
         for each other in a ring.
     """
     held_back: dict[int, Time] = {}
+    early: dict[int, Time] = {}
     for _ in range(MAX_PASSES):
-        if collective.reduces:
+        if (
+            collective.reduces
+            and decisions.lands is None
+            and len(decisions.chunk) >= WORTH_COMPILED
+        ):
+            summed = (decisions.chunk, decisions.link, decisions.batch, decisions.reduce)
+            (start, end), early = sum_times(collective, group, chunk_size, summed), {}
+        elif collective.reduces:
             start, end, early = _time_all(collective, group, chunk_size, decisions, held_back)
         else:
             columns = (decisions.chunk, decisions.link, decisions.batch)

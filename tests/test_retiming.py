@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from taccl.collectives import COLLECTIVES
-from taccl.retiming import copy_times
+from taccl.retiming import copy_times, sum_times
 from taccl.schedule import Decisions, _time_all, retime
 from taccl.symmetry import make_group
 from taccl.topology_file import load_topology
@@ -26,6 +26,19 @@ def test_both_passes_agree_to_the_picosecond(seed: int, collective: str) -> None
     slow = _time_all(problem.collective, problem.group, problem.chunk_size, decisions, {})
     assert start.tolist() == slow[0].tolist()
     assert end.tolist() == slow[1].tolist()
+
+
+def test_both_passes_over_sums_agree_to_the_picosecond() -> None:
+    for collective in ("reducescatter", "allreduce", "reduce"):
+        for seed in range(12):
+            problem = random_problem(seed, collective)
+            decisions = random_decisions(problem, seed)
+            columns = (decisions.chunk, decisions.link, decisions.batch, decisions.reduce)
+            asked = (problem.collective, problem.group, problem.chunk_size)
+            start, end = sum_times(*asked, columns)
+            slow = _time_all(*asked, decisions, {})
+            assert start.tolist() == slow[0].tolist(), (collective, seed)
+            assert end.tolist() == slow[1].tolist(), (collective, seed)
 
 
 def test_orbits_are_what_a_message_holds() -> None:
@@ -48,3 +61,6 @@ def test_a_send_before_every_arrival_is_refused() -> None:
     chunk, sent, batch = (np.array([value], dtype=np.int32) for value in (0, link, 0))
     with pytest.raises(ValueError, match="chunk 0 is sent by rank 1 before it arrives there"):
         copy_times(problem.collective, problem.group, Fraction(1), (chunk, sent, batch))
+    columns = (chunk, sent, batch, np.array([False]))
+    with pytest.raises(ValueError, match="chunk 0 is sent by rank 1 before it arrives there"):
+        sum_times(problem.collective, problem.group, Fraction(1), columns)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import typer
@@ -35,13 +36,25 @@ DTYPE_BYTES = {
 }  # fmt: skip
 """nccl-tests' data types and their bytes."""
 
-STARTED = time.monotonic()
-"""When the program began, but for what Python itself takes."""
-
 HURRY = 2.0
 """Seconds after which Ctrl-C ends what does not end by itself."""
 
 Value = TypeVar("Value")
+
+
+@dataclass
+class Process:
+    """When the program began, by ``time.monotonic``; None in a process of somebody else's."""
+
+    started: float | None = None
+
+    def spent(self) -> float:
+        """Return the seconds since the program began, once: later calls are of another one."""
+        started, self.started = self.started, None
+        return 0.0 if started is None else time.monotonic() - started
+
+
+PROCESS = Process()
 
 TopologyArgument = Annotated[
     str,

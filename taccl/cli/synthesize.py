@@ -1,6 +1,5 @@
 """``taccl synthesize`` and ``taccl convert``: from a machine, or a schedule, to an XML file."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +9,9 @@ from taccl.cli.completion import listed, shipped
 from taccl.cli.options import (
     ALPHA_RULE_NAMES,
     ENGINE_NAMES,
+    PROCESS,
     PROTOCOL_NAMES,
     RUNTIME_NAMES,
-    STARTED,
     AlphaRule,
     CollectiveArgument,
     Fabric,
@@ -162,7 +161,7 @@ def synthesize(
         seed=seed,
         workers=workers,
         deterministic=deterministic,
-        spent=time.monotonic() - STARTED,
+        spent=PROCESS.spent(),
         report=progress(quiet=quiet or as_json),
     )  # fmt: skip
     outputs.check_writable(output, schedule)

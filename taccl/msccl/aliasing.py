@@ -5,12 +5,16 @@ output chunk x, with the shifts below; out of place the two buffers are disjoint
 (``mscclInPlaceTotalCountHelper``, ``mscclInternalSchedulerSelectAlgo``).
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from taccl.msccl.program import Buffer, Slot
 
 Cell = tuple[str, int]
 """A memory cell of a rank: ``i``, ``o``, ``s`` or ``user``, and an offset in chunks."""
+
+
+_LETTER: Mapping[Buffer, str] = {buffer: buffer.value for buffer in Buffer}
 
 
 class Mode(NamedTuple):
@@ -31,7 +35,7 @@ class Mode(NamedTuple):
     def cell(self, rank: int, slot: Slot) -> Cell:
         """Return the memory cell of a slot."""
         if not self.in_place or slot.buffer is Buffer.SCRATCH:
-            return slot.buffer.value, slot.offset
+            return _LETTER[slot.buffer], slot.offset
         shifts = self.input_shift if slot.buffer is Buffer.INPUT else self.output_shift
         return "user", slot.offset + shifts[rank]
 

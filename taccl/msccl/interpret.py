@@ -42,9 +42,10 @@ def judge(program: Program, runtime: str, collective: Collective | None = None) 
     ``collective`` is what it should do, as for :func:`interpret`.
     """
     findings = check_limits(program, runtime)
+    run = maximal_run(program)
     for in_place, claimed in ((True, program.in_place), (False, program.out_of_place)):
         if claimed:
-            findings += interpret(program, in_place=in_place, collective=collective)
+            findings += interpret(program, in_place=in_place, collective=collective, run=run)
     if work_of(program) > MAX_WORK or any(finding.rule == "deadlock" for finding in findings):
         return findings
     safe = safe_size(program, runtime, program.min_bytes, program.max_bytes)
@@ -55,12 +56,21 @@ def judge(program: Program, runtime: str, collective: Collective | None = None) 
 
 
 def interpret(
-    program: Program, *, in_place: bool, collective: Collective | None = None
+    program: Program,
+    *,
+    in_place: bool,
+    collective: Collective | None = None,
+    run: Run | None = None,
 ) -> list[Finding]:
     """Run a program once in one mode and return all that is wrong with what it does.
 
-    ``collective`` is what it should do; None: what its name and its chunk count say, with the
-    root that :func:`find_root` finds.
+    Parameters
+    ----------
+    collective
+        What it should do; None: what its name and its chunk count say, with the root that
+        :func:`find_root` finds.
+    run
+        The program's :func:`taccl.msccl.run.maximal_run`, which is the same in both modes.
     """
     expected = collective or expected_of(program, find_root(program) or 0)
     if isinstance(expected, Finding):
@@ -68,7 +78,7 @@ def interpret(
     if work_of(program) > MAX_WORK:
         problem = "the steps move too many chunks to follow them one by one"
         return [Finding("size", problem, fix="lower --chunks or --instances")]
-    machine = _follow(program, expected, in_place=in_place)
+    machine = _follow(program, expected, in_place=in_place, run=run)
     run, mode = machine.run, machine.mode
     findings = [*machine.findings, *_run_findings(run), *find_races(run, mode)]
     if not run.stuck:
@@ -88,12 +98,14 @@ def count_wrong(program: Program, *, in_place: bool) -> int | None:
     return sum(1 for _ in wrong_outputs(machine.memory, machine.mode, expected))
 
 
-def _follow(program: Program, expected: Collective, *, in_place: bool) -> "_Machine":
+def _follow(
+    program: Program, expected: Collective, *, in_place: bool, run: Run | None = None
+) -> "_Machine":
     """Run a program once, from the inputs of a collective."""
     mode = mode_of(
         program.collective, program.num_ranks, program.chunks_per_loop, in_place=in_place
     )
-    run = maximal_run(program)
+    run = run or maximal_run(program)
     machine = _Machine(
         run, mode, inputs_of(expected, mode), room_of(expected, mode),
         [size > 0 for size in expected.output_sizes],

@@ -14,6 +14,8 @@ from typing import NamedTuple
 class Op(Enum):
     """A step type; the value is the XML code."""
 
+    __hash__ = object.__hash__  # members are one each, and Enum's own hash is slow
+
     SEND = "s"
     RECV = "r"
     RECV_COPY_SEND = "rcs"
@@ -27,6 +29,8 @@ class Op(Enum):
 
 class Buffer(Enum):
     """A buffer of a rank; the value is the XML code."""
+
+    __hash__ = object.__hash__
 
     INPUT = "i"
     OUTPUT = "o"

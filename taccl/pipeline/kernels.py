@@ -17,16 +17,19 @@ from types import MappingProxyType
 
 import numpy as np
 
+from taccl import retiming_loop
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import OutOfTimeError
 from taccl.machine_code import stamp_of
 from taccl.pipeline.lowering import Target
 from taccl.pipeline.problems import load_network, logical_group
 from taccl.pipeline.scoring import lowering_of
+from taccl.retiming import sum_times
 from taccl.schedule import Schedule
 from taccl.sim import events, layout, queues
 from taccl.sim.cost import model_of
 from taccl.sim.timing import Timing
+from taccl.symmetry import make_group
 from taccl.synth import (
     arborescence,
     contraction,
@@ -44,7 +47,7 @@ from taccl.synth.problem import Options, Problem
 
 PARTS = (
     events, layout, queues, contraction, dispatch_loop, flow_reserved, guided_growth, guided_heaps,
-    guided_layout,
+    guided_layout, retiming_loop,
 )  # fmt: skip
 """The modules that are compiled."""
 
@@ -93,12 +96,20 @@ def _arborescence() -> None:
     arborescence.contract(2, ends, ends[::-1].copy(), cost).use(cost)
 
 
+def _sums() -> None:
+    schedule = _ring()
+    columns = (schedule.chunk, schedule.link, schedule.batch, schedule.reduce)
+    group = make_group(schedule.topology, ())
+    sum_times(schedule.collective, group, schedule.chunk_size, columns)
+
+
 KERNELS: Mapping[str, Callable[[], None]] = MappingProxyType({
     "guided": _guided,
     "replay": _replay,
     "reserved": _reserved,
     "dispatch": _dispatch,
     "arborescence": _arborescence,
+    "sums": _sums,
 })  # fmt: skip
 """What has every loop compiled, the longest first."""
 

@@ -163,6 +163,23 @@ class Scorer:
         known = self._scored(schedule, self.target)
         return None if isinstance(known, LoweringError) else known
 
+    def open(self, schedule: Schedule) -> bool:
+        """Take the first program of a schedule that runs; return whether there is one.
+
+        It is no score, which takes longer: the schedule may be scored later.
+        """
+        if self.target is None:
+            return self.score(schedule) is not None
+        task = replace(
+            lowering_of(schedule, self.target, self.size, self.engine), over=lambda: True
+        )
+        try:
+            self.best = Scored(b"", schedule, self.engine, task, self._compared(task))
+        except LoweringError:
+            return False
+        self._save_time(self.best, task)
+        return True
+
     def refusal(self, schedule: Schedule) -> str | None:
         """Return why a schedule has no score."""
         if self.target is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from taccl.bounds import any_bounds, best, fixed_bounds
-from taccl.collectives import Collective, busbw_factor
+from taccl.collectives import Collective, busbw_factor, chunk_size_of
 from taccl.deadline import Deadline, TimeUp, kept
 from taccl.errors import LoweringError, NoScheduleError, OutOfTimeError, TacclError
 from taccl.msccl.program import Program
@@ -22,7 +22,9 @@ from taccl.pipeline.problems import asked_collective
 from taccl.pipeline.request import Request, series_of, sized, writable
 from taccl.pipeline.scoring import Proved, Scorer
 from taccl.schedule import Schedule
+from taccl.symmetry import make_group
 from taccl.synth import solve
+from taccl.synth.opening import opening
 from taccl.synth.portfolio import chosen, is_enough, portfolio
 from taccl.synth.problem import Bound, Candidate, Options, Problem, Result, Status
 from taccl.synth.series import Attempt, Budget, along
@@ -239,10 +241,24 @@ def _scorer(request: Request, began: float) -> Scorer:
     return Scorer(target, request.size, request.report, over=over, clock=clock)
 
 
+def _open(request: Request, collective: Collective, scorer: Scorer) -> None:
+    """Have something scored and judged before the first bound is proved."""
+    logical = request.logical
+    cut = collective.cut(request.chunks or logical.chunks_per_rank or 1)
+    group = make_group(logical.topology, ())
+    problem = Problem(logical, cut, chunk_size_of(cut, request.size), group)
+    for name, schedule in opening(problem, batch=request.batch):
+        scorer.starts(name)
+        if scorer.open(schedule):
+            return
+
+
 def _search(
     request: Request, collective: Collective, scorer: Scorer, began: float, found: list[Attempt]
 ) -> None:
     """Add what engines make of the chunk counts to what is found."""
+    if request.engine == "auto" and not request.deterministic:
+        _open(request, collective, scorer)
     series = series_of(request, collective, scorer)
     if request.engine == "auto":
         share = 1.0 if request.logical.name is None else 1 - FREE

@@ -61,6 +61,7 @@ Thakur, Rabenseifner, Gropp: Optimization of collective communication operations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import MappingProxyType
 
 from taccl.errors import NoAlgorithmError, NoScheduleError
@@ -191,6 +192,28 @@ def classical_schedules(
         Whether to time the first way however many sends it has.
     """
     return schedules_of(Trial(problem, name, batch, patient, packs=_packs(problem, name)))
+
+
+def textbook_schedule(
+    problem: Problem, name: str, *, batch: bool, fewest: bool = False
+) -> Schedule | None:
+    """Return one way of a classical algorithm in the textbook's order, the soonest made.
+
+    None where the algorithm does not exist, does not respect the sketch, or has too many sends.
+
+    Parameters
+    ----------
+    fewest
+        Whether to take the way with the fewest messages, not the first.
+    """
+    trial = Trial(problem, name, batch, packs=_packs(problem, name))
+    if fewest:
+        listed = [tuple(islice(steps, MAX_SENDS)) for steps in CLASSICAL[name](problem)]
+        trial.ways = lambda _problem: (iter(way) for way in sorted(listed, key=len)[:1])
+    schedule, _ = next(_textbook(trial), (None, None))
+    if schedule is None or problem.logical.name is None or not verify(schedule, problem.logical):
+        return schedule
+    return None
 
 
 def _packs(problem: Problem, name: str) -> bool:

@@ -1,0 +1,148 @@
+"""Time limits and Ctrl-C end what never looks at a clock, and there is an answer all the same."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Timer
+
+import pytest
+
+from taccl.deadline import hurry
+from taccl.errors import OutOfTimeError
+from taccl.msccl.interpret import judge
+from taccl.pipeline import Request, Synthesis, kernels, synthesize
+from taccl.pipeline.lowering import Lowering
+from taccl.pipeline.problems import load_network
+from taccl.synth.problem import Options, Problem, Result
+
+LIMIT = 1.5
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    kernels.compile_ahead(lambda _line: None)
+
+
+def asked(engine: str = "auto", stop: Event | None = None) -> Request:
+    return Request(
+        load_network("hub:4"), "allgather", 1 << 20, engine=engine, time_limit=LIMIT,
+        stop=stop or Event(),
+    )  # fmt: skip
+
+
+def endless(_problem: Problem, _options: Options) -> Result:
+    while True:
+        pass
+
+
+def timed(action: Callable[[], Synthesis]) -> tuple[Synthesis, float]:
+    began = time.monotonic()
+    found = action()
+    return found, time.monotonic() - began
+
+
+def test_an_engine_that_never_ends_is_ended_and_what_came_before_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("taccl.synth.portfolio.SEARCHES", {"guided": endless, "exact": endless})
+    monkeypatch.setattr("taccl.synth.portfolio.is_enough", lambda _time, _floor: False)
+    found, seconds = timed(lambda: synthesize(asked()))
+    assert seconds < 2 * LIMIT + 1
+    assert found.ended in ("clock", "bound")
+    assert found.program is not None
+    assert judge(found.program, "portable") == []
+
+
+def test_an_engine_alone_that_never_ends_is_out_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taccl.synth.ENGINES", {"guided": endless})
+    with pytest.raises(OutOfTimeError, match=r"no schedule was found within 1\.5 s"):
+        synthesize(asked("guided"))
+
+
+def test_bounds_that_never_end_leave_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr("taccl.pipeline.synthesis.series_of", never)
+    found, _ = timed(lambda: synthesize(asked()))
+    assert found.ended in ("clock", "bound")
+    assert found.program is not None
+
+
+def test_judging_that_never_ends_leaves_what_was_judged_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[Lowering] = []
+    own = Lowering.proved
+
+    def slow(lowering: Lowering) -> object:
+        calls.append(lowering)
+        while len(calls) > 1:
+            pass
+        return own(lowering)
+
+    monkeypatch.setattr(Lowering, "proved", slow)
+    found, seconds = timed(lambda: synthesize(asked()))
+    assert len(calls) == 2
+    assert seconds < 2 * LIMIT + 1
+    assert found.schedule is calls[0].schedule
+    assert found.program is not None
+    assert judge(found.program, "portable") == []
+
+
+def test_nothing_is_written_that_was_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(_lowering: Lowering) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(Lowering, "proved", never)
+    with pytest.raises(OutOfTimeError, match="no"):
+        synthesize(asked())
+
+
+def test_an_interrupt_ends_what_never_looks_at_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taccl.synth.portfolio.SEARCHES", {"guided": endless})
+    monkeypatch.setattr("taccl.synth.portfolio.is_enough", lambda _time, _floor: False)
+    stop = Event()
+
+    def interrupt() -> None:
+        stop.set()
+        hurry(0.1)
+
+    request = replace(asked(stop=stop), time_limit=600.0)
+    timer = Timer(1.0, os.kill, (os.getpid(), signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, lambda *_: interrupt())
+    timer.start()
+    try:
+        found, seconds = timed(lambda: synthesize(request))
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGUSR1, before)
+    assert seconds < 20
+    assert found.ended == "user"
+    assert found.program is not None
+
+
+def test_loops_are_compiled_once_for_a_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(kernels, "KERNELS", {"arborescence": kernels.KERNELS["arborescence"]})
+    told: list[str] = []
+    assert kernels.compile_ahead(told.append) > 0
+    assert kernels.compile_ahead(told.append) == 0
+    assert told[0].startswith("compiling 1 loops, once on this machine")
+    assert len(told) == 2
+    assert any(path.suffix == ".nbc" for path in tmp_path.rglob("*"))
+
+
+def test_compiling_can_be_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    stop = Event()
+    stop.set()
+    with pytest.raises(OutOfTimeError, match="interrupted while loops were compiled"):
+        kernels.compile_ahead(lambda _line: None, stop)
