@@ -19,6 +19,7 @@ from taccl.cli.options import (
     TopologyArgument,
     chosen,
     interruptible,
+    progress,
     read,
     sizes_of,
 )
@@ -124,6 +125,7 @@ def tune(
 ) -> None:
     """Search programs for collectives and sizes, and write the best ones as a directory."""
     from taccl.cli.tune_progress import shown
+    from taccl.pipeline.kernels import compile_ahead
     from taccl.sim.nccl_inputs import Settings, parse_settings
     from taccl.tuning.run import Budget
     from taccl.tuning.session import Order, tune
@@ -141,6 +143,8 @@ def tune(
             fix=f"take at most {MAX_SIZES}, from 4 bytes on",
         )  # fmt: skip
     given = Settings() if nccl is None else read("--nccl", parse_settings, nccl)
+    with interruptible() as stop:
+        compile_ahead(progress(quiet=quiet or as_json), stop)
     with interruptible() as stop, shown(quiet=quiet, as_json=as_json) as watch:
         order = Order(
             topology, _collectives(collectives), tuple(sizes),

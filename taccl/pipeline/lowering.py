@@ -132,8 +132,7 @@ class Lowering:
             When no program fits the runtime.
         """
         if self.made is not None:
-            program, time = self.made
-            return replace(program, name=self.name), time
+            return self.made
         limits = RUNTIMES[self.target.runtime]
         found = best_candidate(self.schedule, self._options(), limits, self)
         if found is None:
@@ -216,7 +215,7 @@ class Lowering:
         LoweringError
             When no program fits the runtime, or the size range is empty.
         """
-        program, _ = self.best
+        program = replace(self.best[0], name=self.name)
         runtime = self.target.runtime
         if program.min_bytes > program.max_bytes:
             raise LoweringError(

@@ -9,6 +9,7 @@ from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.collectives import COLLECTIVES, Collective, build_collective, chunk_counts, chunk_size_of
 from taccl.deadline import Either
 from taccl.errors import InputError
+from taccl.msccl.runtimes import RUNTIMES
 from taccl.pipeline.lowering import Target, serves
 from taccl.pipeline.problems import DEFAULT_SIZE, logical_group, size_of_chunks
 from taccl.pipeline.scoring import Scorer, common_size
@@ -90,9 +91,24 @@ def with_stop(request: Request, stop: Event) -> Request:
 
 
 def writable(request: Request, collective: Collective) -> Target | None:
-    """Return the program wanted; None where no file of the runtime can hold the collective."""
+    """Return the program wanted; None where no file of the runtime can hold the collective.
+
+    Raises
+    ------
+    InputError
+        When the runtime's reader has no room for so many ranks (``MAX_NODES`` of its xml.cc).
+    """
     target = request.target
-    if target is None or serves(target.runtime, collective):
+    if target is None:
+        return None
+    room = RUNTIMES[target.runtime].max_nodes - 1
+    if collective.num_ranks > room:
+        raise InputError(
+            f"{target.runtime} reads files for {room} ranks at most, got {collective.num_ranks}",
+            field="TOPOLOGY",
+            fix="use --runtime none for the schedule alone, or fewer --nodes",
+        )
+    if serves(target.runtime, collective):
         return target
     request.report(f"{target.runtime} has no XML for {collective.name}: schedule only")
     return None

@@ -93,6 +93,8 @@ class Proved:
         Cut to the sizes that it is safe at.
     time, size
         Picoseconds by replay, at so many bytes.
+    made
+        The program as it was lowered, with its time.
     """
 
     schedule: Schedule
@@ -100,6 +102,7 @@ class Proved:
     program: Program
     time: Time
     size: int
+    made: tuple[Program, Time]
 
 
 @dataclass(eq=False)
@@ -174,9 +177,10 @@ class Scorer:
             lowering_of(schedule, self.target, self.size, self.engine), over=lambda: True
         )
         try:
-            self.best = Scored(b"", schedule, self.engine, task, self._compared(task))
+            found = self._compared(task)
         except LoweringError:
             return False
+        self.best = Scored(_key(schedule), schedule, self.engine, task, found)
         self._save_time(self.best, task)
         return True
 
@@ -227,7 +231,7 @@ class Scorer:
                 proved = replace(lowering, made=task.best).proved()
             except LoweringError:
                 return
-            self.judged = Proved(best.schedule, best.engine, proved, found, task.size)
+            self.judged = Proved(best.schedule, best.engine, proved, found, task.size, task.best)
             self._pace = (time.monotonic() - began) / max(1, work_of(program))
         self.clock.move(min(self.clock.end, self._end - MARGIN * self._pace * work_of(program)))
 

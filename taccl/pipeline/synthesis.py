@@ -7,6 +7,7 @@ competes; what that costs is found by a short search without it.
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -43,6 +44,9 @@ HASTE = 2.0
 
 LATE = 0.8
 """Share of the time limit that a search used which its clock ended: engines leave a reserve."""
+
+MANY_SENDS = 200_000
+"""From which on it is said that they take time."""
 
 FREE = 0.1
 """Share of the time limit for the search without the sketch that is asked for."""
@@ -195,9 +199,11 @@ def synthesize(request: Request) -> Synthesis:
         raise _unserved(request, whole_) or error from None
     found += _best_of(scorer, found)
     if not found:
-        raise _nothing(request)
+        raise _nothing(request, whole_)
     result = chosen(found, stopped=request.stop.is_set())
-    if result.schedule is None or scorer.score(result.schedule) is None:
+    schedule, known = result.schedule, scorer.best
+    opened = known is not None and known.schedule is schedule
+    if schedule is None or not (opened or scorer.score(schedule) is not None):
         raise _why(scorer, result)
     return replace(_finish(request, result, scorer, free, began), compiled=compiled)
 
@@ -212,14 +218,29 @@ def _best_of(scorer: Scorer, found: Sequence[Attempt]) -> Iterator[Attempt]:
         yield Attempt(best.engine, chunks, result, best.time)
 
 
-def _nothing(request: Request) -> OutOfTimeError:
+def _nothing(request: Request, collective: Collective | None = None) -> OutOfTimeError:
     """Return the error of a search that ended without a schedule."""
     if request.stop.is_set():
-        return OutOfTimeError("interrupted before there was a schedule", fix="wait a little longer")
-    return OutOfTimeError(
-        f"no schedule was found within {request.time_limit:g} s",
-        fix="raise --time-limit, or choose what needs no search, such as --engine hierarchical",
+        return OutOfTimeError("interrupted before there was a schedule", fix="let it run longer")
+    problem, fix = f"no schedule was found within {request.time_limit:g} s", "raise --time-limit"
+    if collective is not None:
+        least = _least_sends(collective)
+        if least > MANY_SENDS:
+            problem += f": one for {collective.num_ranks} ranks has at least {least} sends"
+    if request.engine != "auto":
+        fix += ", or use --engine auto, which begins with algorithms that need no search"
+    return OutOfTimeError(problem, fix=fix)
+
+
+def _least_sends(collective: Collective) -> int:
+    """Return how many sends every schedule has at least."""
+    sets = [frozenset(ranks) for ranks in collective.rank_sets]
+    pairs = Counter(
+        zip(collective.source_set.tolist(), collective.target_set.tolist(), strict=True)
     )
+    if collective.reduces:
+        return sum(n * (len(sets[a]) + len(sets[b]) - 2) for (a, b), n in pairs.items())
+    return sum(n * len(sets[b] - sets[a]) for (a, b), n in pairs.items())
 
 
 def _unserved(request: Request, collective: Collective) -> NoScheduleError | None:
@@ -325,8 +346,11 @@ def _finish(
             require_valid(found, request.logical)
             if (lowering := scorer.lowering(found, result.engine)) is not None:
                 settled = _settled(lowering, scorer.clock)
-                _, replayed = settled.best
-                proved = Proved(found, result.engine, settled.proved(), replayed, settled.size)
+                made, proved = settled.best, scorer.judged
+                if proved is None or proved.made is not made:
+                    proved = Proved(
+                        found, result.engine, settled.proved(), made[1], settled.size, made
+                    )
     except TimeUp as up:
         if up.deadline is not last:
             raise
