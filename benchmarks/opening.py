@@ -22,8 +22,8 @@ HEAD = """# Performance
 
 ## What is measured
 
-**All times are modelled**: the replay of a verified program (or, where a table says so, the makespan
-of a verified schedule) on a topology file, in exact integers. None is measured on hardware.
+**All times are modelled**: the replay of a verified program on a topology file, in exact integers
+(or, where a table says so, the makespan of a verified schedule). None is measured on hardware.
 [What the model leaves out](concepts.md#what-the-model-leaves-out) counts most for small buffers.
 *Bound* is a proven lower bound for every algorithm in the same model, and *gap* is how far above it
 a time is: 0 % is optimal. A large gap does not prove that a better algorithm exists, as bounds may
