@@ -306,6 +306,7 @@ def _by_distance(
 ) -> Mapping[int, Place]:
     """Return places whose distances are about those in hops (Kamada and Kawai 1989)."""
     import networkx as nx
+    import numpy as np
 
     wires: nx.Graph[int] = nx.Graph()
     wires.add_nodes_from(vertices)
@@ -316,7 +317,8 @@ def _by_distance(
     if not nx.is_connected(wires):
         return _circle(vertices, centre, radius, lines)
     begin = nx.spectral_layout(wires)  # from a circle a mesh stays folded
-    found = nx.kamada_kawai_layout(wires, pos=begin, scale=radius, center=centre)
+    with np.errstate(divide="ignore", invalid="ignore"):  # two may begin at one place
+        found = nx.kamada_kawai_layout(wires, pos=begin, scale=radius, center=centre)
     return {vertex: (float(x), float(y)) for vertex, (x, y) in found.items()}
 
 
