@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from defusedxml.ElementTree import fromstring
 
+from benchmarks.opening import BEGIN, refreshed
 from taccl.collective_file import read_collective
 from taccl.collectives import COLLECTIVES
 from taccl.errors import NoScheduleError, TacclError
@@ -40,12 +41,14 @@ from tests.docs.meanings import (
     XML_ATTRIBUTES,
     XML_OPS,
 )
+from tests.docs.report_picture import report_picture
 from tests.generators import pair, ring4, star5, twin2x2
 from tests.synth.problems import QUICK, problem_of
 
 GENERATED: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "formats.md": formats_page,
+    "report.svg": report_picture,
 }
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_COMMANDS = [page for page in PAGES if any(list(commands_in(b)) for b in blocks(page))]
@@ -125,9 +128,9 @@ def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
         assert (ROOT / file).exists(), file
 
 
-def test_every_row_of_what_works_names_a_test() -> None:
-    section = (ROOT / "README.md").read_text().split("## What works")[1].split("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
+def test_every_feature_names_a_test() -> None:
+    text = (ROOT / "docs" / "features.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
     assert rows
     assert [row for row in rows if "tests/" not in row.split("|")[-2]] == []
 
@@ -137,9 +140,55 @@ def test_every_row_of_what_works_names_a_test() -> None:
     [tuple(COLLECTIVES), engine_names(), tuple(RUNTIMES), shipped_topologies(), shipped_sketches()],
     ids=["collectives", "engines", "runtimes", "topologies", "sketches"],
 )
-def test_the_readme_names_everything_there_is(names: tuple[str, ...]) -> None:
-    section = (ROOT / "README.md").read_text().split("## What works")[1].split("\n## ")[0]
-    assert [name for name in names if f"`{name}`" not in section] == []
+def test_the_features_name_everything_there_is(names: tuple[str, ...]) -> None:
+    text = (ROOT / "docs" / "features.md").read_text()
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_the_readme_is_short() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.encode()) <= 9000
+    section = text.split("## What works")[1].split("\n## ")[0]
+    assert 2 < sum(line.startswith("|") for line in section.splitlines()) - 2 <= 30
+    assert "tests/" not in text
+
+
+def test_the_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text()
+    words = set(re.findall(r"[\w-]+", text))
+    assert {words_[0] for words_, _ in commands()} - words - {"schema"} == set()
+
+
+def test_performance_opens_with_what_its_tables_say() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text()
+    assert text.startswith(BEGIN)
+    assert refreshed(text) == text, "run python -m benchmarks.opening docs/performance.md"
+
+
+def test_the_opening_counts_what_is_faster_and_lists_what_is_not() -> None:
+    page = """<!-- opening -->
+<!-- /opening -->
+<!-- tune -->
+| collective | bytes | us | best classical | ratio | least |
+| --- | --- | --- | --- | --- | --- |
+| allgather | 1024 | 4.00 | ring | 0.500 | 0.400 |
+| allgather | 2048 | 6.00 | ring | 1.000 | 0.700 |
+| allgather | 4096 | 8.00 | ring | 1.000 | > 0.8 by growth |
+<!-- /tune -->
+<!-- auto -->
+| problem | auto us | gap |
+|---|---|---|
+| a 1KB | 1.00 | 0.5% |
+| b 1KB | 2.00 | 75.0% |
+<!-- /auto -->
+"""
+    told = refreshed(page)
+    assert "faster than the best classical algorithm at 1 of 3 sizes, up to 2.00 times" in told
+    assert "slower at none" in told
+    assert told.index("| b 1KB | 2.00 | 75.0% |") < told.index("| a 1KB | 1.00 | 0.5% |")
+    assert "| allgather | 2048 | 6.00 | ring | 0.700 |" in told
+    assert told.count("| 4096 |") == 1
+    assert refreshed(told) == told
 
 
 def test_the_page_on_verification_names_every_rule() -> None:

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 KINDS: Mapping[str, str] = MappingProxyType({
-    "latency": "the longest way that some data must go, and the data itself by its last link",
-    "reach": "how soon all can have heard of one rank, each message keeping its ports busy",
-    "port": "what a rank, server or ranks that share edges must receive or send, over these",
-    "cut": "what must leave a set of ranks, over the edges that leave it; the worst set",
-    "packing": "the cheapest trees of all chunks, at the prices of the best packing of trees",
-    "flow": "the cheapest ways of all data, at the prices of the best flow",
-    "drain": "what enters a set of ranks last, and must still spread inside it",
-    "growth": "what has come into a server must still be doubled inside, one message at a time",
-    "message": "all of these once more, with a latency for every message that a runtime can send",
-    "reduce": "2(n-1) messages for every piece, at the prices of the best packing of trees",
+    "latency": "the longest path in alphas that data must take, plus its bytes on the last link",
+    "reach": "dissemination time under port limits: how soon one rank's data can reach all",
+    "port": "bytes through the busiest rank, server or NIC group, by its bandwidth",
+    "cut": "bytes that must leave a set of ranks, by the bandwidth out of it; the worst set",
+    "packing": "a spanning tree for every chunk, at the edge prices of the optimal tree packing",
+    "flow": "a shortest path for all data, at the edge prices of the optimal multi-commodity flow",
+    "drain": "the last arrival at a set of ranks, which must still spread inside it",
+    "growth": "data that enters a server must still be doubled inside, one message at a time",
+    "message": "all of these, with an alpha for every message of the runtime's largest size",
+    "reduce": "2(n-1) messages for every piece, at the edge prices of the optimal tree packing",
 })  # fmt: skip
 
 ASSUMED = (

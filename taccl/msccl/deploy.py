@@ -59,7 +59,7 @@ class Deployment:
     needed
         The variables without which the file is silently not used.
     pitfalls
-        What users run into.
+        What users run into; ``{chunks}`` stands for the file's ``nchunksperloop``.
     """
 
     variables: tuple[Note, ...]
@@ -69,12 +69,12 @@ class Deployment:
 
 _EVERYWHERE = (
     Note("every node needs the same files in the same order: ranks that differ hang"),
-    Note("a count that nchunksperloop does not divide runs NCCL's own algorithm"),
+    Note("element counts that are not a multiple of {chunks} fall back to NCCL"),
     Note("no file names a root: this one answers calls for every root", _has_root),
     Note("only one of in place and out of place is served", _serves_one_mode),
 )
 _DIRECTORY = (
-    Note("the directory may hold files for this runtime only: any other ends the scan"),
+    Note("keep other files out of MSCCL_ALGO_DIR: the loader stops at the first it can't parse"),
     Note("the range of sizes has no end: files after this one get no call", _has_no_limit),
 )
 
@@ -145,7 +145,11 @@ def deployment(program: Program, runtime: str, path: Path) -> dict[str, dict[str
                     for other in files - {file}
                     if name != "msccl"
                 ),
-                *(note.text for note in DEPLOYMENTS[name].pitfalls if note.when(program)),
+                *(
+                    note.text.format(chunks=program.chunks_per_loop)
+                    for note in DEPLOYMENTS[name].pitfalls
+                    if note.when(program)
+                ),
             ],
         }
         for name, file in paths.items()
@@ -164,5 +168,5 @@ def deployment_lines(program: Program, runtime: str, path: Path) -> list[str]:
             told.setdefault(text, []).append(name)
     for text, names in told.items():
         only = "" if len(names) == len(found) else f" ({', '.join(names)})"
-        lines.append(f"  mind        {text}{only}")
+        lines.append(f"  note        {text}{only}")
     return lines

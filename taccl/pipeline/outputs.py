@@ -246,7 +246,7 @@ def _sketch_line(found: Synthesis) -> list[str]:
     words = (
         f"costs {cost:.1%}: {format_time(free.score)} without it"
         if cost > 0
-        else "costs nothing that was found: no faster without it"
+        else "no faster schedule was found without the sketch"
     )
     return [f"  sketch      {words} ({free.engine}, {free.chunks} chunks, a short search)"]
 

@@ -12,6 +12,7 @@ from taccl.errors import InputError, TacclWarning
 from taccl.files import check_output, read_bytes, write_all_atomic
 from taccl.msccl.program import Program
 from taccl.pipeline.evaluation import read_program
+from taccl.pipeline.modelled import Model
 from taccl.pipeline.synthesis import Synthesis
 from taccl.report.chrome import chrome_trace
 from taccl.report.explain import Explanation, explain
@@ -20,10 +21,13 @@ from taccl.report.html import View, page
 from taccl.report.html_timeline import schedule_data, timeline_data
 from taccl.report.played import Played, play
 from taccl.report.tables import columns_of
+from taccl.report.verdict import NcclTime
 from taccl.sim.cost import ReplayModel, model_of
+from taccl.sim.nccl_inputs import Settings, machine_of
 from taccl.sim.sweep import Row, bounds_of, row_of
 from taccl.sim.timing import traces
 from taccl.sim.trace import Trace
+from taccl.synth.problem import Candidate
 from taccl.topology import Topology
 from taccl.units import format_time, microseconds
 
@@ -162,7 +166,8 @@ def evaluation_text(
             _view(each, one, _made_with(setting, one.row.file))
             for each, one in zip(played, found, strict=True)
         ]
-        texts[wanted.html] = page(f"taccl evaluate on {setting.topology.name}", rows, views)
+        title = f"taccl evaluate on {setting.topology.name}"
+        texts[wanted.html] = page(title, rows, views, _nccl(setting.topology))
     write_all_atomic(texts)
     return _with_explanations(wanted, written, rows, found) if wanted.explain else written
 
@@ -182,6 +187,12 @@ def _with_explanations(
     return f"{written.rstrip()}\n{start.rstrip()}\n{text}\n"
 
 
+def _nccl(topology: Topology) -> NcclTime:
+    """Return what NCCL's model expects, its inputs estimated from the topology."""
+    machine = machine_of(topology, Settings())
+    return lambda collective, size: Model(topology, machine, collective).time(size)
+
+
 def _made_with(setting: Setting, file: str) -> tuple[tuple[str, str], ...]:
     """Return what a page says of its inputs, so that its numbers can be had again."""
     options = {"--route": setting.route, "--protocol-costs": setting.protocol_costs}
@@ -193,7 +204,12 @@ def _made_with(setting: Setting, file: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _view(played: Played, found: Explanation, facts: tuple[tuple[str, str], ...] = ()) -> View:
+def _view(
+    played: Played,
+    found: Explanation,
+    facts: tuple[tuple[str, str], ...],
+    candidates: Sequence[Candidate] = (),
+) -> View:
     runs = played.trace.time is not None
     return View(
         found.row,
@@ -202,6 +218,7 @@ def _view(played: Played, found: Explanation, facts: tuple[tuple[str, str], ...]
         played.trace.edge_busy,
         found,
         facts,
+        tuple(candidates),
     )
 
 
@@ -237,8 +254,11 @@ def synthesis_page(found: Synthesis) -> str:
             bound_kind=found.bound.kind,
         )  # fmt: skip
         timeline, edge_busy = schedule_data(schedule)
-        view = View(row, topology, timeline, edge_busy, facts=_facts(found))
-        return page(title, [row], [view])
+        view = View(
+            row, topology, timeline, edge_busy, facts=_facts(found),
+            candidates=tuple(found.candidates),
+        )  # fmt: skip
+        return page(title, [row], [view], _nccl(topology))
     setting = Setting(topology, model_of(target.runtime, target.element_bytes))
     bound = bounds_of(topology, schedule.collective, message_bytes=target.message_bytes)
     sizes = _sizes(program, found.size, target.element_bytes)
@@ -246,8 +266,8 @@ def synthesis_page(found: Synthesis) -> str:
     rows = [row_of(trace, program, topology, bound) for trace in replayed]
     played = setting.play(program, found.size)
     row = row_of(played.trace, program, topology, bound)
-    view = _view(played, setting.explain(played, row), _facts(found))
-    return page(title, rows, [view])
+    view = _view(played, setting.explain(played, row), _facts(found), found.candidates)
+    return page(title, rows, [view], _nccl(topology))
 
 
 def _sizes(program: Program, size: int, element_bytes: int) -> list[int]:
@@ -278,13 +298,4 @@ def _facts(found: Synthesis) -> tuple[tuple[str, str], ...]:
     if fixed is not None:
         bound = f"{microseconds(fixed.time):.6g} us ({fixed.kind})"
         facts.append(("bound for this chunk count", bound))
-    for one in found.candidates:
-        words = (
-            "no schedule" if one.makespan is None else f"{format_time(one.makespan)} as a schedule"
-        )
-        if one.score is None:
-            words += f", out of the running: {one.reason or 'not replayed'}"
-        elif found.program is not None:
-            words += f", {format_time(one.score)} as a program"
-        facts.append((f"candidate {one.engine}, {one.chunks} chunks", words))
     return tuple(facts)

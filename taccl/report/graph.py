@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from html import escape
 from itertools import cycle
 from math import ceil, cos, pi, sin, sqrt
+from types import MappingProxyType
 
 from taccl.errors import InputError
+from taccl.report.heat import heat_colour
 from taccl.topology import Edge, Topology
 from taccl.topology_rates import homes
-from taccl.units import format_time
+from taccl.units import Time, format_time
 
 MAX_LINES = 20_000
 """Lines of a picture, above which nothing can be seen in it."""
@@ -34,14 +36,15 @@ MIN_WIRED, MAX_WIRED = 9, 128
 RANK, GAP, MARGIN, HEAD = 13, 40, 50, 70
 """Pixels: radius of a rank, between servers, around, and for the title."""
 
-STYLE = """text { font: 12px "Segoe UI", Helvetica, Arial, sans-serif; fill: #24292f; }
-.title { font-size: 15px; }
-.rank { fill: #ffffff; stroke: #24292f; stroke-width: 1.5; }
-.switch { fill: #eaeef2; stroke: #57606a; }
-.server { fill: #f6f8fa; stroke: #d0d7de; }
-.wire { fill: none; stroke-width: 1.5; }
-.label { font-size: 10px; text-anchor: middle; }
-.middle { text-anchor: middle; }"""
+STYLE = """.topology text { font: 12px "Segoe UI", Helvetica, Arial, sans-serif; fill: #24292f; }
+.topology .title { font-size: 15px; }
+.topology .rank { fill: #ffffff; stroke: #24292f; stroke-width: 1.5; }
+.topology .switch { fill: #eaeef2; stroke: #57606a; }
+.topology .server { fill: #f6f8fa; stroke: #d0d7de; }
+.topology .wire { fill: none; stroke-width: 1.5; }
+.topology .label { font-size: 10px; text-anchor: middle; }
+.topology .middle { text-anchor: middle; }"""
+"""Scoped, as the styles of a picture inside a page are styles of the whole page."""
 
 Place = tuple[float, float]
 
@@ -60,6 +63,8 @@ class Line:
         How many, bandwidth and alpha.
     names
         Of all its edges.
+    edges
+        Their numbers.
     """
 
     tail: int
@@ -67,6 +72,7 @@ class Line:
     both: bool
     text: str
     names: tuple[str, ...]
+    edges: tuple[int, ...]
 
 
 def lines_of(topology: Topology) -> tuple[Line, ...]:
@@ -77,16 +83,18 @@ def lines_of(topology: Topology) -> tuple[Line, ...]:
     InputError
         When there are too many to be seen.
     """
-    edges: dict[tuple[int, int], list[Edge]] = defaultdict(list)
-    for edge in topology.edges:
-        edges[edge.tail, edge.head].append(edge)
+    between: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, edge in enumerate(topology.edges):
+        between[edge.tail, edge.head].append(number)
+    costs = {ends: _cost([topology.edges[n] for n in found]) for ends, found in between.items()}
     lines = []
-    for (tail, head), found in sorted(edges.items()):
-        text, back = _cost(found), edges.get((head, tail), [])
-        both = bool(back) and _cost(back) == text
+    for (tail, head), found in sorted(between.items()):
+        text = costs[tail, head]
+        both = costs.get((head, tail)) == text
         if not both or tail < head:
-            names = tuple(edge.name for edge in (*found, *(back if both else ())))
-            lines.append(Line(tail, head, both, text, names))
+            edges = (*found, *(between[head, tail] if both else ()))
+            names = tuple(topology.edges[number].name for number in edges)
+            lines.append(Line(tail, head, both, text, names, edges))
     if len(lines) > MAX_LINES:
         raise InputError(
             f"a picture of {topology.name} would have {len(lines)} lines, more than {MAX_LINES}",
@@ -154,18 +162,69 @@ def _text(text: str) -> str:
 
 
 def svg(topology: Topology) -> str:
-    """Return a picture of the topology.
+    """Return a picture of the topology, its lines coloured by what they cost.
 
     Raises
     ------
     InputError
         When there is too much to be drawn.
     """
-    lines, at_home = lines_of(topology), homes(topology)
-    boxes, places = _placed(topology, at_home, lines)
-    legend = tuple(dict.fromkeys(line.text for line in lines))
+    lines = lines_of(topology)
     turns = cycle(COLOURS)
-    colours = {text: next(turns) if "GB/s" in text else FREE for text in legend}
+    colours = {
+        text: next(turns) if "GB/s" in text else FREE
+        for text in dict.fromkeys(line.text for line in lines)
+    }
+    drawn = [(colours[line.text], line.text) for line in lines]
+    return _picture(topology, lines, drawn, colours, ' xmlns="http://www.w3.org/2000/svg"')
+
+
+def loaded_svg(topology: Topology, busy: Sequence[Time], time: Time) -> str:
+    """Return a picture for a page, its lines coloured by how long their busiest edge is held.
+
+    Parameters
+    ----------
+    topology
+        Of which the picture is.
+    busy
+        Picoseconds for which each edge is held.
+    time
+        Picoseconds that the program takes.
+
+    Raises
+    ------
+    InputError
+        When there is too much to be drawn.
+    """
+    lines = lines_of(topology)
+    drawn = []
+    for line in lines:
+        edge = max(line.edges, key=lambda number: busy[number])
+        share = busy[edge] / time if time else 0.0
+        told = f"edge {topology.edges[edge].name} held {share:.1%} of the time; {line.text}"
+        drawn.append((heat_colour(share) if busy[edge] else FREE, told))
+    return _picture(topology, lines, drawn)
+
+
+def _picture(
+    topology: Topology,
+    lines: Sequence[Line],
+    drawn: Sequence[tuple[str, str]],
+    legend: Mapping[str, str] = MappingProxyType({}),
+    attributes: str = "",
+) -> str:
+    """Return a picture.
+
+    Parameters
+    ----------
+    drawn
+        The colour of each line, and what it says when pointed at.
+    legend
+        Colours by what they mean; of few lines each has its bandwidth beside it too.
+    attributes
+        Of the SVG element.
+    """
+    boxes, places = _placed(topology, homes(topology), lines)
     width = max(460.0, *(x + MARGIN for x, _ in places), *(box[0] + box[2] + 20 for box in boxes))
     below = max([y for _, y in places] + [box[1] + box[3] for box in boxes]) + MARGIN
     height = below + 18 * len(legend) + 10
@@ -174,18 +233,19 @@ def svg(topology: Topology) -> str:
         f" server{'s' if topology.num_servers > 1 else ''}, {len(topology.edges)} edges"
     )
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}"'
+        f'<svg{attributes} class="topology" viewBox="0 0 {width:.0f} {height:.0f}"'
         f' width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{_text(title)}">',
         f"<style>{STYLE}</style>",
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
         f'<text class="title" x="20" y="26">{_text(title)}</text>',
         *(_box(number, box) for number, box in enumerate(boxes)),
-        *_wires(topology, lines, places, colours),
+        *_wires(topology, lines, places, drawn),
+        *(_labels(lines, places) if len(lines) <= MAX_LABELS and len(legend) > 1 else ()),
         *_vertices(topology, places),
     ]
-    for number, text in enumerate(legend):
+    for number, (text, colour) in enumerate(legend.items()):
         y = below + 18 * number
-        parts.append(f'<path class="wire" stroke="{colours[text]}" d="M20 {y - 4:.0f}h28"/>')
+        parts.append(f'<path class="wire" stroke="{colour}" d="M20 {y - 4:.0f}h28"/>')
         parts.append(f'<text x="56" y="{y:.0f}">{_text(text)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -246,6 +306,7 @@ def _by_distance(
 ) -> Mapping[int, Place]:
     """Return places whose distances are about those in hops (Kamada and Kawai 1989)."""
     import networkx as nx
+    import numpy as np
 
     wires: nx.Graph[int] = nx.Graph()
     wires.add_nodes_from(vertices)
@@ -256,7 +317,8 @@ def _by_distance(
     if not nx.is_connected(wires):
         return _circle(vertices, centre, radius, lines)
     begin = nx.spectral_layout(wires)  # from a circle a mesh stays folded
-    found = nx.kamada_kawai_layout(wires, pos=begin, scale=radius, center=centre)
+    with np.errstate(divide="ignore", invalid="ignore"):  # two may begin at one place
+        found = nx.kamada_kawai_layout(wires, pos=begin, scale=radius, center=centre)
     return {vertex: (float(x), float(y)) for vertex, (x, y) in found.items()}
 
 
@@ -280,19 +342,27 @@ def _box(number: int, box: Box) -> str:
 
 
 def _wires(
-    topology: Topology, lines: Sequence[Line], places: Sequence[Place], colours: Mapping[str, str]
+    topology: Topology,
+    lines: Sequence[Line],
+    places: Sequence[Place],
+    drawn: Sequence[tuple[str, str]],
 ) -> Iterator[str]:
-    for line in lines:
+    for line, (colour, words) in zip(lines, drawn, strict=True):
         (x1, y1), (x2, y2) = places[line.tail], places[line.head]
         ends = " <-> " if line.both else " -> "
         what = ends.join(map(topology.vertex_name, (line.tail, line.head)))
-        told = _text(f"{what}: {line.text} ({', '.join(line.names[:8])})")
+        told = _text(f"{what}: {words} ({', '.join(line.names[:8])})")
         yield (
-            f'<path class="wire" stroke="{colours[line.text]}"'
+            f'<path class="wire" stroke="{colour}"'
             f' d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"><title>{told}</title></path>'
         )
+
+
+def _labels(lines: Sequence[Line], places: Sequence[Place]) -> Iterator[str]:
+    for line in lines:
+        (x1, y1), (x2, y2) = places[line.tail], places[line.head]
         rate = line.text.partition(",")[0]
-        if len(lines) <= MAX_LABELS and len(colours) > 1 and "GB/s" in rate:
+        if "GB/s" in rate:
             yield (
                 f'<text class="label" x="{(x1 + x2) / 2:.1f}" y="{(y1 + y2) / 2 - 3:.1f}">'
                 f"{_text(rate.removesuffix(' GB/s'))}</text>"

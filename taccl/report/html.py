@@ -7,29 +7,28 @@ may have written, so every text is escaped here or set as text by the script.
 
 import base64
 import hashlib
-import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 
+from taccl.report.candidates import best_of_engines
+from taccl.report.diagram import BOUND, Line, chart, style_of
 from taccl.report.explain import Explanation
+from taccl.report.html_load import load
+from taccl.report.html_table import BAR, bar, table, text_of, us
 from taccl.report.html_timeline import MAX_SPANS, Data, packed
+from taccl.report.verdict import NcclTime, verdict
 from taccl.sim.sweep import Row
+from taccl.synth.problem import Candidate
 from taccl.topology import Topology
-from taccl.units import Time, format_size, microseconds
+from taccl.units import Time, format_size, gigabytes_per_second
 
-BAR = "of the time"
-"""The column of bars."""
-
-MAX_NAMES = 40
-"""Names of edges in a sentence."""
+MAX_NAMES = 4
+"""Names of edges in a sentence: the busiest."""
 
 SCRIPTS = ("page_timeline.js", "page_chunks.js", "page_traffic.js", "page.js")
 """Parts of the one script, in order."""
-
-MAX_EDGES = 1000
-"""Rows of the table of edges: the busiest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +49,8 @@ class View:
         Where its time goes; None: unknown.
     facts
         (name, value) pairs for the summary.
+    candidates
+        What it was compared with when it was searched for.
     """
 
     row: Row
@@ -58,19 +59,40 @@ class View:
     edge_busy: tuple[Time, ...] = ()
     explanation: Explanation | None = None
     facts: tuple[tuple[str, str], ...] = ()
+    candidates: tuple[Candidate, ...] = ()
 
 
-def page(title: str, rows: Sequence[Row], views: Sequence[View]) -> str:
-    """Return the HTML of a page: all rows in a table, and each view in detail."""
+def page(
+    title: str,
+    rows: Sequence[Row],
+    views: Sequence[View],
+    nccl: NcclTime = lambda _collective, _size: None,
+) -> str:
+    """Return the HTML of a page: a verdict, all rows as a table and a chart, and each view.
+
+    Parameters
+    ----------
+    title
+        Of the page.
+    rows
+        Results at all sizes.
+    views
+        Each program at one size.
+    nccl
+        What NCCL's own model expects, for the verdict and the chart.
+    """
     script, style = _script(), _static("page.css")
+    said = verdict([view.row for view in views], nccl) if views else ""
     body = [
-        f"<h1>{_text(title)}</h1>",
+        f"<h1>{text_of(title)}</h1>",
+        *([f'<p class="verdict">{text_of(said)}</p>'] if said else ()),
         '<p class="hint">Times are modelled, not measured: a replay under the alpha-beta cost model'
-        f" by taccl {_text(version('taccl'))}.</p>",
+        f" by taccl {text_of(version('taccl'))}.</p>",
         "<h2>Summary</h2>",
-        _table(_SUMMARY, [_summary(view.row) for view in views]),
+        table(_SUMMARY, [_summary(view.row) for view in views]),
         "<h2>By size</h2>",
-        _table(_BY_SIZE, [_by_size(row) for row in rows]),
+        table(_BY_SIZE, [_by_size(row) for row in rows]),
+        *_rates(rows, nccl),
         *_choice(views),
         *(_view(number, view) for number, view in enumerate(views)),
     ]
@@ -84,7 +106,7 @@ def page(title: str, rows: Sequence[Row], views: Sequence[View]) -> str:
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\';'
         f" img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{_hash(script)}'\">",
         '<link rel="icon" href="data:,">',
-        f"<title>{_text(title)}</title>",
+        f"<title>{text_of(title)}</title>",
         f"<style>{style}</style>",
         "</head>",
         "<body>",
@@ -109,12 +131,6 @@ def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _text(text: object) -> str:
-    """Return a text as HTML: escaped, without controls and what UTF-8 can't hold."""
-    whole = str(text).encode("utf-8", "replace").decode()
-    return html.escape("".join(c if c.isprintable() else " " for c in whole))
-
-
 _SUMMARY = (
     "program", "file", "collective", "topology", "ranks", "alpha rule", "size", "time us",
     "bound us", "bound", "gap", "algbw GB/s", "busbw GB/s",
@@ -123,118 +139,151 @@ _BY_SIZE = (
     "program", "size", "time us", "algbw GB/s", "busbw GB/s", "bound us", "gap", "bottleneck",
     "used", "note",
 )  # fmt: skip
-_KINDS = dict.fromkeys(
-    ("ranks", "size", "time us", "bound us", "gap", "algbw GB/s", "busbw GB/s", "used", "busy us",
-     "spans", "GB/s", "share"),
-    "number",
-) | {BAR: "bar"}  # fmt: skip
-
-
-def _table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a table; cells are HTML already, and columns without any text are left out."""
-    filled = [number for number in range(len(names)) if any(line[number] for line in lines)]
-    names = [names[number] for number in filled]
-    lines = [[line[number] for number in filled] for line in lines]
-    kinds = [_KINDS.get(name, "text") for name in names]
-    head = "".join(
-        f'<th scope="col" class="{kind}">{_text(name)}</th>'
-        for name, kind in zip(names, kinds, strict=True)
-    )
-    body = "\n".join(
-        "<tr>"
-        + "".join(f'<td class="{kind}">{cell}</td>' for cell, kind in zip(line, kinds, strict=True))
-        + "</tr>"
-        for line in lines
-    )
-    return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}\n</tbody></table></div>"
-    )
 
 
 def _summary(row: Row) -> list[str]:
     return [
-        *(_text(text) for text in (
+        *(text_of(text) for text in (
             row.program, row.file, row.collective, row.topology, row.ranks, row.rules,
             format_size(row.size),
         )),
-        _time(row), _us(row.bound), _text(row.bound_kind), _number(row.gap, ".1%"),
+        _time(row), us(row.bound), text_of(row.bound_kind), _number(row.gap, ".1%"),
         _number(row.algbw, ".3f"), _number(row.busbw, ".3f"),
     ]  # fmt: skip
 
 
 def _by_size(row: Row) -> list[str]:
     return [
-        _text(row.file or row.program), _text(format_size(row.size)), _time(row),
-        _number(row.algbw, ".3f"), _number(row.busbw, ".3f"), _us(row.bound),
-        _number(row.gap, ".1%"), _text(row.bottleneck), _number(row.utilisation, ".0%"),
-        _text(row.note),
+        text_of(row.file or row.program), text_of(format_size(row.size)), _time(row),
+        _number(row.algbw, ".3f"), _number(row.busbw, ".3f"), us(row.bound),
+        _number(row.gap, ".1%"), text_of(row.bottleneck), _number(row.utilisation, ".0%"),
+        text_of(row.note),
     ]  # fmt: skip
 
 
 def _time(row: Row) -> str:
-    return "can&#x27;t run" if row.time is None else _us(row.time)
-
-
-def _us(time: Time | None) -> str:
-    return "" if time is None else f"{microseconds(time):.6g}"
+    return "can&#x27;t run" if row.time is None else us(row.time)
 
 
 def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
+def _rates(rows: Sequence[Row], nccl: NcclTime) -> Iterator[str]:
+    """Yield for each collective with several sizes a chart of algbw by size."""
+    for collective in dict.fromkeys(row.collective for row in rows):
+        mine = [row for row in rows if row.collective == collective]
+        sizes = sorted({row.size for row in mine})
+        if len(sizes) < 2:
+            continue
+        bounds = {row.size: row.bound for row in mine if row.bound}
+        expected = {size: nccl(collective, size) for size in sizes}
+        names = dict.fromkeys(map(_name, mine))
+        lines = [
+            Line(name, style_of(turn), tuple(
+                (row.size, row.algbw) for row in mine if row.algbw and name == _name(row)
+            ))
+            for turn, name in enumerate(names)
+        ]  # fmt: skip
+        lines += [
+            Line("NCCL by its own model", style_of(-1, "2 3"), _rate_points(expected)),
+            Line("bound: no algorithm is faster", BOUND, _rate_points(bounds)),
+        ]
+        drawn = [line for line in lines if line.points]
+        if drawn:
+            yield f"<h3>Bandwidth of {text_of(collective)} by size</h3>"
+            yield chart("algbw, GB/s", sizes, drawn)
+
+
+def _rate_points(times: Mapping[int, Time | None]) -> tuple[tuple[int, float], ...]:
+    return tuple(
+        (size, gigabytes_per_second(size, time)) for size, time in sorted(times.items()) if time
+    )
+
+
 def _choice(views: Sequence[View]) -> Iterator[str]:
     if len(views) > 1:
         options = "".join(
-            f'<option value="{number}">{_text(_name(view))}</option>'
+            f'<option value="{number}">{text_of(_name(view.row))}</option>'
             for number, view in enumerate(views)
         )
         yield f'<p><label>In detail: <select id="choice">{options}</select></label></p>'
 
 
-def _name(view: View) -> str:
-    return view.row.file or view.row.program
+def _name(row: Row) -> str:
+    return row.file or row.program
 
 
 def _view(number: int, view: View) -> str:
-    title = f"{_name(view)} at {format_size(view.row.size)}"
-    parts = [f'<section data-view="{number}">', f"<h2>{_text(title)}</h2>"]
+    title = f"{_name(view.row)} at {format_size(view.row.size)}"
+    parts = [f'<section data-view="{number}">', f"<h2>{text_of(title)}</h2>"]
     if view.facts:
-        parts.append(_table(("what", "value"), [[_text(n), _text(v)] for n, v in view.facts]))
+        parts.append(table(("what", "value"), [[text_of(n), text_of(v)] for n, v in view.facts]))
+    parts += _candidates(view.candidates)
     if view.row.note:
         why = "can't run: " if view.row.time is None else ""
-        parts.append(f'<p class="note">{_text(why + view.row.note)}</p>')
+        parts.append(f'<p class="note">{text_of(why + view.row.note)}</p>')
     if view.row.time is not None and view.explanation is not None and view.explanation.why_not:
-        parts.append(f'<p class="note">Not in detail: {_text(view.explanation.why_not)}</p>')
+        parts.append(f'<p class="note">Not in detail: {text_of(view.explanation.why_not)}</p>')
     if view.timeline is not None:
         if view.explanation is not None:
-            parts += _explained(view.explanation)
-        parts += [_timeline(view.timeline), _chunks(view.timeline), _traffic(), _edges(view)]
+            parts += _explained(view.explanation, _held(view))
+        parts += [_timeline(view.timeline), _chunks(view.timeline)]
+        parts += load(view.topology, view.edge_busy, view.row.time)
     return "\n".join([*parts, "</section>"])
 
 
-def _explained(found: Explanation) -> Iterator[str]:
+def _candidates(candidates: Sequence[Candidate]) -> Iterator[str]:
+    """Yield a table of the best candidate of each engine, the fastest first."""
+    best = best_of_engines(candidates)
+    if len(best) < 2:
+        return
+    yield "<h3>Candidates</h3>"
+    fastest = best[0].score
+    yield table(
+        ("engine", "chunks", "program us", "schedule us", "against the fastest", "why not"),
+        [
+            [
+                text_of(one.engine), text_of(one.chunks), us(one.score), us(one.makespan),
+                f"{one.score / fastest:.2f} x" if one.score and fastest else "",
+                text_of(one.reason or ""),
+            ]
+            for one in best
+        ],
+    )  # fmt: skip
+    yield (
+        f'<p class="hint">The best of each engine, of {len(candidates)} candidates. A chunk count'
+        " is for each rank; the time of a program is that of its replay.</p>"
+    )
+
+
+def _held(view: View) -> Mapping[str, Time]:
+    """Return for how long each edge was held, by its name."""
+    names = (edge.name for edge in view.topology.edges)
+    return dict(zip(names, view.edge_busy, strict=False))
+
+
+def _explained(found: Explanation, held: Mapping[str, Time]) -> Iterator[str]:
     yield "<h3>Where the time goes</h3>"
     time = found.row.time
     lines = [
         [
-            _text(part.name),
-            _us(part.time),
-            _us(part.alpha),
+            text_of(part.name),
+            us(part.time),
+            us(part.alpha),
             str(part.count),
-            *_bar(part.time, time),
+            *bar(part.time, time),
         ]
         for part in found.parts
     ]
     head = ("part of the critical path", "time us", "of it alpha us", "spans", "share", BAR)
-    yield _table(head, lines)
+    yield table(head, lines)
     if found.row.bottleneck and found.faster is not None:
         then = found.faster
         yield (
-            f"<p>Bottleneck: edge {_text(found.row.bottleneck)}, held"
+            f"<p>Bottleneck: edge {text_of(found.row.bottleneck)}, held"
             f" {found.row.utilisation or 0:.1%} of the time. With twice its bandwidth the program"
-            f" would take {_us(then.time)} us, and edge {_text(then.bottleneck)} would be held"
+            f" would take {us(then.time)} us, and edge {text_of(then.bottleneck)} would be held"
             f" {then.utilisation:.1%} of that.</p>"
         )
     overhead = (("whose own overhead the critical path pays", found.overhead_on),)
@@ -244,23 +293,16 @@ def _explained(found: Explanation) -> Iterator[str]:
         ("whose beta the critical path pays", found.beta_on),
         ("used, but not paid by the critical path", found.off),
     ):
-        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        shown = f": {', '.join(names[:MAX_NAMES])}{more}" if names else ""
-        yield f"<p>{len(names)} edges {words}{_text(shown)}</p>"
+        top = sorted(names, key=lambda name: -held.get(name, 0))[:MAX_NAMES]
+        which = ", the busiest" if len(names) > MAX_NAMES else ""
+        shown = f"{which}: {', '.join(top)}" if names else ""
+        many = "1 edge" if len(names) == 1 else f"{len(names)} edges"
+        yield f"<p>{many} {words}{text_of(shown)}</p>"
     if found.off_faster is not None:
         yield (
             "<p>With half the alpha and beta of all edges that it does not pay, the program would"
-            f" take {_us(found.off_faster.time)} us.</p>"
+            f" take {us(found.off_faster.time)} us.</p>"
         )
-
-
-def _bar(time: Time, whole: Time | None, *, heat: bool = False) -> tuple[str, str]:
-    """Return a share as a number and as a bar, of a load from blue (idle) to red (always held)."""
-    share = min(time / whole, 1.0) if whole else 0.0
-    style = f"width:{share:.2%}"
-    if heat:
-        style += f";background:hsl({round(210 * (1 - share))} 70% 45%)"
-    return f"{share:.1%}", f'<div class="track"><div class="fill" style="{style}"></div></div>'
 
 
 def _timeline(data: Data) -> str:
@@ -302,7 +344,8 @@ def _chunks(data: Data) -> str:
 <button type="button" data-go="last">end</button>
 <button type="button" data-go="play">play</button>
 <input type="range" min="0" value="0" aria-label="Time, step by step">
-<label>slice <select></select></label>
+<label>slice <select class="slices"></select></label>
+<label>chunks to a column <select class="each"></select></label>
 <span><span class="key send"></span> there</span>
 <span><span class="key work"></span> a part of the sum</span>
 <span><span class="key receive"></span> on its way</span>
@@ -310,37 +353,7 @@ def _chunks(data: Data) -> str:
 </div>
 <p class="status" aria-live="polite"></p>
 <div class="scroll"><canvas tabindex="0" role="img" aria-label="Ranks by chunks"></canvas></div>
-<p class="hint">A row is a rank and a column a chunk. Click: how it came there.</p>
+<p class="hint">A row is a rank, a column a chunk or several that follow one
+another; the stronger the colour, the more of them are there. Click: how they came there.</p>
 <dl class="detail"><dt>chunk</dt><dd>none selected</dd></dl>
 </div>"""
-
-
-def _traffic() -> str:
-    return """<h3>Heat map of links</h3>
-<div class="traffic">
-<div class="scroll"><canvas role="img" aria-label="From ranks to ranks"></canvas></div>
-<p class="status" aria-live="polite">Colour: how much of the time the messages of a pair hold the
-edge that they hold longest, from blue (never) to red (always). Point at a cell for numbers.</p>
-</div>"""
-
-
-def _edges(view: View) -> str:
-    used = [edge for edge, busy in enumerate(view.edge_busy) if busy]
-    used.sort(key=lambda edge: (-view.edge_busy[edge], edge))
-    topology = view.topology
-    lines = []
-    for number in used[:MAX_EDGES]:
-        edge, busy = topology.edges[number], view.edge_busy[number]
-        ends = (topology.vertex_name(edge.tail), topology.vertex_name(edge.head))
-        rate = f"{float(1000 / edge.beta):.4g}" if edge.beta else ""
-        lines.append([
-            _text(edge.name), *(_text(end) for end in ends), rate, _us(busy),
-            *_bar(busy, view.row.time, heat=True),
-        ])  # fmt: skip
-    names = ("edge", "from", "to", "GB/s", "busy us", "share", BAR)
-    idle = len(topology.edges) - len(used)
-    cut = f" The busiest {MAX_EDGES} of {len(used)} are shown." if len(used) > MAX_EDGES else ""
-    return (
-        f"<h3>Load of the edges</h3>\n{_table(names, lines)}\n"
-        f'<p class="hint">{idle} of {len(topology.edges)} edges carry nothing.{cut}</p>'
-    )

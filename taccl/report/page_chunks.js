@@ -1,5 +1,6 @@
-/* Where each chunk is: ranks by chunks, at a time that the reader chooses. */
-const CHUNK_GUTTER = 70, MAX_LISTED = 200;
+/* Where each chunk is: ranks by chunks, at a time that the reader chooses. Of many chunks several
+   that follow one another share a column, so that the map fits; a reader may take it apart. */
+const CHUNK_GUTTER = 70, MAX_LISTED = 200, MIN_COLUMN = 8, MAX_COLUMN = 28;
 
 class Chunks {
   constructor(section, data, timeline) {
@@ -9,6 +10,7 @@ class Chunks {
     this.timeline = timeline;
     this.box = section.querySelector(".chunks");
     this.canvas = this.box.querySelector("canvas");
+    this.window = this.canvas.parentElement;
     this.pen = this.canvas.getContext("2d");
     this.slider = this.box.querySelector("input");
     this.status = this.box.querySelector(".status");
@@ -22,7 +24,8 @@ class Chunks {
     this.numWanted = this.wanted.reduce((sum, each) => sum + each, 0);
     this.picked = null;
     this.playing = null;
-    this.offerSlices(this.box.querySelector("select"));
+    this.offerSlices(this.box.querySelector("select.slices"));
+    this.offerColumns(this.box.querySelector("select.each"));
     this.listen();
     this.follow(0);
   }
@@ -34,8 +37,30 @@ class Chunks {
     select.addEventListener("change", () => this.follow(Number(select.value)));
   }
 
+  /* How many chunks may share a column: powers of two, from what a canvas can hold on. */
+  offerColumns(select) {
+    const room = (this.box.clientWidth || 1100) - CHUNK_GUTTER - 2;
+    const fits = (each, pixels) => Math.ceil(this.width / each) * MIN_COLUMN <= pixels;
+    this.each = 0;
+    for (let each = 1; each < 2 * this.width; each *= 2) {
+      if (!fits(each, MAX_PIXELS)) continue;
+      select.add(new Option(each, each));
+      if (!this.each && fits(each, room)) this.each = each;
+    }
+    this.each = this.each || Number(select.options[select.length - 1].value);
+    select.value = this.each;
+    select.parentElement.hidden = select.length < 2;
+    select.addEventListener("change", () => {
+      this.each = Number(select.value);
+      this.picked = null;
+      this.list.replaceChildren();
+      this.draw();
+    });
+  }
+
   listen() {
     new ResizeObserver(() => this.draw()).observe(this.box);
+    this.window.addEventListener("scroll", () => this.draw());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
     this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
     for (const button of this.box.querySelectorAll("button[data-go]")) {
@@ -109,11 +134,13 @@ class Chunks {
     this.slider.value = this.at;
     this.timeline.cursor = this.now || null;
     this.timeline.later();
+    this.held = this.heldNow();
+    this.flying = this.flyingNow();
     this.draw();
   }
 
   /* The most sources of each chunk that some cell of each rank holds, now. */
-  held() {
+  heldNow() {
     const {where, width, ranks} = this, base = where.base, best = new Uint16Array(ranks * width);
     const cells = new Int32Array(ranks * where.cells).fill(-1);
     for (const [rank, cell, code] of where.start) cells[rank * where.cells + cell] = code;
@@ -131,7 +158,7 @@ class Chunks {
   }
 
   /* The places that messages are on their way to, now, and how many there are. */
-  flying() {
+  flyingNow() {
     const {spans, where} = this, places = new Set();
     let count = 0;
     for (const id of this.flights) {
@@ -147,83 +174,131 @@ class Chunks {
   }
 
   draw() {
-    const {canvas, pen, where, width, ranks} = this, room = this.box.clientWidth;
+    const {canvas, pen, width, ranks, each, flying} = this;
+    const room = this.box.clientWidth, columns = Math.ceil(width / each);
     if (!room) return;
-    this.wide = Math.max(3, Math.min(28, Math.floor((room - CHUNK_GUTTER - 2) / width)));
-    this.high = Math.max(8, Math.min(18, Math.floor(480 / ranks)));
-    canvas.style.width = CHUNK_GUTTER + this.wide * width + "px";
+    const wide = Math.floor((room - CHUNK_GUTTER - 2) / columns);
+    this.wide = Math.max(MIN_COLUMN, Math.min(MAX_COLUMN, wide));
+    this.high = Math.max(12, Math.min(18, Math.floor(480 / ranks)));
+    canvas.style.width = CHUNK_GUTTER + this.wide * columns + "px";
     canvas.style.height = AXIS + this.high * ranks + 1 + "px";
-    const colour = colours(), best = this.held(), flying = this.flying();
+    const colour = colours(), inner = [this.wide - 1, this.high - 1];
     clear(canvas, pen, colour);
-    const inner = [this.wide - (this.wide > 5 ? 1 : 0), this.high - 1];
     let there = 0;
-    for (let place = 0; place < best.length; place++) {
-      const chunk = place % width, full = where.full[chunk], wanted = this.wanted[place];
-      if (wanted && best[place] === full) there += 1;
-      if (!best[place] && !wanted && !flying.places.has(place)) continue;
-      const x = CHUNK_GUTTER + chunk * this.wide, y = AXIS + Math.floor(place / width) * this.high;
-      pen.fillStyle = colour.line;
-      if (wanted) pen.fillRect(x, y, ...inner);
-      pen.fillStyle = best[place] === full ? colour.send : colour.work;
-      pen.globalAlpha = 0.25 + 0.75 * best[place] / full;
-      if (best[place]) pen.fillRect(x, y, ...inner);
-      pen.globalAlpha = 1;
-      pen.fillStyle = colour.receive;
-      if (flying.places.has(place)) pen.fillRect(x, y + this.high - 4, inner[0], 3);
+    for (let rank = 0; rank < ranks; rank++) {
+      for (let column = 0; column < columns; column++) {
+        const cell = this.cell(rank, column);
+        there += cell.there;
+        if (!cell.share && !cell.wanted && !cell.flying) continue;
+        const x = CHUNK_GUTTER + column * this.wide, y = AXIS + rank * this.high;
+        pen.fillStyle = colour.line;
+        if (cell.wanted) pen.fillRect(x, y, ...inner);
+        pen.fillStyle = cell.parts ? colour.work : colour.send;
+        pen.globalAlpha = 0.25 + 0.75 * cell.share;
+        if (cell.share) pen.fillRect(x, y, ...inner);
+        pen.globalAlpha = 1;
+        pen.fillStyle = colour.receive;
+        if (cell.flying) pen.fillRect(x, y + this.high - 4, inner[0], 3);
+      }
     }
-    this.drawNames(colour);
+    this.drawNames(colour, columns);
     this.status.textContent = `step ${this.at} of ${this.times.length - 1}, ${us(this.now)}:`
       + ` ${there} of ${this.numWanted} wanted chunks are there, ${flying.count} messages fly`;
-    if (this.picked) this.describe(best);
+    if (this.picked) this.describe();
   }
 
-  drawNames(colour) {
-    const {pen} = this;
-    pen.fillStyle = colour.quiet;
-    pen.fillText(`${this.width} chunks`, CHUNK_GUTTER, AXIS / 2);
+  /* The chunks of a column at a rank: how many are wanted, and of these whole and there; whether
+     some are on their way or parts of a sum; and which share of all that is to be there is. */
+  cell(rank, column) {
+    const {width, each, held, flying, wanted} = this, full = this.where.full;
+    const found = {wanted: 0, there: 0, flying: false, parts: false, share: 0};
+    const last = Math.min(width, (column + 1) * each);
+    let some = 0, asked = 0;
+    for (let chunk = column * each; chunk < last; chunk++) {
+      const place = rank * width + chunk, share = held[place] / full[chunk];
+      found.flying = found.flying || flying.places.has(place);
+      found.parts = found.parts || (share > 0 && share < 1);
+      some += share;
+      if (!wanted[place]) continue;
+      found.wanted += 1;
+      found.there += share === 1 ? 1 : 0;
+      asked += share;
+    }
+    /* A chunk that only passes through counts where nothing of the column is wanted. */
+    found.share = found.wanted ? Math.max(asked / found.wanted, some ? 0.01 : 0)
+      : some / (last - column * each);
+    return found;
+  }
+
+  /* The names of ranks and chunks, at the edge of what is seen of the map. */
+  drawNames(colour, columns) {
+    const {pen} = this, left = this.window.scrollLeft, top = this.window.scrollTop;
+    pen.fillStyle = colour.paper;
+    pen.fillRect(left, 0, CHUNK_GUTTER - 1, this.canvas.clientHeight);
     pen.fillStyle = colour.ink;
-    for (let rank = 0, free = 0; rank < this.ranks; rank++) {
-      const y = AXIS + rank * this.high;
-      if (y >= free) { pen.fillText(`rank ${rank}`, 6, y + this.high / 2); free = y + 11; }
+    for (let rank = 0; rank < this.ranks; rank++) {
+      pen.fillText(`rank ${rank}`, left + 6, AXIS + (rank + 0.5) * this.high);
+    }
+    pen.fillStyle = colour.paper;
+    pen.fillRect(left, top, this.canvas.clientWidth, AXIS - 1);
+    pen.fillStyle = colour.quiet;
+    pen.fillText("chunk", left + 6, top + AXIS / 2);
+    const apart = Math.ceil(44 / this.wide);
+    for (let column = 0; column < columns; column += apart) {
+      const x = CHUNK_GUTTER + column * this.wide;
+      if (x >= left + CHUNK_GUTTER) pen.fillText(column * this.each, x, top + AXIS / 2);
     }
     if (!this.picked) return;
     pen.strokeStyle = colour.ink;
     pen.lineWidth = 2;
-    pen.strokeRect(CHUNK_GUTTER + this.picked.chunk * this.wide,
+    pen.strokeRect(CHUNK_GUTTER + this.picked.column * this.wide,
       AXIS + this.picked.rank * this.high, this.wide, this.high);
   }
 
   pick(x, y) {
-    const chunk = Math.floor((x - CHUNK_GUTTER) / this.wide);
-    const rank = Math.floor((y - AXIS) / this.high);
-    const inside = chunk >= 0 && chunk < this.width && rank >= 0 && rank < this.ranks;
-    this.picked = inside ? {rank, chunk} : null;
+    const column = Math.floor((x - CHUNK_GUTTER) / this.wide);
+    const rank = Math.floor((y - AXIS) / this.high), columns = Math.ceil(this.width / this.each);
+    const inside = column >= 0 && column < columns && rank >= 0 && rank < this.ranks;
+    this.picked = inside ? {rank, column} : null;
     this.list.replaceChildren();
     this.draw();
   }
 
-  /* What is known of the chosen chunk at the chosen rank, and all its moves as buttons. */
-  describe(best) {
-    const {rank, chunk} = this.picked, place = rank * this.width + chunk;
-    const full = this.where.full[chunk], count = best[place];
-    const share = full > 1 && count < full ? `${count} of ${full} sources` : "all of it";
+  /* What is known of the chosen chunks at the chosen rank, and all their moves as buttons. */
+  describe() {
+    const {rank, column} = this.picked, first = column * this.each;
+    const last = Math.min(first + this.each, this.width) - 1;
     this.list.replaceChildren();
-    field(this.list, "chunk", `${chunk}: ${this.where.names[chunk]}`);
-    field(this.list, `at rank ${rank}`, (count ? share : "not there")
-      + (this.wanted[place] ? ", wanted in the end" : ""));
-    const moves = this.writes.map((id) => this.move(id, chunk)).filter((move) => move);
+    if (first === last) {
+      const place = rank * this.width + first, full = this.where.full[first];
+      const count = this.held[place];
+      const share = full > 1 && count < full ? `${count} of ${full} sources` : "all of it";
+      field(this.list, "chunk", `${first}: ${this.where.names[first]}`);
+      field(this.list, `at rank ${rank}`, (count ? share : "not there")
+        + (this.wanted[place] ? ", wanted in the end" : ""));
+    } else {
+      const cell = this.cell(rank, column);
+      field(this.list, "chunks", `${first} to ${last}`);
+      field(this.list, `at rank ${rank}`, `${cell.there} of ${cell.wanted} wanted chunks are there`);
+    }
+    const moves = this.writes.map((id) => this.move(id, first, last)).filter((move) => move);
     this.listMoves("came here by", moves.filter((move) => move.to === rank));
-    this.listMoves("all its moves", moves);
+    this.listMoves(first === last ? "all its moves" : "all their moves", moves);
   }
 
-  move(id, chunk) {
+  move(id, first, last) {
     const {where, spans} = this, track = spans.track[id];
-    const code = this.moved(id, 1).codes.find((each) => Math.floor(each / where.base) === chunk);
-    if (code === undefined) return null;
-    const full = where.full[chunk], count = code % where.base;
+    const codes = this.moved(id, 1).codes.filter((code) => {
+      const chunk = Math.floor(code / where.base);
+      return first <= chunk && chunk <= last;
+    });
+    if (!codes.length) return null;
+    const [code] = codes, full = where.full[Math.floor(code / where.base)];
+    const count = code % where.base;
     const from = spans.kind[id] === RECEIVES || where.sent ? where.senders[track] : -1;
     const how = from < 0 ? "in memory" : `from rank ${from}`;
-    const part = full > 1 ? ` (${count} of ${full} sources)` : "";
+    const many = codes.length > 1 ? `, ${codes.length} chunks` : "";
+    const part = (full > 1 ? ` (${count} of ${full} sources)` : "") + many;
     const to = where.ranks[track];
     return {id, to, text: `${us(this.lands(id))}: to rank ${to} ${how}${part}`};
   }

@@ -9,7 +9,7 @@ exchange    both send all they hold and add what comes: one message each, of the
 halve       each sends the half that the other goes on with, and gets its sum back at the end:
             two messages each, and half as much to carry in all dimensions between them;
 fold        one sends what it holds and waits for the sum: two messages, one of each direction, and
-            nothing of it at what they share in all dimensions between them; before the NIC
+            no load on the NIC they share in all dimensions between them; before the NIC
             dimensions, or after those that are halved.
 
 The dimensions between servers are exchanges, as many as there are bits; the classes of one NIC may

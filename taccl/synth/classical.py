@@ -82,7 +82,7 @@ from taccl.synth.trees import double_binary_tree
 from taccl.verify import verify
 
 Algorithm = Callable[[Problem], Iterator[Iterator[Step]]]
-"""The steps of every way to do it (orders of ranks, sizes of pieces); none where there is none."""
+"""The steps of every way to do it (orders of ranks, sizes of pieces); empty if inapplicable."""
 
 PACKED: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "bruck": (*HALVES, "alltoall"),

@@ -2,10 +2,10 @@
 
 Fine cuts fill a pipeline early and pay alpha often. Here every chunk of a schedule is cut into
 parts that take the chunk's routes, all parts are list-scheduled one by one, and then messages that
-follow each other on a link become one wherever the later arrival of the first is within its slack:
-what it may be late without anything ending later. So the first and the last messages stay small.
-First the earliest of these pairs are joined and all messages list-scheduled anew, for several
-shares of them; then all others that may, in the order there is.
+follow each other on a link become one wherever the later arrival of the first is within its slack.
+So the first and the last messages stay small. First the earliest of these pairs are joined and all
+messages list-scheduled anew, for several shares of them; then all others that may, in the order
+there is.
 """
 
 import heapq
@@ -147,7 +147,7 @@ def _tried(
     pairs: Sequence[Pair],
     over: Callable[[], bool],
 ) -> tuple[list[Message], Schedule]:
-    """Join as many pairs as can be without anything ending later: all, or each half by itself."""
+    """Join as many pairs as slack allows: all, or each half by itself."""
     messages, best = before
     todo = [list(pairs)]
     while todo and not over():

@@ -313,14 +313,14 @@ def environment(library: Library) -> str:
                 variable, value = text.split("=", 1)
                 told.append(f'export {variable}="{value}"')
         pitfalls = {
-            note.text: None
+            note.text.format(chunks="the file's nchunksperloop"): None
             for note in row.pitfalls
             if any(note.when(program) for _, program in library.programs)
         }
-        lines += ["", f"# {name}", *told, *(f"# mind: {text}" for text in pitfalls)]
+        lines += ["", f"# {name}", *told, *(f"# note: {text}" for text in pitfalls)]
         if name == "msccl" and len(files) > MOST_MSCCL:
             rest = ", ".join(files[MOST_MSCCL:])
-            lines.append(f"# mind: msccl takes {MOST_MSCCL} files; not in the list: {rest}")
+            lines.append(f"# note: msccl takes {MOST_MSCCL} files; not in the list: {rest}")
     if any(tuner_rows(library)):
         lines += ["", "# where NCCL's own algorithms are faster (NCCL's example tuner plug-in)",
                   "# export NCCL_TUNER_PLUGIN=libnccl-tuner-example.so",

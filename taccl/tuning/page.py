@@ -1,10 +1,11 @@
 """The report of a library: one page that needs nothing but itself."""
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from taccl.report.diagram import BOUND, Line, chart, style_of
+from taccl.report.html_table import table, text_of
 from taccl.tuning.library import Library
 from taccl.units import format_size
 
@@ -17,8 +18,19 @@ _SIZES = (
     ("NCCL us (its model)", "nccl_us"), ("file", "file"),
 )  # fmt: skip
 
-WIDTH, HEIGHT, LEFT, TOP = 640, 220, 56, 12
-"""Pixels of a diagram."""
+_TIMES = (
+    ("this library", "time_us", style_of(0)),
+    ("the best classical algorithm", "classical_us", style_of(1)),
+    ("NCCL by its own model", "nccl_us", style_of(-1, "2 3")),
+    ("bound: no algorithm is faster", "bound_us", BOUND),
+)
+"""Lines of the chart of bandwidth: name, field of the index in microseconds, style."""
+
+_SHARES = (
+    ("this library", "over_classical", style_of(0)),
+    ("bound: no algorithm is faster", "bound_over_classical", BOUND),
+)
+"""Lines of the chart of times as shares of the best classical algorithm's."""
 
 
 def page(library: Library) -> str:
@@ -30,12 +42,13 @@ def page(library: Library) -> str:
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        f"<title>{_text(title)}</title><style>{style}</style></head><body>",
-        f"<h1>{_text(title)}</h1>",
-        f'<p class="hint">{_text(index["model"])}</p>',
+        f"<title>{text_of(title)}</title><style>{style}</style></head><body>",
+        f"<h1>{text_of(title)}</h1>",
+        *(f'<p class="verdict">{text_of(_verdict(found))}</p>' for found in index["collectives"]),
+        f'<p class="hint">{text_of(index["model"])}</p>',
     ]
     if index["nccl_model"]:
-        parts.append(f'<p class="hint">{_text(index["nccl_model"])}</p>')
+        parts.append(f'<p class="hint">{text_of(index["nccl_model"])}</p>')
     for found in index["collectives"]:
         parts += _collective(found)
     budget = {name: value for name, value in index["budget"].items() if value is not None}
@@ -46,15 +59,37 @@ def page(library: Library) -> str:
         f"topology sha256 {topology['sha256']}",
     ]
     parts.append("<h2>How it was made</h2><ul>")
-    parts += [f"<li>{_text(fact)}</li>" for fact in facts]
+    parts += [f"<li>{text_of(fact)}</li>" for fact in facts]
     parts.append("</ul></body></html>\n")
     return "\n".join(parts)
 
 
+def _verdict(found: Mapping[str, Any]) -> str:
+    """Return in a sentence what was won for one collective."""
+    sizes = found["sizes"]
+    served = [one for one in found["ranges"] if one["file"]]
+    shares = [size["over_classical"] for size in sizes if size["over_classical"]]
+    gaps = [size["gap"] for size in sizes if size["gap"] is not None]
+    ends = [format_size(sizes[place]["size_bytes"]) for place in (0, -1)]
+    parts = [f"{found['collective']}, {' to '.join(ends)}: {_count(len(served), 'file')}"]
+    if shares:
+        parts.append(
+            f"{1 / max(shares):.2f} to {1 / min(shares):.2f} times as fast as the best classical"
+            " algorithm"
+        )
+    if gaps:
+        parts.append(f"{min(gaps):.1%} to {max(gaps):.1%} above the bound")
+    return "; ".join(parts) + "."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def _collective(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the part of one collective."""
-    yield f"<h2>{_text(found['collective'])}</h2>"
-    yield _diagram(found["sizes"])
+    yield f"<h2>{text_of(found['collective'])}</h2>"
+    yield from _charts(found["sizes"])
     rows = [
         (
             f"{format_size(one['min_bytes'])} to {format_size(one['max_bytes'])}",
@@ -65,9 +100,9 @@ def _collective(found: Mapping[str, Any]) -> Iterator[str]:
         )
         for one in found["ranges"]
     ]
-    yield from _table(("sizes", "file", "made by", "chunks", "why"), rows)
+    yield _table(("sizes", "file", "made by", "chunks", "why"), rows)
     yield "<h3>At every size</h3>"
-    yield from _table(
+    yield _table(
         [name for name, _ in _SIZES],
         [[_shown(key, size[key]) for _, key in _SIZES] for size in found["sizes"]],
     )
@@ -79,16 +114,11 @@ def _collective(found: Mapping[str, Any]) -> Iterator[str]:
     )
     if counts["failed"]:
         lost = [(one["candidate"], one["reason"]) for one in counts["failed"]]
-        yield from _table(("failed candidate", "reason"), lost)
+        yield _table(("failed candidate", "reason"), lost)
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    yield '<div class="scroll"><table><thead><tr>'
-    yield "".join(f"<th>{_text(name)}</th>" for name in names)
-    yield "</tr></thead><tbody>"
-    for row in rows:
-        yield "<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>"
-    yield "</tbody></table></div>"
+def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    return table(names, [[text_of(cell) for cell in row] for row in rows])
 
 
 def _shown(key: str, value: object) -> str:
@@ -101,39 +131,25 @@ def _shown(key: str, value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _diagram(sizes: list[Mapping[str, Any]]) -> str:
-    """Return time over that of the best classical algorithm against size, and the bound's."""
-    lines = (("over_classical", "#1f6feb", ""), ("bound_over_classical", "#8c959f", "6 4"))
-    step = WIDTH / max(1, len(sizes) - 1)
-    parts = [
-        f'<svg viewBox="0 0 {WIDTH + LEFT + 20} {HEIGHT + TOP + 30}" width="{WIDTH + LEFT + 20}"'
-        ' role="img" font-size="11" fill="currentColor">'
-        "<title>Time as a part of the best classical algorithm's; dashed: the bound's</title>"
-    ]
-    for tenth in (0, 2, 4, 6, 8, 10):
-        y = TOP + HEIGHT * (10 - tenth) / 10
-        parts.append(
-            f'<line x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="#8c959f"'
-            f' stroke-opacity="0.4"/><text x="{LEFT - 34}" y="{y + 4:.1f}">{tenth / 10}</text>'
-        )
-    for key, colour, dash in lines:
-        points = " ".join(
-            f"{LEFT + step * place:.1f},{TOP + HEIGHT * (1 - min(1.0, size[key])):.1f}"
-            for place, size in enumerate(sizes)
-            if size[key] is not None
-        )
-        parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"'
-            f' stroke-dasharray="{dash}"/>'
-        )
-    every = max(1, len(sizes) // 7)
-    for place in range(0, len(sizes), every):
-        told = format_size(sizes[place]["size_bytes"])
-        parts.append(
-            f'<text x="{LEFT + step * place - 16:.1f}" y="{TOP + HEIGHT + 18}">{told}</text>'
-        )
-    return "".join([*parts, "</svg>"])
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value))
+def _charts(sizes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield charts of bandwidth, and of time beside the best classical algorithm, by size."""
+    if len(sizes) < 2:
+        return
+    places = [size["size_bytes"] for size in sizes]
+    rates = [
+        Line(name, style, tuple(
+            (size["size_bytes"], size["size_bytes"] / size[key] / 1e3)
+            for size in sizes if size[key]
+        ))
+        for name, key, style in _TIMES
+    ]  # fmt: skip
+    shares = [
+        Line(name, style, tuple(
+            (size["size_bytes"], size[key]) for size in sizes if size[key] is not None
+        ))
+        for name, key, style in _SHARES
+    ]  # fmt: skip
+    yield "<h3>Bandwidth by size</h3>"
+    yield chart("algbw, GB/s", places, [line for line in rates if line.points])
+    yield "<h3>Time beside the best classical algorithm</h3>"
+    yield chart("time as a share of the best classical algorithm's", places, shares, share=True)

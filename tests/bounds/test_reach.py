@@ -1,4 +1,4 @@
-"""How soon all can have heard of one rank: hand cases, the best spreading by search, both ends."""
+"""Dissemination time under port limits: hand cases, the best spreading by search, both ends."""
 
 import heapq
 import random

@@ -95,6 +95,19 @@ def test_the_report_names_every_file_and_fetches_nothing(run: Run, library: Path
     assert not re.search(r"https?:|<script|<link|src=", text)
 
 
+def test_the_report_says_what_was_won_and_its_charts_say_what_they_show(
+    run: Run, library: Path
+) -> None:
+    made(run, library)
+    text = (library / "report.html").read_text()
+    assert re.search(r'class="verdict">allgather, \S+ to \S+: \d+ files?; .* times as fast', text)
+    for label in (
+        "algbw, GB/s", "size of the buffer", "this library", "the best classical algorithm",
+        "NCCL by its own model", "bound: no algorithm is faster",
+    ):  # fmt: skip
+        assert f">{label}</text>" in text
+
+
 def test_a_reduce_scatter_is_written_in_both_spellings(run: Run, tmp_path: Path) -> None:
     place = tmp_path / "lib"
     words = ("ring:4", "reducescatter", "-b", "1K", "-e", "4K", "--candidates", "0", "-q")

@@ -94,3 +94,9 @@ def test_hostile_names_are_text() -> None:
     assert text.startswith('digraph "a\\"]; <script>&\\\\ ')
     picture.encode()
     text.encode()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_machine_in_which_all_are_neighbours_is_drawn_without_a_warning() -> None:
+    # Its spectral layout begins with two ranks at one place.
+    assert "nan" not in svg(load_topology("full:9"))

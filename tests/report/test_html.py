@@ -10,14 +10,21 @@ from typing import Any
 
 import pytest
 
-from taccl.report.html import MAX_EDGES, View, page
+from taccl.report.heat import heat_colour, heat_scale
+from taccl.report.html import View, page
+from taccl.report.html_load import MAX_EDGES
 from taccl.report.html_timeline import MAX_SPANS, packed, schedule_data, timeline_data
 from taccl.report.played import Played, play
+from taccl.report.verdict import NcclTime, verdict
+from taccl.sim.sweep import Row
 from taccl.synth import solve
+from taccl.synth.problem import Candidate
 from tests.report.played_programs import deadlocked, explained, random_replays, row_for, tiny
 from tests.sim.program_builder import SMALL, program, ring, ring_allreduce
 from tests.synth.problems import QUICK, problem_of
 
+US = 1_000_000
+ROW = Row("allgather", "net", 4, 10**6, 10 * US, bound=8 * US, bound_kind="port")
 EVIL = "</script><script>alert(1)</script>\"'&<b>\u2028\udcff"
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -57,8 +64,8 @@ def view_of(played: Played, file: str = "") -> View:
     )  # fmt: skip
 
 
-def page_of(*views: View) -> str:
-    return page("a page", [view.row for view in views], views)
+def page_of(*views: View, nccl: NcclTime = lambda _collective, _size: None) -> str:
+    return page("a page", [view.row for view in views], views, nccl)
 
 
 def embedded(text: str) -> Any:  # noqa: ANN401 - JSON
@@ -158,7 +165,7 @@ def test_the_page_is_cut_at_the_most_spans(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_edges_are_shown_busiest_first_and_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     text = page_of(view_of(tiny()))
     assert text.index(">e0</td>") < text.index(">e1</td>")
-    monkeypatch.setattr("taccl.report.html.MAX_EDGES", 1)
+    monkeypatch.setattr("taccl.report.html_load.MAX_EDGES", 1)
     cut = page_of(view_of(tiny()))
     assert ">e1</td>" not in cut
     assert "The busiest 1 of 2 are shown." in cut
@@ -177,3 +184,80 @@ def test_a_schedule_has_a_track_for_each_link_and_a_span_for_each_message() -> N
     assert [track[0] for track in data["tracks"]] == [f"rank {r}" for r in range(4)]
     assert edge_busy == (3 * (700 + 3000),) * 4
     assert sorted(data["spans"]["start"]) == [0] * 4 + [3700] * 4 + [7400] * 4
+
+
+@pytest.mark.parametrize(
+    ("row", "nccl", "said"),
+    [
+        (ROW, None, "allgather of 1MB takes 10 us (100 GB/s algbw); that is 25.0% above the 8 us"
+                    " that no algorithm beats (port bound)."),
+        (replace(ROW, time=8 * US), None,
+         "allgather of 1MB takes 8 us (125 GB/s algbw); optimal: it meets the 8 us that no"
+         " algorithm beats (port bound)."),
+        (replace(ROW, bound=None, bottleneck="nic", utilisation=0.5), 30 * US,
+         "allgather of 1MB takes 10 us (100 GB/s algbw); no lower bound is known; NCCL's own model,"
+         " launch of the kernel included, expects 30 us; the busiest edge, nic, is held 50% of"
+         " it."),
+        (replace(ROW, time=None, note="deadlock"), 30 * US, "It can't run: deadlock."),
+    ],
+)  # fmt: skip
+def test_a_page_begins_with_a_verdict(row: Row, nccl: int | None, said: str) -> None:
+    assert verdict([row], lambda _collective, _size: nccl) == said
+
+
+def test_of_several_programs_the_verdict_names_the_fastest() -> None:
+    slow, stuck = replace(ROW, time=20 * US, file="slow"), replace(ROW, time=None, note="deadlock")
+    said = verdict([slow, replace(ROW, file="fast"), stuck], lambda _collective, _size: None)
+    assert said.startswith("fast, the fastest of 3: allgather of 1MB takes 10 us")
+    assert verdict([stuck, stuck], lambda _c, _s: None) == "None of the 2 can run: deadlock."
+
+
+def test_a_time_of_nccl_below_the_bound_is_called_what_it_is() -> None:
+    said = verdict([ROW], lambda _collective, _size: 7 * US)
+    assert "expects 7 us, less than the bound, so its inputs do not fit this topology" in said
+
+
+def test_bandwidth_is_drawn_by_size_with_nccl_and_the_bound() -> None:
+    rows = [replace(ROW, size=size, file="a.xml") for size in (10**6, 2 * 10**6)]
+    text = page("a page", rows, [], lambda _collective, size: size * 30)
+    for name in ("a.xml", "NCCL by its own model", "bound: no algorithm is faster"):
+        assert f"<title>{name}</title></polyline>" in text
+    assert "<polyline" not in page("a page", rows[:1], [])
+
+
+def test_candidates_have_a_table_with_the_best_of_each_engine() -> None:
+    found = (
+        Candidate("ring", 1, 9 * US, 9 * US),
+        Candidate("ring", 2, 8 * US, 8 * US),
+        Candidate("guided", 1, 4 * US, 4 * US),
+        Candidate("flow", 1, None, None, "<too large>"),
+    )
+    texts = _Reader(page_of(replace(view_of(tiny()), candidates=found))).texts
+    at = texts.index("Candidates")
+    assert texts[texts.index("guided", at) :][:2] == ["guided", "1"]
+    assert "2.00 x" in texts[at:]
+    assert "<too large>" in texts[at:]
+    assert "Candidates" not in _Reader(page_of(view_of(tiny()))).texts
+
+
+def test_of_many_edges_the_busiest_are_named() -> None:
+    view = view_of(play(ring_allreduce(16), ring(16), 1600, SMALL))
+    text = page_of(view)
+    assert "16 edges whose beta" not in text
+    assert re.search(
+        r"<p>1\d edges used, but not paid by the critical path, the busiest:"
+        r" \w+, \w+, \w+, \w+</p>",
+        text,
+    )
+    assert "<summary>4 more edges</summary>" in text
+
+
+def test_a_topology_is_drawn_in_the_colours_of_the_scale() -> None:
+    text = page_of(view_of(tiny()))
+    picture = text[text.index('<svg class="topology"') :]
+    # Two messages hold e0 for 700 + 3 * 400 ps each, and e1 for 100 + 2 * 400 of 6500.
+    for share in (3800 / 6500, 1800 / 6500):
+        assert f'stroke="{heat_colour(share)}"' in picture
+    assert text.count(heat_scale()) == 2
+    assert heat_colour(0) == "hsl(210 70% 45%)"
+    assert heat_colour(1) == "hsl(0 70% 45%)"

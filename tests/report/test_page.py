@@ -213,6 +213,28 @@ def test_hostile_names_stay_texts(show: Show) -> None:
         assert shown.run("document.querySelectorAll('script, img, b').length") == 2
 
 
+def test_the_chunks_of_64_ranks_are_seen_at_once_and_taken_apart(show: Show) -> None:
+    schedule = ring_schedule("allgather", 64, 4)
+    data, edge_busy = schedule_data(schedule)
+    row = Row("allgather", "ring", 64, 4096, schedule.makespan, program="a schedule")
+    with show(View(row, schedule.topology, data, edge_busy)) as shown:
+        each = "document.querySelector('select.each')"
+        box = "document.querySelector('.chunks .scroll')"
+        assert shown.run(f"{each}.value") == "2"
+        assert shown.run(f"{box}.scrollWidth <= {box}.clientWidth")
+        shown.run("document.querySelector('button[data-go=last]').click()")
+        assert ": 16384 of 16384 wanted chunks" in shown.text(".chunks .status")
+        # Rows are 12 pixels high and columns 8 wide.
+        shown.click(*shown.at(CHUNKS, CHUNK_GUTTER + 3 * 8 + 4, AXIS + 5 * 12 + 6))
+        told = shown.text(".chunks dl.detail")
+        assert "6 to 7" in told
+        assert "2 of 2 wanted chunks are there" in told
+        shown.run(f"(() => {{ {each}.value = 1; {each}.dispatchEvent(new Event('change')); }})()")
+        assert shown.run(f"{box}.scrollWidth > {box}.clientWidth")
+        shown.click(*shown.at(CHUNKS, CHUNK_GUTTER + 3 * 8 + 4, AXIS + 5 * 12 + 6))
+        assert "3: input 3 of rank 0" in shown.text(".chunks dl.detail")
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_spans_of_64_ranks_can_be_used(show: Show) -> None:
     played = play(ring_allreduce(64), ring(64), 64 * 1000 * 7, SMALL)
