@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Timer
@@ -16,6 +16,8 @@ from taccl.msccl.interpret import judge
 from taccl.pipeline import Request, Synthesis, kernels, synthesize
 from taccl.pipeline.lowering import Lowering
 from taccl.pipeline.problems import load_network
+from taccl.schedule import Schedule
+from taccl.synth.classical import textbook_schedule
 from taccl.synth.problem import Options, Problem, Result
 
 LIMIT = 1.5
@@ -85,6 +87,10 @@ def test_judging_that_never_ends_leaves_what_was_judged_before(
             pass
         return own(lowering)
 
+    def ring(problem: Problem, *, batch: bool) -> Iterator[tuple[str, Schedule | None]]:
+        yield "ring", textbook_schedule(problem, "ring", batch=batch)
+
+    monkeypatch.setattr("taccl.pipeline.synthesis.opening", ring)
     monkeypatch.setattr(Lowering, "proved", slow)
     found, seconds = timed(lambda: synthesize(asked()))
     assert len(calls) == 2
