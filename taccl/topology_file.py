@@ -8,10 +8,10 @@ import difflib
 import json
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from importlib.resources import files
 from pathlib import Path
 
 from taccl.errors import InputError
@@ -176,9 +176,10 @@ def shipped_names(folder: str) -> tuple[str, ...]:
 
 
 def _folder(name: str) -> Path:
-    """Return where shipped files lie: beside the package in a checkout, or where pip puts them."""
-    checkout = Path(__file__).parent.parent / name
-    return checkout if checkout.is_dir() else Path(sys.prefix) / "share" / "taccl" / name
+    """Return where shipped files lie: in the package, or beside it in a checkout (setup.py)."""
+    package = Path(str(files("taccl")))
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / name
 
 
 def shipped_file(spec: str, folder: str, field: str) -> str:

@@ -10,9 +10,9 @@ import hashlib
 import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.resources import files
 
+import taccl
 from taccl.report.explain import Explanation
 from taccl.report.html_timeline import MAX_SPANS, Data, packed
 from taccl.sim.sweep import Row
@@ -66,7 +66,7 @@ def page(title: str, rows: Sequence[Row], views: Sequence[View]) -> str:
     body = [
         f"<h1>{_text(title)}</h1>",
         '<p class="hint">Times are modelled, not measured: a replay under the alpha-beta cost model'
-        f" by taccl {_text(version('taccl'))}.</p>",
+        f" by taccl {_text(taccl.__version__)}.</p>",
         "<h2>Summary</h2>",
         _table(_SUMMARY, [_summary(view.row) for view in views]),
         "<h2>By size</h2>",

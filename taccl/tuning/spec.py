@@ -14,8 +14,8 @@ from pathlib import Path
 
 import taccl
 
-PACKAGES = ("taccl", "ortools", "highspy", "numpy", "scipy", "numba", "igraph")
-"""What results depend on."""
+PACKAGES = ("ortools", "highspy", "numpy", "scipy", "numba", "igraph")
+"""What results depend on, beside this program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def code_digest() -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that results depend on."""
-    found = {}
+    found = {"taccl": taccl.__version__}
     for name in PACKAGES:
         try:
             found[name] = version(name)
