@@ -5,10 +5,11 @@ Solvers, numpy and file formats are imported inside the commands, so that ``tacc
 
 import sys
 import warnings
-from typing import TextIO
+from typing import Annotated, TextIO
 
 import typer
 
+from taccl import __version__
 from taccl.cli import (
     calibrate,
     compare,
@@ -22,6 +23,9 @@ from taccl.cli import (
     tune,
     verify,
 )
+from taccl.cli.help import illustrate
+from taccl.cli.progress import say
+from taccl.cli.usage import UsageError, usage_told
 from taccl.errors import TacclError, TacclWarning
 
 app = typer.Typer(
@@ -49,15 +53,36 @@ topology.app.command("export")(exchange.export)
 app.add_typer(topology.app, name="topology")
 app.add_typer(sketch.app, name="sketch")
 app.command("schema")(sketch.schema)
+illustrate(app)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"taccl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _taccl(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Take the options of all commands together."""
 
 
 def run() -> None:
     """Run the command line; a user's error is printed and sets the exit status."""
     warnings.showwarning = _show_warning
     try:
-        app()
+        # Not standalone: errors of the command line are told here, in the form of all others.
+        sys.exit(app(standalone_mode=False))
+    except UsageError as error:
+        typer.echo(usage_told(error), err=True)
+        sys.exit(2)
     except TacclError as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}")
         sys.exit(error.exit_status)
     except BrokenPipeError:
         # The reader (head, less) has gone: nothing is left to say.

@@ -16,7 +16,7 @@ from math import ceil, cos, pi, sin, sqrt
 from taccl.errors import InputError
 from taccl.topology import Edge, Topology
 from taccl.topology_rates import homes
-from taccl.units import format_time
+from taccl.units import counted, format_time
 
 MAX_LINES = 20_000
 """Lines of a picture, above which nothing can be seen in it."""
@@ -170,8 +170,8 @@ def svg(topology: Topology) -> str:
     below = max([y for _, y in places] + [box[1] + box[3] for box in boxes]) + MARGIN
     height = below + 18 * len(legend) + 10
     title = (
-        f"{topology.name}: {topology.num_ranks} ranks in {topology.num_servers}"
-        f" server{'s' if topology.num_servers > 1 else ''}, {len(topology.edges)} edges"
+        f"{topology.name}: {topology.num_ranks} ranks in {counted(topology.num_servers, 'server')},"
+        f" {len(topology.edges)} edges"
     )
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}"'

@@ -8,7 +8,7 @@ from taccl.errors import InputError
 from taccl.files import load_model
 from taccl.library_file import LibraryCollective, LibraryFile, LibraryRange, LibrarySize
 from taccl.tuning.directory import INDEX, beside
-from taccl.units import format_size
+from taccl.units import counted, format_size
 
 if TYPE_CHECKING:
     from taccl.tuning.session import Tuned
@@ -35,7 +35,7 @@ def summary(found: "Tuned") -> str:
         for span in one["ranges"]:
             sizes = f"{format_size(span['min_bytes'])} to {format_size(span['max_bytes'])}"
             what = span["file"] or {"nccl": "NCCL's own"}.get(span["served_by"], "nothing here")
-            made = f"{span['protocol']}, {span['chunks']} chunks" if span["file"] else ""
+            made = f"{span['protocol']}, {counted(span['chunks'], 'chunk')}" if span["file"] else ""
             lines.append(f"  {sizes:24} {what:44} {made}".rstrip())
         lines += _table(one["sizes"])
     lines += [
@@ -141,8 +141,8 @@ def answer_text(found: dict[str, Any]) -> str:
         sketch = f", sketch {found['sketch']}" if found["sketch"] else ""
         lines.append(
             f"  made by   {found['engine']} for {format_size(found['made_for_bytes'])},"
-            f" {found['chunks']} chunks a rank, {found['protocol']}, {found['instances']}"
-            f" instances{sketch}"
+            f" {counted(found['chunks'], 'chunk')} a rank, {found['protocol']},"
+            f" {counted(found['instances'], 'instance')}{sketch}"
         )
         if not found["runs"]:
             lines.append(

@@ -50,7 +50,7 @@ def test_a_terminal_is_told_what_is_being_done_and_cleared(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("compare", "hub:4", "allgather", *SMALL)
-    assert run(*command).err == ""
+    assert run(*command, "-q").err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     told = run(*command).err
     assert "lowering ring" in told
