@@ -13,16 +13,16 @@ COMPARE = ("compare", "hub:4", "allgather", "-b", "1K", "-e", "4K")
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture
-def terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make stderr, which capsys has put in its place by now, a terminal of 40 columns."""
-    capsys.readouterr()
+def as_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make stderr, whatever is in its place by now, a terminal of 40 columns."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
 
 
-@pytest.mark.usefixtures("terminal")
-def test_a_line_in_place_is_cut_to_the_terminal_and_gone_at_the_end(capsys: Capture) -> None:
+def test_a_line_in_place_is_cut_to_the_terminal_and_gone_at_the_end(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_terminal(monkeypatch)
     with progress() as show:
         show("x" * 200)
         say("stays")
@@ -30,8 +30,10 @@ def test_a_line_in_place_is_cut_to_the_terminal_and_gone_at_the_end(capsys: Capt
     assert capsys.readouterr().err == f"\r\033[K{'x' * 39}\r\033[Kstays\n\r\033[Kshort\r\033[K"
 
 
-@pytest.mark.usefixtures("terminal")
-def test_verbose_lines_stay_on_a_terminal_and_have_seconds(capsys: Capture) -> None:
+def test_verbose_lines_stay_on_a_terminal_and_have_seconds(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_terminal(monkeypatch)
     with progress(verbose=True) as show:
         show("x" * 200)
     assert re.fullmatch(r"\r\033\[K +0\.\d s  x{200}\n", capsys.readouterr().err)
