@@ -60,7 +60,7 @@ def read_servers(
     return Topology(
         record.name, len(server_of), tuple(builder.switches), tuple(builder.edges), server_of,
         _rotations(record, document, servers, chosen), record.alpha_rule, record.local.costs(),
-        record.chunk_size, record.costs,
+        record.chunk_size, record.costs, record.gpu,
     )  # fmt: skip
 
 

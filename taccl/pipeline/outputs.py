@@ -281,7 +281,7 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
         f"{collective.name} on {schedule.topology.name}, {collective.num_ranks} ranks,"
         f" {format_size(found.request.size)} in {counted(collective.chunks_per_rank, 'chunk')}"
         f" for each rank ({schedule.topology.rules_stated})",
-        f"  engine      {found.result.engine} ({found.status.value}, {found.seconds:.1f} s)",
+        f"  engine      {found.result.engine} ({found.status_told}, {found.seconds:.1f} s)",
         f"  schedule    {format_time(schedule.makespan)}, {counted(schedule.num_sends, 'send')}"
         f"{_batches(schedule)}",
     ]

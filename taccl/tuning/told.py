@@ -154,10 +154,23 @@ def answer_text(found: dict[str, Any]) -> str:
         beside_ = [
             f"bound {near['bound_us']:.6g} us ({near['bound_kind']})" if near["bound_us"] else "",
             f"{near['classical']} {near['classical_us']:.6g} us" if near["classical"] else "",
-            f"NCCL's model {near['nccl_us']:.6g} us ({near['nccl']})" if near["nccl"] else "",
+            _of_nccl(near),
         ]
         lines.append(
             f"  at {format_size(near['size_bytes'])}  {near['time_us']:.6g} us by replay; "
             + "; ".join(filter(None, beside_))
         )
     return "\n".join(lines)
+
+
+def _of_nccl(near: dict[str, Any]) -> str:
+    """Return what NCCL's model expects; below the bound it is told to be wrong."""
+    if not near["nccl"]:
+        return ""
+    told = f"NCCL's model {near['nccl_us']:.6g} us ({near['nccl']})"
+    below = near["bound_us"] is not None and near["nccl_us"] < near["bound_us"]
+    return (
+        f"{told}, below the bound: its inputs do not fit, and nothing is left to it"
+        if below
+        else told
+    )
