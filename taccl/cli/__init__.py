@@ -9,7 +9,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from taccl import __version__
+import taccl
 from taccl.cli import (
     calibrate,
     compare,
@@ -58,7 +58,7 @@ illustrate(app)
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"taccl {__version__}")
+        typer.echo(f"taccl {taccl.__version__}")
         raise typer.Exit
 
 

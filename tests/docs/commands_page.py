@@ -28,9 +28,9 @@ nccl-tests writes it, where K, M, G and T are powers of two. What is printed say
 `64KiB` or `64KB`.
 
 Results go to stdout. Progress, warnings and errors go to stderr. With `--json`, one JSON object \
-is all that stdout gets. `-o -` is stdout for XML and topology files; what else `synthesize` says then \
-goes to stderr. Progress is one line in place on a terminal, and a line each elsewhere; `-v` keeps all of \
-them, with seconds, and `-q` says nothing.
+is all that stdout gets. `-o -` is stdout for XML and topology files; what else `synthesize` says \
+then goes to stderr. Progress is one line in place on a terminal, and a line each elsewhere; `-v` \
+keeps all of them, with seconds, and `-q` says nothing.
 """
 
 EXITS = """## Exit statuses
