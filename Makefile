@@ -10,18 +10,19 @@ demo: $(VENV)/installed
 	mkdir -p $(OUT)
 	$(BIN)/taccl synthesize ndv2 allgather --nodes 2 --size 1MB --time-limit 40 -o $(OUT)/ndv2-x2-allgather.xml
 	$(BIN)/taccl verify $(OUT)/ndv2-x2-allgather.xml
-	$(BIN)/taccl evaluate $(OUT)/ndv2-x2-allgather.xml --topology ndv2 --nodes 2 -b 1K -e 1G -f 4
+	$(BIN)/taccl evaluate $(OUT)/ndv2-x2-allgather.xml --topology ndv2 --nodes 2 -b 256K -e 2M
+	@echo "the command is $(BIN)/taccl: write '. $(BIN)/activate', then 'taccl --help'"
 
 check: install lint type docs test
 
 install: $(VENV)/installed-dev
 
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
-$(VENV)/installed-dev: pyproject.toml
+$(VENV)/installed-dev: pyproject.toml setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $(VENV)/installed $@

@@ -1,1 +1,3 @@
 """Synthesis of collective-communication algorithms."""
+
+__version__ = "0.1.0"

@@ -26,7 +26,7 @@ from types import MappingProxyType
 import numpy as np
 
 from taccl.chunks import MAX_CHUNKS, Chunk, Collective, IntColumn
-from taccl.errors import InputError
+from taccl.errors import InputError, did_you_mean
 
 __all__ = [
     "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "Chunk", "Collective", "Kind", "build_collective",
@@ -220,7 +220,8 @@ def collective_name(text: str) -> str:
         raise InputError(
             f"unknown collective {text[:40]!r}",
             field="collective",
-            fix=f"use one of {', '.join(COLLECTIVES)}, or the path of a collective file",
+            fix=f"{did_you_mean(name, COLLECTIVES)}use one of {', '.join(COLLECTIVES)}, or the path"
+            " of a collective file",
         )
     return name
 

@@ -6,8 +6,15 @@ The text form has always the same parts: where, what was found, and on a second 
       fix: give a bandwidth or a beta above 0, such as 21.7GB/s or 46us/MB
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import ClassVar
+
+
+def did_you_mean(text: str, names: Iterable[str]) -> str:
+    """Return the beginning of a fix, ``did you mean ring? ``, or nothing where no name is close."""
+    close = get_close_matches(text.strip().lower()[:60], list(names), 1)
+    return f"did you mean {close[0]}? " if close else ""
 
 
 class TacclWarning(UserWarning):

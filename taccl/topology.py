@@ -151,6 +151,9 @@ class Topology:
     costs
         How a foreign file's costs were taken: ``exact`` or ``original`` (see COST_MODES); None:
         they are the machine's own.
+    gpu
+        Of GPUS: what NCCL's time model is told of the machine; None: not known. Nothing else
+        depends on it.
     """
 
     name: str
@@ -163,6 +166,7 @@ class Topology:
     local: LocalCosts = field(default_factory=LocalCosts)
     chunk_size: Fraction | None = None
     costs: str | None = None
+    gpu: str | None = None
 
     @cached_property
     def links(self) -> LinkTable:

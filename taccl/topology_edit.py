@@ -42,6 +42,27 @@ class Loss:
     factor: Fraction
 
 
+def read_losses(edges: Sequence[str], links: Sequence[str], factor: str | None) -> list[Loss]:
+    """Return what ``--edge``, ``--link`` and ``--factor`` stand for.
+
+    Raises
+    ------
+    InputError
+        When nothing is named, or a factor is missing, wrong, or for none of them.
+    """
+    named = [("--edge", text) for text in edges] + [("--link", text) for text in links]
+    if not named:
+        raise InputError(
+            "nothing to degrade is named", field="--edge", fix="write --edge '0->1=0.5' or --link"
+        )
+    if factor is not None and all(_FACTOR.fullmatch(text) for _, text in named):
+        raise InputError(
+            f"{shown(factor)} is for nothing: all that is named has a factor of its own",
+            field="--factor", fix="leave it out, or leave out the =0.5 of what it is for",
+        )  # fmt: skip
+    return [read_loss(option, text, factor) for option, text in named]
+
+
 def read_loss(option: str, text: str, factor: str | None) -> Loss:
     """Return the loss that ``NAME`` or ``NAME=FACTOR`` stands for.
 
@@ -83,6 +104,7 @@ def degrade(topology: Topology, losses: Sequence[Loss]) -> tuple[Topology, list[
         edges = _edges_of(topology, loss)
         what = f"{float(loss.factor):g} of the bandwidth of" if loss.factor else "without"
         notes.append(f"{what} {_names(topology, edges)}")
+        notes += _one_way(topology, loss, edges)
         for edge in edges:
             left[edge] = left.get(edge, Fraction(1)) * loss.factor
     kept = [_slower(edge, left.get(edge.id)) for edge in topology.edges if left.get(edge.id) != 0]
@@ -109,6 +131,30 @@ def degrade(topology: Topology, losses: Sequence[Loss]) -> tuple[Topology, list[
 def _names(topology: Topology, edges: Sequence[EdgeId]) -> str:
     more = f" and {len(edges) - 4} more" if len(edges) > 4 else ""
     return ", ".join(topology.edges[edge].name for edge in edges[:4]) + more
+
+
+def _one_way(topology: Topology, loss: Loss, edges: Sequence[EdgeId]) -> list[str]:
+    """Return a note where names have an edge of a pair and not the one that leads back.
+
+    A link ``0->1`` says what it means; a name such as ``s0/ib3.*`` looks like all of a NIC.
+    """
+    named = {topology.edges[edge].name for edge in edges}
+    back = {_turned(topology, topology.edges[edge]) for edge in edges}
+    kept = [edge for edge in topology.edges if edge.name in back - named]
+    if loss.option != "--edge" or not kept:
+        return []
+    names = _names(topology, [edge.id for edge in kept])
+    return [f"one way only: {names} as before; name both for both ways"]
+
+
+def _turned(topology: Topology, edge: Edge) -> str:
+    """Return what an edge back would be called: a NIC sends by its tx and receives by its rx."""
+    turned = {"tx": "rx", "rx": "tx"}
+    ends = []
+    for vertex in (edge.head, edge.tail):
+        stem, dot, side = topology.vertex_name(vertex).rpartition(".")
+        ends.append(f"{stem}{dot}{turned.get(side, side)}")
+    return "->".join(ends)
 
 
 def _slower(edge: Edge, factor: Fraction | None) -> Edge:

@@ -4,17 +4,16 @@ Four forms make one thing: the core graph, servers with a fabric, a parametric s
 own numbers, whose meaning depends on the sketch.
 """
 
-import difflib
 import json
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from importlib.resources import files
 from pathlib import Path
 
-from taccl.errors import InputError
+from taccl.errors import InputError, did_you_mean
 from taccl.files import Document, FileModel, plain_text_is_safe, read_document, shown
 from taccl.topology import Topology
 from taccl.topology_graph import (
@@ -52,6 +51,9 @@ FORMS: Mapping[str, type[FileModel]] = {
 """The models of the forms of a topology file, by the name of their schema."""
 
 _SHORT_FORMS = f", or a short form such as torus2d:8x8 ({', '.join(SHAPES)})"
+_IN_SERVERS = frozenset({"node", "nodes", "count", "fabric"})
+_COUNTED = _IN_SERVERS | {"original"}
+
 MAX_TOLD = 24
 """Kinds of edges, or of links, that a topology's description has a line for."""
 
@@ -105,6 +107,14 @@ def read_topology(
     return _read(document, nodes, fabric, sketched), document
 
 
+def has_count(spec: str) -> bool:
+    """Tell whether a topology is made of servers, so that there can be more or fewer of them."""
+    if is_short_form(spec):
+        return False
+    value = read_document(shipped_file(spec, "topologies", "topology")).value
+    return isinstance(value, dict) and bool(_COUNTED & value.keys())
+
+
 def topology_from_document(document: object, file: str | None = None) -> Topology:
     """Return the topology that a document in any of the forms describes.
 
@@ -124,7 +134,7 @@ def _read(
 ) -> Topology:
     fields = document.value if isinstance(document.value, dict) else {}
     check_kind(document, "topology")
-    if not fields.keys().isdisjoint(("node", "nodes", "count", "fabric")):
+    if _IN_SERVERS & fields.keys():
         topology = read_servers(document, nodes=nodes, fabric=fabric)
     elif "original" in fields:
         _no_overrides(document.file or "", None, fabric, "not in the server form")
@@ -176,9 +186,10 @@ def shipped_names(folder: str) -> tuple[str, ...]:
 
 
 def _folder(name: str) -> Path:
-    """Return where shipped files lie: beside the package in a checkout, or where pip puts them."""
-    checkout = Path(__file__).parent.parent / name
-    return checkout if checkout.is_dir() else Path(sys.prefix) / "share" / "taccl" / name
+    """Return where shipped files lie: in the package, or beside it in a checkout (setup.py)."""
+    package = Path(str(files("taccl")))
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / name
 
 
 def shipped_file(spec: str, folder: str, field: str) -> str:
@@ -194,11 +205,10 @@ def shipped_file(spec: str, folder: str, field: str) -> str:
         return str(_folder(folder) / f"{spec}.yaml")
     if os.sep in spec or spec.endswith((".yaml", ".yml", ".json")) or _exists(spec):
         return spec
-    close = difflib.get_close_matches(spec[:60].lower(), names, 1)
     raise InputError(
         f"there is no file and no shipped {field} {shown(spec)}",
         field=field,
-        fix=f"{f'did you mean {close[0]}? ' if close else ''}use a path or one of"
+        fix=f"{did_you_mean(spec, names)}use a path or one of"
         f" {', '.join(names)}{_SHORT_FORMS if field == 'topology' else ''}",
     )
 

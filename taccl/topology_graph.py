@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -57,6 +58,23 @@ class LocalRecord(FileModel):
         return LocalCosts(self.copy_bandwidth, self.reduce_bandwidth, self.launch)
 
 
+Gpu = Literal[
+    "p100",
+    "v100",
+    "a40",
+    "a100",
+    "h100",
+    "h200",
+    "h800",
+    "b200",
+    "gb200",
+    "mi100",
+    "mi250",
+    "mi300x",
+]
+"""GPUs by name, as files may say them."""
+
+
 class TopologyHeader(FileModel):
     """What all forms of a topology file have in common."""
 
@@ -66,6 +84,7 @@ class TopologyHeader(FileModel):
     local: LocalRecord = LocalRecord()
     chunk_size: Annotated[ExactSize | None, Field(examples=["1KB"])] = None
     costs: Annotated[Literal["exact", "original"] | None, Field(examples=["exact"])] = None
+    gpu: Annotated[Gpu | None, Field(examples=["a100"])] = None
 
 
 class SwitchRecord(FileModel):
@@ -132,7 +151,7 @@ def graph_topology(record: GraphFile, document: Document) -> Topology:
     return Topology(
         record.name, record.ranks, switches, tuple(edges), _server_of(record, document),
         permutations(document, ("rotations",), record.rotations, record.ranks),
-        record.alpha_rule, record.local.costs(), record.chunk_size, record.costs,
+        record.alpha_rule, record.local.costs(), record.chunk_size, record.costs, record.gpu,
     )  # fmt: skip
 
 
@@ -279,6 +298,8 @@ def topology_document(topology: Topology) -> dict[str, object]:
         document["chunk_size"] = exact_size_text(topology.chunk_size)
     if topology.costs is not None:
         document["costs"] = topology.costs
+    if topology.gpu is not None:
+        document["gpu"] = topology.gpu
     return document
 
 
@@ -321,6 +342,7 @@ def _time_text(time: Time) -> str:
 
 
 def topology_digest(topology: Topology) -> str:
-    """Return 16 hex digits that stand for everything a topology file can say."""
-    canonical = json.dumps(topology_document(topology), sort_keys=True, separators=(",", ":"))
+    """Return 16 hex digits for all that a topology file can say that anything depends on."""
+    document = topology_document(replace(topology, gpu=None))
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

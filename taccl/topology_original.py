@@ -98,7 +98,7 @@ def read_original(
         tuple(_numbered(machine, servers * gpus)),
         tuple(rank // gpus for rank in range(servers * gpus)),
         _rotations(machine, servers, local, pairs),
-        record.alpha_rule, record.local.costs(), record.chunk_size, "original",
+        record.alpha_rule, record.local.costs(), record.chunk_size, "original", record.gpu,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field, StrictInt
 
-from taccl.errors import InputError
+from taccl.errors import InputError, did_you_mean
 from taccl.files import Document, fit_model
 from taccl.files.fields import MAX_RANKS
 from taccl.topology import Permutation, Topology
@@ -60,7 +60,7 @@ def read_servers(
     return Topology(
         record.name, len(server_of), tuple(builder.switches), tuple(builder.edges), server_of,
         _rotations(record, document, servers, chosen), record.alpha_rule, record.local.costs(),
-        record.chunk_size, record.costs,
+        record.chunk_size, record.costs, record.gpu,
     )  # fmt: skip
 
 
@@ -75,9 +75,11 @@ def _servers(record: ServersFile, document: Document, nodes: int | None) -> list
     if record.node is None and record.nodes is None:
         raise document.error("is missing", ("node",), "describe a server: node: {gpus: 8, ...}")
     if nodes is not None and not 1 <= nodes <= MAX_SERVERS:
+        most = min(MAX_SERVERS, MAX_RANKS // (record.node.gpus if record.node else 1))
         raise InputError(
-            f"should be from 1 to {MAX_SERVERS}, got {nodes}", field="--nodes", fix="write 2"
-        )
+            f"should be from 1 to {MAX_SERVERS}, got {nodes}", field="--nodes",
+            fix=f"write a number from 1 to {most}: more ranks than {MAX_RANKS} do not fit",
+        )  # fmt: skip
     if record.node is not None:
         return [record.node] * (nodes or record.count or 1)
     listed = list(record.nodes or ())
@@ -118,8 +120,9 @@ def _fabric(
     """Return the fabric to use, checked; None for a single server."""
     if kind is not None and kind not in FABRICS:
         raise InputError(
-            f"unknown fabric {kind[:40]!r}", field="--fabric", fix=f"use {', '.join(FABRICS)}"
-        )
+            f"unknown fabric {kind[:40]!r}", field="--fabric",
+            fix=f"{did_you_mean(kind, FABRICS)}use {', '.join(FABRICS)}",
+        )  # fmt: skip
     fabric = record.fabric
     if fabric is not None and kind not in (None, fabric.kind):
         fabric = fabric.model_copy(update={"kind": kind, "spine": None})

@@ -182,7 +182,7 @@ def read_shape(document: Document) -> Topology:
     ranks = row.ranks(shape.dims)
     return Topology(
         record.name, ranks, switches, edges, (0,) * ranks, row.rotations(shape.dims),
-        record.alpha_rule, record.local.costs(), record.chunk_size, record.costs,
+        record.alpha_rule, record.local.costs(), record.chunk_size, record.costs, record.gpu,
     )  # fmt: skip
 
 

@@ -2,11 +2,12 @@
 
 Inside, a time is an int of picoseconds, a size an int of bytes and a beta a
 :class:`~fractions.Fraction` of picoseconds for each byte. Outside, times are microseconds,
-MB is 1e6 bytes and GB 1e9; only nccl-tests' own size syntax counts in powers of two.
+MB is 1e6 bytes and GB 1e9; MiB and GiB, or M and G alone as nccl-tests writes them, count in powers
+of two.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from taccl.errors import InputError
@@ -32,6 +33,8 @@ _SIZE_UNITS = {
     "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
 }  # fmt: skip
+_BARE_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+"""Of sizes alone (nccl-tests, ``src/common.cu``: ``parsesize``)."""
 _RATE_UNITS = {
     **{f"{prefix}B/s": Fraction(scale) for prefix, scale in
        (("", 1), ("K", 10**3), ("M", 10**6), ("G", 10**9), ("T", 10**12))},
@@ -40,9 +43,9 @@ _RATE_UNITS = {
 }  # fmt: skip
 _EXACT_BETA = re.compile(r"\s*(\d{1,80})/(\d{1,80})\s*ps/B\s*")
 _EXACT_SIZE = re.compile(r"\s*(\d{1,80})/(\d{1,80})\s*B\s*")
-_NCCL_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _ALIASES = {"kb": "KB", "mb": "MB", "gb": "GB", "tb": "TB", "b": "B",
-            "kib": "KiB", "mib": "MiB", "gib": "GiB", "tib": "TiB"}  # fmt: skip
+            "kib": "KiB", "mib": "MiB", "gib": "GiB", "tib": "TiB",
+            "k": "K", "m": "M", "g": "G", "t": "T"}  # fmt: skip
 
 
 def _split(text: object, what: str, example: str) -> tuple[Fraction, str]:
@@ -84,39 +87,20 @@ def parse_time(text: object) -> Time:
 
 
 def parse_size(text: object) -> int:
-    """Return bytes; a plain number is bytes.
+    """Return bytes; a plain number is bytes, and K, M, G and T alone are powers of two.
 
     Raises
     ------
     InputError
         When the text is not a whole number of bytes above 0 and at most 2^50.
     """
-    example = "1MB (1e6 bytes) or 1MiB (2^20 bytes)"
+    example = "1MB (1e6 bytes), or 1MiB or 1M (2^20 bytes)"
     number, unit = _split(text, "a size", example)
     unit = _ALIASES.get(unit.lower(), unit)
-    if unit and unit not in _SIZE_UNITS:
-        raise _unknown_unit(unit, text, _SIZE_UNITS, example)
-    value = number * _SIZE_UNITS.get(unit or "B", 1)
-    if value.denominator != 1 or not 0 < value <= MAX_SIZE:
-        raise InputError(
-            f"should be a whole number of bytes from 1 to 2^50, got {text}", fix=f"write {example}"
-        )
-    return int(value)
-
-
-def parse_nccl_size(text: object) -> int:
-    """Return bytes in nccl-tests' syntax: K, M and G are powers of two.
-
-    Raises
-    ------
-    InputError
-        When the text is not such a size.
-    """
-    example = "8, 64K, 1M or 1G (powers of two)"
-    number, unit = _split(text, "a size", example)
-    if unit.upper() not in _NCCL_UNITS:
-        return parse_size(text)
-    value = number * _NCCL_UNITS[unit.upper()]
+    known = {**_SIZE_UNITS, **_BARE_UNITS}
+    if unit and unit not in known:
+        raise _unknown_unit(unit, text, known, example)
+    value = number * known.get(unit or "B", 1)
     if value.denominator != 1 or not 0 < value <= MAX_SIZE:
         raise InputError(
             f"should be a whole number of bytes from 1 to 2^50, got {text}", fix=f"write {example}"
@@ -223,11 +207,24 @@ def format_time(time: Time) -> str:
 
 
 def format_size(size: Fraction | int) -> str:
-    """Return a size such as ``1MB``, ``31.25KB`` or ``64B``."""
-    for unit in ("GB", "MB", "KB"):
-        if size >= _SIZE_UNITS[unit]:
-            return f"{float(Fraction(size) / _SIZE_UNITS[unit]):.6g}{unit}"
-    return f"{float(size):.6g}B"
+    """Return a size such as ``1MB``, ``31.25KB``, ``64B`` or, where that is shorter, ``4MiB``."""
+    (decimal, unit), (binary, other) = (
+        _in_largest(size, units) for units in (("GB", "MB", "KB", "B"), ("GiB", "MiB", "KiB", "B"))
+    )
+    # A power of two in MB is rounded, and what is rounded can't be given to -b again.
+    exact = Fraction(binary) * _SIZE_UNITS[other] == size
+    return f"{binary}{other}" if exact and len(binary) < len(decimal) else f"{decimal}{unit}"
+
+
+def _in_largest(size: Fraction | int, units: Sequence[str]) -> tuple[str, str]:
+    """Return a size in the largest unit that it has one of: number and unit."""
+    unit = next((unit for unit in units if size >= _SIZE_UNITS[unit]), units[-1])
+    return f"{float(Fraction(size) / _SIZE_UNITS[unit]):.6g}", unit
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things: ``1 chunk``, ``2 chunks``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def gigabytes_per_second(size: Fraction | int, time: Time) -> float:

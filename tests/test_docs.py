@@ -50,7 +50,12 @@ GENERATED: dict[str, Callable[[], str]] = {
     "formats.md": formats_page,
     "report.svg": report_picture,
 }
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 WITH_COMMANDS = [page for page in PAGES if any(list(commands_in(b)) for b in blocks(page))]
 ROWS = {
     "taccl evaluate": "rows", "taccl verify": "files", "taccl topology list": "topologies",

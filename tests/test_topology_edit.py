@@ -57,6 +57,7 @@ def test_a_slower_edge_has_a_part_of_its_bandwidth_and_all_of_its_alpha() -> Non
     assert after.alpha == before.alpha
     assert slow.name == "ring-4-degraded"
     assert notes == ["0.5 of the bandwidth of 0->1",
+                     "one way only: 1->0 as before; name both for both ways",
                      "0 rotations in place of 1, as some do not hold any more"]  # fmt: skip
 
 

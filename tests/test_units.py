@@ -19,7 +19,6 @@ from taccl.units import (
     gigabytes_per_second,
     parse_beta,
     parse_exact_size,
-    parse_nccl_size,
     parse_size,
     parse_time,
 )
@@ -108,17 +107,17 @@ def test_an_exact_size_is_above_0_and_at_most_2_to_the_50(text: str) -> None:
         parse_exact_size(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("1K", 1024), ("1G", 1 << 30), ("8", 8), ("1MB", 10**6)]
-)
-def test_nccl_sizes_count_in_powers_of_two(text: str, size: int) -> None:
-    assert parse_nccl_size(text) == size
+def test_k_m_g_and_t_alone_are_powers_of_two_as_in_nccl_tests() -> None:
+    sizes = {"1K": 1 << 10, "64m": 64 << 20, "1G": 1 << 30, "1T": 1 << 40, "1.5k": 1536, "8": 8}
+    assert {text: parse_size(text) for text in sizes} == sizes
+    for text in ("0K", "0.3", "0.0001K", "2048T"):
+        with pytest.raises(InputError, match="whole number of bytes"):
+            parse_size(text)
 
 
-@pytest.mark.parametrize("text", ["0K", "0.3", "x"])
-def test_what_is_no_nccl_size_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"size|bytes"):
-        parse_nccl_size(text)
+def test_they_are_no_units_of_a_bandwidth() -> None:
+    with pytest.raises(InputError, match="unknown unit 'us/M'"):
+        parse_beta("46us/M")
 
 
 def test_a_duration_is_rounded_up_once() -> None:
@@ -132,6 +131,15 @@ def test_numbers_are_printed_short() -> None:
         "31.25KB",
         "8B",
     )
+
+
+def test_a_size_is_printed_in_the_units_that_say_it_exactly_and_shortest() -> None:
+    sizes: dict[int | Fraction, str] = {
+        1024: "1KiB", 16384: "16KiB", 1 << 20: "1MiB", 3 << 29: "1.5GiB", 1000448: "977KiB",
+        10**6: "1MB", 2_048_000: "2.048MB", 64 * 10**6: "64MB", 1500: "1.5KB", 0: "0B",
+        Fraction(125, 4): "31.25B", 10**16: "1e+07GB",
+    }  # fmt: skip
+    assert {size: format_size(size) for size in sizes} == sizes
 
 
 def test_a_rate_is_size_over_time_and_0_without_time() -> None:

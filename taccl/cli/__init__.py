@@ -5,10 +5,11 @@ Solvers, numpy and file formats are imported inside the commands, so that ``tacc
 
 import sys
 import warnings
-from typing import TextIO
+from typing import Annotated, TextIO
 
 import typer
 
+import taccl
 from taccl.cli import (
     calibrate,
     compare,
@@ -23,6 +24,9 @@ from taccl.cli import (
     verify,
     warmup,
 )
+from taccl.cli.help import illustrate
+from taccl.cli.progress import say
+from taccl.cli.usage import UsageError, usage_told
 from taccl.errors import TacclError, TacclWarning
 
 app = typer.Typer(
@@ -51,15 +55,36 @@ app.add_typer(topology.app, name="topology")
 app.add_typer(sketch.app, name="sketch")
 app.command("schema")(sketch.schema)
 app.command("warmup")(warmup.warmup)
+illustrate(app)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"taccl {taccl.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _taccl(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Take the options of all commands together."""
 
 
 def run() -> None:
     """Run the command line; a user's error is printed and sets the exit status."""
     warnings.showwarning = _show_warning
     try:
-        app()
+        # Not standalone: errors of the command line are told here, in the form of all others.
+        sys.exit(app(standalone_mode=False))
+    except UsageError as error:
+        typer.echo(usage_told(error), err=True)
+        sys.exit(2)
     except TacclError as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}")
         sys.exit(error.exit_status)
     except BrokenPipeError:
         # The reader (head, less) has gone: nothing is left to say.

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from taccl.cli.help import OUTPUT
 from taccl.cli.options import (
     ALPHA_RULE_NAMES,
     COLLECTIVE_NAMES,
@@ -16,6 +17,7 @@ from taccl.cli.options import (
     Nodes,
     TopologyArgument,
     chosen,
+    chosen_if_given,
 )
 
 FIT_NAMES = "alpha, beta, launch, local"
@@ -57,7 +59,8 @@ def calibrate(
         str, typer.Option("--runtime", help=f"Whose constants: {RUNTIME_NAMES}.")
     ] = "executor",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
+        Path | None,
+        typer.Option("-o", "--output", help="The YAML file to write.", rich_help_panel=OUTPUT),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -74,7 +77,7 @@ def calibrate(
     found = solve(
         Question(
             topology, runs, nodes, fabric,
-            alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
+            chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
             collective, program, algorithm.lower(), chosen("--runtime", runtime, RUNTIME_NAMES),
             tuple(chosen("--fit", part.strip(), FIT_NAMES) for part in fit.split(",")),
             out_of_place,

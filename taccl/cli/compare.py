@@ -1,26 +1,33 @@
 """``taccl compare``: which algorithm is fastest at which size."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from taccl.cli.help import OUTPUT
 from taccl.cli.options import (
     ALPHA_RULE_NAMES,
     RUNTIME_NAMES,
     AlphaRule,
+    Begin,
     CollectiveArgument,
     CostSketch,
+    End,
     Fabric,
+    Factor,
     Json,
     Nodes,
+    Quiet,
     Root,
     TopologyArgument,
+    Verbose,
     chosen,
+    chosen_if_given,
     read,
     sizes_of,
 )
+from taccl.cli.progress import progress
 
 COMPARED_NAMES = "table, csv, json"
 
@@ -35,15 +42,9 @@ def compare(
     nodes: Nodes = None,
     fabric: Fabric = None,
     sketch: CostSketch = None,
-    begin: Annotated[
-        str, typer.Option("-b", "--begin", help="First size (K, M, G: powers of 2).")
-    ] = "1K",
-    end: Annotated[
-        str, typer.Option("-e", "--end", help="Last size (K, M, G: powers of 2).")
-    ] = "256M",
-    factor: Annotated[
-        int, typer.Option("-f", "--factor", min=2, max=1024, help="From a size to the next.")
-    ] = 4,
+    begin: Begin = "1K",
+    end: End = "256M",
+    factor: Factor = 4,
     alpha_rule: AlphaRule = None,
     root: Root = None,
     runtime: Annotated[
@@ -57,11 +58,18 @@ def compare(
             "channels=12,intra=30GB/s,inter=24GB/s, or some of them.",
         ),
     ] = None,
-    form: Annotated[str, typer.Option("--format", help=f"One of {COMPARED_NAMES}.")] = "table",
+    form: Annotated[
+        str, typer.Option("--format", help=f"One of {COMPARED_NAMES}.", rich_help_panel=OUTPUT)
+    ] = "table",
     as_json: Json = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Write an SVG: time and algbw against size.")
+        Path | None,
+        typer.Option(
+            "--plot", help="Write an SVG: time and algbw against size.", rich_help_panel=OUTPUT
+        ),
     ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Replay classical algorithms and files, size by size, beside NCCL's model and the bound."""
     from taccl.files import check_apart, check_output, write_atomic
@@ -78,23 +86,15 @@ def compare(
         check_apart(plot, [topology, collective, *(files or ())], field="--plot")
     network = load_machine(
         topology, nodes=nodes, fabric=fabric, sketch=sketch,
-        alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
+        alpha_rule=chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
     )  # fmt: skip
-    question = comparison.Question(
-        network, asked_collective(load_collective(collective), network, root),
-        sizes_of(begin, end, factor, ""), files or (),
-        chosen("--runtime", runtime, RUNTIME_NAMES), given, _status,
-    )  # fmt: skip
-    try:
+    with progress(quiet=quiet or form == "json", verbose=verbose) as report:
+        question = comparison.Question(
+            network, asked_collective(load_collective(collective), network, root),
+            sizes_of(begin, end, factor, ""), files or (),
+            chosen("--runtime", runtime, RUNTIME_NAMES), given, report,
+        )  # fmt: skip
         found = comparison.compare(question)
-    finally:
-        _status("")
     if plot is not None:
         write_atomic(plot, plotted(found), field="--plot")
     typer.echo(COMPARED[form](found).rstrip("\n"))
-
-
-def _status(line: str) -> None:
-    """Show what is being done in one line of a terminal, in place of what was shown before."""
-    if sys.stderr.isatty():
-        typer.echo(f"\r\033[K{line}", err=True, nl=False)

@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
+from taccl.cli.help import MACHINE, OUTPUT
 from taccl.cli.options import (
     ALPHA_RULE_NAMES,
     RUNTIME_NAMES,
     AlphaRule,
+    Begin,
     CollectiveArgument,
     CostSketch,
+    End,
     Fabric,
+    Factor,
     Json,
     Nodes,
     Root,
@@ -20,25 +24,24 @@ from taccl.cli.options import (
     SizeOfChunks,
     TopologyArgument,
     chosen,
+    chosen_if_given,
     size_of,
     sizes_of,
 )
 from taccl.errors import InputError
 
 FORMAT_NAMES = "table, nccl-tests, json, csv"
-Begin = Annotated[
-    str | None, typer.Option("-b", "--begin", help="First size (K, M, G: powers of 2).")
-]
-End = Annotated[str | None, typer.Option("-e", "--end", help="Last size (K, M, G: powers of 2).")]
-Factor = Annotated[
-    int, typer.Option("-f", "--factor", min=2, max=1024, help="From a size to the next.")
-]
 
 
 def evaluate(
     files: Annotated[list[str], typer.Argument(help="MSCCL XML files.", show_default=False)],
     topology: Annotated[
-        str, typer.Option("--topology", help="Where they run: a file, name or short form.")
+        str,
+        typer.Option(
+            "--topology",
+            help="Where they run: a file, name or short form.",
+            rich_help_panel=MACHINE,
+        ),
     ],
     nodes: Nodes = None,
     fabric: Fabric = None,
@@ -59,19 +62,35 @@ def evaluate(
     ] = False,
     scenario: Annotated[
         str | None,
-        typer.Option("--scenario", help="A file that says what disturbs the machine meanwhile."),
+        typer.Option(
+            "--scenario",
+            help="A file that says what disturbs the machine meanwhile.",
+            rich_help_panel=MACHINE,
+        ),
     ] = None,
-    form: Annotated[str, typer.Option("--format", help=f"One of {FORMAT_NAMES}.")] = "table",
+    form: Annotated[
+        str, typer.Option("--format", help=f"One of {FORMAT_NAMES}.", rich_help_panel=OUTPUT)
+    ] = "table",
     as_json: Json = False,
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", help="Write a Chrome (Perfetto) trace of the last size."),
+        typer.Option(
+            "--trace",
+            help="Write a Chrome (Perfetto) trace of the last size.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page: timeline, chunks, links, tables.")
+        Path | None,
+        typer.Option(
+            "--html", help="Write a page: timeline, chunks, links, tables.", rich_help_panel=OUTPUT
+        ),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say where the time of the last size goes.")
+        bool,
+        typer.Option(
+            "--explain", help="Say where the time of the last size goes.", rich_help_panel=OUTPUT
+        ),
     ] = False,
 ) -> None:
     """Replay programs on a topology, size by size, beside the bound."""
@@ -85,7 +104,7 @@ def evaluate(
     wanted.check(files)
     network = load_machine(
         topology, nodes=nodes, fabric=fabric, sketch=sketch,
-        alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
+        alpha_rule=chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
     )  # fmt: skip
     case = scenarios.load_scenario(scenario, network, detailed=bool(trace or html or explain))
     runtime = chosen("--runtime", runtime, RUNTIME_NAMES)
@@ -145,7 +164,7 @@ def bound(
 
     logical = load_network(
         topology, nodes=nodes, fabric=fabric, sketch=sketch,
-        alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
+        alpha_rule=chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
     )  # fmt: skip
     made = asked_collective(load_collective(collective), logical.topology, root).cut(chunks)
     if begin is None and end is None:

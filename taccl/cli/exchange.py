@@ -2,12 +2,20 @@
 
 import re
 from fractions import Fraction
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from taccl.cli.options import CostSketch, Fabric, Nodes, TopologyArgument, chosen, read
+from taccl.cli.options import (
+    CostSketch,
+    Fabric,
+    Nodes,
+    TopologyArgument,
+    chosen,
+    chosen_if_given,
+    read,
+)
+from taccl.cli.text_output import TextOutput, deliver
 from taccl.errors import InputError
 from taccl.units import parse_beta, parse_exact_size
 
@@ -92,12 +100,9 @@ def import_(
         str,
         typer.Option("--costs", help="taccl: exact, or original: as TACCL computes with them."),
     ] = "exact",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
-    ] = None,
+    output: TextOutput = None,
 ) -> None:
     """Turn foreign descriptions of a machine or its hosts into a topology file."""
-    from taccl.files import check_apart, write_atomic
     from taccl.imports import (
         FabricOptions,
         GraphOptions,
@@ -113,29 +118,22 @@ def import_(
     options = ImportOptions(
         GraphOptions(beta, allow_free),
         TacclOptions(
-            base and chosen("--base", base, BASE_NAMES), size,
-            time_unit and chosen("--time-unit", time_unit, TIME_UNIT_NAMES),
+            chosen_if_given("--base", base, BASE_NAMES), size,
+            chosen_if_given("--time-unit", time_unit, TIME_UNIT_NAMES),
             chosen("--costs", costs, COST_NAMES),
         ),
         HostOptions(
-            gpu and chosen("--gpu", gpu, GPU_NAMES), beta and 1000 / beta, pcie,
+            chosen_if_given("--gpu", gpu, GPU_NAMES), beta and 1000 / beta, pcie,
             _rate("--nic-speed", nic_speed), _rate("--sockets", sockets), nics,
         ),
         FabricOptions(
-            fabric and chosen("--fabric", fabric, FABRIC_NAMES), count,
+            chosen_if_given("--fabric", fabric, FABRIC_NAMES), count,
             _fields(leaves, uplink, oversubscription, spine, dims),
         ),
     )  # fmt: skip
-    name = None if kind is None else chosen("--from", kind, IMPORT_NAMES)
-    if output is not None:
-        check_apart(output, files, field="-o")
+    name = chosen_if_given("--from", kind, IMPORT_NAMES)
     found = import_files(files, name, options)
-    text = document_text(found.document, found.comments)
-    if output is None:
-        typer.echo(text, nl=False)
-    else:
-        write_atomic(output, text)
-        typer.echo(f"wrote {output}")
+    deliver(document_text(found.document, found.comments), output, files)
 
 
 def _rate(option: str, text: str | None) -> Fraction | None:
@@ -178,21 +176,12 @@ def export(
     nodes: Nodes = None,
     fabric: Fabric = None,
     sketch: CostSketch = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The file to write.")
-    ] = None,
+    output: TextOutput = None,
 ) -> None:
     """Write a topology in another tool's format."""
-    from taccl.files import check_apart, write_atomic
     from taccl.pipeline.problems import load_machine
     from taccl.report.export import EXPORTS
 
     name = chosen("--to", to, EXPORT_NAMES)
-    if output is not None:
-        check_apart(output, [topology], field="-o")
     text = EXPORTS[name].write(load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
-    if output is None:
-        typer.echo(text, nl=False)
-    else:
-        write_atomic(output, text)
-        typer.echo(f"wrote {output}")
+    deliver(text, output, [topology])

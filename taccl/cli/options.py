@@ -10,14 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
 from taccl.cli.completion import listed, shipped
+from taccl.cli.help import COLLECTIVE, MACHINE, OUTPUT, PROGRAM
+from taccl.cli.progress import say
+from taccl.cli.written import states_of, told
 from taccl.deadline import hurry
-from taccl.errors import InputError, OutOfTimeError
-from taccl.units import parse_nccl_size, parse_size
+from taccl.errors import InputError, OutOfTimeError, did_you_mean
+from taccl.units import parse_size
 
 COLLECTIVE_NAMES = (
     "allgather, reducescatter, allreduce, alltoall, broadcast, reduce, gather, scatter"
@@ -73,10 +77,18 @@ CollectiveArgument = Annotated[
     ),
 ]
 Nodes = Annotated[
-    int | None, typer.Option("--nodes", min=1, help="Servers; overrides the file's count.")
+    int | None,
+    typer.Option(
+        "--nodes", min=1, help="Servers; overrides the file's count.", rich_help_panel=MACHINE
+    ),
 ]
 Fabric = Annotated[
-    str | None, typer.Option("--fabric", help="Overrides the file's fabric: switch or rail.")
+    str | None,
+    typer.Option(
+        "--fabric",
+        help="Overrides the file's fabric: switch or rail.",
+        rich_help_panel=MACHINE,
+    ),
 ]
 AlphaRule = Annotated[
     str | None,
@@ -84,23 +96,52 @@ AlphaRule = Annotated[
         "--alpha-rule",
         help=f"How alpha occupies a link: {ALPHA_RULE_NAMES}.",
         autocompletion=listed(ALPHA_RULE_NAMES),
+        rich_help_panel=MACHINE,
     ),
 ]
 Size = Annotated[
     str,
-    typer.Option("--size", help="Buffer as nccl-tests counts it; 1MB is 1e6 bytes, 1MiB 2^20."),
+    typer.Option(
+        "--size",
+        help="Buffer as nccl-tests counts it; 1MB is 1e6 bytes, 1MiB or 1M 2^20.",
+        rich_help_panel=COLLECTIVE,
+    ),
 ]
 CostSketch = Annotated[
     str | None,
-    typer.Option("--sketch", help="For imported files with original costs, which depend on it."),
+    typer.Option(
+        "--sketch",
+        help="For imported files with original costs, which depend on it.",
+        rich_help_panel=MACHINE,
+    ),
 ]
+Begin = Annotated[
+    str | None,
+    typer.Option(
+        "-b", "--begin", help="First size (K, M, G: powers of 2).", rich_help_panel=COLLECTIVE
+    ),
+]
+End = Annotated[
+    str | None,
+    typer.Option(
+        "-e", "--end", help="Last size (K, M, G: powers of 2).", rich_help_panel=COLLECTIVE
+    ),
+]
+Factor = Annotated[
+    int,
+    typer.Option(
+        "-f", "--factor", min=2, max=1024, help="From a size to the next.",
+        rich_help_panel=COLLECTIVE,
+    ),
+]  # fmt: skip
 SizeOfChunks = Annotated[
     str | None,
     typer.Option(
         "--size",
-        help="Buffer as nccl-tests counts it; 1MB is 1e6 bytes, 1MiB 2^20. Left out: chunks of the"
-        " topology's chunk_size, else 1MB.",
+        help="Buffer as nccl-tests counts it; 1MB is 1e6 bytes, 1MiB or 1M 2^20. Left out: chunks"
+        " of the topology's chunk_size, else 1MB.",
         show_default=False,
+        rich_help_panel=COLLECTIVE,
     ),
 ]
 Root = Annotated[
@@ -110,6 +151,7 @@ Root = Annotated[
         help="The rank that broadcast and scatter start from, and reduce and gather end at; left"
         " out: 0.",
         show_default=False,
+        rich_help_panel=COLLECTIVE,
     ),
 ]
 Runtime = Annotated[
@@ -118,10 +160,24 @@ Runtime = Annotated[
         "--runtime",
         help=f"One of {RUNTIME_NAMES}, none.",
         autocompletion=listed(f"{RUNTIME_NAMES}, none"),
+        rich_help_panel=PROGRAM,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=OUTPUT)
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v",
+        help="Every step on stderr, a line each with its seconds, on a terminal, too.",
+        rich_help_panel=OUTPUT,
+    ),
+]  # fmt: skip
 
 
 def read(option: str, parse: Callable[[object], Value], text: object) -> Value:
@@ -153,8 +209,8 @@ def sizes_of(begin: str | None, end: str | None, factor: int, size: str) -> list
     """
     if begin is None and end is None:
         return [size_of(size)]
-    first = read("-b", parse_nccl_size, begin or end)
-    last = read("-e", parse_nccl_size, end or begin)
+    first = read("-b", parse_size, begin if begin is not None else end)
+    last = read("-e", parse_size, end if end is not None else begin)
     if first > last:
         raise InputError(
             f"should be at least -b ({first} bytes), got {last}", field="-e", fix="swap -b and -e"
@@ -177,9 +233,21 @@ def chosen(option: str, text: str, names: str) -> str:
     known = {name.lower(): name for name in names.split(", ")}
     if text.lower() not in known:
         raise InputError(
-            f"should be one of {names}, got {text[:40]!r}", field=option, fix=f"use {names}"
-        )
+            f"should be one of {names}, got {text[:40]!r}", field=option,
+            fix=f"{did_you_mean(text, known)}use {names}",
+        )  # fmt: skip
     return known[text.lower()]
+
+
+def chosen_if_given(option: str, text: str | None, names: str) -> str | None:
+    """Return one of the comma-separated names, by any case; None where the option is left out.
+
+    Raises
+    ------
+    InputError
+        When it is none of them, as nothing at all is.
+    """
+    return None if text is None else chosen(option, text, names)
 
 
 def element_bytes(dtype: str) -> int:
@@ -207,15 +275,20 @@ def chunk_count(text: str) -> int | None:
 
 
 @contextmanager
-def interruptible() -> Iterator[threading.Event]:
+def interruptible(*outputs: Path | None) -> Iterator[threading.Event]:
     """Give an event that the first Ctrl-C sets; the second ends the program.
+
+    Parameters
+    ----------
+    outputs
+        Files and directories that are written meanwhile: the second Ctrl-C says which were.
 
     Raises
     ------
     OutOfTimeError
         On the second Ctrl-C.
     """
-    stop = threading.Event()
+    stop, before = threading.Event(), states_of(outputs)
 
     def interrupt(_number: int, _frame: object) -> None:
         if stop.is_set():
@@ -224,19 +297,12 @@ def interruptible() -> Iterator[threading.Event]:
         # Set first: the next Ctrl-C may come while this one prints.
         stop.set()
         hurry(HURRY)
-        typer.echo("interrupted: finishing with the best so far (again to give up)", err=True)
+        say("interrupted: finishing with the best so far (again to give up)")
 
     previous = signal.signal(signal.SIGINT, interrupt)
     try:
         yield stop
     except KeyboardInterrupt:
-        raise OutOfTimeError("interrupted before anything could be written") from None
+        raise OutOfTimeError(told(before, states_of(outputs))) from None
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-def progress(*, quiet: bool) -> Callable[[str], None]:
-    """Return what prints a line of progress to stderr, or does nothing."""
-    if quiet:
-        return lambda _line: None
-    return lambda line: typer.echo(line, err=True)

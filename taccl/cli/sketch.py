@@ -16,6 +16,7 @@ from taccl.cli.options import (
     TopologyArgument,
     size_of,
 )
+from taccl.cli.text_output import TextOutput, deliver
 
 app = typer.Typer(
     help="Show, validate, suggest and list sketches.", no_args_is_help=True, rich_markup_mode=None
@@ -101,12 +102,9 @@ def suggest(
     fabric: Fabric = None,
     root: Root = None,
     size: SizeOfChunks = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
-    ] = None,
+    output: TextOutput = None,
 ) -> None:
     """Print a sketch for a topology, with a comment on why each of its parts is as it is."""
-    from taccl.files import check_apart, write_atomic
     from taccl.pipeline.problems import asked_collective, default_size, load_collective
     from taccl.suggest import suggest_sketch
     from taccl.topology_file import load_topology
@@ -115,12 +113,7 @@ def suggest(
     asked = asked_collective(load_collective(collective), network, root)
     bytes_ = default_size(network, asked) if size is None else size_of(size)
     text = suggest_sketch(network, asked, bytes_)
-    if output is None:
-        typer.echo(text, nl=False)
-        return
-    check_apart(output, [topology], field="-o")
-    write_atomic(output, text)
-    typer.echo(f"wrote {output}")
+    deliver(text, output, [topology])
 
 
 @app.command("list")
@@ -136,11 +129,12 @@ def schema(
     name: Annotated[str, typer.Argument(help="topology, sketch, schedule ...", show_default=False)],
 ) -> None:
     """Print the JSON schema of a file format."""
-    from taccl.errors import InputError
+    from taccl.errors import InputError, did_you_mean
     from taccl.schemas import SCHEMAS
 
     if name not in SCHEMAS:
         raise InputError(
-            f"unknown format {name[:40]!r}", field="name", fix=f"use one of {', '.join(SCHEMAS)}"
-        )
+            f"unknown format {name[:40]!r}", field="name",
+            fix=f"{did_you_mean(name, SCHEMAS)}use one of {', '.join(SCHEMAS)}",
+        )  # fmt: skip
     typer.echo(json.dumps(SCHEMAS[name].json_schema(), indent=2))

@@ -1,11 +1,13 @@
 """``taccl synthesize`` and ``taccl convert``: from a machine, or a schedule, to an XML file."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from taccl.cli.completion import listed, shipped
+from taccl.cli.help import COLLECTIVE, OUTPUT, PROGRAM, SEARCH
 from taccl.cli.options import (
     ALPHA_RULE_NAMES,
     ENGINE_NAMES,
@@ -23,48 +25,82 @@ from taccl.cli.options import (
     Size,
     SizeOfChunks,
     TopologyArgument,
+    Verbose,
     chosen,
+    chosen_if_given,
     chunk_count,
     element_bytes,
     interruptible,
-    progress,
     read,
     size_of,
 )
+from taccl.cli.progress import progress, say
+from taccl.cli.text_output import is_stdout
 from taccl.errors import InputError
-from taccl.units import parse_nccl_size
+from taccl.units import parse_size
 
 if TYPE_CHECKING:
     from taccl.pipeline import Target
 
-Protocol = Annotated[str, typer.Option("--protocol", help=f"One of {PROTOCOL_NAMES}.")]
-InPlace = Annotated[bool, typer.Option("--inplace", help="Serve in-place calls only.")]
-OutOfPlace = Annotated[bool, typer.Option("--outofplace", help="Serve out-of-place calls only.")]
-Both = Annotated[bool, typer.Option("--both", help="Serve both modes with one file.")]
+Protocol = Annotated[
+    str, typer.Option("--protocol", help=f"One of {PROTOCOL_NAMES}.", rich_help_panel=PROGRAM)
+]
+InPlace = Annotated[
+    bool, typer.Option("--inplace", help="Serve in-place calls only.", rich_help_panel=PROGRAM)
+]
+OutOfPlace = Annotated[
+    bool,
+    typer.Option("--outofplace", help="Serve out-of-place calls only.", rich_help_panel=PROGRAM),
+]
+Both = Annotated[
+    bool, typer.Option("--both", help="Serve both modes with one file.", rich_help_panel=PROGRAM)
+]
 Instances = Annotated[
     int | None,
     typer.Option(
         "--instances", min=1, max=64,
         help="Copies, each for a share of every chunk (default: as many as save 5 %).",
+        rich_help_panel=PROGRAM,
     ),
 ]  # fmt: skip
 BitwiseConsistent = Annotated[
     bool,
     typer.Option(
-        "--bitwise-consistent", help="Only programs that add up in one order on all ranks."
+        "--bitwise-consistent",
+        help="Only programs that add up in one order on all ranks.",
+        rich_help_panel=PROGRAM,
     ),
 ]
 Channels = Annotated[
-    int | None, typer.Option("--channels", min=1, max=128, help="The most channels to use.")
+    int | None,
+    typer.Option(
+        "--channels", min=1, max=128, help="The most channels to use.", rich_help_panel=PROGRAM
+    ),
 ]
 MinBytes = Annotated[
-    str | None, typer.Option("--min-bytes", help="Smallest size to serve (K, M, G: powers of 2).")
+    str | None,
+    typer.Option(
+        "--min-bytes",
+        help="Smallest size to serve (K, M, G: powers of 2).",
+        rich_help_panel=PROGRAM,
+    ),
 ]
 MaxBytes = Annotated[
-    str | None, typer.Option("--max-bytes", help="Largest size to serve (K, M, G: powers of 2).")
+    str | None,
+    typer.Option(
+        "--max-bytes", help="Largest size to serve (K, M, G: powers of 2).", rich_help_panel=PROGRAM
+    ),
 ]
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="The XML file to write.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="Data type, as nccl-tests names it.")]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", help="The XML file to write; -: stdout.", rich_help_panel=OUTPUT
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option("--dtype", help="Data type, as nccl-tests names it.", rich_help_panel=COLLECTIVE),
+]
 
 
 def synthesize(
@@ -78,40 +114,80 @@ def synthesize(
             "--sketch",
             help="A sketch file or the name of a shipped one.",
             autocompletion=shipped("sketches"),
+            rich_help_panel=SEARCH,
         ),
     ] = None,
     size: SizeOfChunks = None,
     dtype: Dtype = "float",
     chunks: Annotated[
-        str, typer.Option("--chunks", help="Chunks for each rank (and pair): auto or a number.")
+        str,
+        typer.Option(
+            "--chunks",
+            help="Chunks for each rank (and pair): auto or a number.",
+            rich_help_panel=COLLECTIVE,
+        ),
     ] = "auto",
     batch: Annotated[
-        str, typer.Option("--batch", help="auto: chunks may travel together; none: one by one.")
+        str,
+        typer.Option(
+            "--batch",
+            help="auto: chunks may travel together; none: one by one.",
+            rich_help_panel=COLLECTIVE,
+        ),
     ] = "auto",
     root: Root = None,
     engine: Annotated[
         str,
         typer.Option(
-            "--engine", help=f"One of {ENGINE_NAMES}.", autocompletion=listed(ENGINE_NAMES)
+            "--engine",
+            help=f"One of {ENGINE_NAMES}.",
+            autocompletion=listed(ENGINE_NAMES),
+            rich_help_panel=SEARCH,
         ),
     ] = "auto",
     steps: Annotated[
         int | None,
-        typer.Option("--steps", help="Engine exact: is there an algorithm of so many steps ...?"),
+        typer.Option(
+            "--steps",
+            help="Engine exact: is there an algorithm of so many steps ...?",
+            rich_help_panel=SEARCH,
+        ),
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option("--rounds", help="... of so many rounds in all, and --chunks chunks (SCCL)?"),
+        typer.Option(
+            "--rounds",
+            help="... of so many rounds in all, and --chunks chunks (SCCL)?",
+            rich_help_panel=SEARCH,
+        ),
     ] = None,
     time_limit: Annotated[
-        float, typer.Option("--time-limit", min=0.1, max=86400, help="Seconds for the search.")
+        float,
+        typer.Option(
+            "--time-limit",
+            min=0.1,
+            max=86400,
+            help="Seconds for the search.",
+            rich_help_panel=SEARCH,
+        ),
     ] = 60.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="For the solvers.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            "--seed", min=0, max=2**31 - 1, help="For the solvers.", rich_help_panel=SEARCH
+        ),
+    ] = 0,
     workers: Annotated[
-        int, typer.Option("--workers", min=1, max=256, help="Threads of a solver.")
+        int,
+        typer.Option(
+            "--workers", min=1, max=256, help="Threads of a solver.", rich_help_panel=SEARCH
+        ),
     ] = 2,
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Count work instead of seconds.")
+        bool,
+        typer.Option(
+            "--deterministic", help="Count work instead of seconds.", rich_help_panel=SEARCH
+        ),
     ] = False,
     alpha_rule: AlphaRule = None,
     runtime: Runtime = "portable",
@@ -126,14 +202,20 @@ def synthesize(
     bitwise_consistent: BitwiseConsistent = False,
     output: Output = None,
     schedule: Annotated[
-        Path | None, typer.Option("--schedule", help="Write the schedule as JSON.")
+        Path | None,
+        typer.Option("--schedule", help="Write the schedule as JSON.", rich_help_panel=OUTPUT),
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option("--report", help="Write a page: timeline, chunks, links, tables."),
+        typer.Option(
+            "--report",
+            help="Write a page: timeline, chunks, links, tables.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Find a schedule for a collective, prove it correct, and write it as MSCCL XML."""
     from taccl import pipeline
@@ -144,10 +226,12 @@ def synthesize(
         runtime, protocol, (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
         element_bytes(dtype), bitwise=bitwise_consistent,
     )  # fmt: skip
+    if is_stdout(output) and as_json:
+        raise InputError("--json needs stdout, too", field="-o", fix="name a file")
     request = pipeline.Request(
         logical=pipeline.load_network(
             topology, nodes=nodes, fabric=fabric, sketch=sketch,
-            alpha_rule=alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
+            alpha_rule=chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
         ),
         collective=load_collective(collective),
         root=root,
@@ -162,19 +246,22 @@ def synthesize(
         workers=workers,
         deterministic=deterministic,
         spent=PROCESS.spent(),
-        report=progress(quiet=quiet or as_json),
     )  # fmt: skip
-    outputs.check_writable(output, schedule)
+    file = None if is_stdout(output) else output
     outputs.check_target(request, output)
-    reports.check_report(report, output, schedule)
-    with interruptible() as stop:
-        found = pipeline.synthesize(pipeline.with_stop(request, stop))
-        written = outputs.write_outputs(found, output, schedule)
+    outputs.check_writable(file, schedule)
+    reports.check_report(report, file, schedule)
+    with interruptible(file, schedule, report) as stop:
+        with progress(quiet=quiet or as_json, verbose=verbose) as show:
+            found = pipeline.synthesize(replace(pipeline.with_stop(request, stop), report=show))
+        written = outputs.write_outputs(found, file, schedule)
         written += reports.write_report(found, report)
     if output is not None and (text := outputs.caution(found.schedule.collective)):
         _warn(text)
+    if is_stdout(output):
+        typer.echo(outputs.xml_text(found, _warn), nl=False)
     tell = outputs.as_json if as_json else outputs.summary
-    typer.echo(tell(found, written, output))
+    typer.echo(tell(found, written, file), err=is_stdout(output))
 
 
 def _steps(
@@ -223,8 +310,9 @@ def convert(
     )  # fmt: skip
     if target is None:
         raise InputError("none writes no XML", field="--runtime", fix=f"use {RUNTIME_NAMES}")
-    texts = outputs.convert(schedule, target, size_of(size), output, _warn)
-    if output is None:
+    file = None if is_stdout(output) else output
+    texts = outputs.convert(schedule, target, size_of(size), file, _warn)
+    if file is None:
         typer.echo(next(iter(texts.values())), nl=False)
     else:
         loading = outputs.loading(texts, target.runtime)
@@ -232,7 +320,7 @@ def convert(
 
 
 def _warn(text: str) -> None:
-    typer.echo(f"warning: {text}", err=True)
+    say(f"warning: {text}")
 
 
 def _target(
@@ -267,8 +355,8 @@ def _target(
         modes=wanted[0] if wanted else "auto",
         instances=instances,
         channels=channels,
-        min_bytes=None if min_bytes is None else read("--min-bytes", parse_nccl_size, min_bytes),
-        max_bytes=None if max_bytes is None else read("--max-bytes", parse_nccl_size, max_bytes),
+        min_bytes=None if min_bytes is None else read("--min-bytes", parse_size, min_bytes),
+        max_bytes=None if max_bytes is None else read("--max-bytes", parse_size, max_bytes),
         element_bytes=element,
         bitwise=bitwise,
     )

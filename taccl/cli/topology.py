@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from taccl.cli.options import CostSketch, Fabric, Json, Nodes, TopologyArgument
+from taccl.cli.text_output import TextOutput, deliver
 from taccl.errors import InputError
 
 app = typer.Typer(
@@ -93,10 +94,10 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two topologies; exit status 0: the same, 1: they differ."""
-    from taccl.pipeline.problems import load_machine
+    from taccl.pipeline.problems import load_both
     from taccl.report.differences import differences, differences_fields, differences_text
 
-    found = differences(load_machine(first, nodes=nodes), load_machine(second, nodes=nodes))
+    found = differences(*load_both(first, second, nodes))
     fields = differences_fields(found)
     typer.echo(json.dumps(fields, indent=2) if as_json else differences_text(found))
     if not found.same:
@@ -109,22 +110,14 @@ def expand(
     nodes: Nodes = None,
     fabric: Fabric = None,
     sketch: CostSketch = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
-    ] = None,
+    output: TextOutput = None,
 ) -> None:
     """Print a topology as the plain graph that engines see."""
-    from taccl.files import check_apart, write_atomic
     from taccl.pipeline.problems import load_machine
     from taccl.topology_file import expand_text
 
     text = expand_text(load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
-    if output is None:
-        typer.echo(text, nl=False)
-    else:
-        check_apart(output, [topology], field="-o")
-        write_atomic(output, text)
-        typer.echo(f"wrote {output}")
+    deliver(text, output, [topology])
 
 
 @app.command()
@@ -132,11 +125,15 @@ def degrade(
     topology: TopologyArgument,
     edge: Annotated[
         list[str] | None,
-        typer.Option("--edge", help="Edges by name, * is any text; NAME=0.5 sets its factor."),
+        typer.Option(
+            "--edge", help="Edges by name, each one way; * is any text; NAME=0.5 sets its factor."
+        ),
     ] = None,
     link: Annotated[
         list[str] | None,
-        typer.Option("--link", help="All edges between two ranks: 0-1, 0->1 or 0-1=0.5."),
+        typer.Option(
+            "--link", help="All edges between two ranks, both ways: 0-1 or 0-1=0.5; one way: 0->1."
+        ),
     ] = None,
     factor: Annotated[
         str | None,
@@ -145,34 +142,18 @@ def degrade(
     nodes: Nodes = None,
     fabric: Fabric = None,
     sketch: CostSketch = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The YAML file to write.")
-    ] = None,
+    output: TextOutput = None,
 ) -> None:
     """Print a topology some of whose edges are slower or gone, as a plain graph."""
-    from taccl.files import check_apart, write_atomic
     from taccl.pipeline.problems import load_machine
-    from taccl.topology_edit import degrade, read_loss
+    from taccl.topology_edit import degrade, read_losses
     from taccl.topology_file import document_text, topology_document
 
-    losses = [read_loss("--edge", text, factor) for text in edge or ()]
-    losses += [read_loss("--link", text, factor) for text in link or ()]
-    if not losses:
-        raise InputError(
-            "nothing to degrade is named", field="--edge", fix="write --edge '0->1=0.5' or --link"
-        )
-    if output is not None:
-        check_apart(output, [topology], field="-o")
+    losses = read_losses(edge or (), link or (), factor)
     network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
     made, notes = degrade(network, losses)
     text = document_text(topology_document(made), [f"{network.name}: {note}" for note in notes])
-    if output is None:
-        typer.echo(text, nl=False)
-        return
-    write_atomic(output, text)
-    for note in notes:
-        typer.echo(note, err=True)
-    typer.echo(f"wrote {output}")
+    deliver(text, output, [topology], notes)
 
 
 @app.command("list")

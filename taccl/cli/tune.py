@@ -7,24 +7,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from taccl.cli.help import OUTPUT, PROGRAM, SEARCH
 from taccl.cli.options import (
     ALPHA_RULE_NAMES,
     COLLECTIVE_NAMES,
     RUNTIME_NAMES,
     AlphaRule,
+    Begin,
+    End,
     Fabric,
+    Factor,
     Json,
     Nodes,
     Quiet,
     TopologyArgument,
+    Verbose,
     chosen,
+    chosen_if_given,
     interruptible,
-    progress,
     read,
     sizes_of,
 )
+from taccl.cli.progress import progress
+from taccl.cli.text_output import is_stdout
 from taccl.errors import InputError
-from taccl.units import parse_nccl_size
+from taccl.units import parse_size
 
 if TYPE_CHECKING:
     from taccl.tuning.executors import Workshop
@@ -44,27 +51,30 @@ def tune(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="The directory to write.", show_default=False)
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            help="The directory to write.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
     ],
     nodes: Nodes = None,
     fabric: Fabric = None,
-    begin: Annotated[
-        str, typer.Option("-b", "--begin", help="First size (K, M, G: powers of 2).")
-    ] = "1K",
-    end: Annotated[
-        str, typer.Option("-e", "--end", help="Last size (K, M, G: powers of 2).")
-    ] = "1G",
-    factor: Annotated[
-        int, typer.Option("-f", "--factor", min=2, max=1024, help="From a size to the next.")
-    ] = 2,
+    begin: Begin = "1K",
+    end: End = "1G",
+    factor: Factor = 2,
     alpha_rule: AlphaRule = None,
     runtime: Annotated[
-        str, typer.Option("--runtime", help=f"One of {RUNTIME_NAMES}.")
+        str, typer.Option("--runtime", help=f"One of {RUNTIME_NAMES}.", rich_help_panel=PROGRAM)
     ] = "portable",
     sketch: Annotated[
         list[str] | None,
         typer.Option(
-            "--sketch", help="Tried beside the whole topology; may be given more than once."
+            "--sketch",
+            help="Tried beside the whole topology; may be given more than once.",
+            rich_help_panel=SEARCH,
         ),
     ] = None,
     time_limit: Annotated[
@@ -75,6 +85,7 @@ def tune(
             max=864000,
             show_default=False,
             help=f"Seconds for the whole run (default {TIME_LIMIT:g}).",
+            rich_help_panel=SEARCH,
         ),
     ] = None,
     candidates: Annotated[
@@ -85,6 +96,7 @@ def tune(
             max=1_000_000,
             show_default=False,
             help="Searches in all, instead of a time: the same files from every run.",
+            rich_help_panel=SEARCH,
         ),
     ] = None,
     workers: Annotated[
@@ -95,33 +107,57 @@ def tune(
             max=1024,
             show_default=False,
             help="Processes (default: one for each core).",
+            rich_help_panel=SEARCH,
         ),
     ] = None,
     scheduler: Annotated[
         str | None,
-        typer.Option("--scheduler", help="Run on the workers of this Dask scheduler instead."),
+        typer.Option(
+            "--scheduler",
+            help="Run on the workers of this Dask scheduler instead.",
+            rich_help_panel=SEARCH,
+        ),
     ] = None,
     mpi: Annotated[
-        bool, typer.Option("--mpi", help="Run on the ranks of an MPI job (mpi4py.futures) instead.")
+        bool,
+        typer.Option(
+            "--mpi",
+            help="Run on the ranks of an MPI job (mpi4py.futures) instead.",
+            rich_help_panel=SEARCH,
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="For the solvers.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            "--seed", min=0, max=2**31 - 1, help="For the solvers.", rich_help_panel=SEARCH
+        ),
+    ] = 0,
     nccl: Annotated[
         str | None,
-        typer.Option("--nccl", help="Inputs of NCCL's model, as taccl compare takes them."),
+        typer.Option(
+            "--nccl",
+            help="Inputs of NCCL's model, as taccl compare takes them.",
+            rich_help_panel=PROGRAM,
+        ),
     ] = None,
     keep_all: Annotated[
         bool,
         typer.Option(
-            "--keep-all", help="Leave no sizes to NCCL where its own model says it is faster."
+            "--keep-all",
+            help="Leave no sizes to NCCL where its own model says it is faster.",
+            rich_help_panel=PROGRAM,
         ),
     ] = False,
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="JSON: progress, a line each, on stderr; the result on stdout."
+            "--json",
+            help="JSON: progress, a line each, on stderr; the result on stdout.",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Search programs for collectives and sizes, and write the best ones as a directory."""
     from taccl.cli.tune_progress import shown
@@ -130,11 +166,13 @@ def tune(
     from taccl.tuning.run import Budget
     from taccl.tuning.session import Order, tune
 
+    if is_stdout(output):
+        raise InputError("- is no directory", field="-o", fix="name the directory to write")
     if time_limit is not None and candidates is not None:
         raise InputError("both a time and a number", field="--candidates", fix="give one of them")
     seconds = None if candidates is not None else time_limit or TIME_LIMIT
     sizes = sizes_of(begin, end, factor, "")
-    last = read("-e", parse_nccl_size, end)
+    last = read("-e", parse_size, end)
     if sizes[-1] < last:
         sizes.append(last)
     if len(sizes) > MAX_SIZES or sizes[0] < 4:
@@ -143,14 +181,15 @@ def tune(
             fix=f"take at most {MAX_SIZES}, from 4 bytes on",
         )  # fmt: skip
     given = Settings() if nccl is None else read("--nccl", parse_settings, nccl)
-    with interruptible() as stop:
-        compile_ahead(progress(quiet=quiet or as_json), stop)
-    with interruptible() as stop, shown(quiet=quiet, as_json=as_json) as watch:
+    with interruptible() as stop, progress(quiet=quiet or as_json, verbose=verbose) as show:
+        compile_ahead(show, stop)
+    told = shown(quiet=quiet, verbose=verbose, as_json=as_json)
+    with interruptible(output) as stop, told as watch:
         order = Order(
             topology, _collectives(collectives), tuple(sizes),
             chosen("--runtime", runtime, RUNTIME_NAMES), Budget(candidates, seconds), output,
             _workshop(workers, scheduler, mpi=mpi), nodes, fabric,
-            alpha_rule and chosen("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
+            chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
             tuple(sketch or ()), seed, None if keep_all else given, stop, watch,
         )  # fmt: skip
         found = tune(order)
@@ -201,7 +240,9 @@ def explain(
     ],
     size: Annotated[
         str,
-        typer.Option("--size", help="Bytes, as nccl-tests counts them (K, M, G: powers of 2)."),
+        typer.Option(
+            "--size", help="Bytes, as nccl-tests counts them: 64K or 64KiB is 2^16, 64KB is 64000."
+        ),
     ],
     as_json: Json = False,
 ) -> None:
@@ -210,5 +251,5 @@ def explain(
     from taccl.tuning.told import answer, answer_text
 
     name = collective_name(collective)
-    found: dict[str, Any] = answer(directory, name, read("--size", parse_nccl_size, size))
+    found: dict[str, Any] = answer(directory, name, read("--size", parse_size, size))
     typer.echo(json.dumps(found) if as_json else answer_text(found))

@@ -1,4 +1,4 @@
-"""How ``taccl tune`` shows where it is: one line on a terminal, a line a candidate elsewhere."""
+"""How ``taccl tune`` says where it is: by candidate, as all commands do, or as JSON."""
 
 import json
 import sys
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from taccl.cli.progress import progress as lines
 from taccl.units import format_size, microseconds
 
 if TYPE_CHECKING:
@@ -15,19 +16,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def shown(*, quiet: bool, as_json: bool) -> Iterator[Callable[["Progress"], None]]:
-    """Give what shows progress on stderr."""
+def shown(
+    *, quiet: bool, as_json: bool, verbose: bool = False
+) -> Iterator[Callable[["Progress"], None]]:
+    """Give what shows progress on stderr; ``verbose``: of every candidate, known or in vain."""
     if quiet:
         yield lambda _progress: None
     elif as_json:
         yield _as_json
-    elif sys.stderr.isatty():
-        try:
-            yield _in_place
-        finally:
-            typer.echo("\r\033[K", err=True, nl=False)
     else:
-        yield _as_lines
+        with lines(verbose=verbose) as say:
+            every = verbose or sys.stderr.isatty()
+            yield lambda told: say(_line(told)) if every or _is_news(told) else None
 
 
 def _facts(progress: "Progress") -> dict[str, Any]:
@@ -63,15 +63,11 @@ def _as_json(progress: "Progress") -> None:
         typer.echo(json.dumps(_facts(progress)), err=True)
 
 
-def _as_lines(progress: "Progress") -> None:
+def _is_news(progress: "Progress") -> bool:
+    """Tell whether a line that stays is worth it: not of each that was known, or was in vain."""
     if progress.outcome is None or (progress.known and progress.done % 50):
-        return
-    if progress.outcome.played or progress.outcome.failed:
-        typer.echo(_line(progress), err=True)
-
-
-def _in_place(progress: "Progress") -> None:
-    typer.echo(f"\r\033[K{_line(progress)[:110]}", err=True, nl=False)
+        return False
+    return bool(progress.outcome.played or progress.outcome.failed)
 
 
 def _line(progress: "Progress") -> str:

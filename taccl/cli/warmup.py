@@ -2,14 +2,15 @@
 
 import typer
 
-from taccl.cli.options import Quiet, interruptible, progress
+from taccl.cli.options import Quiet, Verbose, interruptible
+from taccl.cli.progress import progress
 
 
-def warmup(quiet: Quiet = False) -> None:
-    """Compile the loops of searches and replays ahead, once on a machine and for every user."""
+def warmup(quiet: Quiet = False, verbose: Verbose = False) -> None:
+    """Compile the loops of searches and replays, once on a machine; later runs find them."""
     from taccl.pipeline.kernels import compile_ahead
 
-    with interruptible() as stop:
-        made = compile_ahead(progress(quiet=quiet), stop)
+    with interruptible() as stop, progress(quiet=quiet, verbose=verbose) as show:
+        seconds = compile_ahead(show, stop)
     if not quiet:
-        typer.echo("ready" if made else "ready: everything was compiled before")
+        typer.echo(f"compiled in {seconds:.0f} s" if seconds else "everything was compiled before")

@@ -44,6 +44,8 @@ def write_all_atomic(texts: Mapping[str | Path, str], *, field: str = "output") 
     InputError
         When one can't be written; up to the replacing nothing that existed is touched.
     """
+    for path in texts:
+        _refuse_dash(path, field)
     pending: list[tuple[Path, Path, str]] = []
     try:
         devices = [path for path in texts if _is_device(str(path), field)]
@@ -72,6 +74,7 @@ def check_output(path: str | Path, *, field: str = "output") -> None:
     InputError
         When it is a directory, its directory is missing, or either may not be written.
     """
+    _refuse_dash(path, field)
     if _is_device(str(path), field):
         return
     target = Path(path)
@@ -83,6 +86,15 @@ def check_output(path: str | Path, *, field: str = "output") -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except (OSError, ValueError) as error:
         raise _write_error(str(path), error, field) from None
+
+
+def _refuse_dash(path: str | Path, field: str) -> None:
+    """Refuse ``-``: whoever writes it means stdout, which other things are printed to."""
+    if str(path) == "-":
+        raise InputError(
+            "- is no file name, and this can't go to stdout", field=field,
+            fix="name a file; ./- is one that is called so",
+        )  # fmt: skip
 
 
 def check_apart(output: str | Path, others: Iterable[str | Path], *, field: str = "output") -> None:

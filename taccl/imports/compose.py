@@ -12,7 +12,7 @@ from pathlib import Path
 
 from taccl.errors import InputError
 from taccl.files import shown
-from taccl.imports.hardware import rate_text
+from taccl.imports.hardware import GPUS, rate_text
 from taccl.imports.hosts import Host, HostNic, Wire, tidy
 
 LINK_ALPHA = "0.7us"
@@ -75,6 +75,10 @@ def compose(
         document |= {"node": nodes[0], "count": max(count, len(hosts))}
     else:
         document |= {"nodes": nodes}
+    gpus = [host.gpu for host in hosts]
+    if all(gpu is not None and GPUS[gpu].links for gpu in gpus):
+        # NCCL goes by the oldest.
+        document["gpu"] = min(filter(None, gpus), key=lambda gpu: GPUS[gpu].sm)
     if lone is None:
         through = all(not host.is_joined for host in hosts)
         alpha = FABRIC_ALONE_ALPHA if through else FABRIC_ALPHA

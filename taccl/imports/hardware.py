@@ -66,6 +66,16 @@ NVLINK_BY_SM: tuple[tuple[int, Fraction], ...] = (
 )  # fmt: skip
 """GB/s of an NVLink, by the least compute capability (``ncclTopoNVLinkBw``)."""
 
+GPU_BY_SM: tuple[tuple[int, str], ...] = (
+    (100, "b200"), (90, "h100"), (86, "a40"), (80, "a100"), (70, "v100"), (60, "p100"),
+)  # fmt: skip
+"""Names of GPUS by the least compute capability."""
+
+GPU_BY_GCN: Mapping[str, str] = MappingProxyType({
+    "94": "mi300x", "90a": "mi250", "908": "mi100",
+})  # fmt: skip
+"""Names of GPUS by how the architecture's name begins, after its ``gfx``."""
+
 XGMI_BY_GCN: Mapping[str, Fraction] = MappingProxyType({
     "gfx95": Fraction(48), "gfx94": Fraction(48), "gfx90a": Fraction(36),
 })  # fmt: skip

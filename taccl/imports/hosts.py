@@ -108,6 +108,8 @@ class Host:
         In order of their names in the file.
     notes
         Where the numbers are from.
+    gpu
+        A name of GPUS; None: not known.
     """
 
     file: str
@@ -119,6 +121,7 @@ class Host:
     plugs: tuple[tuple[Plug, ...], ...] = ()
     nics: tuple[HostNic, ...] = ()
     notes: tuple[str, ...] = ()
+    gpu: str | None = None
 
     @property
     def is_joined(self) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from taccl.files import shown
-from taccl.imports.hardware import GEN_BY_SPEED, pcie_bandwidth, rate_text
+from taccl.imports.hardware import GEN_BY_SPEED, GPU_BY_GCN, GPU_BY_SM, pcie_bandwidth, rate_text
 from taccl.imports.hosts import (
     MAX_DEVICES,
     MAX_GPUS,
@@ -77,8 +77,17 @@ def read_nccl_xml(text: str, file: str, options: HostOptions) -> Host:
     plugs = tuple((Plug(gpu.hub, None), *more) for gpu, more in zip(gpus, links.plugs, strict=True))
     return Host(
         file, len(gpus), links.wires, links.switched, tuple(reading.hubs.values()), beside, plugs,
-        tuple(reading.nics), tuple(reading.notes),
+        tuple(reading.nics), tuple(reading.notes), options.gpu or _gpu(reading),
     )  # fmt: skip
+
+
+def _gpu(reading: Reading) -> str | None:
+    """Return which GPUs a host has: the oldest ones, as for NCCL."""
+    gcn = reading.gpus[0].element.attributes.get("gcn", "").strip().removeprefix("gfx")
+    if gcn:
+        return next((name for begins, name in GPU_BY_GCN.items() if gcn.startswith(begins)), None)
+    least = min(reading.number(gpu.element, "sm", 1, 2000, 0) for gpu in reading.gpus)
+    return next((name for sm, name in GPU_BY_SM if least >= sm), None)
 
 
 def _check_one_host(cpus: Sequence[Element], reading: Reading) -> None:

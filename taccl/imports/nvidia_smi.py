@@ -123,7 +123,7 @@ def read_nvidia_smi(text: str, file: str, options: HostOptions) -> Host:
     return Host(
         file, len(gpus), wires, tuple(k * link if k else None for k in switched), hubs, (),
         tuple((plugs[device],) for device in gpus), nics,
-        tuple(_notes(matrix, name, switched, options)),
+        tuple(_notes(matrix, name, switched, options)), name,
     )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def read_rocm_smi(text: str, file: str, options: HostOptions) -> Host:
     notes = _notes(name, options, wired=bool(wires), counted="bandwidth" in tables)
     return Host(
         file, len(names), wires, hubs=hubs, plugs=tuple((plug,) for plug in plugs),
-        notes=tuple(notes),
+        notes=tuple(notes), gpu=name,
     )  # fmt: skip
 
 

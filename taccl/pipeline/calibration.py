@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from taccl.collectives import Collective
-from taccl.errors import InputError
+from taccl.errors import InputError, did_you_mean
 from taccl.files import read_document
 from taccl.imports.nccl_tests import Measured, Point, read_measured
 from taccl.msccl.program import Program
@@ -121,7 +121,8 @@ def classical_program(
     if algorithm not in CLASSICAL:
         raise InputError(
             f"unknown algorithm {algorithm[:40]!r}", field="--algorithm",
-            fix=f"use one of {', '.join(CLASSICAL)}, or --program FILE.xml",
+            fix=f"{did_you_mean(algorithm, CLASSICAL)}use one of {', '.join(CLASSICAL)}, or"
+            " --program FILE.xml",
         )  # fmt: skip
     middle = sorted(sizes)[len(sizes) // 2]
     return textbook_program(topology, collective, algorithm, middle, target)[0]

@@ -19,7 +19,7 @@ from taccl.report.candidates import candidate_lines, candidate_rows
 from taccl.schedule import Schedule
 from taccl.schedule_file import read_schedule, schedule_text
 from taccl.synth.problem import Bound
-from taccl.units import format_size, format_time, gigabytes_per_second, microseconds
+from taccl.units import counted, format_size, format_time, gigabytes_per_second, microseconds
 from taccl.verify import require_valid
 
 
@@ -105,6 +105,23 @@ def xml_files(program: Program, runtime: str, output: Path) -> dict[str | Path, 
     if runtime == "portable" and program.collective == "reducescatter":
         texts[output.with_suffix(f".msccl{output.suffix}")] = write_xml(program, "msccl")
     return texts
+
+
+def xml_text(found: Synthesis, warn: Callable[[str], None]) -> str:
+    """Return the XML of what was found; ``warn`` is called where one text is not for all runtimes.
+
+    Raises
+    ------
+    InputError
+        When there is no program.
+    """
+    target = found.request.target
+    if found.program is None or target is None:
+        raise _nothing_to_write()
+    text, *others = xml_files(found.program, target.runtime, Path("out.xml")).values()
+    if others:
+        warn("this is the file for executor and rccl: msccl wants another, with --runtime msccl")
+    return text
 
 
 def write_outputs(found: Synthesis, output: Path | None, schedule: Path | None) -> list[Path]:
@@ -289,17 +306,17 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
     collective = schedule.collective
     lines = [
         f"{collective.name} on {schedule.topology.name}, {collective.num_ranks} ranks,"
-        f" {format_size(found.request.size)} in {collective.chunks_per_rank} chunks for each rank"
-        f" ({schedule.topology.rules_stated})",
-        f"  engine      {found.result.engine} ({found.status.value}, {found.seconds:.1f} s)",
-        f"  schedule    {format_time(schedule.makespan)}, {schedule.num_sends} sends"
+        f" {format_size(found.request.size)} in {counted(collective.chunks_per_rank, 'chunk')}"
+        f" for each rank ({schedule.topology.rules_stated})",
+        f"  engine      {found.result.engine} ({found.status_told}, {found.seconds:.1f} s)",
+        f"  schedule    {format_time(schedule.makespan)}, {counted(schedule.num_sends, 'send')}"
         f"{_batches(schedule)}",
     ]
     if program is not None and found.replay is not None:
         lines.append(
             f"  program     {format_time(found.replay)} by replay at {found.size} bytes,"
-            f" {program.num_threadblocks} threadblocks, {program.channels} channels,"
-            f" {program.num_steps} steps"
+            f" {counted(program.num_threadblocks, 'threadblock')},"
+            f" {counted(program.channels, 'channel')}, {counted(program.num_steps, 'step')}"
         )
         modes = [
             name

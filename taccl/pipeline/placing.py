@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taccl.collectives import Collective
-from taccl.errors import InputError, TacclWarning
+from taccl.errors import InputError, TacclWarning, did_you_mean
 from taccl.files import shown
 from taccl.imports.hostfile import Seat, read_hostfile, seats_of
 from taccl.imports.measured_matrix import read_measurements
@@ -201,6 +201,12 @@ def load_places(question: Question) -> tuple[Topology, tuple[Seat, ...]]:
         names = [f"server{server}" for server in topology.server_of]
         seats = seats_of(names, hosts, question.servers, servers=topology.server_of)
         return topology, seats
+    for option, given in (("--nodes", question.nodes), ("--fabric", question.fabric)):
+        if given is not None:
+            raise InputError(
+                f"{shown(given)} is for --topology: what was measured has its servers",
+                field=option, fix=f"leave {option} out; --servers says which ranks share a server",
+            )  # fmt: skip
     found = read_measurements(question.measured, question.unit)
     seats = seats_of(found.names, hosts, question.servers)
     servers = [seat.server for seat in seats]
@@ -243,7 +249,8 @@ def program_of(question: Question, topology: Topology) -> tuple[Program, int]:
     if not Path(question.algorithm[:255]).is_file():
         raise InputError(
             f"unknown algorithm {shown(question.algorithm)}", field="--algorithm",
-            fix=f"use {', '.join([*ALIASES, *CLASSICAL])}, or an MSCCL XML file",
+            fix=f"{did_you_mean(name, [*ALIASES, *CLASSICAL])}use"
+            f" {', '.join([*ALIASES, *CLASSICAL])}, or an MSCCL XML file",
         )  # fmt: skip
     program = read_program(question.algorithm)
     if program.num_ranks != topology.num_ranks:

@@ -10,11 +10,12 @@ import numpy as np
 from taccl.collective_file import read_collective
 from taccl.collectives import Collective, build_collective, collective_name
 from taccl.errors import InputError
+from taccl.files import shown
 from taccl.sketch import apply_sketch, load_sketch
 from taccl.symmetry import Group, check_symmetry, free_group, make_group, powers
 from taccl.symmetry_search import search_group
 from taccl.topology import LogicalTopology, Permutation, Topology, whole
-from taccl.topology_file import load_topology
+from taccl.topology_file import has_count, load_topology
 from taccl.units import MAX_SIZE, exact_size_text
 
 DEFAULT_SIZE = 10**6
@@ -135,6 +136,26 @@ def load_machine(
     sketched = None if sketch is None else load_sketch(sketch).sketched
     network = load_topology(topology, nodes=nodes, fabric=fabric, sketched=sketched)
     return network if alpha_rule is None else network.with_alpha_rule(alpha_rule)
+
+
+def load_both(first: str, second: str, nodes: int | None) -> tuple[Topology, Topology]:
+    """Return two topologies; ``nodes`` is for what is made of servers, be it one of them or both.
+
+    Raises
+    ------
+    InputError
+        When one can't be used, or both have their servers in them and ``nodes`` is given.
+    """
+    fixed = [spec for spec in (first, second) if nodes is not None and not has_count(spec)]
+    if len(fixed) == 2:
+        raise InputError(
+            f"{shown(first)} and {shown(second)} both have their servers in them", field="--nodes",
+            fix="leave --nodes out",
+        )  # fmt: skip
+    one, other = (
+        load_machine(spec, nodes=None if spec in fixed else nodes) for spec in (first, second)
+    )
+    return one, other
 
 
 def logical_group(logical: LogicalTopology, collective: Collective | None = None) -> Group:

@@ -285,7 +285,7 @@ def _facts(found: Synthesis) -> tuple[tuple[str, str], ...]:
     fixed, sketch = found.bound_fixed, request.logical.name
     facts = [
         ("engine", found.result.engine),
-        ("status", found.status.value),
+        ("status", found.status_told),
         ("chunks for each rank", str(schedule.collective.chunks_per_rank)),
         ("makespan of the schedule", format_time(schedule.makespan)),
         ("sends", str(schedule.num_sends)),

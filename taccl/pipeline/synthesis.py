@@ -147,15 +147,26 @@ class Synthesis:
 
     @property
     def status(self) -> Status:
-        """Optimal when a bound proves it, else how the search ended."""
+        """Optimal when a bound proves it, else how the search ended.
+
+        Bounds for programs say nothing of a schedule: its messages may be of any size.
+        """
         fixed = self.bound_fixed
-        if self.schedule.makespan <= self.bound.time:
+        bound = best([bound for bound in self.bounds if bound.world != "program"])
+        if self.schedule.makespan <= bound.time or self.time <= self.bound.time:
             return Status.OPTIMAL
         if not self.request.batch and fixed and self.schedule.makespan <= fixed.time:
             return Status.OPTIMAL
         if self.schedule.makespan <= (self.bound_engine or 0):
             return Status.OPTIMAL
         return Status.FEASIBLE if self.result.status is Status.OPTIMAL else self.result.status
+
+    @property
+    def status_told(self) -> str:
+        """The status in words that say what is optimal: the schedule alone, or the program, too."""
+        if self.status is not Status.OPTIMAL or not self.gap or self.replay is None:
+            return self.status.value
+        return f"schedule optimal, program {self.gap:.1%} above the bound"
 
     @property
     def algbw(self) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from taccl.bounds import ASSUMED, KINDS, WORLDS, best
 from taccl.synth.problem import Bound
 from taccl.topology import Topology
-from taccl.units import format_size, format_time, gigabytes_per_second, microseconds
+from taccl.units import counted, format_size, format_time, gigabytes_per_second, microseconds
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def bounded_text(bounded: Bounded) -> str:
 
 
 def _chunks(bounded: Bounded) -> str:
-    return f"{bounded.chunks} chunk{'s' if bounded.chunks > 1 else ''} for each rank"
+    return f"{counted(bounded.chunks, 'chunk')} for each rank"
 
 
 def _lines(bounds: Sequence[Bound], largest: Bound) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from taccl.synth.problem import Candidate
-from taccl.units import format_time, microseconds
+from taccl.units import counted, format_time, microseconds
 
 SHOWN = 12
 """Engines that are shown, at most."""
@@ -47,7 +47,8 @@ def candidate_lines(candidates: Sequence[Candidate]) -> list[str]:
     shown, more = best[:SHOWN], len(best) - SHOWN
     width = max(len(one.engine) for one in shown)
     lines = [
-        f"{one.engine:<{width}}  {one.chunks:>3} chunks  {_words(one, shown[0])}" for one in shown
+        f"{one.engine:<{width}}  {counted(one.chunks, 'chunk'):<9}  {_words(one, shown[0])}"
+        for one in shown
     ]
     return [*lines, f"and {more} more"] if more > 0 else lines
 

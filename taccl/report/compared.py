@@ -146,6 +146,15 @@ class Comparison:
         times = (contender.time(place) for contender in self.contenders)
         return min((time for time in times if time is not None), default=None)
 
+    def modelled(self, place: int) -> Time | None:
+        """Return what NCCL's model expects at a size of what NCCL would run."""
+        return next((c.rows[place].time for c in self.contenders if c.kind == "nccl"), None)
+
+    def is_below_bound(self, place: int) -> bool:
+        """Tell whether NCCL's model expects less than any algorithm can take."""
+        time, bound = self.modelled(place), self.bounds[place]
+        return time is not None and bound is not None and time < bound[1]
+
     def wins(self, contender: Contender, place: int) -> bool:
         """Tell whether nobody is faster at a size."""
         time = contender.time(place)
@@ -234,6 +243,17 @@ def _modelled(found: Comparison, nccl: Modelled) -> Iterator[str]:
         yield (
             f"from {format_size(each.size)} on: NCCL's model expects {less} time than {HERE} takes"
         )
+    below = [place for place in range(len(found.sizes)) if found.is_below_bound(place)]
+    if below:
+        place = below[-1]
+        sizes = dict.fromkeys(format_size(found.sizes[each]) for each in (below[0], place))
+        time, bound = found.modelled(place), found.bounds[place]
+        yield (
+            f"below the bound at {' to '.join(sizes)}: NCCL's model expects {_us(time)} us at"
+            f" {format_size(found.sizes[place])}, where no algorithm takes less than"
+            f" {_us(bound[1] if bound else None)}: its inputs do not fit this machine; set them"
+            " with --nccl"
+        )
     yield f"NCCL's model was given {nccl.inputs}"
 
 
@@ -256,6 +276,7 @@ def compared_columns(found: Comparison) -> Iterator[dict[str, object]]:
                 "bound_kind": "" if bound is None else bound[0],
                 "gap": row.time / mine[1] - 1 if mine and mine[1] and row.time else None,
                 "fastest": found.wins(contender, place),
+                "below_bound": bound is not None and row.time is not None and row.time < bound[1],
                 "nccl_runs": chosen if contender.kind == "nccl-way" else None,
                 "program": row.program,
                 "note": row.note,

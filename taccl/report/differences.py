@@ -14,7 +14,7 @@ from taccl.symmetry import make_group
 from taccl.topology import Edge, Topology, whole
 from taccl.topology_file import topology_document
 from taccl.topology_rates import gigabytes, rank_rates, slowest_edges, unlike
-from taccl.units import Time, format_time, microseconds
+from taccl.units import Time, counted, format_time, microseconds
 
 BYTES = 10**6
 """Of each rank: what it gathers to all others, and what it has for all others."""
@@ -228,7 +228,7 @@ def differences_text(found: Differences) -> str:
         lines.append(f"{what:<{widths[0]}}  {a:<{widths[1]}}  {b}{mark}")
     kinds = Counter(_kind(change) for change in found.edges)
     names = {_kind(change): change.name for change in reversed(found.edges)}
-    lines += [f"{_count(n, 'edge')} {kind}, such as {names[kind]}"
+    lines += [f"{counted(n, 'edge')} {kind}, such as {names[kind]}"
               for kind, n in kinds.most_common(SHOWN)]  # fmt: skip
     if len(kinds) > SHOWN:
         lines.append(f"{len(kinds) - SHOWN} more kinds of edges that differ: see --json")
@@ -237,7 +237,7 @@ def differences_text(found: Differences) -> str:
         ("with other bandwidth, alpha or number", found.changed),
     ):  # fmt: skip
         if pairs:
-            lines.append(f"links of {_count(len(pairs), 'pair')} {sort}, such as"
+            lines.append(f"links of {counted(len(pairs), 'pair')} {sort}, such as"
                          f" {pairs[0][0]} -> {pairs[0][1]}")  # fmt: skip
     if not found.edges and all(a == b for a, b in found.facts.values()):
         lines.append("they differ in what switches can do, declared rotations or local costs only")
@@ -258,10 +258,6 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return "-" if value is None else str(value)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _kind(change: Change) -> str:

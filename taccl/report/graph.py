@@ -18,7 +18,7 @@ from taccl.errors import InputError
 from taccl.report.heat import heat_colour
 from taccl.topology import Edge, Topology
 from taccl.topology_rates import homes
-from taccl.units import Time, format_time
+from taccl.units import Time, counted, format_time
 
 MAX_LINES = 20_000
 """Lines of a picture, above which nothing can be seen in it."""
@@ -229,8 +229,8 @@ def _picture(
     below = max([y for _, y in places] + [box[1] + box[3] for box in boxes]) + MARGIN
     height = below + 18 * len(legend) + 10
     title = (
-        f"{topology.name}: {topology.num_ranks} ranks in {topology.num_servers}"
-        f" server{'s' if topology.num_servers > 1 else ''}, {len(topology.edges)} edges"
+        f"{topology.name}: {topology.num_ranks} ranks in {counted(topology.num_servers, 'server')},"
+        f" {len(topology.edges)} edges"
     )
     parts = [
         f'<svg{attributes} class="topology" viewBox="0 0 {width:.0f} {height:.0f}"'

@@ -9,9 +9,9 @@ import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.resources import files
 
+import taccl
 from taccl.report.candidates import best_of_engines
 from taccl.report.diagram import BOUND, Line, chart, style_of
 from taccl.report.explain import Explanation
@@ -87,7 +87,7 @@ def page(
         f"<h1>{text_of(title)}</h1>",
         *([f'<p class="verdict">{text_of(said)}</p>'] if said else ()),
         '<p class="hint">Times are modelled, not measured: a replay under the alpha-beta cost model'
-        f" by taccl {text_of(version('taccl'))}.</p>",
+        f" by taccl {text_of(taccl.__version__)}.</p>",
         "<h2>Summary</h2>",
         table(_SUMMARY, [_summary(view.row) for view in views]),
         "<h2>By size</h2>",

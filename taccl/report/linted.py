@@ -1,6 +1,7 @@
 """What checking a topology found, as text and as JSON."""
 
 from taccl.lint import Checked, Finding
+from taccl.units import counted
 
 SEVERITIES = ("error", "warning", "note")
 
@@ -11,7 +12,7 @@ def findings_text(checked: Checked) -> str:
     if topology is None:
         return "\n".join(lines)
     counts = {s: sum(f.severity == s for f in checked.findings) for s in SEVERITIES}
-    found = ", ".join(f"{n} {s}{'' if n == 1 else 's'}" for s, n in counts.items() if n)
+    found = ", ".join(counted(n, s) for s, n in counts.items() if n)
     return "\n".join([
         *lines,
         f"{topology.name}: {topology.num_ranks} ranks, {len(topology.edges)} edges,"

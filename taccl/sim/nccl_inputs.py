@@ -10,8 +10,9 @@ NICs
     the same for a server and the others: one for each NIC (of a direct wire between servers: for
     each wire), of the server that has least;
 generation
-    the oldest GPU whose NVLinks are as fast as the ports (150, 300, 450, 900 GB/s); its constants
-    of NCCL also say how much of that NCCL counts at most (120, 240, 370.8, 721.8 GB/s).
+    that of the GPU that the topology names (``gpu: a100``); else of the oldest whose NVLinks are
+    as fast as the ports (150, 300, 450, 900 GB/s); its constants of NCCL also say how much of that
+    NCCL counts at most (120, 240, 370.8, 721.8 GB/s).
 
 NCCL then takes a speed from a list and counts the channels of that speed that fit into ports and
 NICs, which is what rings without common links need; the product counts. Channels are as in a
@@ -29,6 +30,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import Any
 
@@ -37,6 +39,7 @@ import numpy as np
 from taccl.errors import InputError
 from taccl.sim.nccl import CPUS, GENERATIONS, WIRES, Machine
 from taccl.topology import EdgeId, Topology
+from taccl.topology_rates import homes
 from taccl.units import parse_beta
 
 NVLINKS = (150, 300, 450, 900)
@@ -44,6 +47,16 @@ NVLINKS = (150, 300, 450, 900)
 
 COUNTED = (Fraction(120), Fraction(240), Fraction(3708, 10), Fraction(7218, 10))
 """GB/s of the same that NCCL counts: 6 x 20, 12 x 20, 18 x 20.6 and 18 x 40.1."""
+
+GENERATION_OF: Mapping[str, str] = MappingProxyType({
+    "p100": "volta", "v100": "volta", "a40": "ampere", "a100": "ampere",
+    "h100": "hopper", "h200": "hopper", "h800": "hopper", "b200": "blackwell", "gb200": "blackwell",
+    "mi100": "ampere", "mi250": "ampere", "mi300x": "hopper",
+})  # fmt: skip
+"""Rows of NCCL's tables by GPU (``ncclTopoTuneModel``: by compute capability, volta for all older).
+
+NCCL has no row for AMD's: that of NVIDIA's GPU of about the same year stands for them.
+"""
 
 LEAST_NVLINK = 18
 """GB/s of the slowest NVLink that NCCL knows."""
@@ -94,7 +107,8 @@ def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
     given = Settings() if settings is None else settings
     ports, nics = server_ports(topology), server_nics(topology)
     inside = sum(ports, Fraction(0)) if ports else LOCAL
-    generation = given.generation or _generation(inside if ports else Fraction(0))
+    known = GENERATION_OF.get(topology.gpu or "")
+    generation = given.generation or known or _generation(inside if ports else Fraction(0))
     row = GENERATIONS.index(generation)
     wire = given.wire or ("nvlink" if inside >= LEAST_NVLINK else "pci")
     most = COUNTED[row] if wire == "nvlink" and ports else inside
@@ -177,55 +191,65 @@ def server_ports(topology: Topology) -> tuple[Fraction, ...]:
 def server_nics(topology: Topology) -> tuple[Fraction, ...]:
     """Return the GB/s of the NICs (or wires) of the server that has least to the others.
 
-    Paths are followed from a server's ranks over its own switches, up to what other servers use,
-    too. Empty for a single server.
+    A NIC has what its GPUs can send to it over the server's own switches, bridges and host bridges
+    beside all that they send to nearer ones. Empty for a single server.
     """
     if topology.num_servers == 1:
         return ()
-    nics: dict[int, dict[EdgeId, Fraction]] = defaultdict(dict)
+    home = homes(topology)
     out: dict[int, list[EdgeId]] = defaultdict(list)
     for edge in topology.edges:
         out[edge.tail].append(edge.id)
-    reaching = _reaching(topology, out)
+    ranks: dict[int, list[int]] = defaultdict(list)
     for rank, server in enumerate(topology.server_of):
-        # Vertex, narrowest so far, and the last edge with a bandwidth.
-        stack: list[tuple[int, Fraction, EdgeId | None]] = [(rank, LOCAL, None)]
-        seen = {rank}
-        while stack:
-            vertex, width, last = stack.pop()
-            for number in out[vertex]:
-                edge = topology.edges[number]
-                now = min(width, _width(topology, number))
-                nic = last if edge.beta is None else number
-                if reaching[edge.head] != {server}:
-                    nic = number if nic is None else nic
-                    nics[server][nic] = max(now, nics[server].get(nic, Fraction(0)))
-                elif edge.head >= topology.num_ranks and edge.head not in seen:
-                    seen.add(edge.head)
-                    stack.append((edge.head, now, nic))
-    return _least(nics.values())
+        ranks[server].append(rank)
+    return _least(_nics(topology, members, home, out) for members in ranks.values())
 
 
-def _reaching(topology: Topology, out: Mapping[int, Sequence[EdgeId]]) -> list[set[int]]:
-    """Return for every vertex the servers that reach it over switches, of many only two.
+def _nics(
+    topology: Topology,
+    ranks: Sequence[int],
+    home: Sequence[int | None],
+    out: Mapping[int, Sequence[EdgeId]],
+) -> Mapping[EdgeId, Fraction]:
+    """Return the GB/s of the way that each NIC of a server's ranks has, the nearest NICs first.
 
-    What is across servers is reached by both of two, whoever begins.
+    It is one way, for a ring comes to a NIC from one GPU.
     """
-    found: list[set[int]] = [{server} for server in topology.server_of]
-    found += [{-1, -2} if switch.across_servers else set() for switch in topology.switches]
-    for rank, server in enumerate(topology.server_of):
-        stack = [rank]
-        while stack:
-            for number in out[stack.pop()]:
-                head = topology.edges[number].head
-                if (
-                    head >= topology.num_ranks
-                    and len(found[head]) < 2
-                    and server not in found[head]
-                ):
-                    found[head].add(server)
-                    stack.append(head)
-    return found
+    nics: dict[EdgeId, Fraction] = {}
+    left: dict[EdgeId, Fraction] = {}
+    while way := _nearest_way(topology, ranks, home, out, left):
+        limited = [edge for edge in way if topology.edges[edge].beta is not None]
+        carried = min((left.get(edge, _width(topology, edge)) for edge in limited), default=LOCAL)
+        for edge in limited:
+            left[edge] = left.get(edge, _width(topology, edge)) - carried
+        nic = limited[-1] if limited else way[-1]
+        nics[nic], left[nic] = carried, Fraction(0)
+    return nics
+
+
+def _nearest_way(
+    topology: Topology,
+    ranks: Sequence[int],
+    home: Sequence[int | None],
+    out: Mapping[int, Sequence[EdgeId]],
+    left: Mapping[EdgeId, Fraction],
+) -> tuple[EdgeId, ...]:
+    """Return edges out of a server that have something left: the fewest, of those the widest."""
+    queue: list[tuple[int, Fraction, int, tuple[EdgeId, ...]]]
+    queue = [(0, -LOCAL, rank, ()) for rank in ranks]
+    seen: set[int] = set()
+    while queue:
+        hops, narrow, vertex, way = heappop(queue)
+        if home[vertex] != home[ranks[0]]:
+            return way
+        for number in [] if vertex in seen else out[vertex]:
+            head = topology.edges[number].head
+            width = min(-narrow, left.get(number, _width(topology, number)))
+            if width and (head >= topology.num_ranks or home[head] != home[vertex]):
+                heappush(queue, (hops + 1, -width, head, (*way, number)))
+        seen.add(vertex)
+    return ()
 
 
 def _width(topology: Topology, edge: EdgeId) -> Fraction:

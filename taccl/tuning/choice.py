@@ -84,6 +84,8 @@ class Chooser:
         What NCCL's model knows; None: nothing is left to it.
     end
         Bytes at which the last range ends; at least the last size.
+    bounds
+        Picoseconds that no algorithm can beat, at every size; None: unknown; empty: at none.
     """
 
     collective: str
@@ -93,6 +95,7 @@ class Chooser:
     entries: tuple[Entry, ...]
     machine: Machine | None = None
     end: int = 0
+    bounds: tuple[Time | None, ...] = ()
 
     @cached_property
     def least(self) -> tuple[Time | None, ...]:
@@ -121,10 +124,13 @@ class Chooser:
         """Tell whether NCCL's own algorithm is faster at a size.
 
         NCCL's times contain what its kernel takes to start, by protocol, and a replay's do not;
-        so that is added to the replay's.
+        so that is added to the replay's. What it expects below the bound, nothing can take here:
+        its inputs are wrong, and nothing is left to it.
         """
         way = self.ways[place]
         if way is None or self.machine is None:
+            return False
+        if way.time < ((self.bounds[place] if self.bounds else None) or 0):
             return False
         known = choices(self.machine, self.collective, self.sizes[place])
         base = {one.protocol: one.base for one in known if one.algorithm == "Ring"}

@@ -234,7 +234,7 @@ def dask_workshop(address: str) -> Workshop:
     except ImportError:
         raise InputError(
             "the package distributed is not installed", field="--scheduler",
-            fix="pip install 'taccl[dask]'",
+            fix="pip install 'taccl-synth[dask]'",
         ) from None  # fmt: skip
     try:
         client = distributed.Client(address, timeout=10)
@@ -270,7 +270,7 @@ def mpi_workshop() -> Workshop:
     except (ImportError, RuntimeError) as error:
         raise InputError(
             f"MPI can't be used: {str(error).splitlines()[0][:100]}", field="--mpi",
-            fix="pip install 'taccl[mpi]', with an MPI library",
+            fix="pip install 'taccl-synth[mpi]', with an MPI library",
         ) from None  # fmt: skip
     executor = futures.MPIPoolExecutor()
     executor.bootup()

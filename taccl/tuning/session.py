@@ -243,10 +243,11 @@ def _library(
     machine = None if order.nccl is None else machine_of(topology, order.nccl)
     choosers = tuple(
         Chooser(
-            name, topology, order.runtime, order.sizes, entries_of(name, outcomes), machine, end
+            name, topology, order.runtime, order.sizes, entries_of(name, outcomes), machine, end,
+            tuple(found[1] if (found := bound(size)) else None for size in order.sizes),
         )
-        for name in order.collectives
-    )
+        for name, bound in zip(order.collectives, bounds, strict=True)
+    )  # fmt: skip
     if not any(chooser.entries for chooser in choosers):
         reasons = sorted({one.reason for one in outcomes if one.reason})
         more = "--time-limit" if order.budget.candidates is None else "--candidates"

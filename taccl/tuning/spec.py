@@ -13,9 +13,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import taccl
+from taccl.units import counted
 
-PACKAGES = ("taccl", "ortools", "highspy", "numpy", "scipy", "numba", "igraph")
-"""What results depend on."""
+PACKAGES = ("ortools", "highspy", "numpy", "scipy", "numba", "igraph")
+"""What results depend on, beside this program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Spec:
 
     def told(self, sketches: Sequence[str] = ()) -> str:
         """Return the candidate in words."""
-        words = [self.engine, f"{self.chunks} chunk{'s' if self.chunks > 1 else ''} a rank"]
+        words = [self.engine, f"{counted(self.chunks, 'chunk')} a rank"]
         if not self.batch:
             words.append("one to a message")
         if self.sketch is not None and self.sketch < len(sketches):
@@ -158,7 +159,7 @@ def code_digest() -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that results depend on."""
-    found = {}
+    found = {"taccl": taccl.__version__}
     for name in PACKAGES:
         try:
             found[name] = version(name)

@@ -8,7 +8,7 @@ from taccl.errors import InputError
 from taccl.files import load_model
 from taccl.library_file import LibraryCollective, LibraryFile, LibraryRange, LibrarySize
 from taccl.tuning.directory import INDEX, beside
-from taccl.units import format_size
+from taccl.units import counted, format_size
 
 if TYPE_CHECKING:
     from taccl.tuning.session import Tuned
@@ -35,7 +35,7 @@ def summary(found: "Tuned") -> str:
         for span in one["ranges"]:
             sizes = f"{format_size(span['min_bytes'])} to {format_size(span['max_bytes'])}"
             what = span["file"] or {"nccl": "NCCL's own"}.get(span["served_by"], "nothing here")
-            made = f"{span['protocol']}, {span['chunks']} chunks" if span["file"] else ""
+            made = f"{span['protocol']}, {counted(span['chunks'], 'chunk')}" if span["file"] else ""
             lines.append(f"  {sizes:24} {what:44} {made}".rstrip())
         lines += _table(one["sizes"])
     lines += [
@@ -141,8 +141,8 @@ def answer_text(found: dict[str, Any]) -> str:
         sketch = f", sketch {found['sketch']}" if found["sketch"] else ""
         lines.append(
             f"  made by   {found['engine']} for {format_size(found['made_for_bytes'])},"
-            f" {found['chunks']} chunks a rank, {found['protocol']}, {found['instances']}"
-            f" instances{sketch}"
+            f" {counted(found['chunks'], 'chunk')} a rank, {found['protocol']},"
+            f" {counted(found['instances'], 'instance')}{sketch}"
         )
         if not found["runs"]:
             lines.append(
@@ -154,10 +154,23 @@ def answer_text(found: dict[str, Any]) -> str:
         beside_ = [
             f"bound {near['bound_us']:.6g} us ({near['bound_kind']})" if near["bound_us"] else "",
             f"{near['classical']} {near['classical_us']:.6g} us" if near["classical"] else "",
-            f"NCCL's model {near['nccl_us']:.6g} us ({near['nccl']})" if near["nccl"] else "",
+            _of_nccl(near),
         ]
         lines.append(
             f"  at {format_size(near['size_bytes'])}  {near['time_us']:.6g} us by replay; "
             + "; ".join(filter(None, beside_))
         )
     return "\n".join(lines)
+
+
+def _of_nccl(near: dict[str, Any]) -> str:
+    """Return what NCCL's model expects; below the bound it is told to be wrong."""
+    if not near["nccl"]:
+        return ""
+    told = f"NCCL's model {near['nccl_us']:.6g} us ({near['nccl']})"
+    below = near["bound_us"] is not None and near["nccl_us"] < near["bound_us"]
+    return (
+        f"{told}, below the bound: its inputs do not fit, and nothing is left to it"
+        if below
+        else told
+    )

@@ -279,3 +279,68 @@ def test_an_input_is_no_output(run: Run, topology: Path, tmp_path: Path) -> None
 def test_a_pipe_as_output_that_nobody_reads(run: Run, topology: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     one_error(synthesize(run, topology, "-o", tmp_path / "pipe"), "start what reads the pipe")
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        (("topology", "import", "x", "--gpu="), "--gpu"),
+        (("topology", "import", "x", "--base="), "--base"),
+        (("topology", "import", "x", "--fabric="), "--fabric"),
+        (("bound", "ring:4", "allgather", "--alpha-rule="), "--alpha-rule"),
+    ],
+)
+def test_a_name_of_nothing_is_none_of_those_there_are(
+    run: Run, words: tuple[str, ...], field: str
+) -> None:
+    one_error(run(*words), f"error: {field}: should be one of", "got ''")
+
+
+def test_what_measurements_have_no_use_for_is_not_ignored(run: Run, tmp_path: Path) -> None:
+    matrix = tmp_path / "latency.csv"
+    matrix.write_text("0,1,2\n1,0,3\n2,3,0\n")
+    for option, value in (("--fabric", "abc"), ("--nodes", "2")):
+        done = run("place", matrix, "--unit", "us", option, value)
+        one_error(done, f"error: {option}: ", value, "is for --topology")
+
+
+def test_too_many_servers_are_told_the_most_there_can_be(run: Run) -> None:
+    done = run("bound", "dgx2", "allgather", "--nodes", "100000")
+    one_error(done, "--nodes: should be from 1 to 8192", "fix: write a number from 1 to 4096")
+
+
+def test_a_dash_is_stdout_for_xml_and_topologies_and_else_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ring = ("synthesize", "ring:4", "allgather", "--engine", "ring", "-q")
+    done = run(*ring, "-o", "-", "--schedule", "s.json")
+    assert done.status == 0, done.err
+    assert done.out.startswith("<algo")
+    assert done.out.endswith("</algo>\n")
+    assert "bound" in done.err
+    assert run("convert", "s.json", "-o", "-").out.startswith("<algo")
+    assert run("topology", "expand", "ring:4", "-o", "-").out == run(
+        "topology", "expand", "ring:4").out  # fmt: skip
+    one_error(run(*ring, "-o", "-", "--json"), "-o: --json needs stdout, too")
+    one_error(run(*ring, "--schedule", "-"), "- is no file name")
+    one_error(run("topology", "show", "ring:4", "--svg", "-"), "--svg: - is no file name")
+    one_error(run("tune", "ring:4", "allgather", "-o", "-"), "-o: - is no directory")
+    assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
+
+
+def test_sizes_are_read_alike_by_all_options_and_printed_as_they_were_given(run: Run) -> None:
+    def head(*words: str) -> str:
+        return str(run("bound", "ring:4", "allgather", *words).out)
+
+    assert head("--size", "64M") == head("--size", "64MiB") == head("--size", "67108864")
+    assert "64MiB" in head("--size", "64M")
+    assert head("-b", "1K", "-e", "1K") == head("-b", "1024", "-e", "1024")
+    assert "1KiB" in head("-b", "1K", "-e", "1K")
+    assert "1MB" in head("--size", "1MB")
+
+
+def test_one_of_a_thing_is_told_in_the_singular(run: Run) -> None:
+    out = run("synthesize", "ring:4", "allgather", "--engine", "ring", "--chunks", "1", "-q").out
+    assert "1 chunk for each rank" in out
+    assert "1 channel," in out

@@ -50,7 +50,7 @@ def test_a_range_of_sizes_is_a_table(run: Run) -> None:
     lines = run("bound", "ring:4", "allgather", "-b", "1K", "-e", "4M", "-f", "64").out.splitlines()
     assert lines[0] == "allgather on ring-4, 4 ranks (occupy), 1 chunk for each rank"
     assert lines[1].split() == ["size", "any", "us", "by", "fixed", "us", "by", "algbw", "GB/s"]
-    assert [line.split()[0] for line in lines[2:5]] == ["1.024KB", "65.536KB", "4.1943MB"]
+    assert [line.split()[0] for line in lines[2:5]] == ["1KiB", "64KiB", "4MiB"]
     # Far ranks hear of each other after two hops; of large buffers three quarters enter by two.
     assert [line.split()[2] for line in (lines[2], lines[4])] == ["latency", "port"]
     assert lines[-1] == f"assumed: {ASSUMED}"

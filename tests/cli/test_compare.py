@@ -50,7 +50,7 @@ def test_a_terminal_is_told_what_is_being_done_and_cleared(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("compare", "hub:4", "allgather", *SMALL)
-    assert run(*command).err == ""
+    assert run(*command, "-q").err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     told = run(*command).err
     assert "lowering ring" in told
@@ -138,3 +138,16 @@ def test_pictures_overwrite_neither_the_topology_nor_each_other(run: Run, tmp_pa
     one_error(run("topology", "show", file, "--svg", out, "--dot", out), "--dot", "same file")
     assert file.read_text() == before
     assert not out.exists()
+
+
+def test_what_is_modelled_below_the_bound_is_said_to_be(run: Run) -> None:
+    command = ("compare", "ring:4", "allgather", "-b", "16M", "-e", "64M", "-q")
+    wrong = ("--nccl", "channels=32,intra=100GB/s,wire=nvlink")
+    assert "below the bound" not in run(*command).out
+    told = run(*command, *wrong).out
+    assert "below the bound at 16MiB to 64MiB: NCCL's model expects " in told
+    assert "set them with --nccl" in told
+    rows = json.loads(run(*command, *wrong, "--json").out)["rows"]
+    assert {row["kind"] for row in rows if row["below_bound"]} == {"nccl", "nccl-way"}
+    for row in rows:
+        assert row["below_bound"] == (row["time_us"] < row["bound_us"])

@@ -23,6 +23,35 @@ def test_a_degraded_machine_is_written_and_served(run: Run, tmp_path: Path) -> N
     assert run("bound", path, "allgather", "--size", "16MB").status == 0
 
 
+def test_a_name_that_is_one_way_of_a_pair_is_told_and_a_link_is_both(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "slow.yaml"
+
+    def told(*options: str) -> str:
+        done = run("topology", "degrade", "dgx-a100", "--nodes", 2, *options, "-o", path)
+        return str(done.err)
+
+    assert "one way only: rail3->s0/ib3.rx as before" in told("--edge", "s0/ib3.*=0.5")
+    for options in (("--edge", "*s0/ib3.*=0.5"), ("--link", "3-11=0.5")):
+        assert "one way only" not in told(*options)
+        betas = {edge.name: edge.beta for edge in load_topology(str(path)).edges}
+        assert betas["s0/ib3.tx->rail3"] == betas["rail3->s0/ib3.rx"] == 80
+
+
+def test_what_is_left_of_a_machine_is_compared_with_the_machine_by_nodes(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "slow.yaml"
+    run("topology", "degrade", "dgx-a100", "--nodes", 2, "--link", "3-11=0.5", "-o", path)
+    for pair in (("dgx-a100", path), (path, "dgx-a100")):
+        done = run("topology", "diff", *pair, "--nodes", 2)
+        assert done.status == 1, done.err
+        assert "ranks                                   16" in done.out
+    done = run("topology", "diff", path, path, "--nodes", 2)
+    assert (done.status, "both have their servers in them" in done.err) == (2, True)
+
+
 def test_a_removed_edge_is_not_printed(run: Run) -> None:
     printed = run("topology", "degrade", "ring:4", "--link", "0-1", "--factor", "0").out
     assert "name: ring-4-degraded" in printed
@@ -37,6 +66,8 @@ def test_a_removed_edge_is_not_printed(run: Run) -> None:
      (("--edge", "0->1"), "--edge", "does not say what is left"),
      (("--link", "0-2=0.5"), "--link", "has no link"),
      (("--link", "0-1", "--factor", "1.5"), "--factor", "from 0 to below 1"),
+     (("--link", "0-1", "--factor", "abc"), "--factor", "from 0 to below 1"),
+     (("--link", "0-1=0.5", "--factor", "abc"), "--factor", "'abc' is for nothing"),
      (("--edge", "*->1=0"), "--edge", "can't be reached")],
 )  # fmt: skip
 def test_what_cannot_be_degraded_is_one_error(

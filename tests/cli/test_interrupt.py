@@ -75,6 +75,29 @@ def test_the_second_interrupt_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_second_interrupt_says_which_files_were_written(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f.xml").write_text("old")
+    Path("page.html").write_text("old")
+
+    def interrupted(*_: object) -> list[Path]:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError
+
+    monkeypatch.setattr("taccl.pipeline.reports.write_report", interrupted)
+    done = run(
+        "synthesize", "ring:4", "allgather", "--engine", "ring", "-q", "-o", "f.xml",
+        "--schedule", "s.json", "--report", "page.html",
+    )  # fmt: skip
+    assert done.status == 4
+    assert "error: interrupted after writing f.xml, s.json, and nothing else" in done.err
+    assert Path("f.xml").read_text().startswith("<algo")
+    assert Path("page.html").read_text() == "old"
+
+
 def test_json_says_that_the_search_was_interrupted(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

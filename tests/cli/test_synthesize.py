@@ -178,3 +178,20 @@ def test_progress_goes_to_stderr(run: Run) -> None:
     done = run("synthesize", "hub:4", "alltoall", "--time-limit", "3", "--deterministic")
     assert "chunks a rank" in done.err
     assert "chunks a rank" not in done.out
+
+
+def test_a_schedule_that_is_optimal_is_told_apart_from_a_program_that_is_not(run: Run) -> None:
+    ring = ("synthesize", "ring:2", "allgather", "--engine", "ring", "-q")
+    both, one = run(*ring, "--size", "1MB").out, run(*ring, "--size", "64MB").out
+    assert "ring (optimal, " in both
+    assert "any algorithm), gap 0.0%" in both
+    # Messages of at most 512 KiB: the program's bound is above what the schedule takes.
+    assert "ring (schedule optimal, program 0.1% above the bound, " in one
+    assert "any algorithm), gap 0.1%" in one
+
+
+def test_a_bound_for_programs_proves_no_schedule_optimal(run: Run) -> None:
+    words = ("hub:4", "allreduce", "--engine", "ring", "--size", "64MB", "-q", "--json")
+    found = json.loads(run("synthesize", *words).out)
+    assert found["makespan_us"] < found["bound_us"] < found["replay_us"]
+    assert (found["bound_kind"], found["status"]) == ("message", "feasible")

@@ -159,18 +159,19 @@ def test_explain_says_which_file_runs_and_why(run: Run, library: Path) -> None:
 
 
 def test_what_nccls_model_wins_is_left_to_it(run: Run, tmp_path: Path) -> None:
-    slow = ("hub:4@1GB/s,50us", "allreduce", "-b", "1K", "-e", "64K", "-f", "8")
-    fast = ("--nccl", "channels=16,intra=100GB/s,wire=nvlink")
+    slow = ("mesh2d:3x3@1GB/s,50us", "allreduce", "-b", "128K", "-e", "512K")
+    fast = ("--nccl", "channels=1,intra=0.5GB/s,wire=nvlink")
     done = run("tune", *slow, *fast, "--candidates", "0", "-q", "-o", tmp_path / "lib", "--json")
-    (one,) = json.loads(done.out)["index"]["collectives"]
+    index = json.loads(done.out)["index"]
+    (one,) = index["collectives"]
     assert [span["served_by"] for span in one["ranges"]] == ["nccl"]
     rows = (tmp_path / "lib" / "nccl_tuner.csv").read_text().splitlines()
     assert rows[0].startswith("# collective_type,min_bytes,max_bytes,algorithm,protocol")
     pairs = {tuple(row.split(",")[3:5]) for row in rows[1:]}
     assert pairs <= {(a, p) for a in ("ring", "tree") for p in ("ll", "ll128", "simple")}
-    assert rows[1].split(",")[1] == "1024"
-    assert rows[-1].split(",")[2] == "65536"
-    told = run("explain", tmp_path / "lib", "--collective", "allreduce", "--size", "1K").out
+    ends = (rows[1].split(",")[1], rows[-1].split(",")[2])
+    assert ends == (str(index["sizes"][0]), str(512 << 10))
+    told = run("explain", tmp_path / "lib", "--collective", "allreduce", "--size", "256K").out
     assert "NCCL's own algorithm" in told
     kept = run(
         "tune", *slow, *fast, "--candidates", "0", "-q", "-o", tmp_path / "all", "--json",
@@ -178,6 +179,17 @@ def test_what_nccls_model_wins_is_left_to_it(run: Run, tmp_path: Path) -> None:
     )  # fmt: skip
     (one,) = json.loads(kept.out)["index"]["collectives"]
     assert {span["served_by"] for span in one["ranges"]} == {"file"}
+
+
+def test_what_nccls_model_expects_below_the_bound_is_not_believed(run: Run, tmp_path: Path) -> None:
+    slow = ("hub:4@1GB/s,50us", "allreduce", "-b", "1K", "-e", "64K", "-f", "8")
+    wrong = ("--nccl", "channels=16,intra=100GB/s,wire=nvlink")
+    done = run("tune", *slow, *wrong, "--candidates", "0", "-q", "-o", tmp_path / "lib", "--json")
+    (one,) = json.loads(done.out)["index"]["collectives"]
+    assert all(size["nccl_us"] < size["bound_us"] for size in one["sizes"])
+    assert {span["served_by"] for span in one["ranges"]} == {"file"}
+    told = run("explain", tmp_path / "lib", "--collective", "allreduce", "--size", "1K").out
+    assert "below the bound: its inputs do not fit, and nothing is left to it" in told
 
 
 def test_ranks_that_are_no_power_of_two_have_a_file_in_every_range(

@@ -23,11 +23,14 @@ switch) or `dragonfly:5x4x2` (groups, routers of a group, ranks of a router). SK
 the name of a shipped one (`taccl sketch list`). Names of collectives, engines and runtimes are \
 accepted in any case; `all-gather` and `all_gather` are `allgather`.
 
-Sizes: `--size` takes `1MB` (1e6 bytes), `1MiB` (2^20 bytes), `64KB` or plain bytes. `-b`, `-e`, \
-`--min-bytes` and `--max-bytes` take the syntax of nccl-tests, where K, M and G are powers of two.
+Sizes: every option takes `1MB` (1e6 bytes), `1MiB` (2^20 bytes), plain bytes, and `1M` as \
+nccl-tests writes it, where K, M, G and T are powers of two. What is printed says which it is: \
+`64KiB` or `64KB`.
 
 Results go to stdout. Progress, warnings and errors go to stderr. With `--json`, one JSON object \
-is all that stdout gets.
+is all that stdout gets. `-o -` is stdout for XML and topology files; what else `synthesize` says \
+then goes to stderr. Progress is one line in place on a terminal, and a line each elsewhere; `-v` \
+keeps all of them, with seconds, and `-q` says nothing.
 """
 
 EXITS = """## Exit statuses
@@ -37,7 +40,7 @@ traceback is a bug.
 """
 
 INTERRUPT = """The first Ctrl-C ends the search of `synthesize`; the best schedule so far is \
-verified and written. The second one gives up.
+verified and written. The second one gives up, and says which files were written by then.
 """
 
 JSON_HEAD = """## What `--json` prints

@@ -200,6 +200,7 @@ _HEADER = {
     "chunk_size": "without `--size`, `synthesize` and `bound` take as many bytes as make chunks of"
     " this size",
     "costs": "how an imported TACCL file's numbers were taken, for the record; results repeat it",
+    "gpu": "which GPU it has, for NCCL's time model alone: which row of its tables holds",
 }
 _COLLECTIVE = {
     "taccl": "which format this is",
@@ -621,8 +622,9 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "runtime": "whose constants the replay has",
         "nccl_inputs": "what NCCL's model was given, in the form of `--nccl`; null without a model",
         "rows": "for each size and contender: size_bytes, contender, kind (algorithm, file, nccl:"
-        " what NCCL would run, nccl-way: one algorithm and protocol of its model), nccl_runs (of"
-        " an nccl-way: whether NCCL would run it), time_us,"
+        " what NCCL would run, nccl-way: one algorithm and protocol of its model), below_bound"
+        " (whether that is less than any algorithm can take), nccl_runs (of an nccl-way: whether"
+        " NCCL would run it), time_us,"
         " algbw_gbps, busbw_gbps, bound_us, bound_kind, gap (null for NCCL: the bound does"
         " not hold for it), fastest, program (its label), note",
         "crossovers": "each with size_bytes, from which on `after` is faster than `before`",

@@ -27,9 +27,9 @@ def test_each_engine_is_shown_once_by_its_best_the_fastest_first() -> None:
 
 def test_lines_give_times_ratios_and_reasons() -> None:
     assert candidate_lines([RING, REFUSED, FASTER, GUIDED, MISSING]) == [
-        "guided    1 chunks       20 us   1.00 x",
-        "ring      2 chunks       31 us   1.55 x",
-        "taccl     1 chunks           -          needs 281 steps, and 256 are allowed",
+        "guided  1 chunk         20 us   1.00 x",
+        "ring    2 chunks        31 us   1.55 x",
+        "taccl   1 chunk             -          needs 281 steps, and 256 are allowed",
     ]
 
 

@@ -85,9 +85,11 @@ def test_a_second_table_tells_what_nccl_expects_of_each_way_and_what_it_would_ru
         ["size", "Ring", "LL", "Tree", "LL"], ["1KB", "1+", "7"], ["1MB", "9", "1+"],
     ]  # fmt: skip
     assert lines[3:] == [
-        "from 4.096KB on: NCCL would run Tree LL, not Ring LL",
+        "from 4KiB on: NCCL would run Tree LL, not Ring LL",
         "from 5KB on: NCCL's model expects more time than the fastest here takes",
         "from 6KB on: NCCL's model expects less time than the fastest here takes",
+        "below the bound at 1KB to 1MB: NCCL's model expects 1 us at 1MB, where no algorithm takes"
+        " less than 40: its inputs do not fit this machine; set them with --nccl",
         "NCCL's model was given gpu=volta",
     ]
     without = replace(FOUND, nccl=None)

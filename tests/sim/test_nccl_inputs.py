@@ -1,11 +1,18 @@
 """What NCCL would find on a topology: channels and speeds, generations, what can be given."""
 
+from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from taccl.bounds import any_bounds, best
 from taccl.errors import InputError
+from taccl.imports import FabricOptions, HostOptions, ImportOptions, import_files
+from taccl.sim.nccl import fastest
 from taccl.sim.nccl_inputs import (
+    GENERATION_OF,
     described,
     found_channels,
     machine_of,
@@ -13,9 +20,17 @@ from taccl.sim.nccl_inputs import (
     server_nics,
     server_ports,
 )
-from taccl.topology import Topology
-from taccl.topology_file import load_topology, topology_from_document
+from taccl.topology import Topology, whole
+from taccl.topology_file import (
+    load_topology,
+    topology_digest,
+    topology_document,
+    topology_from_document,
+)
+from taccl.topology_graph import Gpu
 from tests.generators import pair, twin2x2
+
+HOSTS = Path(__file__).parent.parent / "imports" / "inputs"
 
 
 def servers(ports: str, nics: list[dict[str, object]], **fabric: object) -> Topology:
@@ -85,6 +100,60 @@ def test_a_nic_counts_once_however_many_gpus_use_it() -> None:
     # 4 ps a byte at the NIC, 1 on the wire
     assert server_nics(twin2x2()) == (Fraction(250),)
     assert server_ports(twin2x2()) == (Fraction(1000),)
+
+
+def test_a_nic_counts_once_behind_a_bridge_that_gpus_share() -> None:
+    # A GPU's edge into the bridge is no NIC: 8 GPUs, 4 NICs, two GPUs and a NIC at each bridge.
+    for name in ("dgx1v.txt", "dgx1v.xml"):
+        for fabric in ("switch", "rail"):
+            options = ImportOptions(fabric=FabricOptions(fabric, 2, {}))
+            found = topology_from_document(
+                import_files([str(HOSTS / name)], None, options).document
+            )
+            assert server_nics(found) == (Fraction(12),) * 4
+            machine = machine_of(found)
+            assert (machine.channels, machine.inter) == (4, Fraction(12))
+            for collective in ("allgather", "allreduce", "broadcast"):
+                for size in (1 << 20, 1 << 28):
+                    expected = fastest(machine, collective, size)
+                    assert expected is not None
+                    bound = best(any_bounds(whole(found), collective, size))
+                    assert expected.time >= bound.time
+
+
+def test_nics_beyond_what_the_gpus_can_send_count_nothing() -> None:
+    # Ten NICs, two of them at the far ends of bridges whose GPUs have a NIC each already.
+    options = ImportOptions(fabric=FabricOptions("switch", 2, {}))
+    host = import_files([str(HOSTS / "dgx-a100.txt")], None, options).document
+    node = host["node"]
+    assert isinstance(node, dict)
+    assert len(node["nics"]) == 10
+    assert server_nics(topology_from_document(host)) == (Fraction(24),) * 8
+
+
+def test_a_generation_is_that_of_the_gpu_where_it_is_known() -> None:
+    assert set(GENERATION_OF) == set(get_args(Gpu))
+    found = {name: machine_of(load_topology(name)).generation
+             for name in ("pcie-a100", "h800-rail", "mi250", "mi300x", "gb200-nvl72")}  # fmt: skip
+    assert found == {"pcie-a100": "ampere", "h800-rail": "hopper", "mi250": "ampere",
+                     "mi300x": "hopper", "gb200-nvl72": "blackwell"}  # fmt: skip
+    plain = {"taccl": "topology/1", "name": "box", "shape": {"kind": "ring", "dims": [4],
+             "bandwidth": "10GB/s", "alpha": "1us"}}  # fmt: skip
+    assert machine_of(topology_from_document(plain)).generation == "volta"
+    assert machine_of(topology_from_document({**plain, "gpu": "h100"})).generation == "hopper"
+
+
+def test_an_imported_host_says_its_gpu_and_keeps_its_digest() -> None:
+    for name, given, gpu in (("pcie-box.txt", "a100", "a100"), ("hgx-h100.xml", None, "h100"),
+                             ("mi300x.xml", None, "mi300x"), ("dgx1v.txt", None, "v100"),
+                            ):  # fmt: skip
+        options = ImportOptions(host=HostOptions(gpu=given))
+        document = import_files([str(HOSTS / name)], None, options).document
+        assert document["gpu"] == gpu
+        made = topology_from_document(document)
+        assert machine_of(made).generation == GENERATION_OF[gpu]
+        assert topology_document(made)["gpu"] == gpu
+        assert topology_digest(made) == topology_digest(replace(made, gpu=None))
 
 
 def test_a_narrow_way_to_the_nic_counts_and_a_narrow_network_does_not() -> None:

@@ -81,6 +81,19 @@ def test_where_nothing_runs_nothing_is_left_to_nccl(chooser: Chooser) -> None:
     ]
 
 
+def test_nothing_is_left_to_an_estimate_below_the_bound(chooser: Chooser) -> None:
+    fast = machine_of(HUB, parse_settings("channels=16,intra=1000GB/s,wire=nvlink"))
+    eager = replace(chooser, machine=fast)
+    left = [place for place in range(len(SIZES)) if eager.is_left(place)]
+    assert left
+    expected = [way.time if way else 0 for way in eager.ways]
+    believed = replace(eager, bounds=tuple(expected))
+    assert [place for place in range(len(SIZES)) if believed.is_left(place)] == left
+    doubted = replace(eager, bounds=tuple(time + 1 for time in expected))
+    assert not any(doubted.is_left(place) for place in range(len(SIZES)))
+    assert not any(one.left for one in doubted.choose())
+
+
 def test_the_last_range_ends_where_it_is_told_to(chooser: Chooser) -> None:
     end = SIZES[-1] + 1000
     (*_, last) = replace(chooser, end=end).choose()

@@ -19,7 +19,9 @@ from tests.tuning.runs import search
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """Start a scheduler and two workers, each a process with one thread."""
-    distributed = pytest.importorskip("distributed", reason="the extra taccl[dask] is not there")
+    distributed = pytest.importorskip(
+        "distributed", reason="the extra taccl-synth[dask] is not there"
+    )
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
         silence_logs=50,
@@ -40,7 +42,7 @@ def test_a_cluster_that_loses_a_worker_finds_the_same(cluster: str, tmp_path: Pa
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_scheduler_that_does_not_answer_is_named() -> None:
-    pytest.importorskip("distributed", reason="the extra taccl[dask] is not there")
+    pytest.importorskip("distributed", reason="the extra taccl-synth[dask] is not there")
     with pytest.raises(InputError, match="--scheduler: no Dask scheduler at nonsense"):
         dask_workshop("nonsense://nowhere")
 
@@ -48,8 +50,8 @@ def test_a_scheduler_that_does_not_answer_is_named() -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: dask_workshop("tcp://x:1"), r"pip install 'taccl\[dask\]'"),
-        (mpi_workshop, r"pip install 'taccl\[mpi\]'"),
+        (lambda: dask_workshop("tcp://x:1"), r"pip install 'taccl-synth\[dask\]'"),
+        (mpi_workshop, r"pip install 'taccl-synth\[mpi\]'"),
     ],
 )
 def test_a_missing_package_is_named(
