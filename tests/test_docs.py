@@ -41,6 +41,7 @@ from tests.docs.meanings import (
     XML_OPS,
 )
 from tests.generators import pair, ring4, star5, twin2x2
+from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
 
 GENERATED: dict[str, Callable[[], str]] = {
@@ -101,7 +102,7 @@ def test_every_command_of_a_page_runs(page: Path, run: Run, tmp_path: Path) -> N
             assert done.status == 0, f"taccl {' '.join(words)}\n{done.err}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@for_each("page", PAGES, ids=name_of)
 def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path) -> None:
     for link in links_in(page):
         target, _, anchor = link.partition("#")
@@ -111,7 +112,7 @@ def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path) -> None
         assert not anchor or anchor in anchors_in(path), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@for_each("page", PAGES, ids=name_of)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     for file, test in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", page.read_text()):
         path = ROOT / file
@@ -119,7 +120,7 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
         assert not test or f"\ndef {test}(" in path.read_text(), f"{file}::{test}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@for_each("page", PAGES, ids=name_of)
 def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
     for file in re.findall(r"`(taccl/[\w/]+\.py|(?:topologies|sketches)/)`", page.read_text()):
         assert (ROOT / file).exists(), file
@@ -205,7 +206,7 @@ def test_every_command_with_json_has_its_fields_explained() -> None:
     assert set(JSON_FIELDS) == with_json
 
 
-@pytest.mark.parametrize("command", JSON_FIELDS)
+@for_each("command", JSON_FIELDS)
 def test_the_fields_of_json_are_those_explained(command: str, run: Run) -> None:
     ring = ("synthesize", "ring:2", "allgather", "--engine", "ring", "--chunks", "1", "--quiet")
     run(*ring, "-o", "f.xml")
@@ -243,8 +244,8 @@ def test_the_fields_of_an_explanation_are_those_explained(run: Run) -> None:
     assert list(record) == list(EXPLANATION_FIELDS)
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("network", [pair, ring4, star5, twin2x2], ids=lambda make: make.__name__)
+@for_each("collective", COLLECTIVES)
+@for_each("network", [pair, ring4, star5, twin2x2], ids=lambda make: make.__name__)
 def test_the_engine_of_the_example_is_correct(network: Callable[[], Any], collective: str) -> None:
     problem = problem_of(network(), collective)
     result = example("shortest.py")["shortest"](problem, Options())

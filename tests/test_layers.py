@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-import pytest
+from tests.sweep import for_each
 
 ROOT = Path(__file__).parent.parent / "taccl"
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -91,7 +91,7 @@ def imports(path: Path, *, top_level_only: bool = False) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+@for_each("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_module_imports_only_lower_layers_and_its_own_package(path: Path) -> None:
     own = top_module(path)
     for name in imports(path):
@@ -100,7 +100,7 @@ def test_a_module_imports_only_lower_layers_and_its_own_package(path: Path) -> N
             assert LEVEL[parts[1]] < LEVEL[own], f"{own} imports {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+@for_each("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_library_is_imported_only_where_the_table_says(path: Path) -> None:
     place = path.relative_to(ROOT)
     names = {str(place), place.parts[0]}
@@ -109,7 +109,7 @@ def test_a_library_is_imported_only_where_the_table_says(path: Path) -> None:
         assert allowed is None or names & allowed, f"{place} imports {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+@for_each("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_solvers_are_imported_inside_functions(path: Path) -> None:
     if path.relative_to(ROOT) in {Path("synth/milp.py"), Path("synth/highs.py")}:
         return
@@ -117,6 +117,6 @@ def test_solvers_are_imported_inside_functions(path: Path) -> None:
     assert not top & SOLVERS
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+@for_each("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_module_stays_within_400_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MAX_LINES

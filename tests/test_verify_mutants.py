@@ -4,8 +4,6 @@ import random
 from collections.abc import Iterator
 from fractions import Fraction
 
-import pytest
-
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.schedule import Schedule, retime
 from taccl.symmetry import make_group
@@ -15,6 +13,7 @@ from taccl.verify import verify
 from tests.exhaustive import sound
 from tests.generators import TINY, pair, random_decisions, timed
 from tests.mutations import MUTATIONS, changed, picked, repeat
+from tests.sweep import for_each
 
 
 def tiny_problem(name: str, collective: str, rule: str, k: int = 1) -> Problem:
@@ -53,7 +52,7 @@ STRICT = {"once", "held", "summed", "adjacency"}
 no buffer layout supports."""
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
+@for_each("mutation", MUTATIONS)
 def test_a_mutant_is_rejected_or_shown_to_be_sound(mutation: str) -> None:
     rejected = 0
     for _, mutant in mutants(mutation, limit=40):
@@ -64,7 +63,7 @@ def test_a_mutant_is_rejected_or_shown_to_be_sound(mutation: str) -> None:
     assert rejected
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
+@for_each("mutation", MUTATIONS)
 def test_a_sound_mutant_is_rejected_only_by_the_stricter_rules(mutation: str) -> None:
     for _, mutant in mutants(mutation, limit=25):
         assert not sound(mutant) or {violation.rule for violation in verify(mutant)} <= STRICT

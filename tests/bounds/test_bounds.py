@@ -39,6 +39,7 @@ from tests.bounds.bound_networks import (
 from tests.bounds.exhaustive_search import can_beat
 from tests.customs import custom, random_custom
 from tests.generators import random_schedule
+from tests.sweep import for_each
 
 WITH_ROOT = [name for name, kind in COLLECTIVES.items() if kind.has_root]
 TB = 10**12
@@ -68,7 +69,7 @@ def of_fixed(
 # --- known machines ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "collective", "expected"),
     [
         ("NDv2_1chassis", "allgather", 1200 / 7),
@@ -86,7 +87,7 @@ def test_bounds_of_published_fabrics(name: str, collective: str, expected: float
     assert algbw(shared_graph(name), collective) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("servers", "inside", "outside", "expected"),
     [
         (1, 300, 25, 2400 / 7), (2, 300, 25, 325 * 16 / 15), (3, 300, 25, 300.0),
@@ -125,7 +126,7 @@ def test_one_message_each_way(rule: str) -> None:
     assert of_any(build(2, PAIR, rule=rule), "allgather", 80)["port"] == 100 + 80
 
 
-@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+@for_each("collective", sorted(COLLECTIVES))
 def test_a_pair_needs_alpha_and_the_bytes_that_cross(collective: str) -> None:
     # of sums and of the root's buffer all 80 bytes cross, of the others half of them
     moved = 80 if collective in ("allreduce", "broadcast", "reduce") else 40
@@ -384,7 +385,7 @@ def test_ranks_that_a_file_joins_must_be_connected() -> None:
         )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_no_bound_of_a_file_is_above_the_optimum(seed: int) -> None:
     rng = random.Random(seed)
     # Odd numbers: chunks that are copied, from any of their sources.
@@ -428,7 +429,7 @@ def test_ranks_that_are_not_connected_are_named() -> None:
         any_bounds(unrestricted(build(2, PAIR[:1])), "allgather", 8)
 
 
-@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+@for_each("collective", sorted(COLLECTIVES))
 def test_one_rank_needs_no_time(collective: str) -> None:
     assert best(any_bounds(unrestricted(build(1, [])), collective, 80)).time == 0
 
@@ -518,8 +519,8 @@ def test_the_search_beats_what_is_above_the_optimum_only(collective: str) -> Non
     assert found == [False, True]
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "alltoall"])
-@pytest.mark.parametrize("first", [0, 15, 30])
+@for_each("collective", ["allgather", "reducescatter", "alltoall"])
+@for_each("first", [0, 15, 30])
 def test_no_bound_is_above_the_optimum_on_three_ranks(collective: str, first: int) -> None:
     for seed in range(first, first + 15):
         rng = random.Random(seed)
@@ -534,7 +535,7 @@ TIGHT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "seed", "collective"), TIGHT)
+@for_each(("kind", "seed", "collective"), TIGHT)
 def test_a_bound_one_picosecond_higher_would_be_noticed(
     kind: str, seed: int, collective: str
 ) -> None:
@@ -547,8 +548,8 @@ def test_a_bound_one_picosecond_higher_would_be_noticed(
     assert can_beat(network, made, Fraction(4), bound + 1)
 
 
-@pytest.mark.parametrize("collective", WITH_ROOT)
-@pytest.mark.parametrize("chunks", [1, 2])
+@for_each("collective", WITH_ROOT)
+@for_each("chunks", [1, 2])
 def test_no_bound_with_a_root_is_above_the_optimum(collective: str, chunks: int) -> None:
     for seed in range(25):
         rng = random.Random(f"{seed} {chunks}")
@@ -565,8 +566,8 @@ def test_no_bound_is_above_the_optimum_on_a_ring_of_four(seed: int) -> None:
     check(topology, allgather(4, 1), rng.choice([1, 8]))
 
 
-@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
-@pytest.mark.parametrize("first", [0, 15])
+@for_each("collective", sorted(COLLECTIVES))
+@for_each("first", [0, 15])
 def test_no_bound_is_above_a_random_schedule(collective: str, first: int) -> None:
     for seed in range(first, first + 15):
         schedule = random_schedule(seed, collective).expand()
@@ -580,7 +581,7 @@ def test_no_bound_is_above_a_random_schedule(collective: str, first: int) -> Non
             assert fixed.time <= schedule.makespan, (seed, fixed)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_fixed_bounds_are_at_least_those_of_any(seed: int) -> None:
     topology = random_network(random.Random(seed), 4)
     for collective in sorted(COLLECTIVES):
@@ -589,7 +590,7 @@ def test_fixed_bounds_are_at_least_those_of_any(seed: int) -> None:
         assert all(fixed[kind] >= free[kind] for kind in free if kind in ("port", "latency"))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_faster_edge_never_raises_a_bound(seed: int) -> None:
     rng = random.Random(seed)
     topology = random_network(rng, 4)

@@ -15,6 +15,7 @@ from taccl.synth import solve
 from taccl.synth.problem import Options
 from taccl.topology import Topology, whole
 from taccl.topology_file import load_topology
+from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
 from tests.synth.test_butterflies import nodes_of
 
@@ -79,7 +80,7 @@ def priced_or_fail(program: Program) -> Prices:
     return prices
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_whatever_prices_are_given_the_proof_holds(seed: int) -> None:
     # Duality: no prices prove less than what the best ones prove, but for rounding.
     program, chance = small(), np.random.default_rng(seed)

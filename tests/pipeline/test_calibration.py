@@ -41,6 +41,7 @@ from taccl.topology_file import (
 )
 from taccl.units import MAX_SIZE, parse_beta, parse_time
 from tests.imports.nccl_tests_output import Ran, Result, json_of, text_of
+from tests.sweep import for_each
 
 SIZES = [4096 * 5**i for i in range(6)]
 US = 1_000_000
@@ -275,7 +276,7 @@ def form(name: str) -> dict[str, Any]:
     return {**PLAIN, "node": node, "fabric": fields["fabric"]}
 
 
-@pytest.mark.parametrize("name", FORMS)
+@for_each("name", FORMS)
 def test_a_file_with_other_costs_means_the_topology_with_other_costs(name: str) -> None:
     document = form(name)
     given = topology_from_document(document)

@@ -16,6 +16,7 @@ from taccl.sim.nccl_inputs import (
 from taccl.topology import Topology
 from taccl.topology_file import load_topology, topology_from_document
 from tests.generators import pair, twin2x2
+from tests.sweep import for_each
 
 
 def servers(ports: str, nics: list[dict[str, object]], **fabric: object) -> Topology:
@@ -121,7 +122,7 @@ def test_the_inputs_are_described_as_they_can_be_given(name: str) -> None:
     assert machine_of(topology, parse_settings(described(machine))) == machine
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "part"),
     [
         ("gpu=kepler", "gpu should be one of volta"),

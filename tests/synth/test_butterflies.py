@@ -12,6 +12,7 @@ from taccl.topology import Topology
 from taccl.topology_file import load_topology, topology_from_document
 from taccl.verify import verify
 from tests.generators import twin2x2
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 MACHINES = (
@@ -61,8 +62,8 @@ def nodes_of(gpus: int, sharing: int, count: int) -> Topology:
     })  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "nodes"), MACHINES)
-@pytest.mark.parametrize("size", [64, 4096, 65_536])
+@for_each(("name", "nodes"), MACHINES)
+@for_each("size", [64, 4096, 65_536])
 def test_it_takes_no_longer_than_recursive_doubling_or_halving_and_doubling(
     name: str, nodes: int | None, size: int
 ) -> None:
