@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT := out
+PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup
 
-.PHONY: demo check install fmt lint type docs test cov golden bench performance clean
+.PHONY: demo check check-all install fmt lint type docs test slow cov golden bench performance clean
 
 demo: $(VENV)/installed
 	mkdir -p $(OUT)
@@ -13,6 +14,8 @@ demo: $(VENV)/installed
 	$(BIN)/taccl evaluate $(OUT)/ndv2-x2-allgather.xml --topology ndv2 --nodes 2 -b 1K -e 1G -f 4
 
 check: install lint type docs test
+
+check-all: check slow
 
 install: $(VENV)/installed-dev
 
@@ -39,7 +42,11 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 test: install
-	$(BIN)/python -m pytest -q -n auto --dist loadgroup
+	$(PYTEST) -m 'not slow' $(ARGS)
+
+# The cases of long sweeps that `make test` leaves out.
+slow: install
+	$(PYTEST) -m slow $(ARGS)
 
 cov: install
 	$(BIN)/python -m pytest -q --cov

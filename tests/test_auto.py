@@ -17,7 +17,7 @@ from tests.sweep import for_each
 ROW = Row("x", 1.0, "guided", 1010, 1000, 2.0, {"ring": 2000, "taccl": 1010}, [], [])
 
 
-@for_each("seed", range(10))
+@for_each("seed", range(10), quick=4)
 def test_auto_is_at_least_as_good_as_every_engine_on_random_problems(seed: int) -> None:
     name, request = list(random_requests(seed + 1))[seed]
     counted = replace(request, deterministic=True, workers=1)

@@ -98,7 +98,7 @@ def test_the_ranks_of_a_ring_are_neighbours_in_the_order_they_have() -> None:
     assert ring_of(found.loads) == [0, 1, 2, 3, 4, 5]
 
 
-@for_each("algorithm", ALGORITHMS)
+@for_each("algorithm", ALGORITHMS, quick=17)
 @for_each("seed", range(17))
 def test_the_search_is_as_good_as_brute_force(seed: int, algorithm: str) -> None:
     """Every order of four to six hosts; benchmarks/place.py does eight, 50 matrices each."""

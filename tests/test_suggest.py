@@ -61,7 +61,7 @@ def shipped() -> list[tuple[str, int | None]]:
     return found
 
 
-@for_each("collective", ["allgather", "alltoall"])
+@for_each("collective", ["allgather", "alltoall"], quick=28)
 @for_each(("name", "nodes"), shipped())
 def test_every_shipped_machine_gets_a_sketch_that_applies(
     name: str, nodes: int | None, collective: str
@@ -81,7 +81,7 @@ def test_every_shipped_machine_gets_a_sketch_that_applies(
     assert f"symmetry: {len(logical_group(logical, whole))} symmetries" in text
 
 
-@for_each("seed", range(24))
+@for_each("seed", range(24), quick=8)
 def test_any_network_gets_a_sketch_with_which_a_schedule_is_found(seed: int) -> None:
     topology = random_topology(seed)
     for name in ("allgather", "alltoall", "allreduce", "broadcast", "scatter"):

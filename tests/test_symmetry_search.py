@@ -128,7 +128,7 @@ def random_symmetric(seed: int) -> Topology:
     return build("random", n, hops, switches=switches)
 
 
-@for_each("seed", range(60))
+@for_each("seed", range(60), quick=20)
 def test_all_symmetries_of_small_networks_are_found(seed: int) -> None:
     topology = random_symmetric(seed)
     n = topology.num_ranks

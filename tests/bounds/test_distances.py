@@ -37,8 +37,8 @@ def by_relaxing(links: Links) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("sparse", [0, 10**6])
-@pytest.mark.parametrize("seed", range(40))
+@for_each("sparse", [0, 10**6])
+@for_each("seed", range(40))
 def test_distances_are_those_of_relaxing_every_link(
     seed: int, sparse: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

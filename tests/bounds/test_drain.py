@@ -133,7 +133,7 @@ KNOWN = [
 ]  # fmt: skip
 
 
-@for_each("collective", ["allgather", "reducescatter"])
+@for_each("collective", ["allgather", "reducescatter"], quick=11)
 @for_each(("name", "nodes", "k", "makespan"), KNOWN)
 def test_bounds_of_a_megabyte_for_each_rank_are_known_makespans(
     name: str, nodes: int | None, k: int, makespan: int, collective: str

@@ -31,12 +31,15 @@ def small(time: int = 2000) -> Program:
     return program_of(server, Grid(49, last, windows))
 
 
+LONG = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     ("gpus", "sharing", "count", "chunk", "collective"),
     [
-        (4, 4, 2, 100, "allgather"), (2, 1, 3, 1, "allgather"), (8, 2, 2, 30, "allgather"),
-        (4, 2, 2, 1, "reducescatter"), (6, 3, 2, 30, "reducescatter"),
-        (2, 1, 3, 100, "reducescatter"),
+        pytest.param(4, 4, 2, 100, "allgather", marks=LONG), (2, 1, 3, 1, "allgather"),
+        (8, 2, 2, 30, "allgather"), pytest.param(4, 2, 2, 1, "reducescatter", marks=LONG),
+        (6, 3, 2, 30, "reducescatter"), (2, 1, 3, 100, "reducescatter"),
     ],
 )  # fmt: skip
 def test_it_is_never_above_what_an_algorithm_takes(
@@ -59,7 +62,7 @@ def test_it_is_not_above_the_exact_optimum() -> None:
     assert low < growth(topology, "allgather", size, low, 3) <= found.schedule.makespan
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
+@pytest.mark.parametrize("collective", [pytest.param("allgather", marks=LONG), "reducescatter"])
 def test_it_sees_latency_and_data_together(collective: str) -> None:
     # 64 KB on two DGX-2: the other bounds say 3.8 us, the best schedule takes 6.1.
     topology, size = load_topology("dgx2", nodes=2), 1 << 16

@@ -66,6 +66,8 @@ def test_without_messages_nothing_is_said_of_programs() -> None:
 @for_each(
     ("engine", "protocol"),
     [("guided", "Simple"), ("ring", "Simple"), ("ring", "LL"), ("all-pairs", "LL128")],
+    quick=8,
+    parts=2,
 )
 @for_each("collective", ["allgather", "reducescatter", "allreduce", "alltoall"])
 @for_each("size", [1 << 16, 1 << 24])

@@ -147,7 +147,7 @@ def test_packing_is_never_below_the_worst_cut(collective: str, seed: int) -> Non
         assert of_any(topology, made, TB) >= worst * (1 - 1e-6)
 
 
-@for_each("collective", SPANNING)
+@for_each("collective", SPANNING, quick=20)
 @for_each("seed", range(15))
 def test_no_order_of_sends_beats_it(collective: str, seed: int) -> None:
     rng = random.Random(f"packing {seed}")
@@ -159,7 +159,7 @@ def test_no_order_of_sends_beats_it(collective: str, seed: int) -> None:
             assert not claim or not can_beat(topology, made, chunk, claim)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_it_holds_at_any_prices(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
 
@@ -177,15 +177,15 @@ def test_it_holds_at_any_prices(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
         assert not claim or not can_beat(topology, made, chunk, claim)
 
 
-@pytest.mark.parametrize("collective", SPANNING)
-def test_it_is_below_random_schedules(collective: str) -> None:
-    for seed in range(30):
-        schedule = random_schedule(seed, collective).expand()
-        made, topology = schedule.collective, schedule.topology
-        size = int(schedule.chunk_size * made.chunks_in_size)
-        assert of_any(topology, made, size) <= schedule.makespan, seed
-        if not schedule.batches:
-            assert of_fixed(topology, made, schedule.chunk_size) <= schedule.makespan, seed
+@for_each("seed", range(30), quick=32)
+@for_each("collective", SPANNING)
+def test_it_is_below_random_schedules(collective: str, seed: int) -> None:
+    schedule = random_schedule(seed, collective).expand()
+    made, topology = schedule.collective, schedule.topology
+    size = int(schedule.chunk_size * made.chunks_in_size)
+    assert of_any(topology, made, size) <= schedule.makespan
+    if not schedule.batches:
+        assert of_fixed(topology, made, schedule.chunk_size) <= schedule.makespan
 
 
 @pytest.mark.parametrize("limit", ["MOST_LINKS", "SECONDS"])

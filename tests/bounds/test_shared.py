@@ -113,7 +113,7 @@ def without_rotations(topology: Topology) -> Topology:
     )
 
 
-@for_each("collective", sorted(COLLECTIVES))
+@for_each("collective", sorted(COLLECTIVES), quick=8)
 @for_each("network", [rails(2, 300, 25, 700_000), rails(1, 300, 25, 700_000)])
 def test_one_rank_of_each_says_what_all_say(network: Topology, collective: str) -> None:
     plain = without_rotations(network)

@@ -24,11 +24,7 @@ from tests.sweep import for_each
 BASES = HOSTS | BASES_JSON
 GIVEN = {"taccl": ("--chunk-size", "1MB", "--time-unit", "1us")}
 TACCL = TacclOptions(None, Fraction(10**6), "1us")
-CASES = [
-    pytest.param(kind, case, id=f"{kind}-{number}")
-    for kind, (_, cases) in BASES.items()
-    for number, case in enumerate(cases)
-]
+CASES = [(kind, case) for kind, (_, cases) in BASES.items() for case in cases]
 
 
 @pytest.mark.parametrize("kind", BASES)

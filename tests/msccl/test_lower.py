@@ -55,7 +55,7 @@ def bare(steps: int = 1) -> Schedule:
     return timed(build_collective("allreduce", 1, steps), ring(1), [])
 
 
-@for_each("options", OPTIONS)
+@for_each("options", OPTIONS, quick=264, parts=2)
 @for_each("name", SMALL)
 def test_a_lowered_program_is_judged_clean(name: str, options: str) -> None:
     assert judge(make(SMALL[name], **OPTIONS[options]), "portable") == []

@@ -37,11 +37,12 @@ def first_wrong_run(program: Program, runs: int) -> int | None:
     return found
 
 
-def test_every_mistake_among_200_mutants_is_rejected() -> None:
-    result = score(list(mutants(SMALL, 200, seed=1)), runs=20)
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.slow)])
+def test_every_mistake_among_many_mutants_is_rejected(count: int) -> None:
+    result = score(list(mutants(SMALL, count, seed=1)), runs=20)
     assert result.missed == ()
-    assert result.rejected > 160
-    assert result.rejected + len(result.equivalent) == 200
+    assert result.rejected > 0.8 * count
+    assert result.rejected + len(result.equivalent) == count
 
 
 def test_processes_find_what_one_finds() -> None:

@@ -112,7 +112,7 @@ def test_any_chunks_that_travel_together_become_one_step(
     assert num_sends(program) == len(set(schedule.batch.tolist()))
 
 
-@for_each("collective", WITH_XML)
+@for_each("collective", WITH_XML, quick=24)
 @for_each("seed", range(10))
 def test_packed_programs_are_clean_when_fused_or_in_instances(seed: int, collective: str) -> None:
     schedule = random_schedule(seed, collective, packs=True)

@@ -69,7 +69,7 @@ def test_sharing_never_takes_more(name: str) -> None:
     assert all(now <= before for now, before in zip(sizes, draft.scratch, strict=True))
 
 
-@for_each("collective", COLLECTIVE_NAMES)
+@for_each("collective", COLLECTIVE_NAMES, quick=24)
 @for_each("seed", range(20))
 def test_programs_with_shared_scratch_have_no_races(seed: int, collective: str) -> None:
     program = make(random_schedule(seed, collective), max_threadblocks=200)

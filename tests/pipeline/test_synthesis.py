@@ -268,7 +268,7 @@ def hub_by_auto(collective: str) -> Synthesis:
     return found("hub:3", collective, 3000, time_limit=4.0)
 
 
-@for_each("engine", ["flow", "guided", "taccl", "exact", "ring", "all-pairs"])
+@for_each("engine", ["flow", "guided", "taccl", "exact", "ring", "all-pairs"], quick=8)
 @for_each("collective", ["allgather", "allreduce", "alltoall", "broadcast"])
 def test_auto_is_at_least_as_good_as_an_engine_with_a_quarter_of_its_time(
     engine: str, collective: str

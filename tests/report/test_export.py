@@ -111,7 +111,7 @@ def test_a_graph_warns_of_what_it_can_not_say() -> None:
             EXPORTS["graph"].write(topology)
 
 
-@for_each(("kind", "name"), ALL)
+@for_each(("kind", "name"), ALL, quick=5)
 def test_a_host_comes_back_from_nccls_description_with_the_same_bounds(
     kind: str, name: str, tmp_path: Path
 ) -> None:

@@ -62,7 +62,7 @@ def nodes_of(gpus: int, sharing: int, count: int) -> Topology:
     })  # fmt: skip
 
 
-@for_each(("name", "nodes"), MACHINES)
+@for_each(("name", "nodes"), MACHINES, quick=6)
 @for_each("size", [64, 4096, 65_536])
 def test_it_takes_no_longer_than_recursive_doubling_or_halving_and_doubling(
     name: str, nodes: int | None, size: int

@@ -144,7 +144,7 @@ def test_a_chain_runs_in_the_direction_that_the_links_have(collective: str) -> N
     assert classical_schedule(problem, "binomial", batch=True) is None
 
 
-@for_each("seed", range(20))
+@for_each("seed", range(20), quick=85)
 @for_each("name", CLASSICAL)
 def test_a_classical_schedule_that_exists_is_correct(seed: int, name: str) -> None:
     topology = random_topology(seed)

@@ -25,7 +25,7 @@ def in_plan_order(plan: Plan) -> Schedule:
     return retime(problem.collective, problem.group, problem.chunk_size, decisions)
 
 
-@for_each("seed", range(10))
+@for_each("seed", range(10), quick=7)
 @for_each("batch", [False, True])
 def test_the_result_is_correct_and_never_worse(seed: int, batch: bool) -> None:
     problem = random_problem(seed, ("allgather", "reducescatter", "alltoall")[seed % 3])

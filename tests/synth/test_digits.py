@@ -79,7 +79,7 @@ def test_one_rank_crosses_for_all_at_its_nic() -> None:
     assert found(problem)[0].makespan == (104 + 108 + 316 + 108 + 104) * US
 
 
-@pytest.mark.parametrize("size", [1 << 10, 1 << 14])
+@pytest.mark.parametrize("size", [1 << 10, pytest.param(1 << 14, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("collective", ["alltoall", "allgather", "reducescatter"])
 def test_two_dgx2_are_a_fifth_faster_than_any_classical_algorithm(
     collective: str, size: int

@@ -47,7 +47,7 @@ SERVED = [
 ]
 
 
-@for_each(("engine", "collective"), SERVED)
+@for_each(("engine", "collective"), SERVED, quick=40, parts=2)
 @for_each("network", NETWORKS, ids=lambda network: network.name)
 def test_a_schedule_is_correct_and_not_below_the_bound(
     network: Topology, engine: str, collective: str
@@ -61,7 +61,7 @@ def test_a_schedule_is_correct_and_not_below_the_bound(
         assert bound_of(problem, options) <= schedule.makespan
 
 
-@for_each("rule", ["occupy", "delay"])
+@for_each("rule", ["occupy", "delay"], quick=12)
 @for_each("seed", range(20))
 def test_bounds_hold_on_random_problems(seed: int, rule: str) -> None:
     drawn = random_problem(seed)
@@ -108,7 +108,7 @@ def test_a_broadcast_down_a_chain_takes_no_longer_than_its_pipeline() -> None:
         assert schedule.makespan == 5 * 15
 
 
-@pytest.mark.parametrize("seed", range(6))
+@for_each("seed", range(6), quick=3)
 def test_times_are_those_of_the_decisions(seed: int) -> None:
     problem = random_problem(seed)
     schedule = solve(problem, "taccl", replace(QUICK, time_limit=2.0)).schedule
@@ -129,7 +129,12 @@ def test_the_same_seed_gives_the_same_schedule(collective: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "collective", [name for name, kind in COLLECTIVES.items() if not kind.has_root]
+    "collective",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "allreduce"))
+        for name, kind in COLLECTIVES.items()
+        if not kind.has_root
+    ],
 )
 def test_a_solve_on_orbits_expands_to_a_correct_schedule(collective: str) -> None:
     problem = problem_of(load_topology("dgx-a100", nodes=2), collective, symmetric=True)

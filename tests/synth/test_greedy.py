@@ -13,7 +13,7 @@ from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 
-@for_each("seed", range(20))
+@for_each("seed", range(20), quick=140)
 @for_each("collective", sorted(set(COLLECTIVES) - {"allreduce"}))
 @for_each("extra", [None, 0, 1])
 def test_every_target_is_reached(seed: int, collective: str, extra: int | None) -> None:

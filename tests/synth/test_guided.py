@@ -139,7 +139,7 @@ def naive(arcs: Arcs, wanted: Wanted, price: Times, run: Times) -> tuple[int, li
     return max((start + arrival[arc] for _, arc, start in sends), default=0), sends
 
 
-@for_each("by_machine", [True, False])
+@for_each("by_machine", [True, False], quick=16)
 @for_each("reverse", [False, True])
 @for_each("seed", range(12))
 def test_a_run_takes_what_a_search_through_everything_takes(
@@ -288,7 +288,7 @@ SKETCHES = {
 }
 
 
-@for_each("collective", ["allgather", "reducescatter"])
+@for_each("collective", ["allgather", "reducescatter"], quick=4)
 @for_each("sketch", SKETCHES)
 def test_sketches_are_kept(sketch: str, collective: str, tmp_path: Path) -> None:
     # solved() verifies under the sketch.
@@ -300,7 +300,7 @@ def test_own_chunks_first_lets_foreign_ones_wait(tmp_path: Path) -> None:
     assert solved(sketch, "alltoall", engine="guided").makespan == 7_000_000
 
 
-@for_each("extra", [0, 1])
+@for_each("extra", [0, 1], quick=12)
 @for_each("seed", range(15))
 def test_hops_are_limited(seed: int, extra: int) -> None:
     logical = replace(whole(random_topology(seed)), max_extra_hops=extra)

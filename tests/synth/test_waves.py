@@ -25,7 +25,7 @@ def found(problem: Problem) -> tuple[Schedule, ...]:
     return found_of(problem, "waves")
 
 
-@for_each("collective", GATHERS)
+@for_each("collective", GATHERS, quick=15)
 @for_each(("gpus", "sharing", "count"), [(4, 2, 2), (4, 4, 2), (2, 1, 3), (6, 3, 2), (3, 1, 2)])
 @for_each("chunks", [1, 2, 5])
 def test_every_answer_is_valid(
@@ -78,7 +78,7 @@ def test_the_first_wave_is_gathered_while_the_second_crosses(
 
 
 @pytest.mark.parametrize("collective", GATHERS)
-@pytest.mark.parametrize("size", [1 << 23, 1 << 24])
+@pytest.mark.parametrize("size", [1 << 23, pytest.param(1 << 24, marks=pytest.mark.slow)])
 def test_two_dgx2_are_a_fifth_faster_than_any_classical_algorithm(
     collective: str, size: int
 ) -> None:
