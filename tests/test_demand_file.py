@@ -24,7 +24,7 @@ from taccl.verify import verify
 from tests.generators import ring4, star5, twin2x2
 from tests.sweep import for_each
 
-QUICK = Options(deterministic=True, workers=1, time_limit=4.0)
+QUICK = Options(deterministic=True, workers=1, time_limit=2.0)
 
 
 def demand(rows: list[list[int]]) -> Collective:

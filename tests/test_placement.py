@@ -71,7 +71,7 @@ def plain(made: Program, topology: Topology, order: list[int], size: int) -> Tim
         ).time  # fmt: skip
 
 
-@for_each("algorithm", ALGORITHMS)
+@for_each("algorithm", ALGORITHMS, quick=6)
 @for_each("size", [1 << 14, 4 << 20])
 @for_each("name", ["measured", "dgx2", "hub:8"])
 def test_an_order_takes_what_the_program_takes_on_the_permuted_machine(

@@ -31,17 +31,17 @@ def small(time: int = 2000) -> Program:
     return program_of(server, Grid(49, last, windows))
 
 
-LONG = pytest.mark.slow
+FEW_RANKS = [(2, 1, 3, 1, "allgather"), (2, 1, 3, 100, "reducescatter")]
+MORE_RANKS = [
+    (4, 4, 2, 100, "allgather"), (8, 2, 2, 30, "allgather"), (4, 2, 2, 1, "reducescatter"),
+    (6, 3, 2, 30, "reducescatter"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("gpus", "sharing", "count", "chunk", "collective"),
-    [
-        pytest.param(4, 4, 2, 100, "allgather", marks=LONG), (2, 1, 3, 1, "allgather"),
-        (8, 2, 2, 30, "allgather"), pytest.param(4, 2, 2, 1, "reducescatter", marks=LONG),
-        (6, 3, 2, 30, "reducescatter"), (2, 1, 3, 100, "reducescatter"),
-    ],
-)  # fmt: skip
+    [*FEW_RANKS, *(pytest.param(*row, marks=pytest.mark.slow) for row in MORE_RANKS)],
+)
 def test_it_is_never_above_what_an_algorithm_takes(
     gpus: int, sharing: int, count: int, chunk: int, collective: str
 ) -> None:
@@ -62,7 +62,9 @@ def test_it_is_not_above_the_exact_optimum() -> None:
     assert low < growth(topology, "allgather", size, low, 3) <= found.schedule.makespan
 
 
-@pytest.mark.parametrize("collective", [pytest.param("allgather", marks=LONG), "reducescatter"])
+@pytest.mark.parametrize(
+    "collective", [pytest.param("allgather", marks=pytest.mark.slow), "reducescatter"]
+)
 def test_it_sees_latency_and_data_together(collective: str) -> None:
     # 64 KB on two DGX-2: the other bounds say 3.8 us, the best schedule takes 6.1.
     topology, size = load_topology("dgx2", nodes=2), 1 << 16

@@ -13,7 +13,7 @@ from taccl.verify import verify
 from tests.cli.conftest import Run
 from tests.sweep import for_each
 
-QUICK = ("--time-limit", "2", "--deterministic", "--workers", "1", "--quiet")
+QUICK = ("--time-limit", "1", "--deterministic", "--workers", "1", "--quiet")
 WITH_ROOT = [name for name, kind in COLLECTIVES.items() if kind.has_root]
 HALO = """\
 taccl: collective/1

@@ -48,7 +48,7 @@ def test_a_malformed_file_is_one_error_with_its_line(tmp_path: Path, kind: str, 
 
 
 @pytest.mark.filterwarnings("ignore::taccl.errors.TacclWarning")
-@for_each("named", [True, False])
+@for_each("named", [True, False], quick=20)
 @for_each(("kind", "case"), CASES[::12])
 def test_the_command_says_so_and_writes_nothing(
     run: Run, tmp_path: Path, kind: str, case: Case, named: bool

@@ -49,8 +49,8 @@ def test_without_any_one_dependence_there_is_a_race(name: str) -> None:
     assert all(raced(mutant) for mutant in without_one_dependence(program))
 
 
+@for_each("seed", range(6), quick=8)
 @for_each("collective", COLLECTIVE_NAMES)
-@for_each("seed", range(6))
 def test_random_programs_have_no_redundant_dependence(seed: int, collective: str) -> None:
     program = make(random_schedule(seed, collective), order="free", max_threadblocks=200)
     assert judge(program, "executor") == []

@@ -16,6 +16,8 @@ IN, OUT, SCRATCH = Slot(Buffer.INPUT, 0), Slot(Buffer.OUTPUT, 0), Slot(Buffer.SC
 COPY = Step(Op.COPY, IN, OUT)
 NOP = Step(Op.NOP, count=0)
 
+SMALL = small_schedules()
+
 
 def good() -> Program:
     """Two ranks: 0 sends one chunk to 1; each copies its own in a second threadblock."""
@@ -274,9 +276,9 @@ def test_portable_is_the_strictest(limit: str) -> None:
     assert getattr(RUNTIMES["portable"], limit) == min(others)
 
 
-@for_each("name", small_schedules())
+@for_each("name", SMALL)
 def test_a_lowered_program_keeps_the_limits_of_every_runtime(name: str) -> None:
-    program = make(small_schedules()[name])
+    program = make(SMALL[name])
     assert [check_limits(program, runtime) for runtime in RUNTIMES] == [[]] * len(RUNTIMES)
 
 

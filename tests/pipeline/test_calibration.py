@@ -80,7 +80,7 @@ def values(found: Calibration) -> dict[str, float]:
     return {each.unknown.name: each.value for each in found.fitted}
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [("8/5", "7/10"), ("1/2", "9/4")])
+@for_each("alpha, beta", [("8/5", "7/10"), ("1/2", "9/4")], quick=1)
 def test_what_a_machine_costs_is_recovered_from_noisy_times(
     alpha: str, beta: str, tmp_path: Path
 ) -> None:
@@ -146,7 +146,7 @@ def run_of(
     return str(path)
 
 
-@pytest.mark.parametrize(("suffix", "dtype"), [("txt", "half"), ("json", "float")])
+@for_each("suffix, dtype", [("txt", "half"), ("json", "float")], quick=1)
 def test_runs_of_two_collectives_tell_launch_and_sums_from_the_edges(
     suffix: str, dtype: str, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ from tests.sweep import for_each
 def found(topology: str, collective: str, size: int, **fields: Any) -> Synthesis:  # noqa: ANN401
     """Return what the pipeline finds with counted limits."""
     request = Request(
-        load_network(topology), collective, size, time_limit=3.0, deterministic=True, workers=1
+        load_network(topology), collective, size, time_limit=1.5, deterministic=True, workers=1
     )
     return synthesize(replace(request, **fields))
 
@@ -177,7 +177,7 @@ def test_bandwidths_are_those_of_the_replayed_size() -> None:
     assert result.busbw == pytest.approx(result.algbw * 1.5)
 
 
-@for_each("collective", COLLECTIVES)
+@for_each("collective", COLLECTIVES, quick=3)
 def test_counted_searches_repeat(collective: str) -> None:
     one, two = (found("ring:4", collective, 1_000_000, chunks=1) for _ in range(2))
     assert one.program == two.program

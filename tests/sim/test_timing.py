@@ -67,7 +67,7 @@ def both(made: Program, topology: Topology, size: int, model: ReplayModel) -> tu
     return timing.at(size), timing.in_python(size)
 
 
-@for_each("runtime", RUNTIMES)
+@for_each("runtime", RUNTIMES, quick=3)
 @for_each("rule", ALPHA_RULES)
 def test_both_replays_of_random_programs_are_equal(rule: str, runtime: str) -> None:
     model = small_model(runtime)

@@ -90,7 +90,9 @@ def test_two_dgx2_are_a_fifth_faster_than_any_classical_algorithm(
     assert found(problem)[0].makespan <= 0.8 * least
 
 
-@pytest.mark.parametrize("collective", ["alltoall", "allgather"])
+@pytest.mark.parametrize(
+    "collective", ["alltoall", pytest.param("allgather", marks=pytest.mark.slow)]
+)
 def test_its_programs_take_as_long_as_its_schedules(collective: str) -> None:
     network = whole(load_topology("dgx2", nodes=2))
     asked = Request(network, collective, 1 << 12, 1, engine="guided", deterministic=True)

@@ -47,7 +47,7 @@ SERVED = [
 ]
 
 
-@for_each(("engine", "collective"), SERVED, quick=40, parts=2)
+@for_each(("engine", "collective"), SERVED, quick=35, parts=2)
 @for_each("network", NETWORKS, ids=lambda network: network.name)
 def test_a_schedule_is_correct_and_not_below_the_bound(
     network: Topology, engine: str, collective: str

@@ -18,7 +18,7 @@ from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 ONE_BY_ONE = Options(batch=False, deterministic=True, workers=1, time_limit=4.0)
-QUICK = Options(deterministic=True, workers=1, time_limit=4.0)
+QUICK = Options(deterministic=True, workers=1, time_limit=2.0)
 
 
 def solved(problem: Problem, options: Options = ONE_BY_ONE) -> Schedule:
@@ -47,7 +47,7 @@ def test_servers_behind_narrow_links_are_served_in_the_time_of_the_bound(
     assert bound <= solved(problem).makespan <= 1.1 * bound
 
 
-@for_each("name", ["dgx2", "torus2d:4x4", "hub:8", "mesh2d:4x4"])
+@for_each("name", ["dgx2", "torus2d:4x4", "hub:8", "mesh2d:4x4"], quick=4)
 @for_each("symmetric", [True, False])
 def test_the_bound_is_reached_on_machines(name: str, symmetric: bool) -> None:
     problem = problem_of(load_topology(name), "alltoall", chunk_size=10**6, symmetric=symmetric)

@@ -18,7 +18,7 @@ def test_nor_is_it_so_on_servers(seed: int) -> None:
     assert check(seed, COUNTED, draw_servers).wrong == ()
 
 
-@for_each("seed", SEEDS, quick=10, parts=2)
+@for_each("seed", SEEDS, quick=6, parts=2)
 def test_no_bound_is_above_the_exact_optimum_and_no_engine_below(seed: int) -> None:
     found = check(seed, COUNTED)
     assert found.wrong == ()

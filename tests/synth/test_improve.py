@@ -45,7 +45,7 @@ def test_a_bad_start_on_a_ring_ends_at_the_optimum(collective: str) -> None:
     assert improve_routes(problem, start, COUNTED, 4.0, 0).makespan == 2 * hop
 
 
-@pytest.mark.parametrize("seed", [1, 4])
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_it_ends_within_a_tenth_of_the_proven_optimum(seed: int) -> None:
     problem = random_problem(seed, "allgather")
     found = improve_routes(problem, random_start(problem, seed), COUNTED, 4.0, 0)
