@@ -38,8 +38,8 @@ def best(problem: Problem) -> Schedule:
     return found[0]
 
 
-def nodes_of(gpus: int, sharing: int, count: int) -> Topology:
-    """Return servers of GPUs on a switch (100 us, 1 us/B); so many share a NIC (300 us)."""
+def nodes_document(gpus: int, sharing: int, count: int) -> dict[str, object]:
+    """Describe servers of GPUs on a switch (100 us, 1 us/B); so many share a NIC (300 us)."""
     nics = [
         {
             "name": f"nic{first}", "gpus": list(range(first, first + sharing)),
@@ -47,7 +47,7 @@ def nodes_of(gpus: int, sharing: int, count: int) -> Topology:
         }
         for first in range(0, gpus, sharing)
     ]  # fmt: skip
-    return topology_from_document({
+    return {
         "taccl": "topology/1",
         "name": "nodes",
         "node": {
@@ -59,7 +59,12 @@ def nodes_of(gpus: int, sharing: int, count: int) -> Topology:
         },
         "count": count,
         "fabric": {"kind": "switch", "alpha": "300us"},
-    })  # fmt: skip
+    }  # fmt: skip
+
+
+def nodes_of(gpus: int, sharing: int, count: int) -> Topology:
+    """Return the servers of ``nodes_document``."""
+    return topology_from_document(nodes_document(gpus, sharing, count))
 
 
 @for_each(("name", "nodes"), MACHINES, quick=6)
