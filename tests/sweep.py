@@ -39,6 +39,11 @@ def for_each(
         slow. None are left to it by default.
     parts
         How many tests the cases are dealt out to, which processes share.
+
+    Notes
+    -----
+    What fails first is shown, with the names of all cases that fail. It is a skip where every case
+    is one, or none is there.
     """
     fields = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     single = isinstance(names, str) and len(fields) == 1
@@ -52,13 +57,15 @@ def for_each(
     ]
 
     def decorate(test: Test) -> Test:
-        body, inside = getattr(test, "swept", (test, [("", {})]))
+        body, inside, further_fields = getattr(test, "swept", (test, [("", {})], ()))
         cases: list[Case] = [
             (", ".join(filter(None, (text, further))), case | more)
             for text, case in own
             for further, more in inside
         ]
-        return _looped(test, body, cases, _dealt(cases, quick, parts))
+        loop = _looped(test, body, {*fields, *further_fields}, _dealt(cases, quick, parts))
+        loop.swept = body, cases, (*fields, *further_fields)  # type: ignore[attr-defined]
+        return loop
 
     return decorate
 
@@ -76,18 +83,22 @@ def _dealt(cases: list[Case], quick: int | None, parts: int) -> dict[str, tuple[
         drawn = spread(len(cases), quick)
         rest = [case for at, case in enumerate(cases) if at not in drawn]
         kinds = [("some", [cases[at] for at in sorted(drawn)], False), ("others", rest, True)]
-    return {
-        f"{kind} {part + 1} of {parts}".strip() if parts > 1 else kind: (some[part::parts], slow)
-        for kind, some, slow in kinds
-        for part in range(parts)
-    }
+    dealt: dict[str, tuple[list[Case], bool]] = {}
+    for kind, some, slow in kinds:
+        hands = min(parts, len(some)) or 1
+        for hand in range(hands):
+            name = f"{kind} {hand + 1} of {hands}".strip() if hands > 1 else kind
+            dealt[name] = some[hand::hands], slow
+    return dealt
 
 
-class _Kept:
-    """Keeps what fails for later, so that the cases behind it have their turn."""
+class _Ends:
+    """Keeps how each case ends, so that those behind it have their turn."""
 
-    def __init__(self, text: str, failures: list[tuple[str, BaseException]]) -> None:
-        self.text, self.failures = text, failures
+    def __init__(self) -> None:
+        self.failed: list[tuple[str, BaseException]] = []
+        self.skipped: list[BaseException] = []
+        self.now = ""
 
     def __enter__(self) -> None:
         pass
@@ -95,38 +106,43 @@ class _Kept:
     def __exit__(
         self, _kind: object, error: BaseException | None, _trace: TracebackType | None
     ) -> bool:
-        if not isinstance(error, (Exception, pytest.fail.Exception)):
+        if isinstance(error, pytest.skip.Exception):
+            self.skipped.append(error)
+        elif isinstance(error, (Exception, pytest.fail.Exception)):
+            self.failed.append((self.now, error))
+        else:
             return False
-        self.failures.append((self.text, error))
         return True
 
 
 def _looped(
-    test: Test, body: Test, cases: list[Case], tests: dict[str, tuple[list[Case], bool]]
+    test: Test, body: Test, fields: set[str], tests: dict[str, tuple[list[Case], bool]]
 ) -> Test:
-    given = cases[0][1] if cases else {}
-    fixtures = [p for p in inspect.signature(body).parameters.values() if p.name not in given]
+    needed = [p for p in inspect.signature(body).parameters.values() if p.name not in fields]
 
     @functools.wraps(test)
     def loop(**fixtures: object) -> None:
-        some, _ = tests[str(fixtures.pop("cases", ""))]
-        failures: list[tuple[str, BaseException]] = []
-        for text, case in some:
-            with _Kept(text, failures):
+        cases, _ = tests[str(fixtures.pop("cases", ""))]
+        if not cases:
+            pytest.skip("there are no cases")
+        ends = _Ends()
+        for ends.now, case in cases:
+            with ends:
                 body(**fixtures, **case)
-        if failures:
-            text, first = failures[0]
+        if ends.failed:
+            text, first = ends.failed[0]
             first.add_note(f"case: {text}")
-            if others := [text for text, _ in failures[1:]]:
-                first.add_note(f"{len(failures)} of {len(some)} cases fail, also: {others}")
+            if others := [text for text, _ in ends.failed[1:]]:
+                first.add_note(f"{len(ends.failed)} of {len(cases)} cases fail, also: {others}")
             raise first
+        if len(ends.skipped) == len(cases):
+            raise ends.skipped[0]
 
     if set(tests) != {""}:
-        fixtures.append(inspect.Parameter("cases", inspect.Parameter.POSITIONAL_OR_KEYWORD))
+        needed.append(inspect.Parameter("cases", inspect.Parameter.POSITIONAL_OR_KEYWORD))
         marked = [
             pytest.param(name, marks=[pytest.mark.slow] * slow) for name, (_, slow) in tests.items()
         ]
         loop = pytest.mark.parametrize("cases", marked)(loop)
-    loop.swept = body, cases  # type: ignore[attr-defined]
-    loop.__signature__ = inspect.Signature(fixtures)  # type: ignore[attr-defined]
+    loop.__signature__ = inspect.Signature(needed)  # type: ignore[attr-defined]
     return loop
