@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT := out
+PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup
 
-.PHONY: demo check install fmt lint type docs test cov golden bench performance clean
+.PHONY: demo check check-all install fmt lint type docs test slow cov golden bench performance clean
 
 demo: $(VENV)/installed
 	mkdir -p $(OUT)
@@ -14,6 +15,8 @@ demo: $(VENV)/installed
 	@echo "the command is $(BIN)/taccl: write '. $(BIN)/activate', then 'taccl --help'"
 
 check: install lint type docs test
+
+check-all: check slow
 
 install: $(VENV)/installed-dev
 
@@ -40,7 +43,11 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 test: install
-	$(BIN)/python -m pytest -q -n auto --dist loadgroup
+	$(PYTEST) -m 'not slow' $(ARGS)
+
+# The cases of long sweeps that `make test` leaves out.
+slow: install
+	$(PYTEST) -m slow $(ARGS)
 
 cov: install
 	$(BIN)/python -m pytest -q --cov

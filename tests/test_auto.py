@@ -3,8 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from benchmarks.auto import (
     Row,
     machine_requests,
@@ -14,11 +12,12 @@ from benchmarks.auto import (
     row_of,
     write_rows,
 )
+from tests.sweep import for_each
 
 ROW = Row("x", 1.0, "guided", 1010, 1000, 2.0, {"ring": 2000, "taccl": 1010}, [], [])
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10), quick=4)
 def test_auto_is_at_least_as_good_as_every_engine_on_random_problems(seed: int) -> None:
     name, request = list(random_requests(seed + 1))[seed]
     counted = replace(request, deterministic=True, workers=1)

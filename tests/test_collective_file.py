@@ -10,6 +10,7 @@ from taccl.collective_file import read_collective as read
 from taccl.errors import InputError
 from taccl.files import Document, fit_model
 from tests.customs import custom, random_custom
+from tests.sweep import for_each
 
 GOOD = """\
 taccl: collective/1
@@ -57,8 +58,8 @@ def test_cutting_chunks_scales_their_offsets() -> None:
     assert cut.index.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("seed", range(30))
-@pytest.mark.parametrize("parts", [1, 3])
+@for_each("seed", range(30))
+@for_each("parts", [1, 3])
 def test_what_is_written_is_read_again(seed: int, parts: int) -> None:
     made = random_custom(seed, 2 + seed % 4).cut(parts)
     fields = json.loads(json.dumps(collective_document(made)))
@@ -109,7 +110,7 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
+@for_each("name", BAD)
 def test_what_is_wrong_is_said_with_file_line_field_and_fix(name: str, tmp_path: Path) -> None:
     (old, new), line, said = BAD[name]
     assert GOOD.count(old) == 1

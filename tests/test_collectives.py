@@ -19,6 +19,7 @@ from taccl.collectives import (
     collective_name,
 )
 from taccl.errors import InputError
+from tests.sweep import for_each
 
 ALIKE = [name for name, kind in COLLECTIVES.items() if not kind.has_root]
 """Collectives that every permutation of the ranks is a symmetry of."""
@@ -120,7 +121,7 @@ def test_a_root_for_a_collective_without_one_is_refused() -> None:
         build_collective("all-gather", 3, 1, 0)
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@for_each("name", COLLECTIVES)
 def test_cutting_every_chunk_gives_the_collective_of_more_chunks(name: str) -> None:
     cut, built = build_collective(name, 3, 2).cut(3), build_collective(name, 3, 6)
     assert cut.chunks_per_rank == built.chunks_per_rank
@@ -141,8 +142,8 @@ def test_a_row_is_a_record() -> None:
     assert build_collective("allgather", 2, 1).chunk(1) == Chunk(1, (1,), (0, 1), 0, 1)
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
-@pytest.mark.parametrize(("num_ranks", "k"), [(1, 1), (1, 3), (2, 1), (3, 2), (5, 3)])
+@for_each("name", COLLECTIVES)
+@for_each(("num_ranks", "k"), [(1, 1), (1, 3), (2, 1), (3, 2), (5, 3)])
 def test_offsets_fill_both_buffers_of_every_rank_once(name: str, num_ranks: int, k: int) -> None:
     collective = build_collective(name, num_ranks, k)
     rows = [collective.chunk(i) for i in range(collective.num_chunks)]
@@ -153,7 +154,7 @@ def test_offsets_fill_both_buffers_of_every_rank_once(name: str, num_ranks: int,
         assert outputs == list(range(collective.output_sizes[rank]))
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@for_each("name", COLLECTIVES)
 def test_an_image_moves_sources_and_targets_with_the_permutation(name: str) -> None:
     collective = build_collective(name, 4, 2)
     for permutation in permutations(range(4)):
@@ -176,8 +177,8 @@ def test_images_compose_as_the_permutations_do(name: str, data: st.DataObject) -
     assert np.array_equal(collective.image(q)[collective.image(p)], collective.image(then))
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
-@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@for_each("name", COLLECTIVES)
+@for_each("num_ranks", [1, 2, 3])
 def test_the_identity_moves_no_chunk(name: str, num_ranks: int) -> None:
     # on one rank, {0} is also the set of all ranks
     collective = build_collective(name, num_ranks, 2)
@@ -235,7 +236,7 @@ def test_equal_rank_sets_may_be_listed_twice() -> None:
     assert double.image((1, 0)).tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "expected"),
     # 1024 bytes on 4 ranks with 2 chunks each: 8 chunks in the counted buffer, or the root's 2
     [(name, Fraction(512 if name in ("broadcast", "reduce") else 128)) for name in COLLECTIVES],
@@ -248,7 +249,7 @@ def test_a_chunk_may_be_a_fraction_of_a_byte() -> None:
     assert chunk_size_of(build_collective("allgather", 3, 1), 1000) == Fraction(1000, 3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "factor"),
     # nccl-tests: 2(n-1)/n for allreduce, (n-1)/n for the others; n = 4
     [("allreduce", Fraction(3, 2)), ("allgather", Fraction(3, 4)),

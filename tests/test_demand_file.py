@@ -22,8 +22,9 @@ from taccl.synth.problem import Options, Problem
 from taccl.topology import Topology, whole
 from taccl.verify import verify
 from tests.generators import ring4, star5, twin2x2
+from tests.sweep import for_each
 
-QUICK = Options(deterministic=True, workers=1, time_limit=4.0)
+QUICK = Options(deterministic=True, workers=1, time_limit=2.0)
 
 
 def demand(rows: list[list[int]]) -> Collective:
@@ -104,7 +105,7 @@ def test_equal_demands_have_the_symmetries_of_an_alltoall() -> None:
         demand([[0, 5, 5], [5, 0, 5], [5, 10, 0]]).image((1, 2, 0))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rows", "said"),
     [
         ("[[0, 1], [2]]", r"bytes\[1\]: should have 2 entries, one for each rank"),

@@ -29,6 +29,7 @@ from taccl.files import (
     write_atomic,
 )
 from taccl.files.fields import Beta, BetaOrFree, Duration, Name, Numbers, parse_numbers
+from tests.sweep import for_each
 
 
 class Part(FileModel):
@@ -73,7 +74,7 @@ def test_yaml_and_json_of_the_same_thing_read_the_same() -> None:
     assert flow == block == {"name": "a", "list": [1, 2.5, True, None], "deep": {"x": "y"}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [("a: yes", "yes"), ("a: 1:30", "1:30"), ("a: 2001-01-01", "2001-01-01"), ("a: 010", 10),
      ("a: '1'", "1"), ("a: !!str 1", "1"), ("a: ~", None), ("a: TRUE", True), ("a: -3", -3),
@@ -143,7 +144,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("text, match", REFUSED.values(), ids=REFUSED)  # noqa: PT006
+@for_each("text, match", REFUSED.values(), ids=REFUSED)
 def test_what_is_hostile_or_ambiguous_is_one_error_with_its_place(text: str, match: str) -> None:
     with pytest.raises(InputError, match=match):
         value(text)
@@ -290,7 +291,7 @@ MISFITS = {
 }
 
 
-@pytest.mark.parametrize("text, match", MISFITS.values(), ids=MISFITS)  # noqa: PT006
+@for_each("text, match", MISFITS.values(), ids=MISFITS)
 def test_a_misfit_names_file_line_field_value_and_fix(
     text: str, match: str, tmp_path: Path
 ) -> None:
@@ -312,7 +313,7 @@ def test_sets_of_numbers_are_ranges_lists_or_all(text: object, numbers: object) 
     assert parse_numbers(text) == numbers
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text", ["", "1-", "a", [], [1, 1], "0-3,2", True, -1, 70_000, "0-99999", ["0-65535"] * 99, 1.5]
 )
 def test_what_is_no_set_of_numbers_is_refused(text: object) -> None:

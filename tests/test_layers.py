@@ -1,9 +1,15 @@
 """Import directions, and who may import which library."""
 
 import ast
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.sweep import for_each
+
+pytestmark = pytest.mark.xdist_group("layers")  # one process parses the modules
 
 ROOT = Path(__file__).parent.parent / "taccl"
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -69,17 +75,15 @@ ONLY_IN = {
 SOLVERS = {"pulp", "highspy", "ortools", "numba", "llvmlite", "scipy", "igraph"}
 
 
+def place(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
 def top_module(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imports(path: Path, *, top_level_only: bool = False) -> list[str]:
-    """Return the modules imported at run time (not those under TYPE_CHECKING)."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = [ast.Pass()]
-    nodes = tree.body if top_level_only else ast.walk(tree)
+def imported(nodes: Iterable[ast.AST]) -> list[str]:
     found = []
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -92,27 +96,36 @@ def imports(path: Path, *, top_level_only: bool = False) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+@cache
+def imports(path: Path) -> tuple[list[str], list[str]]:
+    """Return the modules imported at run time (not those under TYPE_CHECKING): all, and on top."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    return imported(ast.walk(tree)), imported(tree.body)
+
+
+@for_each("path", MODULES, ids=place)
 def test_a_module_imports_only_lower_layers_and_its_own_package(path: Path) -> None:
     own = top_module(path)
-    for name in imports(path):
+    for name in imports(path)[0]:
         parts = name.split(".")
         if parts[0] == "taccl" and len(parts) > 1 and parts[1] != own:
             assert LEVEL[parts[1]] < LEVEL[own], f"{own} imports {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+@for_each("path", MODULES, ids=place)
 def test_a_library_is_imported_only_where_the_table_says(path: Path) -> None:
-    place = path.relative_to(ROOT)
-    names = {str(place), place.parts[0]}
-    for name in imports(path):
+    names = {place(path), path.relative_to(ROOT).parts[0]}
+    for name in imports(path)[0]:
         allowed = ONLY_IN.get(name.split(".")[0])
-        assert allowed is None or names & allowed, f"{place} imports {name}"
+        assert allowed is None or names & allowed, f"{place(path)} imports {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+@for_each("path", MODULES, ids=place)
 def test_solvers_are_imported_inside_functions(path: Path) -> None:
-    if path.relative_to(ROOT) in {Path("synth/milp.py"), Path("synth/highs.py")}:
+    if place(path) in {"synth/milp.py", "synth/highs.py"}:
         return
-    top = {name.split(".")[0] for name in imports(path, top_level_only=True)}
+    top = {name.split(".")[0] for name in imports(path)[1]}
     assert not top & SOLVERS

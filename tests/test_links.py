@@ -10,6 +10,7 @@ from taccl.errors import InputError, TacclWarning
 from taccl.links import derive_links
 from taccl.topology import Switch, Topology
 from tests.generators import Hop, both_ways, build, pair, random_topology, ring4, star5, twin2x2
+from tests.sweep import for_each
 
 ONE = Fraction(1)
 
@@ -189,7 +190,7 @@ def walked(topology: Topology, src: int) -> dict[int, list[tuple[int, ...]]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60))
 def test_the_columns_say_the_same_as_the_rows(seed: int) -> None:
     topology = random_topology(seed)
     table = topology.links
@@ -209,7 +210,7 @@ def test_the_columns_say_the_same_as_the_rows(seed: int) -> None:
         assert row.alpha == sum(edge.alpha for edge in edges)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@for_each("seed", range(30))
 def test_links_are_found_by_source_destination_and_pair(seed: int) -> None:
     topology = random_topology(seed)
     pairs = ends(topology)

@@ -35,6 +35,7 @@ from taccl.sim.replay import replay
 from taccl.topology import Topology
 from taccl.topology_file import load_topology
 from taccl.units import Time
+from tests.sweep import for_each
 
 MODEL = model_of("executor")
 ALGORITHMS = ("ring", "tree", "halving-doubling")
@@ -70,9 +71,9 @@ def plain(made: Program, topology: Topology, order: list[int], size: int) -> Tim
         ).time  # fmt: skip
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("size", [1 << 14, 4 << 20])
-@pytest.mark.parametrize("name", ["measured", "dgx2", "hub:8"])
+@for_each("algorithm", ALGORITHMS, quick=6)
+@for_each("size", [1 << 14, 4 << 20])
+@for_each("name", ["measured", "dgx2", "hub:8"])
 def test_an_order_takes_what_the_program_takes_on_the_permuted_machine(
     name: str, size: int, algorithm: str
 ) -> None:
@@ -97,8 +98,8 @@ def test_the_ranks_of_a_ring_are_neighbours_in_the_order_they_have() -> None:
     assert ring_of(found.loads) == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("seed", range(17))
+@for_each("algorithm", ALGORITHMS, quick=17)
+@for_each("seed", range(17))
 def test_the_search_is_as_good_as_brute_force(seed: int, algorithm: str) -> None:
     """Every order of four to six hosts; benchmarks/place.py does eight, 50 matrices each."""
     topology = network(4 + seed % 3, seed)

@@ -11,13 +11,14 @@ from taccl.schedule import Decisions, _time_all, retime
 from taccl.symmetry import make_group
 from taccl.topology_file import load_topology
 from tests.generators import random_decisions, random_problem, ring4
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 COPIED = [name for name in COLLECTIVES if "reduce" not in name]
 
 
-@pytest.mark.parametrize("collective", COPIED)
-@pytest.mark.parametrize("seed", range(12))
+@for_each("collective", COPIED)
+@for_each("seed", range(12))
 def test_both_passes_agree_to_the_picosecond(seed: int, collective: str) -> None:
     problem = random_problem(seed, collective)
     decisions = random_decisions(problem, seed)

@@ -11,6 +11,7 @@ from taccl.scenario import DEFAULT_RUNS, Change, Delay, Flow, read_scenario
 from taccl.topology import Topology
 from taccl.topology_file import load_topology
 from tests.sim.scenarios import scenario
+from tests.sweep import for_each
 
 US = 1_000_000
 
@@ -36,7 +37,7 @@ def test_a_star_stands_for_any_text(machine: Topology) -> None:
     assert len(scenario(machine, degraded=[{"edge": "*", "down": True}]).down) == len(machine.edges)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "found"),
     [
         ("0->*", ["0->1", "0->3"]), ("*->0", ["1->0", "3->0"]), ("*2*3*", ["2->3"]),
@@ -105,7 +106,7 @@ also: {program: sub/other.xml, size: 4MB, start: 20us}
     assert found.also == (str(tmp_path / "sub/other.xml"), 4_000_000, 20 * US)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "is_static"),
     [
         ({}, True),
@@ -158,7 +159,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("line", "problem"), BAD.items(), ids=BAD)
+@for_each(("line", "problem"), BAD.items(), ids=BAD)
 def test_a_wrong_scenario_names_file_field_and_fix(line: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(f"taccl: scenario/1\nname: bad\n\n{line}\n")

@@ -27,6 +27,7 @@ from tests.generators import (
     star5,
     twin2x2,
 )
+from tests.sweep import for_each
 
 ONE = Fraction(1)
 Hops = list[tuple[int, tuple[int, int], int, bool]]
@@ -378,7 +379,7 @@ def test_messages_without_duration_keep_their_order_in_an_instant() -> None:
 # Columns and rows
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@for_each("name", COLLECTIVES)
 def test_one_rank_needs_no_sends(name: str) -> None:
     schedule = timed(build("one", 1, []), name, [])
     assert (len(schedule), schedule.makespan, schedule.num_sends) == (0, 0, 0)

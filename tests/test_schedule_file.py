@@ -18,6 +18,7 @@ from taccl.schemas import SCHEMAS
 from taccl.symmetry import make_group
 from taccl.topology import Topology
 from taccl.topology_file import load_topology, topology_digest
+from tests.sweep import for_each
 
 COLUMNS = ("chunk", "link", "batch", "start", "end", "reduce")
 
@@ -221,7 +222,7 @@ BAD: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("change, match", BAD.values(), ids=BAD)  # noqa: PT006
+@for_each("change, match", BAD.values(), ids=BAD)
 def test_what_no_schedule_can_say_is_one_error(change: Change, match: str, tmp_path: Path) -> None:
     document = json.loads(schedule_text(ring_allgather(ring(), symmetric=False)))
     change(document)
@@ -253,7 +254,7 @@ def test_a_missing_schedule_is_named() -> None:
         read_schedule("no.json")
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@for_each("name", SCHEMAS)
 def test_every_format_has_a_json_schema_of_its_fields(name: str) -> None:
     schema = SCHEMAS[name].json_schema()
     fields = {info.alias or field for field, info in SCHEMAS[name].model_fields.items()}

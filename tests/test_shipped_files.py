@@ -26,6 +26,7 @@ from taccl.topology_file import (
     topology_from_document,
 )
 from taccl.topology_rates import rank_rates
+from tests.sweep import for_each
 
 ROOT = Path(__file__).parent.parent
 SERVER_FILES = (
@@ -37,7 +38,7 @@ ALL = [(name, None) for name in shipped_topologies()] + [
 ]
 
 
-@pytest.mark.parametrize(("name", "nodes"), ALL)
+@for_each(("name", "nodes"), ALL)
 def test_a_shipped_topology_loads_connected_and_without_warnings(
     name: str, nodes: int | None
 ) -> None:
@@ -47,13 +48,13 @@ def test_a_shipped_topology_loads_connected_and_without_warnings(
     assert lint(topology) == ()
 
 
-@pytest.mark.parametrize(("name", "nodes"), ALL)
+@for_each(("name", "nodes"), ALL)
 def test_the_rotations_of_a_shipped_topology_are_symmetries(name: str, nodes: int | None) -> None:
     topology = load_topology(name, nodes=nodes)
     assert len(make_group(topology, topology.rotations)) > 1
 
 
-@pytest.mark.parametrize(("name", "nodes"), ALL)
+@for_each(("name", "nodes"), ALL)
 def test_a_shipped_topology_survives_its_document(name: str, nodes: int | None) -> None:
     topology = load_topology(name, nodes=nodes)
     again = topology_from_document(topology_document(topology))
@@ -61,7 +62,7 @@ def test_a_shipped_topology_survives_its_document(name: str, nodes: int | None) 
     assert topology_digest(again) == topology_digest(topology)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "nodes", "order"),
     # Free: moves every rank and every edge. NDv2's one NIC stays where it is inside a server.
     [("ndv2", 1, 4), ("ndv2", 2, 2), ("ndv2", 4, 4), ("dgx2", 1, 16), ("dgx2", 2, 16),
@@ -164,7 +165,7 @@ def halved(topology: Topology, half: Collection[int]) -> Fraction:
     return Fraction(int(maximum_flow(graph, count, count + 1).flow_value), scale)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "nodes", "rate", "half", "bisection"),
     # By hand from the data sheets: what a GPU sends (its wires or its port, and its share of the
     # NICs), and what half of the GPUs can send to the others.
@@ -223,7 +224,7 @@ def test_the_bridges_of_pcie_cards_join_two_and_two() -> None:
     assert rates(topology, 0, 7) == (5_000_000, {None, Fraction(100)})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "nodes", "expected"),
     # In GB/s, by ForestColl's solver (Zhao et al., 2024) and by hand: with N servers of 8 on
     # rails, (inside + outside) * 8N / (8N - 1), or what enters a server, 8 * outside * N / (N - 1).
@@ -250,7 +251,7 @@ def test_the_allgather_bound_of_a_machine_without_latency(
     assert bound_without_latency(name, nodes, "allgather") == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "nodes", "expected"),
     # In GB/s of the send buffer of a rank, by hand.
     # Each half of the cube sends 4 * 4/8 buffers by 150; a server 8 * 1/2 by 50, 8 * 3/4 by 50.
@@ -280,8 +281,8 @@ def bound_without_latency(name: str, nodes: int | None, collective: str) -> str:
     return f"{size * 1000 / bound.time:.4g}"
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3])
-@pytest.mark.parametrize("name", shipped_sketches())
+@for_each("nodes", [1, 2, 3])
+@for_each("name", shipped_sketches())
 def test_a_shipped_sketch_fits_its_machine_at_any_number_of_servers(name: str, nodes: int) -> None:
     topology = load_topology(name.split("-")[0], nodes=nodes)
     logical = apply_sketch(topology, load_sketch(name))
@@ -313,9 +314,7 @@ def test_a_shipped_sketch_says_what_taccls_file_says(name: str, example: str, no
     assert [getattr(ours, f) for f in fields] == [getattr(theirs, f) for f in fields]
 
 
-@pytest.mark.parametrize(
-    "path", sorted(ROOT.glob("topologies/*")) + sorted(ROOT.glob("sketches/*"))
-)
+@for_each("path", sorted(ROOT.glob("topologies/*")) + sorted(ROOT.glob("sketches/*")))
 def test_a_shipped_file_is_called_after_its_name_and_says_where_it_is_from(path: Path) -> None:
     document = read_document(path)
     assert isinstance(document.value, dict)

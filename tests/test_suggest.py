@@ -26,6 +26,7 @@ from taccl.topology import LogicalTopology, Topology
 from taccl.topology_file import load_topology, shipped_topologies, topology_from_document
 from taccl.verify import verify
 from tests.generators import random_topology
+from tests.sweep import for_each
 from tests.synth.problems import QUICK
 
 MB = 10**6
@@ -60,8 +61,8 @@ def shipped() -> list[tuple[str, int | None]]:
     return found
 
 
-@pytest.mark.parametrize("collective", ["allgather", "alltoall"])
-@pytest.mark.parametrize(("name", "nodes"), shipped())
+@for_each("collective", ["allgather", "alltoall"], quick=28)
+@for_each(("name", "nodes"), shipped())
 def test_every_shipped_machine_gets_a_sketch_that_applies(
     name: str, nodes: int | None, collective: str
 ) -> None:
@@ -80,7 +81,7 @@ def test_every_shipped_machine_gets_a_sketch_that_applies(
     assert f"symmetry: {len(logical_group(logical, whole))} symmetries" in text
 
 
-@pytest.mark.parametrize("seed", range(24))
+@for_each("seed", range(24), quick=8)
 def test_any_network_gets_a_sketch_with_which_a_schedule_is_found(seed: int) -> None:
     topology = random_topology(seed)
     for name in ("allgather", "alltoall", "allreduce", "broadcast", "scatter"):

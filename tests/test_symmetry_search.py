@@ -17,6 +17,7 @@ from taccl.symmetry_search import automorphisms, block_shifts, largest_order, se
 from taccl.topology import Switch, Topology, whole
 from taccl.topology_file import load_topology
 from tests.generators import BETAS, Hop, both_ways, build, ring4, star5, twin2x2
+from tests.sweep import for_each
 
 
 def undeclared(topology: Topology) -> Topology:
@@ -44,7 +45,7 @@ FOUND = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "nodes", "order"), FOUND)
+@for_each(("spec", "nodes", "order"), FOUND)
 def test_what_is_found_is_as_large_as_what_is_declared(
     spec: str, nodes: int | None, order: int
 ) -> None:
@@ -54,12 +55,12 @@ def test_what_is_found_is_as_large_as_what_is_declared(
     assert make_group(topology, group.generators).acts_freely()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("spec", "nodes", "order"),
     [("ring:12", None, 12), ("torus2d:4x4", None, 16), ("hypercube:8", None, 8),
      ("dgx-a100", 2, 16), ("dgx-a100", 8, 64), ("dgx2", 2, 16), ("ndv2", 1, 4)],
 )  # fmt: skip
-@pytest.mark.parametrize("seed", [0, 1])
+@for_each("seed", [0, 1])
 def test_ranks_in_any_order_have_the_same_symmetries(
     spec: str, nodes: int | None, order: int, seed: int
 ) -> None:
@@ -127,7 +128,7 @@ def random_symmetric(seed: int) -> Topology:
     return build("random", n, hops, switches=switches)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60), quick=20)
 def test_all_symmetries_of_small_networks_are_found(seed: int) -> None:
     topology = random_symmetric(seed)
     n = topology.num_ranks

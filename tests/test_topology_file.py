@@ -22,6 +22,7 @@ from taccl.topology_file import (
     unreachable_pair,
 )
 from tests.generators import build
+from tests.sweep import for_each
 
 HEAD = "taccl: topology/1\nname: tiny\n"
 PAIR = HEAD + "ranks: 2\nedges:\n- {from: 0, to: 1, bandwidth: 25GB/s, alpha: 0.7us}\n"
@@ -196,7 +197,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("text, match", BAD.values(), ids=BAD)  # noqa: PT006
+@for_each("text, match", BAD.values(), ids=BAD)
 def test_a_bad_graph_is_one_error_with_field_and_fix(text: str, match: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"t.yaml.*{match}") as error:
         load(text, tmp_path)

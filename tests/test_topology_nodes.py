@@ -8,6 +8,7 @@ from taccl.errors import InputError
 from taccl.symmetry import check_symmetry
 from taccl.topology import Topology
 from taccl.topology_file import load_topology
+from tests.sweep import for_each
 
 BOX = """taccl: topology/1
 name: box
@@ -99,7 +100,7 @@ def test_unequal_halves_are_not_exchanged(tmp_path: Path, old: str, new: str) ->
     check_symmetry(topology, topology.rotations[0])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "message"),
     [
         ("to: cpu0", "to: cpu7", r"switches\[0\].links\[0\].to: there is no other switch 'cpu7'"),

@@ -14,6 +14,7 @@ from taccl.topology import Topology
 from taccl.topology_file import load_topology, topology_from_document
 from taccl.topology_graph import topology_digest, topology_document
 from taccl.topology_original import DIRECT_MAP, FULLY_CONNECTED, Sketched
+from tests.sweep import for_each
 
 NDV2 = {
     "1KB": "{base: NDv2, gpus: 8, time_unit: 10ns, alpha: 30, betas: [2.24, 4.5],"
@@ -130,7 +131,7 @@ def test_a_ndv2_with_lists_of_unlike_links_is_refused(tmp_path: Path) -> None:
     assert units(topology, 0, 1) == units(topology, 0, 4) == 23
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("numbers", "size", "relays", "times"),
     # The factor is connections / NICs; alpha stays, beta is cut: int(10.25 f), int(105 f).
     [
@@ -323,7 +324,7 @@ BAD: dict[str, tuple[str, str, dict[str, object], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("numbers, header, given, match", BAD.values(), ids=BAD)  # noqa: PT006
+@for_each("numbers, header, given, match", BAD.values(), ids=BAD)
 def test_a_bad_file_or_sketch_is_one_error_with_a_fix(
     numbers: str, header: str, given: dict[str, object], match: str, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,9 +11,10 @@ from taccl.topology import Switch
 from taccl.topology_file import load_topology, topology_from_document
 from taccl.topology_rates import FREE, homes, rank_rates, slowest_edges, unlike
 from tests.generators import build, random_topology, star5, twin2x2
+from tests.sweep import for_each
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_the_slowest_edge_of_a_link_has_its_largest_beta(seed: int) -> None:
     topology = random_topology(seed)
     places, betas = slowest_edges(topology)

@@ -10,6 +10,7 @@ from taccl.errors import InputError
 from taccl.symmetry import free_group, make_group
 from taccl.topology import Topology
 from taccl.topology_file import load_topology
+from tests.sweep import for_each
 
 HEAD = "taccl: topology/1\nname: t\n"
 # Two GPUs on a switch; one NIC that both use.
@@ -250,7 +251,7 @@ SYMMETRIC = {
 }
 
 
-@pytest.mark.parametrize("text, order", SYMMETRIC.values(), ids=SYMMETRIC)  # noqa: PT006
+@for_each("text, order", SYMMETRIC.values(), ids=SYMMETRIC)
 def test_the_declared_rotations_are_symmetries(text: str, order: int, tmp_path: Path) -> None:
     topology = load(text, tmp_path)
     assert len(make_group(topology, topology.rotations)) == order
@@ -400,7 +401,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("text, match", BAD.values(), ids=BAD)  # noqa: PT006
+@for_each("text, match", BAD.values(), ids=BAD)
 def test_a_bad_server_file_is_one_error_with_field_and_fix(
     text: str, match: str, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from taccl.symmetry import free_group, make_group
 from taccl.topology import Topology
 from taccl.topology_file import load_topology
 from taccl.topology_rates import gigabytes
+from tests.sweep import for_each
 
 
 def wires(topology: Topology) -> set[tuple[int, int]]:
@@ -36,7 +37,7 @@ def test_a_shape_has_its_wires(spec: str, pairs: set[tuple[int, int]]) -> None:
     assert wires(load_topology(spec)) == pairs
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("spec", "ranks", "edges"),
     # edges = 2 * wires; torus n * dims wires, mesh (a-1)*b + a*(b-1)
     [("torus2d:8x8", 64, 256), ("torus3d:4x4x4", 64, 384), ("mesh2d:8x8", 64, 224),
@@ -147,7 +148,7 @@ def test_each_two_groups_of_a_dragonfly_have_one_cable_and_routers_share_them(
     assert len(ends) - len(leaving) == groups * routers * (routers - 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("spec", "order"),
     # translations n; hypercube 2^bits; mesh: mirrors 2^dims
     [("ring:6", 6), ("torus2d:3x4", 12), ("torus3d:2x2x3", 12), ("hub:5", 5), ("hypercube:8", 8),
@@ -193,7 +194,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("spec", BAD)
+@for_each("spec", BAD)
 def test_a_bad_short_form_is_one_error_with_a_fix(spec: str) -> None:
     with pytest.raises(InputError, match=f"^topology: {BAD[spec]}") as error:
         load_topology(spec)
@@ -225,7 +226,7 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.parametrize("text", BAD_FILES)
+@for_each("text", BAD_FILES)
 def test_a_bad_shape_in_a_file_names_the_field(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"s.yaml:3: {BAD_FILES[text]}"):
         shape(text, tmp_path)

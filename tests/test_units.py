@@ -22,9 +22,10 @@ from taccl.units import (
     parse_size,
     parse_time,
 )
+from tests.sweep import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "picoseconds"),
     [("0.7us", 700_000), ("700ns", 700_000), ("350000ps", 350_000), (1.7, 1_700_000),
      ("2", 2 * 10**6), ("1ms", 10**9), ("1e-3s", 10**9), (" 3 us ", 3 * 10**6), ("0.4ps", 0)],
@@ -35,15 +36,13 @@ def test_a_time_is_whole_picoseconds_and_plain_numbers_are_microseconds(
     assert parse_time(text) == picoseconds
 
 
-@pytest.mark.parametrize(
-    "text", ["-1us", "1001s", "abc", "1 fortnight", True, None, "nan", "1e400us"]
-)
+@for_each("text", ["-1us", "1001s", "abc", "1 fortnight", True, None, "nan", "1e400us"])
 def test_what_is_no_time_is_refused(text: object) -> None:
     with pytest.raises(InputError, match=r"time|unit"):
         parse_time(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "beta"),
     # 1000 / (GB/s) = us/MB = ps per byte
     [("25GB/s", Fraction(40)), ("200Gb/s", Fraction(40)), (12.5, Fraction(80)),
@@ -147,8 +146,8 @@ def test_a_rate_is_size_over_time_and_0_without_time() -> None:
     assert (gigabytes_per_second(1000, 1000), gigabytes_per_second(1000, 0)) == (1000.0, 0.0)
 
 
-@pytest.mark.parametrize("text", ["1e308", "1e-300", "1e308GB/s", "1.5.2", "1" * 40, "1e5e5"])
-@pytest.mark.parametrize("parse", [parse_time, parse_size, parse_beta])
+@for_each("text", ["1e308", "1e-300", "1e308GB/s", "1.5.2", "1" * 40, "1e5e5"])
+@for_each("parse", [parse_time, parse_size, parse_beta])
 def test_a_number_that_goes_on_is_no_number_with_a_unit(
     parse: Callable[[object], object], text: str
 ) -> None:

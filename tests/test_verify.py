@@ -27,6 +27,7 @@ from tests.generators import (
     twin2x2,
 )
 from tests.mutations import picked
+from tests.sweep import for_each
 
 RULE_NAMES = ("occupy", "delay")
 Row = tuple[int, int, int, int, int, bool]
@@ -40,8 +41,8 @@ def broken(schedule: Schedule, logical: LogicalTopology | None = None) -> set[st
 # What is correct
 
 
-@pytest.mark.parametrize("rule", RULE_NAMES)
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@for_each("rule", RULE_NAMES, quick=16)
+@for_each("collective", COLLECTIVES)
 def test_random_correct_schedules_are_accepted(collective: str, rule: str) -> None:
     for seed in range(40):
         schedule = random_schedule(seed, collective)
@@ -463,7 +464,7 @@ BAD_COLUMNS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "change"), BAD_COLUMNS, ids=[text for text, _ in BAD_COLUMNS])
+@for_each(("text", "change"), BAD_COLUMNS, ids=[text for text, _ in BAD_COLUMNS])
 def test_columns_that_make_no_sense_are_named(text: str, change: dict[str, Any]) -> None:
     rows = [(0, (0, 1), 0, 20, 0, False), (1, (1, 0), 0, 20, 1, False)]
     found = verify(replace(timed(pair(), "allgather", rows), **change))

@@ -4,8 +4,6 @@ import random
 from collections.abc import Iterator
 from fractions import Fraction
 
-import pytest
-
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.schedule import Schedule, retime
 from taccl.symmetry import make_group
@@ -15,6 +13,7 @@ from taccl.verify import verify
 from tests.exhaustive import sound
 from tests.generators import TINY, pair, random_decisions, timed
 from tests.mutations import MUTATIONS, changed, picked, repeat
+from tests.sweep import for_each
 
 
 def tiny_problem(name: str, collective: str, rule: str, k: int = 1) -> Problem:
@@ -38,9 +37,13 @@ VICTIMS = [
 ]
 
 
-def mutants(mutation: str, limit: int) -> Iterator[tuple[Schedule, Schedule]]:
-    """Yield (original, mutant) for all victims, at most ``limit`` for each."""
-    for seed, victim in enumerate(VICTIMS):
+PARTS = 4
+"""Of the victims: each mutation is tried on one part, and on the others where there is time."""
+
+
+def mutants(mutation: str, limit: int, part: int) -> Iterator[tuple[Schedule, Schedule]]:
+    """Yield (original, mutant) for a part of the victims, at most ``limit`` for each."""
+    for seed, victim in list(enumerate(VICTIMS))[part::PARTS]:
         schedule = solved(tiny_problem(*victim), seed)
         found = list(MUTATIONS[mutation](schedule))
         if len(found) > limit:
@@ -53,10 +56,11 @@ STRICT = {"once", "held", "summed", "adjacency"}
 no buffer layout supports."""
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
-def test_a_mutant_is_rejected_or_shown_to_be_sound(mutation: str) -> None:
+@for_each("part", range(PARTS), quick=len(MUTATIONS), parts=2)
+@for_each("mutation", MUTATIONS)
+def test_a_mutant_is_rejected_or_shown_to_be_sound(mutation: str, part: int) -> None:
     rejected = 0
-    for _, mutant in mutants(mutation, limit=40):
+    for _, mutant in mutants(mutation, 40, part):
         if verify(mutant):
             rejected += 1
         else:
@@ -64,9 +68,10 @@ def test_a_mutant_is_rejected_or_shown_to_be_sound(mutation: str) -> None:
     assert rejected
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
-def test_a_sound_mutant_is_rejected_only_by_the_stricter_rules(mutation: str) -> None:
-    for _, mutant in mutants(mutation, limit=25):
+@for_each("part", range(PARTS), quick=len(MUTATIONS), parts=2)
+@for_each("mutation", MUTATIONS)
+def test_a_sound_mutant_is_rejected_only_by_the_stricter_rules(mutation: str, part: int) -> None:
+    for _, mutant in mutants(mutation, 25, part):
         assert not sound(mutant) or {violation.rule for violation in verify(mutant)} <= STRICT
 
 

@@ -53,6 +53,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType({
         "taccl place latency.txt bandwidth.txt --servers 8 --hostfile ordered.txt",
         "taccl place --topology torus2d:4x4 --algorithm halving-doubling --size 64M",
     ),
+    "warmup": ("taccl warmup",),
     "convert": ("taccl convert schedule.json --runtime executor -o program.xml",),
     "tune": (
         "taccl tune dgx-a100 allreduce allgather --nodes 2 -b 1K -e 1G --runtime executor -o lib",

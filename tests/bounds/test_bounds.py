@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from tests.bounds.bound_networks import (
 from tests.bounds.exhaustive_search import can_beat
 from tests.customs import custom, random_custom
 from tests.generators import random_schedule
+from tests.sweep import for_each
 
 WITH_ROOT = [name for name, kind in COLLECTIVES.items() if kind.has_root]
 TB = 10**12
@@ -68,7 +70,7 @@ def of_fixed(
 # --- known machines ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "collective", "expected"),
     [
         ("NDv2_1chassis", "allgather", 1200 / 7),
@@ -86,7 +88,7 @@ def test_bounds_of_published_fabrics(name: str, collective: str, expected: float
     assert algbw(shared_graph(name), collective) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("servers", "inside", "outside", "expected"),
     [
         (1, 300, 25, 2400 / 7), (2, 300, 25, 325 * 16 / 15), (3, 300, 25, 300.0),
@@ -125,7 +127,7 @@ def test_one_message_each_way(rule: str) -> None:
     assert of_any(build(2, PAIR, rule=rule), "allgather", 80)["port"] == 100 + 80
 
 
-@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+@for_each("collective", sorted(COLLECTIVES))
 def test_a_pair_needs_alpha_and_the_bytes_that_cross(collective: str) -> None:
     # of sums and of the root's buffer all 80 bytes cross, of the others half of them
     moved = 80 if collective in ("allreduce", "broadcast", "reduce") else 40
@@ -384,7 +386,7 @@ def test_ranks_that_a_file_joins_must_be_connected() -> None:
         )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40), quick=14)
 def test_no_bound_of_a_file_is_above_the_optimum(seed: int) -> None:
     rng = random.Random(seed)
     # Odd numbers: chunks that are copied, from any of their sources.
@@ -428,7 +430,7 @@ def test_ranks_that_are_not_connected_are_named() -> None:
         any_bounds(unrestricted(build(2, PAIR[:1])), "allgather", 8)
 
 
-@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+@for_each("collective", sorted(COLLECTIVES))
 def test_one_rank_needs_no_time(collective: str) -> None:
     assert best(any_bounds(unrestricted(build(1, [])), collective, 80)).time == 0
 
@@ -518,13 +520,12 @@ def test_the_search_beats_what_is_above_the_optimum_only(collective: str) -> Non
     assert found == [False, True]
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "alltoall"])
-@pytest.mark.parametrize("first", [0, 15, 30])
-def test_no_bound_is_above_the_optimum_on_three_ranks(collective: str, first: int) -> None:
-    for seed in range(first, first + 15):
-        rng = random.Random(seed)
-        made = build_collective(collective, 3, 1)
-        check(random_network(rng, 3), made, rng.choice([1, 4, 30]))
+@for_each("seed", range(45), quick=18, parts=2)
+@for_each("collective", ["allgather", "reducescatter", "alltoall"])
+def test_no_bound_is_above_the_optimum_on_three_ranks(collective: str, seed: int) -> None:
+    rng = random.Random(seed)
+    made = build_collective(collective, 3, 1)
+    check(random_network(rng, 3), made, rng.choice([1, 4, 30]))
 
 
 TIGHT = [
@@ -534,7 +535,7 @@ TIGHT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "seed", "collective"), TIGHT)
+@for_each(("kind", "seed", "collective"), TIGHT)
 def test_a_bound_one_picosecond_higher_would_be_noticed(
     kind: str, seed: int, collective: str
 ) -> None:
@@ -547,14 +548,14 @@ def test_a_bound_one_picosecond_higher_would_be_noticed(
     assert can_beat(network, made, Fraction(4), bound + 1)
 
 
-@pytest.mark.parametrize("collective", WITH_ROOT)
-@pytest.mark.parametrize("chunks", [1, 2])
-def test_no_bound_with_a_root_is_above_the_optimum(collective: str, chunks: int) -> None:
-    for seed in range(25):
-        rng = random.Random(f"{seed} {chunks}")
-        ranks = rng.choice([3, 4]) if chunks == 1 else 3
-        made = build_collective(collective, ranks, chunks, rng.randrange(ranks))
-        check(random_network(rng, ranks), made, rng.choice([1, 4, 30]))
+@for_each("seed", range(25), quick=40, parts=2)
+@for_each("chunks", [1, 2])
+@for_each("collective", WITH_ROOT)
+def test_no_bound_with_a_root_is_above_the_optimum(collective: str, chunks: int, seed: int) -> None:
+    rng = random.Random(f"{seed} {chunks}")
+    ranks = rng.choice([3, 4]) if chunks == 1 else 3
+    made = build_collective(collective, ranks, chunks, rng.randrange(ranks))
+    check(random_network(rng, ranks), made, rng.choice([1, 4, 30]))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -565,32 +566,32 @@ def test_no_bound_is_above_the_optimum_on_a_ring_of_four(seed: int) -> None:
     check(topology, allgather(4, 1), rng.choice([1, 8]))
 
 
-@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
-@pytest.mark.parametrize("first", [0, 15])
-def test_no_bound_is_above_a_random_schedule(collective: str, first: int) -> None:
-    for seed in range(first, first + 15):
-        schedule = random_schedule(seed, collective).expand()
-        logical = unrestricted(schedule.topology)
-        made = schedule.collective
-        size = schedule.chunk_size * made.chunks_in_size
-        free = best(any_bounds(logical, made, int(size)))
-        assert free.time <= schedule.makespan, (seed, free)
-        if not schedule.batches:
-            fixed = best(fixed_bounds(logical, made, schedule.chunk_size))
-            assert fixed.time <= schedule.makespan, (seed, fixed)
+@for_each("seed", range(30), quick=48, parts=2)
+@for_each("collective", sorted(COLLECTIVES))
+def test_no_bound_is_above_a_random_schedule(collective: str, seed: int) -> None:
+    schedule = random_schedule(seed, collective).expand()
+    logical = unrestricted(schedule.topology)
+    made = schedule.collective
+    size = schedule.chunk_size * made.chunks_in_size
+    free = best(any_bounds(logical, made, int(size)))
+    assert free.time <= schedule.makespan, free
+    if not schedule.batches:
+        fixed = best(fixed_bounds(logical, made, schedule.chunk_size))
+        assert fixed.time <= schedule.makespan, fixed
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_fixed_bounds_are_at_least_those_of_any(seed: int) -> None:
+@for_each("seed", range(20), quick=32)
+@for_each("collective", sorted(COLLECTIVES))
+def test_fixed_bounds_are_at_least_those_of_any(collective: str, seed: int) -> None:
     topology = random_network(random.Random(seed), 4)
-    for collective in sorted(COLLECTIVES):
-        size = 100 * build_collective(collective, 4, 1).chunks_in_size
-        fixed, free = of_fixed(topology, collective, 100), of_any(topology, collective, size)
-        assert all(fixed[kind] >= free[kind] for kind in free if kind in ("port", "latency"))
+    size = 100 * build_collective(collective, 4, 1).chunks_in_size
+    fixed, free = of_fixed(topology, collective, 100), of_any(topology, collective, size)
+    assert all(fixed[kind] >= free[kind] for kind in free if kind in ("port", "latency"))
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_faster_edge_never_raises_a_bound(seed: int) -> None:
+@for_each("seed", range(20), quick=32)
+@for_each("collective", sorted(COLLECTIVES))
+def test_a_faster_edge_never_raises_a_bound(collective: str, seed: int) -> None:
     rng = random.Random(seed)
     topology = random_network(rng, 4)
     edge = rng.choice([e for e in topology.edges if e.beta is not None])
@@ -598,10 +599,9 @@ def test_a_faster_edge_never_raises_a_bound(seed: int) -> None:
         replace(e, beta=e.beta / 2) if e == edge and e.beta else e for e in topology.edges
     )
     faster = replace(topology, edges=edges)
-    for collective in sorted(COLLECTIVES):
-        before = best(any_bounds(unrestricted(topology), collective, 4000)).time
-        after = best(any_bounds(unrestricted(faster), collective, 4000)).time
-        assert after <= before
+    before = best(any_bounds(unrestricted(topology), collective, 4000)).time
+    after = best(any_bounds(unrestricted(faster), collective, 4000)).time
+    assert after <= before
 
 
 def test_an_alltoall_of_one_server_is_bounded_by_its_ports() -> None:
@@ -634,13 +634,24 @@ LIMITS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("idea", LIMITS)
-@pytest.mark.parametrize("collective", ["allgather", "allreduce", "broadcast"])
-def test_ideas_left_out_on_big_machines_only_lower_the_bound(
-    collective: str, idea: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = best(any_bounds(unrestricted(ndv2()), collective, 1 << 20)).time
-    monkeypatch.setattr(f"taccl.bounds.{idea}", 1)
-    assert 0 < best(any_bounds(unrestricted(ndv2()), collective, 1 << 20)).time <= full
-    made = build_collective(collective, 8, 1)
-    assert best(fixed_bounds(unrestricted(ndv2()), made, MB)).time > 0
+def of_ndv2(collective: str) -> tuple[int, int]:
+    """Return the bounds of a MiB for any algorithm, and of a megabyte in one chunk."""
+    network, made = unrestricted(ndv2()), build_collective(collective, 8, 1)
+    free = best(any_bounds(network, collective, 1 << 20)).time
+    return free, best(fixed_bounds(network, made, MB)).time
+
+
+@cache
+def with_all_ideas(collective: str) -> tuple[int, int]:
+    return of_ndv2(collective)
+
+
+@for_each("collective", ["allgather", "allreduce", "broadcast"], quick=18, parts=2)
+@for_each("idea", LIMITS)
+def test_ideas_left_out_on_big_machines_only_lower_the_bound(collective: str, idea: str) -> None:
+    full = with_all_ideas(collective)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"taccl.bounds.{idea}", 1)
+        left = of_ndv2(collective)
+    assert 0 < left[0] <= full[0]
+    assert left[1] > 0

@@ -7,6 +7,7 @@ import pytest
 
 from taccl.bounds import distances
 from taccl.bounds.distances import FAR, shortest, shortest_from
+from tests.sweep import for_each
 
 Links = tuple[int, tuple[distances.IntArray, distances.IntArray], distances.IntArray]
 
@@ -36,8 +37,8 @@ def by_relaxing(links: Links) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("sparse", [0, 10**6])
-@pytest.mark.parametrize("seed", range(40))
+@for_each("sparse", [0, 10**6])
+@for_each("seed", range(40))
 def test_distances_are_those_of_relaxing_every_link(
     seed: int, sparse: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,7 +48,7 @@ def test_distances_are_those_of_relaxing_every_link(
     assert shortest(*links).tolist() == by_relaxing(links)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_distances_from_one_rank_are_a_row_of_all(seed: int) -> None:
     ranks, ends, lengths = random_links(seed)
     for rank in range(ranks):

@@ -15,6 +15,7 @@ from taccl.topology_file import load_topology
 from tests.bounds.bound_networks import Row, build, two_servers
 from tests.bounds.exhaustive_search import can_beat
 from tests.generators import twin2x2
+from tests.sweep import for_each
 
 
 def drain_of(topology: Topology, made: Collective, chunk: int) -> int:
@@ -132,8 +133,8 @@ KNOWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
-@pytest.mark.parametrize(("name", "nodes", "k", "makespan"), KNOWN)
+@for_each("collective", ["allgather", "reducescatter"], quick=11)
+@for_each(("name", "nodes", "k", "makespan"), KNOWN)
 def test_bounds_of_a_megabyte_for_each_rank_are_known_makespans(
     name: str, nodes: int | None, k: int, makespan: int, collective: str
 ) -> None:
@@ -166,7 +167,7 @@ def test_nothing_is_faster_on_two_servers(collective: str) -> None:
     assert tight >= 3
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 def test_nothing_is_faster_on_two_servers_of_two(seed: int) -> None:
     rng = random.Random(seed)
     check(two_servers(rng, (2, 2)), build_collective("broadcast", 4, 2, seed % 4), 4)

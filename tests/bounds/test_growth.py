@@ -15,6 +15,7 @@ from taccl.synth import solve
 from taccl.synth.problem import Options
 from taccl.topology import Topology, whole
 from taccl.topology_file import load_topology
+from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
 from tests.synth.test_butterflies import nodes_of
 
@@ -30,14 +31,17 @@ def small(time: int = 2000) -> Program:
     return program_of(server, Grid(49, last, windows))
 
 
+FEW_RANKS = [(2, 1, 3, 1, "allgather"), (2, 1, 3, 100, "reducescatter")]
+MORE_RANKS = [
+    (4, 4, 2, 100, "allgather"), (8, 2, 2, 30, "allgather"), (4, 2, 2, 1, "reducescatter"),
+    (6, 3, 2, 30, "reducescatter"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("gpus", "sharing", "count", "chunk", "collective"),
-    [
-        (4, 4, 2, 100, "allgather"), (2, 1, 3, 1, "allgather"), (8, 2, 2, 30, "allgather"),
-        (4, 2, 2, 1, "reducescatter"), (6, 3, 2, 30, "reducescatter"),
-        (2, 1, 3, 100, "reducescatter"),
-    ],
-)  # fmt: skip
+    [*FEW_RANKS, *(pytest.param(*row, marks=pytest.mark.slow) for row in MORE_RANKS)],
+)
 def test_it_is_never_above_what_an_algorithm_takes(
     gpus: int, sharing: int, count: int, chunk: int, collective: str
 ) -> None:
@@ -58,7 +62,9 @@ def test_it_is_not_above_the_exact_optimum() -> None:
     assert low < growth(topology, "allgather", size, low, 3) <= found.schedule.makespan
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
+@pytest.mark.parametrize(
+    "collective", [pytest.param("allgather", marks=pytest.mark.slow), "reducescatter"]
+)
 def test_it_sees_latency_and_data_together(collective: str) -> None:
     # 64 KB on two DGX-2: the other bounds say 3.8 us, the best schedule takes 6.1.
     topology, size = load_topology("dgx2", nodes=2), 1 << 16
@@ -79,7 +85,7 @@ def priced_or_fail(program: Program) -> Prices:
     return prices
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_whatever_prices_are_given_the_proof_holds(seed: int) -> None:
     # Duality: no prices prove less than what the best ones prove, but for rounding.
     program, chance = small(), np.random.default_rng(seed)

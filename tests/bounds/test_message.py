@@ -2,8 +2,6 @@
 
 from fractions import Fraction
 
-import pytest
-
 from taccl.bounds import any_bounds, best
 from taccl.bounds.message import without_latency
 from taccl.pipeline import Request, synthesize
@@ -11,6 +9,7 @@ from taccl.pipeline.lowering import Target
 from taccl.sim.sweep import bounds_of
 from taccl.topology import Topology, whole
 from taccl.topology_file import load_topology, topology_from_document
+from tests.sweep import for_each
 
 MEGABYTE = 1 << 20
 
@@ -64,12 +63,14 @@ def test_without_messages_nothing_is_said_of_programs() -> None:
     assert worlds == {"any"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("engine", "protocol"),
     [("guided", "Simple"), ("ring", "Simple"), ("ring", "LL"), ("all-pairs", "LL128")],
+    quick=8,
+    parts=2,
 )
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "allreduce", "alltoall"])
-@pytest.mark.parametrize("size", [1 << 16, 1 << 24])
+@for_each("collective", ["allgather", "reducescatter", "allreduce", "alltoall"])
+@for_each("size", [1 << 16, 1 << 24])
 def test_no_replay_is_below_it(engine: str, collective: str, size: int, protocol: str) -> None:
     network = whole(load_topology("hub:8"))
     target = Target("executor", protocol)

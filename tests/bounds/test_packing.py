@@ -22,6 +22,7 @@ from tests.bounds.exhaustive_search import can_beat
 from tests.bounds.test_bounds import random_network
 from tests.customs import custom
 from tests.generators import random_schedule, random_topology
+from tests.sweep import for_each
 
 TB = 10**12
 SPANNING = ("allgather", "reducescatter", "broadcast", "reduce")
@@ -135,8 +136,8 @@ def test_chunks_of_a_file_that_everyone_wants_have_one() -> None:
 # --- against other bounds and optima -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
-@pytest.mark.parametrize("seed", range(25))
+@for_each("collective", ["allgather", "reducescatter"])
+@for_each("seed", range(25))
 def test_packing_is_never_below_the_worst_cut(collective: str, seed: int) -> None:
     for topology in (random_topology(seed), random_network(random.Random(seed), 4)):
         made = the(collective, topology)
@@ -146,8 +147,8 @@ def test_packing_is_never_below_the_worst_cut(collective: str, seed: int) -> Non
         assert of_any(topology, made, TB) >= worst * (1 - 1e-6)
 
 
-@pytest.mark.parametrize("collective", SPANNING)
-@pytest.mark.parametrize("seed", range(15))
+@for_each("collective", SPANNING, quick=20)
+@for_each("seed", range(15))
 def test_no_order_of_sends_beats_it(collective: str, seed: int) -> None:
     rng = random.Random(f"packing {seed}")
     for topology in (random_topology(seed), random_network(rng, 3)):
@@ -158,7 +159,7 @@ def test_no_order_of_sends_beats_it(collective: str, seed: int) -> None:
             assert not claim or not can_beat(topology, made, chunk, claim)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_it_holds_at_any_prices(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
 
@@ -176,15 +177,15 @@ def test_it_holds_at_any_prices(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
         assert not claim or not can_beat(topology, made, chunk, claim)
 
 
-@pytest.mark.parametrize("collective", SPANNING)
-def test_it_is_below_random_schedules(collective: str) -> None:
-    for seed in range(30):
-        schedule = random_schedule(seed, collective).expand()
-        made, topology = schedule.collective, schedule.topology
-        size = int(schedule.chunk_size * made.chunks_in_size)
-        assert of_any(topology, made, size) <= schedule.makespan, seed
-        if not schedule.batches:
-            assert of_fixed(topology, made, schedule.chunk_size) <= schedule.makespan, seed
+@for_each("seed", range(30), quick=32)
+@for_each("collective", SPANNING)
+def test_it_is_below_random_schedules(collective: str, seed: int) -> None:
+    schedule = random_schedule(seed, collective).expand()
+    made, topology = schedule.collective, schedule.topology
+    size = int(schedule.chunk_size * made.chunks_in_size)
+    assert of_any(topology, made, size) <= schedule.makespan
+    if not schedule.batches:
+        assert of_fixed(topology, made, schedule.chunk_size) <= schedule.makespan
 
 
 @pytest.mark.parametrize("limit", ["MOST_LINKS", "SECONDS"])

@@ -13,6 +13,7 @@ from taccl.collectives import build_collective
 from taccl.topology import Topology, whole
 from taccl.units import PS_PER_US
 from tests.bounds.bound_networks import Row, build, dgx2, rails, two_servers
+from tests.sweep import for_each
 
 
 def net_of(topology: Topology, collective: str = "allgather", chunk: int | None = None) -> Net:
@@ -205,7 +206,7 @@ def _cost(rng: random.Random) -> tuple[int, int | None, int]:
     return alpha, rng.choice([None, None, rng.randint(0, alpha)]), 1
 
 
-@pytest.mark.parametrize("seed", range(100))
+@for_each("seed", range(100))
 def test_no_spreading_is_sooner(seed: int) -> None:
     rng = random.Random(seed)
     sizes = rng.choice([(2, 2), (2, 1), (1, 3), (1, 1, 2)])

@@ -25,6 +25,7 @@ from tests.bounds.bound_networks import (
     two_servers,
 )
 from tests.generators import random_topology
+from tests.sweep import for_each
 
 GB = 10**9
 
@@ -60,7 +61,7 @@ def cheapest_gossip(costs: dict[tuple[int, int], int], ranks: int) -> int:
     return 1 << 60
 
 
-@pytest.mark.parametrize("seed", range(30))
+@for_each("seed", range(30))
 def test_no_gossip_is_cheaper_than_two_trees(seed: int) -> None:
     rng = random.Random(seed)
     ranks = rng.choice([3, 4, 4])
@@ -95,7 +96,7 @@ def test_two_trees_are_enough_where_both_directions_cost_alike(ranks: int) -> No
     assert cheapest_gossip(costs, ranks) == 2 * tree
 
 
-@pytest.mark.parametrize("seed", range(30))
+@for_each("seed", range(30))
 def test_a_cheapest_tree_joins_all_and_no_other_is_cheaper(seed: int) -> None:
     rng = random.Random(seed)
     net = net_of(random_topology(seed))
@@ -218,7 +219,7 @@ def test_a_degraded_nic_counts() -> None:
     assert reduced(degraded, GB) > reduced(network, GB)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_rotations_lose_nothing(seed: int) -> None:
     rng = random.Random(seed)
     network = two_servers(rng, (2, 2))

@@ -16,6 +16,7 @@ from taccl.topology import LogicalTopology, Topology, whole
 from taccl.topology_file import load_topology
 from tests.bounds.bound_networks import Row, build, dgx2, rails
 from tests.generators import random_topology, twin2x2
+from tests.sweep import for_each
 
 MB = Fraction(10**6)
 
@@ -65,7 +66,7 @@ def test_many_ranks_with_a_root_are_left_out(
 # --- covers --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_every_link_is_counted_at_one_of_its_resources(seed: int) -> None:
     net = net_of(random_topology(seed), chunk=100)
     for cover in COVERS:
@@ -83,8 +84,8 @@ def test_first_and_last_resources_of_a_link() -> None:
     assert [first_resource(net)[link], last_resource(net)[link]] == [own[1], own[2]]
 
 
-@pytest.mark.parametrize("chunk", [None, 100])
-@pytest.mark.parametrize("seed", range(20))
+@for_each("chunk", [None, 100])
+@for_each("seed", range(20))
 def test_gates_in_columns_are_the_gates_one_by_one(seed: int, chunk: int | None) -> None:
     net = net_of(random_topology(seed), chunk=chunk)
     rows = np.array([random.Random(f"{seed} {i}").random() < 0.6 for i in range(len(net.src))])
@@ -112,16 +113,16 @@ def without_rotations(topology: Topology) -> Topology:
     )
 
 
-@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
-@pytest.mark.parametrize("network", [rails(2, 300, 25, 700_000), rails(1, 300, 25, 700_000)])
-def test_one_rank_of_each_says_what_all_say(network: Topology, collective: str) -> None:
+@for_each("size", [1, 10**4, 10**7], quick=16)
+@for_each("network", [rails(2, 300, 25, 700_000), rails(1, 300, 25, 700_000)])
+@for_each("collective", sorted(COLLECTIVES))
+def test_one_rank_of_each_says_what_all_say(network: Topology, collective: str, size: int) -> None:
     plain = without_rotations(network)
     made = build_collective(collective, network.num_ranks, 1)
-    for size in (1, 10**4, 10**7):
-        one, all_ = (any_bounds(whole(t), collective, 16 * size) for t in (network, plain))
-        assert {b.kind: b.time for b in one} == {b.kind: b.time for b in all_}
-        one, all_ = (fixed_bounds(whole(t), made, Fraction(size)) for t in (network, plain))
-        assert best(one).time == best(all_).time
+    one, all_ = (any_bounds(whole(t), collective, 16 * size) for t in (network, plain))
+    assert {b.kind: b.time for b in one} == {b.kind: b.time for b in all_}
+    one, all_ = (fixed_bounds(whole(t), made, Fraction(size)) for t in (network, plain))
+    assert best(one).time == best(all_).time
 
 
 def test_ranks_that_rotate_are_one() -> None:

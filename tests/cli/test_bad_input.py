@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.cli.runner import Done
+from tests.sweep import for_each
 
 GRAPH = """taccl: topology/1
 name: two
@@ -36,7 +37,7 @@ def topology(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "parts"),
     [
         ("alpha: 0.7us", "alfa: 0.7us", ("alfa", "two.yaml:5")),
@@ -178,7 +179,7 @@ def test_an_unknown_collective(run: Run) -> None:
     one_error(run("synthesize", "ring:4", "allgathr"), "allgathr", "allreduce")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("option", "value"),
     [
         ("--size", "1XB"), ("--size", "-1"), ("--chunks", "many"), ("--batch", "some"),
@@ -206,7 +207,7 @@ GATHER = """<algo name="x" proto="Simple" nchannels="1" nchunksperloop="2" ngpus
  hasdep="0"/></tb></gpu></algo>"""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "said"),
     [
         ('cnt="1"', 'cnt="1000000000"', "counts"),

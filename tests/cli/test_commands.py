@@ -18,6 +18,7 @@ from taccl.synth import engine_names
 from taccl.topology import ALPHA_RULES
 from taccl.topology_file import shipped_topologies
 from tests.cli.conftest import Run
+from tests.sweep import for_each
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_bound_prints_every_kind_and_the_binding_one(run: Run) -> None:
     assert "binding" in run("bound", "ndv2", "allgather").out
 
 
-@pytest.mark.parametrize("name", shipped_topologies())
+@for_each("name", shipped_topologies())
 def test_every_shipped_topology_validates_shows_and_expands(
     run: Run, tmp_path: Path, name: str
 ) -> None:
@@ -109,8 +110,8 @@ def test_topology_list_names_the_shipped_ones(run: Run) -> None:
     assert "ndv2" in run("topology", "list").out
 
 
-@pytest.mark.parametrize("name", shipped_sketches())
-@pytest.mark.parametrize("nodes", [1, 2])
+@for_each("name", shipped_sketches())
+@for_each("nodes", [1, 2])
 def test_every_shipped_sketch_validates_and_shows(run: Run, name: str, nodes: int) -> None:
     machine = name.partition("-")[0]
     done = run("sketch", "validate", name, machine, "--nodes", nodes)
@@ -122,7 +123,7 @@ def test_sketch_list_names_the_shipped_ones(run: Run) -> None:
     assert run("sketch", "list").out.split() == list(shipped_sketches())
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@for_each("name", SCHEMAS)
 def test_every_schema_is_printed(run: Run, name: str) -> None:
     assert "properties" in json.loads(run("schema", name).out)
 

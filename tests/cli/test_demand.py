@@ -9,7 +9,7 @@ from taccl.schedule_file import read_schedule
 from taccl.verify import verify
 from tests.cli.conftest import Run
 
-QUICK = ("--deterministic", "--workers", "1", "--time-limit", "2")
+QUICK = ("--deterministic", "--workers", "1", "--time-limit", "1")
 
 
 @pytest.fixture

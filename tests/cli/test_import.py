@@ -10,6 +10,7 @@ from taccl.imports.hardware import GPUS
 from taccl.topology_fabrics import FABRICS, MAX_SERVERS
 from tests.cli.conftest import Run
 from tests.imports.host_files import mesh, path_of, text_of
+from tests.sweep import for_each
 
 DGX = path_of("nvidia-smi", "dgx1v")
 BOX = path_of("nccl", "pcie-box")
@@ -43,7 +44,7 @@ def test_equal_hosts_are_counted_and_their_number_can_be_changed(run: Run, tmp_p
     assert run("topology", "validate", output, "--nodes", 2).status == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "part"),
     [
         ((DGX, BOX, "--count", "3"), "--count: 2 files are 2 servers, not 3"),

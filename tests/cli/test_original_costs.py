@@ -17,7 +17,7 @@ SKETCH = (
     ' "relay", "internode_conn": "direct-map"}, "symmetry_offsets": [],'
     ' "hyperparameters": {"input_chunkup": 1}}'
 )
-QUICK = ("--deterministic", "--workers", "1", "--time-limit", "2", "--quiet", "--json")
+QUICK = ("--deterministic", "--workers", "1", "--time-limit", "1", "--quiet", "--json")
 
 
 @pytest.fixture

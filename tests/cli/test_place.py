@@ -12,6 +12,7 @@ from taccl.imports.measured_matrix import read_measurements
 from taccl.units import parse_beta, parse_time
 from tests.cli.conftest import Run
 from tests.cli.test_bad_input import one_error
+from tests.sweep import for_each
 
 NEAR, FAR = 3, 20
 RACKS = "".join(
@@ -106,7 +107,7 @@ def test_osu_output_and_pairs_join_a_matrix(run: Run, tmp_path: Path) -> None:
     assert [seat["host"] for seat in record["hosts"]].count("big") == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("", "is empty"),
@@ -159,7 +160,7 @@ def test_a_bad_file_is_one_error_and_nothing_is_written(
     assert not output.exists()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("head", "told"),
     [
         ("bw_MBps", "0.25GB/s"), ("bw(MB/s)", "0.25GB/s"), ("bandwidth_MB/sec", "0.25GB/s"),
@@ -236,7 +237,7 @@ def test_too_many_hosts_are_refused(run: Run, tmp_path: Path) -> None:
     one_error(run("place", path, "--unit", "us"), "has 1101 rows")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "said"),
     [
         ((), "give either files that were measured, or --topology"),

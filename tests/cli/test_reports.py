@@ -11,7 +11,7 @@ from taccl.msccl.xml import write_xml
 from tests.cli.conftest import Run
 from tests.sim.program_builder import block, program, ring_allreduce
 
-QUICK = ("--time-limit", "3", "--deterministic", "--workers", "1", "--quiet")
+QUICK = ("--time-limit", "1", "--deterministic", "--workers", "1", "--quiet")
 RING = ("--topology", "ring:4", "--size", "1600B")
 
 

@@ -11,8 +11,9 @@ from taccl.msccl.xml import read_xml
 from taccl.schedule_file import read_schedule
 from taccl.verify import verify
 from tests.cli.conftest import Run
+from tests.sweep import for_each
 
-QUICK = ("--time-limit", "2", "--deterministic", "--workers", "1", "--quiet")
+QUICK = ("--time-limit", "1", "--deterministic", "--workers", "1", "--quiet")
 WITH_ROOT = [name for name, kind in COLLECTIVES.items() if kind.has_root]
 HALO = """\
 taccl: collective/1
@@ -80,8 +81,8 @@ def test_what_no_runtime_holds_stops_at_the_schedule(run: Run, collective: str) 
     assert found["busbw_gbps"] == pytest.approx(found["algbw_gbps"] * 3 / 4)
 
 
-@pytest.mark.parametrize("runtime", ["portable", "msccl", "executor", "rccl"])
-@pytest.mark.parametrize("collective", ["gather", "scatter"])
+@for_each("runtime", ["portable", "msccl", "executor", "rccl"])
+@for_each("collective", ["gather", "scatter"])
 def test_an_xml_that_no_runtime_holds_is_refused_before_the_search(
     run: Run, tmp_path: Path, collective: str, runtime: str
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
+from tests.sweep import for_each
 
 BUSY = "background: [{edge: 0->1, share: 0.5}]"
 SHAKY = "jitter: {message: {distribution: exponential, mean: 1us}}\nruns: 5"
@@ -112,7 +113,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("line", "problem"), BAD.items(), ids=BAD)
+@for_each(("line", "problem"), BAD.items(), ids=BAD)
 def test_a_wrong_scenario_is_one_error(
     line: str, problem: str, run: Run, ring: Path, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from taccl.msccl.interpret import judge
 from taccl.msccl.xml import read_xml
 from tests.cli.conftest import Run
 
-QUICK = ("--time-limit", "3", "--deterministic", "--workers", "1", "--quiet")
+QUICK = ("--time-limit", "1", "--deterministic", "--workers", "1", "--quiet")
 
 FIELDS = {
     "collective", "topology", "ranks", "size_bytes", "chunk_bytes", "chunks_per_rank", "engine",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
+from tests.sweep import for_each
 
 BROKEN = "taccl: topology/1\nname: b\nranks: 3\nedges:\n- {from: 0, to: 1, bandwidth: 25GB/s}\n"
 
@@ -91,11 +92,12 @@ def test_diff_refuses_what_can_not_be_read(run: Run) -> None:
     assert "there is no file and no shipped topology 'rung:4'" in done.err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "nodes"),
     [("dgx1v", 1), ("dgx1v", 2), ("dgx-b200", 1), ("dgx-b200", 2), ("mi300x", 1),
      ("mi300x", 2), ("pcie-a100", 1), ("pcie-a100", 2), ("leaf-spine", None), ("fat-tree", None),
      ("dragonfly", None)],
+    quick=5,
 )  # fmt: skip
 def test_a_shipped_machine_gets_a_program_that_is_verified(
     run: Run, tmp_path: Path, name: str, nodes: int | None

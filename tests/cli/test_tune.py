@@ -13,6 +13,7 @@ from taccl.cli.tune_progress import shown
 from taccl.library_file import LibraryFile
 from taccl.tuning import executors
 from tests.cli.conftest import Run
+from tests.sweep import for_each
 
 TINY = ("ring:4", "allgather", "allreduce", "-b", "1K", "-e", "64K", "-f", "4")
 
@@ -276,7 +277,7 @@ def test_progress_is_a_json_object_a_line(run: Run, tmp_path: Path) -> None:
     assert len(done.out.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "told"),
     [
         (("ring:4", "broadcast"), "has a root"),

@@ -24,6 +24,7 @@ from tests.imports.host_files import (
     path_of,
     text_of,
 )
+from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
 
 TWO = FabricOptions(count=2)
@@ -38,7 +39,7 @@ def solved(topology: Topology) -> Schedule:
     return schedule
 
 
-@pytest.mark.parametrize(("kind", "name"), ALL)
+@for_each(("kind", "name"), ALL)
 def test_a_host_is_told_by_its_text_and_solved(kind: str, name: str) -> None:
     topology = imported(path_of(kind, name))
     schedule = solved(topology)
@@ -46,7 +47,7 @@ def test_a_host_is_told_by_its_text_and_solved(kind: str, name: str) -> None:
     assert 0 < bound.time <= schedule.makespan
 
 
-@pytest.mark.parametrize(("kind", "name"), WITH_NICS)
+@for_each(("kind", "name"), WITH_NICS)
 def test_two_hosts_are_joined_by_their_nics_and_solved(kind: str, name: str) -> None:
     topology = imported(path_of(kind, name), fabric=TWO)
     assert topology.num_servers == 2
@@ -66,7 +67,7 @@ def test_hosts_of_a_tool_that_names_no_nics_are_given_some(name: str) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "name"), WITH_NICS)
+@for_each(("kind", "name"), WITH_NICS)
 def test_nothing_is_to_object_to_but_nics_that_are_near_no_gpu(kind: str, name: str) -> None:
     found = lint(imported(path_of(kind, name), fabric=TWO))
     storage = (kind, name) == ("nvidia-smi", "dgx-a100")
@@ -184,7 +185,7 @@ def test_pcie_carries_nothing_between_gpus_that_nvlink_joins() -> None:
     assert all("pcie" not in name for name in crossed(topology, 0, 1))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "rate"),
     [
         ((), 24.0),
@@ -204,7 +205,7 @@ def test_a_pci_link_has_what_nccl_counts(
     assert narrowest(topology, 0, 1) == rate
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("cpu", "rate"),
     [
         ('arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="79"', 6),
@@ -335,7 +336,7 @@ def test_every_fabric_joins_hosts(fabric: FabricOptions, edges: str) -> None:
     assert any(edges in edge.name for edge in topology.edges)
 
 
-@pytest.mark.parametrize(("kind", "name"), ALL)
+@for_each(("kind", "name"), ALL)
 def test_what_is_written_is_read_back_and_says_where_numbers_are_from(
     kind: str, name: str, tmp_path: Path
 ) -> None:

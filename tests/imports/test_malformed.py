@@ -19,15 +19,12 @@ from tests.imports.host_files import ALL, text_of
 from tests.imports.malformed import BASES as HOSTS
 from tests.imports.malformed import Case, spoilt
 from tests.imports.malformed_json import BASES_JSON
+from tests.sweep import for_each
 
 BASES = HOSTS | BASES_JSON
 GIVEN = {"taccl": ("--chunk-size", "1MB", "--time-unit", "1us")}
 TACCL = TacclOptions(None, Fraction(10**6), "1us")
-CASES = [
-    pytest.param(kind, case, id=f"{kind}-{number}")
-    for kind, (_, cases) in BASES.items()
-    for number, case in enumerate(cases)
-]
+CASES = [(kind, case) for kind, (_, cases) in BASES.items() for case in cases]
 
 
 @pytest.mark.parametrize("kind", BASES)
@@ -40,7 +37,7 @@ def test_there_are_fifty_cases_and_they_spoil_something_good(kind: str, tmp_path
 
 
 @pytest.mark.filterwarnings("ignore::taccl.errors.TacclWarning")
-@pytest.mark.parametrize(("kind", "case"), CASES)
+@for_each(("kind", "case"), CASES)
 def test_a_malformed_file_is_one_error_with_its_line(tmp_path: Path, kind: str, case: Case) -> None:
     path = tmp_path / "host"
     path.write_bytes(spoilt(BASES[kind][0], case))
@@ -51,8 +48,8 @@ def test_a_malformed_file_is_one_error_with_its_line(tmp_path: Path, kind: str, 
 
 
 @pytest.mark.filterwarnings("ignore::taccl.errors.TacclWarning")
-@pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize(("kind", "case"), CASES[::12])
+@for_each("named", [True, False], quick=20)
+@for_each(("kind", "case"), CASES[::12])
 def test_the_command_says_so_and_writes_nothing(
     run: Run, tmp_path: Path, kind: str, case: Case, named: bool
 ) -> None:
@@ -68,7 +65,7 @@ def test_the_command_says_so_and_writes_nothing(
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(("kind", "name"), ALL)
+@for_each(("kind", "name"), ALL)
 def test_line_ends_of_other_systems_are_no_error(tmp_path: Path, kind: str, name: str) -> None:
     path = tmp_path / f"{name}.txt"
     path.write_bytes(text_of(kind, name).replace("\n", "\r\n").encode())

@@ -15,6 +15,7 @@ from taccl.collectives import collective_name
 from taccl.errors import InputError
 from taccl.imports.nccl_tests import Group, Measured, read_measured
 from tests.imports.nccl_tests_output import Ran, Result, json_of, text_of
+from tests.sweep import for_each
 
 GROUP = "    time   algbw   busbw  #wrong"
 TEXT = f"""\
@@ -119,7 +120,7 @@ def test_other_collectives_ranks_and_types_are_refused(run: Path) -> None:
         changed(run, "float", "half").check("allreduce", 4)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "problem"),
     [
         (TEXT, "", "has no results of nccl-tests"),
@@ -200,8 +201,8 @@ def close(group: Group | None, time: float | None) -> bool:
     return group.time / 1e6 == pytest.approx(time, rel=0.05)
 
 
-@pytest.mark.parametrize("ran", RANS.values(), ids=RANS)
-@pytest.mark.parametrize("write", [text_of, json_of])
+@for_each("ran", RANS.values(), ids=RANS)
+@for_each("write", [text_of, json_of])
 def test_a_run_is_read_as_nccl_tests_writes_it(
     ran: Ran, write: Callable[[Ran], str], tmp_path: Path
 ) -> None:

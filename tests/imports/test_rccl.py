@@ -10,6 +10,7 @@ from taccl.errors import InputError, TacclWarning
 from taccl.imports import FabricOptions, HostOptions
 from taccl.imports.hosts import Host, Hub, Plug, tidy
 from tests.imports.host_files import crossed, edited, imported, narrowest, path_of, text_of
+from tests.sweep import for_each
 
 TWO = FabricOptions(count=2)
 
@@ -27,7 +28,7 @@ def test_rccls_file_is_the_machine_that_rocm_smi_prints() -> None:
     assert "s0/pci-0000-03-00-0->s0/mlx5_0.tx" in crossed(found, 0, 8)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "rate"),
     [
         (('tclass="0x120000"', 'tclass="0x130000"'), 48),

@@ -24,6 +24,7 @@ from taccl.topology_taccl import BASES, TIME_UNITS
 from taccl.units import parse_time
 from tests.cli.conftest import Run
 from tests.cli.conftest import run as run
+from tests.sweep import for_each
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "taccl"
 NEEDS_SHARED = pytest.mark.skipif(
@@ -244,7 +245,7 @@ BAD: dict[str, tuple[Json, ImportOptions, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("value, chosen, match", BAD.values(), ids=BAD)  # noqa: PT006
+@for_each("value, chosen, match", BAD.values(), ids=BAD)
 def test_a_bad_file_is_one_error_with_a_fix(
     value: Json, chosen: ImportOptions, match: str, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from taccl.lint import RULES, check_topology, lint
 from taccl.topology import Edge, Topology
 from taccl.topology_file import load_topology
 from tests.generators import build, random_topology
+from tests.sweep import for_each
 
 HEAD = "taccl: topology/1\nname: made\n"
 
@@ -109,7 +110,7 @@ def test_every_rule_has_a_topology_that_breaks_it() -> None:
     assert set(BROKEN) == set(RULES)
 
 
-@pytest.mark.parametrize("rule", BROKEN)
+@for_each("rule", BROKEN)
 def test_a_rule_finds_what_it_is_for_and_no_other_rule_objects(rule: str, tmp_path: Path) -> None:
     text, problem, field = BROKEN[rule]
     path = tmp_path / "made.yaml"
@@ -141,7 +142,7 @@ def test_what_machines_may_have_is_not_objected_to(text: str, tmp_path: Path) ->
     assert check_topology(str(path)).findings == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "spec",
     ["ring:16", "mesh2d:8x8", "mesh3d:3x3x3", "torus3d:4x4x4", "hypercube:64", "full:16", "hub:64",
      "leaf-spine:8x8x4", "fat-tree:8", "dragonfly:9x4x2", "mesh:2"],
@@ -253,7 +254,7 @@ def renamed(topology: Topology) -> Topology:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_what_is_found_does_not_depend_on_the_numbers_of_ranks(seed: int) -> None:
     topology = random_topology(seed)
     one, other = lint(topology), lint(renamed(topology))

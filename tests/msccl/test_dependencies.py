@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
-
 from taccl.collectives import build_collective
 from taccl.msccl.interpret import interpret, judge
 from taccl.msccl.lower import LowerOptions, draft_of, finish
@@ -13,6 +11,7 @@ from taccl.schedule import Schedule
 from tests.generators import random_schedule
 from tests.msccl.builders import COLLECTIVE_NAMES, hub, make, mesh, small_schedules, timed
 from tests.msccl.test_mutations import with_block
+from tests.sweep import for_each
 
 SMALL = small_schedules()
 
@@ -44,14 +43,14 @@ def raced(program: Program) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if "-4-" not in name])
+@for_each("name", [name for name in SMALL if "-4-" not in name])
 def test_without_any_one_dependence_there_is_a_race(name: str) -> None:
     program = make(SMALL[name], order="free")
     assert all(raced(mutant) for mutant in without_one_dependence(program))
 
 
-@pytest.mark.parametrize("collective", COLLECTIVE_NAMES)
-@pytest.mark.parametrize("seed", range(6))
+@for_each("seed", range(6), quick=8)
+@for_each("collective", COLLECTIVE_NAMES)
 def test_random_programs_have_no_redundant_dependence(seed: int, collective: str) -> None:
     program = make(random_schedule(seed, collective), order="free", max_threadblocks=200)
     assert judge(program, "executor") == []

@@ -1,7 +1,5 @@
 """Fused steps: where they can be used they are, and nothing that overlaps is serialized."""
 
-import pytest
-
 from taccl.collectives import build_collective
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import RECEIVES, Buffer, Op, Program, Slot
@@ -15,6 +13,7 @@ from tests.msccl.builders import (
     small_schedules,
     timed,
 )
+from tests.sweep import for_each
 
 FUSED = RECEIVES - {Op.RECV}
 SUMS = frozenset({Op.RECV_REDUCE_COPY})
@@ -96,19 +95,19 @@ def test_connections_that_are_busy_at_once_do_not_share_a_threadblock() -> None:
     )
 
 
-@pytest.mark.parametrize("modes", MODES)
-@pytest.mark.parametrize("name", [name for name in SMALL if "-4-" not in name or "-1-" in name])
+@for_each("modes", MODES)
+@for_each("name", [name for name in SMALL if "-4-" not in name or "-1-" in name])
 def test_fused_programs_are_judged_clean(name: str, modes: str) -> None:
     assert judge(fused(SMALL[name], **MODES[modes]), "executor") == []
 
 
-@pytest.mark.parametrize("collective", COLLECTIVE_NAMES)
-@pytest.mark.parametrize("seed", range(20))
+@for_each("collective", COLLECTIVE_NAMES)
+@for_each("seed", range(20))
 def test_random_fused_programs_are_judged_clean(seed: int, collective: str) -> None:
     assert judge(fused(random_schedule(seed, collective)), "executor") == []
 
 
-@pytest.mark.parametrize("name", SMALL)
+@for_each("name", SMALL)
 def test_fusing_never_takes_more_steps_threadblocks_or_scratch(name: str) -> None:
     plain, program = make(SMALL[name]), fused(SMALL[name])
     for before, after in zip(plain.gpus, program.gpus, strict=True):

@@ -10,10 +10,13 @@ from taccl.msccl.limits import RULES, check_limits
 from taccl.msccl.program import Buffer, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.msccl.runtimes import RUNTIMES, message_chunks
 from tests.msccl.builders import make, small_schedules
+from tests.sweep import for_each
 
 IN, OUT, SCRATCH = Slot(Buffer.INPUT, 0), Slot(Buffer.OUTPUT, 0), Slot(Buffer.SCRATCH, 0)
 COPY = Step(Op.COPY, IN, OUT)
 NOP = Step(Op.NOP, count=0)
+
+SMALL = small_schedules()
 
 
 def good() -> Program:
@@ -220,7 +223,7 @@ def test_a_good_program_keeps_every_rule_of_every_runtime() -> None:
     assert [check_limits(good(), name) for name in RUNTIMES] == [[]] * len(RUNTIMES)
 
 
-@pytest.mark.parametrize("kind", BROKEN)
+@for_each("kind", BROKEN)
 def test_a_broken_program_is_found_by_its_rule_alone(kind: str) -> None:
     rule, build, message = BROKEN[kind]
     found = list(RULES[rule](build(), RUNTIMES["portable"]))
@@ -229,12 +232,12 @@ def test_a_broken_program_is_found_by_its_rule_alone(kind: str) -> None:
     assert message in found[0].explanation
 
 
-@pytest.mark.parametrize("kind", BROKEN)
+@for_each("kind", BROKEN)
 def test_every_finding_says_what_to_do(kind: str) -> None:
     assert all(finding.fix for finding in check_limits(BROKEN[kind][1](), "portable"))
 
 
-@pytest.mark.parametrize("kind", ALLOWED)
+@for_each("kind", ALLOWED)
 def test_what_is_just_allowed_passes(kind: str) -> None:
     assert check_limits(ALLOWED[kind](), "portable") == []
 
@@ -273,13 +276,13 @@ def test_portable_is_the_strictest(limit: str) -> None:
     assert getattr(RUNTIMES["portable"], limit) == min(others)
 
 
-@pytest.mark.parametrize("name", small_schedules())
+@for_each("name", SMALL)
 def test_a_lowered_program_keeps_the_limits_of_every_runtime(name: str) -> None:
-    program = make(small_schedules()[name])
+    program = make(SMALL[name])
     assert [check_limits(program, runtime) for runtime in RUNTIMES] == [[]] * len(RUNTIMES)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("runtime", "protocol", "chunk_bytes", "chunks"),
     [
         ("executor", "Simple", 1 << 20, 2),  # 2 MiB / 1 MiB

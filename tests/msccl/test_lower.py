@@ -30,6 +30,7 @@ from tests.msccl.builders import (
     timed,
     twin,
 )
+from tests.sweep import for_each
 
 SMALL = small_schedules()
 WITH_XML = sorted(name for name, kind in COLLECTIVES.items() if kind.xml_name)
@@ -54,8 +55,8 @@ def bare(steps: int = 1) -> Schedule:
     return timed(build_collective("allreduce", 1, steps), ring(1), [])
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("name", SMALL)
+@for_each("options", OPTIONS, quick=264, parts=2)
+@for_each("name", SMALL)
 def test_a_lowered_program_is_judged_clean(name: str, options: str) -> None:
     assert judge(make(SMALL[name], **OPTIONS[options]), "portable") == []
 
@@ -67,13 +68,13 @@ def test_any_schedule_becomes_a_clean_program(seed: int, collective: str) -> Non
     assert judge(program, "executor") == []
 
 
-@pytest.mark.parametrize("chunks_per_message", [1, 2, 3, 71])
-@pytest.mark.parametrize("name", [name for name in SMALL if "batched" in name])
+@for_each("chunks_per_message", [1, 2, 3, 71])
+@for_each("name", [name for name in SMALL if "batched" in name])
 def test_no_program_deadlocks_with_one_slot(name: str, chunks_per_message: int) -> None:
     assert deadlock(make(SMALL[name]), chunks_per_message, 1) is None
 
 
-@pytest.mark.parametrize("name", SMALL)
+@for_each("name", SMALL)
 def test_lowering_twice_gives_the_same_program(name: str) -> None:
     assert make(SMALL[name]) == make(SMALL[name])
 
@@ -116,8 +117,8 @@ def test_buffers_that_a_call_may_leave_out_have_no_chunks(collective: str) -> No
     assert find_root(program) == 1
 
 
-@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
-@pytest.mark.parametrize("seed", range(10))
+@for_each("collective", ["broadcast", "reduce"])
+@for_each("seed", range(10))
 def test_the_root_of_a_program_is_found(seed: int, collective: str) -> None:
     schedule = random_schedule(seed, collective)
     program = make(schedule, max_threadblocks=200)
@@ -264,7 +265,7 @@ def test_links_with_ports_of_their_own_need_no_order() -> None:
     assert not any(s.depends for _, block in program.blocks() for s in block.steps)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@for_each("name", SMALL)
 def test_exactly_the_awaited_steps_post(name: str) -> None:
     program = make(SMALL[name])
     for gpu in program.gpus:
@@ -376,8 +377,8 @@ def test_the_text_of_a_program_is_golden(name: str, golden: Callable[[str, str],
     golden(f"msccl/{name}.xml", write_xml(program))
 
 
-@pytest.mark.parametrize("runtime", ["portable", "msccl", "executor", "rccl"])
-@pytest.mark.parametrize("name", SMALL)
+@for_each("runtime", ["portable", "msccl", "executor", "rccl"])
+@for_each("name", SMALL)
 def test_reading_what_was_written_gives_the_program(name: str, runtime: str) -> None:
     program = make(SMALL[name])
     assert read_xml(write_xml(program, runtime)) == program

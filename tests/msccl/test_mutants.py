@@ -24,6 +24,7 @@ from tests.msccl.builders import make, ring_schedule, with_each_step
 from tests.msccl.test_mutations import OPERATORS as EVERY_CHANGE
 from tests.msccl.test_mutations import PROGRAMS
 from tests.msccl.texts import swap
+from tests.sweep import for_each
 
 pytestmark = pytest.mark.xdist_group("oracle")  # one process compiles it
 SMALL = [one for one in own_programs() if one.program.num_ranks < 4]
@@ -36,11 +37,12 @@ def first_wrong_run(program: Program, runs: int) -> int | None:
     return found
 
 
-def test_every_mistake_among_200_mutants_is_rejected() -> None:
-    result = score(list(mutants(SMALL, 200, seed=1)), runs=20)
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.slow)])
+def test_every_mistake_among_many_mutants_is_rejected(count: int) -> None:
+    result = score(list(mutants(SMALL, count, seed=1)), runs=20)
     assert result.missed == ()
-    assert result.rejected > 160
-    assert result.rejected + len(result.equivalent) == 200
+    assert result.rejected > 0.8 * count
+    assert result.rejected + len(result.equivalent) == count
 
 
 def test_processes_find_what_one_finds() -> None:
@@ -54,7 +56,7 @@ def test_the_same_seed_makes_the_same_mutants() -> None:
     assert all(mutant.program != mutant.subject.program for mutant in one)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@for_each("operator", OPERATORS)
 def test_every_operator_makes_a_mistake_that_is_rejected(operator: str) -> None:
     random, subject = Random(3), own_programs()[1]
     made = (OPERATORS[operator](subject.program, random) for _ in range(40))
@@ -63,13 +65,13 @@ def test_every_operator_makes_a_mistake_that_is_rejected(operator: str) -> None:
     )
 
 
-@pytest.mark.parametrize("subject", own_programs(), ids=lambda subject: subject.name)
+@for_each("subject", own_programs(), ids=lambda subject: subject.name)
 def test_the_oracles_find_right_programs_right(subject: Subject) -> None:
     assert not is_rejected(Mutant(subject, "", subject.program))
     assert first_wrong_run(subject.program, 3) is None
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@for_each("name", PROGRAMS)
 def test_the_oracles_agree_on_every_change_of_a_program(name: str) -> None:
     found = [
         first_wrong_run(mutant, 2)

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import pytest
-
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import (
     READS_SOURCE,
@@ -20,6 +18,7 @@ from taccl.msccl.program import (
 )
 from tests.msccl.builders import hub, make, mesh, pairs_schedule, ring_schedule
 from tests.msccl.exhaustive import always_right
+from tests.sweep import for_each
 
 Mutants = Iterator[Program]
 
@@ -216,25 +215,27 @@ def equivalent(mutant: Program) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@for_each("name", PROGRAMS)
 def test_the_programs_themselves_are_right_in_every_interleaving(name: str) -> None:
     assert equivalent(PROGRAMS[name]())
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_the_judge_rejects_every_mutant_that_some_interleaving_breaks(name: str) -> None:
+@for_each("operator", OPERATORS, quick=2 * len(PROGRAMS), parts=2)
+@for_each("name", PROGRAMS)
+def test_the_judge_rejects_every_mutant_that_some_interleaving_breaks(
+    operator: str, name: str
+) -> None:
     program = PROGRAMS[name]()
     assert not judge(program, "executor")
     escaped = [
-        (operator, mutant)
-        for operator, mutate in OPERATORS.items()
-        for mutant in mutate(program)
+        mutant
+        for mutant in OPERATORS[operator](program)
         if not judge(mutant, "executor") and not equivalent(mutant)
     ]
     assert not escaped
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@for_each("operator", OPERATORS)
 def test_every_operator_makes_mutants_that_the_judge_rejects(operator: str) -> None:
     programs = [build() for build in PROGRAMS.values()]
     assert any(judge(mutant, "executor") for p in programs for mutant in OPERATORS[operator](p))

@@ -16,6 +16,7 @@ from taccl.verify import verify
 from tests.generators import random_schedule
 from tests.msccl.builders import make, mesh, timed
 from tests.msccl.test_fusion import fused
+from tests.sweep import for_each
 
 WITH_XML = tuple(name for name in COLLECTIVES if name not in ("gather", "scatter"))
 
@@ -111,8 +112,8 @@ def test_any_chunks_that_travel_together_become_one_step(
     assert num_sends(program) == len(set(schedule.batch.tolist()))
 
 
-@pytest.mark.parametrize("collective", WITH_XML)
-@pytest.mark.parametrize("seed", range(10))
+@for_each("collective", WITH_XML, quick=24)
+@for_each("seed", range(10))
 def test_packed_programs_are_clean_when_fused_or_in_instances(seed: int, collective: str) -> None:
     schedule = random_schedule(seed, collective, packs=True)
     assert judge(fused(schedule), "executor") == []

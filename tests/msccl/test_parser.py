@@ -10,6 +10,7 @@ from taccl.msccl.parser import parse
 from taccl.msccl.program import Op, StepRef
 from taccl.msccl.verdict import judge_text
 from tests.msccl.texts import SHARED, algo, block, copies, exchange, gpu, local, step, with_head
+from tests.sweep import for_each
 
 RUNTIMES = ("msccl", "executor", "rccl")
 PROBES = SHARED / "probes"
@@ -267,7 +268,7 @@ STEPS: dict[str, tuple[str, str]] = {
 CASES = {**HEADS, **BODIES, **STEPS}
 
 
-@pytest.mark.parametrize("kind", CASES)
+@for_each("kind", CASES)
 def test_each_runtime_makes_of_it(kind: str) -> None:
     text, expected = CASES[kind]
     assert words(text) == expected

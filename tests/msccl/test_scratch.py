@@ -1,7 +1,5 @@
 """Scratch is used again where lives can't overlap, and only there."""
 
-import pytest
-
 from taccl.collectives import build_collective
 from taccl.msccl.blocks import assign_blocks, number_connections
 from taccl.msccl.dependencies import find_dependences
@@ -20,6 +18,7 @@ from tests.msccl.builders import (
     small_schedules,
     timed,
 )
+from tests.sweep import for_each
 
 SMALL = small_schedules()
 
@@ -64,14 +63,14 @@ def test_chunks_that_travel_together_stay_neighbours() -> None:
     assert all(offset % 3 == 0 for offset, _ in slots)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@for_each("name", SMALL)
 def test_sharing_never_takes_more(name: str) -> None:
     draft, sizes = shared(SMALL[name])
     assert all(now <= before for now, before in zip(sizes, draft.scratch, strict=True))
 
 
-@pytest.mark.parametrize("collective", COLLECTIVE_NAMES)
-@pytest.mark.parametrize("seed", range(20))
+@for_each("collective", COLLECTIVE_NAMES, quick=24)
+@for_each("seed", range(20))
 def test_programs_with_shared_scratch_have_no_races(seed: int, collective: str) -> None:
     program = make(random_schedule(seed, collective), max_threadblocks=200)
     assert judge(program, "executor") == []

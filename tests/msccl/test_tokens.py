@@ -11,6 +11,7 @@ from taccl.msccl.parser import parse
 from taccl.msccl.tokens import Fault, Node, as_bytes_text, nodes
 from taccl.msccl.verdict import judge_text
 from tests.msccl.texts import HEAD, exchange, step
+from tests.sweep import for_each
 
 Edit = Callable[[str], str]
 
@@ -88,7 +89,7 @@ REFUSED: dict[str, tuple[Edit, tuple[int, int], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", TAKEN)
+@for_each("kind", TAKEN)
 def test_the_reader_takes(kind: str) -> None:
     text = TAKEN[kind](exchange())
     for runtime in ("msccl", "executor", "rccl"):
@@ -100,7 +101,7 @@ def test_the_reader_takes(kind: str) -> None:
         assert found.program.gpus == plain.program.gpus
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@for_each("kind", REFUSED)
 def test_the_reader_refuses_and_says_where(kind: str) -> None:
     edit, (line, column), said = REFUSED[kind]
     for runtime in ("msccl", "executor", "rccl"):
@@ -186,7 +187,7 @@ def test_text_of_other_alphabets_is_bytes() -> None:
     assert fault == Fault("expected '<', got '\\xc3'", 0, "remove the text outside of tags")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "value"),
     [
         ("7", 7), ("-1", -1), ("010", 8), ("0x10", 16), ("0x", 0), ("08", 0), ("1e6", 1),

@@ -13,6 +13,7 @@ from taccl.msccl.xml import write_xml
 from tests.cli.runner import taccl
 from tests.msccl.builders import make, mesh, pairs_schedule, ring_schedule
 from tests.msccl.texts import SHARED, algo, block, copies, exchange, gpu, step, swap, with_head
+from tests.sweep import for_each
 
 CORPUS = sorted((SHARED / "corpus").glob("*.xml"))
 MIB = 1 << 20
@@ -47,7 +48,7 @@ SAFE: dict[str, tuple[str, str, int | None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SAFE)
+@for_each("kind", SAFE)
 def test_the_largest_safe_size_is_the_predicted_one(kind: str) -> None:
     text, runtime, size = SAFE[kind]
     found = judged(text, runtime)
@@ -80,7 +81,7 @@ def test_a_size_below_the_range_deadlocks_no_less() -> None:
 
 
 @pytest.mark.skipif(not CORPUS, reason="the corpus is not on this machine")
-@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+@for_each("path", CORPUS, ids=lambda path: path.stem, quick=10, parts=2)
 def test_a_shipped_file_is_right_in_its_mode_and_range(path: Path) -> None:
     found = judge_text(path.read_bytes(), runtime_of(path))
     assert found.findings == ()
@@ -126,7 +127,7 @@ NEVER: dict[str, tuple[str, str, bool]] = {
 }
 
 
-@pytest.mark.parametrize("kind", NEVER)
+@for_each("kind", NEVER)
 def test_what_is_never_selected_is_told(kind: str) -> None:
     text, runtime, never = NEVER[kind]
     found = judged(text, runtime)
@@ -295,8 +296,8 @@ def test_portable_names_the_runtime_that_objects() -> None:
     assert told == ["executor and rccl: <algo> has no maxBytes"]
 
 
-@pytest.mark.parametrize("collective", ["allgather", "allreduce", "reducescatter"])
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@for_each("collective", ["allgather", "allreduce", "reducescatter"])
+@for_each("runtime", RUNTIMES)
 def test_what_taccl_writes_is_verified_for_the_runtime(collective: str, runtime: str) -> None:
     text = write_xml(make(ring_schedule(collective, 3, 2)), runtime)
     found = judged(text, runtime)

@@ -25,6 +25,7 @@ from taccl.msccl.runtimes import RUNTIMES, UNLIMITED
 from taccl.msccl.xml import read_xml, write_xml
 from tests.msccl.builders import make, ring_schedule
 from tests.msccl.texts import trees
+from tests.sweep import for_each
 
 SMALL = st.integers(0, 99)
 SLOTS = st.builds(Slot, st.sampled_from(Buffer), st.integers(-1, 99))
@@ -161,7 +162,7 @@ FOREIGN: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", FOREIGN)
+@for_each("kind", FOREIGN)
 def test_other_tools_habits_do_not_change_what_is_read(kind: str) -> None:
     assert read_xml(FOREIGN[kind](text_of())) == read_xml(text_of())
 
@@ -203,7 +204,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", BROKEN)
+@for_each("kind", BROKEN)
 def test_what_is_wrong_with_a_file_is_said(kind: str) -> None:
     text, message = BROKEN[kind]
     with pytest.raises(ProgramError) as caught:

@@ -41,6 +41,7 @@ from taccl.topology_file import (
 )
 from taccl.units import MAX_SIZE, parse_beta, parse_time
 from tests.imports.nccl_tests_output import Ran, Result, json_of, text_of
+from tests.sweep import for_each
 
 SIZES = [4096 * 5**i for i in range(6)]
 US = 1_000_000
@@ -79,7 +80,7 @@ def values(found: Calibration) -> dict[str, float]:
     return {each.unknown.name: each.value for each in found.fitted}
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [("8/5", "7/10"), ("1/2", "9/4")])
+@for_each("alpha, beta", [("8/5", "7/10"), ("1/2", "9/4")], quick=1)
 def test_what_a_machine_costs_is_recovered_from_noisy_times(
     alpha: str, beta: str, tmp_path: Path
 ) -> None:
@@ -145,7 +146,7 @@ def run_of(
     return str(path)
 
 
-@pytest.mark.parametrize(("suffix", "dtype"), [("txt", "half"), ("json", "float")])
+@for_each("suffix, dtype", [("txt", "half"), ("json", "float")], quick=1)
 def test_runs_of_two_collectives_tell_launch_and_sums_from_the_edges(
     suffix: str, dtype: str, tmp_path: Path
 ) -> None:
@@ -275,7 +276,7 @@ def form(name: str) -> dict[str, Any]:
     return {**PLAIN, "node": node, "fabric": fields["fabric"]}
 
 
-@pytest.mark.parametrize("name", FORMS)
+@for_each("name", FORMS)
 def test_a_file_with_other_costs_means_the_topology_with_other_costs(name: str) -> None:
     document = form(name)
     given = topology_from_document(document)

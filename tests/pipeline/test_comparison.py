@@ -23,6 +23,7 @@ from taccl.topology import ALPHA_RULES, Topology
 from taccl.topology_file import load_topology
 from tests.customs import custom
 from tests.pipeline.test_answers import ring_program, without_steps
+from tests.sweep import for_each
 
 
 def compared(
@@ -70,9 +71,9 @@ def test_the_least_time_wins_and_nothing_is_below_the_bound() -> None:
     assert all(row.time >= bound[1] for c in found.contenders for row in c.rows if row.time)
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("rule", ALPHA_RULES)
-@pytest.mark.parametrize("topology", ["hub:4", "ring:5"])
+@for_each("collective", COLLECTIVES, quick=8)
+@for_each("rule", ALPHA_RULES)
+@for_each("topology", ["hub:4", "ring:5"])
 def test_every_row_of_every_algorithm_is_above_the_bound(
     topology: str, rule: str, collective: str
 ) -> None:

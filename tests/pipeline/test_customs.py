@@ -25,6 +25,7 @@ from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.customs import custom, random_custom
 from tests.generators import both_ways, build, random_topology
+from tests.sweep import for_each
 from tests.synth.problems import QUICK
 
 
@@ -46,7 +47,7 @@ def program_of(schedule: Schedule, instances: int = 1) -> Program:
     return lower(schedule, options)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40), quick=16)
 def test_any_collective_from_a_file_becomes_a_clean_program(seed: int) -> None:
     topology = random_topology(seed)
     collective = random_custom(seed, topology.num_ranks).cut(1 + seed % 3)

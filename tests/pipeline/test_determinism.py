@@ -5,6 +5,7 @@ import pytest
 from taccl.msccl.xml import write_xml
 from taccl.pipeline import Request, load_network, synthesize
 from taccl.schedule_file import schedule_text
+from tests.sweep import for_each
 
 MACHINES = ("hub:4", "mesh2d:2x3", "ndv2")
 
@@ -21,7 +22,7 @@ def written(machine: str, collective: str, engine: str, workers: int) -> tuple[s
     return program, schedule, repr(found.candidates)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("machine", "collective", "engine"),
     [
         *(
@@ -34,6 +35,7 @@ def written(machine: str, collective: str, engine: str, workers: int) -> tuple[s
         ("hub:4", "alltoall", "taccl"),
         ("ndv2", "allgather", "taccl"),
     ],
+    quick=5,
 )
 def test_two_workers_write_the_bytes_of_one(
     monkeypatch: pytest.MonkeyPatch, machine: str, collective: str, engine: str

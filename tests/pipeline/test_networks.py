@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from taccl.pipeline import Request, load_network, synthesize
 from taccl.verify import verify
+from tests.sweep import for_each
 
 NODE = "node: {gpus: 2, wires: [{from: 0, to: 1, bandwidth: 50GB/s, alpha: 0.7us}], nics: [%s]}"
 BIG = "{gpus: 3, switches: [{name: sw, bandwidth: 100GB/s, alpha: 0.7us}], nics: [%s]}"
@@ -61,8 +60,8 @@ edges:
 }
 
 
-@pytest.mark.parametrize("collective", ["allgather", "allreduce"])
-@pytest.mark.parametrize("name", NETWORKS)
+@for_each("collective", ["allgather", "allreduce"], quick=13)
+@for_each("name", NETWORKS)
 def test_any_network_is_served(name: str, collective: str, tmp_path: Path) -> None:
     path = tmp_path / "network.yaml"
     path.write_text(f"taccl: topology/1\nname: network\n{NETWORKS[name]}\n")

@@ -19,12 +19,13 @@ from taccl.synth.series import Attempt, Series
 from taccl.topology import LogicalTopology, whole
 from taccl.verify import verify
 from tests.generators import pair, ring4
+from tests.sweep import for_each
 
 
 def found(topology: str, collective: str, size: int, **fields: Any) -> Synthesis:  # noqa: ANN401
     """Return what the pipeline finds with counted limits."""
     request = Request(
-        load_network(topology), collective, size, time_limit=3.0, deterministic=True, workers=1
+        load_network(topology), collective, size, time_limit=1.5, deterministic=True, workers=1
     )
     return synthesize(replace(request, **fields))
 
@@ -176,7 +177,7 @@ def test_bandwidths_are_those_of_the_replayed_size() -> None:
     assert result.busbw == pytest.approx(result.algbw * 1.5)
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@for_each("collective", COLLECTIVES, quick=3)
 def test_counted_searches_repeat(collective: str) -> None:
     one, two = (found("ring:4", collective, 1_000_000, chunks=1) for _ in range(2))
     assert one.program == two.program
@@ -269,8 +270,8 @@ def hub_by_auto(collective: str) -> Synthesis:
     return found("hub:3", collective, 3000, time_limit=4.0)
 
 
-@pytest.mark.parametrize("engine", ["flow", "guided", "taccl", "exact", "ring", "all-pairs"])
-@pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall", "broadcast"])
+@for_each("engine", ["flow", "guided", "taccl", "exact", "ring", "all-pairs"], quick=8)
+@for_each("collective", ["allgather", "allreduce", "alltoall", "broadcast"])
 def test_auto_is_at_least_as_good_as_an_engine_with_a_quarter_of_its_time(
     engine: str, collective: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from functools import cache
 
 from taccl.msccl.program import Program
 from taccl.report.explain import Explanation, explain
@@ -57,9 +58,14 @@ def random_parts(seed: int) -> tuple[Program, Topology, int]:
     return made, topology, rng.choice(SIZES)
 
 
+@cache
+def random_replay(seed: int) -> Played:
+    return play(*random_parts(seed), SMALL)
+
+
 def random_replays(seeds: range) -> Iterator[Played]:
     """Yield random replays that run to their end."""
     for seed in seeds:
-        played = play(*random_parts(seed), SMALL)
+        played = random_replay(seed)
         if played.trace.time is not None:
             yield played

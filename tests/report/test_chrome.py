@@ -10,6 +10,7 @@ import pytest
 from taccl.report.chrome import chrome_trace
 from taccl.report.played import Played
 from tests.report.played_programs import deadlocked, random_replays, ring4, tiny
+from tests.sweep import for_each
 
 Event = dict[str, Any]
 
@@ -132,7 +133,7 @@ def test_a_trace_keeps_the_rules_of_trace_events() -> None:
         assert list(breaches(chrome_trace(played))) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "breach"),
     [
         ('"ph":"X","ts":0.0', '"ph":"X","ts":-1', "a time below 0"),

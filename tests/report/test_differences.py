@@ -14,9 +14,10 @@ from taccl.topology import Topology
 from taccl.topology_edit import degrade, read_loss
 from taccl.topology_file import load_topology
 from tests.generators import random_topology
+from tests.sweep import for_each
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_a_topology_is_the_same_as_itself_under_any_name(seed: int) -> None:
     topology = random_topology(seed)
     found = differences(topology, replace(topology, name="other"))

@@ -27,7 +27,7 @@ def part(played: Played, name: str) -> int:
 
 def test_the_parts_add_up_to_the_time_on_random_programs() -> None:
     seen: dict[str, int] = dict.fromkeys(PARTS, 0)
-    for played in random_replays(range(600)):
+    for played in random_replays(range(200)):
         found = explained(played)
         assert sum(each.time for each in found.parts) == played.trace.time
         for each in found.parts:

@@ -19,6 +19,7 @@ from taccl.topology import LocalCosts, Switch, Topology, whole
 from taccl.topology_file import load_topology, shipped_topologies
 from tests.generators import both_ways, build, random_topology
 from tests.imports.host_files import ALL, imported, path_of
+from tests.sweep import for_each
 
 Golden = Callable[[str, str], None]
 TWO = FabricOptions(count=2)
@@ -66,7 +67,7 @@ def test_the_command_lists_what_there_is() -> None:
     assert exchange.EXPORT_NAMES.split(", ") == list(EXPORTS)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_graph_comes_back_exactly(seed: int, tmp_path: Path) -> None:
     topology = random_topology(seed)
     found = back(exported(topology, "graph"), tmp_path / "g.json")
@@ -78,7 +79,7 @@ def test_a_graph_comes_back_exactly(seed: int, tmp_path: Path) -> None:
     assert found.server_of == tuple(map(numbers.index, topology.server_of))
 
 
-@pytest.mark.parametrize("name", shipped_topologies())
+@for_each("name", shipped_topologies())
 def test_a_shipped_machine_comes_back_from_its_graph(name: str, tmp_path: Path) -> None:
     topology = load_topology(name)
     assert edges(back(exported(topology, "graph"), tmp_path / "g.json")) == edges(topology)
@@ -110,7 +111,7 @@ def test_a_graph_warns_of_what_it_can_not_say() -> None:
             EXPORTS["graph"].write(topology)
 
 
-@pytest.mark.parametrize(("kind", "name"), ALL)
+@for_each(("kind", "name"), ALL, quick=5)
 def test_a_host_comes_back_from_nccls_description_with_the_same_bounds(
     kind: str, name: str, tmp_path: Path
 ) -> None:
@@ -179,7 +180,7 @@ def test_what_is_no_host_is_no_description_for_nccl(topology: Topology, why: str
         EXPORTS["nccl"].write(topology)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("spec", "kinds", "sizes"),
     [
         ("ring:8", ["Ring"], [8]),
@@ -211,7 +212,7 @@ def test_a_gb_has_2_to_the_30_bytes_and_a_switch_counts_its_latency_twice(golden
     golden("report/dgx-a100-astra.yaml", text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topology", "why"),
     [
         (load_topology("ndv2"), "links of one dimension differ"),

@@ -13,6 +13,7 @@ from taccl.report.graph import dot, lines_of, svg
 from taccl.topology import Edge, Switch, Topology
 from taccl.topology_file import load_topology, shipped_topologies
 from tests.generators import build, random_topology, twin2x2
+from tests.sweep import for_each
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -38,7 +39,7 @@ def test_a_line_says_how_many_edges_how_fast_and_how_late() -> None:
     assert texts == ["2x25 GB/s, 0.7 us", "free"]
 
 
-@pytest.mark.parametrize("name", shipped_topologies())
+@for_each("name", shipped_topologies())
 def test_every_shipped_machine_has_a_well_formed_picture(name: str) -> None:
     topology = load_topology(name)
     found = fromstring(svg(topology))
@@ -48,7 +49,7 @@ def test_every_shipped_machine_has_a_well_formed_picture(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_nothing_stands_on_another(seed: int) -> None:
     stand = sorted(places(random_topology(seed)).values())
     assert all(dist(a, b) > 2 * graph.RANK for a, b in pairwise(stand))

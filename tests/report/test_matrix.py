@@ -2,11 +2,10 @@
 
 from fractions import Fraction
 
-import pytest
-
 from taccl.report.matrix import MAX_RANKS, Matrix, matrix_text, topology_fields
 from taccl.topology_file import MAX_TOLD, load_topology, topology_digest
 from tests.generators import build, random_topology, twin2x2
+from tests.sweep import for_each
 
 
 def test_a_cell_says_what_joins_two_ranks_and_how_fast() -> None:
@@ -56,7 +55,7 @@ def test_beyond_what_can_be_read_there_is_a_line_for_each_kind_of_links() -> Non
     assert len(text) == 6
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_kinds_and_cells_count_every_link_once(seed: int) -> None:
     topology = random_topology(seed)
     matrix = Matrix(topology)
@@ -98,7 +97,7 @@ def test_where_many_kinds_differ_the_legend_has_the_first() -> None:
     assert "more kinds" not in all_told
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_kinds_say_how_many_links_leave_a_rank(seed: int) -> None:
     topology = random_topology(seed)
     matrix, ranks = Matrix(topology), range(topology.num_ranks)

@@ -14,6 +14,7 @@ from taccl.schedule import Schedule
 from tests.msccl.builders import hub, make, ring_schedule, small_schedules
 from tests.sim.program_builder import SMALL, block, program, step
 from tests.sim.program_builder import ring as line
+from tests.sweep import for_each
 
 SCHEDULES = small_schedules()
 Held = dict[tuple[int, int], int]
@@ -71,7 +72,7 @@ def data_of(made: Program, schedule: Schedule, size: int = 0) -> Data:
     return timeline_data(play(made, schedule.topology, size, SMALL))
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@for_each("name", SCHEDULES)
 def test_every_chunk_is_where_it_is_wanted_in_the_end_and_not_before(name: str) -> None:
     schedule = SCHEDULES[name]
     for data in (data_of(make(schedule), schedule), schedule_data(schedule)[0]):

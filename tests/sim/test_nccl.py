@@ -8,6 +8,7 @@ import pytest
 
 from taccl.collectives import COLLECTIVES
 from taccl.sim.nccl import GENERATIONS, Choice, Machine, choices, fastest
+from tests.sweep import for_each
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "data" / "targets" / "nccl_model_golden.json"
 
@@ -22,7 +23,7 @@ def one(machine: Machine, collective: str, size: int, algorithm: str, protocol: 
     return choice
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("machine", "collective", "size", "way", "microseconds"),
     [
         # 8.4 + 7 steps of 3.4, and 2^20 bytes at 120 * 8/7 GB/s
@@ -90,8 +91,8 @@ def test_ll128_is_not_run_over_pci() -> None:
     assert found.protocol != "LL128"
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
-@pytest.mark.parametrize("collective", ["allreduce", "allgather", "reducescatter", "broadcast"])
+@for_each("generation", GENERATIONS)
+@for_each("collective", ["allreduce", "allgather", "reducescatter", "broadcast"])
 def test_small_calls_run_ll_and_large_ones_simple(generation: str, collective: str) -> None:
     machine = Machine(8, 1, 12, Fraction(30), Fraction(30), generation)
     small, large = (fastest(machine, collective, size) for size in (64, 1 << 32))

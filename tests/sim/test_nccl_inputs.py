@@ -29,6 +29,7 @@ from taccl.topology_file import (
 )
 from taccl.topology_graph import Gpu
 from tests.generators import pair, twin2x2
+from tests.sweep import for_each
 
 HOSTS = Path(__file__).parent.parent / "imports" / "inputs"
 
@@ -190,7 +191,7 @@ def test_the_inputs_are_described_as_they_can_be_given(name: str) -> None:
     assert machine_of(topology, parse_settings(described(machine))) == machine
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "part"),
     [
         ("gpu=kepler", "gpu should be one of volta"),

@@ -34,6 +34,7 @@ from tests.sim.program_builder import (
     step,
 )
 from tests.sim.random_programs import random_program, random_topology
+from tests.sweep import for_each
 
 Edge = tuple[int, int, int, int | None, int | Fraction | None]
 ONE_WAY: list[Edge] = [(0, 1, 100, None, 1)]  # busy and arrival of s bytes: 100 + s
@@ -624,7 +625,7 @@ def test_replay_equals_retime_on_a_relayed_message_with_uneven_edges() -> None:
     assert replay(made, topology, 200, WIDE).time == schedule.makespan
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60))
 def test_doubling_alpha_and_beta_doubles_the_time(seed: int) -> None:
     rng = random.Random(seed)
     made = random_program(rng)
@@ -638,7 +639,7 @@ def test_doubling_alpha_and_beta_doubles_the_time(seed: int) -> None:
     assert twice.time == (None if once.time is None else 2 * once.time)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60))
 def test_replay_takes_at_most_the_sum_of_all_messages(seed: int) -> None:
     rng = random.Random(seed)
     topology, made = random_topology(rng), random_program(rng)
@@ -651,9 +652,9 @@ def test_replay_takes_at_most_the_sum_of_all_messages(seed: int) -> None:
     assert trace.time is None or trace.time <= total
 
 
-@pytest.mark.parametrize("rule", ["occupy", "delay"])
-@pytest.mark.parametrize("n", [2, 3, 8])
-@pytest.mark.parametrize("size", [96, 96_000, 9_600_000])
+@for_each("rule", ["occupy", "delay"])
+@for_each("n", [2, 3, 8])
+@for_each("size", [96, 96_000, 9_600_000])
 def test_replay_never_beats_a_bound(n: int, size: int, rule: str) -> None:
     for topology in (ring(n, rule=rule), hub(n, rule=rule)):
         time = replay(ring_allreduce(n), topology, size, model_of("executor")).time

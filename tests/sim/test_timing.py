@@ -43,6 +43,7 @@ from tests.sim.program_builder import (
     step,
 )
 from tests.sim.random_programs import random_program, random_topology
+from tests.sweep import for_each
 
 CORPUS = sorted((SHARED / "corpus").glob("*.xml"))
 SEEDS = range(40)
@@ -66,8 +67,8 @@ def both(made: Program, topology: Topology, size: int, model: ReplayModel) -> tu
     return timing.at(size), timing.in_python(size)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("rule", ALPHA_RULES)
+@for_each("runtime", RUNTIMES, quick=3)
+@for_each("rule", ALPHA_RULES)
 def test_both_replays_of_random_programs_are_equal(rule: str, runtime: str) -> None:
     model = small_model(runtime)
     times = []
@@ -136,7 +137,7 @@ def bound_at(ranks: int, collective: str, root: int | None, rule: str) -> BoundA
 
 
 @pytest.mark.skipif(not CORPUS, reason="the corpus is not on this machine")
-@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+@for_each("path", CORPUS, ids=lambda path: path.stem, quick=10)
 def test_both_replays_of_shipped_programs_are_equal_and_above_the_bound(path: Path) -> None:
     made = read_program(path)
     unit = 4 * made.chunks_per_loop
@@ -212,9 +213,9 @@ def rounds(ranks: int) -> int:
     return ranks.bit_length() - 1
 
 
-@pytest.mark.parametrize("rule", ALPHA_RULES)
-@pytest.mark.parametrize("ranks", [2, 8, 32])
-@pytest.mark.parametrize(
+@for_each("rule", ALPHA_RULES)
+@for_each("ranks", [2, 8, 32])
+@for_each(
     ("made", "fabric", "steps", "pieces"),
     [
         (ring_allreduce, circle, lambda n: 2 * (n - 1), lambda n: n),
@@ -406,7 +407,7 @@ def two_equal_states() -> tuple[Snapshot, Snapshot]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("table", "field"),
     [
         *(("blocks", field) for field in (

@@ -9,6 +9,7 @@ from taccl.sketch import apply_sketch, load_sketch
 from taccl.symmetry import make_group
 from taccl.topology_file import load_topology
 from tests.sketch.sketches import ACROSS, INSIDE, native, open_pairs, twins
+from tests.sweep import for_each
 
 
 def test_an_empty_sketch_allows_everything(tmp_path: Path) -> None:
@@ -274,7 +275,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("text, match", BAD.values(), ids=BAD)  # noqa: PT006
+@for_each("text, match", BAD.values(), ids=BAD)
 def test_a_bad_sketch_is_one_error_with_field_and_fix(
     text: str, match: str, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from taccl.sketch import apply_sketch, load_sketch
 from taccl.symmetry import make_group
 from taccl.topology_file import load_topology
 from tests.sketch.sketches import ACROSS, INSIDE, foreign, open_pairs
+from tests.sweep import for_each
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "taccl" / "sketches"
 
@@ -183,7 +184,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
 }
 
 
-@pytest.mark.parametrize("fields, match", BAD.values(), ids=BAD)  # noqa: PT006
+@for_each("fields, match", BAD.values(), ids=BAD)
 def test_a_bad_sketch_is_one_error_with_field_and_fix(
     fields: dict[str, object], match: str, tmp_path: Path
 ) -> None:
@@ -211,7 +212,7 @@ EXAMPLES = {
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"TACCL's examples are not at {SHARED}")
-@pytest.mark.parametrize("name", EXAMPLES)
+@for_each("name", EXAMPLES)
 def test_taccls_own_sketches_load_unchanged_and_fit_the_shipped_machines(name: str) -> None:
     links, order, chunks, senders = EXAMPLES[name]
     sketch = load_sketch(str(SHARED / f"{name}.json"))

@@ -7,7 +7,7 @@ from taccl.symmetry import free_group, make_group
 from taccl.synth.problem import Options, Problem
 from taccl.topology import LogicalTopology, Topology, whole
 
-QUICK = Options(time_limit=4.0, deterministic=True, workers=1)
+QUICK = Options(time_limit=2.0, deterministic=True, workers=1)
 """Counted limits: the same answer on every run."""
 
 

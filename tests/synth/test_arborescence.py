@@ -10,6 +10,7 @@ import pytest
 from taccl.synth import arborescence, contraction
 from taccl.synth.arborescence import MOST, Forest, cheapest_from, contract
 from taccl.synth.contraction import Arcs32, Ints
+from tests.sweep import for_each
 
 Graph = tuple[int, Arcs32, Arcs32, Ints]
 
@@ -62,7 +63,7 @@ def one_hot(ranks: int, root: int) -> Ints:
     return counts
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60))
 def test_no_tree_is_cheaper_than_the_cheapest_found(seed: int) -> None:
     ranks = random.Random(seed).randint(1, 5)
     graph = random_graph(seed, ranks, 3 * ranks)
@@ -74,7 +75,7 @@ def test_no_tree_is_cheaper_than_the_cheapest_found(seed: int) -> None:
         assert least == forest.costs()[root] == graph[3][arcs].sum()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60))
 def test_no_forest_from_several_roots_is_cheaper(seed: int) -> None:
     rng = random.Random(seed)
     ranks = rng.randint(2, 5)
@@ -102,7 +103,7 @@ def prove(graph: Graph, forest: Forest, root: int) -> None:
     assert cost[arcs].sum() == forest.dual[without].sum() == forest.costs()[root]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 def test_duals_prove_the_trees_of_larger_graphs(seed: int) -> None:
     ranks = random.Random(seed).randint(20, 60)
     graph = random_graph(seed, ranks, random.Random(seed).choice([2, 5, 20]) * ranks)

@@ -1,15 +1,14 @@
 """Arcs in columns say what routes.py says arc by arc."""
 
-import pytest
-
 from taccl.synth.arcs import arcs_of, wanted_of
 from taccl.synth.routes import build_network, resource_times
 from tests.generators import random_problem
+from tests.sweep import for_each
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("chunks", [1, 3])
+@for_each("seed", range(12))
+@for_each("reverse", [False, True])
+@for_each("chunks", [1, 3])
 def test_columns_hold_the_arcs_and_costs_of_the_network(
     seed: int, reverse: bool, chunks: int
 ) -> None:

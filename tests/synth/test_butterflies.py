@@ -12,6 +12,7 @@ from taccl.topology import Topology
 from taccl.topology_file import load_topology, topology_from_document
 from taccl.verify import verify
 from tests.generators import twin2x2
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 MACHINES = (
@@ -37,8 +38,8 @@ def best(problem: Problem) -> Schedule:
     return found[0]
 
 
-def nodes_of(gpus: int, sharing: int, count: int) -> Topology:
-    """Return servers of GPUs on a switch (100 us, 1 us/B); so many share a NIC (300 us)."""
+def nodes_document(gpus: int, sharing: int, count: int) -> dict[str, object]:
+    """Describe servers of GPUs on a switch (100 us, 1 us/B); so many share a NIC (300 us)."""
     nics = [
         {
             "name": f"nic{first}", "gpus": list(range(first, first + sharing)),
@@ -46,7 +47,7 @@ def nodes_of(gpus: int, sharing: int, count: int) -> Topology:
         }
         for first in range(0, gpus, sharing)
     ]  # fmt: skip
-    return topology_from_document({
+    return {
         "taccl": "topology/1",
         "name": "nodes",
         "node": {
@@ -58,11 +59,16 @@ def nodes_of(gpus: int, sharing: int, count: int) -> Topology:
         },
         "count": count,
         "fabric": {"kind": "switch", "alpha": "300us"},
-    })  # fmt: skip
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "nodes"), MACHINES)
-@pytest.mark.parametrize("size", [64, 4096, 65_536])
+def nodes_of(gpus: int, sharing: int, count: int) -> Topology:
+    """Return the servers of ``nodes_document``."""
+    return topology_from_document(nodes_document(gpus, sharing, count))
+
+
+@for_each(("name", "nodes"), MACHINES, quick=6)
+@for_each("size", [64, 4096, 65_536])
 def test_it_takes_no_longer_than_recursive_doubling_or_halving_and_doubling(
     name: str, nodes: int | None, size: int
 ) -> None:

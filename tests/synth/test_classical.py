@@ -16,6 +16,7 @@ from taccl.topology import Topology, whole
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.generators import build, random_topology
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 ALPHA, BETA = 700_000, Fraction(20)
@@ -62,9 +63,9 @@ def test_halving_doubling_on_a_hub_pays_alpha_three_times_for_eight_ranks(
     assert schedule.makespan == times * (3 * ALPHA + 7 * BETA * 1000)
 
 
-@pytest.mark.parametrize("rule", ["occupy", "delay"])
-@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
-@pytest.mark.parametrize("chunks", [1, 3])
+@for_each("rule", ["occupy", "delay"])
+@for_each("collective", ["broadcast", "reduce"])
+@for_each("chunks", [1, 3])
 def test_a_chain_pipelines_its_chunks(collective: str, chunks: int, rule: str) -> None:
     # A ring of 5 has a chain of 4 hops: alpha and the bytes of one chunk, 4 - 1 + k times. Under
     # delay the next chunk need not wait for alpha.
@@ -143,8 +144,8 @@ def test_a_chain_runs_in_the_direction_that_the_links_have(collective: str) -> N
     assert classical_schedule(problem, "binomial", batch=True) is None
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("name", CLASSICAL)
+@for_each("seed", range(20), quick=85)
+@for_each("name", CLASSICAL)
 def test_a_classical_schedule_that_exists_is_correct(seed: int, name: str) -> None:
     topology = random_topology(seed)
     for collective in COLLECTIVES:

@@ -18,6 +18,7 @@ from taccl.synth.classical import CLASSICAL, classical_schedules
 from taccl.topology import Topology
 from taccl.topology_file import load_topology
 from taccl.verify import verify
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 SIZES = (1000, 10**6)
@@ -231,7 +232,7 @@ def cases() -> Iterator[tuple[str, str, int]]:
             yield from ((name, collective, ranks) for ranks in row.ranks)
 
 
-@pytest.mark.parametrize(("name", "collective", "ranks"), list(cases()))
+@for_each(("name", "collective", "ranks"), list(cases()), quick=107, parts=2)
 def test_it_takes_its_formula(name: str, collective: str, ranks: int) -> None:
     row = FORMULAS[name][collective]
     topology = load_topology(f"{row.shape}:{ranks}").with_alpha_rule(row.rule)
@@ -328,7 +329,7 @@ def shaped() -> Iterator[tuple[str, str, tuple[int, int]]]:
                 yield name, collective, shape
 
 
-@pytest.mark.parametrize(("name", "collective", "shape"), list(shaped()))
+@for_each(("name", "collective", "shape"), list(shaped()))
 def test_servers_take_their_formula(
     name: str, collective: str, shape: tuple[int, int], tmp_path: Path
 ) -> None:
@@ -347,7 +348,7 @@ def served(topology: Topology, name: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("name", CLASSICAL)
+@for_each("name", CLASSICAL)
 def test_every_algorithm_has_a_formula_for_every_collective_that_it_serves(
     name: str, tmp_path: Path
 ) -> None:
@@ -356,7 +357,7 @@ def test_every_algorithm_has_a_formula_for_every_collective_that_it_serves(
     assert set().union(*(served(topology, name) for topology in machines)) == set(formulas)
 
 
-@pytest.mark.parametrize("name", ["chain", "double-chain", "binomial", "halving-doubling",
+@for_each("name", ["chain", "double-chain", "binomial", "halving-doubling",
                                   "hierarchical", "direct", "scatter-allgather",
                                   "double-binary-tree", "parameter-server"])  # fmt: skip
 def test_any_rank_may_be_the_root(name: str, tmp_path: Path) -> None:
@@ -393,8 +394,8 @@ fabric: {kind: switch, alpha: 1.7us}
 """
 
 
-@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
-@pytest.mark.parametrize("name", sorted(CLASSICAL))
+@for_each("collective", sorted(COLLECTIVES))
+@for_each("name", sorted(CLASSICAL))
 def test_servers_without_chain_or_tree_get_whole_schedules_or_none(
     name: str, collective: str, tmp_path: Path
 ) -> None:

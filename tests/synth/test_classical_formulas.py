@@ -12,6 +12,7 @@ from taccl.topology import Topology
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.generators import build
+from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
 
 ALPHA, BETA = 700_000, 20 * 1000
@@ -29,11 +30,9 @@ def times(topology: Topology, collective: str, name: str, chunks: int = 1) -> li
     return [schedule.makespan for schedule in found]
 
 
-@pytest.mark.parametrize("rule", ["occupy", "delay"])
-@pytest.mark.parametrize(("ranks", "hops"), [(3, 1), (5, 2), (6, 3), (8, 4)])
-@pytest.mark.parametrize(
-    ("collective", "phases"), [("allgather", 1), ("reducescatter", 1), ("allreduce", 2)]
-)
+@for_each("rule", ["occupy", "delay"])
+@for_each(("ranks", "hops"), [(3, 1), (5, 2), (6, 3), (8, 4)])
+@for_each(("collective", "phases"), [("allgather", 1), ("reducescatter", 1), ("allreduce", 2)])
 def test_chunks_go_half_round_a_ring_each_way(
     collective: str, phases: int, ranks: int, hops: int, rule: str
 ) -> None:
@@ -64,12 +63,8 @@ def test_a_ring_has_an_order_without_the_slow_wires() -> None:
     assert times(problem.topology, "allgather", "ring")[0] == 3 * 1000
 
 
-@pytest.mark.parametrize(
-    ("collective", "phases"), [("allgather", 1), ("reducescatter", 1), ("allreduce", 2)]
-)
-@pytest.mark.parametrize(
-    ("ranks", "rounds", "rule"), [(2, 1, "delay"), (3, 2, "occupy"), (8, 3, "delay")]
-)
+@for_each(("collective", "phases"), [("allgather", 1), ("reducescatter", 1), ("allreduce", 2)])
+@for_each(("ranks", "rounds", "rule"), [(2, 1, "delay"), (3, 2, "occupy"), (8, 3, "delay")])
 def test_bruck_takes_log2_rounds_for_any_number_of_ranks(
     collective: str, phases: int, ranks: int, rounds: int, rule: str
 ) -> None:
@@ -112,8 +107,8 @@ def test_a_tree_in_order_is_as_deep_as_its_bits() -> None:
     assert parents(6) == [2, 4, 2, 0, 4]
 
 
-@pytest.mark.parametrize("same_root", [False, True])
-@pytest.mark.parametrize("ranks", range(2, 14))
+@for_each("same_root", [False, True])
+@for_each("ranks", range(2, 14))
 def test_what_is_a_leaf_of_one_tree_is_none_of_the_other(ranks: int, same_root: bool) -> None:
     one, other = two_trees(range(ranks), same_root=same_root)
     inner = [rank for rank in range(ranks) if rank in one.values() and rank in other.values()]
@@ -121,9 +116,9 @@ def test_what_is_a_leaf_of_one_tree_is_none_of_the_other(ranks: int, same_root: 
     assert len(inner) <= 1 + same_root
 
 
-@pytest.mark.parametrize("rule", ["occupy", "delay"])
-@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
-@pytest.mark.parametrize(("ranks", "depth"), [(3, 2), (5, 3), (8, 3)])
+@for_each("rule", ["occupy", "delay"])
+@for_each("collective", ["broadcast", "reduce"])
+@for_each(("ranks", "depth"), [(3, 2), (5, 3), (8, 3)])
 def test_each_of_two_trees_takes_half_of_a_root_s_data(
     collective: str, ranks: int, depth: int, rule: str
 ) -> None:

@@ -16,6 +16,7 @@ from taccl.topology import Topology, whole
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.generators import pair, random_topology, ring4, star5, twin2x2
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 
@@ -36,16 +37,16 @@ def coalesced_schedule(problem: Problem, *, hurried: bool = False) -> Schedule:
     return schedule
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "allreduce"])
-@pytest.mark.parametrize("chunks", [1, 2])
-@pytest.mark.parametrize("machine", [pair, ring4, star5, twin2x2])
+@for_each("collective", ["allgather", "reducescatter", "allreduce"])
+@for_each("chunks", [1, 2])
+@for_each("machine", [pair, ring4, star5, twin2x2])
 def test_what_travels_together_is_adjacent_everywhere(
     machine: Callable[[], Topology], chunks: int, collective: str
 ) -> None:
     coalesced_schedule(problem_of(machine(), collective, chunks, 10), hurried=True)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 def test_random_networks_are_served(seed: int) -> None:
     collective = ("allgather", "reducescatter", "allreduce")[seed % 3]
     coalesced_schedule(problem_of(random_topology(seed), collective, 1 + seed % 2), hurried=True)

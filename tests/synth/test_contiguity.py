@@ -3,8 +3,6 @@
 from dataclasses import replace
 from fractions import Fraction
 
-import pytest
-
 from taccl.schedule import Schedule, retime
 from taccl.synth.contiguity import improve
 from taccl.synth.greedy import greedy_routes
@@ -15,6 +13,7 @@ from taccl.synth.routes import build_network
 from taccl.synth.staged import _routes_of
 from taccl.verify import verify
 from tests.generators import build, pair, random_problem
+from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
 
 SINGLY = replace(QUICK, batch=False)
@@ -26,8 +25,8 @@ def in_plan_order(plan: Plan) -> Schedule:
     return retime(problem.collective, problem.group, problem.chunk_size, decisions)
 
 
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("batch", [False, True])
+@for_each("seed", range(10), quick=7)
+@for_each("batch", [False, True])
 def test_the_result_is_correct_and_never_worse(seed: int, batch: bool) -> None:
     problem = random_problem(seed, ("allgather", "reducescatter", "alltoall")[seed % 3])
     network = build_network(problem, reverse=problem.collective.reduces)

@@ -12,6 +12,7 @@ from taccl.synth.digits import written
 from taccl.synth.problem import Problem
 from taccl.topology import whole
 from taccl.topology_file import load_topology
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 from tests.synth.test_butterflies import nodes_of
 from tests.synth.test_folding import found_of, least_classical
@@ -23,18 +24,18 @@ def found(problem: Problem) -> tuple[Schedule, ...]:
     return found_of(problem, "digits")
 
 
-@pytest.mark.parametrize("collective", ["alltoall", "allgather", "reducescatter"])
-@pytest.mark.parametrize(
+@for_each("collective", ["alltoall", "allgather", "reducescatter"])
+@for_each(
     ("gpus", "sharing", "count"), [(4, 2, 2), (4, 4, 2), (2, 1, 3), (6, 3, 2), (3, 1, 1), (1, 1, 4)]
 )
-@pytest.mark.parametrize("chunks", [1, 2])
+@for_each("chunks", [1, 2])
 def test_every_answer_is_valid(
     gpus: int, sharing: int, count: int, chunks: int, collective: str
 ) -> None:
     assert found(problem_of(nodes_of(gpus, sharing, count), collective, chunks, Fraction(1)))
 
 
-@pytest.mark.parametrize("places", range(1, 100))
+@for_each("places", range(1, 100))
 def test_digits_tell_all_places_apart(places: int) -> None:
     for digits in written(0, places):
         values = {tuple(place // d.weight % d.radix for d in digits) for place in range(places)}
@@ -78,7 +79,7 @@ def test_one_rank_crosses_for_all_at_its_nic() -> None:
     assert found(problem)[0].makespan == (104 + 108 + 316 + 108 + 104) * US
 
 
-@pytest.mark.parametrize("size", [1 << 10, 1 << 14])
+@pytest.mark.parametrize("size", [1 << 10, pytest.param(1 << 14, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("collective", ["alltoall", "allgather", "reducescatter"])
 def test_two_dgx2_are_a_fifth_faster_than_any_classical_algorithm(
     collective: str, size: int
@@ -89,7 +90,9 @@ def test_two_dgx2_are_a_fifth_faster_than_any_classical_algorithm(
     assert found(problem)[0].makespan <= 0.8 * least
 
 
-@pytest.mark.parametrize("collective", ["alltoall", "allgather"])
+@pytest.mark.parametrize(
+    "collective", ["alltoall", pytest.param("allgather", marks=pytest.mark.slow)]
+)
 def test_its_programs_take_as_long_as_its_schedules(collective: str) -> None:
     network = whole(load_topology("dgx2", nodes=2))
     asked = Request(network, collective, 1 << 12, 1, engine="guided", deterministic=True)

@@ -12,6 +12,7 @@ from taccl.synth.dispatch_loop import ARRIVAL, START
 from taccl.synth.plan import plan_decisions, rows_of
 from taccl.synth.problem import Problem
 from tests.generators import random_decisions, random_problem, star5
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 
@@ -63,8 +64,8 @@ def uses(one: Load, message: int) -> list[int]:
     return [int(resource) for resource in one.work.use[begin:end]]
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "alltoall", "allreduce"])
-@pytest.mark.parametrize("seed", range(25))
+@for_each("collective", ["allgather", "reducescatter", "alltoall", "allreduce"], quick=33)
+@for_each("seed", range(25))
 def test_it_starts_what_trying_everything_starts(collective: str, seed: int) -> None:
     problem = random_problem(seed, collective)
     one = load(problem, seed)

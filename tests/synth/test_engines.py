@@ -26,6 +26,7 @@ from tests.generators import (
     star5,
     twin2x2,
 )
+from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
 
 NETWORKS = [pair("occupy"), ring4("delay"), star5("occupy"), twin2x2("delay")]
@@ -46,8 +47,8 @@ SERVED = [
 ]
 
 
-@pytest.mark.parametrize(("engine", "collective"), SERVED)
-@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
+@for_each(("engine", "collective"), SERVED, quick=35, parts=2)
+@for_each("network", NETWORKS, ids=lambda network: network.name)
 def test_a_schedule_is_correct_and_not_below_the_bound(
     network: Topology, engine: str, collective: str
 ) -> None:
@@ -60,8 +61,8 @@ def test_a_schedule_is_correct_and_not_below_the_bound(
         assert bound_of(problem, options) <= schedule.makespan
 
 
-@pytest.mark.parametrize("rule", ["occupy", "delay"])
-@pytest.mark.parametrize("seed", range(20))
+@for_each("rule", ["occupy", "delay"], quick=12)
+@for_each("seed", range(20))
 def test_bounds_hold_on_random_problems(seed: int, rule: str) -> None:
     drawn = random_problem(seed)
     logical = whole(drawn.topology.with_alpha_rule(rule))
@@ -107,7 +108,7 @@ def test_a_broadcast_down_a_chain_takes_no_longer_than_its_pipeline() -> None:
         assert schedule.makespan == 5 * 15
 
 
-@pytest.mark.parametrize("seed", range(6))
+@for_each("seed", range(6), quick=3)
 def test_times_are_those_of_the_decisions(seed: int) -> None:
     problem = random_problem(seed)
     schedule = solve(problem, "taccl", replace(QUICK, time_limit=2.0)).schedule
@@ -116,7 +117,7 @@ def test_times_are_those_of_the_decisions(seed: int) -> None:
     assert again.makespan <= schedule.makespan
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@for_each("collective", COLLECTIVES)
 def test_the_same_seed_gives_the_same_schedule(collective: str) -> None:
     problem = problem_of(load_topology("ndv2"), collective, chunk_size=10**6)
     one, two = (solve(problem, "taccl", QUICK).schedule for _ in range(2))
@@ -128,7 +129,12 @@ def test_the_same_seed_gives_the_same_schedule(collective: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "collective", [name for name, kind in COLLECTIVES.items() if not kind.has_root]
+    "collective",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "allreduce"))
+        for name, kind in COLLECTIVES.items()
+        if not kind.has_root
+    ],
 )
 def test_a_solve_on_orbits_expands_to_a_correct_schedule(collective: str) -> None:
     problem = problem_of(load_topology("dgx-a100", nodes=2), collective, symmetric=True)
@@ -198,7 +204,7 @@ def test_a_search_without_time_still_answers() -> None:
     assert verify(result.schedule) == []
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@for_each("collective", COLLECTIVES)
 def test_one_rank_needs_no_sends(collective: str) -> None:
     problem = problem_of(build("alone", 1, []), collective)
     schedule = solve(problem, "auto", QUICK).schedule

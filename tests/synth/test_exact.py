@@ -18,6 +18,7 @@ from taccl.topology import whole
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.generators import Hop, build, pair, ring4
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 LONG = Options(time_limit=10.0, deterministic=True, workers=1)
@@ -113,9 +114,9 @@ def timed(network: Network, solution: Solution) -> Schedule:
     return retime(problem.collective, problem.group, problem.chunk_size, solution.decisions)
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("rule", ["occupy", "delay"])
-@pytest.mark.parametrize("reverse", [False, True])
+@for_each("seed", range(12))
+@for_each("rule", ["occupy", "delay"])
+@for_each("reverse", [False, True])
 def test_the_model_finds_what_a_search_through_everything_finds(
     seed: int, rule: str, reverse: bool
 ) -> None:

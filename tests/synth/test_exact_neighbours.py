@@ -12,6 +12,7 @@ from taccl.synth.exact_neighbours import Neighbours, Pair
 from taccl.synth.flows import flows_of
 from taccl.synth.problem import Problem
 from tests.generators import Hop, build, pair, random_problem, ring4
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 COLLECTIVES = ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "reduce"]
@@ -58,8 +59,8 @@ def test_relayed_chunks_follow_each_other_where_nothing_lies_between() -> None:
                    for behind in one.behind)  # fmt: skip
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("symmetric", [False, True])
+@for_each("collective", COLLECTIVES)
+@for_each("symmetric", [False, True])
 def test_pairs_that_ask_for_nothing_are_adjacent_whatever_else_is_sent(
     collective: str, symmetric: bool
 ) -> None:
@@ -78,8 +79,8 @@ def test_pairs_that_ask_for_nothing_are_adjacent_whatever_else_is_sent(
             assert slots.adjacent(chunks, src, dst, arrived, reduce=summed)
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("seed", range(6))
+@for_each("collective", COLLECTIVES)
+@for_each("seed", range(6))
 def test_pairs_are_no_more_than_were_counted_beforehand(seed: int, collective: str) -> None:
     problem = random_problem(seed, collective)
     assert len(pairs_of(problem)) <= Neighbours(flows_of(problem)).most

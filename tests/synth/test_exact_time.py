@@ -19,6 +19,7 @@ from taccl.synth.problem import Options, Problem, Status
 from taccl.synth.staged import first_schedules
 from taccl.topology_file import load_topology
 from taccl.verify import verify
+from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
 
 
@@ -78,8 +79,8 @@ def test_where_work_is_counted_no_deadline_ends_anything() -> None:
     assert clock.over
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "allreduce", "alltoall"])
-@pytest.mark.parametrize("limit", [0, 1, 7, 40])
+@for_each("collective", ["allgather", "reducescatter", "allreduce", "alltoall"])
+@for_each("limit", [0, 1, 7, 40])
 def test_a_model_is_given_up_wherever_it_is(collective: str, limit: int) -> None:
     problem = problem_of(load_topology("ring:4"), collective, 4)
     flows = flows_of(problem)
@@ -120,8 +121,8 @@ def test_an_interruption_while_a_model_is_written_leaves_the_best_so_far(
     assert result.schedule.makespan <= first_schedules(problem, QUICK)[0].makespan
 
 
-@pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
-@pytest.mark.parametrize("asked", [0, 3, 10, 30, 60])
+@for_each("collective", ["allgather", "allreduce", "alltoall"])
+@for_each("asked", [0, 3, 10, 30, 60])
 def test_an_interruption_at_any_time_leaves_a_schedule(collective: str, asked: int) -> None:
     problem = problem_of(load_topology("ring:4"), collective, symmetric=True)
     result = exact(problem, replace(QUICK, stop=StopsAfter(asked)))

@@ -14,10 +14,11 @@ from taccl.topology import whole
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.generators import pair, random_problem, ring4, twin2x2
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 ONE_BY_ONE = Options(batch=False, deterministic=True, workers=1, time_limit=4.0)
-QUICK = Options(deterministic=True, workers=1, time_limit=4.0)
+QUICK = Options(deterministic=True, workers=1, time_limit=2.0)
 
 
 def solved(problem: Problem, options: Options = ONE_BY_ONE) -> Schedule:
@@ -46,8 +47,8 @@ def test_servers_behind_narrow_links_are_served_in_the_time_of_the_bound(
     assert bound <= solved(problem).makespan <= 1.1 * bound
 
 
-@pytest.mark.parametrize("name", ["dgx2", "torus2d:4x4", "hub:8", "mesh2d:4x4"])
-@pytest.mark.parametrize("symmetric", [True, False])
+@for_each("name", ["dgx2", "torus2d:4x4", "hub:8", "mesh2d:4x4"], quick=4)
+@for_each("symmetric", [True, False])
 def test_the_bound_is_reached_on_machines(name: str, symmetric: bool) -> None:
     problem = problem_of(load_topology(name), "alltoall", chunk_size=10**6, symmetric=symmetric)
     bound = best(fixed_bounds(problem.logical, problem.collective, problem.chunk_size)).time
@@ -55,9 +56,9 @@ def test_the_bound_is_reached_on_machines(name: str, symmetric: bool) -> None:
     assert bound <= solved(problem).makespan <= (1.01 if symmetric else 1.13) * bound
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
-@pytest.mark.parametrize("options", [ONE_BY_ONE, QUICK], ids=["single", "batches"])
+@for_each("seed", range(12), quick=24)
+@for_each("collective", ["alltoall", "gather", "scatter"])
+@for_each("options", [ONE_BY_ONE, QUICK], ids=["single", "batches"])
 def test_any_network_is_served_correctly(seed: int, collective: str, options: Options) -> None:
     solved(random_problem(seed, collective), options)
 

@@ -19,6 +19,7 @@ from taccl.topology import Switch, whole
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.generators import both_ways, build, random_problem
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 COUNTED = Options(batch=False, deterministic=True, workers=1, time_limit=4.0)
@@ -37,8 +38,8 @@ def found(problem: Problem, goal: int = 0, seed: int = 0) -> list[Schedule]:
     return schedules
 
 
-@pytest.mark.parametrize("collective", ["gather", "scatter"])
-@pytest.mark.parametrize(
+@for_each("collective", ["gather", "scatter"])
+@for_each(
     ("name", "nodes", "least"),
     [
         # Three chunks by each fast wire of the root, one by each slow one.
@@ -58,8 +59,8 @@ def test_what_no_schedule_of_single_chunks_can_beat_is_found(
     assert abs(found(problem, least)[-1].makespan - least) < 10
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
+@for_each("seed", range(12))
+@for_each("collective", ["alltoall", "gather", "scatter"])
 def test_each_schedule_is_correct_and_better_than_the_one_before(
     seed: int, collective: str
 ) -> None:
@@ -101,8 +102,8 @@ def reservations(book: Book) -> list[list[tuple[int, int]]]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(15))
-@pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
+@for_each("seed", range(15))
+@for_each("collective", ["alltoall", "gather", "scatter"])
 def test_the_book_holds_what_the_ways_hold_and_nothing_twice(seed: int, collective: str) -> None:
     _, roads, book = opened(seed, collective)
     search(roads, book, 20, 0)
@@ -119,7 +120,7 @@ def test_the_book_holds_what_the_ways_hold_and_nothing_twice(seed: int, collecti
         assert all(end <= begin for end, (begin, _) in zip(ends, rows[1:], strict=False))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_a_change_that_is_undone_leaves_no_trace(seed: int) -> None:
     _, roads, book = opened(seed, "alltoall")
     before, arrive = reservations(book), book.arrive.tolist()
@@ -145,9 +146,9 @@ def test_what_has_the_longest_way_left_leaves_first() -> None:
     assert found(problem, 2 * hop)[-1].makespan == 2 * hop
 
 
-@pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
-@pytest.mark.parametrize("rule", ["occupy", "delay"])
-@pytest.mark.parametrize("beta", [None, Fraction(0)])
+@for_each("collective", ["alltoall", "gather", "scatter"])
+@for_each("rule", ["occupy", "delay"])
+@for_each("beta", [None, Fraction(0)])
 def test_links_that_take_no_time_are_taken_in_turn(
     beta: Fraction | None, rule: str, collective: str
 ) -> None:

@@ -29,6 +29,7 @@ from taccl.synth.problem import Options, Problem
 from taccl.topology import whole
 from taccl.verify import verify
 from tests.generators import pair, random_decisions, random_problem, twin2x2
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -89,9 +90,9 @@ def test_a_link_takes_what_has_arrived_and_does_not_wait_for_the_rest() -> None:
     assert [message for message in some if message[0] >= 4] == [(4,), (5, 6, 7)]
 
 
-@pytest.mark.parametrize("seed", range(15))
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("limits", [WHOLE, SINGLE, Limits(2, 3)], ids=["whole", "single", "few"])
+@for_each("seed", range(15))
+@for_each("layout", LAYOUTS)
+@for_each("limits", [WHOLE, SINGLE, Limits(2, 3)], ids=["whole", "single", "few"])
 def test_every_chunk_travels_once_and_what_goes_together_may(
     seed: int, layout: str, limits: Limits
 ) -> None:
@@ -104,7 +105,7 @@ def test_every_chunk_travels_once_and_what_goes_together_may(
     assert not verify(schedule, problem.logical)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_nothing_waits_while_its_link_is_free(seed: int) -> None:
     """Times of retime are those of the events: the sequence of starts loses nothing."""
     plan = random_plan(seed)

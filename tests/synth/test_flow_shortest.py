@@ -15,6 +15,7 @@ from taccl.synth.problem import Options
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.generators import both_ways, build, pair, random_problem, ring4
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 
@@ -32,8 +33,8 @@ def test_opposite_chunks_on_a_ring_are_spread_over_both_ways() -> None:
     assert len(used) == len(links)
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
+@for_each("seed", range(12))
+@for_each("collective", ["alltoall", "gather", "scatter"])
 def test_any_network_is_served_correctly(seed: int, collective: str) -> None:
     problem = random_problem(seed, collective)
     plan = plan_decisions(problem, rows_of_shortest_ways(question_of(problem)))

@@ -12,6 +12,7 @@ from taccl.synth.stepwise import stepwise
 from taccl.topology import Topology, whole
 from taccl.topology_file import load_topology
 from taccl.verify import verify
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 from tests.synth.test_butterflies import nodes_of
 
@@ -43,9 +44,9 @@ def found(problem: Problem) -> tuple[Schedule, ...]:
     return found_of(problem, "folding")
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
-@pytest.mark.parametrize(("sharing", "count"), [(2, 2), (4, 2), (2, 4)])
-@pytest.mark.parametrize("chunks", [1, 3])
+@for_each("collective", ["allgather", "reducescatter"])
+@for_each(("sharing", "count"), [(2, 2), (4, 2), (2, 4)])
+@for_each("chunks", [1, 3])
 def test_every_answer_is_valid(sharing: int, count: int, chunks: int, collective: str) -> None:
     assert found(problem_of(nodes_of(4, sharing, count), collective, chunks, Fraction(10)))
 

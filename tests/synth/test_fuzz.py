@@ -1,9 +1,8 @@
 """bound <= exact optimum <= every engine, on random small problems (benchmarks/fuzz.py)."""
 
-import pytest
-
 from benchmarks.fuzz import check, draw_servers
 from taccl.synth.problem import Options
+from tests.sweep import for_each
 
 COUNTED = Options(time_limit=3.0, deterministic=True, workers=1)
 
@@ -14,12 +13,12 @@ SEEDS = [*range(1, 5), 6, 7, *range(10, 14), 15, 16, *range(18, 22), *range(23, 
 SERVER_SEEDS = [*range(2, 7), 8, 9, 10, *range(12, 17), 18, 19, 20]
 
 
-@pytest.mark.parametrize("seed", SERVER_SEEDS)
+@for_each("seed", SERVER_SEEDS, quick=6)
 def test_nor_is_it_so_on_servers(seed: int) -> None:
     assert check(seed, COUNTED, draw_servers).wrong == ()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_each("seed", SEEDS, quick=6, parts=2)
 def test_no_bound_is_above_the_exact_optimum_and_no_engine_below(seed: int) -> None:
     found = check(seed, COUNTED)
     assert found.wrong == ()

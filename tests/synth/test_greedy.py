@@ -9,12 +9,13 @@ from taccl.synth.greedy import greedy_routes, is_complete
 from taccl.synth.routes import build_network
 from taccl.topology import whole
 from tests.generators import TINY, random_topology, ring4, star5
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("collective", sorted(set(COLLECTIVES) - {"allreduce"}))
-@pytest.mark.parametrize("extra", [None, 0, 1])
+@for_each("seed", range(20), quick=140)
+@for_each("collective", sorted(set(COLLECTIVES) - {"allreduce"}))
+@for_each("extra", [None, 0, 1])
 def test_every_target_is_reached(seed: int, collective: str, extra: int | None) -> None:
     logical = replace(whole(random_topology(seed)), max_extra_hops=extra)
     network = build_network(problem_of(logical, collective), reverse=collective == "reducescatter")

@@ -39,6 +39,7 @@ from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.customs import random_custom
 from tests.generators import both_ways, build, random_problem, random_topology, ring4
+from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
 from tests.synth.sketched import line, native, solved, twins
 
@@ -138,9 +139,9 @@ def naive(arcs: Arcs, wanted: Wanted, price: Times, run: Times) -> tuple[int, li
     return max((start + arrival[arc] for _, arc, start in sends), default=0), sends
 
 
-@pytest.mark.parametrize("by_machine", [True, False])
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("seed", range(12))
+@for_each("by_machine", [True, False], quick=16)
+@for_each("reverse", [False, True])
+@for_each("seed", range(12))
 def test_a_run_takes_what_a_search_through_everything_takes(
     seed: int, reverse: bool, by_machine: bool
 ) -> None:
@@ -163,7 +164,7 @@ def some_search(arcs: Arcs, runs: int = 70, workers: int = 1, seed: int = 0) -> 
     return found
 
 
-@pytest.mark.parametrize("seed", range(15))
+@for_each("seed", range(15))
 def test_starts_are_those_of_retime(seed: int) -> None:
     problem = random_problem(seed, "allgather")
     arcs = arcs_of(problem)
@@ -176,7 +177,7 @@ def test_starts_are_those_of_retime(seed: int) -> None:
     assert timed.makespan == found.makespan
 
 
-@pytest.mark.parametrize("seed", range(15))
+@for_each("seed", range(15))
 def test_a_reduction_takes_no_longer_than_the_run_it_plays_backwards(seed: int) -> None:
     problem = random_problem(seed, "reducescatter")
     arcs = arcs_of(problem, reverse=True)
@@ -187,7 +188,7 @@ def test_a_reduction_takes_no_longer_than_the_run_it_plays_backwards(seed: int) 
     assert back.makespan <= forth.makespan
 
 
-@pytest.mark.parametrize("seed", range(15))
+@for_each("seed", range(15))
 def test_the_first_run_is_the_plain_greedy_so_nothing_is_worse(seed: int) -> None:
     problem = random_problem(seed, "allgather")
     plain = max(hop.end for hop in greedy_routes(build_network(problem)))
@@ -258,7 +259,7 @@ def test_machines_with_symmetry_are_as_fast_as_their_bounds(
         assert schedule.makespan == goal
 
 
-@pytest.mark.parametrize("seed", range(24))
+@for_each("seed", range(24))
 def test_any_collective_from_a_file_is_served(seed: int) -> None:
     topology = random_topology(seed)
     collective = random_custom(seed, topology.num_ranks)
@@ -287,8 +288,8 @@ SKETCHES = {
 }
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
-@pytest.mark.parametrize("sketch", SKETCHES)
+@for_each("collective", ["allgather", "reducescatter"], quick=4)
+@for_each("sketch", SKETCHES)
 def test_sketches_are_kept(sketch: str, collective: str, tmp_path: Path) -> None:
     # solved() verifies under the sketch.
     solved(native(twins(), SKETCHES[sketch], tmp_path), collective, engine="guided")
@@ -299,8 +300,8 @@ def test_own_chunks_first_lets_foreign_ones_wait(tmp_path: Path) -> None:
     assert solved(sketch, "alltoall", engine="guided").makespan == 7_000_000
 
 
-@pytest.mark.parametrize("extra", [0, 1])
-@pytest.mark.parametrize("seed", range(15))
+@for_each("extra", [0, 1], quick=12)
+@for_each("seed", range(15))
 def test_hops_are_limited(seed: int, extra: int) -> None:
     logical = replace(whole(random_topology(seed)), max_extra_hops=extra)
     problem = problem_of(logical, "allgather")

@@ -12,6 +12,7 @@ from taccl.synth.problem import Options, Problem
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.generators import random_decisions, random_problem
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 COUNTED = Options(time_limit=4.0, deterministic=True, workers=1, batch=False)
@@ -23,8 +24,8 @@ def random_start(problem: Problem, seed: int) -> Schedule:
     return retime(problem.collective, problem.group, problem.chunk_size, single)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "allreduce", "alltoall"])
+@for_each("seed", range(4))
+@for_each("collective", ["allgather", "reducescatter", "allreduce", "alltoall"])
 def test_what_comes_back_is_correct_and_not_slower(seed: int, collective: str) -> None:
     problem = random_problem(seed, collective)
     start = random_start(problem, seed)
@@ -44,7 +45,7 @@ def test_a_bad_start_on_a_ring_ends_at_the_optimum(collective: str) -> None:
     assert improve_routes(problem, start, COUNTED, 4.0, 0).makespan == 2 * hop
 
 
-@pytest.mark.parametrize("seed", [1, 4])
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_it_ends_within_a_tenth_of_the_proven_optimum(seed: int) -> None:
     problem = random_problem(seed, "allgather")
     found = improve_routes(problem, random_start(problem, seed), COUNTED, 4.0, 0)

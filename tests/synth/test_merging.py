@@ -4,7 +4,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-import pytest
 
 from taccl.schedule import retime
 from taccl.symmetry import make_group
@@ -16,6 +15,7 @@ from taccl.synth.problem import Problem
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.generators import both_ways, build, pair, random_decisions, random_problem
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 
@@ -38,9 +38,9 @@ def part_by_part(problem: Problem, coarse: Problem, seed: int, parts: int) -> in
     return dispatched(load_of(plan, [(n,) for n in range(len(rows))]), silent)[1]
 
 
-@pytest.mark.parametrize("parts", [2, 3])
-@pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall", "reducescatter"])
-@pytest.mark.parametrize("seed", range(6))
+@for_each("parts", [2, 3], quick=16)
+@for_each("collective", ["allgather", "allreduce", "alltoall", "reducescatter"])
+@for_each("seed", range(6))
 def test_it_is_correct_and_no_slower_than_part_by_part(
     seed: int, collective: str, parts: int
 ) -> None:

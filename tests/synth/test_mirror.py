@@ -4,13 +4,13 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-import pytest
 
 from taccl.schedule import Decisions, Schedule, retime
 from taccl.synth.mirror import Mirror, mirrored, played_backwards
 from taccl.synth.problem import Problem
 from taccl.verify import verify
 from tests.generators import build, pair, random_decisions, random_problem, ring4
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 
@@ -44,8 +44,8 @@ def holds_all_the_time(problem: Problem) -> bool:
     )
 
 
-@pytest.mark.parametrize("collective", ["reducescatter", "reduce"])
-@pytest.mark.parametrize("seed", range(12))
+@for_each("collective", ["reducescatter", "reduce"])
+@for_each("seed", range(12))
 def test_what_is_played_backwards_is_correct_and_no_slower(collective: str, seed: int) -> None:
     problem = random_problem(seed, collective)
     mirror = mirror_of(problem)
@@ -56,7 +56,7 @@ def test_what_is_played_backwards_is_correct_and_no_slower(collective: str, seed
         assert found.makespan <= gather.makespan
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 def test_messages_stay_whole(seed: int) -> None:
     drawn = random_problem(seed, "reducescatter")
     problem = replace(drawn, collective=drawn.collective.cut(2))

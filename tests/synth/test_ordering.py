@@ -12,6 +12,7 @@ from taccl.synth.routes import build_network
 from taccl.synth.staged import _routes_of
 from taccl.verify import verify
 from tests.generators import random_problem, ring4
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 ONE_WAY = sorted(set(COLLECTIVES) - {"allreduce"})
@@ -27,8 +28,8 @@ def singles(plan: Plan) -> list[Message]:
     return [(number,) for number in range(len(plan.moves))]
 
 
-@pytest.mark.parametrize("rule", PRIORITIES)
-@pytest.mark.parametrize("seed", range(15))
+@for_each("rule", PRIORITIES)
+@for_each("seed", range(15))
 def test_every_move_is_ordered_once_after_what_it_needs(seed: int, rule: str) -> None:
     plan = greedy_plan(seed)
     decisions = order(plan, singles(plan), rule)
@@ -41,8 +42,8 @@ def test_every_move_is_ordered_once_after_what_it_needs(seed: int, rule: str) ->
         assert all(place[before] < place[number] for before in move.needs)
 
 
-@pytest.mark.parametrize("rule", PRIORITIES)
-@pytest.mark.parametrize("seed", range(9))
+@for_each("rule", PRIORITIES)
+@for_each("seed", range(9))
 def test_an_order_with_batches_is_a_correct_schedule(seed: int, rule: str) -> None:
     plan = greedy_plan(seed)
     decisions = order(plan, Adjacency(plan).pieces(4), rule)

@@ -28,6 +28,7 @@ from tests.generators import (
     star5,
     twin2x2,
 )
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 
@@ -133,8 +134,8 @@ def test_a_rank_out_of_reach_is_an_error() -> None:
 # --- symmetry ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunks", [1, 4])
-@pytest.mark.parametrize("name", ["torus2d:4x4", "dgx2:2", "ndv2:2", "dgx-a100:2"])
+@for_each("chunks", [1, 4])
+@for_each("name", ["torus2d:4x4", "dgx2:2", "ndv2:2", "dgx-a100:2"])
 def test_representatives_prove_as_much_as_all_chunks(name: str, chunks: int) -> None:
     shape, _, nodes = name.rpartition(":") if name[-2] == ":" else (name, "", "0")
     topology = load_topology(shape, nodes=int(nodes) or None)
@@ -168,18 +169,17 @@ def test_prices_follow_a_wire_that_is_slow() -> None:
 WITHOUT_SPREADING = [name for name in sorted(COLLECTIVES) if name != "allreduce"]
 
 
-@pytest.mark.parametrize("collective", WITHOUT_SPREADING)
-@pytest.mark.parametrize("first", [0, 10])
-def test_no_schedule_is_faster_than_the_bound(collective: str, first: int) -> None:
-    for seed in range(first, first + 10):
-        schedule = random_schedule(seed, collective).expand()
-        if not schedule.batches:
-            result, _ = packed(random_problem(seed, collective))
-            assert result.bound <= schedule.makespan, seed
-            assert result.bound <= result.load + 1
+@for_each("seed", range(20), quick=6 * len(WITHOUT_SPREADING))
+@for_each("collective", WITHOUT_SPREADING)
+def test_no_schedule_is_faster_than_the_bound(collective: str, seed: int) -> None:
+    schedule = random_schedule(seed, collective).expand()
+    if not schedule.batches:
+        result, _ = packed(random_problem(seed, collective))
+        assert result.bound <= schedule.makespan
+        assert result.bound <= result.load + 1
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60))
 def test_no_order_of_sends_beats_the_bound(seed: int) -> None:
     rng = random.Random(seed)
     problem = random_problem(seed, rng.choice(["allgather", "reducescatter", "broadcast"]))
@@ -190,7 +190,7 @@ def test_no_order_of_sends_beats_the_bound(seed: int) -> None:
     assert not can_beat(topology, collective, problem.chunk_size, result.bound)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_any_prices_prove_a_bound(seed: int) -> None:
     problem = random_problem(seed, "allgather")
     arcs = arcs_of(problem)

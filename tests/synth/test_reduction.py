@@ -12,6 +12,7 @@ from taccl.synth.staged import ordered, staged
 from taccl.topology_file import load_topology
 from taccl.verify import verify
 from tests.generators import pair, random_problem
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 ONE_BY_ONE = Options(batch=False)
@@ -52,7 +53,7 @@ def test_a_ring_is_busy_all_the_time(ranks: int, hops: int) -> None:
     assert min(schedule.makespan for schedule in found) == hops * topology.arrival(0, 1000)
 
 
-@pytest.mark.parametrize("seed", range(16))
+@for_each("seed", range(16))
 def test_every_exchange_adds_each_value_once(seed: int) -> None:
     problem = random_problem(seed, "allreduce")
     for schedule in schedules(problem):

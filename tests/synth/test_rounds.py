@@ -28,6 +28,7 @@ from taccl.synth.rounds_question import capacities
 from taccl.topology import Topology, whole
 from taccl.verify import require_valid
 from tests.generators import Hop, build, ring4, star5, twin2x2
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 
 COUNTED = Options(time_limit=20.0, deterministic=True, workers=1)
@@ -250,7 +251,7 @@ def test_one_rank_needs_nothing() -> None:
     assert (found.status, found.rounds) == (EXISTS, Rounds(Size(2, 3, 1), (2, 1), ((), ())))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.collective} {case.size}")
+@for_each("case", CASES, ids=lambda case: f"{case.collective} {case.size}")
 def test_a_dgx1_as_sccl_reports_it(case: Case) -> None:
     found, makespan = solve(case, QUICK)
     assert found.status is (EXISTS if case.exists else NONE)
@@ -372,15 +373,15 @@ def random_case(seed: int, collective: str) -> tuple[int, Wires, Size]:
     return ranks, wires, Size(steps, steps + rng.randrange(3), chunks)
 
 
-@pytest.mark.parametrize("collective", ["allgather", "alltoall", "allreduce"])
-@pytest.mark.parametrize("seed", range(14))
+@for_each("collective", ["allgather", "alltoall", "allreduce"])
+@for_each("seed", range(14))
 def test_the_model_says_what_a_search_through_all_states_says(seed: int, collective: str) -> None:
     ranks, wires, size = random_case(seed, collective)
     found = asked(wired(ranks, wires), collective, *size)
     assert found.status is (EXISTS if exists_by_search(ranks, wires, collective, size) else NONE)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@for_each("seed", range(8))
 def test_a_reducescatter_exists_where_an_allgather_exists_on_wires_turned_round(seed: int) -> None:
     ranks, wires, size = random_case(seed, "allgather")
     turned = {(b, a): count for (a, b), count in wires.items()}

@@ -18,6 +18,7 @@ from taccl.synth.problem import Options
 from taccl.topology import LogicalTopology, Topology
 from taccl.topology_file import load_topology, topology_from_document
 from taccl.verify import verify
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 from tests.synth.sketched import (
     across,
@@ -398,7 +399,7 @@ SEARCHED = ("ndv2-relay", 2, "allgather")
 """A machine of two servers that is searched; the others take what is found without a search."""
 
 
-@pytest.mark.parametrize(("name", "nodes", "collective"), SHIPPED)
+@for_each(("name", "nodes", "collective"), SHIPPED, quick=18, parts=2)
 def test_a_shipped_sketch_gives_a_correct_schedule(name: str, nodes: int, collective: str) -> None:
     logical = apply_sketch(load_topology(name.split("-")[0], nodes=nodes), load_sketch(name))
     chunks = logical.chunks_per_rank or 1

@@ -14,6 +14,7 @@ from taccl.synth.routes import build_network
 from taccl.synth.staged import _polished, _routes_of, ordered, staged
 from taccl.topology_file import load_topology
 from tests.generators import random_problem, ring4
+from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
 
 
@@ -28,7 +29,7 @@ def test_orders_of_a_plan_come_best_first(seed: int) -> None:
     assert times == sorted(set(times))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@for_each("seed", range(8))
 def test_the_answer_is_never_worse_than_the_greedys(seed: int) -> None:
     plan = greedy_plan(seed)
     found = staged(plan.problem, replace(QUICK, time_limit=1.0))

@@ -11,6 +11,7 @@ from taccl.schedule import Schedule
 from taccl.synth.problem import Problem
 from taccl.synth.waves import MOST_SHARES, MOST_WAVES, cuts_of
 from taccl.topology_file import load_topology
+from tests.sweep import for_each
 from tests.synth.problems import problem_of
 from tests.synth.test_butterflies import nodes_of
 from tests.synth.test_folding import found_of, least_classical
@@ -24,11 +25,9 @@ def found(problem: Problem) -> tuple[Schedule, ...]:
     return found_of(problem, "waves")
 
 
-@pytest.mark.parametrize("collective", GATHERS)
-@pytest.mark.parametrize(
-    ("gpus", "sharing", "count"), [(4, 2, 2), (4, 4, 2), (2, 1, 3), (6, 3, 2), (3, 1, 2)]
-)
-@pytest.mark.parametrize("chunks", [1, 2, 5])
+@for_each("collective", GATHERS, quick=15)
+@for_each(("gpus", "sharing", "count"), [(4, 2, 2), (4, 4, 2), (2, 1, 3), (6, 3, 2), (3, 1, 2)])
+@for_each("chunks", [1, 2, 5])
 def test_every_answer_is_valid(
     gpus: int, sharing: int, count: int, chunks: int, collective: str
 ) -> None:
@@ -78,8 +77,8 @@ def test_the_first_wave_is_gathered_while_the_second_crosses(
     assert found(problem)[0].makespan == expected * US
 
 
-@pytest.mark.parametrize("collective", GATHERS)
-@pytest.mark.parametrize("size", [1 << 23, 1 << 24])
+@for_each("collective", GATHERS, quick=2)
+@for_each("size", [1 << 23, 1 << 24])
 def test_two_dgx2_are_a_fifth_faster_than_any_classical_algorithm(
     collective: str, size: int
 ) -> None:
