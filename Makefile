@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 OUT := out
 PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup
 
-.PHONY: demo check check-all install fmt lint type docs test slow cov golden bench performance clean
+.PHONY: demo check check-all install warm fmt lint type docs test slow cov golden bench performance clean
 
 demo: $(VENV)/installed
+	$(BIN)/taccl warmup
 	mkdir -p $(OUT)
 	$(BIN)/taccl synthesize ndv2 allgather --nodes 2 --size 1MB --time-limit 40 -o $(OUT)/ndv2-x2-allgather.xml
 	$(BIN)/taccl verify $(OUT)/ndv2-x2-allgather.xml
@@ -42,11 +43,15 @@ type: install
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-test: install
+# Once, before two workers of pytest would compile the same.
+warm: install
+	$(BIN)/taccl warmup
+
+test: warm
 	$(PYTEST) -m 'not slow' $(ARGS)
 
 # The cases of long sweeps that `make test` leaves out.
-slow: install
+slow: warm
 	$(PYTEST) -m slow $(ARGS)
 
 cov: install
