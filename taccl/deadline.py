@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-AGAIN = 1.0
+AGAIN = 0.25
 """Seconds after which a signal that something swallowed is sent again."""
 
 
@@ -91,7 +91,7 @@ _KEPT: list[Deadline] = []
 
 @contextmanager
 def kept(deadline: Deadline) -> Iterator[Deadline]:
-    """Raise :class:`TimeUp` inside when a deadline comes.
+    """Raise :class:`TimeUp` inside when a deadline comes; who catches it calls :func:`forget`.
 
     Parameters
     ----------
@@ -109,9 +109,18 @@ def kept(deadline: Deadline) -> Iterator[Deadline]:
         _set_timer()
         yield deadline
     finally:
-        _KEPT.remove(deadline)
-        _set_timer()
+        forget(deadline)
         signal.signal(signal.SIGALRM, before)
+
+
+def forget(deadline: Deadline) -> None:
+    """End the timer of a deadline, and of those inside it, if it still runs.
+
+    The timer may ring in the moment in which :func:`kept` ends, so that it does not come to that.
+    """
+    if deadline in _KEPT:
+        del _KEPT[_KEPT.index(deadline) :]
+        _set_timer()
 
 
 def hurry(seconds: float) -> None:

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.collectives import Collective, busbw_factor, chunk_size_of
-from taccl.deadline import Deadline, TimeUp, kept
+from taccl.deadline import Deadline, TimeUp, forget, kept
 from taccl.errors import LoweringError, NoScheduleError, OutOfTimeError, TacclError
 from taccl.msccl.program import Program
 from taccl.pipeline.kernels import compile_ahead
@@ -206,6 +206,8 @@ def synthesize(request: Request) -> Synthesis:
     except TimeUp as up:
         if up.deadline is not scorer.clock:
             raise
+        forget(scorer.clock)
+        found = [one for one in found if one.result is not None]
     except NoScheduleError as error:
         raise _unserved(request, whole_) or error from None
     found += _best_of(scorer, found)
@@ -365,6 +367,7 @@ def _finish(
     except TimeUp as up:
         if up.deadline is not last:
             raise
+        forget(last)
         proved = scorer.judged
         if proved is None:
             raise OutOfTimeError(
@@ -386,6 +389,7 @@ def _settled(lowering: Lowering, clock: Deadline) -> Lowering:
     except TimeUp as up:
         if up.deadline is not clock:
             raise
+        forget(clock)
         return replace(lowering, target=replace(lowering.target, instances=1))
 
 

@@ -134,14 +134,16 @@ def solve_in_child(model: Model, limits: Limits, over: Callable[[], bool]) -> Fo
             command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, start_new_session=True
         ) as child:
             printed = None
-            while printed is None:
-                try:
-                    printed = child.communicate(timeout=0.1)
-                except subprocess.TimeoutExpired:
-                    if over():
-                        child.kill()
-                        child.communicate()
-                        return None
+            try:
+                while printed is None:
+                    try:
+                        printed = child.communicate(timeout=0.1)
+                    except subprocess.TimeoutExpired:
+                        if over():
+                            return None
+            finally:
+                # Whatever ends the watching ends the child.
+                child.kill()
             out, err = printed
     if child.returncode:
         last = err.strip().splitlines()[-1:] or [f"exit status {child.returncode}"]

@@ -231,10 +231,14 @@ def solve_watched(
     """
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(solver.solve, model, callback)
-        while not run.done():
-            wait([run], timeout=0.05)
-            if over():
-                solver.stop_search()
+        try:
+            while not run.done():
+                wait([run], timeout=0.05)
+                if over():
+                    solver.stop_search()
+        finally:
+            # Whatever ends the watching ends the search, which the pool would wait for.
+            solver.stop_search()
         return run.result()
 
 
