@@ -4,9 +4,12 @@ Happens-before is program order in a threadblock, dependences, and the k-th send
 before its k-th receive. That a FIFO has few slots orders nothing. The check follows one run and
 keeps, for each cell, the last write and the reads since; whoever comes next must know of them.
 When accesses are unordered, some neighbouring pair of them is, so that finds a race if there is
-one. What threadblocks know of each other are vector clocks, kept only while a later step needs
-them, and only for the threadblocks of as many ranks at a time as fit the memory. (Chunks that a
-fused step forwards while later ones of the same message are still to come count as one.)
+one. Where sends post before all wavefronts have read (LL on rccl, ``Runtime.open_sends``), a wait
+for one tells of the steps before it only: the send itself is over when the next step of its
+threadblock is, or when its message has been received. What
+threadblocks know of each other are vector clocks, kept only while a later step needs them, and only
+for the threadblocks of as many ranks at a time as fit the memory. (Chunks that a fused step
+forwards while later ones of the same message are still to come count as one.)
 
 References
 ----------
@@ -43,16 +46,32 @@ class _Cell:
     reads: dict[int, int] = field(default_factory=dict)
 
 
-def find_races(run: Run, mode: Mode) -> list[Finding]:
-    """Return races of a run in one mode, at most 20."""
+def find_races(run: Run, mode: Mode, *, open_sends: bool = False) -> list[Finding]:
+    """Return races of a run in one mode, at most 20.
+
+    Parameters
+    ----------
+    open_sends
+        Sends post before all of their threadblock have read.
+    """
     where = places(run)
     findings: list[Finding] = []
+    early = _early(run, where) if open_sends else frozenset()
     for ranks in _slabs(run):
-        for finding in _races_of(run, mode, ranks, where):
+        for finding in _races_of(run, mode, ranks, where, early):
             findings.append(finding)
             if len(findings) == MAX_FINDINGS:
                 return findings
     return findings
+
+
+def _early(run: Run, where: Sequence[Place]) -> frozenset[int]:
+    """Return the sends whose posts release some step."""
+    return frozenset(
+        step
+        for step in run.released_by.values()
+        if run.blocks[where[step].block][1].steps[where[step].step].op is Op.SEND
+    )
 
 
 def _slabs(run: Run) -> Iterator[frozenset[int]]:
@@ -90,14 +109,18 @@ def _most_kept(run: Run) -> int:
 
 
 def _races_of(
-    run: Run, mode: Mode, ranks: frozenset[int], where: Sequence[Place]
+    run: Run,
+    mode: Mode,
+    ranks: frozenset[int],
+    where: Sequence[Place],
+    early: frozenset[int],
 ) -> Iterator[Finding]:
     column: dict[int, int] = {}
     for number, (rank, _) in enumerate(run.blocks):
         if rank in ranks:
             column[number] = len(column)
     memory: dict[tuple[int, Cell], _Cell] = {}
-    for number, step_number, clock in _clocks(run, column, where):
+    for number, step_number, clock in _clocks(run, column, where, early):
         rank, block = run.blocks[number]
         if rank not in ranks:
             continue
@@ -105,7 +128,7 @@ def _races_of(
         for cell, writes in accesses(block.steps[place.step], rank, mode):
             state = memory.setdefault((rank, cell), _Cell())
             for other in _unordered(state, run, clock, column, (step_number, writes)):
-                yield _race(run, place, where[other], cell)
+                yield _race(run, place, where[other], cell, early=other in early)
             if writes:
                 state.write, state.reads = (step_number, number), {}
             else:
@@ -113,9 +136,12 @@ def _races_of(
 
 
 def _clocks(
-    run: Run, column: dict[int, int], where: Sequence[Place]
+    run: Run, column: dict[int, int], where: Sequence[Place], early: frozenset[int]
 ) -> Iterator[tuple[int, int, Clock]]:
-    """Yield threadblock, step and clock of every step in order; clock[c]: steps known done."""
+    """Yield threadblock, step and clock of every step in order; clock[c]: steps known done.
+
+    Of the steps in ``early`` those that they release do not know that they are done.
+    """
     uses = _uses(run)
     kept: dict[int, Clock] = {}
     clocks = [np.zeros(0, dtype=np.int32)] * len(run.blocks)
@@ -124,9 +150,14 @@ def _clocks(
         clock = clocks[number]
         if not len(clock):
             clock = clocks[number] = np.zeros(len(column), dtype=np.int32)
-        for before in (run.released_by.get(step), run.sender.get(step)):
+        release = run.released_by.get(step)
+        for before in (release, run.sender.get(step)):
             if before is not None:
+                own = column.get(where[before].block)
+                known = 0 if own is None else int(clock[own])
                 np.maximum(clock, kept[before], out=clock)
+                if own is not None and before == release and before in early:
+                    clock[own] = max(known, where[before].step)
                 uses[before] -= 1
                 if uses[before] == 0:
                     del kept[before]
@@ -167,9 +198,17 @@ def _unordered(
             yield other
 
 
-def _race(run: Run, place: Place, other: Place, cell: Cell) -> Finding:
+def _race(run: Run, place: Place, other: Place, cell: Cell, *, early: bool) -> Finding:
     ids = [run.blocks[spot.block][1].id for spot in (place, other)]
     buffer, offset = cell
+    if early:
+        return Finding(
+            "open send",
+            f"it may start while the send, step {other.step} of threadblock {ids[1]}, still reads"
+            f" chunk {offset} of {_BUFFER_NAMES[buffer]}: a send of LL posts too early on rccl",
+            place.rank, ids[0], place.step,
+            "depend on a later step of that threadblock, such as a cpy, or use Simple or LL128",
+        )  # fmt: skip
     return Finding(
         "race",
         f"nothing orders it and step {other.step} of threadblock {ids[1]}, and both use chunk"

@@ -16,7 +16,7 @@ def findings_text(checked: Checked) -> str:
         *lines,
         f"{topology.name}: {topology.num_ranks} ranks, {len(topology.edges)} edges,"
         f" {len(topology.links)} links, {len(topology.rotations)} declared symmetries:"
-        f" {found or 'nothing to object to'}",
+        f" {found or 'no problems found'}",
     ])  # fmt: skip
 
 
