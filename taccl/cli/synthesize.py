@@ -36,7 +36,13 @@ from taccl.units import parse_nccl_size
 if TYPE_CHECKING:
     from taccl.pipeline import Target
 
-Protocol = Annotated[str, typer.Option("--protocol", help=f"One of {PROTOCOL_NAMES}.")]
+Protocol = Annotated[
+    str,
+    typer.Option(
+        "--protocol",
+        help=f"One of {PROTOCOL_NAMES}; auto: Simple, where that hangs LL128 or LL.",
+    ),
+]
 InPlace = Annotated[bool, typer.Option("--inplace", help="Serve in-place calls only.")]
 OutOfPlace = Annotated[bool, typer.Option("--outofplace", help="Serve out-of-place calls only.")]
 Both = Annotated[bool, typer.Option("--both", help="Serve both modes with one file.")]
@@ -114,7 +120,7 @@ def synthesize(
     ] = False,
     alpha_rule: AlphaRule = None,
     runtime: Runtime = "portable",
-    protocol: Protocol = "Simple",
+    protocol: Protocol = "auto",
     inplace: InPlace = False,
     outofplace: OutOfPlace = False,
     both: Both = False,
@@ -202,7 +208,7 @@ def convert(
     size: Size = "1MB",
     dtype: Dtype = "float",
     runtime: Runtime = "portable",
-    protocol: Protocol = "Simple",
+    protocol: Protocol = "auto",
     inplace: InPlace = False,
     outofplace: OutOfPlace = False,
     both: Both = False,
