@@ -100,6 +100,14 @@ def caution(collective: Collective) -> str | None:
     )
 
 
+def _why_not_simple(program: Program) -> str:
+    """Return which protocol a program has where none was asked for, and why."""
+    return (
+        f"{program.protocol}: a {program.collective} between servers hangs with Simple; of"
+        f" {' and '.join(BETWEEN_SERVERS)} the faster by replay"
+    )
+
+
 def xml_files(program: Program, runtime: str, output: Path) -> dict[str | Path, str]:
     """Return the files of a program: two where the runtimes spell its collective differently."""
     texts: dict[str | Path, str] = {output: write_xml(program, runtime)}
@@ -167,6 +175,8 @@ def convert(
     texts = xml_files(program, target.runtime, output or Path("out.xml"))
     if output is not None:
         write_all_atomic(texts)
+    if target.protocol == "auto" and program.protocol != "Simple":
+        warn(f"protocol {_why_not_simple(program)}")
     if text := caution(collective):
         warn(text)
     return texts
@@ -278,10 +288,7 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
             f" {program.num_steps} steps"
         )
         if target is not None and target.protocol == "auto" and program.protocol != "Simple":
-            lines.append(
-                f"  protocol    {program.protocol}: a {collective.name} between servers hangs with"
-                f" Simple; of {' and '.join(BETWEEN_SERVERS)} the faster by replay"
-            )
+            lines.append(f"  protocol    {_why_not_simple(program)}")
         modes = [
             name
             for name, served in (

@@ -157,6 +157,8 @@ class _Run:
     def transfer(self, number: int, rank: int, block: Threadblock, step: Step) -> object:
         kind = step.op.value
         receives, sends = kind.startswith("r") and kind != "re", kind.endswith("s")
+        if step.count == 0:  # The loop over its messages runs no time.
+            receives = sends = False
         incoming = (block.recv_from, rank, block.channel)
         outgoing = (rank, block.send_to, block.channel)
         if (receives and block.recv_from is None) or (sends and block.send_to is None):
