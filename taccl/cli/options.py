@@ -32,7 +32,7 @@ ENGINE_NAMES = (
     " recursive-doubling, one-shot, chain, double-chain, binomial, scatter-allgather, direct"
 )
 RUNTIME_NAMES = "msccl, executor, rccl, portable"
-PROTOCOL_NAMES = "Simple, LL, LL128"
+PROTOCOL_NAMES = "auto, Simple, LL, LL128"
 ALPHA_RULE_NAMES = "occupy, delay"
 DTYPE_BYTES = {
     "int8": 1, "uint8": 1, "half": 2, "bfloat16": 2, "int32": 4, "uint32": 4, "float": 4,

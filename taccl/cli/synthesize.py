@@ -43,7 +43,12 @@ if TYPE_CHECKING:
     from taccl.pipeline import Target
 
 Protocol = Annotated[
-    str, typer.Option("--protocol", help=f"One of {PROTOCOL_NAMES}.", rich_help_panel=PROGRAM)
+    str,
+    typer.Option(
+        "--protocol",
+        help=f"One of {PROTOCOL_NAMES}; auto: Simple, where that hangs LL128 or LL.",
+        rich_help_panel=PROGRAM,
+    ),
 ]
 InPlace = Annotated[
     bool, typer.Option("--inplace", help="Serve in-place calls only.", rich_help_panel=PROGRAM)
@@ -191,7 +196,7 @@ def synthesize(
     ] = False,
     alpha_rule: AlphaRule = None,
     runtime: Runtime = "portable",
-    protocol: Protocol = "Simple",
+    protocol: Protocol = "auto",
     inplace: InPlace = False,
     outofplace: OutOfPlace = False,
     both: Both = False,
@@ -291,7 +296,7 @@ def convert(
     size: Size = "1MB",
     dtype: Dtype = "float",
     runtime: Runtime = "portable",
-    protocol: Protocol = "Simple",
+    protocol: Protocol = "auto",
     inplace: InPlace = False,
     outofplace: OutOfPlace = False,
     both: Both = False,

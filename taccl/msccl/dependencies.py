@@ -9,6 +9,10 @@ named, waits for the last thing that the schedule has its rank finish before it.
 What follows anyway from program order, from messages and from other dependences is dropped:
 positions only grow, so a dependence covers all that its target had waited for.
 
+Where sends post before they have read all (LL on rccl, ``Runtime.open_sends``), no step waits for
+one. Who would overwrite what a send reads waits for a copy of its first chunk to scratch, right
+after it in its threadblock: a copy ends with a barrier. What only keeps turns does without.
+
 Up to MAX_CLOCKS numbers of memory, "follows anyway" is decided exactly, by vector clocks over all
 threadblocks; above, only by the threadblocks of one rank, without messages.
 """
@@ -17,6 +21,7 @@ from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from operator import itemgetter
 from types import MappingProxyType
 
@@ -147,6 +152,10 @@ class Clocks:
         Threadblock of every move, and position among its moves.
     messages
         Whether knowledge travels with messages.
+    bare
+        Sends that no move may wait for.
+    missing
+        Those of them that some move should wait for: what comes after them is missing.
     """
 
     seen: NDArray[np.int32]
@@ -154,6 +163,8 @@ class Clocks:
     owner: list[int]
     place: list[int]
     messages: bool
+    bare: frozenset[int] = frozenset()
+    missing: set[int] = field(default_factory=set)
     last: dict[int, int] = field(default_factory=dict)
     sent: dict[int, int] = field(default_factory=dict)
 
@@ -180,6 +191,9 @@ class Clocks:
         kept = []
         for other in sorted(others, reverse=True):
             if row[self.column[self.owner[other]]] <= self.place[other]:
+                if other in self.bare:
+                    self.missing.add(other)
+                    continue
                 kept.append(other)
                 np.maximum(row, self.seen[other], out=row)
         row[self.column[block]] = self.place[number] + 1
@@ -190,7 +204,12 @@ class Clocks:
 
 
 def find_dependences(
-    draft: Draft, blocks: Sequence[Block], order: str, held: Mapping[int, Time] = NOTHING_HELD
+    draft: Draft,
+    blocks: Sequence[Block],
+    order: str,
+    held: Mapping[int, Time] = NOTHING_HELD,
+    *,
+    open_sends: bool = False,
 ) -> tuple[list[tuple[int, ...]], Clocks]:
     """Return for every move the moves of other threadblocks that it has to wait for.
 
@@ -202,21 +221,39 @@ def find_dependences(
         One of ORDERS.
     held
         Messages to hold back in any order, and the times after which they are to start.
+    open_sends
+        No move waits for a send, but for the copy after it.
     """
     clocks = _start_clocks(len(draft.moves), blocks)
     owner = clocks.owner
+    over = _copies_after(draft.moves, blocks) if open_sends else {}
+    if open_sends:
+        sends = (number for number, move in enumerate(draft.moves) if move.op is Op.SEND)
+        clocks.bare = frozenset(number for number in sends if number not in over)
     memory = _Memory(find_parts(draft.moves, draft.modes))
     ports = None if order == "free" else _Ports(draft.messages, draft.schedule.topology)
     pace = _Pace(draft.messages, None if order == "paced" else held)
     result = []
     for number, move in enumerate(draft.moves):
-        follows = memory.touch(number, move, owner[number])
-        if ports is not None:
-            follows.update(ports.use(number, move))
-        follows.update(pace.record(number, move, follows))
-        others = [earlier for earlier in follows if owner[earlier] != owner[number]]
+        needed = memory.touch(number, move, owner[number])
+        turns = set(ports.use(number, move)) if ports is not None else set()
+        turns.update(pace.record(number, move, needed | turns))
+        follows = needed | (turns - clocks.bare)
+        others = [
+            over.get(earlier, earlier) for earlier in follows if owner[earlier] != owner[number]
+        ]
         result.append(clocks.advance(number, move, others))
     return result, clocks
+
+
+def _copies_after(moves: Sequence[Move], blocks: Sequence[Block]) -> dict[int, int]:
+    """Return the sends after which their threadblock copies something, and these copies."""
+    return {
+        send: after
+        for block in blocks
+        for send, after in pairwise(block.moves)
+        if moves[send].op is Op.SEND and moves[after].op is Op.COPY and after == send + 1
+    }
 
 
 def _start_clocks(count: int, blocks: Sequence[Block]) -> Clocks:

@@ -36,6 +36,10 @@ def _serves_one_mode(program: Program) -> bool:
     return program.in_place != program.out_of_place
 
 
+def _is_cut(program: Program) -> bool:
+    return program.chunks_per_loop > 1
+
+
 def _has_no_limit(program: Program) -> bool:
     return program.max_bytes >= UNLIMITED
 
@@ -60,23 +64,33 @@ class Deployment:
         The variables without which the file is silently not used.
     pitfalls
         What users run into; ``{chunks}`` stands for the file's ``nchunksperloop``.
+    version
+        The versions that run files, after a comma; empty: all.
     """
 
     variables: tuple[Note, ...]
     needed: tuple[Note, ...]
     pitfalls: tuple[Note, ...]
+    version: str = ""
 
 
 _EVERYWHERE = (
     Note("every node needs the same files in the same order: ranks that differ hang"),
-    Note("element counts that are not a multiple of {chunks} fall back to NCCL"),
+    Note("element counts that are not a multiple of {chunks} fall back to NCCL", _is_cut),
     Note("no file names a root: this one answers calls for every root", _has_root),
+    Note(
+        "LL128 is right where stores of 128 bytes stay whole, as on NVLink; else use LL",
+        _uses_ll128,
+    ),
     Note("only one of in place and out of place is served", _serves_one_mode),
 )
 _DIRECTORY = (
     Note("keep other files out of MSCCL_ALGO_DIR: the loader stops at the first it can't parse"),
     Note("the range of sizes has no end: files after this one get no call", _has_no_limit),
 )
+
+ROCM = "ROCm 7.2 or older"
+"""RCCL's MSCCL is deprecated and off by default in ROCm 7.11, and gone in 7.13 (RCCL 2.28.3)."""
 
 DEPLOYMENTS: Mapping[str, Deployment] = MappingProxyType({
     "msccl": Deployment(
@@ -102,11 +116,13 @@ DEPLOYMENTS: Mapping[str, Deployment] = MappingProxyType({
         (Note("MSCCL_ALGO_DIR={directory}"),),
         (Note("RCCL_MSCCL_ENABLE=1"), Note("RCCL_MSCCL_FORCE_ENABLE=1")),
         (
+            Note(f"needs {ROCM}: RCCL 2.28.3 (ROCm 7.13) has no MSCCL"),
             *_DIRECTORY,
             Note("files are tried in no fixed order: ranges of sizes must not overlap"),
             Note("several ranks in a process need RCCL_MSCCL_ENABLE_SINGLE_PROCESS=1"),
             *_EVERYWHERE,
         ),
+        f", {ROCM}",
     ),
 })  # fmt: skip
 """Where every runtime looks for files."""
@@ -160,7 +176,8 @@ def deployment_lines(program: Program, runtime: str, path: Path) -> list[str]:
     """Return the block that people read: variables for each runtime, then each pitfall once."""
     found = deployment(program, runtime, path)
     lines = [
-        f"  load with   {' '.join(row['environment'])} ({name})" for name, row in found.items()
+        f"  load with   {' '.join(row['environment'])} ({name}{DEPLOYMENTS[name].version})"
+        for name, row in found.items()
     ]
     told: dict[str, list[str]] = {}
     for name, row in found.items():

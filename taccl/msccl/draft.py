@@ -1,7 +1,7 @@
 """What of a lowering does not depend on threadblocks: messages, and moves in one legal order."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import LoweringError
@@ -9,6 +9,7 @@ from taccl.msccl.aliasing import Mode, mode_of
 from taccl.msccl.blocks import Lane, lanes_of
 from taccl.msccl.buffers import Move, place_moves
 from taccl.msccl.order import Message, find_messages, order_events
+from taccl.msccl.program import Buffer, Op, Slot
 from taccl.schedule import Schedule
 
 
@@ -38,6 +39,19 @@ class Draft:
     lanes: Sequence[Lane]
     moves: Sequence[Move]
     scratch: Sequence[int]
+
+
+def with_copies_after(draft: Draft, sends: Collection[int]) -> Draft:
+    """Return the draft with a copy of one chunk to scratch of its own right after some sends."""
+    moves: list[Move] = []
+    scratch = list(draft.scratch)
+    for number, move in enumerate(draft.moves):
+        moves.append(move)
+        if number in sends:
+            unread = Slot(Buffer.SCRATCH, scratch[move.rank])
+            scratch[move.rank] += 1
+            moves.append(Move(move.rank, Op.COPY, move.src, unread, 1, move.message))
+    return replace(draft, moves=moves, scratch=scratch)
 
 
 def make_draft(

@@ -28,6 +28,7 @@ from taccl.msccl.program import READS_SOURCE, WRITES_TARGET, Buffer, Op, Program
 from taccl.msccl.races import find_races
 from taccl.msccl.results import result_findings, wrong_outputs
 from taccl.msccl.run import Place, Run, maximal_run, places
+from taccl.msccl.runtimes import RUNTIMES
 from taccl.msccl.sizes import safe_size, standstill
 
 MAX_FINDINGS = 20
@@ -43,9 +44,12 @@ def judge(program: Program, runtime: str, collective: Collective | None = None) 
     """
     findings = check_limits(program, runtime)
     run = maximal_run(program)
+    open_sends = program.protocol in RUNTIMES[runtime].open_sends
     for in_place, claimed in ((True, program.in_place), (False, program.out_of_place)):
         if claimed:
-            findings += interpret(program, in_place=in_place, collective=collective, run=run)
+            findings += interpret(
+                program, in_place=in_place, collective=collective, open_sends=open_sends, run=run
+            )
     if work_of(program) > MAX_WORK or any(finding.rule == "deadlock" for finding in findings):
         return findings
     safe = safe_size(program, runtime, program.min_bytes, program.max_bytes)
@@ -60,6 +64,7 @@ def interpret(
     *,
     in_place: bool,
     collective: Collective | None = None,
+    open_sends: bool = False,
     run: Run | None = None,
 ) -> list[Finding]:
     """Run a program once in one mode and return all that is wrong with what it does.
@@ -69,6 +74,8 @@ def interpret(
     collective
         What it should do; None: what its name and its chunk count say, with the root that
         :func:`find_root` finds.
+    open_sends
+        As for :func:`find_races`.
     run
         The program's :func:`taccl.msccl.run.maximal_run`, which is the same in both modes.
     """
@@ -80,11 +87,31 @@ def interpret(
         return [Finding("size", problem, fix="lower --chunks or --instances")]
     machine = _follow(program, expected, in_place=in_place, run=run)
     run, mode = machine.run, machine.mode
-    findings = [*machine.findings, *_run_findings(run), *find_races(run, mode)]
+    findings = [
+        *machine.findings,
+        *_run_findings(run),
+        *find_races(run, mode, open_sends=open_sends),
+    ]
     if not run.stuck:
         wrong = wrong_outputs(machine.memory, mode, expected)
         findings += result_findings(run, mode, list(islice(wrong, MAX_FINDINGS)))
     return [_in_mode(finding, in_place=in_place) for finding in findings]
+
+
+def has_open_sends(program: Program) -> bool:
+    """Tell whether a step could overwrite what a send of LL still reads, on rccl.
+
+    Programs that are too large to follow count as such.
+    """
+    if work_of(program) > MAX_WORK:
+        return True
+    run = maximal_run(program)
+    modes = (
+        mode_of(program.collective, program.num_ranks, program.chunks_per_loop, in_place=in_place)
+        for in_place, claimed in ((True, program.in_place), (False, program.out_of_place))
+        if claimed
+    )
+    return any(find_races(run, mode, open_sends=True) for mode in modes)
 
 
 def count_wrong(program: Program, *, in_place: bool) -> int | None:
@@ -198,7 +225,7 @@ class _Machine:
 def _step(machine: _Machine, place: Place, number: int) -> None:
     """Do what one step does to memory and messages."""
     step = machine.run.blocks[place.block][1].steps[place.step]
-    if step.op is Op.NOP:
+    if step.op is Op.NOP or step.count == 0:
         return
     sources = machine.cells(place, step.source, step.count)
     targets = machine.cells(place, step.target, step.count)

@@ -297,12 +297,14 @@ def _steps_of(blocks: Sequence[Threadblock], kind: frozenset[Op]) -> Iterator[tu
     """Yield threadblock and position of every step of a kind."""
     for block in blocks:
         for position, step in enumerate(block.steps):
-            if step.op in kind:
+            if step.op in kind and step.count:
                 yield block.id, position
 
 
 def _counts(blocks: Sequence[Threadblock], kind: frozenset[Op]) -> list[int]:
-    return [step.count for block in blocks for step in block.steps if step.op in kind]
+    return [
+        step.count for block in blocks for step in block.steps if step.op in kind and step.count
+    ]
 
 
 def _mismatch(sent: Sequence[int], received: Sequence[int]) -> tuple[int, str] | None:

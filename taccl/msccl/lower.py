@@ -32,7 +32,7 @@ from taccl.msccl.blocks import (
 )
 from taccl.msccl.buffers import Move
 from taccl.msccl.dependencies import NOTHING_HELD, Clocks, find_dependences, write_steps
-from taccl.msccl.draft import Draft, make_draft
+from taccl.msccl.draft import Draft, make_draft, with_copies_after
 from taccl.msccl.fusion import fuse_sends, fuse_sums
 from taccl.msccl.program import Gpu, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.msccl.runtimes import RUNTIMES
@@ -84,6 +84,9 @@ class LowerOptions:
         gets several connections. None: one is enough for any link.
     max_steps, max_threadblocks
         Limits of the runtime, for each threadblock and each rank.
+    open_sends
+        The runtime posts a send of this protocol before all have read: no step waits for one.
+        Not together with ``fused``, which such runtimes have no steps for.
     """
 
     name: str
@@ -101,6 +104,7 @@ class LowerOptions:
     slots: int | None = None
     max_steps: int = 64
     max_threadblocks: int = 64
+    open_sends: bool = False
 
 
 def modes_served(collective: Collective) -> tuple[bool, bool]:
@@ -216,7 +220,12 @@ def _fit_blocks(
         _check_threadblocks(_most(block.rank for block in blocks), options)
         crowded = _crowded(blocks, [len(block.moves) for block in blocks], options.max_steps)
         if not crowded:
-            waits, clocks = find_dependences(made, blocks, options.order, options.held)
+            waits, clocks = find_dependences(
+                made, blocks, options.order, options.held, open_sends=options.open_sends
+            )
+            if clocks.missing:
+                draft = with_copies_after(draft, clocks.missing)
+                continue
             lengths = [sum(max(1, len(waits[move])) for move in own.moves) for own in blocks]
             crowded = _crowded(blocks, lengths, options.max_steps)
             if not crowded:

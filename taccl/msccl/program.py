@@ -82,7 +82,8 @@ class Step:
     src, dst
         First chunk read and written; None where the op has no such operand.
     count
-        Consecutive chunks (0 for a nop).
+        Consecutive chunks. With 0 a step moves nothing, but waits and posts (``for (c = 0; c <
+        count; ...)`` of the interpreters); a nop has 0.
     depends
         The step that must have finished first; None: no dependence.
     posts
@@ -108,13 +109,13 @@ class Step:
 
     @property
     def receives(self) -> bool:
-        """Whether it takes a message."""
-        return self.op in RECEIVES
+        """Whether it takes a message: no chunk, no message."""
+        return self.op in RECEIVES and self.count > 0
 
     @property
     def sends(self) -> bool:
-        """Whether it sends a message."""
-        return self.op in SENDS
+        """Whether it sends a message: no chunk, no message."""
+        return self.op in SENDS and self.count > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,11 @@ When accesses are unordered, some neighbouring pair of them is, so that finds a 
 one. What threadblocks know of each other are vector clocks, kept only while a later step needs
 them. First without messages: a clock then has one number for each threadblock of its own rank, and
 what program order and dependences order already is no race. Only ranks where that leaves something
-open are looked at again with messages, as many of them at a time as fit the memory. (Chunks that
-a fused step forwards while later ones of the same message are still to come count as one.)
+open are looked at again with messages, as many of them at a time as fit the memory. Where sends
+post before all wavefronts have read (LL on rccl, ``Runtime.open_sends``), a wait for one tells of
+the steps before it only: the send itself is over when the next step of its threadblock is, or when
+its message has been received. (Chunks that a fused step forwards while later ones of the same
+message are still to come count as one.)
 
 References
 ----------
@@ -46,25 +49,32 @@ class _Cell:
     reads: dict[int, int] = field(default_factory=dict)
 
 
-def find_races(run: Run, mode: Mode) -> list[Finding]:
-    """Return races of a run in one mode, at most 20."""
+def find_races(run: Run, mode: Mode, *, open_sends: bool = False) -> list[Finding]:
+    """Return races of a run in one mode, at most 20.
+
+    Parameters
+    ----------
+    open_sends
+        Sends post before all of their threadblock have read.
+    """
     where = places(run)
+    early = _early(run, where) if open_sends else frozenset[int]()
     blocks: dict[int, list[int]] = defaultdict(list)
     for number, (rank, _) in enumerate(run.blocks):
         blocks[rank].append(number)
-    within = _Order(
-        run, [run.released_by], {n: i for of in blocks.values() for i, n in enumerate(of)}
-    )
+    here = {number: place for of in blocks.values() for place, number in enumerate(of)}
+    within = _Order(run, [run.released_by], here, early)
     widths = [len(blocks[rank]) for rank, _ in run.blocks]
     several = frozenset(rank for rank, of in blocks.items() if len(of) > 1)
     open_ = sorted({place.rank for place, _, _ in _unordered(within, widths, mode, several, where)})
     findings: list[Finding] = []
     for ranks in _slabs(run, open_):
         known = [number for number, (rank, _) in enumerate(run.blocks) if rank in ranks]
-        order = _Order(run, [run.released_by, run.sender], {n: i for i, n in enumerate(known)})
+        column = {number: place for place, number in enumerate(known)}
+        order = _Order(run, [run.released_by, run.sender], column, early)
         every = [len(known)] * len(run.blocks)
         for place, other, cell in _unordered(order, every, mode, ranks, where):
-            findings.append(_race(run, place, where[other], cell))
+            findings.append(_race(run, place, where[other], cell, early=other in early))
             if len(findings) == MAX_FINDINGS:
                 return findings
     return findings
@@ -82,11 +92,23 @@ class _Order:
         From a step to one that has to be done before it.
     column
         The place in a clock of every threadblock that others need to know of.
+    early
+        Steps that release others before they are done, which these know nothing of.
     """
 
     run: Run
     before: Sequence[Mapping[int, int]]
     column: Mapping[int, int]
+    early: AbstractSet[int]
+
+
+def _early(run: Run, where: Sequence[Place]) -> frozenset[int]:
+    """Return the sends whose posts release some step."""
+    return frozenset(
+        step
+        for step in run.released_by.values()
+        if run.blocks[where[step].block][1].steps[where[step].step].op is Op.SEND
+    )
 
 
 def _slabs(run: Run, ranks: Sequence[int]) -> Iterator[frozenset[int]]:
@@ -181,7 +203,11 @@ def _clocks(
         for earlier in order.before:
             before = earlier.get(step)
             if before is not None:
+                own = column.get(where[before].block)
+                known = 0 if own is None else int(clock[own])
                 np.maximum(clock, kept[before], out=clock)
+                if own is not None and earlier is run.released_by and before in order.early:
+                    clock[own] = max(known, where[before].step)
                 uses[before] -= 1
                 if uses[before] == 0:
                     del kept[before]
@@ -208,9 +234,17 @@ def accesses(step: Step, rank: int, mode: Mode) -> Iterator[tuple[Cell, bool]]:
                 yield target, True
 
 
-def _race(run: Run, place: Place, other: Place, cell: Cell) -> Finding:
+def _race(run: Run, place: Place, other: Place, cell: Cell, *, early: bool) -> Finding:
     ids = [run.blocks[spot.block][1].id for spot in (place, other)]
     buffer, offset = cell
+    if early:
+        return Finding(
+            "open send",
+            f"it may start while the send, step {other.step} of threadblock {ids[1]}, still reads"
+            f" chunk {offset} of {_BUFFER_NAMES[buffer]}: a send of LL posts too early on rccl",
+            place.rank, ids[0], place.step,
+            "depend on a later step of that threadblock, such as a cpy, or use Simple or LL128",
+        )  # fmt: skip
     return Finding(
         "race",
         f"nothing orders it and step {other.step} of threadblock {ids[1]}, and both use chunk"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from taccl.msccl.program import RECEIVES, SENDS, Program, Step, Threadblock
+from taccl.msccl.program import Op, Program, Step, Threadblock
 
 Connection = tuple[int | None, int | None, int]
 """Sender, receiver, channel."""
@@ -56,11 +56,16 @@ class Run:
 
 
 def releasing_steps(block: Threadblock) -> list[int | None]:
-    """Return for every step the first one from there on that posts: only such move the flag."""
+    """Return for every step the first one from there on that posts: only such move the flag.
+
+    Flags are compared with >=, so who waits for a nop goes on when a later step posts; a nop
+    itself posts nothing.
+    """
     found: list[int | None] = []
     posting: int | None = None
     for position in range(len(block.steps) - 1, -1, -1):
-        posting = position if block.steps[position].posts else posting
+        step = block.steps[position]
+        posting = position if step.posts and step.op is not Op.NOP else posting
         found.append(posting)
     return found[::-1]
 
@@ -170,7 +175,7 @@ def _awaits(state: _State, number: int, rank: int, step: Step) -> str | None:
 def _exchange(state: _State, number: int, rank: int, step: Step) -> str | None:
     """Receive and send the messages of a step; return what it waits for, or None."""
     block = state.run.blocks[number][1]
-    receives, sends = step.op in RECEIVES, step.op in SENDS
+    receives, sends = step.receives, step.sends
     if not (receives or sends):
         return None
     if (receives and block.recv_from is None) or (sends and block.send_to is None):

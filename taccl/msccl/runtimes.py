@@ -24,6 +24,18 @@ MAX_COUNT = 71
 FUSION_CAP = 16
 """MSCCL_MAX_REDUCE_FUSION: the parsers end a run at this ``re`` of a threadblock, and only once."""
 
+KERNEL_STEPS = 4
+"""MSCCL_CHUNKSTEPS: slots of a connection that the kernels post for a message of Simple."""
+
+HOST_STEPS: Mapping[str, int] = MappingProxyType({"broadcast": 1, "reduce": 1})
+"""Slots that the host counts for a message of Simple where it differs from KERNEL_STEPS.
+
+BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS are 1 (``collectives.h``; ``msccl_parser.cc:336,340``).
+``mscclSetupCount`` (msccl: ``computeColl``) joins chunks up to so many slots in a message, and
+``mscclSetupProxy`` (``msccl_setup.cc:143``, rccl ``:141``, msccl ``enqueue.cc:630``) has the
+network proxy move so many for one.
+"""
+
 UNLIMITED = 1 << 62
 """``max_bytes`` of a file without an upper limit (executor and rccl write it as 0)."""
 
@@ -52,15 +64,16 @@ class Runtime:
     max_offset
         Offsets are int16 (``struct mscclTransfer``).
     max_fused_reductions
-        With 16 fused sources the 16-operand kernel loses the destination, and the parser tests
-        its cap only once a threadblock, so 15 is safe.
+        With 16 fused sources the 16-operand kernel of executor and msccl loses the destination,
+        and the parser tests its cap only once a threadblock, so 15 is safe. rccl adds them one by
+        one (``mscclReduce``), however many.
     max_nodes
         MAX_NODES - 1 elements stored for one rank (``src/graph/xml.h``).
     max_name
         Longest name: 255 (MAX_STR_LEN), msccl truncates at 63.
     message_bytes
-        Bytes of one FIFO message by protocol: NCCL_BUFFSIZE / 8 * 4 for Simple, the payload of
-        an LL or LL128 slot (``src/enqueue.cc computeColl``).
+        Bytes of a chunk that one FIFO message holds by protocol: NCCL_BUFFSIZE / 8 *
+        KERNEL_STEPS for Simple, the payload of an LL or LL128 slot (``mscclRunInterpreter``).
     fifo_slots
         Messages a connection holds by protocol: NCCL_STEPS is 8; a Simple message takes 4.
     ops
@@ -74,12 +87,14 @@ class Runtime:
         i_chunks and o_chunks must fit nchunksperloop (``mscclGetAlgoFromXMLAndSetAlgo``).
     checks_peers
         Peers of ngpus or more are refused; the other parsers take them.
-    counts_from_one
-        The parser counts messages at index cnt - 1, which cnt 0 makes -1.
     required
         Attributes of ``algo`` without which the parser refuses the file.
     extra_types
         Step types that the parser takes and the kernel returns on.
+    open_sends
+        Protocols in which a send posts its flag while other wavefronts still read: rccl's kernel
+        calls ``send`` (``msccl_kernel_impl.h:303``) where that of executor and msccl calls
+        ``sendWithBarrier``, and of all steps only a send of LL ends without a barrier.
     """
 
     name: str
@@ -94,9 +109,9 @@ class Runtime:
     exclusive_max_bytes: bool
     checks_chunks: bool
     checks_peers: bool
-    counts_from_one: bool
     required: tuple[str, ...]
     extra_types: frozenset[str] = frozenset()
+    open_sends: frozenset[str] = frozenset()
     max_blocks_per_channel: int = 32
     max_count: int = MAX_COUNT
     max_offset: int = 32767
@@ -129,27 +144,27 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType({
     "msccl": Runtime(
         "msccl", max_steps=256, max_threadblocks=216, max_dependence_id=127, max_channels=32,
         max_name=63, message_bytes=_NCCL_MESSAGES, ops=ALL_OPS, collectives=_MSCCL_NAMES,
-        exclusive_max_bytes=True, checks_chunks=True, checks_peers=True, counts_from_one=True,
+        exclusive_max_bytes=True, checks_chunks=True, checks_peers=True,
         required=("name", *_HEAD), extra_types=frozenset({"ra"}),
     ),
     "executor": Runtime(
         "executor", max_steps=64, max_threadblocks=1024, max_dependence_id=127, max_channels=32,
         max_name=255, message_bytes=_NCCL_MESSAGES, ops=ALL_OPS, collectives=_NEW_NAMES,
-        exclusive_max_bytes=False, checks_chunks=False, checks_peers=False, counts_from_one=False,
+        exclusive_max_bytes=False, checks_chunks=False, checks_peers=False,
         required=_NEW_HEAD,
     ),
     "rccl": Runtime(
         "rccl", max_steps=64, max_threadblocks=64, max_dependence_id=63, max_channels=128,
         max_name=255, message_bytes=_RCCL_MESSAGES, ops=PORTABLE_OPS, collectives=_NEW_NAMES,
-        exclusive_max_bytes=False, checks_chunks=False, checks_peers=False, counts_from_one=False,
-        required=_NEW_HEAD,
+        exclusive_max_bytes=False, checks_chunks=False, checks_peers=False,
+        required=_NEW_HEAD, open_sends=frozenset({"LL"}), max_fused_reductions=UNLIMITED,
     ),
     "portable": Runtime(
         "portable", max_steps=64, max_threadblocks=64, max_dependence_id=63, max_channels=32,
         max_name=63, message_bytes=_NCCL_MESSAGES, ops=PORTABLE_OPS,
         collectives=_spellings(f"{_COMMON} reducescatter"),
-        exclusive_max_bytes=False, checks_chunks=True, checks_peers=True, counts_from_one=True,
-        required=("name", *_NEW_HEAD),
+        exclusive_max_bytes=False, checks_chunks=True, checks_peers=True,
+        required=("name", *_NEW_HEAD), open_sends=frozenset({"LL"}),
     ),
 })  # fmt: skip
 
@@ -159,8 +174,20 @@ LOADED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType({
 """Runtimes that load a file meant for several: what is proved for it must hold on each."""
 
 
-def message_chunks(runtime: str, protocol: str, chunk_bytes: Fraction | int) -> int:
+def joined_bytes(message_bytes: int, protocol: str, collective: str) -> int:
+    """Return the most bytes of several chunks that travel as one message.
+
+    A message of one chunk may be longer: the kernels cut chunks at ``message_bytes`` whatever the
+    collective is, and the host joins them by HOST_STEPS.
+    """
+    if protocol != "Simple" or collective not in HOST_STEPS:
+        return message_bytes
+    return message_bytes * HOST_STEPS[collective] // KERNEL_STEPS
+
+
+def message_chunks(
+    runtime: str, protocol: str, collective: str, chunk_bytes: Fraction | int
+) -> int:
     """Return how many chunks of a step travel as one message (``mscclMaxAllowedCount``)."""
-    per_chunk = max(1, ceil(chunk_bytes))
-    fitting = RUNTIMES[runtime].message_bytes[protocol] // per_chunk
-    return min(max(fitting, 1), MAX_COUNT)
+    room = joined_bytes(RUNTIMES[runtime].message_bytes[protocol], protocol, collective)
+    return min(max(room // max(1, ceil(chunk_bytes)), 1), MAX_COUNT)

@@ -13,7 +13,14 @@ from taccl.msccl.expected import MAX_WORK, work_of
 from taccl.msccl.findings import Finding
 from taccl.msccl.program import Program
 from taccl.msccl.run import Run, maximal_run
-from taccl.msccl.runtimes import LOADED_BY, RUNTIMES, UNLIMITED, Runtime, message_chunks
+from taccl.msccl.runtimes import (
+    LOADED_BY,
+    RUNTIMES,
+    UNLIMITED,
+    Runtime,
+    joined_bytes,
+    message_chunks,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,9 @@ def _safe_on(program: Program, runtime: Runtime, low: int, high: int) -> Safe:
     cuts = _cuts(
         program,
         *(
-            message_chunks(runtime.name, program.protocol, Fraction(size, chunks))
+            message_chunks(
+                runtime.name, program.protocol, program.collective, Fraction(size, chunks)
+            )
             for size in (low, high)
         ),
     )
@@ -99,7 +108,10 @@ def _safe_on(program: Program, runtime: Runtime, low: int, high: int) -> Safe:
         stuck = found or stuck
     if unsafe == 0:
         return Safe(0, stuck)
-    room = runtime.message_bytes[program.protocol] // (cuts[unsafe] + 1)
+    joined = joined_bytes(
+        runtime.message_bytes[program.protocol], program.protocol, program.collective
+    )
+    room = joined // (cuts[unsafe] + 1)
     return Safe(chunks * room, stuck)
 
 

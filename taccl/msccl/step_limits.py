@@ -60,22 +60,14 @@ def missing_peers(program: Program, _runtime: Runtime) -> Iterator[Finding]:
 
 
 def counts(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """MSCCL_MAX_COUNT; a count of 0 passes the parser and indexes an array at -1 in msccl."""
+    """MSCCL_MAX_COUNT; with a count of 0 a step passes the parser and moves nothing."""
     for gpu, block, position, step in _each_step(program):
         if step.op is not Op.NOP and not 1 <= step.count <= runtime.max_count:
             yield Finding(
                 "counts", f"moves {step.count} chunks, allowed are 1 to {runtime.max_count}",
                 gpu.rank, block.id, position, "split the step" if step.count else "remove the step",
-                _severity_of_count(step, runtime),
+                Severity.REJECTED if step.count else Severity.WARNING,
             )  # fmt: skip
-
-
-def _severity_of_count(step: Step, runtime: Runtime) -> Severity:
-    """Tell how bad a count is: a step of no chunk does nothing but upset the counters of msccl."""
-    if step.count:
-        return Severity.REJECTED
-    exchanged = step.op in SENDS | RECEIVES
-    return Severity.BREAKS if exchanged and runtime.counts_from_one else Severity.WARNING
 
 
 def offsets(program: Program, runtime: Runtime) -> Iterator[Finding]:
@@ -135,8 +127,6 @@ def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
             )
         elif releases[gpu.rank, awaited][at] is None:
             problem = f"waits for step {at} of threadblock {awaited}, and none from there on posts"
-        elif target.steps[at].op is Op.NOP:
-            problem = f"waits for a nop, step {at} of threadblock {awaited}, which posts nothing"
         if problem:
             yield Finding(
                 "dependences", problem, gpu.rank, block.id, position,
@@ -174,7 +164,8 @@ def fused_reductions(program: Program, runtime: Runtime) -> Iterator[Finding]:
     """Check ``re`` steps that the parser merges: the last count holds for all of them.
 
     MSCCL_MAX_REDUCE_FUSION ends a run only once a threadblock, at its 16th ``re``: longer runs
-    overflow an array, and 16 sources leave the destination out.
+    overflow an array of executor and msccl, and 16 sources leave the destination out. rccl adds
+    them one by one, without an array (``mscclReduce``, ``msccl_kernel_impl.h``).
     """
     for gpu, block in each_block(program):
         run: list[Step] = []

@@ -4,17 +4,18 @@ The file is read as the runtime reads it. Where it refuses, the tolerant reader 
 over, so that what the file would do is still looked at.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from taccl.errors import ProgramError
+from taccl.errors import InputError, ProgramError
 from taccl.msccl.determinism import order_findings
 from taccl.msccl.elements import Document, read_document
 from taccl.msccl.expected import MAX_WORK, everything, expected_of, work_of
 from taccl.msccl.findings import Finding, Severity, errors_of
 from taccl.msccl.interpret import find_root, interpret
 from taccl.msccl.limits import check_limits
+from taccl.msccl.network import network_findings
 from taccl.msccl.parser import Parsed, parse
 from taccl.msccl.parser_steps import Place
 from taccl.msccl.program import Program
@@ -25,6 +26,9 @@ from taccl.msccl.xml import read_xml
 
 BEHAVIOUR = frozenset({"connections", "offsets"})
 """Rules of ``limits`` about what a program does, which no parser and no table of a runtime sees."""
+
+ALONE = tuple(name for name in RUNTIMES if name not in LOADED_BY)
+"""The runtimes themselves, without what stands for several."""
 
 RESIDENT = 108
 """Streaming multiprocessors of an A100 (an H100 has 132); all threadblocks must run at once."""
@@ -37,6 +41,10 @@ _UNSURE: Mapping[str, frozenset[str]] = MappingProxyType({
 })  # fmt: skip
 """What can't be told of collectives that no table knows: of these two, the root's buffer is larger
 than the size that runtimes count."""
+
+
+Known = dict[tuple[Program, bool], list[Finding]]
+"""What following a program found in its one mode, with and without sends that post too early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,31 @@ class Verdict:
         return found[0].severity if found else None
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """How a file is looked at.
+
+    Parameters
+    ----------
+    size
+        Bytes at which deadlocks are looked for, too.
+    structure_only
+        Follow no data and no waits.
+    bitwise
+        Ranks must add up in one order.
+    servers
+        The server of every rank, or how many ranks are on each; None: unknown.
+    file
+        Named in errors.
+    """
+
+    size: int | None = None
+    structure_only: bool = False
+    bitwise: bool = False
+    servers: Sequence[int] | int | None = None
+    file: str | None = None
+
+
 def judge_text(
     content: bytes,
     runtime: str,
@@ -74,15 +107,52 @@ def judge_text(
     *,
     structure_only: bool = False,
     bitwise: bool = False,
-    file: str | None = None,
+    servers: Sequence[int] | int | None = None,
 ) -> Verdict:
-    """Return the verdict on a file's content; ``bitwise``: ranks must add up in one order.
+    """Return the verdict of a runtime on a file's content; parameters as of a Question.
 
     Raises
     ------
+    InputError
+        When ``servers`` are for another number of ranks.
     ProgramError
         When it is no MSCCL XML at all.
     """
+    return judge_for(content, runtime, Question(size, structure_only, bitwise, servers), {})
+
+
+def judge_for_each(content: bytes, question: Question) -> dict[str, Verdict]:
+    """Return the verdict of every runtime on a file's content.
+
+    Raises
+    ------
+    InputError
+        When the servers are of another number of ranks.
+    ProgramError
+        When it is no MSCCL XML at all.
+    """
+    known: Known = {}
+    return {name: judge_for(content, name, question, known) for name in ALONE}
+
+
+def judge_for(content: bytes, runtime: str, question: Question, known: Known) -> Verdict:
+    """Return the verdict of a runtime on a file's content.
+
+    Parameters
+    ----------
+    runtime
+        A name of RUNTIMES; ``portable``: all that load such a file must run it.
+    known
+        What was found of the same content for other runtimes; added to.
+
+    Raises
+    ------
+    InputError
+        When the servers are of another number of ranks.
+    ProgramError
+        When it is no MSCCL XML at all.
+    """
+    file, structure_only = question.file, question.structure_only
     document = read_document(content, file=file)
     names = _names(document, runtime)
     parsed = {name: parse(document, name, file=file) for name in names}
@@ -101,9 +171,13 @@ def judge_text(
     if program is not None and not structure_only:
         program = _all_modes(program, programs.values())
         safe = safe_size(program, runtime) if work_of(program) <= MAX_WORK else None
-        behaviour = [*_behaviour(program), *_sizes(program, safe, size)]
+        behaviour = [
+            *_behaviour(program, names, known),
+            *network_findings(program, _server_of(program, question)),
+            *_sizes(program, safe, question.size),
+        ]
         findings += _placed(behaviour, parsed[names[0]], document)
-        if bitwise and safe is not None:
+        if question.bitwise and safe is not None:
             findings += order_findings(program)
     selections = tuple(
         selected_for(program, name)
@@ -113,6 +187,19 @@ def judge_text(
     order = list(Severity)
     findings.sort(key=lambda finding: order.index(finding.severity))
     return Verdict(tuple(findings), selections, safe, program)
+
+
+def _server_of(program: Program, question: Question) -> Sequence[int] | None:
+    """Return the server of every rank of a program; None: unknown."""
+    servers = question.servers
+    if isinstance(servers, int):
+        return [rank // servers for rank in range(program.num_ranks)]
+    if servers is not None and len(servers) != program.num_ranks:
+        raise InputError(
+            f"is for {program.num_ranks} ranks, the topology has {len(servers)}",
+            file=question.file, field="ngpus", fix="give the topology it was made for (--nodes)",
+        )  # fmt: skip
+    return servers
 
 
 def _names(document: Document, runtime: str) -> tuple[str, ...]:
@@ -140,7 +227,7 @@ def _limits(
 ) -> Iterator[Finding]:
     """Yield what the rules say beyond the parser, which has its own word on refusals."""
     for finding in check_limits(program, name):
-        if structure_only and (finding.rule in BEHAVIOUR or finding.severity is Severity.NEVER):
+        if structure_only and finding.rule in BEHAVIOUR:
             continue
         if finding.severity is not Severity.REJECTED or not document.complete:
             yield finding
@@ -193,7 +280,27 @@ def _all_modes(program: Program, others: Iterable[Program]) -> Program:
     )
 
 
-def _behaviour(program: Program) -> Iterator[Finding]:
+def _followed(
+    program: Program, names: Iterable[str], known: Known, *, in_place: bool, unknown: bool
+) -> list[Finding]:
+    """Return what is wrong with data and races in a mode; what is known already is not run again.
+
+    Names, sizes and what a runtime allows change none of it.
+    """
+    open_sends = any(program.protocol in RUNTIMES[name].open_sends for name in names)
+    alike = replace(
+        program, name="", min_bytes=0, max_bytes=0, in_place=in_place, out_of_place=not in_place
+    )
+    key = (alike, open_sends)
+    if key not in known:
+        known[key] = interpret(
+            program, in_place=in_place, collective=everything(program) if unknown else None,
+            open_sends=open_sends,
+        )  # fmt: skip
+    return known[key]
+
+
+def _behaviour(program: Program, names: Iterable[str], known: Known) -> Iterator[Finding]:
     """Yield what is wrong with data, races and waits in every claimed mode."""
     expected = expected_of(program)
     unknown = isinstance(expected, Finding) and expected.rule == "unknown collective"
@@ -205,11 +312,11 @@ def _behaviour(program: Program) -> Iterator[Finding]:
         )  # fmt: skip
     for in_place, claimed in ((True, program.in_place), (False, program.out_of_place)):
         if claimed and unknown:
-            found = interpret(program, in_place=in_place, collective=everything(program))
+            found = _followed(program, names, known, in_place=in_place, unknown=True)
             unsure = _UNSURE.get(program.collective, _RESULT)
             yield from (finding for finding in found if finding.rule not in unsure)
         elif claimed:
-            yield from interpret(program, in_place=in_place)
+            yield from _followed(program, names, known, in_place=in_place, unknown=False)
     root = find_root(program)
     if root is not None:
         yield Finding(

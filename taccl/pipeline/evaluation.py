@@ -1,6 +1,7 @@
 """Reading programs back: evaluate them on a topology, judge them, and bound a collective."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from taccl.bounds import any_bounds, best, fixed_bounds
@@ -9,7 +10,7 @@ from taccl.collectives import Collective, chunk_size_of
 from taccl.errors import InputError
 from taccl.files import read_bytes, read_text
 from taccl.msccl.program import Program
-from taccl.msccl.verdict import Verdict, judge_text
+from taccl.msccl.verdict import Question, Verdict, judge_for, judge_for_each
 from taccl.msccl.xml import read_xml
 from taccl.pipeline.answers import answer_of, with_wrong
 from taccl.report.bounded import Bounded
@@ -74,29 +75,31 @@ def whole_size(files: Sequence[str], size: int, element_bytes: int = 4) -> int:
     return size
 
 
-def judge_file(
-    path: str,
-    runtime: str,
-    size: int | None = None,
-    *,
-    structure_only: bool = False,
-    bitwise: bool = False,
-) -> Verdict:
+def judge_file(path: str, runtime: str, question: Question | None = None) -> Verdict:
     """Return all that is wrong with an XML file for a runtime, and which calls select it.
-
-    With a size, deadlocks are looked for there, too; ``bitwise`` wants equal bits on all ranks.
 
     Raises
     ------
     InputError
-        When the file can't be read.
+        When the file can't be read, or has other ranks than the question.
     ProgramError
         When it is no MSCCL XML.
     """
-    content = read_bytes(path)
-    return judge_text(
-        content, runtime, size, structure_only=structure_only, bitwise=bitwise, file=path
-    )
+    asked = replace(question or Question(), file=path)
+    return judge_for(read_bytes(path), runtime, asked, {})
+
+
+def judge_file_for_each(path: str, question: Question) -> dict[str, Verdict]:
+    """Return the same for every runtime.
+
+    Raises
+    ------
+    InputError
+        When the file can't be read, or has other ranks than the question.
+    ProgramError
+        When it is no MSCCL XML.
+    """
+    return judge_for_each(read_bytes(path), replace(question, file=path))
 
 
 def bounds_for(

@@ -6,10 +6,11 @@ from fractions import Fraction
 from functools import cached_property
 
 from taccl.collectives import COLLECTIVES, Collective, has_xml
-from taccl.errors import LoweringError, ScheduleError
+from taccl.errors import InputError, LoweringError, ScheduleError
 from taccl.msccl.determinism import order_findings
 from taccl.msccl.interpret import judge
 from taccl.msccl.lower import LowerOptions, modes_served
+from taccl.msccl.network import WHY, hangs_between_servers
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.msccl.sizes import largest_safe_size
@@ -19,10 +20,14 @@ from taccl.sim.cost import model_of
 from taccl.sim.replay import replay
 from taccl.sim.timing import traces
 from taccl.sim.trace import Trace
+from taccl.topology import Topology
 from taccl.units import MAX_SIZE, Time
 
 COPIES = (2, 4)
 """Instances that are tried where none are asked for."""
+
+BETWEEN_SERVERS = ("LL128", "LL")
+"""The protocols where Simple hangs, the one with fewer bytes on the wire first."""
 
 WORTH_COPIES = Fraction(1, 20)
 """What they have to save: they use as many times the threadblocks, and want finer sizes."""
@@ -37,7 +42,8 @@ class Target:
     runtime
         A name of RUNTIMES.
     protocol
-        ``Simple``, ``LL`` or ``LL128``.
+        ``Simple``, ``LL`` or ``LL128``; ``auto``: Simple, and where that hangs (a broadcast or
+        reduce between servers) LL128 or LL, by replay.
     modes
         ``auto`` (what one program serves at no cost), ``inplace``, ``outofplace`` or ``both``.
     instances, channels
@@ -51,7 +57,7 @@ class Target:
     """
 
     runtime: str = "portable"
-    protocol: str = "Simple"
+    protocol: str = "auto"
     modes: str = "auto"
     instances: int | None = 1
     channels: int | None = None
@@ -68,7 +74,26 @@ class Target:
     @property
     def message_bytes(self) -> int:
         """The most bytes of a message."""
-        return RUNTIMES[self.runtime].message_bytes[self.protocol]
+        sizes = RUNTIMES[self.runtime].message_bytes
+        return max(sizes.values()) if self.protocol == "auto" else sizes[self.protocol]
+
+    def protocols(self, collective: str, topology: Topology) -> tuple[str, ...]:
+        """Return the protocols to choose from, the likely one first.
+
+        Raises
+        ------
+        InputError
+            When the one that is asked for hangs.
+        """
+        hangs = topology.num_servers > 1 and hangs_between_servers(collective, "Simple")
+        if hangs and self.protocol == "Simple":
+            raise InputError(
+                f"a {collective} between servers hangs with Simple: {WHY}", field="--protocol",
+                fix="leave --protocol out, or use LL128 or LL",
+            )  # fmt: skip
+        if self.protocol != "auto":
+            return (self.protocol,)
+        return BETWEEN_SERVERS if hangs else ("Simple",)
 
     def divisor(self, chunks: int) -> int:
         """Return what the bytes of a buffer of so many chunks must be a multiple of."""
@@ -142,7 +167,53 @@ class Lowering:
             )
         return found.lowered.program, found.time
 
+    @cached_property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols to choose from; until :meth:`settled` does, it is the first.
+
+        Raises
+        ------
+        InputError
+            When the one that is asked for hangs.
+        """
+        return self.target.protocols(self.schedule.collective.name, self.schedule.topology)
+
     def settled(self) -> "Lowering":
+        """Return the same for a definite protocol and a definite number of instances.
+
+        Of several protocols the one with the shortest replay, flags on the wire counted, is taken.
+
+        Raises
+        ------
+        InputError
+            When the protocol that is asked for hangs.
+        LoweringError
+            When no program fits the runtime.
+        """
+        chosen = self._with_instances()
+        if len(self.protocols) > 1:
+            target = replace(chosen.target, protocol=self.protocols[0])
+            chosen = replace(chosen, target=target, made=chosen.best)
+        for protocol in self.protocols[1:]:
+            other = replace(chosen, target=replace(chosen.target, protocol=protocol), made=None)
+            if self.late:
+                break
+            try:
+                times = [one.on_the_wire() for one in (other, chosen)]
+            except LoweringError:
+                continue
+            if times[0] < times[1]:
+                chosen = other
+        return chosen
+
+    def on_the_wire(self) -> Time:
+        """Return what the best program takes with all the bytes that its protocol sends."""
+        program, _ = self.best
+        model = model_of(self.target.runtime, self.target.element_bytes)
+        (trace,) = traces(program, self.schedule.topology, (self.size,), model, protocol_costs=True)
+        return self.best[1] if trace.time is None else trace.time
+
+    def _with_instances(self) -> "Lowering":
         """Return the same for a definite number of instances.
 
         Where none is asked for and messages do not occupy links for all of their latency, several
@@ -177,13 +248,13 @@ class Lowering:
         return not self.target.bitwise or not any(order_findings(program))
 
     def _options(self) -> LowerOptions:
-        limits, target = RUNTIMES[self.target.runtime], self.target
+        limits, target, protocol = RUNTIMES[self.target.runtime], self.target, self.protocols[0]
         in_place, out_of_place = target.claimed(self.schedule)
         low = self.size // 4 if target.min_bytes is None else target.min_bytes
         high = min(self.size * 4, MAX_SIZE) if target.max_bytes is None else target.max_bytes
         return LowerOptions(
             name=self.name,
-            protocol=target.protocol,
+            protocol=protocol,
             in_place=in_place,
             out_of_place=out_of_place,
             instances=target.copies,
@@ -192,6 +263,7 @@ class Lowering:
             max_bytes=high,
             max_steps=limits.max_steps,
             max_threadblocks=min(limits.max_threadblocks, limits.max_dependence_id + 1),
+            open_sends=protocol in limits.open_sends,
         )
 
     def replay(self, program: Program) -> Time | None:

@@ -11,7 +11,7 @@ from taccl.msccl.deploy import deployment, deployment_lines
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import LOADED_BY
 from taccl.msccl.xml import read_xml, write_xml
-from taccl.pipeline.lowering import Lowering, Target, program_name, serves
+from taccl.pipeline.lowering import BETWEEN_SERVERS, Lowering, Target, program_name, serves
 from taccl.pipeline.problems import asked_collective
 from taccl.pipeline.request import Request
 from taccl.pipeline.synthesis import Synthesis
@@ -45,7 +45,7 @@ def check_target(request: Request, output: Path | None) -> None:
     Raises
     ------
     InputError
-        When the runtime has no XML for the collective, or only for another mode.
+        When the runtime has no XML for the collective, or only for another mode or protocol.
     """
     target = request.target
     collective = asked_collective(request.collective, request.logical.topology, request.root)
@@ -55,6 +55,7 @@ def check_target(request: Request, output: Path | None) -> None:
         return
     if output is not None:
         _check_served(target, collective)
+    target.protocols(collective.name, request.logical.topology)
     if collective.name not in COLLECTIVES and target.modes in ("inplace", "both"):
         raise InputError(
             f"{collective.name} in place would overwrite what is still to be read",
@@ -96,6 +97,14 @@ def caution(collective: Collective) -> str | None:
     return (
         f"no runtime checks the root: this file is for root {collective.root}, and calls with any"
         " root select it"
+    )
+
+
+def _why_not_simple(program: Program) -> str:
+    """Return which protocol a program has where none was asked for, and why."""
+    return (
+        f"{program.protocol}: a {program.collective} between servers hangs with Simple; of"
+        f" {' and '.join(BETWEEN_SERVERS)} the faster by replay"
     )
 
 
@@ -183,6 +192,8 @@ def convert(
     texts = xml_files(program, target.runtime, output or Path("out.xml"))
     if output is not None:
         write_all_atomic(texts)
+    if target.protocol == "auto" and program.protocol != "Simple":
+        warn(f"protocol {_why_not_simple(program)}")
     if text := caution(collective):
         warn(text)
     return texts
@@ -232,6 +243,7 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
         "alpha_rule": schedule.topology.alpha_rule_stated,
         "costs": schedule.topology.costs,
         "sends": schedule.num_sends,
+        "protocol": None if program is None else program.protocol,
         "threadblocks": None if program is None else program.num_threadblocks,
         "channels": None if program is None else program.channels,
         "steps": None if program is None else program.num_steps,
@@ -303,6 +315,7 @@ def _advice(found: Synthesis) -> list[str]:
 def summary(found: Synthesis, written: list[Path], output: Path | None = None) -> str:
     """Return what ``synthesize`` tells a person."""
     schedule, program, bound = found.schedule, found.program, found.bound
+    target = found.request.target
     collective = schedule.collective
     lines = [
         f"{collective.name} on {schedule.topology.name}, {collective.num_ranks} ranks,"
@@ -318,6 +331,8 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
             f" {counted(program.num_threadblocks, 'threadblock')},"
             f" {counted(program.channels, 'channel')}, {counted(program.num_steps, 'step')}"
         )
+        if target is not None and target.protocol == "auto" and program.protocol != "Simple":
+            lines.append(f"  protocol    {_why_not_simple(program)}")
         modes = [
             name
             for name, served in (
@@ -348,7 +363,6 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
         for number, line in enumerate(candidate_lines(found.candidates))
     ]
     lines += [f"  wrote       {path}" for path in written]
-    target = found.request.target
     if program is not None and target is not None and output is not None:
         lines += deployment_lines(program, target.runtime, output)
     return "\n".join(lines)

@@ -193,6 +193,9 @@ def _raw(blocks: Sequence[Threadblock]) -> _Raw:
     members = np.array([id(op) for op in OPS])
     order = np.argsort(members)
     found = np.fromiter(map(id, map(attrgetter("op"), steps)), np.int64, len(steps))
+    counts = np.fromiter(map(attrgetter("count"), steps), np.int64, len(steps))
+    # A step of no chunk waits and posts as a copy of nothing does.
+    found[(counts == 0) & (found != id(Op.NOP))] = id(Op.COPY)
     depends = map(is_not, map(attrgetter("depends"), steps), repeat(None))
     return _Raw(
         steps, begins, np.repeat(np.arange(len(blocks), dtype=np.int32), lengths),
@@ -262,12 +265,12 @@ def _kinds(
 ) -> tuple[tuple[Kind, ...], Column]:
     counts = np.fromiter(map(attrgetter("count"), raw.steps), np.int64, len(raw.steps))[tails]
     key = np.zeros(len(tails), np.int64)
-    for column in (raw.op[tails], link_class, np.maximum(counts, 1), sources):
+    for column in (raw.op[tails], link_class, counts, sources):
         values, place = _distinct(column.astype(np.int64))
         _, key = _distinct(key * len(values) + place)
     _, some = np.unique(key, return_index=True)
     rows = zip(raw.op[tails[some]], link_class[some], counts[some], sources[some], strict=True)
-    kinds = tuple(Kind(OPS[op], int(c), max(int(n), 1), int(s)) for op, c, n, s in rows)
+    kinds = tuple(Kind(OPS[op], int(c), int(n), int(s)) for op, c, n, s in rows)
     return kinds, key.astype(np.int32)
 
 

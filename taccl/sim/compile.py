@@ -12,15 +12,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from taccl.errors import ProgramError
-from taccl.msccl.program import RECEIVES, SENDS, Op, Program, Step, Threadblock
+from taccl.msccl.program import Op, Program, Step, Threadblock
 from taccl.sim.connect import Connection, Flight, wire
-from taccl.sim.cost import (
-    MAX_ITERATIONS,
-    PROTOCOL_FACTOR,
-    ReplayModel,
-    chunks_in_message,
-    local_time,
-)
+from taccl.sim.cost import MAX_ITERATIONS, PROTOCOL_FACTOR, ReplayModel, local_time
 from taccl.topology import LocalCosts, Topology
 from taccl.units import Time
 
@@ -144,7 +138,7 @@ def count_messages(program: Program, size: int, model: ReplayModel) -> int:
     """Return how many messages and pieces of local work a replay follows."""
     message, _ = model.of_protocol(program.protocol)
     chunk = size // program.chunks_per_loop
-    together = chunks_in_message(message, chunk)
+    together = model.joined(program, chunk)
     return -(-chunk // message) * sum(
         max(1, -(-step.count // together)) for _, block in program.blocks() for step in block.steps
     )
@@ -182,7 +176,7 @@ def compile_program(
     chunk = size // program.chunks_per_loop
     iterations = -(-chunk // message)
     factor = PROTOCOL_FACTOR[program.protocol] if protocol_costs else Fraction(1)
-    count = chunks_in_message(message, chunk)
+    count = model.joined(program, chunk)
     last = _Part(chunk - (iterations - 1) * message, count, factor, topology.local)
     full = replace(last, bytes_of_chunk=message)
     ends = sorted((rank, block.id) for rank, block in program.blocks())
@@ -214,9 +208,9 @@ def compile_program(
 
 def _check_peers(rank: int, block: Threadblock) -> None:
     for position, step in enumerate(block.steps):
-        if step.op in SENDS and block.send_to is None:
+        if step.sends and block.send_to is None:
             raise no_peer(rank, block.id, position, sends=True)
-        if step.op in RECEIVES and block.recv_from is None:
+        if step.receives and block.recv_from is None:
             raise no_peer(rank, block.id, position, sends=False)
 
 
@@ -267,19 +261,17 @@ def _actions(
     flights: dict[int, Flight] = {}
     actions = []
     for position, step, needs, sources in steps:
-        remaining = max(step.count, 1)
-        while remaining > 0:
-            chunks = min(part.chunks, remaining)
-            remaining -= chunks
+        messages = max(1, -(-step.count // part.chunks))
+        for number in range(messages):
+            chunks = min(part.chunks, step.count - number * part.chunks)
             size = chunks * part.bytes_of_chunk
             flight = None
-            if step.op in SENDS and connection is not None:
+            if step.sends and connection is not None:
                 if size not in flights:
                     flights[size] = connection.flight(part.factor * size)
                 flight = flights[size]
-            posts = position if step.posts and remaining == 0 else -1
+            posts = position if step.posts and number == messages - 1 else -1
             local = local_time(step.op, part.local, size, sources)
-            receives = step.op in RECEIVES
-            actions.append(Action(needs, receives, flight, local, posts, position, size))
+            actions.append(Action(needs, step.receives, flight, local, posts, position, size))
             needs = ()
     return tuple(actions)

@@ -2,7 +2,8 @@
 
 ``M`` bytes of every chunk are handled in one iteration, which is what one FIFO message holds
 (``NCCL_BUFFSIZE`` and ``NCCL_STEPS`` of the runtime). For small buffers one message carries up to
-``m = clamp(M / chunk, 1, 71)`` chunks of a step (``mscclMaxAllowedCount``, ``mscclSetupCount``).
+``m = clamp(M / chunk, 1, 71)`` chunks of a step (``mscclMaxAllowedCount``, ``mscclSetupCount``); in
+a broadcast or reduce of protocol Simple, a quarter as many.
 """
 
 from collections.abc import Mapping
@@ -11,8 +12,8 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from taccl.errors import ProgramError
-from taccl.msccl.program import Op
-from taccl.msccl.runtimes import MAX_COUNT, RUNTIMES
+from taccl.msccl.program import Op, Program
+from taccl.msccl.runtimes import MAX_COUNT, RUNTIMES, joined_bytes
 from taccl.topology import LocalCosts
 from taccl.units import Time, ceil_time
 
@@ -63,16 +64,23 @@ class ReplayModel:
             )
         return self.message_bytes[protocol], self.slots[protocol]
 
+    def joined(self, program: Program, chunk_bytes: int) -> int:
+        """Return how many chunks of a step of a program travel as one message.
+
+        Raises
+        ------
+        ProgramError
+            When the runtime has no such protocol.
+        """
+        message, _ = self.of_protocol(program.protocol)
+        room = joined_bytes(message, program.protocol, program.collective)
+        return max(1, min(MAX_COUNT, room // chunk_bytes))
+
 
 def model_of(runtime: str, element_bytes: int = 4) -> ReplayModel:
     """Return the replay constants of a runtime of the table."""
     row = RUNTIMES[runtime]
     return ReplayModel(row.name, row.message_bytes, row.fifo_slots, element_bytes)
-
-
-def chunks_in_message(message_bytes: int, chunk_bytes: int) -> int:
-    """Return how many chunks of a step travel as one message."""
-    return max(1, min(MAX_COUNT, message_bytes // chunk_bytes))
 
 
 def local_time(op: Op, local: LocalCosts, size: int, sources: int = 1) -> Time:

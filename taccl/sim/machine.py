@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from taccl.msccl.program import RECEIVES, SENDS, Program
 from taccl.sim import layout
 from taccl.sim.columns import Columns, Kind, LinkClass
-from taccl.sim.cost import ReplayModel, chunks_in_message, local_time
+from taccl.sim.cost import ReplayModel, local_time
 from taccl.sim.layout import Machine, Rows
 from taccl.topology import LocalCosts
 from taccl.units import Time, ceil_time
@@ -49,13 +49,13 @@ def split(program: Program, size: int, model: ReplayModel) -> Split:
     chunk = size // program.chunks_per_loop
     iterations = -(-chunk // message)
     last = chunk - (iterations - 1) * message
-    return Split(iterations, chunks_in_message(message, chunk), message, last, slots)
+    return Split(iterations, model.joined(program, chunk), message, last, slots)
 
 
 def messages_of(columns: Columns, cut: Split) -> int:
     """Return how many messages and pieces of local work there are in all."""
     counts = np.array([kind.chunks for kind in columns.kinds], np.int64)
-    return int(columns.population @ -(-counts // cut.chunks)) * cut.iterations
+    return int(columns.population @ np.maximum(1, -(-counts // cut.chunks))) * cut.iterations
 
 
 def machine_of(
@@ -123,7 +123,7 @@ class _Prices:
 
     def row(self, kind: Kind, chunks: int, part: int) -> list[int]:
         """Return the row of a kind when ``part`` bytes of every chunk are handled."""
-        messages = -(-kind.chunks // chunks)
+        messages = max(1, -(-kind.chunks // chunks))
         head = [messages, int(kind.op in RECEIVES), int(kind.op in SENDS)]
         sizes = (min(chunks, kind.chunks) * part, (kind.chunks - (messages - 1) * chunks) * part)
         for size in sizes:

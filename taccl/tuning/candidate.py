@@ -1,9 +1,10 @@
 """One candidate, from its text to what is known of its programs; runs in any process.
 
 A search for a schedule, its programs by the lowering's own choices, each judged, and each
-replayed at all sizes in every protocol. A protocol changes no step: it says how many bytes a
-message holds, how many messages a connection holds, and how many bytes go over the wire for each
-byte of data. What LL saves in latency is not in the model, only what it costs.
+replayed at all sizes in every protocol. A protocol changes no step (but LL on rccl, where no step
+may wait for a send): it says how many bytes a message holds, how many messages a connection holds,
+and how many bytes go over the wire for each byte of data. What LL saves in latency is not in the
+model, only what it costs.
 """
 
 import base64
@@ -23,6 +24,7 @@ from taccl.errors import (
     TacclError,
 )
 from taccl.files import parse_document
+from taccl.msccl.interpret import has_open_sends
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.msccl.sizes import largest_safe_size
@@ -266,17 +268,28 @@ def _played(asked: _Asked, lowering: Lowering) -> Iterator[Played]:
     """
     lowering = lowering.settled()
     judged = lowering.proved()
-    packed = base64.b85encode(zlib.compress(write_xml(judged, asked.runtime).encode())).decode()
     low, high = asked.sizes[0], asked.sizes[-1]
     for protocol in asked.protocols:
-        program = replace(judged, protocol=protocol, max_bytes=high)
+        own = judged
+        if protocol in RUNTIMES[asked.runtime].open_sends and has_open_sends(judged):
+            # Its steps must not wait for sends, so it is another program.
+            target = replace(lowering.target, protocol=protocol)
+            try:
+                own = replace(lowering, target=target, made=None).proved()
+            except LoweringError:
+                continue
+        program = replace(own, protocol=protocol, max_bytes=high)
         safe = largest_safe_size(program, asked.runtime, low, high)
         yield Played(
-            packed, protocol, tuple(_times(asked, program, safe)), safe,
+            _packed(own, asked.runtime), protocol, tuple(_times(asked, program, safe)), safe,
             lowering.target.divisor(lowering.schedule.collective.chunks_in_size),
             sum(len(block.steps) for _, block in program.blocks()),
             sum(len(gpu.threadblocks) for gpu in program.gpus), lowering.target.copies,
         )  # fmt: skip
+
+
+def _packed(program: Program, runtime: str) -> str:
+    return base64.b85encode(zlib.compress(write_xml(program, runtime).encode())).decode()
 
 
 def _times(asked: _Asked, program: Program, safe: int) -> Iterator[Time | None]:

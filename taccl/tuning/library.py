@@ -317,7 +317,7 @@ def environment(library: Library) -> str:
             for note in row.pitfalls
             if any(note.when(program) for _, program in library.programs)
         }
-        lines += ["", f"# {name}", *told, *(f"# note: {text}" for text in pitfalls)]
+        lines += ["", f"# {name}{row.version}", *told, *(f"# note: {text}" for text in pitfalls)]
         if name == "msccl" and len(files) > MOST_MSCCL:
             rest = ", ".join(files[MOST_MSCCL:])
             lines.append(f"# note: msccl takes {MOST_MSCCL} files; not in the list: {rest}")

@@ -222,3 +222,25 @@ def test_a_name_that_is_neither_is_an_error_that_lists_the_names(run: Run) -> No
     assert done.status == 2
     assert "unknown collective 'allsome'" in done.err
     assert "or the path of a collective file" in done.err
+
+
+def test_between_servers_the_protocol_and_its_reason_are_told(run: Run, tmp_path: Path) -> None:
+    output, schedule = tmp_path / "f.xml", tmp_path / "f.json"
+    words = ("ndv2", "reduce", "--nodes", 2, "--engine", "binomial", "--chunks", 1, *QUICK)
+    told = "LL128: a reduce between servers hangs with Simple; of LL128 and LL the faster by replay"
+    done = run("synthesize", *words, "--schedule", schedule, "-o", output)
+    assert f"  protocol    {told}\n" in done.out
+    assert read_xml(output.read_text()).protocol == "LL128"
+    assert f"warning: protocol {told}\n" in run("convert", schedule, "-o", output).err
+    for again in (("synthesize", *words), ("convert", schedule)):
+        output.unlink()
+        assert "hangs with Simple" in refused_simple(run, *again, "-o", output)
+        assert not output.exists()
+        output.touch()
+
+
+def refused_simple(run: Run, *words: object) -> str:
+    """Return why Simple is refused."""
+    done = run(*words, "--protocol", "Simple")
+    assert done.status == 2
+    return done.err

@@ -571,6 +571,7 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "alpha_rule": "`occupy`, `delay` or `explicit`",
         "costs": "`exact` or `original` for an imported TACCL topology, else null",
         "sends": "chunks crossing links, all orbits expanded",
+        "protocol": "`Simple`, `LL` or `LL128`; null with `--runtime none`",
         "threadblocks": "the most of any rank; null with `--runtime none`",
         "channels": "in use; null with `--runtime none`",
         "steps": "the most of any threadblock; null with `--runtime none`",
@@ -678,15 +679,14 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
     },
     "taccl verify": {
         "file": "the XML file",
-        "runtime": "whose limits were applied",
-        "verified": "whether nothing is worse than a warning",
-        "severity": "the worst finding: `rejected`, `breaks`, `never`, or null",
-        "largest_safe_bytes": "up to this size no call deadlocks; null: no limit, or not looked at",
-        "safe_at_any_size": "whether no size deadlocks",
-        "selected_for": "the calls that run the file: runtime, call, ranks, min_bytes, max_bytes,"
-        " modes, divisor, divided (elements or bytes), needs (environment)",
-        "findings": "each with rule, severity, explanation, gpu, threadblock, step, line, column"
-        " and fix",
+        "verified": "whether some runtime runs it right",
+        "verdicts": "for msccl, executor and rccl each: `runtime`; `verified`, whether nothing is"
+        " worse than a warning; `severity`, the worst finding: `rejected`, `breaks`, `never`, or"
+        " null; `largest_safe_bytes`, up to this size no call deadlocks (null: no limit, or not"
+        " looked at); `safe_at_any_size`; `selected_for`, the calls that run the file: runtime,"
+        " call, ranks, min_bytes, max_bytes, modes, divisor, divided (elements or bytes), needs"
+        " (environment); `findings`, each with rule, severity, explanation, gpu, threadblock, step,"
+        " line, column and fix. With `--runtime` the file has these fields itself, and no list",
     },
     "taccl inspect": {
         "name": "as the file says",

@@ -182,6 +182,8 @@ class _Numbers:
         """Return the row of a step."""
         code, source, target = step.op.value, NOTHING, NOTHING
         kind = _BITS[code] | (POSTS if step.posts else 0)
+        if step.count == 0:
+            kind &= ~(SENDS | RECEIVES)
         if code in READING and step.src is not None:
             source = self.cell(rank, step.src.buffer.value, step.src.offset)
         if code in WRITING and step.dst is not None:

@@ -130,6 +130,8 @@ def _transfer(
     rank, block, step = where
     in_place, capacity = run
     fifos, memory = dict(state.fifos), dict(state.memory)
+    if step.count == 0:
+        return [_moved(state, number, block, fifos, memory)]
     receives, reads, adds, writes, sends = EFFECTS[step.op.value]
     outgoing = (rank, block.send_to, block.channel)
     incoming = (block.recv_from, rank, block.channel)

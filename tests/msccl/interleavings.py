@@ -157,6 +157,8 @@ class _Run:
     def transfer(self, number: int, rank: int, block: Threadblock, step: Step) -> object:
         kind = step.op.value
         receives, sends = kind.startswith("r") and kind != "re", kind.endswith("s")
+        if step.count == 0:  # The loop over its messages runs no time.
+            receives = sends = False
         incoming = (block.recv_from, rank, block.channel)
         outgoing = (rank, block.send_to, block.channel)
         if (receives and block.recv_from is None) or (sends and block.send_to is None):
@@ -226,7 +228,10 @@ def modes_of(program: Program) -> list[bool]:
 def cut_of(program: Program, runtime: str) -> int:
     """Return how many chunks a message holds at the largest size."""
     per_chunk = max(1, ceil(program.max_bytes / program.chunks_per_loop))
-    return min(max(MESSAGE[runtime][program.protocol] // per_chunk, 1), 71)
+    message = MESSAGE[runtime][program.protocol]
+    if program.protocol == "Simple" and program.collective in {"broadcast", "reduce"}:
+        message //= 4
+    return min(max(message // per_chunk, 1), 71)
 
 
 def first_wrong_run(program: Program, runtime: str, *, runs: int, seed: int) -> int | None:

@@ -51,6 +51,17 @@ def test_only_ll128_needs_nccl_proto() -> None:
     assert found == ("NCCL_PROTO=Simple,LL,LL128",)
 
 
+def test_who_writes_for_rccl_is_told_which_rocm_has_msccl() -> None:
+    # MSCCL is deprecated in ROCm 7.11 and removed in 7.13 (RCCL 2.28.3).
+    told = "needs ROCm 7.2 or older: RCCL 2.28.3 (ROCm 7.13) has no MSCCL"
+    for runtime in ("rccl", "portable"):
+        assert told in deployment(program(), runtime, FILE)["rccl"]["pitfalls"]
+        lines = deployment_lines(program(), runtime, FILE)
+        assert any("(rccl, ROCm 7.2 or older)" in line for line in lines)
+    for runtime in ("executor", "msccl"):
+        assert "ROCm" not in str(deployment(program(), runtime, FILE))
+
+
 PITFALLS: dict[str, tuple[dict[str, object], str]] = {
     "one mode": ({"out_of_place": False}, "only one of in place and out of place is served"),
     "a root": ({"collective": "broadcast"}, "no file names a root"),
@@ -69,8 +80,8 @@ def test_a_pitfall_is_told_where_it_applies_and_only_there(kind: str) -> None:
 
 def test_a_portable_file_is_explained_for_all_that_load_it() -> None:
     lines = deployment_lines(program(), "portable", FILE)
-    assert [line.rpartition(" ")[2] for line in lines if "load with" in line] == [
-        "(executor)", "(rccl)", "(msccl)",
+    assert [line.rpartition(" (")[2] for line in lines if "load with" in line] == [
+        "executor)", "rccl, ROCm 7.2 or older)", "msccl)",
     ]  # fmt: skip
     assert len(lines) == len(set(lines))
 

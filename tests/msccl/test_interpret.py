@@ -415,7 +415,9 @@ def test_the_largest_safe_size_is_safe_and_the_next_is_not(protocol: str) -> Non
     size = largest_safe_size(risky, "rccl", 1, 1 << 30)
     slots = RUNTIMES["rccl"].fifo_slots[protocol]
     for total, stuck in ((size, False), (size + risky.chunks_per_loop, True)):
-        chunks = message_chunks("rccl", protocol, -(-total // risky.chunks_per_loop))
+        chunks = message_chunks(
+            "rccl", protocol, risky.collective, -(-total // risky.chunks_per_loop)
+        )
         assert (deadlock(risky, chunks, slots) is not None) == stuck
 
 

@@ -80,6 +80,21 @@ def waiting(depends: StepRef) -> Program:
     return with_blocks(sending, local, waiter)
 
 
+def waiting_for_nop() -> Program:
+    """Return a program whose third threadblock waits for a nop of the second."""
+    sending, local = good().gpus[0].threadblocks
+    chained = replace(
+        local,
+        steps=(
+            replace(COPY, posts=True),
+            replace(NOP, depends=StepRef(1, 0)),
+            replace(COPY, depends=StepRef(1, 0), posts=True),
+        ),
+    )
+    waiter = Threadblock(2, None, None, 0, (replace(COPY, depends=StepRef(1, 1)),))
+    return with_blocks(sending, chained, waiter)
+
+
 def chunks_of(inputs: int, outputs: int, collective: str, total: int) -> Program:
     """Return a program without steps and with the given chunk counts."""
     gpus = tuple(Gpu(r, inputs, outputs, 0) for r in range(2))
@@ -173,14 +188,14 @@ BROKEN: dict[str, tuple[str, Callable[[], Program], str]] = {
     "nobody posts": (
         "dependences", lambda: waiting(StepRef(1, 1)), "none from there on posts",
     ),
-    "nop awaited": (
+    "nop awaited, and nobody posts": (
         "dependences",
         lambda: with_steps(
-            replace(NOP, depends=StepRef(1, 2)),
-            replace(COPY, depends=StepRef(1, 0)),
             replace(COPY, posts=True),
+            replace(NOP, depends=StepRef(1, 0), posts=True),
+            replace(COPY, depends=StepRef(1, 1)),
         ),
-        "waits for a nop",
+        "none from there on posts",
     ),
     "nop before a step without dependence": (
         "nops", lambda: with_steps(replace(COPY, posts=True), replace(NOP, depends=StepRef(1, 0)),
@@ -214,6 +229,7 @@ ALLOWED: dict[str, Callable[[], Program]] = {
     "unused alias without chunks": lambda: chunks_of(2, 0, "allreduce", 2),
     "allgather's input": lambda: chunks_of(2, 4, "allgather", 4),
     "15 fused": lambda: reductions(15),
+    "nop awaited, and the step after it posts": lambda: waiting_for_nop(),
     "a dependence released later": lambda: with_steps(COPY, replace(COPY, posts=True)),
     "the whole buffer": lambda: with_steps(replace(COPY, count=2)),
 }
@@ -247,9 +263,27 @@ def test_every_rule_has_a_broken_program() -> None:
 
 
 LIMITS_OF = {
-    "msccl": {"65 steps": False, "65 threadblocks": False, "custom": False, "33 channels": True},
-    "executor": {"65 steps": True, "65 threadblocks": False, "custom": True, "33 channels": True},
-    "rccl": {"65 steps": True, "65 threadblocks": True, "custom": True, "33 channels": False},
+    "msccl": {
+        "65 steps": False,
+        "65 threadblocks": False,
+        "custom": False,
+        "33 channels": True,
+        "16 fused": True,
+    },
+    "executor": {
+        "65 steps": True,
+        "65 threadblocks": False,
+        "custom": True,
+        "33 channels": True,
+        "16 fused": True,
+    },
+    "rccl": {
+        "65 steps": True,
+        "65 threadblocks": True,
+        "custom": True,
+        "33 channels": False,
+        "16 fused": False,
+    },
 }
 
 
@@ -299,4 +333,15 @@ def test_a_lowered_program_keeps_the_limits_of_every_runtime(name: str) -> None:
 def test_a_message_holds_as_many_chunks_as_fit(
     runtime: str, protocol: str, chunk_bytes: int | Fraction, chunks: int
 ) -> None:
-    assert message_chunks(runtime, protocol, chunk_bytes) == chunks
+    assert message_chunks(runtime, protocol, "allreduce", chunk_bytes) == chunks
+
+
+def test_a_message_of_a_broadcast_or_reduce_joins_a_quarter_in_simple_alone() -> None:
+    # BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS are 1, MSCCL_CHUNKSTEPS is 4 (collectives.h).
+    for name in RUNTIMES:
+        for collective in ("broadcast", "reduce"):
+            assert message_chunks(name, "Simple", collective, 128 << 10) == 4
+            assert message_chunks(name, "LL", collective, 1 << 10) == message_chunks(
+                name, "LL", "allgather", 1 << 10
+            )
+        assert message_chunks(name, "Simple", "allgather", 128 << 10) == 16

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from taccl.errors import ProgramError
+from taccl.errors import InputError, ProgramError
 from taccl.msccl.findings import Severity
 from taccl.msccl.runtimes import RUNTIMES, UNLIMITED
 from taccl.msccl.verdict import Verdict, judge_text
@@ -228,9 +228,17 @@ def test_a_broadcast_says_which_root_it_is_for() -> None:
     )
     found = judged(text)
     assert found.worst is None
-    (finding,) = found.findings
-    assert finding.rule == "root"
+    finding = next(finding for finding in found.findings if finding.rule == "root")
     assert "right for root 1" in finding.explanation
+    on_two = judge_text(text.encode(), "executor", servers=(0, 1))
+    assert [finding.rule for finding in on_two.findings] == ["network", "root"]
+    assert (on_two.worst, on_two.findings[0].line) == (Severity.BREAKS, 8)
+    assert rules(judge_text(text.encode(), "executor", servers=2)) == {"root"}
+
+
+def test_servers_of_other_ranks_are_an_error() -> None:
+    with pytest.raises(InputError, match="is for 2 ranks, the topology has 3"):
+        judge_text(exchange().encode(), "executor", servers=(0, 0, 1))
 
 
 def test_more_threadblocks_than_multiprocessors_is_a_warning() -> None:
@@ -347,7 +355,8 @@ def test_the_command_tells_severity_and_place(
     assert second.startswith("  selected for: AllGather of 2 ranks, in place, 1 bytes and more")
     assert third == "  largest size without deadlock: 8388608 bytes (8 MiB)"
     assert fourth.startswith("  deadlock (breaks at 4:7): gpu 0, threadblock 0")
-    (file,) = json.loads(taccl(capsys, monkeypatch, "verify", str(path), "--json").out)["files"]
+    words = ("verify", str(path), "--runtime", "portable", "--json")
+    (file,) = json.loads(taccl(capsys, monkeypatch, *words).out)["files"]
     assert file["severity"] == "breaks"
     assert (file["largest_safe_bytes"], file["safe_at_any_size"]) == (8388608, False)
     assert [one["runtime"] for one in file["selected_for"]] == ["executor", "rccl", "msccl"]

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from taccl.errors import LoweringError
+from taccl.errors import InputError, LoweringError
+from taccl.msccl.network import network_findings
+from taccl.msccl.runtimes import RUNTIMES
 from taccl.pipeline import Lowering, Target
 from taccl.pipeline.lowering import program_name
 from taccl.schedule import Schedule
@@ -109,3 +111,45 @@ def test_a_limit_of_the_runtime_is_named_with_an_option_that_helps() -> None:
 
 def test_a_program_is_labelled_by_what_it_is() -> None:
     assert program_name("ring4", "allgather", "taccl", 2) == "allgather-ring4-taccl-k2"
+
+
+def test_simple_is_written_but_where_it_hangs() -> None:
+    # A broadcast or reduce between servers: see tests/msccl/test_runtime_facts.py.
+    for machine in ("ndv2", "dgx2", "dgx-a100"):
+        topology = load_topology(machine, nodes=2)
+        for collective in ("broadcast", "reduce"):
+            problem = problem_of(topology, collective)
+            schedule = classical_schedule(problem, "binomial", batch=False)
+            assert schedule is not None
+            for runtime in RUNTIMES:
+                task = Lowering(schedule, Target(runtime), 1 << 20, "tiny")
+                program = task.settled().proved()
+                assert program.protocol == "LL128"
+                assert list(network_findings(program, topology.server_of)) == []
+    alone = classical_schedule(
+        problem_of(load_topology("ndv2"), "broadcast"), "binomial", batch=False
+    )
+    assert lowering(Target(), alone).settled().proved().protocol == "Simple"
+
+
+def test_of_the_protocols_that_do_not_hang_the_faster_by_replay_is_taken() -> None:
+    topology = load_topology("ndv2", nodes=2)
+    schedule = classical_schedule(problem_of(topology, "broadcast"), "binomial", batch=False)
+    assert schedule is not None
+    both = {
+        name: Lowering(schedule, Target("rccl", name), 1 << 20, "tiny").on_the_wire()
+        for name in ("LL", "LL128")
+    }
+    auto = Lowering(schedule, Target("rccl"), 1 << 20, "tiny").settled()
+    assert both["LL128"] < both["LL"]
+    assert auto.on_the_wire() == both["LL128"]
+    assert auto.target.protocol == "LL128"
+
+
+def test_simple_that_would_hang_is_refused_when_asked_for() -> None:
+    topology = load_topology("ndv2", nodes=2)
+    schedule = classical_schedule(problem_of(topology, "reduce"), "binomial", batch=False)
+    with pytest.raises(InputError, match="a reduce between servers hangs with Simple") as caught:
+        lowering(Target(protocol="Simple"), schedule).proved()
+    assert caught.value.fix == "leave --protocol out, or use LL128 or LL"
+    assert lowering(Target(protocol="LL"), schedule).proved().protocol == "LL"

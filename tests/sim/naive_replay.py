@@ -50,7 +50,8 @@ class Naive:
     def _run_block(self, rank: int, block: Threadblock) -> Iterator[Callable[[], bool]]:
         me = (rank, block.id)
         iterations = ceil(self.chunk / self.message)
-        m = max(1, min(71, self.message // self.chunk))
+        quarter = self.program.protocol == "Simple" and self.program.collective == "broadcast"
+        m = max(1, min(71, self.message // (4 if quarter else 1) // self.chunk))
         for iteration in range(iterations):
             part = min(self.message, self.chunk - iteration * self.message)
             for position, step in enumerate(block.steps):

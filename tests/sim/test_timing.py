@@ -59,7 +59,8 @@ def small_model(runtime: str) -> ReplayModel:
 def draw(seed: int) -> tuple[random.Random, Program, Topology]:
     rng = random.Random(f"timing {seed}")
     topology, made = random_topology(rng), random_program(rng)
-    return rng, replace(made, protocol=rng.choice(("Simple", "LL", "LL128"))), topology
+    protocol, collective = rng.choice(("Simple", "LL", "LL128")), rng.choice(("alltoall", "reduce"))
+    return rng, replace(made, protocol=protocol, collective=collective), topology
 
 
 def both(made: Program, topology: Topology, size: int, model: ReplayModel) -> tuple[Trace, Trace]:

@@ -4,12 +4,14 @@ import json
 
 import pytest
 
+from taccl.msccl.interpret import judge
 from taccl.sim.cost import model_of
 from taccl.sim.timing import traces
 from taccl.synth.classical import CLASSICAL
 from taccl.topology_file import expand_text, load_topology
 from taccl.tuning.candidate import OTHER_VERSION, Outcome, program_of, read_outcome, run_task
 from taccl.tuning.spec import Machine, Setting, Spec, key_of
+from tests.msccl.test_runtime_facts import sends_awaited
 
 SIZES = (1024, 1 << 20, 1 << 28)
 RELAY = """taccl: sketch/1
@@ -45,6 +47,20 @@ def test_every_protocol_is_replayed_at_every_size() -> None:
     assert None not in plain.times
     # LL's twice the bytes can't win where a chunk is many messages: it is not replayed there.
     assert twice.times[-1] is None
+
+
+def test_on_rccl_the_program_in_ll_is_one_that_waits_for_no_send() -> None:
+    text = expand_text(load_topology("hub:4"))
+    asked = Setting((Machine(text),), (), (1 << 14,), "rccl")
+    spec = Spec("allreduce", "recursive-doubling", 1 << 14)
+    outcome = read_outcome(run_task(asked.task(spec)))
+    waits = {"Simple": 0, "LL128": 0, "LL": 0}
+    for one in outcome.played:
+        program = program_of(one, "rccl")
+        waits[one.protocol] += len(sends_awaited(program))
+        assert judge(program, "rccl") == []
+    assert waits["LL"] == 0
+    assert waits["Simple"]
 
 
 def test_an_outcome_is_read_back() -> None:
