@@ -41,7 +41,7 @@ def broken(schedule: Schedule, logical: LogicalTopology | None = None) -> set[st
 # What is correct
 
 
-@for_each("rule", RULE_NAMES, quick=16)
+@for_each("rule", RULE_NAMES, quick=8)
 @for_each("collective", COLLECTIVES)
 def test_random_correct_schedules_are_accepted(collective: str, rule: str) -> None:
     for seed in range(40):

@@ -85,7 +85,7 @@ def priced_or_fail(program: Program) -> Prices:
     return prices
 
 
-@for_each("seed", range(10))
+@for_each("seed", range(10), quick=4)
 def test_whatever_prices_are_given_the_proof_holds(seed: int) -> None:
     # Duality: no prices prove less than what the best ones prove, but for rounding.
     program, chance = small(), np.random.default_rng(seed)

@@ -113,7 +113,7 @@ def without_rotations(topology: Topology) -> Topology:
     )
 
 
-@for_each("size", [1, 10**4, 10**7], quick=16)
+@for_each("size", [1, 10**4, 10**7], quick=8)
 @for_each("network", [rails(2, 300, 25, 700_000), rails(1, 300, 25, 700_000)])
 @for_each("collective", sorted(COLLECTIVES))
 def test_one_rank_of_each_says_what_all_say(network: Topology, collective: str, size: int) -> None:

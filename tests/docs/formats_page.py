@@ -100,7 +100,9 @@ def _record_title(record: str) -> str:
 def _type(entry: Mapping[str, Any]) -> str:
     """Return what a field takes, in words."""
     if "anyOf" in entry:
-        return " or ".join(_type(part) for part in entry["anyOf"] if part.get("type") != "null")
+        # typing keeps one object for int | float and float | int, whichever was made first.
+        parts = sorted(entry["anyOf"], key=lambda part: part.get("type") == "number")
+        return " or ".join(_type(part) for part in parts if part.get("type") != "null")
     known = next((kind for kind in _TYPES if entry.get(kind)), None)
     return _plain(entry) + _range(entry) if known is None else _TYPES[known](entry[known])
 

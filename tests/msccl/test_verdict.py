@@ -81,7 +81,7 @@ def test_a_size_below_the_range_deadlocks_no_less() -> None:
 
 
 @pytest.mark.skipif(not CORPUS, reason="the corpus is not on this machine")
-@for_each("path", CORPUS, ids=lambda path: path.stem, quick=10, parts=2)
+@for_each("path", CORPUS, ids=lambda path: path.stem, quick=6, parts=2)
 def test_a_shipped_file_is_right_in_its_mode_and_range(path: Path) -> None:
     found = judge_text(path.read_bytes(), runtime_of(path))
     assert found.findings == ()

@@ -35,7 +35,7 @@ def written(machine: str, collective: str, engine: str, workers: int) -> tuple[s
         ("hub:4", "alltoall", "taccl"),
         ("ndv2", "allgather", "taccl"),
     ],
-    quick=5,
+    quick=4,
 )
 def test_two_workers_write_the_bytes_of_one(
     monkeypatch: pytest.MonkeyPatch, machine: str, collective: str, engine: str

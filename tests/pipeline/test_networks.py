@@ -60,7 +60,7 @@ edges:
 }
 
 
-@for_each("collective", ["allgather", "allreduce"], quick=13)
+@for_each("collective", ["allgather", "allreduce"], quick=7)
 @for_each("name", NETWORKS)
 def test_any_network_is_served(name: str, collective: str, tmp_path: Path) -> None:
     path = tmp_path / "network.yaml"

@@ -138,7 +138,7 @@ def bound_at(ranks: int, collective: str, root: int | None, rule: str) -> BoundA
 
 
 @pytest.mark.skipif(not CORPUS, reason="the corpus is not on this machine")
-@for_each("path", CORPUS, ids=lambda path: path.stem, quick=10)
+@for_each("path", CORPUS, ids=lambda path: path.stem, quick=6)
 def test_both_replays_of_shipped_programs_are_equal_and_above_the_bound(path: Path) -> None:
     made = read_program(path)
     unit = 4 * made.chunks_per_loop

@@ -232,7 +232,7 @@ def cases() -> Iterator[tuple[str, str, int]]:
             yield from ((name, collective, ranks) for ranks in row.ranks)
 
 
-@for_each(("name", "collective", "ranks"), list(cases()), quick=107, parts=2)
+@for_each(("name", "collective", "ranks"), list(cases()), quick=80, parts=2)
 def test_it_takes_its_formula(name: str, collective: str, ranks: int) -> None:
     row = FORMULAS[name][collective]
     topology = load_topology(f"{row.shape}:{ranks}").with_alpha_rule(row.rule)

@@ -56,7 +56,7 @@ def test_the_bound_is_reached_on_machines(name: str, symmetric: bool) -> None:
     assert bound <= solved(problem).makespan <= (1.01 if symmetric else 1.13) * bound
 
 
-@for_each("seed", range(12), quick=24)
+@for_each("seed", range(12), quick=16)
 @for_each("collective", ["alltoall", "gather", "scatter"])
 @for_each("options", [ONE_BY_ONE, QUICK], ids=["single", "batches"])
 def test_any_network_is_served_correctly(seed: int, collective: str, options: Options) -> None:

@@ -38,7 +38,7 @@ def part_by_part(problem: Problem, coarse: Problem, seed: int, parts: int) -> in
     return dispatched(load_of(plan, [(n,) for n in range(len(rows))]), silent)[1]
 
 
-@for_each("parts", [2, 3], quick=16)
+@for_each("parts", [2, 3], quick=10)
 @for_each("collective", ["allgather", "allreduce", "alltoall", "reducescatter"])
 @for_each("seed", range(6))
 def test_it_is_correct_and_no_slower_than_part_by_part(

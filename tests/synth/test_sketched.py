@@ -399,7 +399,7 @@ SEARCHED = ("ndv2-relay", 2, "allgather")
 """A machine of two servers that is searched; the others take what is found without a search."""
 
 
-@for_each(("name", "nodes", "collective"), SHIPPED, quick=18, parts=2)
+@for_each(("name", "nodes", "collective"), SHIPPED, quick=12, parts=2)
 def test_a_shipped_sketch_gives_a_correct_schedule(name: str, nodes: int, collective: str) -> None:
     logical = apply_sketch(load_topology(name.split("-")[0], nodes=nodes), load_sketch(name))
     chunks = logical.chunks_per_rank or 1

@@ -77,7 +77,7 @@ def test_the_first_wave_is_gathered_while_the_second_crosses(
     assert found(problem)[0].makespan == expected * US
 
 
-@for_each("collective", GATHERS, quick=2)
+@for_each("collective", GATHERS, quick=1)
 @for_each("size", [1 << 23, 1 << 24])
 def test_two_dgx2_are_a_fifth_faster_than_any_classical_algorithm(
     collective: str, size: int
