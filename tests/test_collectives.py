@@ -267,7 +267,7 @@ def test_a_collective_is_found_by_any_usual_spelling(text: str) -> None:
 
 
 def test_an_unknown_collective_is_refused_with_the_known_names() -> None:
-    with pytest.raises(InputError, match=r"'allscatter'\n  fix: use one of allgather, reduce"):
+    with pytest.raises(InputError, match=r"'allscatter'\n  fix: did you mean scatter\? use one"):
         build_collective("allscatter", 2, 1)
 
 

@@ -114,7 +114,7 @@ def test_the_demo_evaluates_what_its_file_serves_and_says_where_the_command_is(
         if program == "$(BIN)/taccl":
             quick = ["--engine", "ring"] if words[0] == "synthesize" else []
             told.append(run(capsys, monkeypatch, *words, *quick).out)
-    assert len(told) == 3
+    assert len(told) == 4
     sizes = [line for line in told[-1].splitlines() if line.startswith("out/")]
     assert len(sizes) >= 4
     assert [line for line in sizes if "outside" in line] == []

@@ -216,7 +216,7 @@ def make_net(
     first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     offset = np.repeat(table.edge_start[rows] - first[:-1], lengths)
     edges = table.edge_ids[np.arange(first[-1]) + offset].astype(np.int64)
-    _check_times(logical.topology, chunk)
+    check_times(logical.topology, chunk)
     net = Net(
         logical.topology, chunk,
         table.src[rows].astype(np.int64), table.dst[rows].astype(np.int64),
@@ -232,8 +232,21 @@ def make_net(
     return net
 
 
-def _check_times(topology: Topology, chunk: Fraction | None) -> None:
-    """Refuse chunks that take so long that sums of their times no longer fit into 64 bits."""
+def check_times(topology: Topology, chunk: Fraction | None) -> None:
+    """Refuse chunks that take so long that sums of their times no longer fit into 64 bits.
+
+    Parameters
+    ----------
+    topology
+        The network, whose slowest edge counts.
+    chunk
+        Bytes; None: nothing is refused.
+
+    Raises
+    ------
+    InputError
+        When they do.
+    """
     slowest = max((edge.beta or Fraction(0) for edge in topology.edges), default=Fraction(0))
     if chunk is not None and slowest * chunk * topology.num_ranks > LONGEST:
         raise InputError(

@@ -157,7 +157,8 @@ class Lowering:
             When no program fits the runtime.
         """
         if self.made is not None:
-            return self.made
+            program, time = self.made
+            return replace(program, name=self.name), time
         limits = RUNTIMES[self.target.runtime]
         found = best_candidate(self.schedule, self._options(), limits, self)
         if found is None:

@@ -132,6 +132,8 @@ class Scorer:
         Who searches now.
     best
         The best so far.
+    opened
+        What :meth:`open` took.
     judged
         What was scored first, with its program.
     """
@@ -145,6 +147,7 @@ class Scorer:
     clock: Deadline = field(default_factory=Deadline)
     engine: str = ""
     best: Scored | None = None
+    opened: Scored | None = None
     judged: Proved | None = None
     _known: dict[bytes, Time | LoweringError] = field(default_factory=dict)
     _pace: float = 0.0
@@ -172,7 +175,9 @@ class Scorer:
         It is no score, which takes longer: the schedule may be scored later.
         """
         if self.target is None:
-            return self.score(schedule) is not None
+            self.score(schedule)
+            self.opened = self.best
+            return True
         task = replace(
             lowering_of(schedule, self.target, self.size, self.engine), over=lambda: True
         )
@@ -180,7 +185,7 @@ class Scorer:
             found = self._compared(task)
         except LoweringError:
             return False
-        self.best = Scored(_key(schedule), schedule, self.engine, task, found)
+        self.best = self.opened = Scored(_key(schedule), schedule, self.engine, task, found)
         self._save_time(self.best, task)
         return True
 
@@ -196,9 +201,9 @@ class Scorer:
         if self.target is None:
             return None
         task = replace(lowering_of(schedule, self.target, self.size, engine), over=self.over)
-        best = self.best
-        if best is not None and best.task is not None and best.key == _key(schedule):
-            return replace(task, made=best.task.best)
+        for one in (self.best, self.opened):
+            if one is not None and one.task is not None and one.key == _key(schedule):
+                return replace(task, made=one.task.best)
         return task
 
     def _scored(self, schedule: Schedule, target: Target) -> Time | LoweringError:

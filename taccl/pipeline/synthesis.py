@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from taccl.bounds import any_bounds, best, fixed_bounds
+from taccl.bounds.net import check_times
 from taccl.collectives import Collective, busbw_factor, chunk_size_of
 from taccl.deadline import Deadline, TimeUp, forget, kept
 from taccl.errors import LoweringError, NoScheduleError, OutOfTimeError, TacclError
@@ -24,7 +25,7 @@ from taccl.pipeline.request import Request, series_of, sized, writable
 from taccl.pipeline.scoring import Proved, Scorer
 from taccl.schedule import Schedule
 from taccl.symmetry import make_group
-from taccl.synth import solve
+from taccl.synth import ENGINES, solve
 from taccl.synth.opening import opening
 from taccl.synth.portfolio import chosen, is_enough, portfolio
 from taccl.synth.problem import Bound, Candidate, Options, Problem, Result, Status
@@ -209,21 +210,26 @@ def synthesize(request: Request) -> Synthesis:
         forget(scorer.clock)
         found = [one for one in found if one.result is not None]
     except NoScheduleError as error:
-        raise _unserved(request, whole_) or error from None
+        if scorer.opened is None or not isinstance(error, OutOfTimeError):
+            raise _unserved(request, whole_) or error from None
+        found = []
     found += _best_of(scorer, found)
     if not found:
         raise _nothing(request, whole_)
     result = chosen(found, stopped=request.stop.is_set())
-    schedule, known = result.schedule, scorer.best
-    opened = known is not None and known.schedule is schedule
-    if schedule is None or not (opened or scorer.score(schedule) is not None):
+    schedule, opened = result.schedule, scorer.opened
+    known = opened is not None and opened.schedule is schedule
+    if schedule is None or not (known or scorer.score(schedule) is not None):
         raise _why(scorer, result)
     return replace(_finish(request, result, scorer, free, began), compiled=compiled)
 
 
 def _best_of(scorer: Scorer, found: Sequence[Attempt]) -> Iterator[Attempt]:
-    """Yield what scored best, if the engine that found it was ended before it gave it back."""
-    best = scorer.best
+    """Yield what scored best, if the engine that found it was ended before it gave it back.
+
+    Where there is nothing at all, the opening.
+    """
+    best = scorer.best or (None if found else scorer.opened)
     least = min((one.time for one in found if one.time is not None), default=None)
     if best is not None and (least is None or best.time < least):
         chunks = best.schedule.collective.chunks_per_rank
@@ -240,8 +246,6 @@ def _nothing(request: Request, collective: Collective | None = None) -> OutOfTim
         least = _least_sends(collective)
         if least > MANY_SENDS:
             problem += f": one for {collective.num_ranks} ranks has at least {least} sends"
-    if request.engine != "auto":
-        fix += ", or use --engine auto, which begins with algorithms that need no search"
     return OutOfTimeError(problem, fix=fix)
 
 
@@ -281,17 +285,20 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> None:
     cut = collective.cut(request.chunks or logical.chunks_per_rank or 1)
     group = make_group(logical.topology, ())
     problem = Problem(logical, cut, chunk_size_of(cut, request.size), group)
+    check_times(logical.topology, problem.chunk_size)
     for name, schedule in opening(problem, batch=request.batch):
         scorer.starts(name)
         if scorer.open(schedule):
-            return
+            break
+    if request.engine != "auto":
+        scorer.best = None  # only an answer where the engine has none
 
 
 def _search(
     request: Request, collective: Collective, scorer: Scorer, began: float, found: list[Attempt]
 ) -> None:
     """Add what engines make of the chunk counts to what is found."""
-    if request.engine == "auto" and not request.deterministic:
+    if request.engine in ENGINES and not (request.deterministic or request.steps):
         _open(request, collective, scorer)
     series = series_of(request, collective, scorer)
     if request.engine == "auto":
@@ -359,8 +366,9 @@ def _finish(
             require_valid(found, request.logical)
             if (lowering := scorer.lowering(found, result.engine)) is not None:
                 settled = _settled(lowering, scorer.clock)
-                made, proved = settled.best, scorer.judged
-                if proved is None or proved.made is not made:
+                proved = scorer.judged
+                if proved is None or proved.made is not settled.made:
+                    made = settled.best
                     proved = Proved(
                         found, result.engine, settled.proved(), made[1], settled.size, made
                     )

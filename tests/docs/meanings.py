@@ -566,7 +566,10 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "gap_fixed": "`makespan_us` / `bound_fixed_us` - 1",
         "algbw_gbps": "replayed size / time",
         "busbw_gbps": "`algbw_gbps` times the factor of nccl-tests",
-        "seconds": "wall clock of the search",
+        "seconds": "wall clock from the start of the command, but for compiling",
+        "ended_by": "what ended the search: `bound` (within 0.5 % of it), `search` (nothing left"
+        " to try), `clock` or `user`",
+        "compile_seconds": "wall clock of compiling, on a new machine; not part of `seconds`",
         "seed": "of the search",
         "alpha_rule": "`occupy`, `delay` or `explicit`",
         "costs": "`exact` or `original` for an imported TACCL topology, else null",

@@ -17,7 +17,7 @@ from taccl.pipeline import Request, Synthesis, kernels, synthesize
 from taccl.pipeline.lowering import Lowering
 from taccl.pipeline.problems import load_network
 from taccl.schedule import Schedule
-from taccl.synth.classical import textbook_schedule
+from taccl.synth.classical import CLASSICAL, textbook_schedule
 from taccl.synth.problem import Options, Problem, Result
 
 LIMIT = 1.5
@@ -58,8 +58,21 @@ def test_an_engine_that_never_ends_is_ended_and_what_came_before_is_written(
     assert judge(found.program, "portable") == []
 
 
-def test_an_engine_alone_that_never_ends_is_out_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_alone_that_never_ends_leaves_the_opening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("taccl.synth.ENGINES", {"guided": endless})
+    found, seconds = timed(lambda: synthesize(asked("guided")))
+    assert seconds < 2 * LIMIT + 1
+    assert found.result.engine in CLASSICAL
+    assert found.program is not None
+
+
+def test_where_nothing_opens_an_engine_that_never_ends_is_out_of_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("taccl.synth.ENGINES", {"guided": endless})
+    monkeypatch.setattr("taccl.pipeline.synthesis.opening", lambda *_, **__: ())
     with pytest.raises(OutOfTimeError, match=r"no schedule was found within 1\.5 s"):
         synthesize(asked("guided"))
 
