@@ -30,11 +30,14 @@ class Deadline:
     ----------
     end
         By ``time.monotonic``, in seconds; infinite: never.
+    latest
+        What the end can't be moved beyond: the user is in a hurry.
     passed
         Set when the timer rang, before :class:`TimeUp` is raised.
     """
 
     end: float = math.inf
+    latest: float = math.inf
     passed: threading.Event = field(default_factory=threading.Event)
 
     @classmethod
@@ -54,7 +57,7 @@ class Deadline:
 
     def move(self, end: float) -> None:
         """Set another end, by ``time.monotonic``; a timer that runs for it is set, too."""
-        self.end = end
+        self.end = min(end, self.latest)
         if self in _KEPT:
             _set_timer()
 
@@ -127,6 +130,7 @@ def hurry(seconds: float) -> None:
     """Let every deadline that is kept come in at most so many seconds from now."""
     soon = time.monotonic() + seconds
     for deadline in _KEPT:
+        deadline.latest = min(deadline.latest, soon)
         deadline.end = min(deadline.end, soon)
     if _KEPT:
         _set_timer()

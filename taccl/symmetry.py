@@ -97,7 +97,8 @@ def close_rows(
 
 
 def _tuples(rows: NDArray[np.int32], num_ranks: int) -> tuple[Permutation, ...]:
-    return tuple(map(tuple, rows[:, :num_ranks].tolist()))
+    # Row by row: a call for all of them could take seconds, in which no signal comes through.
+    return tuple(tuple(row.tolist()) for row in rows[:, :num_ranks])
 
 
 @dataclass(frozen=True, eq=False)

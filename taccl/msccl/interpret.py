@@ -29,18 +29,29 @@ from taccl.msccl.races import find_races
 from taccl.msccl.results import result_findings, wrong_outputs
 from taccl.msccl.run import Place, Run, maximal_run, places
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.msccl.sizes import safe_size, standstill
+from taccl.msccl.sizes import Safe, safe_size, standstill
 
 MAX_FINDINGS = 20
 """Findings of one rule that are told: some rules are none for collectives that nobody knows."""
 
 
-def judge(program: Program, runtime: str, collective: Collective | None = None) -> list[Finding]:
+def judge(
+    program: Program,
+    runtime: str,
+    collective: Collective | None = None,
+    safe: Safe | None = None,
+) -> list[Finding]:
     """Return all that is wrong with a program; empty is what it takes to be written.
 
     Limits of the runtime, data and races in every claimed mode, and deadlocks at any size of the
     declared range: larger sizes cut steps into more messages, of which a connection holds few.
-    ``collective`` is what it should do, as for :func:`interpret`.
+
+    Parameters
+    ----------
+    collective
+        What it should do, as for :func:`interpret`.
+    safe
+        What :func:`taccl.msccl.sizes.safe_size` says of the program's range, where that is known.
     """
     findings = check_limits(program, runtime)
     run = maximal_run(program)
@@ -52,7 +63,7 @@ def judge(program: Program, runtime: str, collective: Collective | None = None) 
             )
     if work_of(program) > MAX_WORK or any(finding.rule == "deadlock" for finding in findings):
         return findings
-    safe = safe_size(program, runtime, program.min_bytes, program.max_bytes)
+    safe = safe or safe_size(program, runtime, program.min_bytes, program.max_bytes)
     if safe.stuck is None:
         return findings
     above = f"above {safe.size} bytes in all: " if safe.size else ""

@@ -8,12 +8,13 @@ from functools import cached_property
 from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import InputError, LoweringError, ScheduleError
 from taccl.msccl.determinism import order_findings
+from taccl.msccl.expected import MAX_WORK, work_of
 from taccl.msccl.interpret import judge
 from taccl.msccl.lower import LowerOptions, modes_served
 from taccl.msccl.network import WHY, hangs_between_servers
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.msccl.sizes import largest_safe_size
+from taccl.msccl.sizes import Safe, safe_size
 from taccl.pipeline.candidates import best_candidate
 from taccl.schedule import Schedule
 from taccl.sim.cost import model_of
@@ -295,16 +296,18 @@ class Lowering:
                 f"the size range {program.min_bytes}..{program.max_bytes} is empty",
                 fix="give --min-bytes below --max-bytes",
             )
-        safe = largest_safe_size(program, runtime, program.min_bytes, program.max_bytes)
-        if safe < program.max_bytes:
-            if safe < program.min_bytes or safe <= 0:
+        found: Safe | None = None
+        if work_of(program) <= MAX_WORK:
+            found = safe_size(program, runtime, program.min_bytes, program.max_bytes)
+        if found is not None and found.size is not None and found.size < program.max_bytes:
+            if found.size < program.min_bytes or found.size <= 0:
                 raise LoweringError(
                     f"the program deadlocks at every size of {program.min_bytes}.."
                     f"{program.max_bytes} bytes",
                     fix="lower --min-bytes, or use --batch none",
                 )
-            program = replace(program, max_bytes=safe)
-        findings = judge(program, runtime, self._asked())
+            program, found = replace(program, max_bytes=found.size), None
+        findings = judge(program, runtime, self._asked(), found)
         if findings:
             raise ScheduleError(f"program {program.name}", findings)
         return program

@@ -128,6 +128,8 @@ class Scorer:
         Tells whether time is up: then the first program of a schedule that runs must do.
     clock
         The end of the search; one that never comes is left alone, and nothing is judged early.
+    last
+        When judging the first program is given up, by ``time.monotonic``.
     engine
         Who searches now.
     best
@@ -145,6 +147,7 @@ class Scorer:
     slowest: float = 0.0
     over: Callable[[], bool] = lambda: False
     clock: Deadline = field(default_factory=Deadline)
+    last: float = math.inf
     engine: str = ""
     best: Scored | None = None
     opened: Scored | None = None
@@ -231,14 +234,17 @@ class Scorer:
         program, found = task.best
         if self.judged is None:
             began = time.monotonic()
+            # Nothing else can be written: it may take all the time that there is.
+            self.clock.move(self.last)
             lowering = lowering_of(best.schedule, task.target, self.size, best.engine)
             try:
                 proved = replace(lowering, made=task.best).proved()
             except LoweringError:
+                self.clock.move(self._end)
                 return
             self.judged = Proved(best.schedule, best.engine, proved, found, task.size, task.best)
             self._pace = (time.monotonic() - began) / max(1, work_of(program))
-        self.clock.move(min(self.clock.end, self._end - MARGIN * self._pace * work_of(program)))
+        self.clock.move(self._end - MARGIN * self._pace * work_of(program))
 
     def _compared(self, task: Lowering) -> Time:
         """Return what the best program takes at the size at which all are compared."""

@@ -276,7 +276,8 @@ def _scorer(request: Request, began: float) -> Scorer:
     def over() -> bool:
         return request.stop.is_set() or clock.over
 
-    return Scorer(target, request.size, request.report, over=over, clock=clock)
+    last = began + (1 + GRACE) * limit
+    return Scorer(target, request.size, request.report, over=over, clock=clock, last=last)
 
 
 def _open(request: Request, collective: Collective, scorer: Scorer) -> None:
