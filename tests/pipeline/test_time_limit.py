@@ -1,6 +1,7 @@
 """Time limits and Ctrl-C end what never looks at a clock, and there is an answer all the same."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -165,3 +166,15 @@ def test_compiling_can_be_interrupted(tmp_path: Path, monkeypatch: pytest.Monkey
     stop.set()
     with pytest.raises(OutOfTimeError, match="interrupted while loops were compiled"):
         kernels.compile_ahead(lambda _line: None, stop)
+
+
+def test_every_compiled_loop_is_compiled_ahead() -> None:
+    ahead = {module.__name__.rpartition(".")[2] for module in kernels.PARTS}
+    package = Path(kernels.__file__).parent.parent
+    found = {
+        name
+        for path in package.rglob("*.py")
+        for name in re.findall(r"\bmachine_code\(\s*(\w+)\.", path.read_text())
+    }
+    assert len(found) >= 5
+    assert found <= ahead
