@@ -20,7 +20,9 @@ from taccl.msccl.expected import work_of
 from taccl.msccl.program import Program
 from taccl.pipeline.lowering import Lowering, Target, program_name
 from taccl.schedule import Schedule
+from taccl.topology import LogicalTopology
 from taccl.units import Time
+from taccl.verify import require_valid
 
 MARGIN = 1.5
 """Times what judging should take by what it took before, to be left for it and for writing."""
@@ -128,6 +130,8 @@ class Scorer:
         Tells whether time is up: then the first program of a schedule that runs must do.
     clock
         The end of the search; one that never comes is left alone, and nothing is judged early.
+    logical
+        What schedules have to respect; None: the whole of their own topology.
     last
         When judging the first program is given up, by ``time.monotonic``.
     engine
@@ -147,6 +151,7 @@ class Scorer:
     slowest: float = 0.0
     over: Callable[[], bool] = lambda: False
     clock: Deadline = field(default_factory=Deadline)
+    logical: LogicalTopology | None = None
     last: float = math.inf
     engine: str = ""
     best: Scored | None = None
@@ -238,6 +243,7 @@ class Scorer:
             self.clock.move(self.last)
             lowering = lowering_of(best.schedule, task.target, self.size, best.engine)
             try:
+                require_valid(best.schedule, self.logical)
                 proved = replace(lowering, made=task.best).proved()
             except LoweringError:
                 self.clock.move(self._end)

@@ -277,7 +277,10 @@ def _scorer(request: Request, began: float) -> Scorer:
         return request.stop.is_set() or clock.over
 
     last = began + (1 + GRACE) * limit
-    return Scorer(target, request.size, request.report, over=over, clock=clock, last=last)
+    return Scorer(
+        target, request.size, request.report, over=over, clock=clock, logical=request.logical,
+        last=last,
+    )  # fmt: skip
 
 
 def _open(request: Request, collective: Collective, scorer: Scorer) -> None:
@@ -364,7 +367,8 @@ def _finish(
     proved = None
     try:
         with kept(last):
-            require_valid(found, request.logical)
+            if scorer.judged is None or scorer.judged.schedule is not found:
+                require_valid(found, request.logical)
             if (lowering := scorer.lowering(found, result.engine)) is not None:
                 settled = _settled(lowering, scorer.clock)
                 proved = scorer.judged
@@ -381,7 +385,8 @@ def _finish(
         if proved is None:
             raise OutOfTimeError(
                 f"a schedule was found ({result.engine}), and no time was left to judge it",
-                fix="raise --time-limit, or use --runtime none for the schedule alone",
+                fix="raise --time-limit"
+                + ("" if request.target is None else ", or use --runtime none"),
             ) from None
         request.report(f"no time was left to judge {result.engine}: {proved.engine} it is")
         status = result.status if request.stop.is_set() else Status.TIME_LIMIT
