@@ -277,7 +277,9 @@ def _sketch_line(found: Synthesis) -> list[str]:
         if cost > 0
         else "no faster schedule was found without the sketch"
     )
-    return [f"  sketch      {words} ({free.engine}, {free.chunks} chunks, a short search)"]
+    return [
+        f"  sketch      {words} ({free.engine}, {counted(free.chunks, 'chunk')}, a short search)"
+    ]
 
 
 def _batches(schedule: Schedule) -> str:
@@ -297,17 +299,17 @@ def _advice(found: Synthesis) -> list[str]:
         return []
     limit, engine = found.request.time_limit, found.request.engine
     if found.ended == "user":
-        return ["  mind        the search was interrupted, and the gap is large: let it run longer"]
+        return ["  note        the search was interrupted, and the gap is large: let it run longer"]
     if found.ended == "clock":
         return [
-            f"  mind        the clock ended the search, and the gap is large: give it more than"
+            f"  note        the clock ended the search, and the gap is large: give it more than"
             f" {limit:g} s (--time-limit)" + ("" if engine == "auto" else ", or use --engine auto")
         ]
     other = (
         "more --chunks, or --batch none" if engine == "auto" else "--engine auto, which tries all"
     )
     return [
-        f"  mind        nothing was left to try, and the gap is large: try {other}; the bound"
+        f"  note        nothing was left to try, and the gap is large: try {other}; the bound"
         " may also be lower than what can be reached"
     ]
 
