@@ -208,7 +208,8 @@ def textbook_schedule(
     """
     trial = Trial(problem, name, batch, packs=_packs(problem, name))
     if fewest:
-        listed = [tuple(islice(steps, MAX_SENDS)) for steps in CLASSICAL[name](problem)]
+        # One step more than is timed, so that no way looks complete that is not.
+        listed = [tuple(islice(steps, MAX_SENDS + 1)) for steps in CLASSICAL[name](problem)]
         trial.ways = lambda _problem: (iter(way) for way in sorted(listed, key=len)[:1])
     schedule, _ = next(_textbook(trial), (None, None))
     if schedule is None or problem.logical.name is None or not verify(schedule, problem.logical):
