@@ -74,7 +74,7 @@ def test_without_messages_nothing_is_said_of_programs() -> None:
 def test_no_replay_is_below_it(engine: str, collective: str, size: int, protocol: str) -> None:
     network = whole(load_topology("hub:8"))
     target = Target("executor", protocol)
-    asked = Request(network, collective, size, 1, engine=engine, target=target, time_limit=1.0)
+    asked = Request(network, collective, size, 1, engine=engine, target=target, time_limit=30.0)
     done = synthesize(asked)
     assert done.replay is not None
     assert {bound.world for bound in done.bounds} == {"any", "program"}

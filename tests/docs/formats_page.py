@@ -59,7 +59,7 @@ def formats_page() -> str:
 def _example() -> str:
     """Return the XML of a small program."""
     request = Request(
-        load_network("ring:2"), "allgather", 1_000_000, chunks=1, engine="ring", time_limit=1.0
+        load_network("ring:2"), "allgather", 1_000_000, chunks=1, engine="ring", time_limit=30.0
     )
     program = synthesize(request).program
     assert program is not None
