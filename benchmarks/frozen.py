@@ -126,17 +126,16 @@ def run(cell: str) -> Found:
             sys.executable, "-m", "taccl", "synthesize", *shlex.split(cell), "--deterministic",
             "--workers", "1", "--time-limit", str(LIMIT), "--json", "--quiet", output, str(path),
         ]  # fmt: skip
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as child:
-            out, errors = child.stdout, child.stderr
-            assert out is not None and errors is not None
-            said, wrong = out.read(), errors.read()
+        said, wrong = Path(folder) / "said", Path(folder) / "wrong"
+        with (
+            said.open("wb") as out, wrong.open("wb") as errors,
+            subprocess.Popen(command, stdout=out, stderr=errors) as child,
+        ):  # fmt: skip
             _, status, used = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
-            raise RuntimeError(f"{cell}: exit status {child.returncode}\n{wrong}")
-        report = json.loads(said)
+            raise RuntimeError(f"{cell}: exit status {child.returncode}\n{wrong.read_text()}")
+        report = json.loads(said.read_text())
         return Found(
             report["makespan_us"], report["replay_us"], report["sends"],
             len(report["candidates"]), hashlib.sha256(path.read_bytes()).hexdigest()[:16],
