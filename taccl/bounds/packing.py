@@ -30,13 +30,13 @@ from taccl.collectives import Collective
 from taccl.synth.market import Floats, Kind, Market, cheapest
 from taccl.synth.packing import Question, best_prices, look_alike
 
-MOST_LINKS = 400_000
+MOST_PRICED_LINKS = 400_000
 """Above this the trees take too long; there are as many where all ranks share a switch."""
 
 SECONDS = 1.0
 """After this the best prices so far are taken."""
 
-FINE = 1 << 30
+PRICE_UNITS = 1 << 30
 """Steps of the longest time of a byte."""
 
 SIZES = (1 << 20, 1 << 26)
@@ -50,7 +50,7 @@ def packing_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     """
     kinds = _kinds(net, collective)
     edges = np.array([edge for edge in net.used if edge in net.busy], dtype=np.int64)
-    if not kinds or not len(edges) or len(net.src) > MOST_LINKS:
+    if not kinds or not len(edges) or len(net.src) > MOST_PRICED_LINKS:
         return
     market = _market(net, edges, backwards=collective.reduces)
     leads = _leads(net, edges, kinds, backwards=collective.reduces)
@@ -85,7 +85,7 @@ def _waits(net: Net, collective: Collective, gates: Sequence[Gate]) -> Iterator[
         known = np.minimum(starts, farthest(net, collective))
         longest = float(max(net.busy.values()))
         for size in SIZES:
-            yield np.rint(known / (longest * size) * FINE).astype(np.int64)
+            yield np.rint(known / (longest * size) * PRICE_UNITS).astype(np.int64)
 
 
 def _kinds(net: Net, collective: Collective) -> list[Kind]:
@@ -116,7 +116,7 @@ def _market(net: Net, edges: IntArray, *, backwards: bool) -> Market:
     kept = number[net.edges] >= 0
     before = np.concatenate([[0], np.cumsum(kept)])
     busy = _busy(net, edges)
-    scale = FINE / busy.max() if net.chunk is None else 1.0
+    scale = PRICE_UNITS / busy.max() if net.chunk is None else 1.0
     steps = np.rint(busy * scale).astype(np.int64)
     used = number[net.edges[kept]]
     tail, head = (net.dst, net.src) if backwards else (net.src, net.dst)

@@ -21,7 +21,7 @@ from taccl.collectives import Collective
 MANY_RANKS = 256
 """Above this only collectives that treat ranks alike are looked at."""
 
-MOST_VISITS = 100_000_000
+MOST_SET_VISITS = 100_000_000
 """Links looked at for all groups together."""
 
 
@@ -56,7 +56,7 @@ def _groups(
 ) -> list[tuple[int, ...]]:
     """Return the ranks that share edges with a chosen one, their servers, and all ranks."""
     name = _joined(net, cover, ends)
-    most = MOST_VISITS // (8 * len(net.src) + 1)
+    most = MOST_SET_VISITS // (8 * len(net.src) + 1)
     names = np.unique(name[list(chosen)])[:most].tolist()
     groups = [tuple(np.flatnonzero(name == one).tolist()) for one in names]
     groups += servers_of(net, tuple(chosen))[:most]

@@ -20,7 +20,6 @@ from taccl.bounds.distances import IntArray
 from taccl.bounds.net import Net
 from taccl.synth.packing import look_alike
 
-Floats = NDArray[np.float64]
 
 FINE = 1 << 24
 """Steps that prices are rounded to, of the largest."""

@@ -174,7 +174,7 @@ def _parse_step(line: _Line, child: Element) -> None:
     missing = [name for name in (*_NUMBERS, *_WORDS) if name not in attributes]
     for name in missing:
         line.refuse("attributes", f"<step> has no {name}", at, f'add {name}="..."')
-    if missing or not _check_words(line, child):
+    if missing or not _check_step_words(line, child):
         return
     for name in _NUMBERS:
         line.report.note_number("step", attributes, name, at)
@@ -200,7 +200,7 @@ def _parse_step(line: _Line, child: Element) -> None:
     _transfer(line, Step(op, src, dst, count, None, posts == 1), depid, at)
 
 
-def _check_words(line: _Line, child: Element) -> bool:
+def _check_step_words(line: _Line, child: Element) -> bool:
     attributes, runtime = child.attributes, line.report.runtime
     kind = attributes["type"]
     if kind not in _OPS and kind in runtime.extra_types:

@@ -56,17 +56,17 @@ edge that they hold longest. Point at a cell for numbers.</p>
     used = [edge for edge, busy in enumerate(held) if busy]
     used.sort(key=lambda edge: (-held[edge], edge))
     lines = [_edge(topology, number, held[number], time) for number in used[:MAX_EDGES]]
-    yield table(_NAMES, lines[:MAX_TOP])
+    yield table(_EDGE_COLUMNS, lines[:MAX_TOP])
     more = len(lines) - MAX_TOP
     if more > 0:
-        rest = table(_NAMES, lines[MAX_TOP:])
+        rest = table(_EDGE_COLUMNS, lines[MAX_TOP:])
         yield f"<details><summary>{more} more edges</summary>{rest}</details>"
     idle = len(topology.edges) - len(used)
     cut = f" The busiest {MAX_EDGES} of {len(used)} are shown." if len(used) > MAX_EDGES else ""
     yield f'<p class="hint">{idle} of {len(topology.edges)} edges carry nothing.{cut}</p>'
 
 
-_NAMES = ("edge", "from", "to", "GB/s", "busy us", "share", BAR)
+_EDGE_COLUMNS = ("edge", "from", "to", "GB/s", "busy us", "share", BAR)
 
 
 def _edge(topology: Topology, number: int, busy: Time, time: Time | None) -> list[str]:

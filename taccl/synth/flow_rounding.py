@@ -15,9 +15,6 @@ from taccl.synth.flow_program import TINY, Floats, Net, Way
 MAX_COUNTED = 5000
 """Ways up to which these are chosen together where no clock may end the search."""
 
-COUNTED = 500
-"""Nodes of that search then."""
-
 
 def rounded(
     network: Net,

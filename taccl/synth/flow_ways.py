@@ -23,16 +23,13 @@ from taccl.synth.plan import Plan
 from taccl.synth.problem import Options
 from taccl.units import Time
 
-NOISE = 0.3
-"""How much the longest way left is varied."""
-
 VARIED = 3
 """Ways that are varied, the best of all."""
 
-PATIENCE = 10
+PATIENCE_BATCHED = 10
 """Variations tried since the last that was better."""
 
-COUNTED = 30_000
+COUNTED_MOVES = 30_000
 """Moves in all that is tried where work is counted instead of time."""
 
 WHOLE = 1 << 30
@@ -58,7 +55,7 @@ def scheduled(
     tried: list[tuple[Time, int, Plan, Way]] = []
     best = 1 << 62
     for plan, least, way in _in_turn(plans, options):
-        if tried and (not half.left or (options.deterministic and work > COUNTED)):
+        if tried and (not half.left or (options.deterministic and work > COUNTED_MOVES)):
             break
         if least >= best:
             continue
@@ -73,9 +70,9 @@ def scheduled(
     random = np.random.default_rng(options.seed)
     for makespan, _, plan, way in sorted(tried, key=lambda one: one[:2])[:VARIED]:
         best, since = makespan, 0
-        while since < PATIENCE and best > options.floor and clock.left:
+        while since < PATIENCE_BATCHED and best > options.floor and clock.left:
             work += len(plan.moves)
-            if options.deterministic and work > COUNTED:
+            if options.deterministic and work > COUNTED_MOVES:
                 break
             since += 1
             noise = random.uniform(1 - NOISE, 1 + NOISE, len(plan.moves))

@@ -30,7 +30,7 @@ MAX_COUNTED = 600
 """Variables up to which HiGHS takes part where work is counted."""
 
 Values = Mapping[str, int]
-Terms = Iterable[tuple[Variable, int]]
+AnyTerms = Iterable[tuple[Variable, int]]
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,17 @@ def whole(model: Model, name: str, low: int, high: int) -> Variable:
     return name
 
 
-def at_most(model: Model, terms: Terms, limit: int) -> None:
+def at_most(model: Model, terms: AnyTerms, limit: int) -> None:
     """Require that the sum of coefficient x variable is at most the limit."""
     model.rows.append((list(terms), False, limit))
 
 
-def exactly(model: Model, terms: Terms, value: int) -> None:
+def exactly(model: Model, terms: AnyTerms, value: int) -> None:
     """Require that the sum of coefficient x variable equals the value."""
     model.rows.append((list(terms), True, value))
 
 
-def minimise(model: Model, terms: Terms) -> None:
+def minimise(model: Model, terms: AnyTerms) -> None:
     """Set the objective to the sum of coefficient x variable."""
     model.objective.extend(terms)
 

@@ -17,7 +17,7 @@ FEW_MESSAGES = (
 )  # fmt: skip
 """Algorithms with few messages, which are lowered and judged soonest; the best guess first."""
 
-LARGE = 20_000
+MANY_CHUNKS = 20_000
 """Chunks at all ranks together, above which the first algorithm that exists must do."""
 
 
@@ -35,7 +35,7 @@ def opening(problem: Problem, *, batch: bool) -> Iterator[tuple[str, Schedule]]:
     bare = Problem(
         problem.logical, collective, problem.chunk_size, make_group(problem.topology, ())
     )
-    is_large = collective.num_chunks * collective.num_ranks > LARGE
+    is_large = collective.num_chunks * collective.num_ranks > MANY_CHUNKS
     names = FEW_MESSAGES if is_large else tuple(CLASSICAL)
     made = ((name, textbook_schedule(bare, name, batch=batch, fewest=is_large)) for name in names)
     found = ((name, schedule) for name, schedule in made if schedule is not None)

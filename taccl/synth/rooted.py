@@ -33,7 +33,7 @@ def chain(problem: Problem) -> Iterator[Step] | None:
     if name in PERSONAL:
         return _passed_along(problem, [order])
     if name != "allreduce":
-        return _along(problem, list(_waves(problem, [order])))
+        return _along(problem, list(_flood_order(problem, [order])))
     links = best_links(problem)
     return _there_and_back(problem, order) if set(pairwise(order)) <= links.keys() else None
 
@@ -44,9 +44,9 @@ def _there_and_back(problem: Problem, order: Sequence[Rank]) -> Iterator[Step]:
     One by one: an AllReduce has as many chunks as ranks or more, and they may be too many.
     """
     last = problem.collective.num_chunks - 1
-    for chunk, parent, child in _waves(problem, [order], backwards=True):
+    for chunk, parent, child in _flood_order(problem, [order], backwards=True):
         yield (last - chunk,), child, parent, True
-    for chunk, parent, child in _waves(problem, [order]):
+    for chunk, parent, child in _flood_order(problem, [order]):
         yield (chunk,), parent, child, False
 
 
@@ -68,7 +68,7 @@ def double_chain(problem: Problem) -> Iterator[Step] | None:
     if problem.collective.name in PERSONAL:
         half = len(order) // 2
         return _passed_along(problem, [order[: half + 1], other[: len(order) - half]])
-    return _along(problem, list(_waves(problem, [order, other])))
+    return _along(problem, list(_flood_order(problem, [order, other])))
 
 
 def _passed_along(problem: Problem, chains: Sequence[Sequence[Rank]]) -> Iterator[Step]:
@@ -92,7 +92,7 @@ def _turned(problem: Problem, steps: Sequence[Step]) -> Iterator[Step]:
     return ((chunks, dst, src, False) for chunks, src, dst, _ in reversed(steps))
 
 
-def _waves(
+def _flood_order(
     problem: Problem, chains: Sequence[Sequence[Rank]], *, backwards: bool = False
 ) -> Iterator[tuple[int, Rank, Rank]]:
     """Yield (chunk, parent, child) hops of chains that take the chunks in turn, in waves."""

@@ -100,9 +100,9 @@ def _collective(found: Mapping[str, Any]) -> Iterator[str]:
         )
         for one in found["ranges"]
     ]
-    yield _table(("sizes", "file", "made by", "chunks", "why"), rows)
+    yield _html_table(("sizes", "file", "made by", "chunks", "why"), rows)
     yield "<h3>At every size</h3>"
-    yield _table(
+    yield _html_table(
         [name for name, _ in _SIZES],
         [[_shown(key, size[key]) for _, key in _SIZES] for size in found["sizes"]],
     )
@@ -114,10 +114,10 @@ def _collective(found: Mapping[str, Any]) -> Iterator[str]:
     )
     if counts["failed"]:
         lost = [(one["candidate"], one["reason"]) for one in counts["failed"]]
-        yield _table(("failed candidate", "reason"), lost)
+        yield _html_table(("failed candidate", "reason"), lost)
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def _html_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return table(names, [[text_of(cell) for cell in row] for row in rows])
 
 
