@@ -25,7 +25,7 @@ from benchmarks.gathers_cases import Machine
 from benchmarks.gathers_parts import Line, Part, above, micros, percent
 from benchmarks.gathers_runs import request, timed, warm_up
 from benchmarks.sections import replace_section
-from taccl.pipeline import load_network, synthesize
+from taccl.apps import load_network, synthesize
 
 MB = 10**6
 SEARCH = 20.0

@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.sections import replace_section
+from taccl.apps import Request, Synthesis, load_network, synthesize
 from taccl.collectives import COLLECTIVES
 from taccl.errors import LoweringError, NoScheduleError
-from taccl.pipeline import Request, Synthesis, load_network, synthesize
-from taccl.synth.classical import CLASSICAL
-from taccl.synth.portfolio import SEARCHES, is_enough
-from taccl.topology_file import shipped_topologies
+from taccl.synth.search import SEARCHES, is_enough
+from taccl.synth.templates.classical import CLASSICAL
+from taccl.topology.file import shipped_topologies
 from taccl.units import Time, parse_size
 from tests.generators import random_problem
 

@@ -24,10 +24,10 @@ from fractions import Fraction
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import NoScheduleError
-from taccl.symmetry import make_group
-from taccl.synth import engine_names, solve
-from taccl.synth.problem import Bound, Options, Problem, Status
-from taccl.topology import whole
+from taccl.model.problem import Bound, Options, Problem, Status
+from taccl.synth.engines import engine_names, solve
+from taccl.topology.graph import whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.bounds.bound_networks import two_servers
 from tests.generators import random_topology

@@ -4,11 +4,11 @@ import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from taccl.apps import load_network
 from taccl.errors import TacclWarning
 from taccl.imports import ImportOptions, import_topology
-from taccl.pipeline import load_network
-from taccl.topology import LogicalTopology, whole
-from taccl.topology_edit import degrade, read_loss
+from taccl.topology.edit import degrade, read_loss
+from taccl.topology.graph import LogicalTopology, whole
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "topologies"
 """Published fabrics as JSON graphs; rows that need them are left out where they are not."""

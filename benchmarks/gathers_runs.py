@@ -5,16 +5,16 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from taccl.apps import Request, Synthesis, load_network, logical_group, synthesize
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import OutOfTimeError
-from taccl.pipeline import Request, Synthesis, load_network, logical_group, synthesize
-from taccl.schedule import Decisions, retime
-from taccl.symmetry import make_group
-from taccl.synth.classical import classical_schedule
+from taccl.model.problem import Problem
+from taccl.model.routes import build_network
+from taccl.model.schedule import Decisions, retime
 from taccl.synth.greedy import greedy_routes
-from taccl.synth.problem import Problem
-from taccl.synth.routes import build_network
-from taccl.topology import LogicalTopology
+from taccl.synth.templates.classical import classical_schedule
+from taccl.topology.graph import LogicalTopology
+from taccl.topology.symmetry import make_group
 from taccl.units import Time
 
 CLASSICAL = ("ring", "halving-doubling", "all-pairs")

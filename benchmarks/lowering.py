@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from taccl.apps import Request, Target, load_network, synthesize
+from taccl.apps.programs import Lowering
+from taccl.model.schedule import Schedule
+from taccl.model.schedule_file import read_schedule, schedule_text
 from taccl.msccl.program import Program
 from taccl.msccl.xml import write_xml
-from taccl.pipeline import Request, Target, load_network, synthesize
-from taccl.pipeline.lowering import Lowering
-from taccl.schedule import Schedule
-from taccl.schedule_file import read_schedule, schedule_text
 
 MACHINES = (("ndv2", 1), ("ndv2", 2), ("dgx2", 1), ("dgx2", 2), ("dgx-a100", 2))
 COLLECTIVES = ("allgather", "reducescatter", "allreduce", "alltoall")

@@ -12,14 +12,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
+from taccl.apps.programs import Lowering, Target
 from taccl.errors import LoweringError
-from taccl.msccl.findings import Severity
 from taccl.msccl.limits import check_limits
-from taccl.msccl.program import Program
+from taccl.msccl.program import Program, Severity
 from taccl.msccl.runtimes import PROTOCOLS
 from taccl.msccl.verdict import judge_text
 from taccl.msccl.xml import read_xml, write_xml
-from taccl.pipeline.lowering import Lowering, Target
 from tests.generators import random_schedule
 
 COLLECTIVES = ("allgather", "reducescatter", "allreduce", "alltoall")

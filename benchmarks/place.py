@@ -12,14 +12,13 @@ import time
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from taccl.imports.measured_matrix import Measurements
-from taccl.imports.measured_network import measured_topology
-from taccl.pipeline.placing import Question, program_of
+from taccl.apps.placing import Question, program_of
+from taccl.imports.measured import Measurements, measured_topology
 from taccl.placement.objective import Replays
 from taccl.placement.orders import Order, servers_of
 from taccl.placement.search import Limits, climb, search
-from taccl.sim.cost import model_of
-from taccl.topology import Topology
+from taccl.replay.cost import model_of
+from taccl.topology.graph import Topology
 from taccl.units import Time
 
 ALGORITHMS = ("ring", "tree", "halving-doubling")

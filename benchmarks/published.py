@@ -3,7 +3,7 @@
 What ``benchmarks.rerun`` and ``benchmarks.teccl`` share: both need a folder with ``topologies``
 (TE-CCL's machines as plain graphs: ``NDv2_2chassis.json``, ``NDv2_4chassis.json``,
 ``DGX2_2chassis.json``) and ``targets`` (the tables). Every row is one call of
-``taccl.pipeline.synthesize`` with engine ``auto``.
+``taccl.apps.synthesize`` with engine ``auto``.
 """
 
 import csv
@@ -16,14 +16,14 @@ from decimal import Decimal
 from functools import cache
 from pathlib import Path
 
+from taccl.apps import Lowering, Request, Synthesis, Target, load_network, synthesize
+from taccl.apps.request import asked_collective
 from taccl.bounds import any_bounds, best
 from taccl.errors import ScheduleError, TacclError, TacclWarning
 from taccl.imports import ImportOptions, import_topology
 from taccl.msccl.interpret import judge
 from taccl.msccl.xml import read_xml, write_xml
-from taccl.pipeline import Lowering, Request, Synthesis, Target, load_network, synthesize
-from taccl.pipeline.problems import asked_collective
-from taccl.topology import Topology, whole
+from taccl.topology.graph import Topology, whole
 from taccl.units import Time, parse_size
 
 KINDS = {"AllGather": "allgather", "AlltoAll": "alltoall"}

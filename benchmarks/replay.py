@@ -30,21 +30,21 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
+from taccl.apps.comparison import Question, compare
+from taccl.apps.evaluation import read_program
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Op, Program, Step, Threadblock
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.pipeline.comparison import Question, compare
-from taccl.pipeline.evaluation import read_program
-from taccl.sim.compile import compile_program
-from taccl.sim.cost import ReplayModel, model_of
-from taccl.sim.machine import machine_of, messages_of, split
-from taccl.sim.replay import Run
-from taccl.sim.sweep import bounds_of
-from taccl.sim.timing import Timing, run_machine
-from taccl.sim.trace import Trace
-from taccl.topology import ALPHA_RULES, LocalCosts, Topology
-from taccl.topology_file import load_topology
+from taccl.replay.compile import compile_program
+from taccl.replay.cost import ReplayModel, model_of
+from taccl.replay.interpreter import Run
+from taccl.replay.machine import machine_of, messages_of, split
+from taccl.replay.sweep import bounds_of
+from taccl.replay.timing import Timing, run_machine
+from taccl.replay.trace import Trace
+from taccl.topology.file import load_topology
+from taccl.topology.graph import ALPHA_RULES, LocalCosts, Topology
 from tests.sim.program_builder import block, hub, program, ring, slot, step
 from tests.sim.random_programs import random_program, random_topology
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from taccl.collectives import build_collective
-from taccl.symmetry import make_group
-from taccl.synth.problem import Options, Problem, Status
-from taccl.synth.rounds import Answer, Size, answer, chunks_per_rank, schedule_of
-from taccl.topology import Edge, Topology, whole
+from taccl.model.problem import Options, Problem, Status
+from taccl.synth.steps_rounds import Answer, Size, answer, chunks_per_rank, schedule_of
+from taccl.topology.graph import Edge, Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import require_valid
 
 DOUBLE = ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.sections import replace_section
 from taccl.errors import InputError
-from taccl.topology_file import load_topology, shipped_topologies
+from taccl.topology.file import load_topology, shipped_topologies
 
 COLLECTIVES = ("allgather", "alltoall")
 SERVERS = (1, 2, 3)

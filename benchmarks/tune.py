@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sections import replace_section
-from taccl.bounds.growth import too_short
-from taccl.library_file import LibraryFile
-from taccl.topology import Topology
-from taccl.topology_file import load_topology
+from taccl.bounds.port_contention import too_short
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology
+from taccl.tuning.library_file import LibraryFile
 
 SMALL = (
     "ndv2", "allgather", "alltoall", "allreduce", "-b", "1K", "-e", "16M", "-f", "4",

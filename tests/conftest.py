@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from taccl.sim import timing
+from taccl.replay import timing
 
 # A busy machine is slow, and no test is of time.
 settings.register_profile(

@@ -3,8 +3,8 @@
 import random
 from typing import Any
 
-from taccl.collective_file import CollectiveFile, make_collective
 from taccl.collectives import Collective
+from taccl.collectives.file import CollectiveFile, make_collective
 from taccl.files import Document, fit_model
 
 

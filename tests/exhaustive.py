@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from fractions import Fraction
 from itertools import groupby, permutations
 
-from taccl.schedule import Schedule, Send
-from taccl.topology import Topology
+from taccl.model.schedule import Schedule, Send
+from taccl.topology.graph import Topology
 
 Value = tuple[tuple[int, int], ...]
 """(contributor, how often), ascending; empty: nothing is there."""

@@ -14,11 +14,11 @@ from fractions import Fraction
 import numpy as np
 
 from taccl.collectives import COLLECTIVES, Collective, build_collective
-from taccl.schedule import Decisions, Schedule, retime
-from taccl.slots import Slots, place_chunks
-from taccl.symmetry import make_group
-from taccl.synth.problem import Problem
-from taccl.topology import Edge, Switch, Topology, whole
+from taccl.collectives.slots import Slots, place_chunks
+from taccl.model.problem import Problem
+from taccl.model.schedule import Decisions, Schedule, retime
+from taccl.topology.graph import Edge, Switch, Topology, whole
+from taccl.topology.symmetry import make_group
 
 Hop = tuple[int, int, int, int | None, Fraction | None]
 """tail, head, alpha, overhead, beta."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from taccl.schedule import Schedule
+from taccl.model.schedule import Schedule
 
 
 def picked(schedule: Schedule, rows: Sequence[int]) -> Schedule:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from taccl.collective_file import CollectiveFile, collective_document, make_collective
-from taccl.collective_file import read_collective as read
+from taccl.collectives.file import CollectiveFile, collective_document, make_collective
+from taccl.collectives.file import read_collective as read
 from taccl.errors import InputError
 from taccl.files import Document, fit_model
 from tests.customs import custom, random_custom

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from taccl.deadline import Deadline, Either, TimeUp, hurry, kept
+from taccl.timing.deadline import Deadline, Either, TimeUp, hurry, kept
 
 
 def endless() -> None:

@@ -9,17 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taccl.bounds import any_bounds, best, fixed_bounds
-from taccl.collective_file import read_collective
 from taccl.collectives import Collective, chunk_size_of, collective_name, has_xml
-from taccl.demand_file import MOST_CHUNKS, DemandFile, make_demand
+from taccl.collectives.file import MOST_CHUNKS, DemandFile, make_demand, read_collective
 from taccl.errors import InputError, LoweringError
 from taccl.files import Document, fit_model
-from taccl.msccl.lower import LowerOptions, lower
-from taccl.schedule_file import read_schedule, schedule_text
-from taccl.symmetry import make_group
-from taccl.synth import solve
-from taccl.synth.problem import Options, Problem
-from taccl.topology import Topology, whole
+from taccl.lowering.lower import LowerOptions, lower
+from taccl.model.problem import Options, Problem
+from taccl.model.schedule_file import read_schedule, schedule_text
+from taccl.synth.engines import solve
+from taccl.topology.graph import Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.generators import ring4, star5, twin2x2
 from tests.sweep import for_each

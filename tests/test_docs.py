@@ -11,22 +11,22 @@ import pytest
 from defusedxml.ElementTree import fromstring
 
 from benchmarks.opening import BEGIN, refreshed
-from taccl.collective_file import read_collective
+from taccl.cli.schemas import SCHEMAS
 from taccl.collectives import COLLECTIVES
+from taccl.collectives.file import read_collective
 from taccl.errors import NoScheduleError, TacclError
-from taccl.lint import RULES as LINT_RULES
+from taccl.model.problem import Options, Problem
 from taccl.msccl import limits
 from taccl.msccl.program import Op
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.scenario import read_scenario
-from taccl.schemas import SCHEMAS
+from taccl.replay.scenario import read_scenario
 from taccl.sketch import apply_sketch, load_sketch, shipped_sketches
-from taccl.symmetry import free_group
-from taccl.synth import engine_names
-from taccl.synth.problem import Options, Problem
-from taccl.synth.staged import staged
-from taccl.topology import whole
-from taccl.topology_file import load_topology, shipped_topologies
+from taccl.synth.engines import engine_names
+from taccl.synth.staged.engine import staged
+from taccl.topology.file import load_topology, shipped_topologies
+from taccl.topology.graph import whole
+from taccl.topology.lint import RULES as LINT_RULES
+from taccl.topology.symmetry import free_group
 from taccl.verify import RULES, verify
 from tests.cli.runner import Done, taccl
 from tests.docs.commands_page import commands, commands_page

@@ -28,7 +28,7 @@ from taccl.files import (
     write_all_atomic,
     write_atomic,
 )
-from taccl.files.fields import Beta, BetaOrFree, Duration, Name, Numbers, parse_numbers
+from taccl.files.model import Beta, BetaOrFree, Duration, Name, Numbers, parse_numbers
 from tests.sweep import for_each
 
 

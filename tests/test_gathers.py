@@ -17,7 +17,7 @@ from benchmarks.gathers_parts import (
     sum_line,
 )
 from benchmarks.gathers_runs import classical, exponent, greedy, request
-from taccl.pipeline import logical_group, synthesize
+from taccl.apps import logical_group, synthesize
 
 RING = Machine("ring:4@25GB/s,1us")
 

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterable
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -16,62 +17,44 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 LAYERS = [
     ["errors"],
-    ["units", "machine_code", "deadline"],
+    ["units"],
     ["files"],
-    ["links", "edges", "chunks"],
-    ["topology", "collectives"],
-    ["topology_grids"],
-    ["topology_rates"],
-    ["demand_file"],
-    ["topology_graph", "collective_file"],
-    ["topology_taccl", "topology_switched"],
-    ["topology_shapes", "topology_original"],
-    ["topology_fabrics"],
-    ["topology_nodes"],
-    ["topology_servers"],
-    ["topology_file"],
-    ["imports", "sketch"],
-    ["symmetry_images"],
-    ["symmetry", "slots"],
-    ["symmetry_search"],
-    ["topology_edit", "lint"],
-    ["retiming_loop"],
-    ["retiming"],
-    ["schedule"],
-    ["schedule_file", "scenario_file", "library_file", "verify", "suggest"],
-    ["schemas", "scenario"],
-    ["synth", "msccl"],
-    ["bounds"],
-    ["sim"],
-    ["report", "placement"],
-    ["pipeline"],
+    ["collectives"],
+    ["topology", "msccl"],
+    ["imports", "sketch", "timing"],
+    ["model"],
+    ["prices", "lowering", "verify"],
+    ["bounds", "synth"],
+    ["replay"],
+    ["placement", "report"],
+    ["apps"],
     ["tuning"],
     ["__init__"],
     ["cli"],
     ["__main__"],
 ]
+"""Rooms, from the ground up: each imports only from those below it."""
+
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 ONLY_IN = {
-    "pulp": {"synth/highs.py"},
-    "highspy": {"synth/highs.py"},
+    "pulp": {"synth/milp.py"},
+    "highspy": {"synth/milp.py"},
     "ortools": {
-        "synth/milp.py", "synth/contiguity.py", "synth/exact_model.py", "synth/exact_batches.py",
-        "synth/exact_solve.py", "synth/rounds_question.py", "synth/rounds_gather.py",
-        "synth/rounds_allreduce.py", "synth/packing.py", "synth/flow.py", "synth/improve.py",
+        "synth/milp.py", "synth/exact", "synth/steps_rounds.py", "synth/flow", "prices/packing.py",
         "placement", "bounds",
     },
-    "igraph": {"symmetry_search.py"},
-    "numba": {"machine_code.py"},
-    "llvmlite": {"machine_code.py"},
+    "igraph": {"topology/symmetry_search.py"},
+    "numba": {"timing/jit.py"},
+    "llvmlite": {"timing/jit.py"},
     "typer": {"cli"},
     "pydantic": {
-        "files", "topology_graph.py", "topology_shapes.py", "topology_fabrics.py",
-        "topology_taccl.py", "topology_servers.py", "topology_nodes.py", "schedule_file.py",
-        "collective_file.py", "demand_file.py", "scenario_file.py", "library_file.py", "sketch",
-        "imports",
+        "files", "topology", "collectives/file.py", "model/schedule_file.py", "replay/scenario.py",
+        "tuning/library_file.py", "sketch", "imports",
     },
 }  # fmt: skip
+"""By library, the rooms and modules that import it."""
+
 SOLVERS = {"pulp", "highspy", "ortools", "numba", "llvmlite", "scipy", "igraph"}
 
 
@@ -96,13 +79,19 @@ def imported(nodes: Iterable[ast.AST]) -> list[str]:
     return found
 
 
-@cache
-def imports(path: Path) -> tuple[list[str], list[str]]:
-    """Return the modules imported at run time (not those under TYPE_CHECKING): all, and on top."""
+def parsed(path: Path) -> ast.Module:
+    """Return a module without what it imports for types alone."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = [ast.Pass()]
+    return tree
+
+
+@cache
+def imports(path: Path) -> tuple[list[str], list[str]]:
+    """Return the modules imported at run time (not those under TYPE_CHECKING): all, and on top."""
+    tree = parsed(path)
     return imported(ast.walk(tree)), imported(tree.body)
 
 
@@ -117,7 +106,7 @@ def test_a_module_imports_only_lower_layers_and_its_own_package(path: Path) -> N
 
 @for_each("path", MODULES, ids=place)
 def test_a_library_is_imported_only_where_the_table_says(path: Path) -> None:
-    names = {place(path), path.relative_to(ROOT).parts[0]}
+    names = {place(path), *(str(folder) for folder in path.relative_to(ROOT).parents)}
     for name in imports(path)[0]:
         allowed = ONLY_IN.get(name.split(".")[0])
         assert allowed is None or names & allowed, f"{place(path)} imports {name}"
@@ -125,7 +114,43 @@ def test_a_library_is_imported_only_where_the_table_says(path: Path) -> None:
 
 @for_each("path", MODULES, ids=place)
 def test_solvers_are_imported_inside_functions(path: Path) -> None:
-    if place(path) in {"synth/milp.py", "synth/highs.py"}:
+    if place(path) == "synth/milp.py":
         return
     top = {name.split(".")[0] for name in imports(path)[1]}
     assert not top & SOLVERS
+
+
+@cache
+def neighbours() -> dict[str, set[str]]:
+    """Return which modules each module imports, anywhere in it."""
+    names = {
+        ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in MODULES
+    }
+    found = {}
+    for path in MODULES:
+        own = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+        nodes = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.ImportFrom)]
+        parts = [f"{node.module}.{alias.name}" for node in nodes for alias in node.names]
+        every = {part if part in names else part.rpartition(".")[0] for part in parts}
+        found[own.removesuffix(".__init__")] = every & names
+    return found
+
+
+def test_no_import_leads_back_to_where_it_came_from() -> None:
+    order = TopologicalSorter(neighbours())
+    order.prepare()  # graphlib.CycleError names a cycle
+
+
+def test_every_room_has_a_level_and_says_what_is_in_it() -> None:
+    rooms = {top_module(path) for path in MODULES}
+    assert rooms == set(LEVEL)
+    for folder in {path.parent for path in MODULES}:
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
+
+
+def test_a_chain_of_imports_has_at_most_28_modules() -> None:
+    depth: dict[str, int] = {}
+    for name in TopologicalSorter(neighbours()).static_order():
+        depth[name] = 1 + max((depth[other] for other in neighbours().get(name, ())), default=0)
+    assert max(depth.values()) <= 28

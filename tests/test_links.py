@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from taccl.errors import InputError, TacclWarning
-from taccl.links import derive_links
-from taccl.topology import Switch, Topology
+from taccl.topology.graph import Switch, Topology
+from taccl.topology.links import derive_links
 from tests.generators import Hop, both_ways, build, pair, random_topology, ring4, star5, twin2x2
 from tests.sweep import for_each
 
@@ -232,9 +232,9 @@ def test_columns_have_the_promised_types() -> None:
 
 def test_more_links_than_memory_is_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # star5 has a link for every ordered pair: 20.
-    monkeypatch.setattr("taccl.links.MAX_LINKS", 20)
+    monkeypatch.setattr("taccl.topology.links.MAX_LINKS", 20)
     assert len(derive_links(star5())) == 20
-    monkeypatch.setattr("taccl.links.MAX_LINKS", 19)
+    monkeypatch.setattr("taccl.topology.links.MAX_LINKS", 19)
     with pytest.raises(InputError, match="more than 19 links between its 5 ranks"):
         derive_links(star5())
 
@@ -244,10 +244,10 @@ def test_ranks_are_looked_at_in_parts_where_together_they_are_too_many(
 ) -> None:
     whole = derive_links(star5())
     # a rank's step to the hub, and four from there; five ranks at once take 25 steps
-    monkeypatch.setattr("taccl.links.MAX_STEPS", 5)
+    monkeypatch.setattr("taccl.topology.links.MAX_STEPS", 5)
     parts = derive_links(star5())
     for name in ("src", "dst", "alpha", "edge_start", "edge_ids", "first"):
         assert np.array_equal(getattr(parts, name), getattr(whole, name))
-    monkeypatch.setattr("taccl.links.MAX_STEPS", 4)
+    monkeypatch.setattr("taccl.topology.links.MAX_STEPS", 4)
     with pytest.raises(InputError, match="more than 4 paths between its 5 ranks"):
         derive_links(star5())

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taccl.machine_code import cache_directory, machine_code, telling
+from taccl.timing.jit import cache_directory, machine_code, telling
 
 SOURCE = """
 def square(x):

@@ -16,7 +16,7 @@ import pytest
 
 import taccl
 from taccl.sketch import shipped_sketches
-from taccl.topology_file import shipped_topologies
+from taccl.topology.file import shipped_topologies
 from tests.cli.runner import taccl as run
 
 ROOT = Path(__file__).parent.parent

@@ -11,29 +11,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taccl.apps.placing import Question, program_of
 from taccl.errors import InputError, ProgramError, TacclWarning
-from taccl.imports.measured_matrix import Measurements
-from taccl.imports.measured_network import measured_topology
+from taccl.imports.measured import Measurements, measured_topology
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import Program
-from taccl.pipeline.placing import Question, program_of
-from taccl.placement.bound import ring_bound, slowest_leg
-from taccl.placement.objective import Replays
+from taccl.placement.objective import Replays, permuted_program, permuted_topology
 from taccl.placement.orders import (
     Servers,
     flat,
     moved,
     moves,
+    ring_bound,
+    ring_of,
     servers_of,
     shaken,
+    slowest_leg,
+    tour,
 )
-from taccl.placement.permuted import permuted_program, permuted_topology
 from taccl.placement.search import Limits, climb, search
-from taccl.placement.starts import ring_of, tour
-from taccl.sim.cost import model_of
-from taccl.sim.replay import replay
-from taccl.topology import Topology
-from taccl.topology_file import load_topology
+from taccl.replay.cost import model_of
+from taccl.replay.interpreter import replay
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology
 from taccl.units import Time
 from tests.sweep import for_each
 

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import rerun, teccl
 from benchmarks.published import Ours, Row, cells_of, records, selected, size_of, solve
+from taccl.apps import Request, Synthesis
 from taccl.errors import NoScheduleError
-from taccl.pipeline import Request, Synthesis
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 RERUN_HEAD = "topology,chassis,collective,output_size,algbw_GBps,time_us,solver_s\n"

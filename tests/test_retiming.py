@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from taccl.collectives import COLLECTIVES
-from taccl.retiming import copy_times, sum_times
-from taccl.schedule import Decisions, _time_all, retime
-from taccl.symmetry import make_group
-from taccl.topology_file import load_topology
+from taccl.model.schedule import Decisions, _time_all, retime
+from taccl.timing.retiming import copy_times, sum_times
+from taccl.topology.file import load_topology
+from taccl.topology.symmetry import make_group
 from tests.generators import random_decisions, random_problem, ring4
 from tests.sweep import for_each
 from tests.synth.problems import problem_of

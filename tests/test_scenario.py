@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from taccl.errors import InputError
-from taccl.scenario import DEFAULT_RUNS, Change, Delay, Flow, read_scenario
-from taccl.topology import Topology
-from taccl.topology_file import load_topology
+from taccl.replay.scenario import DEFAULT_RUNS, Change, Delay, Flow, read_scenario
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology
 from tests.sim.scenarios import scenario
 from tests.sweep import for_each
 

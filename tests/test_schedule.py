@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, Collective, build_collective
-from taccl.schedule import Decisions, Schedule, Send, message_groups, retime
-from taccl.symmetry import make_group
-from taccl.synth.problem import Problem
-from taccl.topology import Permutation, Topology, whole
+from taccl.model.problem import Problem
+from taccl.model.schedule import Decisions, Schedule, Send, message_groups, retime
+from taccl.topology.graph import Permutation, Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.generators import (
     Hop,

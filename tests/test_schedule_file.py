@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from taccl.cli.schemas import SCHEMAS
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import InputError
-from taccl.schedule import Decisions, Schedule, retime
-from taccl.schedule_file import read_schedule, schedule_text
-from taccl.schemas import SCHEMAS
-from taccl.symmetry import make_group
-from taccl.topology import Topology
-from taccl.topology_file import load_topology, topology_digest
+from taccl.model.schedule import Decisions, Schedule, retime
+from taccl.model.schedule_file import read_schedule, schedule_text
+from taccl.topology.file import load_topology, topology_digest
+from taccl.topology.graph import Topology
+from taccl.topology.symmetry import make_group
 from tests.sweep import for_each
 
 COLUMNS = ("chunk", "link", "batch", "start", "end", "reduce")

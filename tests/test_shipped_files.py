@@ -14,18 +14,18 @@ from scipy.sparse.csgraph import maximum_flow
 
 from taccl.bounds import any_bounds, best
 from taccl.files import read_document
-from taccl.lint import lint
 from taccl.sketch import apply_sketch, load_sketch, shipped_sketches
-from taccl.symmetry import free_group, make_group
-from taccl.topology import Topology, whole
-from taccl.topology_file import (
+from taccl.topology.file import (
     load_topology,
     shipped_topologies,
     topology_digest,
     topology_document,
     topology_from_document,
 )
-from taccl.topology_rates import rank_rates
+from taccl.topology.graph import Topology, whole
+from taccl.topology.lint import lint
+from taccl.topology.rates import rank_rates
+from taccl.topology.symmetry import free_group, make_group
 from tests.sweep import for_each
 
 ROOT = Path(__file__).parent.parent

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl.collectives import build_collective
-from taccl.slots import INPUT, OUTPUT, SCRATCH, Place, place_chunks
+from taccl.collectives.slots import INPUT, OUTPUT, SCRATCH, Place, place_chunks
 from tests.generators import random_schedule
 
 GATHER = build_collective("allgather", 3, 2)

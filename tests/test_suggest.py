@@ -9,21 +9,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from taccl.apps.request import logical_group
 from taccl.collectives import Collective, build_collective
 from taccl.errors import InputError
 from taccl.files import parse_document
-from taccl.pipeline.problems import logical_group
+from taccl.model.problem import Options, Problem
 from taccl.sketch import apply_sketch
 from taccl.sketch.native import Sketch, read_native
 from taccl.sketch.restrict import Mask, fewest_hops
-from taccl.suggest import suggest_sketch
-from taccl.suggest.choices import chunks, links
-from taccl.suggest.machine import Machine
-from taccl.suggest.relays import internode
-from taccl.synth.problem import Options, Problem
-from taccl.synth.staged import first_schedules, staged
-from taccl.topology import LogicalTopology, Topology
-from taccl.topology_file import load_topology, shipped_topologies, topology_from_document
+from taccl.sketch.suggest import chunks, links, suggest_sketch
+from taccl.sketch.suggest_relays import Machine, internode
+from taccl.synth.staged.engine import first_schedules, staged
+from taccl.topology.file import load_topology, shipped_topologies, topology_from_document
+from taccl.topology.graph import LogicalTopology, Topology
 from taccl.verify import verify
 from tests.generators import random_topology
 from tests.sweep import for_each
@@ -222,7 +220,7 @@ def test_where_all_bandwidths_differ_as_much_is_closed_as_may_be_and_few_are_tri
         tried.append(1)
         return fewest_hops(joined)
 
-    monkeypatch.setattr("taccl.suggest.choices.fewest_hops", counted)
+    monkeypatch.setattr("taccl.sketch.suggest.fewest_hops", counted)
     choice = links(machine)
 
     def is_little(limit: int) -> bool:

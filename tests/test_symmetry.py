@@ -11,9 +11,15 @@ from numpy.typing import NDArray
 
 from taccl.collectives import build_collective
 from taccl.errors import InputError
-from taccl.symmetry import Group, close_group, free_group, make_group
-from taccl.symmetry_images import edge_image, vertex_image
-from taccl.topology import Permutation, Switch, Topology
+from taccl.topology.graph import Permutation, Switch, Topology
+from taccl.topology.symmetry import (
+    Group,
+    close_group,
+    edge_image,
+    free_group,
+    make_group,
+    vertex_image,
+)
 from tests.generators import Hop, both_ways, build, pair, ring4, star5, twin2x2
 
 ONE = Fraction(1)

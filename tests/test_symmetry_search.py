@@ -7,15 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import taccl.symmetry_search as search
+import taccl.topology.symmetry_search as search
+from taccl.apps import logical_group
 from taccl.collectives import build_collective
 from taccl.errors import TacclWarning
-from taccl.pipeline import logical_group
-from taccl.symmetry import close_group, close_rows, make_group
-from taccl.symmetry_images import is_symmetry
-from taccl.symmetry_search import automorphisms, block_shifts, largest_order, search_group
-from taccl.topology import Switch, Topology, whole
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Switch, Topology, whole
+from taccl.topology.symmetry import close_group, close_rows, is_symmetry, make_group
+from taccl.topology.symmetry_search import automorphisms, block_shifts, largest_order, search_group
 from tests.generators import BETAS, Hop, both_ways, build, ring4, star5, twin2x2
 from tests.sweep import for_each
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl.errors import InputError
-from taccl.topology import Edge, Switch, whole
+from taccl.topology.graph import Edge, Switch, whole
 from tests.generators import Hop, both_ways, build, pair, random_topology, ring4, star5, twin2x2
 
 ONE = Fraction(1)

@@ -4,12 +4,12 @@ from fractions import Fraction
 
 import pytest
 
+from taccl.apps import logical_group
 from taccl.errors import InputError
-from taccl.pipeline import logical_group
-from taccl.symmetry import make_group
-from taccl.topology import Topology, whole
-from taccl.topology_edit import Loss, degrade, edges_between, edges_called, read_loss
-from taccl.topology_file import load_topology, topology_document, topology_from_document
+from taccl.topology.edit import Loss, degrade, edges_between, edges_called, read_loss
+from taccl.topology.file import load_topology, topology_document, topology_from_document
+from taccl.topology.graph import Topology, whole
+from taccl.topology.symmetry import make_group
 
 HALF = Fraction(1, 2)
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from taccl.errors import InputError
 from taccl.files import parse_document
-from taccl.topology import Edge, LocalCosts, Switch, Topology
-from taccl.topology_file import (
+from taccl.topology.file import (
     MAX_TOLD,
     describe,
     expand_text,
@@ -21,6 +20,7 @@ from taccl.topology_file import (
     topology_from_document,
     unreachable_pair,
 )
+from taccl.topology.graph import Edge, LocalCosts, Switch, Topology
 from tests.generators import build
 from tests.sweep import for_each
 

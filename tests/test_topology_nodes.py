@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from taccl.errors import InputError
-from taccl.symmetry import check_symmetry
-from taccl.topology import Topology
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology
+from taccl.topology.symmetry import check_symmetry
 from tests.sweep import for_each
 
 BOX = """taccl: topology/1

@@ -9,11 +9,11 @@ import pytest
 
 from taccl.errors import InputError
 from taccl.sketch import apply_sketch, load_sketch
-from taccl.symmetry import check_symmetry
-from taccl.topology import Topology
-from taccl.topology_file import load_topology, topology_from_document
-from taccl.topology_graph import topology_digest, topology_document
-from taccl.topology_original import DIRECT_MAP, FULLY_CONNECTED, Sketched
+from taccl.topology.core_form import topology_digest, topology_document
+from taccl.topology.file import load_topology, topology_from_document
+from taccl.topology.graph import Topology
+from taccl.topology.symmetry import check_symmetry
+from taccl.topology.taccl_costs import DIRECT_MAP, FULLY_CONNECTED, Sketched
 from tests.sweep import for_each
 
 NDV2 = {

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from taccl.errors import InputError
-from taccl.symmetry import free_group, make_group
-from taccl.topology import Topology
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology
+from taccl.topology.symmetry import free_group, make_group
 from tests.sweep import for_each
 
 HEAD = "taccl: topology/1\nname: t\n"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from benchmarks.tune import COLUMNS, GROWN, counted, table, too_short_at
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
 
 
 def collective(*ratios: tuple[float | None, float | None]) -> dict[str, Any]:

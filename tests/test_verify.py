@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import ScheduleError
-from taccl.schedule import Decisions, Schedule, retime
-from taccl.symmetry import make_group
-from taccl.topology import LogicalTopology, Switch, Topology, whole
+from taccl.model.schedule import Decisions, Schedule, retime
+from taccl.topology.graph import LogicalTopology, Switch, Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import Violation, require_valid, verify
 from tests.exhaustive import sound
 from tests.generators import (

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from taccl.collectives import COLLECTIVES, build_collective
-from taccl.schedule import Schedule, retime
-from taccl.symmetry import make_group
-from taccl.synth.problem import Problem
-from taccl.topology import whole
+from taccl.model.problem import Problem
+from taccl.model.schedule import Schedule, retime
+from taccl.topology.graph import whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.exhaustive import sound
 from tests.generators import TINY, pair, random_decisions, timed

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from taccl.collectives import COLLECTIVES, Collective, build_collective
-from taccl.links import MAX_PATHS
-from taccl.schedule import Schedule, retime
-from taccl.symmetry import make_group
-from taccl.topology import LogicalTopology, Switch, Topology, whole
-from taccl.topology_file import load_topology
+from taccl.model.schedule import Schedule, retime
+from taccl.topology.file import load_topology
+from taccl.topology.graph import LogicalTopology, Switch, Topology, whole
+from taccl.topology.links import MAX_PATHS
+from taccl.topology.symmetry import make_group
 from taccl.verify import Violation, verify
 from taccl.verify.judge import FEW_SENDS
 from taccl.verify.orbits import orbits_of

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from taccl.collectives import build_collective
-from taccl.schedule import Schedule
-from taccl.topology import LogicalTopology, Topology, whole
+from taccl.model.schedule import Schedule
+from taccl.topology.graph import LogicalTopology, Topology, whole
 from taccl.verify import verify
 from tests.generators import both_ways, build, random_schedule, timed
 

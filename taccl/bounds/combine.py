@@ -1,4 +1,7 @@
-"""All ideas together: the best bound of each kind."""
+"""All ideas together: the best bound of each kind.
+
+What each kind of bound says, and what the bounds of each world hold for.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -8,22 +11,45 @@ from types import MappingProxyType
 
 import numpy as np
 
-from taccl.bounds.crossing import Crossing
-from taccl.bounds.drain import drain
+from taccl.bounds.arrival_curves import Curve, flat, fluid, whole
+from taccl.bounds.cut import cut_crossings, port_crossings, shared_crossings
+from taccl.bounds.dissemination import reach
 from taccl.bounds.flow import flow_crossings
-from taccl.bounds.gates import Curve, flat, fluid, whole
-from taccl.bounds.latency import farthest, latency_crossings
-from taccl.bounds.message import KIND, in_messages
-from taccl.bounds.net import Net, make_net
+from taccl.bounds.last_arrival import drain
+from taccl.bounds.latency import KIND, farthest, in_messages, latency_crossings
+from taccl.bounds.net import Crossing, Net, make_net
 from taccl.bounds.packing import packing_crossings
-from taccl.bounds.port import cut_crossings, port_crossings
-from taccl.bounds.reach import reach
 from taccl.bounds.reduce import reduce_crossings
-from taccl.bounds.shared import shared_crossings
 from taccl.collectives import COLLECTIVES, Collective, build_collective
-from taccl.synth.problem import Bound
-from taccl.topology import LogicalTopology, Topology
+from taccl.model.problem import Bound
+from taccl.topology.graph import LogicalTopology, Topology
 from taccl.units import Time
+
+KINDS: Mapping[str, str] = MappingProxyType({
+    "latency": "the longest path in alphas that data must take, plus its bytes on the last link",
+    "reach": "dissemination time under port limits: how soon one rank's data can reach all",
+    "port": "bytes through the busiest rank, server or NIC group, by its bandwidth",
+    "cut": "bytes that must leave a set of ranks, by the bandwidth out of it; the worst set",
+    "packing": "a spanning tree for every chunk, at the edge prices of the optimal tree packing",
+    "flow": "a shortest path for all data, at the edge prices of the optimal multi-commodity flow",
+    "drain": "the last arrival at a set of ranks, which must still spread inside it",
+    "growth": "data that enters a server must still be doubled inside, one message at a time",
+    "message": "all of these, with an alpha for every message of the runtime's largest size",
+    "reduce": "2(n-1) messages for every piece, at the edge prices of the optimal tree packing",
+})  # fmt: skip
+
+ASSUMED = (
+    "messages go from one rank to one rank: switches copy and add nothing; bytes are not mixed"
+)
+"""What all of them assume."""
+
+WORLDS: Mapping[str, str] = MappingProxyType({
+    "any": "every algorithm, chunking and batching",
+    "program": "every program of the runtime, whose messages have a largest size",
+    "fixed": "every algorithm with this chunk count and one chunk to a message",
+    "sketch": "every algorithm, chunking and batching on the links that the sketch allows",
+})  # fmt: skip
+
 
 IDEAS: tuple[Callable[[Net, Collective], Iterator[Crossing]], ...] = (
     latency_crossings, port_crossings, shared_crossings, cut_crossings, flow_crossings,

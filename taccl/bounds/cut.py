@@ -1,4 +1,17 @@
-"""Cuts: the narrowest edges between sets of ranks, and the worst ratio of data to capacity.
+"""What ranks that share edges must receive, or send, all together.
+
+A cut asks what enters a set of ranks from outside; here each rank of the set counts what *it*
+must receive, over any link: two ranks behind one NIC receive twice, through the NIC and through
+their own ports together. (With point-to-point links a NIC's message reaches one of the two, so
+that this can be more than any cut.) Groups are ranks that share edges, servers, and all ranks.
+
+At which edge to count the messages of each link: its first, its last, or its slowest.
+
+One edge of every link is a set of gates that nothing on these links can pass by. Which choice
+makes the tightest gates depends on the machine: where two ranks share a NIC the port of the NIC,
+behind a narrow uplink the uplink.
+
+Cuts: the narrowest edges between sets of ranks, and the worst ratio of data to capacity.
 
 In all-gather every set S of ranks that leaves someone out must send its own blocks to the rest,
 over the edges that leave S: ``size / N * |S| / B+(S)``. Ranks and switches forward. In a gather
@@ -12,10 +25,15 @@ References
 ----------
 W. Dinkelbach, "On nonlinear fractional programming", 1967. L. Zhao et al., "ForestColl", 2024,
 section 3 (the cut that all-gather can't beat).
+
+What must leave and enter each rank and each server, against the edges it can do so by.
+
+Two cuts are tried for each: the outermost edges, and the narrowest that separates the ranks from
+the others (a NIC behind a wider PCIe edge).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -25,11 +43,105 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.bounds.crossing import Crossing
-from taccl.bounds.net import Net
+from taccl.bounds.arrival_curves import Gate, Gates
+from taccl.bounds.net import (
+    Crossing,
+    IntArray,
+    Net,
+    flows_in,
+    is_uniform,
+    leaves,
+    one_of_each,
+    servers_of,
+)
+from taccl.collectives import Collective
 
 if TYPE_CHECKING:
     from ortools.graph.python.max_flow import SimpleMaxFlow
+
+
+NONE = -1
+"""Instead of an edge, where a link crosses no resource."""
+
+
+def first_resource(net: Net) -> IntArray:
+    """Return the first edge of every link that is a resource."""
+    return _picked(net, _resources(net), last=False)
+
+
+def last_resource(net: Net) -> IntArray:
+    """Return the last edge of every link that is a resource."""
+    return _picked(net, _resources(net), last=True)
+
+
+def slowest_first(net: Net) -> IntArray:
+    """Return the slowest edge of every link, the first of equals."""
+    return _picked(net, _slowest(net), last=False)
+
+
+def slowest_last(net: Net) -> IntArray:
+    """Return the slowest edge of every link, the last of equals."""
+    return _picked(net, _slowest(net), last=True)
+
+
+COVERS: tuple[Callable[[Net], IntArray], ...] = (
+    first_resource, last_resource, slowest_first, slowest_last,
+)  # fmt: skip
+
+
+def counted_at(net: Net, cover: IntArray, rows: NDArray[np.bool_]) -> Gates | None:
+    """Return the edges that messages on some links are counted at as gates; None: some have none.
+
+    Like :meth:`Net.gates`, for very many edges at once.
+    """
+    links = np.flatnonzero(rows)
+    edges = cover[links]
+    if not len(edges) or edges.min() == NONE:
+        return None
+    links = links[np.argsort(edges, kind="stable")]
+    edges, at = np.unique(cover[links], return_index=True)
+    late = net.late(links, cover[links])
+    overhead = net.overhead[links] if net.chunk is not None else np.zeros_like(late)
+    columns = np.stack([
+        np.minimum.reduceat(late, at), np.minimum.reduceat(overhead, at), net.wire_id[edges],
+    ])  # fmt: skip
+    kinds, counts = np.unique(columns, axis=1, return_counts=True)
+    return tuple(sorted(
+        (Gate(start, net.wires[wire] + extra), count)
+        for (start, extra, wire), count in zip(kinds.T.tolist(), counts.tolist(), strict=True)
+    ))  # fmt: skip
+
+
+def _resources(net: Net) -> NDArray[np.bool_]:
+    resource = np.zeros(len(net.topology.edges), dtype=np.bool_)
+    resource[list(net.busy)] = True
+    chosen: NDArray[np.bool_] = resource[net.edges]
+    return chosen
+
+
+def _slowest(net: Net) -> NDArray[np.bool_]:
+    busy = np.full(len(net.topology.edges), -1.0)
+    for edge, time in net.busy.items():
+        busy[edge] = float(time)
+    times = busy[net.edges]
+    if not len(times):
+        return np.zeros(0, dtype=np.bool_)
+    most = np.repeat(np.maximum.reduceat(times, net.first[:-1]), np.diff(net.first))
+    chosen: NDArray[np.bool_] = (times == most) & (times >= 0)
+    return chosen
+
+
+def _picked(net: Net, chosen: NDArray[np.bool_], *, last: bool) -> IntArray:
+    """Return for every link the first (last) of its chosen edges."""
+    owner = np.repeat(np.arange(len(net.src)), np.diff(net.first))[chosen]
+    edges = net.edges[chosen]
+    found = np.full(len(net.src), NONE, dtype=np.int64)
+    if last:
+        found[owner] = edges  # of repeated places numpy keeps the last
+    else:
+        found[owner[::-1]] = edges[::-1]
+    return found
+
 
 MOST_ARCS = 4_000_000
 """Arcs of all flows of one idea: at so many ranks narrow cuts are looked for, at others not."""
@@ -219,3 +331,135 @@ def _worse(
         if members and width is not None and width / len(members) < best:
             best, found = width / len(members), (members, cut)
     return None if found is None else (found, best)
+
+
+MOST_VISITS = 1_200_000_000
+"""Links looked at, above which only the first ranks and servers are (1024 on a switch all are)."""
+
+
+def port_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
+    """Yield what must leave and enter every rank and every server."""
+    ranks = range(net.num_ranks)
+    graph = make_graph(net)
+    looked_at = MOST_VISITS // (len(net.src) + 20 * net.num_ranks)
+    chosen = one_of_each(net, collective)[:looked_at]
+    groups = [g for g in servers_of(net, chosen) if 1 < len(g) < net.num_ranks]
+    groups += [(rank,) for rank in chosen]
+    for number, group in enumerate(groups):
+        others = tuple(np.setdiff1d(ranks, group).tolist())
+        narrow = graph if 2 * number < graph.most_flows else None
+        yield from _out_of(net, narrow, collective, group, others)
+        yield from _out_of(net, narrow, collective, others, group)
+
+
+def _out_of(
+    net: Net,
+    graph: Graph | None,
+    collective: Collective,
+    inside: Sequence[int],
+    others: Sequence[int],
+) -> Iterator[Crossing]:
+    share = leaves(collective, inside)
+    if not share:
+        return
+    crossing = net.crossing(inside)
+    narrow = narrowest(graph, inside, others) if graph else None
+    cuts = {narrow[0]} if narrow else set()
+    if len(inside) == 1:
+        cuts.add(net.first_edges(inside[0]))
+    if len(others) == 1:
+        cuts.add(net.last_edges(others[0]))
+    for cut in sorted(cut for cut in cuts if cut):
+        gates = net.gates(cut, crossing)
+        if gates:
+            yield Crossing("port", gates, share)
+
+
+def cut_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
+    """Yield what must leave the set of ranks with most data for its capacity.
+
+    A gather is one commodity, so that its worst set is the optimum of the flow, and is called so.
+    """
+    name, root = collective.name, collective.root
+    if name in ("broadcast", "reduce") and root is not None:
+        graph = make_graph(net)
+        others = [rank for rank in one_of_each(net, collective) if rank != root]
+        for rank in others[: graph.most_flows]:
+            ends = (rank, root) if flows_in(collective) else (root, rank)
+            yield from narrow_crossing(net, graph, "cut", ends)
+    elif name in ("allgather", "reducescatter", "gather", "scatter"):
+        yield from _worst(net, collective, backwards=name in ("reducescatter", "scatter"))
+
+
+def _worst(net: Net, collective: Collective, *, backwards: bool) -> Iterator[Crossing]:
+    root = collective.root
+    sinks = one_of_each(net, collective) if root is None else (root,)
+    found = worst_set(net, sinks, backwards=backwards)
+    if found is None:
+        return
+    members, cut = found
+    inside = sorted(set(range(net.num_ranks)) - members) if backwards else sorted(members)
+    gates = net.gates(cut, net.crossing(inside))
+    if gates:
+        kind = "cut" if collective.root is None else "flow"
+        yield Crossing(kind, gates, leaves(collective, inside))
+
+
+MANY_RANKS = 256
+"""Above this only collectives that treat ranks alike are looked at."""
+
+MOST_SET_VISITS = 100_000_000
+"""Links looked at for all groups together."""
+
+
+def shared_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
+    """Yield what groups of ranks must receive (send), each link counted at one of its edges."""
+    if not is_uniform(collective) and net.num_ranks > MANY_RANKS:
+        return
+    chosen = one_of_each(net, collective)
+    receives, sends = _needs(net, collective)
+    covers = (cover(net) for cover in COVERS)
+    for cover in {cover.tobytes(): cover for cover in covers}.values():
+        for ends, needs in ((net.dst, receives), (net.src, sends)):
+            for group in _groups(net, cover, ends, chosen):
+                share = sum((needs[rank] for rank in group), start=Fraction(0))
+                rows = np.isin(ends, group)
+                gates = counted_at(net, cover, rows) if share else None
+                if gates:
+                    yield Crossing("port", gates, share)
+
+
+def _needs(net: Net, collective: Collective) -> tuple[list[Fraction], list[Fraction]]:
+    """Return what every rank must receive, and what it must send, in units of ``size``."""
+    ranks = range(net.num_ranks)
+    if is_uniform(collective):
+        return [leaves(collective, ranks[1:])] * len(ranks), [leaves(collective, [0])] * len(ranks)
+    others = [[other for other in ranks if other != rank] for rank in ranks]
+    return [leaves(collective, rest) for rest in others], [leaves(collective, [r]) for r in ranks]
+
+
+def _groups(
+    net: Net, cover: IntArray, ends: IntArray, chosen: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Return the ranks that share edges with a chosen one, their servers, and all ranks."""
+    name = _joined(net, cover, ends)
+    most = MOST_SET_VISITS // (8 * len(net.src) + 1)
+    names = np.unique(name[list(chosen)])[:most].tolist()
+    groups = [tuple(np.flatnonzero(name == one).tolist()) for one in names]
+    groups += servers_of(net, tuple(chosen))[:most]
+    return list(dict.fromkeys([*groups, tuple(range(net.num_ranks))]))
+
+
+def _joined(net: Net, cover: IntArray, ends: IntArray) -> IntArray:
+    """Return for every rank the smallest that it is joined to by edges that ranks share."""
+    name = np.arange(net.num_ranks, dtype=np.int64)
+    links = np.flatnonzero(cover != NONE)
+    while True:
+        of_edge = np.full(len(net.topology.edges), net.num_ranks, dtype=np.int64)
+        np.minimum.at(of_edge, cover[links], name[ends[links]])
+        joined = name.copy()
+        np.minimum.at(joined, ends[links], of_edge[cover[links]])
+        joined = joined[joined]
+        if np.array_equal(joined, name):
+            return name
+        name = joined

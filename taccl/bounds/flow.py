@@ -25,11 +25,20 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.bounds.crossing import Crossing, Task, is_uniform, tasks_of
-from taccl.bounds.distances import IntArray, shortest, shortest_from
-from taccl.bounds.gates import gather
-from taccl.bounds.net import Net
-from taccl.bounds.orbits import Orbits, is_same_on, proved_orbits
+from taccl.bounds.arrival_curves import gather
+from taccl.bounds.net import (
+    Crossing,
+    IntArray,
+    Net,
+    Orbits,
+    Task,
+    is_same_on,
+    is_uniform,
+    proved_orbits,
+    shortest,
+    shortest_from,
+    tasks_of,
+)
 from taccl.collectives import Collective
 
 MOST_VARIABLES = 60_000

@@ -1,24 +1,252 @@
-"""What the bounds see of a network: the allowed links, and what a unit of data costs on each.
+"""One rank, or server, of each kind: the rotations that a topology declares make the others equal.
+
+A bound that is the largest of many, one for each rank, is the same at all images of a rank. So to
+look at one of each orbit only is always allowed (whatever is left out, the rest still holds), and
+loses nothing where the rotations are true symmetries. Sums over all ranks need the proof that
+:func:`proved_orbits` asks for.
+
+Shortest distances between ranks, exact: integers of picoseconds or of prices.
+
+Data that must cross a set of edges: what the port, cut, flow and reduce ideas all hand over.
+
+What the bounds see of a network: the allowed links, and what a unit of data costs on each.
 
 Only edges on an allowed link count. The *unit* is a byte when messages may be cut and joined at
 will (``chunk`` None), and a whole chunk when every message carries exactly one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.bounds.crossing import flows_in, is_uniform, tasks_of
-from taccl.bounds.distances import FAR, ByHead, IntArray, by_head, relaxed, shortest
-from taccl.bounds.gates import Gate, Gates, gather
+from taccl.bounds.arrival_curves import Gate, Gates, gather
 from taccl.collectives import Collective
-from taccl.errors import InputError, NoScheduleError
-from taccl.topology import LogicalTopology, Topology
+from taccl.errors import InputError, NoScheduleError, TacclError
+from taccl.topology.graph import LogicalTopology, Topology
+from taccl.topology.links import MAX_PATHS
+from taccl.topology.symmetry import edge_image, smallest_of_orbit, vertex_image
 from taccl.units import PS_PER_S, Time, ceil_time, format_size
+
+IntArray = NDArray[np.int64]
+Ends = tuple[IntArray, IntArray]
+"""Where each link begins and where it ends."""
+
+FAR = np.int64(1) << 61
+"""Distance of what can't be reached."""
+
+EXACT = 1 << 53
+"""Up to here floats are exact integers."""
+
+SPARSE = 8
+"""With fewer than one link for so many pairs, searches from every rank are faster than rows."""
+
+
+def shortest(ranks: int, ends: Ends, lengths: IntArray) -> IntArray:
+    """Return the least length from rank to rank, ``FAR`` where there is no path."""
+    longest = int(lengths.max(initial=0)) * ranks
+    if ranks * ranks > SPARSE * len(lengths) and longest < EXACT:
+        return _searched(ranks, ends, lengths)
+    table = np.full((ranks, ranks), FAR, dtype=np.int64)
+    np.fill_diagonal(table, 0)
+    np.minimum.at(table, ends, lengths)
+    least_in, least_out = _least(ranks, ends[1], lengths), _least(ranks, ends[0], lengths)
+    largest = table.max()
+    for middle in range(ranks):
+        if least_in[middle] + least_out[middle] >= largest:
+            continue
+        np.minimum(table, table[:, middle, None] + table[middle], out=table)
+        np.minimum(table, FAR, out=table)
+        largest = table.max()
+    return table
+
+
+def _least(ranks: int, ends: IntArray, lengths: IntArray) -> IntArray:
+    """Return the shortest link at every rank: no path through it is shorter at that end."""
+    least = np.full(ranks, FAR, dtype=np.int64)
+    np.minimum.at(least, ends, lengths)
+    return least
+
+
+def _searched(ranks: int, ends: Ends, lengths: IntArray) -> IntArray:
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    # Of parallel links the shortest counts; a sparse matrix would add them up.
+    order = np.lexsort((lengths, ends[1], ends[0]))
+    src, dst = ends[0][order], ends[1][order]
+    first = np.ones(len(order), dtype=np.bool_)
+    first[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
+    values = lengths[order][first].astype(np.float64)
+    graph = csr_array((values, (src[first], dst[first])), shape=(ranks, ranks))
+    found = dijkstra(graph)
+    table = np.full((ranks, ranks), FAR, dtype=np.int64)
+    reached = np.isfinite(found)
+    table[reached] = found[reached].astype(np.int64)
+    return table
+
+
+def shortest_from(ranks: int, ends: Ends, lengths: IntArray, starts: Sequence[int]) -> IntArray:
+    """Return the least length to every rank from any of some, ``FAR`` where there is no path."""
+    return relaxed(ranks, by_head(ends), lengths, starts)
+
+
+class ByHead(NamedTuple):
+    """Links in order of where they end: the order, their tails, the heads, and each one's first."""
+
+    order: IntArray
+    tails: IntArray
+    heads: IntArray
+    first: IntArray
+
+
+def by_head(ends: Ends) -> ByHead:
+    """Return links in order of where they end."""
+    order = np.argsort(ends[1], kind="stable")
+    heads, first = np.unique(ends[1][order], return_index=True)
+    return ByHead(order, ends[0][order], heads, first)
+
+
+def relaxed(ranks: int, links: ByHead, lengths: IntArray, starts: Sequence[int]) -> IntArray:
+    """Return the least length to every rank from any of some, all links relaxed until it holds."""
+    distance = np.full(ranks, FAR, dtype=np.int64)
+    distance[list(starts)] = 0
+    if not len(links.order):
+        return distance
+    lengths = lengths[links.order]
+    while True:
+        found = np.minimum.reduceat(distance[links.tails] + lengths, links.first)
+        shorter = found < distance[links.heads]
+        if not shorter.any():
+            return distance
+        distance[links.heads[shorter]] = found[shorter]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """An amount that must pass some gates.
+
+    Parameters
+    ----------
+    kind
+        The idea: a key of ``KINDS``.
+    gates
+        What it passes.
+    share
+        The amount in units of ``size`` (weighted, when the gates are).
+    """
+
+    kind: str
+    gates: Gates
+    share: Fraction
+
+
+class Task(NamedTuple):
+    """Equal chunks of a collective: who has them, who wants them, and how many there are."""
+
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    chunks: int
+
+
+def tasks_of(collective: Collective) -> list[Task]:
+    """Return the chunks of a collective by their sources and targets."""
+    sets = collective.rank_sets
+    keys = collective.source_set.astype(np.int64) * len(sets) + collective.target_set
+    return [
+        Task(sets[key // len(sets)], sets[key % len(sets)], count)
+        for key, count in zip(*(part.tolist() for part in np.unique(keys, return_counts=True)),
+                              strict=True)
+    ]  # fmt: skip
+
+
+UNIFORM = ("allgather", "reducescatter", "allreduce", "alltoall")
+
+
+def is_uniform(collective: Collective) -> bool:
+    """Tell whether every rank is known to have data for every other, all alike."""
+    return collective.name in UNIFORM
+
+
+def flows_in(collective: Collective) -> bool:
+    """Tell whether all data of a collective with a root flows to it, not from it."""
+    return collective.name in ("reduce", "gather")
+
+
+LEAVES: Mapping[str, Callable[[int, int, bool], Fraction]] = MappingProxyType({
+    "allgather": lambda inside, ranks, _: Fraction(inside, ranks),
+    "reducescatter": lambda inside, ranks, _: Fraction(ranks - inside, ranks),
+    "allreduce": lambda _inside, _ranks, _: Fraction(1),
+    "alltoall": lambda inside, ranks, _: Fraction(inside * (ranks - inside), ranks),
+    "broadcast": lambda _inside, _ranks, has_root: Fraction(has_root),
+    "reduce": lambda _inside, _ranks, has_root: Fraction(not has_root),
+    "gather": lambda inside, ranks, has_root: Fraction(0 if has_root else inside, ranks),
+    "scatter": lambda inside, ranks, has_root: Fraction(ranks - inside if has_root else 0, ranks),
+})  # fmt: skip
+"""(ranks in a set, all ranks, is the root in it) to what must leave the set, in units of ``size``.
+
+With sums, something that the set contributed to must leave for every piece the others want. These
+are what :func:`counted` counts for any collective, known without looking at chunks.
+"""
+
+
+def leaves(collective: Collective, inside: Sequence[int]) -> Fraction:
+    """Return what must leave a set of ranks in a collective, in units of ``size``."""
+    ranks = collective.num_ranks
+    if not 0 < len(inside) < ranks:
+        return Fraction(0)
+    known = LEAVES.get(collective.name)
+    if known is None:
+        return counted(collective, inside)
+    return known(len(inside), ranks, collective.root in inside)
+
+
+def counted(collective: Collective, inside: Sequence[int]) -> Fraction:
+    """Return what must leave a set of ranks, chunk by chunk, in units of ``size``.
+
+    A chunk that is copied must leave when only the set has it and others want it; of a sum some
+    part must leave when the set has a part of it and others want it.
+    """
+    within = np.zeros(collective.num_ranks, dtype=np.bool_)
+    within[list(inside)] = True
+    some, every = (_of_sets(collective, within, test) for test in (np.any, np.all))
+    has = some if collective.reduces else every
+    wanted = ~every
+    count = int(np.count_nonzero(has[collective.source_set] & wanted[collective.target_set]))
+    return Fraction(count, collective.chunks_in_size)
+
+
+def _of_sets(
+    collective: Collective,
+    within: NDArray[np.bool_],
+    test: Callable[[NDArray[np.bool_]], np.bool_],
+) -> NDArray[np.bool_]:
+    """Return for every set of ranks whether some (all) of them are in a set."""
+    return np.array([test(within[list(ranks)]) for ranks in collective.rank_sets], dtype=np.bool_)
+
+
+def between_pairs(collective: Collective) -> NDArray[np.int64]:
+    """Return how many chunks of each rank (row) must reach each other rank (column).
+
+    Of what several ranks could serve, none counts.
+    """
+    counts = np.zeros((collective.num_ranks,) * 2, dtype=np.int64)
+    if is_uniform(collective):
+        all_of_all = collective.name == "allreduce"
+        counts += collective.num_chunks if all_of_all else collective.chunks_per_rank
+        np.fill_diagonal(counts, 0)
+        return counts
+    for sources, targets, count in tasks_of(collective):
+        if collective.reduces or len(sources) == 1:
+            counts[np.ix_(sources, targets)] += count
+    np.fill_diagonal(counts, 0)
+    return counts
+
 
 MOST_RANKS = 1024
 """Above this a table of all distances takes too much time and memory."""
@@ -279,3 +507,86 @@ def _lost(net: Net, rank: int, *, backwards: bool = False) -> tuple[int, int] | 
     if not len(lost):
         return None
     return (int(lost[0]), rank) if backwards else (rank, int(lost[0]))
+
+
+def one_of_each(net: Net, collective: Collective) -> tuple[int, ...]:
+    """Return the ranks to look at: one of each orbit where the collective treats ranks alike.
+
+    With a root, which comes first, one of each orbit at each distance from it.
+    """
+    ranks, root = np.arange(net.num_ranks), collective.root
+    if not is_whole(net) or (root is None and not is_uniform(collective)):
+        return tuple(ranks.tolist())
+    orbit = rank_orbit(net)
+    if root is None:
+        return tuple(np.unique(orbit).tolist())
+    ways = (net.distance_from(root), net.distance_from(root, backwards=True))
+    columns = np.stack([orbit, *ways, ranks == root])
+    kept: list[int] = np.unique(columns, axis=1, return_index=True)[1].tolist()
+    return (root, *sorted(rank for rank in kept if rank != root))
+
+
+def servers_of(net: Net, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the servers that the given ranks are in, each as its ranks."""
+    members: dict[int, list[int]] = {}
+    for rank, server in enumerate(net.topology.server_of):
+        members.setdefault(server, []).append(rank)
+    chosen = sorted({net.topology.server_of[rank] for rank in ranks})
+    return [tuple(members[server]) for server in chosen]
+
+
+def is_whole(net: Net) -> bool:
+    """Tell whether all links of the topology are allowed."""
+    return len(net.src) == len(net.topology.links)
+
+
+def rank_orbit(net: Net) -> IntArray:
+    """Return the smallest rank that the declared rotations take each rank to, or it to them."""
+    images = [np.array(rotation, dtype=np.int64) for rotation in net.topology.rotations]
+    return smallest_of_orbit(images, net.num_ranks).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Orbits:
+    """Ranks and edges that are equal, proved.
+
+    Parameters
+    ----------
+    rank, edge
+        For each rank (edge) the smallest that it is equal to.
+    """
+
+    rank: IntArray
+    edge: IntArray
+
+
+def proved_orbits(net: Net) -> Orbits:
+    """Return the orbits under the declared rotations that are symmetries of the allowed links.
+
+    Where links are left out (by a sketch, or as too many between two ranks) none are.
+    """
+    ranks, edges = [], []
+    for rotation in net.topology.rotations if is_whole(net) and _has_all_paths(net) else ():
+        try:
+            row = vertex_image(net.topology, rotation)
+        except TacclError:
+            continue
+        ranks.append(row[: net.num_ranks].astype(np.int64))
+        edges.append(edge_image(net.topology, row).astype(np.int64))
+    return Orbits(
+        smallest_of_orbit(ranks, net.num_ranks).astype(np.int64),
+        smallest_of_orbit(edges, len(net.topology.edges)).astype(np.int64),
+    )
+
+
+def is_same_on(values: IntArray, orbit: IntArray) -> bool:
+    """Tell whether equal things have equal values."""
+    return bool(np.array_equal(values, values[orbit]))
+
+
+def _has_all_paths(net: Net) -> bool:
+    """Tell whether no two ranks have so many links that some were left out."""
+    if not len(net.src):
+        return True
+    _, counts = np.unique(net.src * net.num_ranks + net.dst, return_counts=True)
+    return bool(counts.max() < MAX_PATHS)

@@ -27,13 +27,11 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.bounds.covers import COVERS, counted_at
-from taccl.bounds.crossing import Crossing
-from taccl.bounds.cut import make_graph, narrow_crossing
+from taccl.bounds.arrival_curves import gather
+from taccl.bounds.cut import COVERS, counted_at, make_graph, narrow_crossing
 from taccl.bounds.flow import rounded
-from taccl.bounds.gates import gather
-from taccl.bounds.net import Net
-from taccl.bounds.trees import Pairs, cheapest_tree, pairs_of, tree_prices
+from taccl.bounds.net import Crossing, Net
+from taccl.bounds.packing import Pairs, cheapest_tree, pairs_of, tree_prices
 from taccl.collectives import Collective
 
 MANY_RANKS = 128

@@ -15,18 +15,15 @@ from taccl.cli import (
     compare,
     evaluate,
     exchange,
-    inspect,
     place,
     sketch,
     synthesize,
     topology,
     tune,
     verify,
-    warmup,
 )
-from taccl.cli.help import illustrate
+from taccl.cli.help import UsageError, illustrate, usage_told
 from taccl.cli.progress import say
-from taccl.cli.usage import UsageError, usage_told
 from taccl.errors import TacclError, TacclWarning
 
 app = typer.Typer(
@@ -41,7 +38,7 @@ app = typer.Typer(
 app.command("synthesize")(synthesize.synthesize)
 app.command("evaluate")(evaluate.evaluate)
 app.command("verify")(verify.verify)
-app.command("inspect")(inspect.inspect)
+app.command("inspect")(verify.inspect)
 app.command("bound")(evaluate.bound)
 app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
@@ -54,7 +51,7 @@ topology.app.command("export")(exchange.export)
 app.add_typer(topology.app, name="topology")
 app.add_typer(sketch.app, name="sketch")
 app.command("schema")(sketch.schema)
-app.command("warmup")(warmup.warmup)
+app.command("warmup")(synthesize.warmup)
 illustrate(app)
 
 

@@ -65,10 +65,9 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Fit the costs of a topology to what nccl-tests measured, and write it as a file."""
+    from taccl.apps.calibration import Question, calibration_json, calibration_text
+    from taccl.apps.calibration import calibrate as solve
     from taccl.files import check_apart, check_output, write_atomic
-    from taccl.pipeline.calibrated import calibration_json, calibration_text
-    from taccl.pipeline.calibration import Question
-    from taccl.pipeline.calibration import calibrate as solve
 
     runs = (*measured, *(files or ()))
     if output is not None:

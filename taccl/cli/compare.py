@@ -72,12 +72,12 @@ def compare(
     verbose: Verbose = False,
 ) -> None:
     """Replay classical algorithms and files, size by size, beside NCCL's model and the bound."""
+    from taccl.apps import comparison
+    from taccl.apps.request import asked_collective, load_collective, load_machine
     from taccl.files import check_apart, check_output, write_atomic
-    from taccl.pipeline import comparison
-    from taccl.pipeline.problems import asked_collective, load_collective, load_machine
-    from taccl.report.compared import COMPARED
-    from taccl.report.plot import plot as plotted
-    from taccl.sim.nccl_inputs import Settings, parse_settings
+    from taccl.replay.nccl import Settings, parse_settings
+    from taccl.report.comparison import COMPARED
+    from taccl.report.comparison import plot as plotted
 
     form = "json" if as_json else chosen("--format", form, COMPARED_NAMES)
     given = Settings() if nccl is None else read("--nccl", parse_settings, nccl)

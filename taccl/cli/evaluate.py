@@ -94,10 +94,10 @@ def evaluate(
     ] = False,
 ) -> None:
     """Replay programs on a topology, size by size, beside the bound."""
-    from taccl.pipeline import evaluation, reports, scenarios
-    from taccl.pipeline.problems import load_machine
+    from taccl.apps import evaluation, reports, scenarios
+    from taccl.apps.request import load_machine
+    from taccl.replay.cost import model_of
     from taccl.report.tables import WRITERS
-    from taccl.sim.cost import model_of
 
     form = "json" if as_json else chosen("--format", form, FORMAT_NAMES)
     wanted = reports.Wanted(trace, html, explain, form)
@@ -153,14 +153,14 @@ def bound(
     as_json: Json = False,
 ) -> None:
     """Print what no algorithm can beat, by kind, and which bound is the binding one."""
-    from taccl.pipeline import evaluation
-    from taccl.pipeline.problems import (
+    from taccl.apps import evaluation
+    from taccl.apps.request import (
         asked_collective,
         default_size,
         load_collective,
         load_network,
     )
-    from taccl.report.bounded import bounded_json, bounded_table, bounded_text
+    from taccl.report.tables import bounded_json, bounded_table, bounded_text
 
     logical = load_network(
         topology, nodes=nodes, fabric=fabric, sketch=sketch,

@@ -15,7 +15,7 @@ from taccl.cli.options import (
     chosen_if_given,
     read,
 )
-from taccl.cli.text_output import TextOutput, deliver
+from taccl.cli.output import TextOutput, deliver
 from taccl.errors import InputError
 from taccl.units import parse_beta, parse_exact_size
 
@@ -111,7 +111,7 @@ def import_(
         TacclOptions,
         import_files,
     )
-    from taccl.topology_file import document_text
+    from taccl.topology.file import document_text
 
     beta = None if link_bandwidth is None else read("--link-bandwidth", parse_beta, link_bandwidth)
     size = None if chunk_size is None else read("--chunk-size", parse_exact_size, chunk_size)
@@ -179,7 +179,7 @@ def export(
     output: TextOutput = None,
 ) -> None:
     """Write a topology in another tool's format."""
-    from taccl.pipeline.problems import load_machine
+    from taccl.apps.request import load_machine
     from taccl.report.export import EXPORTS
 
     name = chosen("--to", to, EXPORT_NAMES)

@@ -15,12 +15,11 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from taccl.cli.completion import listed, shipped
-from taccl.cli.help import COLLECTIVE, MACHINE, OUTPUT, PROGRAM
+from taccl.cli.help import COLLECTIVE, MACHINE, OUTPUT, PROGRAM, listed, shipped
+from taccl.cli.output import states_of, told
 from taccl.cli.progress import say
-from taccl.cli.written import states_of, told
-from taccl.deadline import hurry
 from taccl.errors import InputError, OutOfTimeError, did_you_mean
+from taccl.timing.deadline import hurry
 from taccl.units import parse_size
 
 COLLECTIVE_NAMES = (

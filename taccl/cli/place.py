@@ -148,10 +148,9 @@ def place(
     verbose: Verbose = False,
 ) -> None:
     """Search for the order of ranks that makes an algorithm fastest on a network."""
+    from taccl.apps.placing import Question, files_of, placed_json, placed_text
+    from taccl.apps.placing import place as solve
     from taccl.files import check_apart, check_output, write_all_atomic
-    from taccl.pipeline.placed import files_of, placed_json, placed_text
-    from taccl.pipeline.placing import Question
-    from taccl.pipeline.placing import place as solve
     from taccl.placement.search import Limits
 
     options = {

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.completion import listed, shipped
+from taccl.cli.help import listed, shipped
 from taccl.cli.options import (
     COLLECTIVE_NAMES,
     Fabric,
@@ -16,7 +16,7 @@ from taccl.cli.options import (
     TopologyArgument,
     size_of,
 )
-from taccl.cli.text_output import TextOutput, deliver
+from taccl.cli.output import TextOutput, deliver
 
 app = typer.Typer(
     help="Show, validate, suggest and list sketches.", no_args_is_help=True, rich_markup_mode=None
@@ -44,8 +44,8 @@ def show(
     ] = None,
 ) -> None:
     """Print what remains of a topology under a sketch: links, relays, senders, symmetry, limits."""
+    from taccl.apps import load_network, logical_group
     from taccl.files import check_apart, check_output, write_all_atomic
-    from taccl.pipeline import load_network, logical_group
     from taccl.report import graph, logical
 
     wanted = {"--svg": (svg, graph.svg), "--dot": (dot, graph.dot)}
@@ -72,8 +72,8 @@ def validate(
     sketch: SketchArgument, topology: TopologyArgument, nodes: Nodes = None, fabric: Fabric = None
 ) -> None:
     """Apply a sketch to a topology: links, relays and symmetries all hold, or an error says why."""
+    from taccl.apps import load_network, logical_group
     from taccl.collectives import build_collective
-    from taccl.pipeline import load_network, logical_group
 
     logical = load_network(topology, nodes=nodes, fabric=fabric, sketch=sketch)
     group = logical_group(logical)
@@ -105,9 +105,9 @@ def suggest(
     output: TextOutput = None,
 ) -> None:
     """Print a sketch for a topology, with a comment on why each of its parts is as it is."""
-    from taccl.pipeline.problems import asked_collective, default_size, load_collective
-    from taccl.suggest import suggest_sketch
-    from taccl.topology_file import load_topology
+    from taccl.apps.request import asked_collective, default_size, load_collective
+    from taccl.sketch.suggest import suggest_sketch
+    from taccl.topology.file import load_topology
 
     network = load_topology(topology, nodes=nodes, fabric=fabric)
     asked = asked_collective(load_collective(collective), network, root)
@@ -129,8 +129,8 @@ def schema(
     name: Annotated[str, typer.Argument(help="topology, sketch, schedule ...", show_default=False)],
 ) -> None:
     """Print the JSON schema of a file format."""
+    from taccl.cli.schemas import SCHEMAS
     from taccl.errors import InputError, did_you_mean
-    from taccl.schemas import SCHEMAS
 
     if name not in SCHEMAS:
         raise InputError(

@@ -1,4 +1,7 @@
-"""``taccl synthesize`` and ``taccl convert``: from a machine, or a schedule, to an XML file."""
+"""``taccl synthesize`` and ``taccl convert``: from a machine, or a schedule, to an XML file.
+
+``taccl warmup``: compile what searches need, once on a machine.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taccl.cli.completion import listed, shipped
-from taccl.cli.help import COLLECTIVE, OUTPUT, PROGRAM, SEARCH
+from taccl.cli.help import COLLECTIVE, OUTPUT, PROGRAM, SEARCH, listed, shipped
 from taccl.cli.options import (
     ALPHA_RULE_NAMES,
     ENGINE_NAMES,
@@ -34,13 +36,24 @@ from taccl.cli.options import (
     read,
     size_of,
 )
+from taccl.cli.output import is_stdout
 from taccl.cli.progress import progress, say
-from taccl.cli.text_output import is_stdout
 from taccl.errors import InputError
 from taccl.units import parse_size
 
 if TYPE_CHECKING:
-    from taccl.pipeline import Target
+    from taccl.apps import Target
+
+
+def warmup(quiet: Quiet = False, verbose: Verbose = False) -> None:
+    """Compile the loops of searches and replays, once on a machine; later runs find them."""
+    from taccl.apps.warmup import compile_ahead
+
+    with interruptible() as stop, progress(quiet=quiet, verbose=verbose) as show:
+        seconds = compile_ahead(show, stop)
+    if not quiet:
+        typer.echo(f"compiled in {seconds:.0f} s" if seconds else "everything was compiled before")
+
 
 Protocol = Annotated[
     str,
@@ -223,9 +236,9 @@ def synthesize(
     verbose: Verbose = False,
 ) -> None:
     """Find a schedule for a collective, prove it correct, and write it as MSCCL XML."""
-    from taccl import pipeline
-    from taccl.pipeline import outputs, reports
-    from taccl.pipeline.problems import load_collective
+    from taccl import apps as pipeline
+    from taccl.apps import outputs, reports
+    from taccl.apps.request import load_collective
 
     target = _target(
         runtime, protocol, (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
@@ -307,7 +320,7 @@ def convert(
     bitwise_consistent: BitwiseConsistent = False,
 ) -> None:
     """Verify a schedule and write it as MSCCL XML (to stdout without -o)."""
-    from taccl.pipeline import outputs
+    from taccl.apps import outputs
 
     target = _target(
         runtime, protocol, (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
@@ -341,7 +354,7 @@ def _target(
     bitwise: bool,
 ) -> "Target | None":
     """Return what program is wanted; None for ``--runtime none``."""
-    from taccl.pipeline import Target
+    from taccl.apps import Target
 
     names = ("inplace", "outofplace", "both")
     wanted = [name for name, given in zip(names, modes, strict=True) if given]

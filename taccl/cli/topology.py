@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from taccl.cli.options import CostSketch, Fabric, Json, Nodes, TopologyArgument
-from taccl.cli.text_output import TextOutput, deliver
+from taccl.cli.output import TextOutput, deliver
 from taccl.errors import InputError
 
 app = typer.Typer(
@@ -30,11 +30,11 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print what a topology consists of, and a matrix of the paths between its ranks."""
+    from taccl.apps.request import load_machine
     from taccl.files import check_apart, check_output, write_all_atomic
-    from taccl.pipeline.problems import load_machine
     from taccl.report import graph
     from taccl.report.matrix import matrix_text, topology_fields
-    from taccl.topology_file import describe, topology_digest
+    from taccl.topology.file import describe, topology_digest
 
     wanted = {"--svg": (svg, graph.svg), "--dot": (dot, graph.dot)}
     others: list[str | Path] = [topology]
@@ -71,9 +71,9 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Say what is wrong, or likely to be wrong, in a topology, where, and what to do about it."""
-    from taccl.lint import check_topology
-    from taccl.report.linted import findings_fields, findings_text
+    from taccl.report.tables import findings_fields, findings_text
     from taccl.sketch import load_sketch
+    from taccl.topology.lint import check_topology
 
     sketched = None if sketch is None else load_sketch(sketch).sketched
     checked = check_topology(topology, nodes=nodes, fabric=fabric, sketched=sketched)
@@ -94,7 +94,7 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two topologies; exit status 0: the same, 1: they differ."""
-    from taccl.pipeline.problems import load_both
+    from taccl.apps.request import load_both
     from taccl.report.differences import differences, differences_fields, differences_text
 
     found = differences(*load_both(first, second, nodes))
@@ -113,8 +113,8 @@ def expand(
     output: TextOutput = None,
 ) -> None:
     """Print a topology as the plain graph that engines see."""
-    from taccl.pipeline.problems import load_machine
-    from taccl.topology_file import expand_text
+    from taccl.apps.request import load_machine
+    from taccl.topology.file import expand_text
 
     text = expand_text(load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
     deliver(text, output, [topology])
@@ -145,9 +145,9 @@ def degrade(
     output: TextOutput = None,
 ) -> None:
     """Print a topology some of whose edges are slower or gone, as a plain graph."""
-    from taccl.pipeline.problems import load_machine
-    from taccl.topology_edit import degrade, read_losses
-    from taccl.topology_file import document_text, topology_document
+    from taccl.apps.request import load_machine
+    from taccl.topology.edit import degrade, read_losses
+    from taccl.topology.file import document_text, topology_document
 
     losses = read_losses(edge or (), link or (), factor)
     network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
@@ -159,7 +159,7 @@ def degrade(
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """List the shipped topologies."""
-    from taccl.topology_file import load_topology, shipped_topologies
+    from taccl.topology.file import load_topology, shipped_topologies
 
     found = [load_topology(name) for name in shipped_topologies()]
     names = shipped_topologies()

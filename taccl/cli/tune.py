@@ -28,8 +28,8 @@ from taccl.cli.options import (
     read,
     sizes_of,
 )
+from taccl.cli.output import is_stdout
 from taccl.cli.progress import progress
-from taccl.cli.text_output import is_stdout
 from taccl.errors import InputError
 from taccl.units import parse_size
 
@@ -160,9 +160,9 @@ def tune(
     verbose: Verbose = False,
 ) -> None:
     """Search programs for collectives and sizes, and write the best ones as a directory."""
+    from taccl.apps.warmup import compile_ahead
     from taccl.cli.tune_progress import shown
-    from taccl.pipeline.kernels import compile_ahead
-    from taccl.sim.nccl_inputs import Settings, parse_settings
+    from taccl.replay.nccl import Settings, parse_settings
     from taccl.tuning.run import Budget
     from taccl.tuning.session import Order, tune
 
@@ -193,7 +193,7 @@ def tune(
             tuple(sketch or ()), seed, None if keep_all else given, stop, watch,
         )  # fmt: skip
         found = tune(order)
-    from taccl.tuning.told import as_object, summary
+    from taccl.tuning.library_report import as_object, summary
 
     typer.echo(json.dumps(as_object(found)) if as_json else summary(found))
 
@@ -248,7 +248,7 @@ def explain(
 ) -> None:
     """Say which file of a library runs for a collective and size, and why."""
     from taccl.collectives import collective_name
-    from taccl.tuning.told import answer, answer_text
+    from taccl.tuning.library_report import answer, answer_text
 
     name = collective_name(collective)
     found: dict[str, Any] = answer(directory, name, read("--size", parse_size, size))

@@ -1,4 +1,7 @@
-"""``taccl verify``: what a runtime makes of an XML file: refused, broken, selected, how large."""
+"""``taccl verify``: what a runtime makes of an XML file: refused, broken, selected, how large.
+
+``taccl inspect``: what a program does, rank by rank and pair by pair.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,14 +10,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taccl.cli.completion import shipped
+from taccl.cli.help import shipped
 from taccl.cli.options import RUNTIME_NAMES, Json, Nodes, chosen, read
 from taccl.errors import InputError
 from taccl.units import parse_size
 
 if TYPE_CHECKING:
-    from taccl.msccl.findings import Finding
+    from taccl.msccl.program import Finding
     from taccl.msccl.verdict import Question, Verdict
+
+
+def inspect(
+    file: Annotated[str, typer.Argument(help="An MSCCL XML file.", show_default=False)],
+    size: Annotated[
+        str | None, typer.Option("--size", help="Give amounts in bytes of this size.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show whom an XML file serves, its channels and steps, and what every pair exchanges."""
+    from taccl.files import read_text
+    from taccl.msccl.xml import read_xml
+    from taccl.report.inspect import as_record, as_text, inspect_program
+
+    count = None if size is None else read("--size", parse_size, size)
+    shape = inspect_program(read_xml(read_text(file), file=file), count)
+    typer.echo(json.dumps(as_record(shape), indent=2) if as_json else as_text(shape))
+
 
 Verdicts = Mapping[str, "Verdict"]
 """By the runtime; one where the user names it."""
@@ -103,13 +124,13 @@ def _servers(
             "the topology says which ranks share a server", field="--ranks-per-node",
             fix="leave out one of the two",
         )  # fmt: skip
-    from taccl.pipeline.problems import load_machine
+    from taccl.apps.request import load_machine
 
     return load_machine(topology, nodes=nodes).server_of
 
 
 def _judged(file: str, name: str | None, question: "Question") -> Verdicts:
-    from taccl.pipeline import evaluation
+    from taccl.apps import evaluation
 
     if name is None:
         return evaluation.judge_file_for_each(file, question)
@@ -222,7 +243,7 @@ def _by_runtime(verdicts: Verdicts) -> dict["Finding", list[str]]:
 
     Where a runtime refuses the file, the places of the other findings are less exact.
     """
-    from taccl.msccl.findings import Severity
+    from taccl.msccl.program import Severity
 
     found: dict[Finding, tuple[Finding, list[str]]] = {}
     for name, verdict in verdicts.items():

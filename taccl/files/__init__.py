@@ -1,17 +1,18 @@
 """Read YAML and JSON files into models, and write files whole or not at all."""
 
-from taccl.files.document import (
+from taccl.files.model import FileModel, fit_model, load_model
+from taccl.files.read import (
     MAX_BYTES,
     MAX_NODES,
     Document,
     field_name,
     parse_document,
+    plain_text_is_safe,
     read_bytes,
     read_document,
     read_text,
+    shown,
 )
-from taccl.files.model import FileModel, fit_model, load_model
-from taccl.files.parse import plain_text_is_safe, shown
 from taccl.files.write import check_apart, check_output, write_all_atomic, write_atomic
 
 __all__ = [

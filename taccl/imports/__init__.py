@@ -11,16 +11,15 @@ from types import MappingProxyType
 
 from taccl.errors import InputError
 from taccl.files import Document, parse_document, read_text
-from taccl.imports.compose import FabricOptions, compose
 from taccl.imports.graph_json import GraphOptions, graph_comments, is_graph_json, read_graph_json
-from taccl.imports.hosts import Host, HostOptions, with_nics
+from taccl.imports.hosts import FabricOptions, Host, HostOptions, compose, with_nics
 from taccl.imports.nccl_xml import is_nccl_xml, read_nccl_xml
 from taccl.imports.nvidia_smi import is_nvidia_smi, read_nvidia_smi
 from taccl.imports.rocm_smi import is_rocm_smi, read_rocm_smi
 from taccl.imports.taccl_json import TacclOptions, is_taccl_topology, read_taccl_topology
-from taccl.topology import Topology
-from taccl.topology_file import topology_from_document
-from taccl.topology_graph import topology_document
+from taccl.topology.core_form import topology_document
+from taccl.topology.file import topology_from_document
+from taccl.topology.graph import Topology
 
 __all__ = [
     "IMPORTS",

@@ -1,17 +1,133 @@
-"""Hosts as tools describe them.
+"""Hosts with a fabric as one topology file in the server form.
+
+Where NVLink joins all GPUs of a host, its hubs carry only what goes to other servers.
+
+What hosts are made of: bandwidths of links that tools name without saying how fast they are.
+
+All figures are GB/s in one direction, as NCCL and RCCL count them: what a program can reach, not
+what a data sheet promises. PCIe is width x speed / 80, three quarters of the nominal rate.
+
+References
+----------
+NVIDIA/nccl 2.30.7, ``src/graph/topo.h`` (``SM*_NVLINK_BW``, ``*_QPI_BW``, ``AMD_BW``, ``P9_BW``,
+``ARM_BW``), ``src/graph/topo.cc`` (``kvDictPciGen``, ``ncclTopoGetInterCpuBw``); ROCm/rccl,
+``src/graph/topo.h`` (``*_XGMI_WIDTH``).
+
+Hosts as tools describe them.
 
 A host is its GPUs, what joins them directly, and trees of hubs (PCIe switches, host bridges, the
 link between the sockets) with GPUs and NICs at them. What crosses a hub's uplink shares it.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from heapq import heappop, heappush
+from pathlib import Path
+from types import MappingProxyType
 
 from taccl.errors import InputError
-from taccl.imports.hardware import rate_text
+from taccl.files import shown
+from taccl.units import beta_text
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A generation of GPUs, and what hosts with it usually have.
+
+    Parameters
+    ----------
+    sm
+        Compute capability, as ``sm`` in NCCL's files; AMD: of the name, 908 for gfx908.
+    links
+        NVLinks or xGMI links of a GPU.
+    link
+        GB/s of one of them.
+    pcie
+        Generation of PCIe.
+    nic
+        GB/s of a NIC.
+    sockets
+        GB/s between two CPUs.
+    """
+
+    sm: int
+    links: int
+    link: Fraction
+    pcie: int
+    nic: Fraction
+    sockets: Fraction
+
+
+GPUS: Mapping[str, Gpu] = MappingProxyType({
+    "p100": Gpu(60, 4, Fraction(18), 3, Fraction("12.5"), Fraction(6)),
+    "v100": Gpu(70, 6, Fraction(20), 3, Fraction("12.5"), Fraction(10)),
+    "a40": Gpu(86, 4, Fraction(12), 4, Fraction("12.5"), Fraction(16)),
+    "a100": Gpu(80, 12, Fraction(20), 4, Fraction(25), Fraction(16)),
+    "h100": Gpu(90, 18, Fraction("20.6"), 5, Fraction(50), Fraction(22)),
+    "b200": Gpu(100, 18, Fraction("40.1"), 5, Fraction(50), Fraction(40)),
+    "mi100": Gpu(908, 3, Fraction(24), 4, Fraction(25), Fraction(16)),
+    "mi250": Gpu(910, 8, Fraction(36), 4, Fraction(25), Fraction(16)),
+    "mi300x": Gpu(942, 7, Fraction(48), 5, Fraction(50), Fraction(16)),
+    "other": Gpu(0, 0, Fraction(20), 4, Fraction("12.5"), Fraction(10)),
+})  # fmt: skip
+"""GPUs by name; ``other`` has no links of its own."""
+
+NVLINK_BY_SM: tuple[tuple[int, Fraction], ...] = (
+    (100, Fraction("40.1")), (90, Fraction("20.6")), (87, Fraction(20)), (86, Fraction(12)),
+    (70, Fraction(20)), (60, Fraction(18)),
+)  # fmt: skip
+"""GB/s of an NVLink, by the least compute capability (``ncclTopoNVLinkBw``)."""
+
+GPU_BY_SM: tuple[tuple[int, str], ...] = (
+    (100, "b200"), (90, "h100"), (86, "a40"), (80, "a100"), (70, "v100"), (60, "p100"),
+)  # fmt: skip
+"""Names of GPUS by the least compute capability."""
+
+GPU_BY_GCN: Mapping[str, str] = MappingProxyType({
+    "94": "mi300x", "90a": "mi250", "908": "mi100",
+})  # fmt: skip
+"""Names of GPUS by how the architecture's name begins, after its ``gfx``."""
+
+XGMI_BY_GCN: Mapping[str, Fraction] = MappingProxyType({
+    "gfx95": Fraction(48), "gfx94": Fraction(48), "gfx90a": Fraction(36),
+})  # fmt: skip
+"""GB/s of an xGMI link, by how the architecture's name begins; of others 24."""
+
+OLD_XGMI = Fraction(24)
+
+LANE = MappingProxyType({1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480})
+"""PCIe generations: 100 Mb/s of a lane."""
+
+GEN_BY_SPEED: tuple[tuple[Fraction, int], ...] = (
+    (Fraction("2.5"), 1), (Fraction(5), 2), (Fraction(8), 3), (Fraction(16), 4), (Fraction(32), 5),
+    (Fraction(64), 6),
+)  # fmt: skip
+"""GT/s to PCIe generation."""
+
+GPU_NAMES = ", ".join(GPUS)
+
+
+def pcie_bandwidth(generation: int, width: int = 16) -> Fraction:
+    """Return GB/s of a PCIe link."""
+    return Fraction(width * LANE[generation], 80)
+
+
+def nvlink_bandwidth(sm: int) -> Fraction:
+    """Return GB/s of one NVLink of a GPU of a compute capability, such as 80."""
+    return next((rate for least, rate in NVLINK_BY_SM if sm >= least), Fraction(18))
+
+
+def rate_text(rate: Fraction) -> str:
+    """Return GB/s as a topology file writes them, exactly."""
+    scaled = rate * 10**9
+    if scaled.denominator != 1:
+        return beta_text(1000 / rate)
+    whole, places = divmod(int(scaled), 10**9)
+    return f"{whole}.{places:09d}".rstrip("0").rstrip(".") + "GB/s"
+
 
 MAX_GPUS = 256
 """Of one host; larger domains of NVLink are not described by one host's file."""
@@ -258,3 +374,207 @@ def _named(nics: Sequence[HostNic], taken: set[str]) -> Iterator[HostNic]:
 
 def _least(*rates: Fraction | None) -> Fraction | None:
     return min((rate for rate in rates if rate is not None), default=None)
+
+
+LINK_ALPHA = "0.7us"
+PCIE_ALPHA = "1us"
+FABRIC_ALPHA = "1.7us"
+FABRIC_ALONE_ALPHA = "0.7us"
+
+_SOURCES = (
+    "alpha: 0.7us inside and 1.7us between servers, as TACCL (Shah et al., NSDI 2023) measured",
+    "PCIe between GPUs: alpha 1us, as NCCL 2.30 counts it (tuning.cc, LL on PCI)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FabricOptions:
+    """How hosts are joined.
+
+    Parameters
+    ----------
+    kind
+        A name of FABRICS; None: switch.
+    count
+        Servers like the one that is given.
+    fields
+        Further fields of the fabric, such as leaves.
+    """
+
+    kind: str | None = None
+    count: int | None = None
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+def compose(
+    hosts: Sequence[Host], options: FabricOptions
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Return a topology file in the server form, as a document, and its comments.
+
+    Raises
+    ------
+    InputError
+        When several servers can't be joined.
+    """
+    hosts = [tidy(host) for host in hosts]
+    count = options.count or 1
+    if len(hosts) > 1 and options.count not in (None, len(hosts)):
+        raise InputError(
+            f"{len(hosts)} files are {len(hosts)} servers, not {options.count}", field="--count",
+            fix="leave --count out, or give one file",
+        )  # fmt: skip
+    lone = next((host for host in hosts if not host.nics), None)
+    if lone is not None and (count > 1 or len(hosts) > 1) and options.kind != "none":
+        raise InputError(
+            "names no NIC, so that nothing can join its server to another", file=lone.file,
+            fix="give the output of a host with its NICs, or add nics: to the imported file",
+        )  # fmt: skip
+    nodes = [_node(host) for host in hosts]
+    name = _name(hosts[0].file)
+    document: dict[str, object] = {"taccl": "topology/1", "name": name}
+    if all(node == nodes[0] for node in nodes):
+        document |= {"node": nodes[0], "count": max(count, len(hosts))}
+    else:
+        document |= {"nodes": nodes}
+    gpus = [host.gpu for host in hosts]
+    if all(gpu is not None and GPUS[gpu].links for gpu in gpus):
+        # NCCL goes by the oldest.
+        document["gpu"] = min(filter(None, gpus), key=lambda gpu: GPUS[gpu].sm)
+    if lone is None:
+        through = all(not host.is_joined for host in hosts)
+        alpha = FABRIC_ALONE_ALPHA if through else FABRIC_ALPHA
+        document["fabric"] = {"kind": options.kind or "switch", "alpha": alpha, **options.fields}
+    return document, tuple(_comments(hosts, options))
+
+
+def _comments(hosts: Sequence[Host], options: FabricOptions) -> Iterator[str]:
+    yield "Made by `taccl topology import`; edit it where the host is different."
+    for host in dict.fromkeys(hosts):
+        joined = "NVLink or xGMI joins them" if host.is_joined else "PCIe joins them"
+        yield (
+            f"{shown(Path(host.file).name)}: {host.num_gpus} GPUs ({joined}), {len(host.nics)} NICs"
+        )
+        yield from (f"  {note}" for note in host.notes)
+    yield from _SOURCES[:1]
+    if any(not host.is_joined for host in hosts):
+        yield _SOURCES[1]
+    if all(host.nics and not host.is_joined for host in hosts):
+        yield "  (of the 1.7us between servers, PCIe at both ends is 1us)"
+    if any(host.nics for host in hosts):
+        asked = "--fabric" if options.kind else "assumed; --fabric"
+        yield f"fabric: {options.kind or 'switch'} ({asked}); its ports are as fast as the NICs"
+
+
+def _name(file: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).strip("-.")[:60]
+    return plain if plain and not plain.isdigit() else f"host-{plain or 0}"
+
+
+def _node(host: Host) -> dict[str, object]:
+    """Return the record of one server."""
+    node: dict[str, object] = {"gpus": host.num_gpus}
+    joined = host.is_joined
+    if host.wires:
+        node["wires"] = [_wire(wire) for wire in host.wires]
+    switches: list[dict[str, object]] = []
+    groups = _by_rate(host.switched)
+    if groups:
+        switches += _star("nvswitch", groups, host.num_gpus, {"alpha": LINK_ALPHA})
+    if host.nics or not joined:
+        switches += _switches(host, joined=joined)
+    if switches:
+        node["switches"] = switches
+    if host.nics:
+        node["nics"] = [_nic(nic) for nic in host.nics]
+    return node
+
+
+def _wire(wire: Wire) -> dict[str, object]:
+    entry: dict[str, object] = {
+        "from": wire.tail, "to": wire.head, "bandwidth": rate_text(wire.rate), "alpha": LINK_ALPHA,
+    }  # fmt: skip
+    return entry if wire.both else {**entry, "both": False}
+
+
+def _nic(nic: HostNic) -> dict[str, object]:
+    entry: dict[str, object] = {
+        "name": nic.name, "at": nic.plug.hub, "bandwidth": rate_text(nic.rate),
+    }  # fmt: skip
+    if nic.plug.rate is not None:
+        entry["pcie"] = {"bandwidth": rate_text(nic.plug.rate)}
+    return entry
+
+
+def _switches(host: Host, *, joined: bool) -> Iterator[dict[str, object]]:
+    """Yield the hubs; GPUs whose link is unlike that of most at their hub get one of their own."""
+    at: dict[str, dict[int, Fraction | None]] = defaultdict(dict)
+    for gpu, plugs in enumerate(host.plugs):
+        for plug in plugs:
+            at[plug.hub][gpu] = plug.rate
+    serving = _with_gpus(host)
+    for hub in host.hubs:
+        cost: dict[str, object] = {} if joined else {"alpha": PCIE_ALPHA}
+        extra: dict[str, object] = {}
+        if joined or hub.name not in serving:
+            extra["across"] = "servers"
+        links = [_link(other, None) for one, other in host.beside if one == hub.name]
+        if hub.above is not None:
+            links.append(_link(hub.above, hub.rate))
+        groups = _sorted(at[hub.name])
+        star = _star(hub.name, groups, 0, cost) if groups else iter([_bare(hub.name)])
+        yield {**next(star), **({"links": links} if links else {}), **extra}
+        yield from ({**entry, **extra} for entry in star)
+
+
+def _bare(name: str) -> dict[str, object]:
+    return {"name": name, "members": []}
+
+
+Group = tuple[Fraction | None, list[int]]
+"""A rate, and the GPUs whose link to a switch has it."""
+
+
+def _by_rate(rates: Sequence[Fraction | None]) -> list[Group]:
+    return _sorted({gpu: rate for gpu, rate in enumerate(rates) if rate is not None})
+
+
+def _sorted(rates: Mapping[int, Fraction | None]) -> list[Group]:
+    """Return the GPUs by rate, the rate of most first."""
+    groups: dict[Fraction | None, list[int]] = defaultdict(list)
+    for gpu, rate in rates.items():
+        groups[rate].append(gpu)
+    return sorted(groups.items(), key=lambda item: (-len(item[1]), item[1]))
+
+
+def _star(
+    name: str, groups: Sequence[Group], total: int, cost: Mapping[str, object]
+) -> Iterator[dict[str, object]]:
+    """Yield a switch with the first group, and one more for each GPU of the others."""
+    for number, (rate, gpus) in enumerate(groups):
+        speed = {} if rate is None else {"bandwidth": rate_text(rate)}
+        if number == 0:
+            members: object = "all" if len(gpus) == total else gpus
+            yield {"name": name, "members": members, **speed, **cost}
+            continue
+        for gpu in gpus:
+            yield {
+                "name": f"{name}.gpu{gpu}", "members": [gpu], **speed, **cost,
+                "links": [_link(name, rate)],
+            }  # fmt: skip
+
+
+def _link(to: str, rate: Fraction | None) -> dict[str, object]:
+    return {"to": to} if rate is None else {"to": to, "bandwidth": rate_text(rate)}
+
+
+def _with_gpus(host: Host) -> set[str]:
+    """Return the hubs with GPUs at or below them."""
+    above = {hub.name: hub.above for hub in host.hubs}
+    found: set[str] = set()
+    for plugs in host.plugs:
+        for plug in plugs:
+            hub: str | None = plug.hub
+            while hub is not None and hub not in found:
+                found.add(hub)
+                hub = above[hub]
+    return found

@@ -18,14 +18,17 @@ from dataclasses import dataclass
 
 from taccl.errors import InputError, TacclWarning
 from taccl.files import shown
-from taccl.imports.hardware import GPUS, Gpu, pcie_bandwidth, rate_text
 from taccl.imports.hosts import (
+    GPUS,
     MAX_DEVICES,
     MAX_GPUS,
+    Gpu,
     Host,
     HostNic,
     HostOptions,
     Wire,
+    pcie_bandwidth,
+    rate_text,
 )
 from taccl.imports.path_classes import LEVELS, Classes, closer, hub_tree
 

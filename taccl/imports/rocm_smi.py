@@ -12,8 +12,16 @@ from dataclasses import dataclass
 
 from taccl.errors import InputError
 from taccl.files import shown
-from taccl.imports.hardware import GPUS, Gpu, pcie_bandwidth, rate_text
-from taccl.imports.hosts import MAX_GPUS, Host, HostOptions, Wire
+from taccl.imports.hosts import (
+    GPUS,
+    MAX_GPUS,
+    Gpu,
+    Host,
+    HostOptions,
+    Wire,
+    pcie_bandwidth,
+    rate_text,
+)
 from taccl.imports.path_classes import Classes, hub_tree
 
 _TITLE = re.compile(r"\s*={3,}\s*(.*?)\s*={3,}\s*$")

@@ -2,7 +2,7 @@
 
 ``exact`` takes the numbers as they are and the NICs as resources that the GPUs share: a file in the
 server form. ``original`` keeps them as they are written, to be expanded as TACCL computes with them
-(:mod:`taccl.topology_original`), for comparisons with the original.
+(:mod:`taccl.topology.taccl_costs`), for comparisons with the original.
 """
 
 import warnings
@@ -16,8 +16,8 @@ from pydantic import ConfigDict, Field, StrictInt
 
 from taccl.errors import InputError, TacclWarning
 from taccl.files import Document, FileModel, fit_model, shown
-from taccl.files.fields import MAX_RANKS, Name
-from taccl.topology_taccl import (
+from taccl.files.model import MAX_RANKS, Name
+from taccl.topology.taccl_costs import (
     BASES,
     NDV2_TURNS,
     NDV2_WIRES,

@@ -8,9 +8,8 @@ agree on a chunk when they end with one number.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from taccl.msccl.aliasing import Cell, Mode, mode_of
-from taccl.msccl.findings import Finding
-from taccl.msccl.program import Buffer, Op, Program, Slot, Step
+from taccl.msccl.expected import Cell, Mode, mode_of
+from taccl.msccl.program import Buffer, Finding, Op, Program, Slot, Step
 from taccl.msccl.run import Place, Run, maximal_run, places
 
 MAX_FINDINGS = 20

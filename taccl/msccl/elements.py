@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from taccl.errors import ProgramError
-from taccl.msccl.findings import Finding, Severity
-from taccl.msccl.numbers import to_int
+from taccl.msccl.program import Finding, Severity
 from taccl.msccl.tokens import (
     MAX_ATTRIBUTES,
     MAX_TEXT,
@@ -26,6 +25,7 @@ from taccl.msccl.tokens import (
     is_endless,
     nodes,
     stored,
+    to_int,
 )
 
 MAX_STORED = 4096

@@ -1,12 +1,61 @@
-"""What a program should do: its collective, the inputs it starts from, the buffers it may use."""
+"""Which outputs of a program are wrong in the end, what they hold, and which step wrote it.
 
-from collections.abc import Mapping, Sequence
+Which chunks of input and output are one memory cell in a call that runs in place.
+
+An in-place call has one user buffer. Input chunk x of a rank is its chunk ``x + shift`` and so is
+output chunk x, with the shifts below; out of place the two buffers are disjoint
+(``mscclInPlaceTotalCountHelper``, ``mscclInternalSchedulerSelectAlgo``).
+
+What a program should do: its collective, the inputs it starts from, the buffers it may use.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from taccl.collectives import COLLECTIVES, Collective, build_collective
-from taccl.msccl.aliasing import Cell, Mode
-from taccl.msccl.findings import Finding
-from taccl.msccl.program import Buffer, Program, Slot
+from taccl.msccl.program import Buffer, Finding, Program, Slot
+from taccl.msccl.run import Place, Run, places
+
+Cell = tuple[str, int]
+"""A memory cell of a rank: ``i``, ``o``, ``s`` or ``user``, and an offset in chunks."""
+
+
+_LETTER: Mapping[Buffer, str] = {buffer: buffer.value for buffer in Buffer}
+
+
+class Mode(NamedTuple):
+    """How a call places its buffers.
+
+    Parameters
+    ----------
+    in_place
+        Whether input and output share one buffer.
+    input_shift, output_shift
+        Chunks that the buffers start into it, one entry a rank.
+    """
+
+    in_place: bool
+    input_shift: tuple[int, ...]
+    output_shift: tuple[int, ...]
+
+    def cell(self, rank: int, slot: Slot) -> Cell:
+        """Return the memory cell of a slot."""
+        if not self.in_place or slot.buffer is Buffer.SCRATCH:
+            return _LETTER[slot.buffer], slot.offset
+        shifts = self.input_shift if slot.buffer is Buffer.INPUT else self.output_shift
+        return "user", slot.offset + shifts[rank]
+
+
+def mode_of(collective: str, num_ranks: int, chunks_per_loop: int, *, in_place: bool) -> Mode:
+    """Return how a collective's calls place their buffers in one mode."""
+    nothing = (0,) * num_ranks
+    own = tuple(rank * chunks_per_loop // num_ranks for rank in range(num_ranks))
+    input_shift = own if collective == "allgather" else nothing
+    output_shift = own if collective == "reducescatter" else nothing
+    return Mode(in_place, input_shift, output_shift)
+
 
 Value = tuple[tuple[int, int], ...]
 """Input chunks added up: (rank, offset in its input), ascending."""
@@ -99,3 +148,84 @@ def room_of(collective: Collective, mode: Mode) -> Sequence[Mapping[str, int]]:
         {"user": max(before + inputs if inputs else 0, after + outputs if outputs else 0)}
         for (inputs, outputs), (before, after) in zip(sizes, shifts, strict=True)
     ]
+
+
+Owned = tuple[int, Cell]
+"""A rank and a cell of its memory."""
+
+
+class Wrong(NamedTuple):
+    """An output that is not what it should be."""
+
+    rank: int
+    offset: int
+    cell: Cell
+    wanted: Value
+    found: Value | None
+
+
+def wrong_outputs(
+    memory: Mapping[Owned, Value], mode: Mode, collective: Collective
+) -> Iterator[Wrong]:
+    """Yield the outputs that are wrong, chunk by chunk."""
+    for chunk in range(collective.num_chunks):
+        wanted = value_of(collective, chunk)
+        for rank in collective.targets(chunk):
+            offset = collective.output_offset(chunk, rank)
+            cell = mode.cell(rank, Slot(Buffer.OUTPUT, offset))
+            found = memory.get((rank, cell))
+            if found != wanted:
+                yield Wrong(rank, offset, cell, wanted, found)
+
+
+def result_findings(run: Run, mode: Mode, wrong: Sequence[Wrong]) -> Iterator[Finding]:
+    """Yield a finding for every wrong output, at the step that wrote it last, if one did."""
+    writers = _writers(run, mode, {(one.rank, one.cell) for one in wrong})
+    for one in wrong:
+        place = writers.get((one.rank, one.cell))
+        yield Finding(
+            "result",
+            f"output {one.offset} should be {_words(one.wanted)}, and is {_words(one.found)}",
+            one.rank,
+            None if place is None else run.blocks[place.block][1].id,
+            None if place is None else place.step,
+            "receive or copy it there" if place is None else "correct what it writes there, or"
+            " what comes before and after it",
+        )  # fmt: skip
+
+
+def _writers(run: Run, mode: Mode, cells: Collection[Owned]) -> dict[Owned, Place]:
+    """Return the last step that wrote each of some cells."""
+    where = places(run) if cells else []
+    found: dict[Owned, Place] = {}
+    for number in reversed(run.order if cells else []):
+        place = where[number]
+        step = run.blocks[place.block][1].steps[place.step]
+        if step.target is None:
+            continue
+        buffer, first = step.target
+        for offset in range(first, first + step.count):
+            cell = place.rank, mode.cell(place.rank, Slot(buffer, offset))
+            if cell in cells:
+                found.setdefault(cell, place)
+        if len(found) == len(cells):
+            break
+    return found
+
+
+def _words(value: Value | None) -> str:
+    """Return a value such as ``input 3 of ranks 0, 1 (twice) and 2``."""
+    if value is None:
+        return "never written"
+    if value is UNDEFINED or value == UNDEFINED:
+        return "made of undefined data"
+    times = Counter(value)
+    parts: dict[int, list[str]] = {}
+    for rank, offset in sorted(times):
+        count = times[rank, offset]
+        again = {1: "", 2: " (twice)"}.get(count, f" ({count} times)")
+        parts.setdefault(offset, []).append(f"{rank}{again}")
+    return " + ".join(
+        f"input {offset} of rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+        for offset, ranks in parts.items()
+    )

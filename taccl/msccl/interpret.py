@@ -11,22 +11,33 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from taccl.collectives import COLLECTIVES, Collective
-from taccl.msccl.aliasing import Cell, Mode, mode_of
 from taccl.msccl.expected import (
     MAX_WORK,
     UNDEFINED,
+    Cell,
+    Mode,
     Value,
     everything,
     expected_of,
     inputs_of,
+    mode_of,
+    result_findings,
     room_of,
     work_of,
+    wrong_outputs,
 )
-from taccl.msccl.findings import Finding
 from taccl.msccl.limits import check_limits
-from taccl.msccl.program import READS_SOURCE, WRITES_TARGET, Buffer, Op, Program, Slot, Step
+from taccl.msccl.program import (
+    READS_SOURCE,
+    WRITES_TARGET,
+    Buffer,
+    Finding,
+    Op,
+    Program,
+    Slot,
+    Step,
+)
 from taccl.msccl.races import find_races
-from taccl.msccl.results import result_findings, wrong_outputs
 from taccl.msccl.run import Place, Run, maximal_run, places
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.msccl.sizes import Safe, safe_size, standstill

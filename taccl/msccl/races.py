@@ -26,9 +26,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.msccl.aliasing import Cell, Mode
-from taccl.msccl.findings import Finding
-from taccl.msccl.program import Op, Slot, Step
+from taccl.msccl.expected import Cell, Mode
+from taccl.msccl.program import Finding, Op, Slot, Step
 from taccl.msccl.run import Place, Run, places
 
 MAX_CLOCKS = 20_000_000

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from taccl.msccl.expected import MAX_WORK, work_of
-from taccl.msccl.findings import Finding
-from taccl.msccl.program import Program
+from taccl.msccl.program import Finding, Program
 from taccl.msccl.run import Run, maximal_run
 from taccl.msccl.runtimes import (
     LOADED_BY,

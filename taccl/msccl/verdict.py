@@ -2,6 +2,12 @@
 
 The file is read as the runtime reads it. Where it refuses, the tolerant reader of ``xml`` takes
 over, so that what the file would do is still looked at.
+
+Which calls a runtime serves with a file: ``ncclTopoGetMSCCLAlgo`` and its successor.
+
+``ncclTopoGetMSCCLAlgo`` (msccl, ``src/graph/tuning.cc``) and ``mscclInternalSchedulerSelectAlgo``
+(executor, rccl, ``src/misc/msccl/msccl_lifecycle.cc``) take the first file that fits; no other
+call is told why it was not.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,20 +15,89 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from taccl.errors import InputError, ProgramError
+from taccl.msccl.deploy import needs
 from taccl.msccl.determinism import order_findings
 from taccl.msccl.elements import Document, read_document
 from taccl.msccl.expected import MAX_WORK, everything, expected_of, work_of
-from taccl.msccl.findings import Finding, Severity, errors_of
 from taccl.msccl.interpret import find_root, interpret
-from taccl.msccl.limits import check_limits
-from taccl.msccl.network import network_findings
-from taccl.msccl.parser import Parsed, parse
-from taccl.msccl.parser_steps import Place
-from taccl.msccl.program import Program
-from taccl.msccl.runtimes import LOADED_BY, RUNTIMES
-from taccl.msccl.selection import Selection, selected_for
+from taccl.msccl.limits import check_limits, network_findings
+from taccl.msccl.parser import Parsed, Place, parse
+from taccl.msccl.program import Finding, Program, Severity, errors_of
+from taccl.msccl.runtimes import LOADED_BY, RUNTIMES, UNLIMITED
 from taccl.msccl.sizes import Safe, deadlock, safe_size
 from taccl.msccl.xml import read_xml
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a call must be like to run a file.
+
+    Parameters
+    ----------
+    runtime
+        Which runtime selects.
+    call
+        The NCCL call.
+    ranks
+        Size of the communicator.
+    min_bytes, max_bytes
+        Counted sizes, inclusive; None: no upper limit.
+    modes
+        ``in place``, ``out of place``.
+    divisor, divided
+        What must be a multiple of ``divisor``: ``elements`` or ``bytes``.
+    needs
+        Environment without which the runtime takes no notice of the file.
+    """
+
+    runtime: str
+    call: str
+    ranks: int
+    min_bytes: int
+    max_bytes: int | None
+    modes: tuple[str, ...]
+    divisor: int
+    divided: str
+    needs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return one line."""
+        span = (
+            f"{self.min_bytes} bytes and more"
+            if self.max_bytes is None
+            else f"{self.min_bytes} to {self.max_bytes} bytes"
+        )
+        needed = f"; needs {' '.join(self.needs)}" if self.needs else ""
+        if self.divisor > 1:
+            span += f", {self.divided} divisible by {self.divisor}"
+        modes = " or ".join(self.modes) or "no mode"
+        return f"{self.call} of {self.ranks} ranks, {modes}, {span}{needed}"
+
+
+CALLS: Mapping[str, str] = MappingProxyType({
+    "allreduce": "AllReduce", "allgather": "AllGather", "reducescatter": "ReduceScatter",
+    "alltoall": "AllToAll", "broadcast": "Broadcast", "reduce": "Reduce", "gather": "Gather",
+    "scatter": "Scatter", "send": "Send", "recv": "Recv", "alltoallv": "AllToAllv",
+    "custom": "CustomCollective",
+})  # fmt: skip
+"""The NCCL call of a collective."""
+
+_IN_BYTES = frozenset({"allgather", "broadcast", "alltoall"})
+"""Calls whose counts msccl turns into bytes first (``src/misc/argcheck.cc``)."""
+
+
+def selected_for(program: Program, runtime: str) -> Selection:
+    """Return what a call must be like to be served by a program."""
+    record = RUNTIMES[runtime]
+    modes = (("in place", program.in_place), ("out of place", program.out_of_place))
+    in_bytes = record.exclusive_max_bytes and program.collective in _IN_BYTES
+    return Selection(
+        runtime, CALLS.get(program.collective, program.collective), program.num_ranks,
+        max(program.min_bytes, 1), None if program.max_bytes >= UNLIMITED else program.max_bytes,
+        tuple(word for word, served in modes if served), program.chunks_per_loop,
+        "bytes" if in_bytes else "elements", needs(program, runtime),
+    )  # fmt: skip
+
 
 BEHAVIOUR = frozenset({"connections", "offsets"})
 """Rules of ``limits`` about what a program does, which no parser and no table of a runtime sees."""

@@ -1,15 +1,36 @@
-"""Orders of ranks in which the GPUs of a server stay side by side, and the moves between them.
+"""What no order of a ring can beat, from what its links have to carry.
+
+Each leg of a ring carries the same messages one after the other, so that a ring takes at least as
+long as they keep its slowest leg busy. The slowest leg is at least as slow as the least level up
+to which the legs still join all places to one another and let each have one before and one after
+it; the same holds for servers, each entered and left once. Other algorithms have no such bound.
+
+Orders of ranks in which the GPUs of a server stay side by side, and the moves between them.
 
 An order says for each rank which place of the machine takes it. It consists of the order of
 servers and the order of places within each; moves change one of the two.
+
+Orders worth starting a search from: tours of rings, and orders that are good by their weights.
+
+A proxy stands in for the replay where very many orders are looked at: connections that carry
+equal messages are one group, as they are one phase of the algorithm in turn (all of a ring, one
+distance of a halving), and each phase lasts as long as its slowest connection would alone.
 """
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import factorial, prod
 from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.placement.objective import Ints, Load, Replays
+from taccl.topology.graph import Topology
+from taccl.units import Time
 
 Order = tuple[int, ...]
 """``order[rank]`` is the place that takes the rank."""
@@ -173,3 +194,265 @@ def shaken(servers: Servers, blocks: Blocks, rng: random.Random, strength: int) 
                         rng.randrange(length - many + 1), many)  # fmt: skip
         blocks = moved(blocks, move)
     return blocks
+
+
+TOUR_SOLUTIONS = 200
+TOUR_SECONDS = 5
+"""A guard only: the solutions come in well under it for some hundred ranks."""
+
+ANNEALED = 4_000
+"""Steps of annealing by the proxy."""
+
+
+class Proxy:
+    """A guess at what orders take, from the costs of pairs alone; never used to judge.
+
+    Parameters
+    ----------
+    replays
+        Whose loads and costs it takes.
+    """
+
+    def __init__(self, replays: Replays) -> None:
+        loads = replays.loads
+        self.src, self.dst = replays.src, replays.dst
+        shapes = sorted({load.messages for load in loads})
+        self.group = np.array([shapes.index(load.messages) for load in loads], np.int64)
+        self.costs = np.stack([pair_times(replays, shape) for shape in shapes])
+        self.starts = np.argsort(self.group, kind="stable")
+        self.first = np.searchsorted(self.group[self.starts], np.arange(len(shapes)))
+
+    def of(self, orders: Sequence[Order]) -> Ints:
+        """Return a number for each order; smaller is likely better."""
+        places = np.array(orders, np.int64)
+        order = self.starts
+        costs = self.costs[self.group[order], places[:, self.src[order]],
+                           places[:, self.dst[order]]]  # fmt: skip
+        slowest = np.maximum.reduceat(costs, self.first, axis=1).sum(axis=1)
+        total: Ints = slowest * 4 + costs.sum(axis=1) // max(1, len(order) // len(self.first))
+        return total
+
+
+def pair_times(replays: Replays, messages: Sequence[tuple[int, int]]) -> Ints:
+    """Return how long messages keep the link between each two places, one after the other."""
+    table, n = replays.table, replays.topology.num_ranks
+    rows = table.row[:, :, 0]
+    found = np.zeros((n, n), np.int64)
+    for size, count in messages:
+        found += count * table.arrivals[rows, replays.sizes.index(size)]
+    np.fill_diagonal(found, 0)
+    return found
+
+
+def ring_of(loads: Sequence[Load]) -> list[int] | None:
+    """Return the ranks in the order of a ring, where the program is one way round a ring."""
+    after: dict[int, int] = {}
+    for load in loads:
+        if load.messages and after.setdefault(load.src, load.dst) != load.dst:
+            return None
+    ring, rank = [], min(after, default=0)
+    while rank not in ring and rank in after:
+        ring.append(rank)
+        rank = after[rank]
+    whole = len(ring) == len(after) > 1 and rank == ring[0]
+    return ring if whole else None
+
+
+def starts(replays: Replays, servers: Servers, seed: int, stop: Callable[[], bool]) -> list[Blocks]:
+    """Return orders of ranks to start from, seeded; none where the time is up."""
+    rng = random.Random(seed)
+    found: list[Blocks] = []
+    ring = ring_of(replays.loads)
+    if ring is not None and len(ring) == servers.num_places:
+        for tour in tours(replays, servers, stop):
+            order = [0] * len(tour)
+            for rank, place in zip(ring, tour, strict=True):
+                order[rank] = place
+            blocks = servers.split(order)
+            if blocks is not None:
+                found.append(blocks)
+    proxy = Proxy(replays)
+    return found + [annealed(proxy, servers, rng, stop) for _ in range(2)]
+
+
+def annealed(
+    proxy: Proxy, servers: Servers, rng: random.Random, stop: Callable[[], bool]
+) -> Blocks:
+    """Return an order that is good by the proxy: threshold accepting with a falling threshold."""
+    current = best = servers.random(rng)
+    value = least = int(proxy.of([flat(current)])[0])
+    for step in range(ANNEALED):
+        if step % 64 == 0 and stop():
+            break
+        other = shaken(servers, current, rng, 1)
+        found = int(proxy.of([flat(other)])[0])
+        if found * 200 <= value * 200 + value * 10 * (ANNEALED - step) // ANNEALED:
+            current, value = other, found
+            if value < least:
+                best, least = current, value
+    return best
+
+
+def tours(replays: Replays, servers: Servers, stop: Callable[[], bool]) -> list[Order]:
+    """Return round trips over all places: one that is short, and one whose longest leg is.
+
+    Legs between servers are so long that a good trip leaves each server once; it begins where it
+    enters one.
+    """
+    (messages,) = {load.messages for load in replays.loads if load.messages} or {()}
+    times = pair_times(replays, messages)
+    n = len(times)
+    server = np.zeros(n, np.int64)
+    for number, block in enumerate(servers.blocks):
+        server[list(block)] = number
+    apart = server[:, None] != server[None, :]
+    costs = times * 1000 // max(1, int(times.max()))
+    far = 1000 * n
+    found = []
+    shortest = tour(costs + (far * apart if len(servers.blocks) < n else 0))
+    if shortest is not None:
+        found.append(shortest)
+    levels = np.unique(times[~np.eye(n, dtype=np.bool_)])
+    low, high = 0, len(levels) - 1
+    while low < high and not stop():
+        middle = (low + high) // 2
+        slow = times > levels[middle]
+        trip = tour(costs + far * slow + (n * far * apart if len(servers.blocks) < n else 0))
+        legs = [] if trip is None else slow[list(trip), [*trip[1:], trip[0]]]
+        if trip is None or np.any(legs):
+            low = middle + 1
+        else:
+            found.append(trip)
+            high = middle
+    return [_turned(trip, server) for trip in found]
+
+
+def _turned(trip: Order, server: NDArray[np.int64]) -> Order:
+    """Return a round trip that begins where it enters a server."""
+    enters = [i for i in range(len(trip)) if server[trip[i - 1]] != server[trip[i]]]
+    first = min(enters, key=lambda i: trip[i], default=trip.index(0))
+    return (*trip[first:], *trip[:first])
+
+
+def tour(costs: Ints) -> Order | None:
+    """Return a short round trip by OR-Tools' routing, stopped by a count of solutions.
+
+    The costs of its legs are whole numbers; None where it finds none in time.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SWIG's types have no __module__
+        from ortools.constraint_solver import pywrapcp, routing_enums_pb2
+
+    legs = costs.tolist()
+    manager = pywrapcp.RoutingIndexManager(len(legs), 1, 0)
+    routing = pywrapcp.RoutingModel(manager)
+    node = [manager.IndexToNode(index) for index in range(routing.Size() + 1)]
+    leg = routing.RegisterTransitMatrix(legs)
+    routing.SetArcCostEvaluatorOfAllVehicles(leg)
+    search = pywrapcp.DefaultRoutingSearchParameters()
+    search.first_solution_strategy = routing_enums_pb2.FirstSolutionStrategy.PATH_CHEAPEST_ARC
+    search.local_search_metaheuristic = (
+        routing_enums_pb2.LocalSearchMetaheuristic.GUIDED_LOCAL_SEARCH
+    )
+    search.solution_limit = TOUR_SOLUTIONS
+    search.time_limit.seconds = TOUR_SECONDS
+    found = routing.SolveWithParameters(search)
+    if found is None:
+        return None
+    trip, index = [], routing.Start(0)
+    while not routing.IsEnd(index):
+        trip.append(node[index])
+        index = found.Value(routing.NextVar(index))
+    return tuple(trip)
+
+
+def ring_bound(replays: Replays, servers: Servers) -> Time | None:
+    """Return a time that no order of a ring program beats; None where it is no ring."""
+    ring = ring_of(replays.loads)
+    n = servers.num_places
+    if ring is None or len(ring) != n or n < 2:
+        return None
+    busy = _busy(replays)
+    if busy is None:
+        return None
+    least = slowest_leg(busy)
+    blocks = servers.blocks
+    if 1 < len(blocks) < n:
+        between = np.array([[busy[np.ix_(a, b)].min() for b in blocks] for a in blocks])
+        least = max(least, slowest_leg(between))
+    return least + replays.topology.local.launch
+
+
+def _busy(replays: Replays) -> Ints | None:
+    """Return how long a leg is busy between each two places; None where legs are not alike.
+
+    Connections of a leg that share its one link come one after the other; where a pair may have
+    several links, only what one connection carries is counted.
+    """
+    legs: dict[int, list[tuple[tuple[int, int], ...]]] = {}
+    for load in replays.loads:
+        legs.setdefault(load.src, []).append(load.messages)
+    kinds = {tuple(sorted(messages)) for messages in legs.values()}
+    if len(kinds) != 1:
+        return None
+    table = replays.table
+    held = table.durations.max(axis=2, initial=0)
+    (kind,) = kinds
+    each = [
+        sum(
+            count * held[table.row[:, :, place], replays.sizes.index(size)]
+            for size, count in messages
+        )
+        for place, messages in enumerate(kind)
+    ]
+    links = link_counts(replays.topology)
+    found: Ints = np.sum(each, axis=0) if links.max() <= 1 else np.min(each, axis=0)
+    return _over_others(found, links > 0)
+
+
+def link_counts(topology: Topology) -> Ints:
+    """Return how many links there are from each rank to each."""
+    table, n = topology.links, topology.num_ranks
+    counts = np.zeros((n, n), np.int64)
+    np.add.at(counts, (table.src, table.dst), 1)
+    return counts
+
+
+def _over_others(busy: Ints, linked: NDArray[np.bool_]) -> Ints:
+    """Return the same where pairs without a link are at least as busy as the best way's worst link.
+
+    Which way a message is routed may depend on the numbers of ranks, and so on the order.
+    """
+    most = int(busy.max()) + 1
+    found = np.where(linked, busy, most)
+    for _ in range(len(busy)):
+        over = np.array([np.maximum(row[:, None], found).min(axis=0) for row in found])
+        if (over >= found).all():
+            break
+        found = np.minimum(found, np.where(linked, busy, over))
+    return found
+
+
+def slowest_leg(busy: Ints) -> Time:
+    """Return the least level at which a round trip over all places may exist."""
+    n = len(busy)
+    levels = np.unique(busy[~np.eye(n, dtype=np.bool_)])
+    low, high = 0, len(levels) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _may_tour((busy <= levels[middle]) & ~np.eye(n, dtype=np.bool_)):
+            high = middle
+        else:
+            low = middle + 1
+    return int(levels[low])
+
+
+def _may_tour(open_legs: NDArray[np.bool_]) -> bool:
+    """Tell whether legs join all places to one another, and cover them with round trips."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
+
+    graph = csr_matrix(open_legs)
+    parts, _ = connected_components(graph, directed=True, connection="strong")
+    covered = parts == 1 and (maximum_bipartite_matching(graph, perm_type="column") >= 0).all()
+    return bool(covered)

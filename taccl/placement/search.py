@@ -11,10 +11,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from taccl.placement.bound import ring_bound
 from taccl.placement.objective import Replays
-from taccl.placement.orders import Blocks, Order, Servers, flat, moved, moves, shaken
-from taccl.placement.starts import Proxy, starts
+from taccl.placement.orders import (
+    Blocks,
+    Order,
+    Proxy,
+    Servers,
+    flat,
+    moved,
+    moves,
+    ring_bound,
+    shaken,
+    starts,
+)
 from taccl.units import Time
 
 EVERY_ORDER = 50_000

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from taccl.bounds import any_bounds, best
 from taccl.errors import InputError
-from taccl.symmetry import make_group
-from taccl.topology import Edge, Topology, whole
-from taccl.topology_file import topology_document
-from taccl.topology_rates import gigabytes, rank_rates, slowest_edges, unlike
+from taccl.topology.file import topology_document
+from taccl.topology.graph import Edge, Topology, whole
+from taccl.topology.rates import gigabytes, rank_rates, slowest_edges, unlike
+from taccl.topology.symmetry import make_group
 from taccl.units import Time, counted, format_time, microseconds
 
 BYTES = 10**6

@@ -11,7 +11,7 @@ from taccl.errors import TacclWarning
 from taccl.report.export_astra import astra_sim
 from taccl.report.export_nccl import nccl_xml
 from taccl.report.graph import dot
-from taccl.topology import Edge, LocalCosts, Topology
+from taccl.topology.graph import Edge, LocalCosts, Topology
 from taccl.units import PS_PER_US, beta_text
 
 

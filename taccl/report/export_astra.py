@@ -19,7 +19,7 @@ from fractions import Fraction
 from itertools import islice
 
 from taccl.errors import InputError
-from taccl.topology import Topology
+from taccl.topology.graph import Topology
 from taccl.units import Time
 
 RING, SWITCH, FULL = "Ring", "Switch", "FullyConnected"

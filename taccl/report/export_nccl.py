@@ -8,20 +8,274 @@ References
 ----------
 NVIDIA/nccl 2.30.7, ``src/graph/topo.cc`` (``ncclTopoGetSystemFromXml``), ``src/graph/xml.h``
 (``NCCL_TOPO_XML_MAX_NODES``).
+
+One server of a topology as a host: GPUs, wires, NVSwitch, trees of hubs, and NICs.
+
+What :mod:`taccl.imports.hosts` makes a graph of is recognised in the graph again. A switch is the
+server's if its nearest ranks are. NICs are pairs NAME.tx and NAME.rx that lead to what is not the
+server's; an NVSwitch joins GPUs only, by links that no PCI link is as fast as; all others are hubs,
+whose root is the one called ``sockets``, else the middle.
 """
 
 import re
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from xml.sax.saxutils import quoteattr
 
-from taccl.errors import TacclWarning
-from taccl.imports.hardware import nvlink_bandwidth, pcie_bandwidth
-from taccl.report.export_server import Nic, Server, server_of
-from taccl.topology import Topology
+from taccl.errors import InputError, TacclWarning
+from taccl.imports.hosts import LANE, SOCKETS, nvlink_bandwidth, pcie_bandwidth
+from taccl.topology.graph import Topology
+from taccl.topology.rates import homes
+
+NVSWITCH = "nvswitch"
+_PCI_RATES = frozenset(
+    pcie_bandwidth(generation, width) for generation in LANE for width in (1, 2, 4, 8, 16)
+)
+_MADE = 1 << 40
+"""Numbers of hubs that the topology does not have begin here."""
+
+Rate = Fraction | None
+"""GB/s; None: no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A NIC: GB/s to the fabric, its hub, and GB/s to that."""
+
+    name: str
+    rate: Fraction
+    hub: int
+    pcie: Rate
+
+
+@dataclass(slots=True)
+class Server:
+    """A server whose GPUs are numbered from 0; vertices of the topology stand for hubs.
+
+    Parameters
+    ----------
+    gpus
+        How many.
+    wires
+        GB/s of the direct links, by (from, to).
+    switched
+        GB/s of GPUs to the NVSwitch.
+    plugs
+        The hub of every GPU and GB/s to it.
+    extra
+        GB/s of GPUs that have a second link, to their CPU.
+    children
+        Hubs below a hub with GB/s to it.
+    cpus
+        The hubs that are CPUs, each with GB/s to the others.
+    nics
+        In order of the topology.
+    """
+
+    gpus: int
+    wires: dict[tuple[int, int], Fraction] = field(default_factory=dict)
+    switched: dict[int, Fraction] = field(default_factory=dict)
+    plugs: dict[int, tuple[int, Rate]] = field(default_factory=dict)
+    extra: dict[int, Fraction] = field(default_factory=dict)
+    children: dict[int, list[tuple[int, Rate]]] = field(default_factory=lambda: defaultdict(list))
+    cpus: list[tuple[int, Rate]] = field(default_factory=list)
+    nics: list[Nic] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """The topology: rates by ends, neighbours, and the ranks and switches of the server."""
+
+    topology: Topology
+    rates: Mapping[tuple[int, int], Rate]
+    near: Mapping[int, list[int]]
+    ranks: dict[int, int]
+    switches: list[int]
+
+    def error(self, problem: str) -> InputError:
+        return InputError(
+            f"{self.topology.name} can't be said as one host: {problem}", field="--to",
+            fix="export --to graph, or a server of wires, switches and NICs",
+        )  # fmt: skip
+
+    def base(self, vertex: int) -> str:
+        """Return the name of a switch without that of its server."""
+        return self.topology.vertex_name(vertex).rpartition("/")[2]
+
+
+def server_of(topology: Topology, server: int) -> Server:
+    """Return one server of a topology as a host.
+
+    Raises
+    ------
+    InputError
+        When it has what no host has.
+    """
+    graph = _graph(topology, server)
+    found = Server(len(graph.ranks))
+    inside = {*graph.ranks, *graph.switches}
+    ports = {v for v in graph.switches if any(other not in inside for other in graph.near[v])}
+    for (tail, head), rate in graph.rates.items():
+        if tail in graph.ranks and head in graph.ranks:
+            if rate is None:
+                raise graph.error(f"the link {tail}->{head} has no bandwidth")
+            found.wires[graph.ranks[tail], graph.ranks[head]] = rate
+        elif tail in graph.ranks and head not in inside:
+            raise graph.error(f"rank {tail} is joined to other servers without a NIC")
+    through = {v for v in graph.switches if v not in ports and _is_nvswitch(graph, v)}
+    _add_switched(graph, through, found)
+    hubs = [v for v in graph.switches if v not in ports and v not in through]
+    _add_hubs(graph, hubs, found)
+    _add_plugs(graph, hubs, found)
+    _add_nics(graph, ports, set(hubs), found)
+    return found
+
+
+def _graph(topology: Topology, server: int) -> _Graph:
+    rates: dict[tuple[int, int], Rate] = {}
+    near: dict[int, list[int]] = defaultdict(list)
+    for edge in topology.edges:
+        ends = edge.tail, edge.head
+        rate = None if edge.beta is None else 1000 / edge.beta
+        if ends in rates:
+            one, other = rates[ends], rate
+            rate = None if one is None or other is None else one + other
+        rates[ends] = rate
+        for one_end, other_end in (ends, ends[::-1]):
+            if other_end not in near[one_end]:
+                near[one_end].append(other_end)
+    ranks = [rank for rank, home in enumerate(topology.server_of) if home == server]
+    switches = [v for v, home in enumerate(homes(topology)) if home == server and v not in ranks]
+    return _Graph(topology, rates, near, {rank: i for i, rank in enumerate(ranks)}, switches)
+
+
+def _is_nvswitch(graph: _Graph, vertex: int) -> bool:
+    if graph.base(vertex).startswith(NVSWITCH):
+        return True
+    alone = all(other in graph.ranks for other in graph.near[vertex])
+    rates = {graph.rates.get((other, vertex)) for other in graph.near[vertex]}
+    return alone and None not in rates and not rates <= _PCI_RATES
+
+
+def _add_switched(graph: _Graph, through: set[int], found: Server) -> None:
+    for vertex in sorted(through):
+        for other in graph.near[vertex]:
+            gpu, rate = graph.ranks.get(other), graph.rates.get((other, vertex))
+            if gpu is not None:
+                if rate is None:
+                    raise graph.error(f"{graph.base(vertex)} has no bandwidth")
+                found.switched[gpu] = found.switched.get(gpu, Fraction(0)) + rate
+
+
+def _add_hubs(graph: _Graph, hubs: list[int], found: Server) -> None:
+    """Find the roots of the trees of hubs, and what is below each hub."""
+    known, seen = set(hubs), set[int]()
+    for hub in hubs:
+        if hub in seen:
+            continue
+        tree = _reached(graph, hub, known)
+        links = sum(other in known for member in tree for other in graph.near[member])
+        if links != 2 * (len(tree) - 1):
+            raise graph.error(f"the switches around {graph.base(hub)} are joined in a circle")
+        seen |= set(tree)
+        named = [member for member in tree if graph.base(member) == SOCKETS]
+        root = named[0] if named else min(tree, key=lambda v: (_depth(graph, v, known), v))
+        below = {root}
+        for member in _reached(graph, root, known):
+            for other in graph.near[member]:
+                if other in known and other not in below:
+                    below.add(other)
+                    found.children[member].append((other, graph.rates.get((other, member))))
+        found.cpus += found.children.pop(root, []) if named else [(root, None)]
+    if not found.cpus:
+        found.cpus.append((_MADE, None))
+
+
+def _reached(graph: _Graph, start: int, known: set[int]) -> dict[int, int]:
+    """Return the hubs that a hub is joined to, nearest first, with the distance."""
+    distance = {start: 0}
+    queue = deque([start])
+    while queue:
+        vertex = queue.popleft()
+        for other in graph.near[vertex]:
+            if other in known and other not in distance:
+                distance[other] = distance[vertex] + 1
+                queue.append(other)
+    return distance
+
+
+def _depth(graph: _Graph, hub: int, known: set[int]) -> int:
+    return max(_reached(graph, hub, known).values())
+
+
+def _add_plugs(graph: _Graph, hubs: list[int], found: Server) -> None:
+    """Find the hub of every GPU; one at the sockets gets a CPU of its own."""
+    known, cpus = set(hubs), {hub for hub, _ in found.cpus}
+    for rank, gpu in graph.ranks.items():
+        at = [(hub, graph.rates.get((rank, hub))) for hub in graph.near[rank] if hub in known]
+        beside = [plug for plug in at if plug[0] in cpus] if len(at) > 1 else []
+        if len(at) > 2 or (len(at) == 2 and (not beside or beside[0][1] is None)):
+            raise graph.error(f"GPU {gpu} is at several switches")
+        if beside:
+            extra = beside[-1]
+            at.remove(extra)
+            found.extra[gpu] = extra[1] or Fraction(0)
+        hub, rate = at[0] if at else (found.cpus[0][0], None)
+        found.plugs[gpu] = (_below_sockets(graph, hub, rate, found), rate)
+
+
+def _below_sockets(graph: _Graph, hub: int, rate: Rate, found: Server) -> int:
+    """Return a hub, or a CPU of its own for what is plugged into the link between the CPUs."""
+    if hub >= _MADE or graph.base(hub) != SOCKETS:
+        return hub
+    found.cpus.append((_MADE + len(found.cpus), rate))
+    return found.cpus[-1][0]
+
+
+def _add_nics(graph: _Graph, ports: set[int], hubs: set[int], found: Server) -> None:
+    shared = dict(_shared_hubs(graph, ports, found)) if not hubs else {}
+    for vertex in sorted(ports):
+        name = graph.base(vertex)
+        if not name.endswith((".tx", ".rx")):
+            raise graph.error(f"{name} leads to other servers, and is no NIC")
+        if name.endswith(".rx"):
+            continue
+        far = [graph.rates.get((vertex, v)) for v in graph.near[vertex]
+               if v not in graph.ranks and v not in graph.switches]  # fmt: skip
+        inner = [v for v in graph.near[vertex] if v in graph.ranks or v in hubs]
+        fastest = max((rate for rate in far if rate is not None), default=None)
+        if fastest is None or not inner:
+            raise graph.error(f"{name} has no bandwidth, or no GPU")
+        pcie = graph.rates.get((inner[0], vertex))
+        if inner[0] in hubs:
+            hub = _below_sockets(graph, inner[0], pcie, found)
+        else:
+            hub = shared.get(vertex, found.plugs[graph.ranks[inner[0]]][0])
+        found.nics.append(Nic(name.removesuffix(".tx"), fastest, hub, pcie))
+
+
+def _shared_hubs(graph: _Graph, ports: set[int], found: Server) -> Iterator[tuple[int, int]]:
+    """Put GPUs that share NICs, and those NICs, on a hub of their own; yield the hub of a NIC."""
+    group: dict[int, int] = {}
+    for vertex in sorted(ports):
+        gpus = [graph.ranks[v] for v in graph.near[vertex] if v in graph.ranks]
+        homes = {group.setdefault(gpu, gpu) for gpu in gpus}
+        for gpu, home in list(group.items()):
+            if home in homes:
+                group[gpu] = min(homes)
+    made = {home: _MADE + 1 + home for home in sorted(set(group.values()))}
+    cpu = found.cpus[0][0]
+    found.children[cpu] += [(hub, None) for hub in made.values()]
+    for gpu, home in group.items():
+        found.plugs[gpu] = (made[home], None)
+    for vertex in ports:
+        for other in graph.near[vertex]:
+            if other in graph.ranks:
+                yield vertex, made[group[graph.ranks[other]]]
+
 
 MAX_NODES = 256
 """Elements that NCCL reads of a file."""

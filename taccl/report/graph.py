@@ -4,6 +4,10 @@ Two edges of equal cost in both directions are drawn as one line; parallel ones 
 ranks of a server stand on a circle round its switches (many that are wired directly: where their
 distances put them), its NICs below them, and what belongs to no server below all. The SVG refers
 to nothing outside itself; names in both are escaped.
+
+The colours of load: from blue (never held) over green and yellow to red (held all the time).
+
+``page_traffic.js`` draws with the same formula.
 """
 
 from collections import Counter, defaultdict
@@ -15,10 +19,30 @@ from math import ceil, cos, pi, sin, sqrt
 from types import MappingProxyType
 
 from taccl.errors import InputError
-from taccl.report.heat import heat_colour
-from taccl.topology import Edge, Topology
-from taccl.topology_rates import homes
+from taccl.topology.graph import Edge, Topology
+from taccl.topology.rates import homes
 from taccl.units import Time, counted, format_time
+
+STEPS = 20
+"""Patches of a scale."""
+
+
+def heat_colour(share: float) -> str:
+    """Return the colour of an edge that is held for a share (0 to 1) of the time, as CSS."""
+    return f"hsl({round(210 * (1 - min(share, 1.0)))} 70% 45%)"
+
+
+def heat_scale() -> str:
+    """Return the scale of these colours as an element of a page."""
+    patches = "".join(
+        f'<span class="patch" style="background:{heat_colour(step / STEPS)}"></span>'
+        for step in range(STEPS + 1)
+    )
+    return (
+        '<p class="scale" role="img" aria-label="Colours of load, from 0% blue to 100% red">'
+        f"<span>held 0%</span>{patches}<span>100% of the time</span></p>"
+    )
+
 
 MAX_LINES = 20_000
 """Lines of a picture, above which nothing can be seen in it."""

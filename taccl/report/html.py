@@ -3,26 +3,361 @@
 The page needs nothing but itself: style, script and data are in it, and its content security
 policy lets the browser fetch nothing and run no other script. Names come from files that anybody
 may have written, so every text is escaped here or set as text by the script.
+
+Tables of a page: escaped texts, numbers at the right, bars.
+
+The load of a network in a page: the topology, pairs of ranks and edges, by how long held.
+
+What the page's script draws: a replay (or a schedule) as tracks and columns of spans.
+
+Columns of numbers instead of an object for each span, deflated, keep a page of 100 000 spans at
+about a megabyte; the script looks only at what is visible.
 """
 
 import base64
+import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import html
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 import taccl
-from taccl.report.candidates import best_of_engines
-from taccl.report.diagram import BOUND, Line, chart, style_of
+from taccl.errors import InputError
+from taccl.model.problem import Candidate
+from taccl.model.schedule import Schedule, Send
+from taccl.replay.sweep import Row
+from taccl.replay.trace import Span, Why
+from taccl.report.comparison import BOUND, Line, chart, style_of
 from taccl.report.explain import Explanation
-from taccl.report.html_load import load
-from taccl.report.html_table import BAR, bar, table, text_of, us
-from taccl.report.html_timeline import MAX_SPANS, Data, packed
-from taccl.report.verdict import NcclTime, verdict
-from taccl.sim.sweep import Row
-from taccl.synth.problem import Candidate
-from taccl.topology import Topology
-from taccl.units import Time, format_size, gigabytes_per_second
+from taccl.report.graph import heat_colour, heat_scale, lines_of, loaded_svg
+from taccl.report.played import Played, block_label, chunks_text, link_text
+from taccl.report.tables import NcclTime, best_of_engines, verdict
+from taccl.report.whereabouts import program_where, schedule_where
+from taccl.topology.graph import Topology
+from taccl.units import Time, format_size, gigabytes_per_second, microseconds
+
+BAR = "of the time"
+"""The column of bars."""
+
+_KINDS = dict.fromkeys(
+    ("ranks", "size", "time us", "bound us", "gap", "algbw GB/s", "busbw GB/s", "used", "busy us",
+     "spans", "GB/s", "share", "chunks", "program us", "schedule us", "against the fastest",
+     "of it alpha us", "over best", "classical us", "over classical", "bound over classical",
+     "NCCL us (its model)"),
+    "number",
+) | {BAR: "bar"}  # fmt: skip
+
+
+def text_of(text: object) -> str:
+    """Return a text as HTML: escaped, without controls and what UTF-8 can't hold."""
+    whole = str(text).encode("utf-8", "replace").decode()
+    return html.escape("".join(c if c.isprintable() else " " for c in whole))
+
+
+def table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table; columns without any text are left out.
+
+    Parameters
+    ----------
+    names
+        Of the columns.
+    lines
+        A cell for each column, as HTML already.
+    """
+    filled = [number for number in range(len(names)) if any(line[number] for line in lines)]
+    names = [names[number] for number in filled]
+    lines = [[line[number] for number in filled] for line in lines]
+    kinds = [_KINDS.get(name, "text") for name in names]
+    head = "".join(
+        f'<th scope="col" class="{kind}">{text_of(name)}</th>'
+        for name, kind in zip(names, kinds, strict=True)
+    )
+    body = "\n".join(
+        "<tr>"
+        + "".join(f'<td class="{kind}">{cell}</td>' for cell, kind in zip(line, kinds, strict=True))
+        + "</tr>"
+        for line in lines
+    )
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def us(time: Time | None) -> str:
+    """Return picoseconds as microseconds; nothing for None."""
+    return "" if time is None else f"{microseconds(time):.6g}"
+
+
+def bar(time: Time, whole: Time | None, *, heat: bool = False) -> tuple[str, str]:
+    """Return a share of a time as a number and as a bar.
+
+    Parameters
+    ----------
+    time, whole
+        Picoseconds: the part, and all of it.
+    heat
+        Whether the bar has the colour of load.
+    """
+    share = min(time / whole, 1.0) if whole else 0.0
+    style = f"width:{share:.2%}"
+    if heat:
+        style += f";background:{heat_colour(share)}"
+    return f"{share:.1%}", f'<div class="track"><div class="fill" style="{style}"></div></div>'
+
+
+MAX_TOP = 12
+"""Rows of the table of edges that are seen at once."""
+
+MAX_DRAWN = 3000
+"""Lines of the picture of a topology: more would make the page too large."""
+
+MAX_EDGES = 1000
+"""Rows of the table of edges: the busiest."""
+
+
+def load(topology: Topology, held: Sequence[Time], time: Time | None) -> Iterator[str]:
+    """Yield the picture of the network, the map of pairs and the table of edges.
+
+    Parameters
+    ----------
+    topology
+        The network.
+    held
+        Picoseconds for which each edge is held.
+    time
+        Picoseconds that the program takes.
+    """
+    yield "<h3>Topology by load</h3>"
+    drawn = 0
+    with contextlib.suppress(InputError):  # more lines than any picture may have
+        drawn = len(lines_of(topology))
+    if 0 < drawn <= MAX_DRAWN:
+        yield heat_scale()
+        yield f'<div class="scroll">{loaded_svg(topology, held, time or 0)}</div>'
+        yield (
+            '<p class="hint">A line has the colour of its busiest edge; grey ones carry nothing.'
+            " Point at a line for numbers.</p>"
+        )
+    else:
+        yield '<p class="hint">There are too many edges for a picture.</p>'
+    yield f"""<h3>Heat map of links</h3>
+<div class="traffic">
+{heat_scale()}
+<div class="scroll"><canvas role="img" aria-label="From ranks to ranks"></canvas></div>
+<p class="status" aria-live="polite">Colour: how much of the time the messages of a pair hold the
+edge that they hold longest. Point at a cell for numbers.</p>
+</div>"""
+    yield "<h3>Load of the edges</h3>"
+    used = [edge for edge, busy in enumerate(held) if busy]
+    used.sort(key=lambda edge: (-held[edge], edge))
+    lines = [_edge(topology, number, held[number], time) for number in used[:MAX_EDGES]]
+    yield table(_EDGE_COLUMNS, lines[:MAX_TOP])
+    more = len(lines) - MAX_TOP
+    if more > 0:
+        rest = table(_EDGE_COLUMNS, lines[MAX_TOP:])
+        yield f"<details><summary>{more} more edges</summary>{rest}</details>"
+    idle = len(topology.edges) - len(used)
+    cut = f" The busiest {MAX_EDGES} of {len(used)} are shown." if len(used) > MAX_EDGES else ""
+    yield f'<p class="hint">{idle} of {len(topology.edges)} edges carry nothing.{cut}</p>'
+
+
+_EDGE_COLUMNS = ("edge", "from", "to", "GB/s", "busy us", "share", BAR)
+
+
+def _edge(topology: Topology, number: int, busy: Time, time: Time | None) -> list[str]:
+    edge = topology.edges[number]
+    ends = (topology.vertex_name(edge.tail), topology.vertex_name(edge.head))
+    rate = f"{float(1000 / edge.beta):.4g}" if edge.beta else ""
+    return [
+        text_of(edge.name), *(text_of(end) for end in ends), rate, us(busy),
+        *bar(busy, time, heat=True),
+    ]  # fmt: skip
+
+
+MAX_SPANS = 200_000
+"""A page shows this many spans, the first ones; a browser takes no more."""
+
+RECEIVES, SENDS, WORKS = range(3)
+
+Columns = dict[str, list[int]]
+Data = dict[str, Any]
+"""JSON; the script is what reads it."""
+
+_NAMES = (
+    "track", "step", "iteration", "kind", "start", "length", "arrival", "size", "link", "wait",
+    "why", "part", "parts",
+)  # fmt: skip
+_WHYS = tuple(Why)
+
+
+def timeline_data(played: Played) -> Data:
+    """Return what the script draws for a replay; times in picoseconds from the launch."""
+    trace, shift = played.trace, played.topology.local.launch
+    tracks = {where: number for number, where in enumerate(sorted(played.blocks))}
+    links: dict[str, int] = {}
+    texts: dict[tuple[int, int, int | None], int] = {}
+    columns: Columns = {name: [] for name in _NAMES}
+    parts = _parts(played)
+    for span in trace.spans[:MAX_SPANS]:
+        wire = (span.gpu, span.threadblock, span.link)
+        if span.link is not None and wire not in texts:
+            texts[wire] = links.setdefault(link_text(played, span), len(links))
+        _append(columns, (
+            tracks[span.gpu, span.threadblock], span.step, span.iteration, _kind(played, span),
+            span.start + shift, span.end - span.start,
+            -1 if span.arrival is None else span.arrival + shift, span.size,
+            texts.get(wire, -1), -1 if span.waited_for is None else span.waited_for,
+            _WHYS.index(span.why), *next(parts),
+        ))  # fmt: skip
+    blocks = [played.blocks[where] for where in tracks]
+    return {
+        "time": trace.time,
+        "launch": shift,
+        "total": len(trace.spans),
+        "tracks": [
+            [f"rank {rank}", block_label(block)]
+            for (rank, _), block in zip(tracks, blocks, strict=True)
+        ],
+        "steps": [[[step.op.value, chunks_text(step)] for step in block.steps] for block in blocks],
+        "links": list(links),
+        "whys": [why.value for why in _WHYS],
+        "path": [number for number in trace.critical_path if number < MAX_SPANS],
+        "spans": columns,
+        "where": program_where(played.program),
+        "traffic": _traffic(played.topology, _crossings(played)),
+    }
+
+
+def _parts(played: Played) -> Iterator[tuple[int, int]]:
+    """Yield (first chunk, chunks) of its step that each span moves: messages cut long steps."""
+    keys = [
+        (span.gpu, span.threadblock, span.step, span.iteration, span.link is None)
+        for span in played.trace.spans
+    ]
+    whole: Counter[tuple[int, int, int, int, bool]] = Counter()
+    for key, span in zip(keys, played.trace.spans, strict=True):
+        whole[key] += span.size
+    begun: Counter[tuple[int, int, int, int, bool]] = Counter()
+    for key, span in zip(keys, played.trace.spans, strict=True):
+        count = played.step(span).count
+        yield begun[key] * count // whole[key], span.size * count // whole[key]
+        begun[key] += span.size
+
+
+Crossing = tuple[int, int, int, Iterable[tuple[int, Time]]]
+"""Source, destination, bytes, and what a message holds for how long."""
+
+
+def _crossings(played: Played) -> Iterator[Crossing]:
+    for span in played.trace.spans:
+        if span.link is not None:
+            wire = played.connection(span)
+            yield wire.src, wire.dst, span.size, played.holds(span)
+
+
+def _traffic(topology: Topology, crossings: Iterable[Crossing]) -> list[list[int | str]]:
+    """Return, for each pair of ranks, messages, bytes, and the edge that they hold longest.
+
+    A row is [source, destination, messages, bytes, picoseconds, name of the edge].
+    """
+    counts: Counter[tuple[int, int]] = Counter()
+    sizes: Counter[tuple[int, int]] = Counter()
+    held: dict[tuple[int, int], Counter[int]] = {}
+    for src, dst, size, edges in crossings:
+        counts[src, dst] += 1
+        sizes[src, dst] += size
+        of_pair = held.setdefault((src, dst), Counter())
+        for edge, time in edges:
+            of_pair[edge] += time
+    rows: list[list[int | str]] = []
+    for pair in sorted(counts):
+        times = held[pair]
+        edge = min(times, key=lambda each: (-times[each], each), default=-1)
+        busiest = (times[edge], topology.edges[edge].name) if times else (0, "")
+        rows.append([*pair, counts[pair], sizes[pair], *busiest])
+    return rows
+
+
+def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
+    """Return what the script draws for a schedule, and how long each edge is held.
+
+    A track is a link and a span a message, from its start to the release of its last edge.
+    """
+    topology, table = schedule.topology, schedule.topology.links
+    messages = _messages(schedule)
+    used = sorted({message[0].link for message in messages})
+    tracks = {link: number for number, link in enumerate(used)}
+    columns: Columns = {name: [] for name in _NAMES}
+    steps: list[list[list[str]]] = [[] for _ in used]
+    edge_busy = [0] * len(topology.edges)
+    crossings: list[Crossing] = []
+    for message in messages:
+        first, track = message[0], tracks[message[0].link]
+        size = len(message) * schedule.chunk_size
+        held = {edge: topology.busy(first.link, edge, size) for edge in table.edges_of(first.link)}
+        for edge, time in held.items():
+            edge_busy[edge] += time
+        ends = (int(table.src[first.link]), int(table.dst[first.link]))
+        crossings.append((*ends, int(size), held.items()))
+        if len(columns["track"]) == MAX_SPANS:
+            continue
+        chunks = ", ".join(str(send.chunk) for send in message)
+        steps[track].append(["reduce" if first.reduce else "send", f"chunks {chunks}"])
+        _append(columns, (
+            track, len(steps[track]) - 1, 0, SENDS, first.start, max(held.values(), default=0),
+            first.end, int(size), track, -1, 0, 0, len(message),
+        ))  # fmt: skip
+    heads = [f"rank {int(table.src[link])}" for link in used]
+    names = [
+        f"to {int(table.dst[link])}"
+        f" ({', '.join(topology.edges[edge].name for edge in table.edges_of(link))})"
+        for link in used
+    ]
+    return {
+        "time": schedule.makespan,
+        "launch": 0,
+        "total": len(messages),
+        "tracks": [list(pair) for pair in zip(heads, names, strict=True)],
+        "steps": steps,
+        "links": [f"{head} {name}" for head, name in zip(heads, names, strict=True)],
+        "whys": [why.value for why in _WHYS],
+        "path": [],
+        "spans": columns,
+        "where": schedule_where(schedule, used, messages),
+        "traffic": _traffic(topology, crossings),
+    }, tuple(edge_busy)
+
+
+def _messages(schedule: Schedule) -> list[list[Send]]:
+    """Return the sends of all messages, in order of start and link."""
+    found: dict[int, list[Send]] = {}
+    for send in schedule.expand().sends():
+        found.setdefault(send.batch, []).append(send)
+    return sorted(found.values(), key=lambda m: (m[0].start, m[0].end, m[0].link))
+
+
+def _append(columns: Columns, values: tuple[int, ...]) -> None:
+    for name, value in zip(_NAMES, values, strict=True):
+        columns[name].append(value)
+
+
+def _kind(played: Played, span: Span) -> int:
+    if span.link is not None:
+        return SENDS
+    return RECEIVES if played.receives(span) else WORKS
+
+
+def packed(data: object) -> str:
+    """Return JSON as base64 of its deflated text, which can't end an element it stands in."""
+    text = json.dumps(data, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
+
 
 MAX_NAMES = 4
 """Names of edges in a sentence: the busiest."""

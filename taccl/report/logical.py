@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from taccl.symmetry import Group
-from taccl.topology import Edge, LogicalTopology, Topology
+from taccl.topology.graph import Edge, LogicalTopology, Topology
+from taccl.topology.symmetry import Group
 
 MAX_SHOWN = 24
 """Items of a list that are printed."""

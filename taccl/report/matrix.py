@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.topology import Topology
-from taccl.topology_file import MAX_TOLD
-from taccl.topology_rates import FREE, gigabytes, rank_rates, slowest_edges
+from taccl.topology.file import MAX_TOLD
+from taccl.topology.graph import Topology
+from taccl.topology.rates import FREE, gigabytes, rank_rates, slowest_edges
 from taccl.units import microseconds
 
 MAX_RANKS = 32

@@ -1,4 +1,7 @@
-"""A replayed program with what its reports ask of it: connections, receivers, edges held."""
+"""A replayed program with what its reports ask of it: connections, receivers, edges held.
+
+What pages and traces call threadblocks, steps, spans and links.
+"""
 
 import warnings
 from collections import defaultdict, deque
@@ -8,12 +11,12 @@ from fractions import Fraction
 from functools import cached_property
 
 from taccl.errors import TacclWarning
-from taccl.msccl.program import RECEIVES, Op, Program, Step, Threadblock
-from taccl.sim.connect import ROUTED, Connection, wire
-from taccl.sim.cost import PROTOCOL_FACTOR, ReplayModel
-from taccl.sim.replay import replay
-from taccl.sim.trace import Span, Trace
-from taccl.topology import Topology
+from taccl.msccl.program import RECEIVES, Op, Program, Slot, Step, Threadblock
+from taccl.replay.compile import ROUTED, Connection, wire
+from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel
+from taccl.replay.interpreter import replay
+from taccl.replay.trace import Span, Trace
+from taccl.topology.graph import Topology
 from taccl.units import Time, ceil_time
 
 
@@ -123,3 +126,40 @@ def play(
     trace = replay(program, topology, size, model, route=route, protocol_costs=protocol_costs)
     factor = PROTOCOL_FACTOR[program.protocol] if protocol_costs else Fraction(1)
     return Played(program, topology, trace, factor, route)
+
+
+def block_label(block: Threadblock) -> str:
+    """Return what a threadblock is for."""
+    parts = [f"tb {block.id}"]
+    if block.send_to is not None:
+        parts.append(f"to {block.send_to}")
+    if block.recv_from is not None:
+        parts.append(f"from {block.recv_from}")
+    return f"{' '.join(parts)}, channel {block.channel}"
+
+
+def span_label(played: Played, span: Span) -> str:
+    """Return the op, and for a message which way it goes."""
+    op, block = played.op(span).value, played.blocks[span.gpu, span.threadblock]
+    if span.link is not None:
+        return f"{op} to {block.send_to}"
+    return f"{op} from {block.recv_from}" if played.receives(span) else op
+
+
+def chunks_text(step: Step) -> str:
+    """Return which chunks a step reads and writes, such as ``i[2..3] -> o[2..3]``."""
+    ends = [_slots(slot, step.count) for slot in (step.src, step.dst) if slot is not None]
+    return " -> ".join(ends)
+
+
+def _slots(slot: Slot, count: int) -> str:
+    last = f"..{slot.offset + count - 1}" if count > 1 else ""
+    return f"{slot.buffer.value}[{slot.offset}{last}]"
+
+
+def link_text(played: Played, span: Span) -> str:
+    """Return the ranks of a message and the edges it crosses."""
+    wire = played.connection(span)
+    edges = ", ".join(played.topology.edges[edge].name for edge in played.crossed(span))
+    routed = "routed over " if span.link == ROUTED else ""
+    return f"{wire.src} to {wire.dst} ({routed}{edges})"

@@ -1,19 +1,32 @@
-"""Rows of results as text: aligned columns, the form of nccl-tests, JSON and CSV.
+"""The sentence at the top of a page: how fast, how far from the bound, and beside NCCL.
+
+Rows of results as text: aligned columns, the form of nccl-tests, JSON and CSV.
 
 The nccl-tests form is that of its ``common.cu``: one line a size with an out-of-place and an
 in-place group, numbers with as many decimals as their width leaves. A mode that a program does
 not serve shows N/A.
+
+What was compared in a search: for ``--json``, and the best of each engine for people.
+
+What checking a topology found, as text and as JSON.
+
+Lower bounds of a collective, as text and as JSON: by kind at one size, or size by size.
 """
 
 import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
 
-from taccl.sim.sweep import NOT_DISTURBED, Row
-from taccl.units import format_size, microseconds
+from taccl.bounds import ASSUMED, KINDS, WORLDS, best
+from taccl.model.problem import Bound, Candidate
+from taccl.replay.sweep import NOT_DISTURBED, Row
+from taccl.topology.graph import Topology
+from taccl.topology.lint import Checked, Finding
+from taccl.units import Time, counted, format_size, format_time, gigabytes_per_second, microseconds
 
 ELEMENT_BYTES = 4
 _WHOLE_COUNT = ("allreduce", "broadcast", "reduce")
@@ -153,3 +166,263 @@ WRITERS: Mapping[str, Callable[[Sequence[Row]], str]] = MappingProxyType({
     "csv": write_csv,
 })  # fmt: skip
 """Name of a format to its writer."""
+
+
+SHOWN = 12
+"""Engines that are shown, at most."""
+
+LONGEST_REASON = 60
+
+
+def candidate_rows(candidates: Sequence[Candidate]) -> list[dict[str, object]]:
+    """Return what ``--json`` says of each candidate."""
+    return [
+        {
+            "engine": one.engine,
+            "chunks_per_rank": one.chunks,
+            "makespan_us": None if one.makespan is None else microseconds(one.makespan),
+            "score_us": None if one.score is None else microseconds(one.score),
+            "reason": one.reason,
+        }
+        for one in candidates
+    ]
+
+
+def best_of_engines(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the best candidate of every engine, the fastest first, those without a time last."""
+    best: dict[str, Candidate] = {}
+    for one in candidates:
+        known = best.get(one.engine)
+        if known is None or _place(one) < _place(known):
+            best[one.engine] = one
+    return sorted(best.values(), key=_place)
+
+
+def _place(one: Candidate) -> tuple[bool, int]:
+    return one.score is None, one.score or 0
+
+
+def candidate_lines(candidates: Sequence[Candidate]) -> list[str]:
+    """Return the best of every engine as lines; none where there is only one engine."""
+    best = best_of_engines([one for one in candidates if one.makespan is not None])
+    if len(best) < 2:
+        return []
+    shown, more = best[:SHOWN], len(best) - SHOWN
+    width = max(len(one.engine) for one in shown)
+    lines = [
+        f"{one.engine:<{width}}  {counted(one.chunks, 'chunk'):<9}  {_words(one, shown[0])}"
+        for one in shown
+    ]
+    return [*lines, f"and {more} more"] if more > 0 else lines
+
+
+def _words(one: Candidate, best: Candidate) -> str:
+    if one.score is None:
+        reason = one.reason or "not replayed"
+        cut = reason if len(reason) <= LONGEST_REASON else f"{reason[: LONGEST_REASON - 3]}..."
+        return f"{'-':>10}          {cut}"
+    ratio = f"{one.score / best.score:>5.2f} x" if best.score else ""
+    return f"{format_time(one.score):>10}  {ratio}".rstrip()
+
+
+SEVERITIES = ("error", "warning", "note")
+
+
+def findings_text(checked: Checked) -> str:
+    """Return every finding with its fix, and a line that sums up what was read."""
+    topology, lines = checked.topology, [str(finding) for finding in checked.findings]
+    if topology is None:
+        return "\n".join(lines)
+    counts = {s: sum(f.severity == s for f in checked.findings) for s in SEVERITIES}
+    found = ", ".join(counted(n, s) for s, n in counts.items() if n)
+    return "\n".join([
+        *lines,
+        f"{topology.name}: {topology.num_ranks} ranks, {len(topology.edges)} edges,"
+        f" {len(topology.links)} links, {len(topology.rotations)} declared symmetries:"
+        f" {found or 'no problems found'}",
+    ])  # fmt: skip
+
+
+def findings_fields(checked: Checked) -> dict[str, object]:
+    """Return what ``topology validate --json`` prints."""
+    topology = checked.topology
+    return {
+        "name": None if topology is None else topology.name,
+        "ranks": None if topology is None else topology.num_ranks,
+        "edges": None if topology is None else len(topology.edges),
+        "links": None if topology is None else len(topology.links),
+        "rotations": None if topology is None else len(topology.rotations),
+        "usable": checked.usable,
+        "findings": [_fields(finding) for finding in checked.findings],
+    }
+
+
+def _fields(finding: Finding) -> dict[str, object]:
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "file": finding.file,
+        "line": finding.line,
+        "field": finding.field,
+        "where": finding.where,
+        "problem": finding.problem,
+        "fix": finding.fix,
+    }
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """The bounds of a collective at one size.
+
+    Parameters
+    ----------
+    topology
+        Where.
+    collective
+        Its name.
+    chunks
+        For each rank, what the fixed bounds are for.
+    size
+        Bytes of the buffer that nccl-tests counts.
+    free, fixed, sketched
+        Bounds for every algorithm, for this chunk count with one chunk to a message, and for
+        every algorithm on the links of the sketch; the last is empty without a sketch.
+    """
+
+    topology: Topology
+    collective: str
+    chunks: int
+    size: int
+    free: tuple[Bound, ...]
+    fixed: tuple[Bound, ...]
+    sketched: tuple[Bound, ...] = ()
+
+    @property
+    def worlds(self) -> dict[str, tuple[Bound, ...]]:
+        """The bounds by world; worlds without bounds are left out."""
+        found = {"any": self.free, "fixed": self.fixed, "sketch": self.sketched}
+        return {world: bounds for world, bounds in found.items() if bounds}
+
+
+def bounded_json(bounded: Bounded) -> dict[str, object]:
+    """Return the bounds at one size as a JSON object."""
+    worlds = bounded.worlds
+    shown: dict[str, object] = {
+        "collective": bounded.collective,
+        "topology": bounded.topology.name,
+        "size_bytes": bounded.size,
+        "alpha_rule": bounded.topology.alpha_rule_stated,
+        "costs": bounded.topology.costs,
+        "chunks_per_rank": bounded.chunks,
+    }
+    for world, suffix in (("any", ""), ("fixed", "_fixed"), ("sketch", "_sketch")):
+        bounds = worlds.get(world, ())
+        largest = best(bounds) if bounds else None
+        shown |= {
+            f"bound{suffix}_us": largest and microseconds(largest.time),
+            f"bound{suffix}_kind": largest and largest.kind,
+            f"all{suffix}": {bound.kind: microseconds(bound.time) for bound in bounds},
+        }
+    kinds = sorted({bound.kind for bounds in worlds.values() for bound in bounds})
+    return shown | {
+        "kinds": {kind: KINDS[kind] for kind in kinds},
+        "worlds": {world: WORLDS[world] for world in worlds},
+        "assumed": ASSUMED,
+    }
+
+
+def bounded_text(bounded: Bounded) -> str:
+    """Return the bounds at one size, each with what it says, the binding one of a world marked."""
+    topology, size = bounded.topology, bounded.size
+    lines = [
+        f"{bounded.collective} on {topology.name}, {topology.num_ranks} ranks,"
+        f" {format_size(size)} ({topology.rules_stated}), {_chunks(bounded)}"
+    ]
+    for world, bounds in bounded.worlds.items():
+        largest = best(bounds)
+        lines += [f"{world}: {WORLDS[world]}", *_lines(bounds, largest)]
+        if largest.time:
+            most = gigabytes_per_second(size, largest.time)
+            lines.append(f"  so algbw is at most {most:.4g} GB/s")
+    return "\n".join([*lines, f"assumed: {ASSUMED}"])
+
+
+def _chunks(bounded: Bounded) -> str:
+    return f"{counted(bounded.chunks, 'chunk')} for each rank"
+
+
+def _lines(bounds: Sequence[Bound], largest: Bound) -> Iterator[str]:
+    """Yield a line a kind, the largest bound first."""
+    width = max(len(format_time(bound.time)) for bound in bounds)
+    for bound in sorted(bounds, key=lambda bound: -bound.time):
+        mark = "<- binding" if bound == largest else ""
+        time = format_time(bound.time).rjust(width)
+        yield f"  {bound.kind:<8} {time} {mark:<10} {KINDS[bound.kind]}"
+
+
+def bounded_table(found: Sequence[Bounded]) -> str:
+    """Return the binding bound of every world, size by size, and what the worlds hold for."""
+    first = found[0]
+    rows = [["size", *(name for w in first.worlds for name in (f"{w} us", "by")), "algbw GB/s"]]
+    for bounded in found:
+        largest = [best(bounds) for bounds in bounded.worlds.values()]
+        cells = [cell for one in largest for cell in (f"{microseconds(one.time):.6g}", one.kind)]
+        most = gigabytes_per_second(bounded.size, largest[0].time) if largest[0].time else None
+        rows.append([format_size(bounded.size), *cells, "-" if most is None else f"{most:.4g}"])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    topology = first.topology
+    return "\n".join([
+        f"{first.collective} on {topology.name}, {topology.num_ranks} ranks"
+        f" ({topology.rules_stated}), {_chunks(first)}",
+        *lines,
+        *(f"{world}: {WORLDS[world]}" for world in first.worlds),
+        f"assumed: {ASSUMED}",
+    ])  # fmt: skip
+
+
+NcclTime = Callable[[str, int], Time | None]
+"""From a collective and a size in bytes to what NCCL's model expects, in picoseconds."""
+
+
+def verdict(rows: Sequence[Row], nccl: NcclTime) -> str:
+    """Return what is to be said of programs at the size that is shown in detail.
+
+    Parameters
+    ----------
+    rows
+        The result of each program, at least one.
+    nccl
+        NCCL's own time model.
+    """
+    runs = [(row.time, row) for row in rows if row.time is not None]
+    if not runs:
+        who = "It can't run" if len(rows) == 1 else f"None of the {len(rows)} can run"
+        return f"{who}: {'; '.join(dict.fromkeys(row.note for row in rows))}."
+    time, best = min(runs, key=lambda each: each[0])
+    who = f"{best.file or best.program}, the fastest of {len(rows)}: " if len(rows) > 1 else ""
+    rate = "" if best.algbw is None else f" ({best.algbw:.4g} GB/s algbw)"
+    expected = nccl(best.collective, best.size)
+    parts = [
+        f"{who}{best.collective} of {format_size(best.size)} takes {format_time(time)}{rate}",
+        _beside_bound(best),
+        "" if expected is None else _beside_nccl(best.bound, expected),
+    ]
+    if best.bottleneck and best.utilisation is not None:
+        parts.append(f"the busiest edge, {best.bottleneck}, is held {best.utilisation:.0%} of it")
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _beside_bound(row: Row) -> str:
+    if row.bound is None or row.gap is None:
+        return "no lower bound is known"
+    told = f"the {format_time(row.bound)} that no algorithm beats ({row.bound_kind} bound)"
+    return f"that is {row.gap:.1%} above {told}" if row.gap > 0 else f"optimal: it meets {told}"
+
+
+def _beside_nccl(bound: Time | None, expected: Time) -> str:
+    """Return NCCL's time; below the bound its inputs can't be those of the machine."""
+    told = f"NCCL's own model, launch of the kernel included, expects {format_time(expected)}"
+    if bound is not None and expected < bound:
+        return f"{told}, less than the bound, so its inputs do not fit this topology"
+    return told

@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from taccl.collectives import Collective
-from taccl.msccl.aliasing import Cell, Mode, mode_of
-from taccl.msccl.expected import MAX_WORK, expected_of, work_of
-from taccl.msccl.findings import Finding
+from taccl.model.schedule import Schedule, Send
+from taccl.msccl.expected import MAX_WORK, Cell, Mode, expected_of, mode_of, work_of
 from taccl.msccl.interpret import find_root
-from taccl.msccl.program import Buffer, Op, Program, Slot, Step
+from taccl.msccl.program import Buffer, Finding, Op, Program, Slot, Step
 from taccl.msccl.run import maximal_run, places
-from taccl.schedule import Schedule, Send
 from taccl.units import Time
 
 MAX_CELLS = 300_000

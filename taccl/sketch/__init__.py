@@ -4,7 +4,7 @@ from taccl.files import read_document, shown
 from taccl.sketch.apply import apply_sketch
 from taccl.sketch.native import Pattern, Sketch, SketchFile, read_native
 from taccl.sketch.taccl_json import TacclSketchFile, is_taccl_json, read_taccl_json
-from taccl.topology_file import check_kind, shipped_file, shipped_names
+from taccl.topology.file import check_kind, shipped_file, shipped_names
 
 __all__ = [
     "Pattern",

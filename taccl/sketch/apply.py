@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from taccl.sketch.conflicts import check_reachable, why_unserved
 from taccl.sketch.native import Sketch, offset_permutation
 from taccl.sketch.restrict import Locals, Mask, allowed_links, senders_of
-from taccl.topology import LogicalTopology, Permutation, Topology
+from taccl.sketch.served import check_reachable, why_unserved
+from taccl.topology.graph import LogicalTopology, Permutation, Topology
 
 
 def apply_sketch(topology: Topology, sketch: Sketch) -> LogicalTopology:

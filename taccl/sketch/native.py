@@ -8,9 +8,9 @@ from pydantic import Field, PlainValidator, StrictBool, StrictInt, WithJsonSchem
 
 from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model, shown
-from taccl.files.fields import MAX_RANKS, Name, Numbers, parse_numbers, refuse, whole_number_keys
-from taccl.topology import Permutation
-from taccl.topology_original import DIRECT_MAP, FULLY_CONNECTED, Relays, Sketched
+from taccl.files.model import MAX_RANKS, Name, Numbers, parse_numbers, refuse, whole_number_keys
+from taccl.topology.graph import Permutation
+from taccl.topology.taccl_costs import DIRECT_MAP, FULLY_CONNECTED, Relays, Sketched
 
 MAX_GENERATORS = 64
 MAX_PAIRS = 1_000_000

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.sketch.native import Pattern, Sketch
-from taccl.topology import Topology
-from taccl.topology_original import DIRECT_MAP, FULLY_CONNECTED
+from taccl.topology.graph import Topology
+from taccl.topology.taccl_costs import DIRECT_MAP, FULLY_CONNECTED
 
 Mask = NDArray[np.bool_]
 

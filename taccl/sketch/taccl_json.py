@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictInt
 
 from taccl.errors import TacclWarning
 from taccl.files import Document, FileModel, field_name, fit_model
-from taccl.files.fields import MAX_RANKS, Index
+from taccl.files.model import MAX_RANKS, Index
 from taccl.sketch.native import GpuMap, RelaysField, Sketch
 
 

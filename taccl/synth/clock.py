@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from taccl.synth.problem import Options
+from taccl.model.problem import Options
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import NamedTuple
 
-from taccl.synth.routes import Arc, Demand, Network
-from taccl.topology import Rank
+from taccl.model.routes import Arc, Demand, Network
+from taccl.topology.graph import Rank
 from taccl.units import Time
 
 

@@ -5,15 +5,27 @@ replayed at all sizes in every protocol. A protocol changes no step (but LL on r
 may wait for a send): it says how many bytes a message holds, how many messages a connection holds,
 and how many bytes go over the wire for each byte of data. What LL saves in latency is not in the
 model, only what it costs.
+
+What a candidate is: one search for a schedule, and everything its result depends on.
+
+A task is plain text (JSON), so that any executor can carry it to any machine, and its key is the
+hash of that text: two tasks with one key have one result.
 """
 
 import base64
+import hashlib
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+import taccl
+from taccl.apps.programs import Lowering, Target
+from taccl.apps.request import logical_group
+from taccl.apps.scoring import Scorer
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import (
@@ -24,29 +36,178 @@ from taccl.errors import (
     TacclError,
 )
 from taccl.files import parse_document
+from taccl.model.problem import Options, Problem
+from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import has_open_sends
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.msccl.sizes import largest_safe_size
 from taccl.msccl.xml import read_xml, write_xml
-from taccl.pipeline.lowering import Lowering, Target
-from taccl.pipeline.problems import logical_group
-from taccl.pipeline.scoring import Scorer
-from taccl.schedule import Schedule
-from taccl.sim.cost import model_of
-from taccl.sim.timing import traces
+from taccl.replay.cost import model_of
+from taccl.replay.timing import traces
 from taccl.sketch import apply_sketch
 from taccl.sketch.native import read_native
 from taccl.sketch.taccl_json import is_taccl_json, read_taccl_json
-from taccl.symmetry import make_group
-from taccl.synth import solve
-from taccl.synth.classical import CLASSICAL, classical_schedules
-from taccl.synth.problem import Options, Problem
-from taccl.topology import LogicalTopology, whole
-from taccl.topology_file import topology_from_document
-from taccl.tuning.spec import Spec, code_digest
-from taccl.units import Time
+from taccl.synth.engines import solve
+from taccl.synth.templates.classical import CLASSICAL, classical_schedules
+from taccl.topology.file import topology_from_document
+from taccl.topology.graph import LogicalTopology, whole
+from taccl.topology.symmetry import make_group
+from taccl.units import Time, counted
 from taccl.verify import require_valid
+
+PACKAGES = ("ortools", "highspy", "numpy", "scipy", "numba", "igraph")
+"""What results depend on, beside this program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One candidate.
+
+    Parameters
+    ----------
+    collective
+        A name of COLLECTIVES.
+    engine
+        A name of ENGINES or CLASSICAL.
+    size
+        Bytes that the search is for.
+    chunks
+        For each rank (and pair).
+    sketch
+        Its place among the sketches; None: the whole topology.
+    instances
+        Copies of the program; 0: as many as the replay finds worth it.
+    effort
+        Seconds for the engine, or work counted in the place of seconds.
+    seed
+        For the solvers.
+    batch
+        Whether chunks may travel together, in one message.
+    """
+
+    collective: str
+    engine: str
+    size: int
+    chunks: int = 1
+    sketch: int | None = None
+    instances: int = 0
+    effort: float = 0.0
+    seed: int = 0
+    batch: bool = True
+
+    def told(self, sketches: Sequence[str] = ()) -> str:
+        """Return the candidate in words."""
+        words = [self.engine, f"{counted(self.chunks, 'chunk')} a rank"]
+        if not self.batch:
+            words.append("one to a message")
+        if self.sketch is not None and self.sketch < len(sketches):
+            words.append(f"sketch {sketches[self.sketch]}")
+        if self.instances > 1:
+            words.append(f"{self.instances} instances")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The network that a candidate is for, as text.
+
+    Parameters
+    ----------
+    topology
+        A topology file in the core form.
+    sketch
+        The text of a sketch file; None: no sketch.
+    """
+
+    topology: str
+    sketch: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """The hash of both."""
+        return digest_of([self.topology, self.sketch])
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all candidates of a run share.
+
+    Parameters
+    ----------
+    machines
+        The network without a sketch, then under each sketch.
+    names
+        Of the sketches.
+    sizes
+        Bytes, ascending: where every program is replayed.
+    runtime
+        A name of RUNTIMES.
+    protocols
+        Of PROTOCOLS, the preferred one first.
+    deterministic
+        Whether searches count work instead of seconds.
+    """
+
+    machines: tuple[Machine, ...]
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    runtime: str
+    protocols: tuple[str, ...] = ("Simple", "LL128", "LL")
+    deterministic: bool = True
+
+    def task(self, spec: Spec) -> str:
+        """Return a candidate as text, with all that its result depends on."""
+        machine = self.machines[0 if spec.sketch is None else spec.sketch + 1]
+        return canonical({
+            "spec": asdict(spec),
+            "topology": machine.topology,
+            "sketch": machine.sketch,
+            "sizes": list(self.sizes),
+            "runtime": self.runtime,
+            "protocols": list(self.protocols),
+            "deterministic": self.deterministic,
+            "versions": versions(),
+            "code": code_digest(),
+        })  # fmt: skip
+
+
+def canonical(value: object) -> str:
+    """Return JSON text that is the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def digest_of(value: object) -> str:
+    """Return the SHA-256 of a value's JSON text."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def key_of(task: str) -> str:
+    """Return the name of a task's result."""
+    return hashlib.sha256(task.encode()).hexdigest()
+
+
+@cache
+def code_digest() -> str:
+    """Return the hash of this package's source files."""
+    found = hashlib.sha256()
+    root = Path(taccl.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        found.update(str(path.relative_to(root)).encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that results depend on."""
+    found = {"taccl": taccl.__version__}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
 
 MOST_ITERATIONS = 64
 """Messages that a chunk may be cut into for LL to be replayed: its twice the bytes can't win."""

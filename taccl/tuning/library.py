@@ -16,16 +16,14 @@ from pathlib import PurePosixPath
 from taccl.msccl.deploy import DEPLOYMENTS
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import LOADED_BY
-from taccl.msccl.selection import CALLS
+from taccl.msccl.verdict import CALLS
 from taccl.msccl.xml import write_xml
-from taccl.sim.nccl_inputs import described
-from taccl.sim.sweep import BoundAt
-from taccl.topology import Topology
-from taccl.tuning.candidate import Outcome
-from taccl.tuning.choice import Chooser, Entry, Range
-from taccl.tuning.envelope import SLACK
+from taccl.replay.nccl import described
+from taccl.replay.sweep import BoundAt
+from taccl.topology.graph import Topology
+from taccl.tuning.candidate import Outcome, Setting, code_digest, versions
+from taccl.tuning.choice import SLACK, Chooser, Entry, Range
 from taccl.tuning.run import is_classical
-from taccl.tuning.spec import Setting, code_digest, versions
 from taccl.units import Time, microseconds
 
 FOLDER = "algorithms"

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from taccl.report.diagram import BOUND, Line, chart, style_of
-from taccl.report.html_table import table, text_of
+from taccl.report.comparison import BOUND, Line, chart, style_of
+from taccl.report.html import table, text_of
 from taccl.tuning.library import Library
 from taccl.units import format_size
 

@@ -15,12 +15,20 @@ from functools import cached_property
 from threading import Event
 
 from taccl.errors import InputError
-from taccl.synth.classical import CLASSICAL
-from taccl.tuning.candidate import OTHER_VERSION, Outcome, read_outcome, run_task
+from taccl.synth.templates.classical import CLASSICAL
+from taccl.tuning.candidate import (
+    OTHER_VERSION,
+    Outcome,
+    Setting,
+    Spec,
+    digest_of,
+    key_of,
+    read_outcome,
+    run_task,
+)
+from taccl.tuning.directory import Journal
 from taccl.tuning.executors import Work, Workshop
-from taccl.tuning.journal import Journal
 from taccl.tuning.search import Picker, Plan
-from taccl.tuning.spec import Setting, Spec, digest_of, key_of
 
 LAG = 16
 """Results that a counted choice does without, so that as many workers are never idle for it."""

@@ -19,9 +19,8 @@ from fractions import Fraction
 from itertools import count
 
 from taccl.collectives import chunk_counts
-from taccl.synth.classical import CLASSICAL
-from taccl.tuning.candidate import Outcome
-from taccl.tuning.spec import Spec
+from taccl.synth.templates.classical import CLASSICAL
+from taccl.tuning.candidate import Outcome, Spec
 from taccl.units import Time
 
 CELLS = 6

@@ -7,26 +7,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
+from taccl.apps.programs import serves
+from taccl.apps.request import asked_collective, load_machine, load_network
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, OutOfTimeError
 from taccl.files import read_text
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.pipeline.lowering import serves
-from taccl.pipeline.problems import asked_collective, load_machine, load_network
-from taccl.sim.nccl_inputs import Settings, machine_of
-from taccl.sim.sweep import BoundAt, bounds_of
-from taccl.topology import Topology
-from taccl.topology_file import expand_text, shipped_file
-from taccl.tuning.candidate import Outcome
+from taccl.replay.nccl import Settings, machine_of
+from taccl.replay.sweep import BoundAt, bounds_of
+from taccl.topology.file import expand_text, shipped_file
+from taccl.topology.graph import Topology
+from taccl.tuning.candidate import Machine, Outcome, Setting, digest_of
 from taccl.tuning.choice import Chooser
-from taccl.tuning.directory import beside, check_place, locked, write_directory
+from taccl.tuning.directory import Journal, beside, check_place, locked, write_directory
 from taccl.tuning.executors import Workshop
-from taccl.tuning.journal import Journal
 from taccl.tuning.library import Library, entries_of
 from taccl.tuning.page import page
 from taccl.tuning.run import Budget, Progress, Run, run_key
 from taccl.tuning.search import BoundsAt, Plan
-from taccl.tuning.spec import Machine, Setting, digest_of
 
 SEARCHED = 0.93
 """Share of a time limit for the search; the rest is for judging and writing."""

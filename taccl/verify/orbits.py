@@ -34,10 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives import Collective
-from taccl.links import MAX_PATHS
-from taccl.schedule import Schedule
-from taccl.symmetry import Group
-from taccl.topology import Topology
+from taccl.model.schedule import Schedule
+from taccl.topology.graph import Topology
+from taccl.topology.links import MAX_PATHS
+from taccl.topology.symmetry import Group
 
 Ranks = NDArray[np.int32]
 

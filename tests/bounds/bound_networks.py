@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from taccl.topology import Edge, Switch, Topology
+from taccl.topology.graph import Edge, Switch, Topology
 from taccl.units import PS_PER_US
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "topologies"

@@ -7,7 +7,7 @@ is among these. Only for a handful of sends: branches that can't stay below the 
 from fractions import Fraction
 
 from taccl.collectives import Collective
-from taccl.topology import Topology
+from taccl.topology.graph import Topology
 
 State = dict[tuple[int, int], int]
 NEVER = 1 << 60

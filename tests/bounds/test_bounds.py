@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taccl.bounds import KINDS, WORLDS, any_bounds, any_curves, best, fixed_bounds
-from taccl.bounds.crossing import counted, leaves
-from taccl.bounds.gates import Gate, fluid, gather, whole
+from taccl.bounds.arrival_curves import Gate, fluid, gather, whole
+from taccl.bounds.net import counted, leaves
 from taccl.collectives import (
     COLLECTIVES,
     Collective,
@@ -23,9 +23,9 @@ from taccl.collectives import (
     build_collective,
 )
 from taccl.errors import InputError, NoScheduleError
-from taccl.synth.problem import Bound
-from taccl.topology import LogicalTopology, Topology
-from taccl.topology import whole as unrestricted
+from taccl.model.problem import Bound
+from taccl.topology.graph import LogicalTopology, Topology
+from taccl.topology.graph import whole as unrestricted
 from taccl.units import PS_PER_US
 from tests.bounds.bound_networks import (
     Row,
@@ -626,11 +626,11 @@ def test_a_chunk_that_takes_years_is_refused() -> None:
 
 
 LIMITS = [
-    "cut.MOST_ARCS", "drain.MANY_RANKS", "drain.MOST_DOORS", "drain.MOST_LINKS", "drain.SLOTS",
-    "flow.MOST_VARIABLES", "latency.FEW", "latency.MANY_RANKS", "latency.MOST_RANKS",
-    "port.MOST_VISITS", "reach.MANY_RANKS", "reach.MOST_MOMENTS", "reach.MOST_SOURCES",
-    "reduce.MANY_RANKS", "shared.MANY_RANKS", "shared.MOST_VISITS", "trees.MOST_LINKS",
-    "trees.ROUNDS",
+    "cut.MOST_ARCS", "last_arrival.MANY_RANKS", "last_arrival.MOST_DOORS",
+    "last_arrival.MOST_LINKS", "last_arrival.SLOTS", "flow.MOST_VARIABLES", "latency.FEW",
+    "latency.MANY_RANKS", "latency.MOST_RANKS", "cut.MOST_VISITS", "dissemination.MANY_RANKS",
+    "dissemination.MOST_MOMENTS", "dissemination.MOST_SOURCES", "reduce.MANY_RANKS",
+    "cut.MANY_RANKS", "cut.MOST_SET_VISITS", "packing.MOST_LINKS", "packing.ROUNDS",
 ]  # fmt: skip
 
 

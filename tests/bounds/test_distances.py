@@ -5,11 +5,11 @@ import random
 import numpy as np
 import pytest
 
-from taccl.bounds import distances
-from taccl.bounds.distances import FAR, shortest, shortest_from
+from taccl.bounds import net
+from taccl.bounds.net import FAR, shortest, shortest_from
 from tests.sweep import for_each
 
-Links = tuple[int, tuple[distances.IntArray, distances.IntArray], distances.IntArray]
+Links = tuple[int, tuple[net.IntArray, net.IntArray], net.IntArray]
 
 
 def random_links(seed: int) -> Links:
@@ -43,7 +43,7 @@ def test_distances_are_those_of_relaxing_every_link(
     seed: int, sparse: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 0: searches wherever that is exact; 1e6: always the table.
-    monkeypatch.setattr(distances, "SPARSE", sparse)
+    monkeypatch.setattr(net, "SPARSE", sparse)
     links = random_links(seed)
     assert shortest(*links).tolist() == by_relaxing(links)
 

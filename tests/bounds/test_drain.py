@@ -6,12 +6,12 @@ from fractions import Fraction
 import pytest
 
 from taccl.bounds import best, fixed_bounds
-from taccl.bounds.drain import Inlet, drain, drained
-from taccl.bounds.gates import Gate, Gates
+from taccl.bounds.arrival_curves import Gate, Gates
+from taccl.bounds.last_arrival import Inlet, drain, drained
 from taccl.bounds.net import make_net
 from taccl.collectives import Collective, build_collective
-from taccl.topology import Topology, whole
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology, whole
 from tests.bounds.bound_networks import Row, build, two_servers
 from tests.bounds.exhaustive_search import can_beat
 from tests.generators import twin2x2

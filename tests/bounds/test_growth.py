@@ -8,13 +8,24 @@ import numpy as np
 import pytest
 
 from taccl.bounds import any_bounds, best
-from taccl.bounds.growth import growth, too_short
-from taccl.bounds.growth_prices import SCALE, Prices, proved, solved
-from taccl.bounds.growth_program import UNIT, Grid, Port, Program, Server, program_of
-from taccl.synth import solve
-from taccl.synth.problem import Options
-from taccl.topology import Topology, whole
-from taccl.topology_file import load_topology
+from taccl.bounds.port_contention import (
+    SCALE,
+    UNIT,
+    Grid,
+    Port,
+    Prices,
+    Program,
+    Server,
+    growth,
+    program_of,
+    proved,
+    solved,
+    too_short,
+)
+from taccl.model.problem import Options
+from taccl.synth.engines import solve
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology, whole
 from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
 from tests.synth.test_butterflies import nodes_of

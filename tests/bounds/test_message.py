@@ -2,13 +2,13 @@
 
 from fractions import Fraction
 
+from taccl.apps import Request, synthesize
+from taccl.apps.programs import Target
 from taccl.bounds import any_bounds, best
-from taccl.bounds.message import without_latency
-from taccl.pipeline import Request, synthesize
-from taccl.pipeline.lowering import Target
-from taccl.sim.sweep import bounds_of
-from taccl.topology import Topology, whole
-from taccl.topology_file import load_topology, topology_from_document
+from taccl.bounds.latency import without_latency
+from taccl.replay.sweep import bounds_of
+from taccl.topology.file import load_topology, topology_from_document
+from taccl.topology.graph import Topology, whole
 from tests.sweep import for_each
 
 MEGABYTE = 1 << 20

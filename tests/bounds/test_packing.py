@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from taccl.bounds import packing
-from taccl.bounds.gates import fluid, whole
+from taccl.bounds.arrival_curves import fluid, whole
+from taccl.bounds.cut import cut_crossings
 from taccl.bounds.net import make_net
 from taccl.bounds.packing import packing_crossings
-from taccl.bounds.port import cut_crossings
 from taccl.collectives import Collective, build_collective
-from taccl.synth.market import Floats
-from taccl.synth.packing import Question
-from taccl.topology import Topology
-from taccl.topology import whole as unrestricted
-from taccl.topology_file import load_topology
+from taccl.prices.packing import Question
+from taccl.prices.pricing import Floats
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology
+from taccl.topology.graph import whole as unrestricted
 from tests.bounds.bound_networks import Row, build, rails, rate, shared_graph
 from tests.bounds.exhaustive_search import can_beat
 from tests.bounds.test_bounds import random_network

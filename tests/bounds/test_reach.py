@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from taccl.bounds.dissemination import Port, Spread, informed, reach
 from taccl.bounds.net import Net, make_net
-from taccl.bounds.reach import Port, Spread, informed, reach
 from taccl.collectives import build_collective
-from taccl.topology import Topology, whole
+from taccl.topology.graph import Topology, whole
 from taccl.units import PS_PER_US
 from tests.bounds.bound_networks import Row, build, dgx2, rails, two_servers
 from tests.sweep import for_each
@@ -134,7 +134,7 @@ def test_one_rank_knows_already() -> None:
 def test_following_ends_with_what_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     full = reached(hub(64, 10))
     for moments in (1, 3, 5):
-        monkeypatch.setattr("taccl.bounds.reach.MOST_MOMENTS", moments)
+        monkeypatch.setattr("taccl.bounds.dissemination.MOST_MOMENTS", moments)
         assert 0 <= reached(hub(64, 10)) <= full == 60
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from taccl.bounds import any_bounds, best
 from taccl.bounds.net import Net, make_net
+from taccl.bounds.packing import cheapest_tree, pairs_of, tree_prices
 from taccl.bounds.reduce import _far_ranks
-from taccl.bounds.trees import cheapest_tree, pairs_of, tree_prices
 from taccl.collectives import allreduce
-from taccl.topology import Topology, whole
+from taccl.topology.graph import Topology, whole
 from tests.bounds.bound_networks import (
     Row,
     build,
@@ -167,7 +167,7 @@ def test_a_free_network_has_no_prices() -> None:
 
 @pytest.mark.parametrize("limit", ["MOST_LINKS", "MOST_CLASSES"])
 def test_what_would_take_too_long_is_left_out(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"taccl.bounds.trees.{limit}", 0)
+    monkeypatch.setattr(f"taccl.bounds.packing.{limit}", 0)
     net = net_of(ndv2())
     assert tree_prices(net, pairs_of(net)) is None
     assert reduced(ndv2(), GB) > 0

@@ -7,13 +7,18 @@ import numpy as np
 import pytest
 
 from taccl.bounds import any_bounds, best, fixed_bounds
-from taccl.bounds.covers import COVERS, NONE, counted_at, first_resource, last_resource
-from taccl.bounds.net import Net, make_net
-from taccl.bounds.orbits import one_of_each, proved_orbits
-from taccl.bounds.shared import shared_crossings
+from taccl.bounds.cut import (
+    COVERS,
+    NONE,
+    counted_at,
+    first_resource,
+    last_resource,
+    shared_crossings,
+)
+from taccl.bounds.net import Net, make_net, one_of_each, proved_orbits
 from taccl.collectives import COLLECTIVES, build_collective
-from taccl.topology import LogicalTopology, Topology, whole
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
+from taccl.topology.graph import LogicalTopology, Topology, whole
 from tests.bounds.bound_networks import Row, build, dgx2, rails
 from tests.generators import random_topology, twin2x2
 from tests.sweep import for_each
@@ -57,7 +62,7 @@ def test_groups_are_those_that_share_servers_and_all() -> None:
 def test_many_ranks_with_a_root_are_left_out(
     collective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taccl.bounds.shared.MANY_RANKS", 2)
+    monkeypatch.setattr("taccl.bounds.cut.MANY_RANKS", 2)
     made = build_collective(collective, 4, 1)
     found = list(shared_crossings(net_of(twin2x2(), collective), made))
     assert bool(found) == (not COLLECTIVES[collective].has_root)

@@ -236,7 +236,7 @@ def test_an_absurd_program_is_found_wrong(
 def test_a_machine_with_too_many_links_or_edges(
     run: Run, topology: str, command: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taccl.links.MAX_LINKS", 50_000)
+    monkeypatch.setattr("taccl.topology.links.MAX_LINKS", 50_000)
     one_error(run(*command, topology), "more than", "fix:")
 
 

@@ -11,14 +11,14 @@ import pytest
 
 from taccl import cli
 from taccl.cli import options
+from taccl.cli.schemas import SCHEMAS
 from taccl.collectives import COLLECTIVES
 from taccl.msccl.runtimes import PROTOCOLS, RUNTIMES
 from taccl.report.tables import WRITERS
-from taccl.schemas import SCHEMAS
 from taccl.sketch import shipped_sketches
-from taccl.synth import engine_names
-from taccl.topology import ALPHA_RULES
-from taccl.topology_file import shipped_topologies
+from taccl.synth.engines import engine_names
+from taccl.topology.file import shipped_topologies
+from taccl.topology.graph import ALPHA_RULES
 from tests.cli.conftest import Run
 from tests.sweep import for_each
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
 from tests.cli.conftest import Run
 
 

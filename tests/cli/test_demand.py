@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from taccl.schedule_file import read_schedule
+from taccl.model.schedule_file import read_schedule
 from taccl.verify import verify
 from tests.cli.conftest import Run
 

@@ -6,8 +6,8 @@ import pytest
 
 from taccl.cli import exchange
 from taccl.imports import IMPORTS
-from taccl.imports.hardware import GPUS
-from taccl.topology_fabrics import FABRICS, MAX_SERVERS
+from taccl.imports.hosts import GPUS
+from taccl.topology.servers import FABRICS, MAX_SERVERS
 from tests.cli.conftest import Run
 from tests.imports.host_files import mesh, path_of, text_of
 from tests.sweep import for_each

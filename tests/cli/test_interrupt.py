@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from taccl.pipeline.evaluation import judge_file
+from taccl.apps.evaluation import judge_file
+from taccl.model.problem import Options
+from taccl.model.routes import Network
 from taccl.synth.greedy import Hop
-from taccl.synth.problem import Options
-from taccl.synth.routes import Network
-from taccl.synth.routing import Routes
+from taccl.synth.staged.routing import Routes
 from tests.cli.conftest import Run
 
 COMMAND = (sys.executable, "-m", "taccl", "synthesize", "ndv2", "allreduce")
@@ -87,7 +87,7 @@ def test_the_second_interrupt_says_which_files_were_written(
         signal.raise_signal(signal.SIGINT)
         raise AssertionError
 
-    monkeypatch.setattr("taccl.pipeline.reports.write_report", interrupted)
+    monkeypatch.setattr("taccl.apps.reports.write_report", interrupted)
     done = run(
         "synthesize", "ring:4", "allgather", "--engine", "ring", "-q", "-o", "f.xml",
         "--schedule", "s.json", "--report", "page.html",
@@ -101,7 +101,7 @@ def test_the_second_interrupt_says_which_files_were_written(
 def test_json_says_that_the_search_was_interrupted(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staged = import_module("taccl.synth.staged")
+    staged = import_module("taccl.synth.staged.engine")
     search = staged.route
 
     def interrupted(
@@ -133,13 +133,13 @@ def interrupt(*_: object, **__: object) -> None:
     ("command", "place"),
     [
         (("evaluate", "ring.xml", "--topology", "ring:4", "--html", "out"),
-         "taccl.pipeline.reports.page"),
+         "taccl.apps.reports.page"),
         (("evaluate", "ring.xml", "--topology", "ring:4", "--trace", "out", "--explain"),
-         "taccl.pipeline.reports.explain"),
+         "taccl.apps.reports.explain"),
         (("compare", "ring:4", "allgather", "ring.xml", "--plot", "out"),
-         "taccl.pipeline.comparison.find_crossovers"),
+         "taccl.apps.comparison.find_crossovers"),
         (("calibrate", "ring:4", "--measured", "run.txt", "--collective", "allgather", "-o", "out"),
-         "taccl.pipeline.fitting.Fit.solve"),
+         "taccl.apps.fitting.Fit.solve"),
     ],
 )  # fmt: skip
 def test_an_interrupted_report_is_not_written(

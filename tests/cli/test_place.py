@@ -8,7 +8,7 @@ import pytest
 
 from taccl.cli import options
 from taccl.cli.place import place
-from taccl.imports.measured_matrix import read_measurements
+from taccl.imports.measured import read_measurements
 from taccl.units import parse_beta, parse_time
 from tests.cli.conftest import Run
 from tests.cli.test_bad_input import one_error

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from taccl.collectives import COLLECTIVES
+from taccl.model.schedule_file import read_schedule
 from taccl.msccl.interpret import find_root, judge
 from taccl.msccl.xml import read_xml
-from taccl.schedule_file import read_schedule
 from taccl.verify import verify
 from tests.cli.conftest import Run
 from tests.sweep import for_each

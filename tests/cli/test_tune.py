@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from taccl.cli.tune_progress import shown
-from taccl.library_file import LibraryFile
 from taccl.tuning import executors
+from taccl.tuning.library_file import LibraryFile
 from tests.cli.conftest import Run
 from tests.sweep import for_each
 

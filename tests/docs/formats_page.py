@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from taccl.apps import Request, load_network, synthesize
+from taccl.cli.schemas import SCHEMAS
 from taccl.msccl.xml import write_xml
-from taccl.pipeline import Request, load_network, synthesize
-from taccl.schemas import SCHEMAS
 from tests.docs.markdown import code, table
 from tests.docs.meanings import FORMATS, MEANINGS, XML_ATTRIBUTES, XML_OPS, Format
 

@@ -6,20 +6,18 @@ machine.
 
 from collections.abc import Iterator
 
+from taccl.apps.comparison import Model, textbook_program
+from taccl.apps.programs import Target
 from taccl.collectives import build_collective
-from taccl.pipeline.lowering import Target
-from taccl.pipeline.modelled import Model
-from taccl.pipeline.textbook import textbook_program
-from taccl.report.diagram import BOUND, STYLE, Line, chart, style_of, text_of
-from taccl.report.graph import loaded_svg
-from taccl.report.heat import heat_colour
-from taccl.report.html_timeline import Data, timeline_data
+from taccl.replay.cost import model_of
+from taccl.replay.nccl import Settings, machine_of
+from taccl.replay.sweep import sweep
+from taccl.report.comparison import BOUND, STYLE, Line, chart, style_of, text_of
+from taccl.report.graph import heat_colour, loaded_svg
+from taccl.report.html import Data, timeline_data
 from taccl.report.played import play
-from taccl.report.verdict import verdict
-from taccl.sim.cost import model_of
-from taccl.sim.nccl_inputs import Settings, machine_of
-from taccl.sim.sweep import sweep
-from taccl.topology_file import load_topology
+from taccl.report.tables import verdict
+from taccl.topology.file import load_topology
 from taccl.units import gigabytes_per_second
 
 SIZE, SIZES = 1_000_000, (62_464, 250_112, 1_000_000, 4_000_000, 16_000_000)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from taccl.imports import FabricOptions, HostOptions, ImportOptions, import_files
-from taccl.topology import Topology
-from taccl.topology_file import topology_from_document
+from taccl.topology.file import topology_from_document
+from taccl.topology.graph import Topology
 
 INPUTS = Path(__file__).parent / "inputs"
 REALISTIC = {

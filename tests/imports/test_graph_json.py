@@ -10,7 +10,7 @@ import pytest
 from taccl.bounds import any_bounds, best
 from taccl.errors import InputError, TacclWarning
 from taccl.imports import GraphOptions, ImportOptions, import_topology
-from taccl.topology import Topology, whole
+from taccl.topology.graph import Topology, whole
 from taccl.units import parse_beta
 from tests.cli.conftest import Run
 from tests.cli.conftest import run as run

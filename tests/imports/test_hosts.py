@@ -8,11 +8,11 @@ import pytest
 from taccl.bounds import any_bounds, best
 from taccl.errors import InputError, TacclWarning
 from taccl.imports import FabricOptions, HostOptions, ImportOptions, import_files
-from taccl.lint import lint
-from taccl.schedule import Schedule
-from taccl.synth import solve
-from taccl.topology import Topology, whole
-from taccl.topology_file import document_text, load_topology, topology_digest
+from taccl.model.schedule import Schedule
+from taccl.synth.engines import solve
+from taccl.topology.file import document_text, load_topology, topology_digest
+from taccl.topology.graph import Topology, whole
+from taccl.topology.lint import lint
 from taccl.verify import verify
 from tests.imports.host_files import (
     ALL,

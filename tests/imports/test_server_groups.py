@@ -10,11 +10,11 @@ import pytest
 from taccl.collectives import build_collective
 from taccl.errors import TacclWarning
 from taccl.imports import ImportOptions, import_files, import_topology
-from taccl.imports.server_groups import inferred_servers
-from taccl.symmetry import make_group
-from taccl.synth.classical import classical_schedules
-from taccl.synth.problem import Problem
-from taccl.topology import Topology, whole
+from taccl.imports.graph_json import inferred_servers
+from taccl.model.problem import Problem
+from taccl.synth.templates.classical import classical_schedules
+from taccl.topology.graph import Topology, whole
+from taccl.topology.symmetry import make_group
 from tests.generators import both_ways, build, ring4, twin2x2
 from tests.imports.test_graph_json import SHARED
 

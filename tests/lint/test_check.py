@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from taccl.lint import check_topology
-from taccl.report.linted import findings_fields, findings_text
+from taccl.report.tables import findings_fields, findings_text
+from taccl.topology.lint import check_topology
 
 HEAD = "taccl: topology/1\nname: made\n"
 NODE = (

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taccl.lint import RULES, check_topology, lint
-from taccl.topology import Edge, Topology
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Edge, Topology
+from taccl.topology.lint import RULES, check_topology, lint
 from tests.generators import build, random_topology
 from tests.sweep import for_each
 

@@ -6,11 +6,11 @@ from fractions import Fraction
 from itertools import permutations
 
 from taccl.collectives import Collective, build_collective
-from taccl.msccl.lower import LowerOptions, lower
+from taccl.lowering.lower import LowerOptions, lower
+from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.program import Program, Step
-from taccl.schedule import Decisions, Schedule, retime
-from taccl.symmetry import make_group
-from taccl.topology import Edge, Switch, Topology
+from taccl.topology.graph import Edge, Switch, Topology
+from taccl.topology.symmetry import make_group
 
 ALPHA = 700_000
 BETA = Fraction(40)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from taccl.collectives import build_collective
+from taccl.lowering.lower import LowerOptions, draft_of, finish
+from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import interpret, judge
-from taccl.msccl.lower import LowerOptions, draft_of, finish
 from taccl.msccl.program import Op, Program, StepRef
-from taccl.schedule import Schedule
 from tests.generators import random_schedule
 from tests.msccl.builders import COLLECTIVE_NAMES, hub, make, mesh, small_schedules, timed
 from tests.msccl.test_mutations import with_block

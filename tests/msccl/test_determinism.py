@@ -3,7 +3,7 @@
 import pytest
 
 from taccl.msccl.determinism import order_findings
-from taccl.msccl.findings import Severity
+from taccl.msccl.program import Severity
 from taccl.msccl.verdict import judge_text
 from taccl.msccl.xml import write_xml
 from tests.msccl.builders import make, mesh, pairs_schedule, ring_schedule

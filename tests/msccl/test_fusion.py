@@ -1,9 +1,9 @@
 """Fused steps: where they can be used they are, and nothing that overlaps is serialized."""
 
 from taccl.collectives import build_collective
+from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import RECEIVES, Buffer, Op, Program, Slot
-from taccl.schedule import Schedule
 from tests.generators import random_schedule
 from tests.msccl.builders import (
     COLLECTIVE_NAMES,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from taccl.errors import ProgramError
 from taccl.msccl.elements import MAX_TAGS, read_document
-from taccl.msccl.findings import Severity
 from taccl.msccl.parser import parse
+from taccl.msccl.program import Severity
 from taccl.msccl.runtimes import MAX_COUNT, RUNTIMES
 from taccl.msccl.sizes import deadlock, safe_size
 from taccl.msccl.tokens import Fault, Node, nodes

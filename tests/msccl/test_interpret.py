@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from taccl.collectives import build_collective
-from taccl.msccl.findings import Finding
 from taccl.msccl.interpret import find_root, interpret, judge
-from taccl.msccl.program import Buffer, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
+from taccl.msccl.program import Buffer, Finding, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.msccl.runtimes import RUNTIMES, message_chunks
 from taccl.msccl.sizes import deadlock, largest_safe_size
 from taccl.msccl.xml import read_xml
@@ -498,7 +497,7 @@ def test_races_are_found_with_clocks_of_one_rank_at_a_time(
 
 def test_dependences_found_without_messages_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = make(ring_schedule("allreduce", 3))
-    monkeypatch.setattr("taccl.msccl.dependencies.MAX_CLOCKS", 1)
+    monkeypatch.setattr("taccl.lowering.dependencies.MAX_CLOCKS", 1)
     local = make(ring_schedule("allreduce", 3))
     waits = [
         sum(s.depends is not None for _, b in p.blocks() for s in b.steps) for p in (exact, local)

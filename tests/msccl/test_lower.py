@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import LoweringError
+from taccl.lowering.lower import LowerOptions, lower, modes_served
+from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.interpret import find_root, judge
-from taccl.msccl.lower import LowerOptions, lower, modes_served
 from taccl.msccl.program import Buffer, Op, Program, Slot, StepRef
 from taccl.msccl.sizes import deadlock
 from taccl.msccl.xml import read_xml, write_xml
-from taccl.schedule import Decisions, Schedule, retime
-from taccl.symmetry import make_group
+from taccl.topology.symmetry import make_group
 from tests.generators import random_schedule
 from tests.msccl.builders import (
     hub,

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, build_collective
+from taccl.lowering.order import in_a_row, packed, shifted
+from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.interpret import judge
-from taccl.msccl.packing import in_a_row, packed, shifted
 from taccl.msccl.program import SENDS, Buffer, Op, Program, Slot
-from taccl.schedule import Decisions, Schedule, retime
-from taccl.symmetry import make_group
+from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.generators import random_schedule
 from tests.msccl.builders import make, mesh, timed

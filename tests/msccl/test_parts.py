@@ -5,9 +5,9 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taccl.msccl.aliasing import Mode, mode_of
-from taccl.msccl.buffers import Move
-from taccl.msccl.parts import find_parts
+from taccl.lowering.buffers import Move
+from taccl.lowering.dependencies import find_parts
+from taccl.msccl.expected import Mode, mode_of
 from taccl.msccl.program import Buffer, Op, Slot
 
 RANKS, CHUNKS = 3, 6

@@ -7,27 +7,37 @@ ROCm/rccl and microsoft/msccl.
 from dataclasses import replace
 from fractions import Fraction
 
+from taccl.apps.programs import Lowering, Target
 from taccl.collectives import build_collective
+from taccl.model.problem import Problem
 from taccl.msccl.expected import everything
-from taccl.msccl.findings import Severity, errors_of
 from taccl.msccl.interpret import interpret, judge
-from taccl.msccl.network import network_findings
-from taccl.msccl.program import Buffer, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
+from taccl.msccl.limits import network_findings
+from taccl.msccl.program import (
+    Buffer,
+    Gpu,
+    Op,
+    Program,
+    Severity,
+    Slot,
+    Step,
+    StepRef,
+    Threadblock,
+    errors_of,
+)
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.msccl.sizes import largest_safe_size, safe_size
 from taccl.msccl.verdict import judge_text
 from taccl.msccl.xml import read_xml
-from taccl.pipeline.lowering import Lowering, Target
-from taccl.sim.compile import count_messages
-from taccl.sim.cost import model_of
-from taccl.sim.machine import split
-from taccl.sim.replay import replay
-from taccl.sim.timing import Timing
-from taccl.symmetry import make_group
-from taccl.synth.classical import classical_schedules
-from taccl.synth.problem import Problem
-from taccl.topology import whole
-from taccl.topology_file import load_topology
+from taccl.replay.compile import count_messages
+from taccl.replay.cost import model_of
+from taccl.replay.interpreter import replay
+from taccl.replay.machine import split
+from taccl.replay.timing import Timing
+from taccl.synth.templates.classical import classical_schedules
+from taccl.topology.file import load_topology
+from taccl.topology.graph import whole
+from taccl.topology.symmetry import make_group
 from tests.msccl.builders import ALPHA, hub, make, mesh, pairs_schedule
 from tests.msccl.texts import algo, block, exchange, gpu, local, step
 

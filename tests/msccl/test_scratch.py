@@ -1,13 +1,13 @@
 """Scratch is used again where lives can't overlap, and only there."""
 
 from taccl.collectives import build_collective
-from taccl.msccl.blocks import assign_blocks, number_connections
-from taccl.msccl.dependencies import find_dependences
-from taccl.msccl.draft import Draft, make_draft
+from taccl.lowering.blocks import assign_blocks, number_connections
+from taccl.lowering.dependencies import find_dependences
+from taccl.lowering.draft import Draft, make_draft
+from taccl.lowering.scratch import share_scratch
+from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import Buffer
-from taccl.msccl.scratch import share_scratch
-from taccl.schedule import Schedule
 from tests.generators import random_schedule
 from tests.msccl.builders import (
     COLLECTIVE_NAMES,

@@ -5,10 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from taccl.msccl.elements import read_document
-from taccl.msccl.findings import Severity
-from taccl.msccl.numbers import to_int, to_int64
 from taccl.msccl.parser import parse
-from taccl.msccl.tokens import Fault, Node, as_bytes_text, nodes
+from taccl.msccl.program import Severity
+from taccl.msccl.tokens import Fault, Node, as_bytes_text, nodes, to_int, to_int64
 from taccl.msccl.verdict import judge_text
 from tests.msccl.texts import HEAD, exchange, step
 from tests.sweep import for_each

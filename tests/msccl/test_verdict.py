@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from taccl.errors import InputError, ProgramError
-from taccl.msccl.findings import Severity
+from taccl.msccl.program import Severity
 from taccl.msccl.runtimes import RUNTIMES, UNLIMITED
 from taccl.msccl.verdict import Verdict, judge_text
 from taccl.msccl.xml import write_xml

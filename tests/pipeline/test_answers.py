@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from taccl.apps import Lowering, Target
+from taccl.apps.evaluation import answer_of, evaluate
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, Threadblock
 from taccl.msccl.xml import write_xml
-from taccl.pipeline import Lowering, Target
-from taccl.pipeline.answers import answer_of
-from taccl.pipeline.evaluation import evaluate
-from taccl.synth.classical import classical_schedule
-from taccl.topology_file import load_topology
+from taccl.synth.templates.classical import classical_schedule
+from taccl.topology.file import load_topology
 from tests.synth.problems import problem_of
 
 

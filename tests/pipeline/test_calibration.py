@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from taccl.errors import InputError
-from taccl.files import read_document
-from taccl.msccl.program import Program
-from taccl.msccl.xml import write_xml
-from taccl.pipeline.calibrated import calibration_json, calibration_text
-from taccl.pipeline.calibration import Calibration, Question, calibrate, classical_program
-from taccl.pipeline.costs import (
+from taccl.apps.calibration import (
+    Calibration,
+    Question,
+    calibrate,
+    calibration_json,
+    calibration_text,
+    classical_program,
+)
+from taccl.apps.costs import (
     BETWEEN,
     INSIDE,
     Costs,
@@ -26,19 +28,23 @@ from taccl.pipeline.costs import (
     rate_text,
     time_text,
 )
-from taccl.pipeline.fitting import FITTED, NOT_TOLD, TOLD, TOLD_IF
-from taccl.pipeline.lowering import Target
-from taccl.pipeline.problems import asked_collective
+from taccl.apps.fitting import FITTED, NOT_TOLD, TOLD, TOLD_IF
+from taccl.apps.programs import Target
+from taccl.apps.request import asked_collective
+from taccl.errors import InputError
+from taccl.files import read_document
+from taccl.msccl.program import Program
+from taccl.msccl.xml import write_xml
+from taccl.replay.cost import model_of
+from taccl.replay.sweep import sweep
 from taccl.report.tables import write_nccl_tests
-from taccl.sim.cost import model_of
-from taccl.sim.sweep import sweep
-from taccl.topology import LocalCosts, Topology
-from taccl.topology_file import (
+from taccl.topology.file import (
     document_text,
     load_topology,
     shipped_file,
     topology_from_document,
 )
+from taccl.topology.graph import LocalCosts, Topology
 from taccl.units import MAX_SIZE, parse_beta, parse_time
 from tests.imports.nccl_tests_output import Ran, Result, json_of, text_of
 from tests.sweep import for_each

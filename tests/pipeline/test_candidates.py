@@ -6,13 +6,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from taccl.apps import Lowering, Target
 from taccl.collectives import build_collective
 from taccl.errors import LoweringError
+from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.program import RECEIVES, Op, Program
-from taccl.pipeline import Lowering, Target
-from taccl.schedule import Decisions, Schedule, retime
-from taccl.symmetry import make_group
-from taccl.topology import Edge, Switch, Topology
+from taccl.topology.graph import Edge, Switch, Topology
+from taccl.topology.symmetry import make_group
 from tests.msccl.builders import make_topology, mesh, pairs_schedule, ring, ring_schedule, timed
 
 FUSED = RECEIVES - {Op.RECV}
@@ -93,7 +93,7 @@ def test_a_message_that_would_overtake_is_held_back_to_its_turn(
     monkeypatch: pytest.MonkeyPatch, orders: tuple[str, ...]
 ) -> None:
     schedule = crossing()
-    monkeypatch.setattr("taccl.pipeline.candidates.ORDERS", orders)
+    monkeypatch.setattr("taccl.apps.programs.ORDERS", orders)
     program, time = lowering(schedule).best
     assert time == schedule.makespan
     (sending,) = (b for b in program.gpus[0].threadblocks if b.send_to == 2)
@@ -102,8 +102,8 @@ def test_a_message_that_would_overtake_is_held_back_to_its_turn(
 
 def test_without_holding_back_the_message_overtakes(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = crossing()
-    monkeypatch.setattr("taccl.pipeline.candidates.ORDERS", ("ports",))
-    monkeypatch.setattr("taccl.pipeline.candidates.MAX_ROUNDS", 0)
+    monkeypatch.setattr("taccl.apps.programs.ORDERS", ("ports",))
+    monkeypatch.setattr("taccl.apps.programs.MAX_ROUNDS", 0)
     assert lowering(schedule).best[1] > schedule.makespan
 
 

@@ -6,21 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from taccl.apps import Lowering, comparison
+from taccl.apps.comparison import NCCL, Question, compare
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import InputError, LoweringError
 from taccl.msccl.program import Program
 from taccl.msccl.xml import write_xml
-from taccl.pipeline import Lowering, comparison
-from taccl.pipeline.comparison import Question, compare
-from taccl.pipeline.modelled import NCCL
-from taccl.report.compared import HERE, Comparison, Contender
-from taccl.sim.cost import ReplayModel
-from taccl.sim.nccl import PROTOCOLS, choices, fastest
-from taccl.sim.nccl_inputs import machine_of, parse_settings
-from taccl.sim.timing import traces
-from taccl.sim.trace import Trace
-from taccl.topology import ALPHA_RULES, Topology
-from taccl.topology_file import load_topology
+from taccl.replay.cost import ReplayModel
+from taccl.replay.nccl import PROTOCOLS, choices, fastest, machine_of, parse_settings
+from taccl.replay.timing import traces
+from taccl.replay.trace import Trace
+from taccl.report.comparison import HERE, Comparison, Contender
+from taccl.topology.file import load_topology
+from taccl.topology.graph import ALPHA_RULES, Topology
 from tests.customs import custom
 from tests.pipeline.test_answers import ring_program, without_steps
 from tests.sweep import for_each

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from taccl.apps import logical_group
 from taccl.bounds import any_bounds, best, fixed_bounds
-from taccl.collective_file import collective_document
 from taccl.collectives import Collective, build_collective
+from taccl.collectives.file import collective_document
 from taccl.errors import InputError
+from taccl.lowering.lower import LowerOptions, lower
+from taccl.model.problem import Problem
+from taccl.model.schedule import Schedule
+from taccl.model.schedule_file import read_schedule, schedule_text
 from taccl.msccl.interpret import interpret, judge
-from taccl.msccl.lower import LowerOptions, lower
 from taccl.msccl.program import Program
 from taccl.msccl.xml import read_xml, write_xml
-from taccl.pipeline import logical_group
-from taccl.schedule import Schedule
-from taccl.schedule_file import read_schedule, schedule_text
-from taccl.symmetry import make_group
-from taccl.synth import solve
-from taccl.synth.problem import Problem
-from taccl.topology import Topology, whole
-from taccl.topology_file import load_topology
+from taccl.synth.engines import solve
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.customs import custom, random_custom
 from tests.generators import both_ways, build, random_topology

@@ -2,9 +2,9 @@
 
 import pytest
 
+from taccl.apps import Request, load_network, synthesize
+from taccl.model.schedule_file import schedule_text
 from taccl.msccl.xml import write_xml
-from taccl.pipeline import Request, load_network, synthesize
-from taccl.schedule_file import schedule_text
 from tests.sweep import for_each
 
 MACHINES = ("hub:4", "mesh2d:2x3", "ndv2")
@@ -41,13 +41,13 @@ def test_two_workers_write_the_bytes_of_one(
     monkeypatch: pytest.MonkeyPatch, machine: str, collective: str, engine: str
 ) -> None:
     # The guided search uses threads for large problems only: here for all.
-    monkeypatch.setattr("taccl.synth.guided_search.THREADED", 0)
+    monkeypatch.setattr("taccl.synth.guided.search.THREADED", 0)
     one, two = (written(machine, collective, engine, workers) for workers in (1, 2))
     assert one == two
 
 
 @pytest.mark.parametrize("engine", ["auto", "guided"])
 def test_sums_repeat_as_well(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
-    monkeypatch.setattr("taccl.synth.guided_search.THREADED", 0)
+    monkeypatch.setattr("taccl.synth.guided.search.THREADED", 0)
     first, second = (written("mesh2d:2x2", "allreduce", engine, workers) for workers in (1, 2))
     assert first == second

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from taccl.apps import Lowering, Target
+from taccl.apps.programs import program_name
 from taccl.errors import InputError, LoweringError
-from taccl.msccl.network import network_findings
+from taccl.model.schedule import Schedule
+from taccl.msccl.limits import network_findings
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.msccl.sizes import Safe
-from taccl.pipeline import Lowering, Target
-from taccl.pipeline.lowering import program_name
-from taccl.schedule import Schedule
-from taccl.synth.classical import classical_schedule
-from taccl.topology_file import load_topology
+from taccl.synth.templates.classical import classical_schedule
+from taccl.topology.file import load_topology
 from tests.synth.problems import problem_of
 
 
@@ -80,12 +80,12 @@ def test_an_empty_size_range_is_an_error() -> None:
 def test_the_size_range_is_cut_where_the_program_is_not_safe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("taccl.pipeline.lowering.safe_size", lambda *_: Safe(1 << 19))
+    monkeypatch.setattr("taccl.apps.programs.safe_size", lambda *_: Safe(1 << 19))
     assert lowering(Target()).proved().max_bytes == 1 << 19
 
 
 def test_a_program_that_is_safe_at_no_size_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taccl.pipeline.lowering.safe_size", lambda *_: Safe(0))
+    monkeypatch.setattr("taccl.apps.programs.safe_size", lambda *_: Safe(0))
     with pytest.raises(LoweringError, match="deadlocks at every size") as caught:
         lowering(Target()).proved()
     assert "--min-bytes" in str(caught.value)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from taccl.pipeline import Request, load_network, synthesize
+from taccl.apps import Request, load_network, synthesize
 from taccl.verify import verify
 from tests.sweep import for_each
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from taccl.apps import Request, Synthesis, Target, load_network, synthesize
+from taccl.apps.evaluation import judge_file, whole_size
+from taccl.apps.outputs import check_writable, convert, report, write_outputs
 from taccl.errors import InputError
 from taccl.msccl.xml import read_xml
-from taccl.pipeline import Request, Synthesis, Target, load_network, synthesize
-from taccl.pipeline.evaluation import judge_file, whole_size
-from taccl.pipeline.outputs import check_writable, convert, report, write_outputs
 
 
 def ring(collective: str, target: Target | None) -> Synthesis:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from taccl.pipeline import Lowering, Target
-from taccl.pipeline.scoring import Scorer, common_size
-from taccl.schedule import Schedule
+from taccl.apps import Lowering, Target
+from taccl.apps.scoring import Scorer, common_size
+from taccl.model.schedule import Schedule
 from tests.msccl.builders import mesh, pairs_schedule, ring_schedule
 
 
@@ -32,7 +32,7 @@ def test_a_schedule_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def again(_lowering: Lowering) -> None:
         pytest.fail("lowered again")
 
-    monkeypatch.setattr("taccl.pipeline.lowering.best_candidate", again)
+    monkeypatch.setattr("taccl.apps.programs.best_candidate", again)
     assert judge.score(ring_schedule("allreduce", 4)) == first
     assert judge.refusal(schedule) is None
     lowering = judge.lowering(schedule, "ring")

@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 
+from taccl.apps import Request, Synthesis, Target, load_network, synthesize
+from taccl.apps.request import CHUNK_COUNTS, asked_collective, series_of
+from taccl.apps.scoring import Scorer
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, LoweringError, NoScheduleError
+from taccl.model.problem import Status
 from taccl.msccl.interpret import judge
-from taccl.pipeline import Request, Synthesis, Target, load_network, synthesize
-from taccl.pipeline.problems import asked_collective
-from taccl.pipeline.request import CHUNK_COUNTS, series_of
-from taccl.pipeline.scoring import Scorer
-from taccl.synth.portfolio import portfolio
-from taccl.synth.problem import Status
-from taccl.synth.series import Attempt, Series
-from taccl.topology import LogicalTopology, whole
+from taccl.synth.search import Attempt, Series, portfolio
+from taccl.topology.graph import LogicalTopology, whole
 from taccl.verify import verify
 from tests.generators import pair, ring4
 from tests.sweep import for_each
@@ -246,7 +244,7 @@ def test_the_search_without_the_sketch_takes_its_tenth_of_the_time(
         given.append(seconds)
         return portfolio(series, seconds, began, found)
 
-    monkeypatch.setattr("taccl.pipeline.synthesis.portfolio", watched)
+    monkeypatch.setattr("taccl.apps.synthesis.portfolio", watched)
     request = Request(
         one_wire_less(), "allgather", 4000, chunks=1, target=None, time_limit=3.0,
         deterministic=True, workers=1,

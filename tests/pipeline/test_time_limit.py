@@ -11,22 +11,22 @@ from threading import Event, Timer
 
 import pytest
 
-from taccl.deadline import hurry
+from taccl.apps import Request, Synthesis, synthesize, warmup
+from taccl.apps.programs import Lowering
+from taccl.apps.request import load_network
 from taccl.errors import OutOfTimeError
+from taccl.model.problem import Options, Problem, Result
+from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import judge
-from taccl.pipeline import Request, Synthesis, kernels, synthesize
-from taccl.pipeline.lowering import Lowering
-from taccl.pipeline.problems import load_network
-from taccl.schedule import Schedule
-from taccl.synth.classical import CLASSICAL, textbook_schedule
-from taccl.synth.problem import Options, Problem, Result
+from taccl.synth.templates.classical import CLASSICAL, textbook_schedule
+from taccl.timing.deadline import hurry
 
 LIMIT = 1.5
 
 
 @pytest.fixture(autouse=True)
 def _compiled() -> None:
-    kernels.compile_ahead(lambda _line: None)
+    warmup.compile_ahead(lambda _line: None)
 
 
 def asked(engine: str = "auto", stop: Event | None = None) -> Request:
@@ -50,8 +50,8 @@ def timed(action: Callable[[], Synthesis]) -> tuple[Synthesis, float]:
 def test_an_engine_that_never_ends_is_ended_and_what_came_before_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("taccl.synth.portfolio.SEARCHES", {"guided": endless, "exact": endless})
-    monkeypatch.setattr("taccl.synth.portfolio.is_enough", lambda _time, _floor: False)
+    monkeypatch.setattr("taccl.synth.search.SEARCHES", {"guided": endless, "exact": endless})
+    monkeypatch.setattr("taccl.synth.search.is_enough", lambda _time, _floor: False)
     found, seconds = timed(lambda: synthesize(asked()))
     assert seconds < 2 * LIMIT + 1
     assert found.ended in ("clock", "bound")
@@ -62,7 +62,7 @@ def test_an_engine_that_never_ends_is_ended_and_what_came_before_is_written(
 def test_an_engine_alone_that_never_ends_leaves_the_opening(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("taccl.synth.ENGINES", {"guided": endless})
+    monkeypatch.setattr("taccl.synth.engines.ENGINES", {"guided": endless})
     found, seconds = timed(lambda: synthesize(asked("guided")))
     assert seconds < 2 * LIMIT + 1
     assert found.result.engine in CLASSICAL
@@ -72,8 +72,8 @@ def test_an_engine_alone_that_never_ends_leaves_the_opening(
 def test_where_nothing_opens_an_engine_that_never_ends_is_out_of_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("taccl.synth.ENGINES", {"guided": endless})
-    monkeypatch.setattr("taccl.pipeline.synthesis.opening", lambda *_, **__: ())
+    monkeypatch.setattr("taccl.synth.engines.ENGINES", {"guided": endless})
+    monkeypatch.setattr("taccl.apps.synthesis.opening", lambda *_, **__: ())
     with pytest.raises(OutOfTimeError, match=r"no schedule was found within 1\.5 s"):
         synthesize(asked("guided"))
 
@@ -83,7 +83,7 @@ def test_bounds_that_never_end_leave_the_opening(monkeypatch: pytest.MonkeyPatch
         while True:
             pass
 
-    monkeypatch.setattr("taccl.pipeline.synthesis.series_of", never)
+    monkeypatch.setattr("taccl.apps.synthesis.series_of", never)
     found, _ = timed(lambda: synthesize(asked()))
     assert found.ended in ("clock", "bound")
     assert found.program is not None
@@ -104,7 +104,7 @@ def test_judging_that_never_ends_leaves_what_was_judged_before(
     def ring(problem: Problem, *, batch: bool) -> Iterator[tuple[str, Schedule | None]]:
         yield "ring", textbook_schedule(problem, "ring", batch=batch)
 
-    monkeypatch.setattr("taccl.pipeline.synthesis.opening", ring)
+    monkeypatch.setattr("taccl.apps.synthesis.opening", ring)
     monkeypatch.setattr(Lowering, "proved", slow)
     found, seconds = timed(lambda: synthesize(asked()))
     assert len(calls) == 2
@@ -125,8 +125,8 @@ def test_nothing_is_written_that_was_not_judged(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_interrupt_ends_what_never_looks_at_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taccl.synth.portfolio.SEARCHES", {"guided": endless})
-    monkeypatch.setattr("taccl.synth.portfolio.is_enough", lambda _time, _floor: False)
+    monkeypatch.setattr("taccl.synth.search.SEARCHES", {"guided": endless})
+    monkeypatch.setattr("taccl.synth.search.is_enough", lambda _time, _floor: False)
     stop = Event()
 
     def interrupt() -> None:
@@ -151,10 +151,10 @@ def test_loops_are_compiled_once_for_a_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(kernels, "KERNELS", {"arborescence": kernels.KERNELS["arborescence"]})
+    monkeypatch.setattr(warmup, "KERNELS", {"arborescence": warmup.KERNELS["arborescence"]})
     told: list[str] = []
-    assert kernels.compile_ahead(told.append) > 0
-    assert kernels.compile_ahead(told.append) == 0
+    assert warmup.compile_ahead(told.append) > 0
+    assert warmup.compile_ahead(told.append) == 0
     assert told[0].startswith("compiling 1 loops, once on this machine")
     assert len(told) == 2
     assert any(path.suffix == ".nbc" for path in tmp_path.rglob("*"))
@@ -165,12 +165,12 @@ def test_compiling_can_be_interrupted(tmp_path: Path, monkeypatch: pytest.Monkey
     stop = Event()
     stop.set()
     with pytest.raises(OutOfTimeError, match="interrupted while loops were compiled"):
-        kernels.compile_ahead(lambda _line: None, stop)
+        warmup.compile_ahead(lambda _line: None, stop)
 
 
 def test_every_compiled_loop_is_compiled_ahead() -> None:
-    ahead = {module.__name__.rpartition(".")[2] for module in kernels.PARTS}
-    package = Path(kernels.__file__).parent.parent
+    ahead = {module.__name__.rpartition(".")[2] for module in warmup.PARTS}
+    package = Path(warmup.__file__).parent.parent
     found = {
         name
         for path in package.rglob("*.py")

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from functools import cache
 
 from taccl.msccl.program import Program
+from taccl.replay.cost import ReplayModel
+from taccl.replay.interpreter import replay
+from taccl.replay.sweep import Row, row_of
 from taccl.report.explain import Explanation, explain
 from taccl.report.played import Played, play
-from taccl.sim.cost import ReplayModel
-from taccl.sim.replay import replay
-from taccl.sim.sweep import Row, row_of
-from taccl.topology import Topology
+from taccl.topology.graph import Topology
 from tests.sim.program_builder import SMALL, block, network, program, ring, ring_allreduce, step
 from tests.sim.random_programs import random_program, random_topology
 

@@ -1,7 +1,7 @@
 """What a search compared, for ``--json`` and for people."""
 
-from taccl.report.candidates import best_of_engines, candidate_lines, candidate_rows
-from taccl.synth.problem import Candidate
+from taccl.model.problem import Candidate
+from taccl.report.tables import best_of_engines, candidate_lines, candidate_rows
 
 RING = Candidate("ring", 1, 40_000_000, 42_000_000)
 FASTER = Candidate("ring", 2, 30_000_000, 31_000_000)

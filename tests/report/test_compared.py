@@ -9,9 +9,8 @@ from xml.etree.ElementTree import Element
 import pytest
 from defusedxml.ElementTree import fromstring
 
-from taccl.report.compared import COMPARED, HERE, Comparison, Contender, Crossover, Modelled
-from taccl.report.plot import plot
-from taccl.sim.sweep import Row
+from taccl.replay.sweep import Row
+from taccl.report.comparison import COMPARED, HERE, Comparison, Contender, Crossover, Modelled, plot
 from taccl.units import Time
 
 US = 1_000_000

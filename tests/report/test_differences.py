@@ -10,9 +10,9 @@ from taccl.report.differences import (
     differences_fields,
     differences_text,
 )
-from taccl.topology import Topology
-from taccl.topology_edit import degrade, read_loss
-from taccl.topology_file import load_topology
+from taccl.topology.edit import degrade, read_loss
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology
 from tests.generators import random_topology
 from tests.sweep import for_each
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from taccl.report.explain import PARTS, Faster, _legs, _parameters, explain
-from taccl.report.explain_text import explanation_text
+from taccl.replay.trace import Why
+from taccl.report.explain import PARTS, Faster, _legs, _parameters, explain, explanation_text
 from taccl.report.played import Played, play
-from taccl.sim.trace import Why
 from tests.report.played_programs import (
     deadlocked,
     explained,

@@ -15,8 +15,8 @@ from taccl.cli import exchange
 from taccl.errors import InputError, TacclWarning
 from taccl.imports import FabricOptions, HostOptions
 from taccl.report.export import EXPORTS
-from taccl.topology import LocalCosts, Switch, Topology, whole
-from taccl.topology_file import load_topology, shipped_topologies
+from taccl.topology.file import load_topology, shipped_topologies
+from taccl.topology.graph import LocalCosts, Switch, Topology, whole
 from tests.generators import both_ways, build, random_topology
 from tests.imports.host_files import ALL, imported, path_of
 from tests.sweep import for_each

@@ -10,8 +10,8 @@ from defusedxml.ElementTree import fromstring
 from taccl.errors import InputError
 from taccl.report import graph
 from taccl.report.graph import dot, lines_of, svg
-from taccl.topology import Edge, Switch, Topology
-from taccl.topology_file import load_topology, shipped_topologies
+from taccl.topology.file import load_topology, shipped_topologies
+from taccl.topology.graph import Edge, Switch, Topology
 from tests.generators import build, random_topology, twin2x2
 from tests.sweep import for_each
 

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from taccl.report.heat import heat_colour, heat_scale
-from taccl.report.html import View, page
-from taccl.report.html_load import MAX_EDGES
-from taccl.report.html_timeline import MAX_SPANS, packed, schedule_data, timeline_data
+from taccl.model.problem import Candidate
+from taccl.replay.sweep import Row
+from taccl.report.graph import heat_colour, heat_scale
+from taccl.report.html import MAX_EDGES, MAX_SPANS, View, packed, page, schedule_data, timeline_data
 from taccl.report.played import Played, play
-from taccl.report.verdict import NcclTime, verdict
-from taccl.sim.sweep import Row
-from taccl.synth import solve
-from taccl.synth.problem import Candidate
+from taccl.report.tables import NcclTime, verdict
+from taccl.synth.engines import solve
 from tests.report.played_programs import deadlocked, explained, random_replays, row_for, tiny
 from tests.sim.program_builder import SMALL, program, ring, ring_allreduce
 from tests.synth.problems import QUICK, problem_of
@@ -154,7 +152,7 @@ def test_the_spans_of_a_track_follow_one_another() -> None:
 
 
 def test_the_page_is_cut_at_the_most_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taccl.report.html_timeline.MAX_SPANS", 3)
+    monkeypatch.setattr("taccl.report.html.MAX_SPANS", 3)
     monkeypatch.setattr("taccl.report.html.MAX_SPANS", 3)
     text = page_of(view_of(tiny()))
     assert len(embedded(text)[0]["spans"]["start"]) == 3
@@ -165,7 +163,7 @@ def test_the_page_is_cut_at_the_most_spans(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_edges_are_shown_busiest_first_and_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     text = page_of(view_of(tiny()))
     assert text.index(">e0</td>") < text.index(">e1</td>")
-    monkeypatch.setattr("taccl.report.html_load.MAX_EDGES", 1)
+    monkeypatch.setattr("taccl.report.html.MAX_EDGES", 1)
     cut = page_of(view_of(tiny()))
     assert ">e1</td>" not in cut
     assert "The busiest 1 of 2 are shown." in cut

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from taccl.report.html import View, page
-from taccl.report.html_timeline import schedule_data, timeline_data
+from taccl.replay.sweep import Row
+from taccl.report.html import View, page, schedule_data, timeline_data
 from taccl.report.played import Played, play
-from taccl.sim.sweep import Row
 from tests.msccl.builders import make, ring_schedule
 from tests.report.browser import Browser, Page
 from tests.report.played_programs import deadlocked, explained, tiny

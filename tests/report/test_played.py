@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from taccl.replay.trace import Span, Why
 from taccl.report.played import Played
-from taccl.sim.trace import Span, Why
 from tests.report.played_programs import random_replays, tiny
 
 

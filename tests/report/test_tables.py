@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from taccl.replay.sweep import Row
 from taccl.report.tables import WRITERS
-from taccl.sim.sweep import Row
 
 FULL = Row(
     "allreduce", "net", 8, 1 << 20, 35_120_000, file="ring.xml", bound=30_000_000,

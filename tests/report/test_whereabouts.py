@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
+from taccl.model.schedule import Schedule
 from taccl.msccl.program import Buffer, Program, Slot
-from taccl.report.html_timeline import SENDS, Data, schedule_data, timeline_data
+from taccl.report.html import SENDS, Data, schedule_data, timeline_data
 from taccl.report.played import play
 from taccl.report.whereabouts import NOTHING, program_where
-from taccl.schedule import Schedule
 from tests.msccl.builders import hub, make, ring_schedule, small_schedules
 from tests.sim.program_builder import SMALL, block, program, step
 from tests.sim.program_builder import ring as line

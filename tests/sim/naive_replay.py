@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from math import ceil
 
 from taccl.msccl.program import RECEIVES, SENDS, Op, Program, Threadblock
-from taccl.sim.cost import ReplayModel
-from taccl.topology import Topology
+from taccl.replay.cost import ReplayModel
+from taccl.topology.graph import Topology
 
 LOCAL = {Op.RECV: "copy", Op.COPY: "copy", Op.REDUCE: "reduce", Op.RECV_REDUCE_COPY: "reduce",
          Op.RECV_REDUCE_SEND: "reduce", Op.RECV_REDUCE_COPY_SEND: "reduce"}  # fmt: skip

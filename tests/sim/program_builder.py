@@ -5,8 +5,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 from taccl.msccl.program import Buffer, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
-from taccl.sim.cost import ReplayModel
-from taccl.topology import Edge, LocalCosts, Switch, Topology
+from taccl.replay.cost import ReplayModel
+from taccl.topology.graph import Edge, LocalCosts, Switch, Topology
 
 US = 1_000_000
 A, B = 700, 3  # alpha in ps and beta in ps per byte of the edges below

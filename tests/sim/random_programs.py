@@ -5,7 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from taccl.msccl.program import Program, Step, Threadblock
-from taccl.topology import Topology
+from taccl.topology.graph import Topology
 from tests.sim.program_builder import Row, network, program, step
 
 RANKS = 4

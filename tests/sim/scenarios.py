@@ -1,11 +1,10 @@
 """Scenarios from fields, for tests."""
 
 from taccl.files import Document, fit_model
-from taccl.scenario import Scenario, bind
-from taccl.scenario_file import ScenarioFile
-from taccl.sim.cost import ReplayModel
-from taccl.sim.disturbed import Load, Outcome, Setup, disturbed
-from taccl.topology import Topology
+from taccl.replay.cost import ReplayModel
+from taccl.replay.disturbed import Load, Outcome, Setup, disturbed
+from taccl.replay.scenario import Scenario, ScenarioFile, bind
+from taccl.topology.graph import Topology
 from tests.sim.program_builder import SMALL
 
 

@@ -14,13 +14,12 @@ from taccl.bounds import any_bounds, best
 from taccl.collectives import allreduce
 from taccl.errors import InputError
 from taccl.msccl.program import Program, Step, StepRef
-from taccl.scenario import Delay
-from taccl.sim import disturbed as module
-from taccl.sim.disturbed import Load, mean_time, percentile, weakened
-from taccl.sim.randomness import Stream
-from taccl.sim.replay import replay
-from taccl.sim.timing import traces
-from taccl.topology import Topology, whole
+from taccl.replay import disturbed
+from taccl.replay.disturbed import Load, Stream, mean_time, percentile, weakened
+from taccl.replay.interpreter import replay
+from taccl.replay.scenario import Delay
+from taccl.replay.timing import traces
+from taccl.topology.graph import Topology, whole
 from tests.sim.program_builder import (
     SMALL,
     block,
@@ -212,7 +211,7 @@ def test_a_deadlock_is_told_though_the_background_goes_on() -> None:
 
 
 def test_too_much_background_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_BACKGROUND", 10)
+    monkeypatch.setattr(disturbed, "MAX_BACKGROUND", 10)
     flow = {"edge": "e0", "size": 4, "period": "1ps"}
     late = [{"ranks": 0, "late": "1ms"}]
     found = outcome(wire("delay"), one(), background=[flow], stragglers=late)
@@ -330,7 +329,7 @@ def test_percentiles_are_times_of_runs() -> None:
 
 
 def test_too_many_runs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_IN_ALL_RUNS", 10)
+    monkeypatch.setattr(disturbed, "MAX_IN_ALL_RUNS", 10)
     found = outcome(wire(), two(), jitter=jitter(5), runs=3)
     assert "needs 12 messages and copies in 3 runs, of which at most 10" in found.trace.reason
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from taccl.collectives import COLLECTIVES
-from taccl.sim.nccl import GENERATIONS, Choice, Machine, choices, fastest
+from taccl.replay.nccl import GENERATIONS, Choice, Machine, choices, fastest
 from tests.sweep import for_each
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "data" / "targets" / "nccl_model_golden.json"

@@ -10,24 +10,24 @@ import pytest
 from taccl.bounds import any_bounds, best
 from taccl.errors import InputError
 from taccl.imports import FabricOptions, HostOptions, ImportOptions, import_files
-from taccl.sim.nccl import fastest
-from taccl.sim.nccl_inputs import (
+from taccl.replay.nccl import (
     GENERATION_OF,
     described,
+    fastest,
     found_channels,
     machine_of,
     parse_settings,
     server_nics,
     server_ports,
 )
-from taccl.topology import Topology, whole
-from taccl.topology_file import (
+from taccl.topology.core_form import Gpu
+from taccl.topology.file import (
     load_topology,
     topology_digest,
     topology_document,
     topology_from_document,
 )
-from taccl.topology_graph import Gpu
+from taccl.topology.graph import Topology, whole
 from tests.generators import pair, twin2x2
 from tests.sweep import for_each
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from taccl.bounds import any_bounds, best
 from taccl.collectives import allgather
 from taccl.errors import ProgramError, TacclWarning
+from taccl.model.schedule import Decisions, retime
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, StepRef, Threadblock
-from taccl.schedule import Decisions, retime
-from taccl.sim.cost import model_of
-from taccl.sim.replay import replay
-from taccl.sim.trace import Span, Trace
-from taccl.symmetry import make_group
-from taccl.topology import Topology, whole
+from taccl.replay.cost import model_of
+from taccl.replay.interpreter import replay
+from taccl.replay.trace import Span, Trace
+from taccl.topology.graph import Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.units import ceil_time
 from tests.sim.program_builder import (
     SMALL,
@@ -664,10 +664,10 @@ def test_replay_never_beats_a_bound(n: int, size: int, rule: str) -> None:
 
 def test_a_replay_of_too_many_messages_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     # A ring all-reduce of three ranks has 5 steps a rank.
-    monkeypatch.setattr("taccl.sim.compile.MAX_MESSAGES", 15)
+    monkeypatch.setattr("taccl.replay.compile.MAX_MESSAGES", 15)
     wires = network(3, [(r, (r + 1) % 3, 100, None, 1) for r in range(3)])
     assert replay(ring_allreduce(3), wires, 12, model_of("executor")).time is not None
-    monkeypatch.setattr("taccl.sim.compile.MAX_MESSAGES", 14)
+    monkeypatch.setattr("taccl.replay.compile.MAX_MESSAGES", 14)
     stopped = replay(ring_allreduce(3), wires, 12, model_of("executor"))
     assert stopped.time is None
     assert stopped.reason.startswith("needs 15 messages and copies")

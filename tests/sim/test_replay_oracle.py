@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from taccl.sim.replay import replay
+from taccl.replay.interpreter import replay
 from tests.sim.naive_replay import Naive
 from tests.sim.program_builder import SMALL
 from tests.sim.random_programs import random_program, random_topology

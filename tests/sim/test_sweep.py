@@ -7,9 +7,9 @@ import pytest
 from taccl.bounds import any_bounds, best
 from taccl.collectives import build_collective
 from taccl.errors import InputError
-from taccl.sim.cost import model_of
-from taccl.sim.sweep import Row, bounds_of, sizes_between, sweep
-from taccl.topology import whole
+from taccl.replay.cost import model_of
+from taccl.replay.sweep import Row, bounds_of, sizes_between, sweep
+from taccl.topology.graph import whole
 from tests.sim.program_builder import hub, network, ring, ring_allreduce
 
 MODEL = model_of("executor")

@@ -12,23 +12,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taccl.apps.evaluation import read_program
 from taccl.errors import ProgramError, TacclWarning
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.pipeline.evaluation import read_program
-from taccl.sim import events, layout
-from taccl.sim.columns import columns_of
-from taccl.sim.cost import ReplayModel, model_of
-from taccl.sim.layout import Machine
-from taccl.sim.machine import machine_of, split
-from taccl.sim.replay import replay
-from taccl.sim.steady import Snapshot, repeats, watch
-from taccl.sim.sweep import BoundAt, bounds_of, sweep
-from taccl.sim.timing import Timing, traces
-from taccl.sim.trace import Trace
-from taccl.topology import ALPHA_RULES, LocalCosts, Topology
-from taccl.topology_file import load_topology
+from taccl.replay import events, layout
+from taccl.replay.columns import columns_of
+from taccl.replay.cost import ReplayModel, model_of
+from taccl.replay.interpreter import replay
+from taccl.replay.layout import Machine
+from taccl.replay.machine import machine_of, split
+from taccl.replay.steady import Snapshot, repeats, watch
+from taccl.replay.sweep import BoundAt, bounds_of, sweep
+from taccl.replay.timing import Timing, traces
+from taccl.replay.trace import Trace
+from taccl.topology.file import load_topology
+from taccl.topology.graph import ALPHA_RULES, LocalCosts, Topology
 from taccl.units import ceil_time
 from tests.msccl.texts import SHARED
 from tests.sim.program_builder import (
@@ -304,8 +304,8 @@ def test_times_beyond_64_bits_are_left_to_python() -> None:
 
 
 def test_a_replay_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taccl.sim.timing.MAX_REPLAYED", 50)
-    monkeypatch.setattr("taccl.sim.timing.SLICE", 10)
+    monkeypatch.setattr("taccl.replay.timing.MAX_REPLAYED", 50)
+    monkeypatch.setattr("taccl.replay.timing.SLICE", 10)
     trace = Timing(ring_allreduce(8), ring(8), SMALL).at(8 * 4)
     assert trace.time is None
     assert trace.reason == (
@@ -314,7 +314,7 @@ def test_a_replay_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_slices_do_not_change_a_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taccl.sim.timing.SLICE", 1)
+    monkeypatch.setattr("taccl.replay.timing.SLICE", 1)
     compiled, plain = both(ring_allreduce(8), ring(8), 8 * 4000, SMALL)
     assert compiled == plain
 
@@ -326,16 +326,16 @@ def test_small_programs_do_not_wait_for_the_compiler(monkeypatch: pytest.MonkeyP
     def fail() -> None:
         raise AssertionError
 
-    monkeypatch.setattr("taccl.sim.kernel.is_loaded", lambda: False)
-    monkeypatch.setattr("taccl.sim.timing.compiled", fail)
+    monkeypatch.setattr("taccl.replay.timing.is_loaded", lambda: False)
+    monkeypatch.setattr("taccl.replay.timing.compiled", fail)
     (trace,) = traces(ring_allreduce(4), ring(4), [16], SMALL)
     assert trace == replay(ring_allreduce(4), ring(4), 16, SMALL, keep_spans=False)
 
 
 def test_many_small_programs_are_worth_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
-    monkeypatch.setattr("taccl.sim.kernel.is_loaded", lambda: False)
-    monkeypatch.setattr("taccl.sim.timing.WORTH_COMPILED", 100)
+    monkeypatch.setattr("taccl.replay.timing.is_loaded", lambda: False)
+    monkeypatch.setattr("taccl.replay.timing.WORTH_COMPILED", 100)
     monkeypatch.setattr(Timing, "at", lambda _self, size: used.append(("compiled", size)))
     monkeypatch.setattr(Timing, "in_python", lambda _self, size: used.append(("python", size)))
     for _ in range(2):  # 28 + 28 messages and copies, then 56 more
@@ -358,7 +358,7 @@ def test_a_routed_pair_warns_once_for_all_sizes() -> None:
 def test_iterations_that_repeat_themselves_are_skipped_exactly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("taccl.sim.timing.EXTRAPOLATED_ABOVE", 0)
+    monkeypatch.setattr("taccl.replay.timing.EXTRAPOLATED_ABOVE", 0)
     skipped = 0
     for seed in range(120):
         rng, made, topology = draw(seed)

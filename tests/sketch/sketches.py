@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from taccl.sketch import apply_sketch, load_sketch
-from taccl.topology import LogicalTopology, Topology
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
+from taccl.topology.graph import LogicalTopology, Topology
 
 # Two servers of two GPUs: 0, 1 and 2, 3. Each server has a switch and one NIC.
 TWINS = """\

@@ -15,12 +15,11 @@ from taccl.collectives import build_collective
 from taccl.errors import NoScheduleError
 from taccl.files import parse_document
 from taccl.sketch import apply_sketch, load_sketch
-from taccl.sketch.conflicts import Entry, conflict, entries, only, why_unserved
 from taccl.sketch.native import Pattern, Sketch, read_native
 from taccl.sketch.restrict import Mask, fewest_hops
-from taccl.sketch.served import Lost, Question
-from taccl.topology import Topology
-from taccl.topology_file import load_topology, topology_from_document
+from taccl.sketch.served import Entry, Lost, Question, conflict, entries, only, why_unserved
+from taccl.topology.file import load_topology, topology_from_document
+from taccl.topology.graph import Topology
 from tests.sketch.sketches import TWINS
 
 PAIRS = topology_from_document(parse_document(TWINS, None).value)
@@ -150,9 +149,9 @@ def test_many_senders_on_a_large_machine_are_one_field(monkeypatch: pytest.Monke
     topology, sketch = load_topology("dgx2", nodes=2), sketch_of(SENDER)
     three = [Entry("chunk_to_relay", gpu) for gpu in (0, 4, 5)]
     # Three GPUs are named, of 32 ranks.
-    monkeypatch.setattr("taccl.sketch.conflicts.MAX_WORK", 9 * 32**2)
+    monkeypatch.setattr("taccl.sketch.served.MAX_WORK", 9 * 32**2)
     assert [e for e in entries(sketch, topology) if e.part == "chunk_to_relay"] == three
-    monkeypatch.setattr("taccl.sketch.conflicts.MAX_WORK", 9 * 32**2 - 1)
+    monkeypatch.setattr("taccl.sketch.served.MAX_WORK", 9 * 32**2 - 1)
     whole = [e for e in entries(sketch, topology) if e.part == "chunk_to_relay"]
     assert whole == [Entry("chunk_to_relay")]
     told = why_unserved(topology, sketch, build_collective("allgather", 32, 1))

@@ -6,8 +6,8 @@ import pytest
 
 from taccl.errors import InputError, NoScheduleError
 from taccl.sketch import apply_sketch, load_sketch
-from taccl.symmetry import make_group
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
+from taccl.topology.symmetry import make_group
 from tests.sketch.sketches import ACROSS, INSIDE, native, open_pairs, twins
 from tests.sweep import for_each
 

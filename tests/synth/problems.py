@@ -3,9 +3,9 @@
 from fractions import Fraction
 
 from taccl.collectives import build_collective
-from taccl.symmetry import free_group, make_group
-from taccl.synth.problem import Options, Problem
-from taccl.topology import LogicalTopology, Topology, whole
+from taccl.model.problem import Options, Problem
+from taccl.topology.graph import LogicalTopology, Topology, whole
+from taccl.topology.symmetry import free_group, make_group
 
 QUICK = Options(time_limit=2.0, deterministic=True, workers=1)
 """Counted limits: the same answer on every run."""

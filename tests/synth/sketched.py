@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from taccl.pipeline import logical_group
-from taccl.schedule import Schedule
+from taccl.apps import logical_group
+from taccl.model.problem import Options
+from taccl.model.schedule import Schedule
 from taccl.sketch import apply_sketch, load_sketch
-from taccl.synth import solve
-from taccl.synth.problem import Options
-from taccl.topology import LogicalTopology, Topology, whole
-from taccl.topology_file import topology_from_document
+from taccl.synth.engines import solve
+from taccl.topology.file import topology_from_document
+from taccl.topology.graph import LogicalTopology, Topology, whole
 from taccl.verify import verify
 from tests.synth.problems import problem_of
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from taccl.synth import arborescence, contraction
-from taccl.synth.arborescence import MOST, Forest, cheapest_from, contract
-from taccl.synth.contraction import Arcs32, Ints
+from taccl.prices import arborescence, arborescence_loops
+from taccl.prices.arborescence import MOST, Forest, cheapest_from, contract
+from taccl.prices.arborescence_loops import Arcs32, Ints
 from tests.sweep import for_each
 
 Graph = tuple[int, Arcs32, Arcs32, Ints]
@@ -158,7 +158,7 @@ def test_machine_code_and_python_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = [random_graph(seed, 12, 60) for seed in range(8)]
     made = [contract(*graph) for graph in graphs]
     used = [forest.use(np.ones(12, dtype=np.int64)) for forest in made]
-    kernels = (contraction.contract_all, contraction.expand_all)
+    kernels = (arborescence_loops.contract_all, arborescence_loops.expand_all)
     monkeypatch.setattr(arborescence, "_compiled", lambda: kernels)
     for graph, forest, arcs in zip(graphs, made, used, strict=True):
         plain = contract(*graph)

@@ -1,7 +1,7 @@
 """Arcs in columns say what routes.py says arc by arc."""
 
-from taccl.synth.arcs import arcs_of, wanted_of
-from taccl.synth.routes import build_network, resource_times
+from taccl.model.arcs import arcs_of, wanted_of
+from taccl.model.routes import build_network, resource_times
 from tests.generators import random_problem
 from tests.sweep import for_each
 

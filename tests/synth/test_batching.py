@@ -3,10 +3,9 @@
 from dataclasses import replace
 from fractions import Fraction
 
-from taccl.schedule import Decisions
-from taccl.synth.batching import Adjacency, adjacent
-from taccl.synth.plan import plan_decisions
-from taccl.topology import Topology
+from taccl.model.schedule import Decisions
+from taccl.synth.plan import Adjacency, adjacent, plan_decisions
+from taccl.topology.graph import Topology
 from tests.generators import build, pair, ring4
 from tests.synth.problems import problem_of
 

@@ -5,12 +5,12 @@ from fractions import Fraction
 
 import pytest
 
-from taccl.schedule import Schedule
-from taccl.synth.butterflies import MOST_ROWS, butterflies
-from taccl.synth.classical import classical_schedule
-from taccl.synth.problem import Problem
-from taccl.topology import Topology
-from taccl.topology_file import load_topology, topology_from_document
+from taccl.model.problem import Problem
+from taccl.model.schedule import Schedule
+from taccl.synth.templates.butterflies import MOST_ROWS, butterflies
+from taccl.synth.templates.classical import classical_schedule
+from taccl.topology.file import load_topology, topology_from_document
+from taccl.topology.graph import Topology
 from taccl.verify import verify
 from tests.generators import twin2x2
 from tests.sweep import for_each
@@ -147,7 +147,7 @@ def test_ways_with_too_many_sends_are_left_out_for_others(
 ) -> None:
     # To exchange everything in log n dimensions takes n n log n sends: 24 576 for 64 ranks, and
     # 524 288 for 256.
-    monkeypatch.setattr(sys.modules["taccl.synth.butterflies"], "MOST_ROWS", most)
+    monkeypatch.setattr(sys.modules["taccl.synth.templates.butterflies"], "MOST_ROWS", most)
     problem = problem_of(load_topology("dgx2", nodes=nodes), "allreduce", 1, 32)
     (found,) = butterflies(problem, lambda: True)
     assert verify(found, problem.logical) == []

@@ -6,14 +6,14 @@ import pytest
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import NoScheduleError
-from taccl.schedule import Schedule
-from taccl.symmetry import make_group
-from taccl.synth import solve
-from taccl.synth.classical import CLASSICAL, classical_schedule, classical_schedules
-from taccl.synth.problem import Options, Problem
-from taccl.synth.rings import tour
-from taccl.topology import Topology, whole
-from taccl.topology_file import load_topology
+from taccl.model.problem import Options, Problem
+from taccl.model.schedule import Schedule
+from taccl.synth.engines import solve
+from taccl.synth.templates.classical import CLASSICAL, classical_schedule, classical_schedules
+from taccl.synth.templates.rings import tour
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.generators import build, random_topology
 from tests.sweep import for_each

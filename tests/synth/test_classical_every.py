@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from taccl.collectives import COLLECTIVES, build_collective
-from taccl.synth.classical import CLASSICAL, classical_schedules
-from taccl.topology import Topology
-from taccl.topology_file import load_topology
+from taccl.synth.templates.classical import CLASSICAL, classical_schedules
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology
 from taccl.verify import verify
 from tests.sweep import for_each
 from tests.synth.problems import problem_of
@@ -26,7 +26,7 @@ SIZES = (1000, 10**6)
 
 @pytest.fixture(autouse=True)
 def _in_the_textbooks_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taccl.synth.classical._early", lambda *_: [])
+    monkeypatch.setattr("taccl.synth.templates.classical._early", lambda *_: [])
 
 
 def times(

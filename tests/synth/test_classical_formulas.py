@@ -5,11 +5,11 @@ from fractions import Fraction
 import pytest
 
 from taccl.errors import NoAlgorithmError, NoScheduleError
-from taccl.synth.classical import classical_schedules, run_classical
-from taccl.synth.rings import ring_orders
-from taccl.synth.trees import parents, two_trees
-from taccl.topology import Topology
-from taccl.topology_file import load_topology
+from taccl.synth.templates.classical import classical_schedules, run_classical
+from taccl.synth.templates.rings import ring_orders
+from taccl.synth.templates.trees import parents, two_trees
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology
 from taccl.verify import verify
 from tests.generators import build
 from tests.sweep import for_each
@@ -208,7 +208,7 @@ def test_where_links_are_missing_there_is_no_algorithm(name: str, collective: st
 def test_too_many_sends_are_timed_for_those_who_ask_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("taccl.synth.classical.MAX_SENDS", 55)
+    monkeypatch.setattr("taccl.synth.templates.classical.MAX_SENDS", 55)
     problem = problem_of(load_topology("ring:8"), "allgather")
     assert classical_schedules(problem, "ring", batch=True) == ()
     (schedule,) = classical_schedules(problem, "ring", batch=True, patient=True)
@@ -223,7 +223,7 @@ def test_an_allreduce_of_all_pairs_fills_every_port_twice(ranks: int) -> None:
 
 
 def test_what_is_left_out_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taccl.synth.classical.MAX_SENDS", 55)
+    monkeypatch.setattr("taccl.synth.templates.classical.MAX_SENDS", 55)
     problem = problem_of(load_topology("ring:8"), "allgather")
     with pytest.raises(NoScheduleError, match="ring has more than 55 sends"):
         run_classical("ring", problem, QUICK, patient=False)

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from taccl.schedule import Schedule
-from taccl.symmetry import make_group
-from taccl.synth.classical import classical_schedule
-from taccl.synth.coalescing import coalesced
-from taccl.synth.guided_kernel import compiled
-from taccl.synth.problem import Problem
-from taccl.topology import Topology, whole
-from taccl.topology_file import load_topology
+from taccl.model.problem import Problem
+from taccl.model.schedule import Schedule
+from taccl.synth.guided.recursive_block_gather import coalesced
+from taccl.synth.guided.scheduler import compiled
+from taccl.synth.templates.classical import classical_schedule
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.generators import pair, random_topology, ring4, star5, twin2x2
 from tests.sweep import for_each

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from fractions import Fraction
 
-from taccl.schedule import Schedule, retime
-from taccl.synth.contiguity import improve
+from taccl.model.problem import Status
+from taccl.model.routes import build_network
+from taccl.model.schedule import Schedule, retime
+from taccl.synth.exact.contiguity import improve
 from taccl.synth.greedy import greedy_routes
-from taccl.synth.ordering import decide
+from taccl.synth.list_scheduler import decide
 from taccl.synth.plan import Plan, plan_decisions, plan_routes
-from taccl.synth.problem import Status
-from taccl.synth.routes import build_network
-from taccl.synth.staged import _routes_of
+from taccl.synth.staged.engine import _routes_of
 from taccl.verify import verify
 from tests.generators import build, pair, random_problem
 from tests.sweep import for_each

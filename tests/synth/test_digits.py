@@ -6,12 +6,12 @@ from math import prod
 
 import pytest
 
-from taccl.pipeline import Request, synthesize
-from taccl.schedule import Schedule
-from taccl.synth.digits import written
-from taccl.synth.problem import Problem
-from taccl.topology import whole
-from taccl.topology_file import load_topology
+from taccl.apps import Request, synthesize
+from taccl.model.problem import Problem
+from taccl.model.schedule import Schedule
+from taccl.synth.templates.mixed_radix import written
+from taccl.topology.file import load_topology
+from taccl.topology.graph import whole
 from tests.sweep import for_each
 from tests.synth.problems import problem_of
 from tests.synth.test_butterflies import nodes_of

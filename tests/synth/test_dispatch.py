@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from taccl.schedule import retime
-from taccl.synth.dispatch import Load, dispatched, load_of
-from taccl.synth.dispatch_loop import ARRIVAL, START
+from taccl.model.problem import Problem
+from taccl.model.schedule import retime
+from taccl.synth.list_scheduler import Load, dispatched, load_of
+from taccl.synth.list_scheduler_loop import ARRIVAL, START
 from taccl.synth.plan import plan_decisions, rows_of
-from taccl.synth.problem import Problem
 from tests.generators import random_decisions, random_problem, star5
 from tests.sweep import for_each
 from tests.synth.problems import problem_of

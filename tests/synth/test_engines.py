@@ -9,12 +9,12 @@ import pytest
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, NoScheduleError
-from taccl.schedule import Schedule, retime
-from taccl.symmetry import make_group
-from taccl.synth import ENGINES, engine_names, solve
-from taccl.synth.problem import Options, Problem, Status
-from taccl.topology import Topology, whole
-from taccl.topology_file import load_topology
+from taccl.model.problem import Options, Problem, Status
+from taccl.model.schedule import Schedule, retime
+from taccl.synth.engines import ENGINES, engine_names, solve
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.generators import (
     both_ways,

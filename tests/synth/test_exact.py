@@ -7,15 +7,15 @@ from fractions import Fraction
 
 import pytest
 
-from taccl.schedule import Decisions, Schedule, retime
-from taccl.synth.exact import exact
-from taccl.synth.exact_solve import Solution, solve_model
-from taccl.synth.flows import flows_of_networks
+from taccl.model.problem import Options, Status
+from taccl.model.routes import Arc, Network, build_network
+from taccl.model.schedule import Decisions, Schedule, retime
+from taccl.synth.exact.engine import exact
+from taccl.synth.exact.model import flows_of_networks
+from taccl.synth.exact.solve import Solution, solve_model
 from taccl.synth.greedy import greedy_routes
-from taccl.synth.problem import Options, Status
-from taccl.synth.routes import Arc, Network, build_network
-from taccl.topology import whole
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
+from taccl.topology.graph import whole
 from taccl.verify import verify
 from tests.generators import Hop, build, pair, ring4
 from tests.sweep import for_each

@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taccl.slots import INPUT, OUTPUT, SCRATCH, place_chunks
-from taccl.synth.exact_batches import rounded_line
-from taccl.synth.exact_neighbours import Neighbours, Pair
-from taccl.synth.flows import flows_of
-from taccl.synth.problem import Problem
+from taccl.collectives.slots import INPUT, OUTPUT, SCRATCH, place_chunks
+from taccl.model.problem import Problem
+from taccl.synth.exact.model import Neighbours, Pair, flows_of, rounded_line
 from tests.generators import Hop, build, pair, random_problem, ring4
 from tests.sweep import for_each
 from tests.synth.problems import problem_of

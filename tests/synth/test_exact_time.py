@@ -9,15 +9,13 @@ from threading import Event
 import pytest
 
 from taccl.errors import OutOfTimeError
+from taccl.model.problem import Options, Problem, Status
 from taccl.synth.clock import Clock
-from taccl.synth.exact import exact
-from taccl.synth.exact_model import Parts, build, make_scale
-from taccl.synth.exact_neighbours import Neighbours
-from taccl.synth.exact_solve import Solution, is_long, solve_model
-from taccl.synth.flows import flows_of
-from taccl.synth.problem import Options, Problem, Status
-from taccl.synth.staged import first_schedules
-from taccl.topology_file import load_topology
+from taccl.synth.exact.engine import exact
+from taccl.synth.exact.model import Neighbours, Parts, build, flows_of, make_scale
+from taccl.synth.exact.solve import Solution, is_long, solve_model
+from taccl.synth.staged.engine import first_schedules
+from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
@@ -170,7 +168,9 @@ def test_a_model_grows_with_the_pairs_of_its_chunks() -> None:
 def test_no_time_for_any_schedule_is_not_told_as_a_missing_path(
     stopped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("taccl.synth.exact")  # the package names the function so
+    module = importlib.import_module(
+        "taccl.synth.exact.engine"
+    )  # the package names the function so
     monkeypatch.setattr(module, "first_schedules", lambda *_: [])
     stop = Event()
     if stopped:
@@ -186,7 +186,7 @@ def test_models_that_are_given_up_prove_nothing(
     def late(*_: object) -> None:
         raise OutOfTimeError("not written down in time")
 
-    monkeypatch.setattr("taccl.synth.exact_solve.build", late)
+    monkeypatch.setattr("taccl.synth.exact.solve.build", late)
     problem = problem_of(load_topology("ring:4"), collective, 2)
     found = exact(problem, Options(time_limit=2.0, floor=777))
     assert found.bounds == ()

@@ -4,9 +4,9 @@ from fractions import Fraction
 
 import pytest
 
-from taccl.synth.classical import classical_schedule, classical_schedules
-from taccl.topology import whole
-from taccl.topology_file import load_topology
+from taccl.synth.templates.classical import classical_schedule, classical_schedules
+from taccl.topology.file import load_topology
+from taccl.topology.graph import whole
 from taccl.verify import verify
 from tests.generators import build
 from tests.synth.problems import problem_of

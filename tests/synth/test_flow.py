@@ -6,12 +6,12 @@ import pytest
 
 from taccl.bounds import best, fixed_bounds
 from taccl.errors import NoScheduleError
-from taccl.schedule import Schedule
+from taccl.model.problem import Options, Problem
+from taccl.model.schedule import Schedule
 from taccl.sketch import apply_sketch, load_sketch
-from taccl.synth.flow import flow
-from taccl.synth.problem import Options, Problem
-from taccl.topology import whole
-from taccl.topology_file import load_topology
+from taccl.synth.flow.engine import flow
+from taccl.topology.file import load_topology
+from taccl.topology.graph import whole
 from taccl.verify import verify
 from tests.generators import pair, random_problem, ring4, twin2x2
 from tests.sweep import for_each

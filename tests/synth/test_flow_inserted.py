@@ -7,16 +7,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from taccl.schedule import Schedule, retime
-from taccl.synth import flow_inserted
+from taccl.model.problem import Options, Problem
+from taccl.model.schedule import Schedule, retime
 from taccl.synth.clock import Clock
-from taccl.synth.flow import flow
-from taccl.synth.flow_inserted import inserted
-from taccl.synth.flow_reserved import NEVER, Book, Roads, change, search, undo
-from taccl.synth.flow_routes import question_of
-from taccl.synth.problem import Options, Problem
-from taccl.topology import Switch, whole
-from taccl.topology_file import load_topology
+from taccl.synth.flow import insertion_scheduler
+from taccl.synth.flow.engine import flow
+from taccl.synth.flow.insertion_loop import NEVER, Book, Roads, change, search, undo
+from taccl.synth.flow.insertion_scheduler import inserted
+from taccl.synth.flow.routes import question_of
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Switch, whole
 from taccl.verify import verify
 from tests.generators import both_ways, build, random_problem
 from tests.sweep import for_each
@@ -82,15 +82,15 @@ def test_many_chunks_or_ranks_are_left_to_flows(monkeypatch: pytest.MonkeyPatch)
     assert found(problem)
     for limit in ("MAX_CHUNKS", "MAX_RANKS"):
         with monkeypatch.context() as patch:
-            patch.setattr(flow_inserted, limit, 3)
+            patch.setattr(insertion_scheduler, limit, 3)
             assert found(problem) == []
 
 
 def opened(seed: int, collective: str) -> tuple[Problem, Roads, Book]:
     """Return a random problem with all of its chunks in the book."""
     problem = random_problem(seed, collective)
-    roads = flow_inserted._roads(question_of(problem))
-    book = flow_inserted._book(roads, seed)
+    roads = insertion_scheduler._roads(question_of(problem))
+    book = insertion_scheduler._book(roads, seed)
     assert search(roads, book, 0, 0) < NEVER
     return problem, roads, book
 
@@ -133,7 +133,7 @@ def test_a_change_that_is_undone_leaves_no_trace(seed: int) -> None:
 def test_machine_code_does_what_the_plain_functions_do(collective: str) -> None:
     _, roads, plain = opened(4, collective)
     _, _, compiled = opened(4, collective)
-    ends = search(roads, plain, 50, 0), flow_inserted._compiled()(roads, compiled, 50, 0)
+    ends = search(roads, plain, 50, 0), insertion_scheduler._compiled()(roads, compiled, 50, 0)
     assert ends[0] == ends[1]
     for one, other in zip(plain, compiled, strict=True):
         assert np.array_equal(np.asarray(one), np.asarray(other))

@@ -7,26 +7,24 @@ import numpy as np
 import pytest
 
 from benchmarks.published import network
+from taccl.apps import logical_group
 from taccl.collectives import build_collective, chunk_size_of
-from taccl.pipeline import logical_group
-from taccl.schedule import retime
-from taccl.slots import LAYOUTS
-from taccl.symmetry import make_group
-from taccl.synth.batching import Adjacency
+from taccl.collectives.slots import LAYOUTS
+from taccl.model.problem import Options, Problem
+from taccl.model.schedule import retime
 from taccl.synth.clock import Clock
-from taccl.synth.flow_messages import Limits, Runs, gathered
-from taccl.synth.flow_routes import (
+from taccl.synth.flow.engine import Limits, Runs, gathered, scheduled
+from taccl.synth.flow.routes import (
     first_flow,
     flow_by_near_doors,
     question_of,
     rows_of_flow,
     unfolded,
 )
-from taccl.synth.flow_ways import scheduled
-from taccl.synth.ordering import decide
-from taccl.synth.plan import Plan, plan_decisions, rows_of
-from taccl.synth.problem import Options, Problem
-from taccl.topology import whole
+from taccl.synth.list_scheduler import decide
+from taccl.synth.plan import Adjacency, Plan, plan_decisions, rows_of
+from taccl.topology.graph import whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.generators import pair, random_decisions, random_problem, twin2x2
 from tests.sweep import for_each

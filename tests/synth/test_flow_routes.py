@@ -9,9 +9,10 @@ import pytest
 import scipy.optimize
 
 from taccl.errors import NoScheduleError, OutOfTimeError
+from taccl.model.problem import Options, Problem
 from taccl.synth.clock import Clock
-from taccl.synth.flow import flow
-from taccl.synth.flow_routes import (
+from taccl.synth.flow.engine import flow
+from taccl.synth.flow.routes import (
     first_flow,
     flow_by_near_doors,
     flow_of_whole_chunks,
@@ -20,9 +21,8 @@ from taccl.synth.flow_routes import (
     unfolded,
     with_doors,
 )
-from taccl.synth.problem import Options, Problem
-from taccl.topology import Topology
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology
 from tests.generators import ring4, star5, twin2x2
 from tests.synth.problems import problem_of
 
@@ -96,7 +96,7 @@ def test_no_clock_ends_a_program_where_work_is_counted(
 def test_large_programs_are_not_solved_where_work_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("taccl.synth.flow_program.MAX_COUNTED", 10)
+    monkeypatch.setattr("taccl.synth.flow.program.MAX_COUNTED", 10)
     problem = problem_of(star5(), "alltoall", chunk_size=10**6)
     with pytest.raises(OutOfTimeError, match="variables takes long, and work is counted"):
         first_flow(question_of(problem), CLOCK)
@@ -106,7 +106,7 @@ def test_large_programs_are_not_solved_where_work_is_counted(
 def test_many_ways_are_chosen_one_by_one_where_work_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("taccl.synth.flow_rounding.MAX_COUNTED", 0)
+    monkeypatch.setattr("taccl.synth.flow.routes.MAX_COUNTED", 0)
     problem = problem_of(load_topology("ndv2"), "scatter", chunk_size=10**6)
     question = question_of(problem)
     rows = rows_of_flow(question, first_flow(question, CLOCK), CLOCK)

@@ -5,14 +5,14 @@ from collections import Counter
 import pytest
 
 from taccl.errors import NoScheduleError, OutOfTimeError
-from taccl.schedule import retime
-from taccl.synth import flow_routes
-from taccl.synth.dispatch import dispatched, load_of
-from taccl.synth.flow import flow
-from taccl.synth.flow_routes import question_of, rows_of_shortest_ways
+from taccl.model.problem import Options
+from taccl.model.schedule import retime
+from taccl.synth.flow import routes
+from taccl.synth.flow.engine import flow
+from taccl.synth.flow.routes import question_of, rows_of_shortest_ways
+from taccl.synth.list_scheduler import dispatched, load_of
 from taccl.synth.plan import plan_decisions
-from taccl.synth.problem import Options
-from taccl.topology_file import load_topology
+from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.generators import both_ways, build, pair, random_problem, ring4
 from tests.sweep import for_each
@@ -62,7 +62,7 @@ def test_they_are_taken_where_the_flow_is_not_solved_in_time(
     def late(*_: object) -> None:
         raise OutOfTimeError("the flow was not solved in time", fix="raise --time-limit")
 
-    monkeypatch.setattr(flow_routes, "optimal_flow", late)
+    monkeypatch.setattr(routes, "optimal_flow", late)
     said: list[str] = []
     options = Options(deterministic=True, workers=1, time_limit=4.0, report=said.append)
     problem = problem_of(load_topology("torus2d:3x3"), "alltoall", symmetric=True)

@@ -5,12 +5,12 @@ from fractions import Fraction
 
 import pytest
 
-from taccl.schedule import Schedule
-from taccl.synth.classical import CLASSICAL, classical_schedule
-from taccl.synth.problem import Problem
-from taccl.synth.stepwise import stepwise
-from taccl.topology import Topology, whole
-from taccl.topology_file import load_topology
+from taccl.model.problem import Problem
+from taccl.model.schedule import Schedule
+from taccl.synth.templates.classical import CLASSICAL, classical_schedule
+from taccl.synth.templates.grid_templates import stepwise
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Topology, whole
 from taccl.verify import verify
 from tests.sweep import for_each
 from tests.synth.problems import problem_of

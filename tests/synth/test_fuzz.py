@@ -1,7 +1,7 @@
 """bound <= exact optimum <= every engine, on random small problems (benchmarks/fuzz.py)."""
 
 from benchmarks.fuzz import check, draw_servers
-from taccl.synth.problem import Options
+from taccl.model.problem import Options
 from tests.sweep import for_each
 
 COUNTED = Options(time_limit=3.0, deterministic=True, workers=1)

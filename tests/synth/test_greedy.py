@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from taccl.collectives import COLLECTIVES
+from taccl.model.routes import build_network
 from taccl.synth.greedy import greedy_routes, is_complete
-from taccl.synth.routes import build_network
-from taccl.topology import whole
+from taccl.topology.graph import whole
 from tests.generators import TINY, random_topology, ring4, star5
 from tests.sweep import for_each
 from tests.synth.problems import problem_of

@@ -8,15 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taccl.apps import logical_group
 from taccl.errors import NoScheduleError
-from taccl.pipeline import logical_group
-from taccl.schedule import Decisions, Schedule, retime
-from taccl.synth import guided_growth, guided_search, solve
-from taccl.synth.arcs import Arcs, Wanted, arcs_of, wanted_of
+from taccl.model.arcs import Arcs, Wanted, arcs_of, wanted_of
+from taccl.model.problem import Options, Status
+from taccl.model.routes import build_network
+from taccl.model.schedule import Decisions, Schedule, retime
+from taccl.synth.engines import solve
 from taccl.synth.greedy import greedy_routes
-from taccl.synth.guided import guided
-from taccl.synth.guided_kernel import compiled
-from taccl.synth.guided_layout import (
+from taccl.synth.guided import search as guided_search
+from taccl.synth.guided import tree_list_scheduler
+from taccl.synth.guided.engine import guided
+from taccl.synth.guided.scheduler import compiled
+from taccl.synth.guided.scheduler_state import (
     COUNT,
     EPS_OVER,
     EPS_UNDER,
@@ -30,12 +34,9 @@ from taccl.synth.guided_layout import (
     reset,
     state_of,
 )
-from taccl.synth.guided_runs import taught_prices
-from taccl.synth.guided_search import Effort, Found, search
-from taccl.synth.problem import Options, Status
-from taccl.synth.routes import build_network
-from taccl.topology import whole
-from taccl.topology_file import load_topology
+from taccl.synth.guided.search import Effort, Found, search, taught_prices
+from taccl.topology.file import load_topology
+from taccl.topology.graph import whole
 from taccl.verify import verify
 from tests.customs import random_custom
 from tests.generators import both_ways, build, random_problem, random_topology, ring4
@@ -64,7 +65,7 @@ def grown(
     field = field_of(arcs, wanted)
     state = state_of(field)
     reset(field, state)
-    grow = compiled(quiet) if by_machine else guided_growth.grow
+    grow = compiled(quiet) if by_machine else tree_list_scheduler.grow
     makespan = grow(field, state, price, run, NEVER)
     count = int(state.counter[COUNT])
     columns = (state.sent_chunk, state.sent_arc, state.sent_at)
@@ -327,7 +328,7 @@ def test_what_memory_is_not_for_is_refused(
     collective: str, most: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 4 or 12 chunks and 8 links
-    monkeypatch.setattr("taccl.synth.guided_way.MOST_PAIRS", most)
+    monkeypatch.setattr("taccl.synth.guided.engine.MOST_PAIRS", most)
     with pytest.raises(NoScheduleError, match="8 links are too many for engine guided"):
         guided(problem_of(ring4(), collective), SHORT)
 
@@ -360,7 +361,7 @@ def test_halves_with_sums_in_scratch_make_a_valid_whole() -> None:
     problem = problem_of(topology, "allreduce", 4, 10**7, symmetric=True)
     options = Options(time_limit=3.0, deterministic=True, workers=1)
     # The package names the function so.
-    halves = importlib.import_module("taccl.synth.guided")._halves
+    halves = importlib.import_module("taccl.synth.guided.engine")._halves
     for schedule in halves(problem, options, 3.0):
         assert verify(schedule, problem.logical) == []
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from taccl.schedule import Schedule, retime
-from taccl.synth.classical import classical_schedule
-from taccl.synth.exact import exact
-from taccl.synth.improve import improve_routes
-from taccl.synth.problem import Options, Problem
-from taccl.topology_file import load_topology
+from taccl.model.problem import Options, Problem
+from taccl.model.schedule import Schedule, retime
+from taccl.synth.exact.engine import exact
+from taccl.synth.exact.improve import improve_routes
+from taccl.synth.templates.classical import classical_schedule
+from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.generators import random_decisions, random_problem
 from tests.sweep import for_each

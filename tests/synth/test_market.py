@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from taccl.errors import NoScheduleError
-from taccl.synth.arborescence import MOST
-from taccl.synth.contraction import Ints
-from taccl.synth.market import Kind, Market, cheapest, distances
+from taccl.prices.arborescence import MOST
+from taccl.prices.arborescence_loops import Ints
+from taccl.prices.pricing import Kind, Market, cheapest, distances
 
 
 def ints(*values: int) -> Ints:

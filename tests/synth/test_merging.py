@@ -5,14 +5,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from taccl.schedule import retime
-from taccl.symmetry import make_group
-from taccl.synth.classical import classical_schedule
-from taccl.synth.dispatch import dispatched, load_of
-from taccl.synth.merging import coarser, cut_and_joined
+from taccl.model.problem import Problem
+from taccl.model.schedule import retime
+from taccl.synth.list_scheduler import dispatched, load_of
+from taccl.synth.message_coalescing import coarser, cut_and_joined
 from taccl.synth.plan import plan_decisions, rows_of
-from taccl.synth.problem import Problem
-from taccl.topology_file import load_topology
+from taccl.synth.templates.classical import classical_schedule
+from taccl.topology.file import load_topology
+from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.generators import both_ways, build, pair, random_decisions, random_problem
 from tests.sweep import for_each

@@ -5,9 +5,9 @@ from threading import Event
 
 import pytest
 
+from taccl.model.problem import Options, Status
 from taccl.synth import milp
-from taccl.synth.highs import Model
-from taccl.synth.problem import Options, Status
+from taccl.synth.milp import Model
 from tests.synth.problems import QUICK
 
 RACED = Options(time_limit=5.0, workers=1)

@@ -5,9 +5,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from taccl.schedule import Decisions, Schedule, retime
-from taccl.synth.mirror import Mirror, mirrored, played_backwards
-from taccl.synth.problem import Problem
+from taccl.model.problem import Problem
+from taccl.model.schedule import Decisions, Schedule, retime
+from taccl.synth.time_reversal import Mirror, mirrored, played_backwards
 from taccl.verify import verify
 from tests.generators import build, pair, random_decisions, random_problem, ring4
 from tests.sweep import for_each

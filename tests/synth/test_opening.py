@@ -2,10 +2,10 @@
 
 import pytest
 
-from taccl.synth import opening as opening_module
-from taccl.synth.classical import CLASSICAL, textbook_schedule
-from taccl.synth.opening import opening
-from taccl.topology_file import load_topology
+from taccl.synth import search
+from taccl.synth.search import opening
+from taccl.synth.templates.classical import CLASSICAL, textbook_schedule
+from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.synth.problems import problem_of
 
@@ -25,11 +25,11 @@ def test_the_opening_is_correct_and_the_fastest_comes_first() -> None:
 
 
 def test_a_large_problem_opens_with_what_has_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening_module, "LARGE", 0)
+    monkeypatch.setattr(search, "MANY_CHUNKS", 0)
     for collective in COLLECTIVES:
         problem = problem_of(load_topology("hub:4"), collective)
         names = [name for name, _ in opening(problem, batch=True)]
-        assert names == [name for name in opening_module.FEW_MESSAGES if name in names]
+        assert names == [name for name in search.FEW_MESSAGES if name in names]
         assert names, collective
 
 
@@ -42,6 +42,6 @@ def test_a_way_with_too_many_sends_is_none_and_not_a_part_of_one(
         if whole is None:
             continue
         for most in (1, 5, whole.num_sends - 1):
-            monkeypatch.setattr("taccl.synth.classical.MAX_SENDS", most)
+            monkeypatch.setattr("taccl.synth.templates.classical.MAX_SENDS", most)
             assert textbook_schedule(problem, name, batch=False, fewest=True) is None, (name, most)
         monkeypatch.undo()

@@ -3,13 +3,12 @@
 import pytest
 
 from taccl.collectives import COLLECTIVES
-from taccl.schedule import retime
-from taccl.synth.batching import Adjacency, Message
+from taccl.model.routes import build_network
+from taccl.model.schedule import retime
 from taccl.synth.greedy import greedy_routes
-from taccl.synth.ordering import PRIORITIES, decide, order
-from taccl.synth.plan import Plan, plan_decisions, plan_routes
-from taccl.synth.routes import build_network
-from taccl.synth.staged import _routes_of
+from taccl.synth.list_scheduler import PRIORITIES, decide, order
+from taccl.synth.plan import Adjacency, Message, Plan, plan_decisions, plan_routes
+from taccl.synth.staged.engine import _routes_of
 from taccl.verify import verify
 from tests.generators import random_problem, ring4
 from tests.sweep import for_each

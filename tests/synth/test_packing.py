@@ -9,13 +9,13 @@ import pytest
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import NoScheduleError
-from taccl.symmetry import make_group
-from taccl.synth.arcs import Arcs, arcs_of, wanted_of
-from taccl.synth.market import Market
-from taccl.synth.packing import Packing, Question, best_prices, kinds_of, least_time, pack
-from taccl.synth.problem import Problem
-from taccl.topology import Switch, Topology, whole
-from taccl.topology_file import load_topology
+from taccl.model.arcs import Arcs, arcs_of, wanted_of
+from taccl.model.problem import Problem
+from taccl.prices.packing import Packing, Question, best_prices, kinds_of, least_time, pack
+from taccl.prices.pricing import Market
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Switch, Topology, whole
+from taccl.topology.symmetry import make_group
 from tests.bounds.exhaustive_search import can_beat
 from tests.generators import (
     Hop,

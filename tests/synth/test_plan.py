@@ -3,11 +3,11 @@
 from dataclasses import replace
 from fractions import Fraction
 
+from taccl.model.routes import build_network
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.plan import plan_decisions, plan_routes, rows_of, rows_of_routes
-from taccl.synth.routes import build_network
-from taccl.synth.routing import route
-from taccl.topology import Topology, whole
+from taccl.synth.staged.routing import route
+from taccl.topology.graph import Topology, whole
 from tests.generators import build, ring4
 from tests.synth.problems import QUICK, problem_of
 
@@ -84,7 +84,7 @@ def test_a_reduction_plays_its_trees_backwards() -> None:
 
 
 def test_rows_come_back_from_decisions_without_batches() -> None:
-    from taccl.schedule import Decisions
+    from taccl.model.schedule import Decisions
 
     rows = [(0, 1, False), (2, 3, True)]
     assert rows_of(Decisions.of([(c, k, 7, r) for c, k, r in rows])) == rows

@@ -9,13 +9,13 @@ import pytest
 
 from taccl.bounds import any_bounds, best
 from taccl.errors import NoAlgorithmError, NoScheduleError
-from taccl.schedule import Schedule
-from taccl.synth import ENGINES, portfolio, solve
-from taccl.synth.classical import CLASSICAL, run_classical
-from taccl.synth.portfolio import QUARTER, SEARCHES, chosen, is_enough
-from taccl.synth.problem import Bound, Options, Problem, Result, Status
-from taccl.synth.series import Attempt, Series
-from taccl.topology_file import load_topology
+from taccl.model.problem import Bound, Options, Problem, Result, Status
+from taccl.model.schedule import Schedule
+from taccl.synth import search as portfolio
+from taccl.synth.engines import ENGINES, solve
+from taccl.synth.search import QUARTER, SEARCHES, Attempt, Series, chosen, is_enough
+from taccl.synth.templates.classical import CLASSICAL, run_classical
+from taccl.topology.file import load_topology
 from tests.generators import random_problem, star5
 from tests.synth.problems import QUICK, problem_of
 

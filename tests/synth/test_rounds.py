@@ -12,20 +12,20 @@ import pytest
 from benchmarks.sccl import CASES, Case, problem_for, solve
 from taccl.collectives import build_collective
 from taccl.errors import InputError, NoScheduleError
-from taccl.symmetry import make_group
-from taccl.synth.problem import Options, Problem, Status
-from taccl.synth.rounds import (
+from taccl.model.problem import Options, Problem, Status
+from taccl.synth.steps_rounds import (
     Answer,
     Rounds,
     Size,
     StepSend,
     answer,
+    capacities,
     chunks_per_rank,
     rounds_decisions,
     schedule_of,
 )
-from taccl.synth.rounds_question import capacities
-from taccl.topology import Topology, whole
+from taccl.topology.graph import Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import require_valid
 from tests.generators import Hop, build, ring4, star5, twin2x2
 from tests.sweep import for_each

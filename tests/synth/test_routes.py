@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from taccl.errors import NoScheduleError
-from taccl.synth.routes import Arc, build_network, counterpart, may_leave, resource_times
-from taccl.topology import whole
+from taccl.model.routes import Arc, build_network, counterpart, may_leave, resource_times
+from taccl.topology.graph import whole
 from tests.generators import build, ring4, star5, twin2x2
 from tests.synth.problems import problem_of
 

@@ -6,11 +6,10 @@ from fractions import Fraction
 
 import pytest
 
-from taccl.synth.connections import connections, policy_of
+from taccl.model.routes import Arc, Demand, Network, build_network
 from taccl.synth.greedy import greedy_routes
-from taccl.synth.routes import Arc, Demand, Network, build_network
-from taccl.synth.routing import Routes, from_root, reached, route
-from taccl.topology import LogicalTopology, Topology, whole
+from taccl.synth.staged.routing import Routes, connections, from_root, policy_of, reached, route
+from taccl.topology.graph import LogicalTopology, Topology, whole
 from tests.generators import build, pair, ring4, star5, twin2x2
 from tests.synth.problems import QUICK, problem_of
 

@@ -8,10 +8,10 @@ from threading import Event
 import pytest
 
 from taccl.errors import NoAlgorithmError, NoScheduleError
-from taccl.schedule import Schedule
-from taccl.synth import solve
-from taccl.synth.problem import Options, Problem, Result
-from taccl.synth.series import RESERVE, Attempt, Budget, Series, along
+from taccl.model.problem import Options, Problem, Result
+from taccl.model.schedule import Schedule
+from taccl.synth.engines import solve
+from taccl.synth.search import RESERVE, Attempt, Budget, Series, along
 from tests.generators import ring4
 from tests.synth.problems import QUICK, problem_of
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from taccl.apps import Request, logical_group, synthesize
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, NoScheduleError
-from taccl.pipeline import Request, logical_group, synthesize
+from taccl.model.problem import Options
 from taccl.sketch import apply_sketch, load_sketch, shipped_sketches
-from taccl.synth import solve
-from taccl.synth.problem import Options
-from taccl.topology import LogicalTopology, Topology
-from taccl.topology_file import load_topology, topology_from_document
+from taccl.synth.engines import solve
+from taccl.topology.file import load_topology, topology_from_document
+from taccl.topology.graph import LogicalTopology, Topology
 from taccl.verify import verify
 from tests.sweep import for_each
 from tests.synth.problems import problem_of

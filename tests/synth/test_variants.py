@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from taccl.errors import NoScheduleError
-from taccl.synth.routes import Network
-from taccl.synth.variants import VARIANTS, networks
-from taccl.topology import whole
+from taccl.model.routes import Network
+from taccl.synth.staged.routing import VARIANTS, networks
+from taccl.topology.graph import whole
 from tests.generators import ring4, star5, twin2x2
 from tests.synth.problems import problem_of
 

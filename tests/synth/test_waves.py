@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pytest
 
-from taccl.pipeline.lowering import Target
-from taccl.pipeline.scoring import lowering_of
-from taccl.schedule import Schedule
-from taccl.synth.problem import Problem
-from taccl.synth.waves import MOST_SHARES, MOST_WAVES, cuts_of
-from taccl.topology_file import load_topology
+from taccl.apps.programs import Target
+from taccl.apps.scoring import lowering_of
+from taccl.model.problem import Problem
+from taccl.model.schedule import Schedule
+from taccl.synth.templates.pipelined_allgather import MOST_SHARES, MOST_WAVES, cuts_of
+from taccl.topology.file import load_topology
 from tests.sweep import for_each
 from tests.synth.problems import problem_of
 from tests.synth.test_butterflies import nodes_of

@@ -7,8 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from taccl.tuning.candidate import Outcome, Played, read_outcome
-from taccl.tuning.spec import Spec
+from taccl.tuning.candidate import Outcome, Played, Spec, read_outcome
 
 
 def spec_of(task: str) -> Spec:

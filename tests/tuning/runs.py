@@ -3,12 +3,11 @@
 from pathlib import Path
 from threading import Event
 
-from taccl.tuning.candidate import Outcome
+from taccl.tuning.candidate import Machine, Outcome, Setting
+from taccl.tuning.directory import Journal
 from taccl.tuning.executors import Work, Workshop, here
-from taccl.tuning.journal import Journal
 from taccl.tuning.run import Budget, Run
 from taccl.tuning.search import Plan
-from taccl.tuning.spec import Machine, Setting
 from tests.tuning.crashing import plain
 
 SIZES = (1024, 4096, 16384, 65536)

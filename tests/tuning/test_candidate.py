@@ -5,12 +5,21 @@ import json
 import pytest
 
 from taccl.msccl.interpret import judge
-from taccl.sim.cost import model_of
-from taccl.sim.timing import traces
-from taccl.synth.classical import CLASSICAL
-from taccl.topology_file import expand_text, load_topology
-from taccl.tuning.candidate import OTHER_VERSION, Outcome, program_of, read_outcome, run_task
-from taccl.tuning.spec import Machine, Setting, Spec, key_of
+from taccl.replay.cost import model_of
+from taccl.replay.timing import traces
+from taccl.synth.templates.classical import CLASSICAL
+from taccl.topology.file import expand_text, load_topology
+from taccl.tuning.candidate import (
+    OTHER_VERSION,
+    Machine,
+    Outcome,
+    Setting,
+    Spec,
+    key_of,
+    program_of,
+    read_outcome,
+    run_task,
+)
 from tests.msccl.test_runtime_facts import sends_awaited
 
 SIZES = (1024, 1 << 20, 1 << 28)

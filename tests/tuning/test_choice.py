@@ -5,14 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from taccl.msccl.findings import Finding
-from taccl.sim.nccl_inputs import machine_of, parse_settings
-from taccl.topology_file import expand_text, load_topology
+from taccl.msccl.program import Finding
+from taccl.replay.nccl import machine_of, parse_settings
+from taccl.topology.file import expand_text, load_topology
 from taccl.tuning import choice
-from taccl.tuning.candidate import read_outcome, run_task
+from taccl.tuning.candidate import Machine, Setting, Spec, read_outcome, run_task
 from taccl.tuning.choice import Chooser, Range
 from taccl.tuning.library import entries_of
-from taccl.tuning.spec import Machine, Setting, Spec
 
 SIZES = tuple(1 << exponent for exponent in range(10, 25, 2))
 HUB = load_topology("hub:8")

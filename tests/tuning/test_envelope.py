@@ -5,7 +5,7 @@ from itertools import pairwise, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taccl.tuning.envelope import Stretch, envelope, fastest_at, is_good_enough
+from taccl.tuning.choice import Stretch, envelope, fastest_at, is_good_enough
 
 TIME = st.one_of(st.none(), st.integers(1, 10**9), st.integers(95, 110))
 

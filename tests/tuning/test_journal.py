@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from taccl.errors import InputError
-from taccl.tuning.journal import Journal
+from taccl.tuning.directory import Journal
 
 WRITER = """
 import sys
 from pathlib import Path
-from taccl.tuning.journal import Journal
+from taccl.tuning.directory import Journal
 with Journal(Path(sys.argv[1])) as journal:
     number = 0
     while True:

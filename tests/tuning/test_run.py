@@ -10,10 +10,9 @@ import pytest
 
 from taccl.errors import InputError
 from taccl.tuning import run
-from taccl.tuning.candidate import Outcome, read_outcome
+from taccl.tuning.candidate import Outcome, key_of, read_outcome
 from taccl.tuning.executors import Borrowed, Processes, Work, here
 from taccl.tuning.run import LAG, Budget, Run
-from taccl.tuning.spec import key_of
 from tests.tuning import crashing
 from tests.tuning.runs import PLAN, SETTING, SIZES, Loyal, journal_in, search
 

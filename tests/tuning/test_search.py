@@ -4,9 +4,8 @@ from collections import Counter
 from dataclasses import replace
 from itertools import islice
 
-from taccl.tuning.candidate import Outcome, Played
+from taccl.tuning.candidate import Outcome, Played, Spec
 from taccl.tuning.search import TEXTBOOK, Picker, Plan
-from taccl.tuning.spec import Spec
 
 SIZES = tuple(1 << exponent for exponent in range(10, 22))
 

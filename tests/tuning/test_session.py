@@ -7,13 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from taccl.errors import OutOfTimeError
-from taccl.synth.classical import CLASSICAL
+from taccl.synth.templates.classical import CLASSICAL
 from taccl.tuning import run, session
-from taccl.tuning.candidate import Outcome, read_outcome
+from taccl.tuning.candidate import Outcome, Spec, read_outcome
 from taccl.tuning.executors import Work
 from taccl.tuning.run import Budget
 from taccl.tuning.session import SEARCHED, Order, tune, whole_sizes
-from taccl.tuning.spec import Spec
 from tests.tuning.crashing import spec_of
 from tests.tuning.runs import Loyal
 

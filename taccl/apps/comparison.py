@@ -1,0 +1,494 @@
+"""Which algorithm is fastest at which size: classical ones and files, beside NCCL's model.
+
+Every program is lowered once and replayed at all sizes, and at those between them at which the
+fastest changes.
+
+The program of a classical algorithm at one size.
+
+Sizes at which the first of several changes, such as the fastest.
+
+NCCL's own time model beside replays: a contender for each algorithm and protocol.
+
+These times win nothing, as another model counts other things (see :mod:`taccl.replay.nccl`). What
+NCCL would run is the fastest of those that it allows itself.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from math import isqrt, lcm
+from pathlib import Path
+
+from taccl.apps.evaluation import answer_of, read_program
+from taccl.apps.programs import Lowering, Target, program_name, serves
+from taccl.collectives import COLLECTIVES, Collective, chunk_size_of, has_xml
+from taccl.errors import InputError, LoweringError
+from taccl.model.problem import Problem
+from taccl.msccl.interpret import find_root
+from taccl.msccl.program import Program
+from taccl.replay.cost import ReplayModel, model_of
+from taccl.replay.nccl import (
+    VERSION,
+    Choice,
+    Machine,
+    Settings,
+    choices,
+    described,
+    fastest,
+    machine_of,
+)
+from taccl.replay.sweep import BoundAt, Row, bounds_of, row_of
+from taccl.replay.timing import traces
+from taccl.report.comparison import HERE, Comparison, Contender, Crossover, Modelled
+from taccl.synth.templates.classical import CLASSICAL, classical_schedules
+from taccl.topology.graph import Topology, whole
+from taccl.topology.symmetry import make_group
+from taccl.units import Time
+
+
+def textbook_program(
+    topology: Topology, collective: Collective, algorithm: str, size: int, target: Target
+) -> tuple[Program, int]:
+    """Return the fastest program of a classical algorithm, and the bytes it is made for.
+
+    Parameters
+    ----------
+    topology
+        Where its ways are compared.
+    algorithm
+        A name of CLASSICAL.
+    size
+        Bytes wanted; what comes back is the largest size of whole elements up to it.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    chunks = collective.chunks_in_size
+    size = target.whole_size(size, chunks) or target.divisor(chunks)
+    problem = Problem(
+        whole(topology), collective, chunk_size_of(collective, size), make_group(topology, ())
+    )
+    label = program_name(topology.name, collective.name, algorithm, collective.chunks_per_rank)
+    programs = []
+    reason = f"there is no {algorithm} {collective.name} on {topology.name}"
+    for schedule in classical_schedules(problem, algorithm, batch=True):
+        try:
+            programs.append(Lowering(schedule, target, size, label).best)
+        except LoweringError as error:
+            reason = error.problem
+    if not programs:
+        raise InputError(reason, field="--algorithm", fix="give another algorithm, or an XML file")
+    return min(programs, key=lambda found: found[1])[0], size
+
+
+CLOSE = 100
+"""A crossover is known when the sizes around it differ by one part in so many."""
+
+Times = Mapping[str, Time | None]
+"""Times of contenders by name; None: it can't run."""
+
+
+def first_of(times: Times, before: str | None = None) -> str | None:
+    """Return who takes least; of equals the one of the size before, else the first."""
+    found = {name: time for name, time in times.items() if time is not None}
+    least = min(found.values(), default=None)
+    if before in found and found[before] == least:
+        return before
+    return next((name for name, time in found.items() if time == least), None)
+
+
+def find_crossovers(
+    sizes: Sequence[int], step: int, times_at: Callable[[int], Times]
+) -> Iterator[Crossover]:
+    """Yield where the first changes, ascending.
+
+    Where it changes between two sizes, sizes between are tried until the change is known to a
+    hundredth; what comes and goes between two sizes with one winner is not seen.
+
+    Parameters
+    ----------
+    sizes
+        Bytes, ascending.
+    step
+        What sizes between are multiples of.
+    """
+
+    def between(low: int, high: int, first: str, last: str) -> Iterator[Crossover]:
+        middle = isqrt(low * high) // step * step
+        if first == last:
+            return
+        if (high - low) * CLOSE <= low or not low < middle < high:
+            yield Crossover(high, first, last)
+            return
+        inner = first_of(times_at(middle), first) or first
+        yield from between(low, middle, first, inner)
+        yield from between(middle, high, inner, last)
+
+    now = first_of(times_at(sizes[0])) if sizes else None
+    for low, high in pairwise(sizes):
+        then = first_of(times_at(high), now)
+        if now is not None and then is not None:
+            yield from between(low, high, now, then)
+        now = then
+
+
+NCCL = f"NCCL {VERSION} (modelled)"
+
+MODELLED = "its own formula, launch of the kernel included; not a replay"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """NCCL's model of one collective on one machine.
+
+    Parameters
+    ----------
+    topology
+        Where.
+    machine
+        What NCCL's model knows of it.
+    collective
+        A name of COLLECTIVES, or another, which NCCL's model does not know.
+    """
+
+    topology: Topology
+    machine: Machine
+    collective: str
+
+    def time(self, size: int) -> Time | None:
+        """Return what NCCL expects of what it would run; None where it has no model."""
+        choice = fastest(self.machine, self.collective, size)
+        return None if choice is None else choice.time
+
+    def chosen(self, sizes: Sequence[int]) -> tuple[str, ...]:
+        """Return what NCCL would run at each size; nothing where it has no model."""
+        found = (fastest(self.machine, self.collective, size) for size in sizes)
+        return tuple(choice.way for choice in found if choice is not None)
+
+    def contender(self, sizes: Sequence[int]) -> Contender:
+        """Return what NCCL expects at each size of what it would run."""
+        found = (fastest(self.machine, self.collective, size) for size in sizes)
+        rows = [
+            self._row(size, NCCL, choice)
+            for size, choice in zip(sizes, found, strict=True)
+            if choice is not None
+        ]
+        return Contender(NCCL, "nccl", tuple(rows), MODELLED)
+
+    def ways(self, sizes: Sequence[int]) -> tuple[Contender, ...]:
+        """Return what NCCL expects of each algorithm and protocol that it has."""
+        by_way = zip(*(choices(self.machine, self.collective, size) for size in sizes), strict=True)
+        return tuple(self._way(sizes, found) for found in by_way)
+
+    def switches(self, sizes: Sequence[int], step: int) -> tuple[Crossover, ...]:
+        """Return from which sizes on, multiples of ``step``, NCCL would run something else."""
+        return tuple(find_crossovers(sizes, step, self._allowed))
+
+    def _allowed(self, size: int) -> Times:
+        found = choices(self.machine, self.collective, size)
+        return {each.way: each.time for each in found if self.machine.allows(each.protocol)}
+
+    def _way(self, sizes: Sequence[int], found: Sequence[Choice]) -> Contender:
+        name = f"NCCL {VERSION} {found[0].way} (modelled)"
+        refused = not self.machine.allows(found[0].protocol)
+        rows = [
+            self._row(size, name, each, "NCCL runs LL128 over NVLink only; " if refused else "")
+            for size, each in zip(sizes, found, strict=True)
+        ]
+        return Contender(name, "nccl-way", tuple(rows), MODELLED, short=found[0].way)
+
+    def _row(self, size: int, name: str, choice: Choice, refused: str = "") -> Row:
+        return Row(
+            self.collective, self.topology.name, self.topology.num_ranks, size, choice.time,
+            engine=name,
+            note=f"modelled: {refused}{choice.way}, {choice.base / 1e6:g} us of it at any size",
+        )  # fmt: skip
+
+
+ELEMENT_BYTES = 4
+
+Play = Callable[[Sequence[int]], list[Row]]
+"""From sizes to results."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is compared.
+
+    Parameters
+    ----------
+    topology, collective
+        Where, and what, uncut.
+    sizes
+        Bytes, ascending.
+    files
+        MSCCL XML files that do the same.
+    runtime
+        Whose constants and limits: a name of RUNTIMES.
+    nccl
+        Inputs of NCCL's model that are given.
+    report
+        Called with what is being done.
+    """
+
+    topology: Topology
+    collective: Collective
+    sizes: Sequence[int]
+    files: Sequence[str] = ()
+    runtime: str = "executor"
+    nccl: Settings = field(default_factory=Settings)
+    report: Callable[[str], None] = lambda _line: None
+
+    @property
+    def model(self) -> ReplayModel:
+        """The constants of the replay."""
+        return model_of(self.runtime)
+
+    @cached_property
+    def bound(self) -> BoundAt:
+        """What no program can beat, by size; without programs, no schedule."""
+        most = max(self.model.message_bytes.values()) if has_xml(self.collective.name) else None
+        return bounds_of(self.topology, self.collective, message_bytes=most)
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """What can win: one or more programs of one algorithm, of which the fastest counts.
+
+    Parameters
+    ----------
+    name, kind, note
+        As those of a Contender.
+    plays
+        One for each program.
+    divisor
+        What the bytes of a buffer must be a multiple of.
+    """
+
+    name: str
+    kind: str
+    plays: tuple[Play, ...]
+    divisor: int
+    note: str = ""
+
+    def rows(self, sizes: Sequence[int]) -> tuple[Row, ...]:
+        """Return the best result at every size."""
+        by_size = zip(*(play(sizes) for play in self.plays), strict=True)
+        return tuple(min(rows, key=_time) for rows in by_size)
+
+
+def _time(row: Row) -> tuple[bool, int]:
+    return row.time is None, row.time or 0
+
+
+def compare(question: Question) -> Comparison:
+    """Replay everything at every size.
+
+    Raises
+    ------
+    InputError
+        When a file can't be read, or does something else.
+    ProgramError
+        When a file is no program, or its connections have no links.
+    """
+    topology, collective = question.topology, question.collective
+    files = [_file(question, file) for file in dict.fromkeys(question.files)]
+    absent: dict[str, str] = {}
+    candidates = [*_algorithms(question, absent), *files]
+    step = lcm(*(candidate.divisor for candidate in candidates))
+    sizes = _whole(question.sizes, step)
+    shorts = _short_names(candidates)
+    contenders = [
+        Contender(c.name, c.kind, c.rows(sizes), c.note, shorts[c.name])
+        for c in _reported(question, candidates)
+    ]
+    question.report("looking for crossovers")
+    race = _Race([c for c in candidates if not c.note], contenders, sizes)
+    model = Model(topology, machine_of(topology, question.nccl), collective.name)
+    found = _modelled(model, race, sizes, step)
+    if found is None:
+        absent[NCCL] = f"it has no model of {collective.name}"
+    else:
+        contenders.append(model.contender(sizes))
+    return Comparison(
+        collective.name, topology.name, topology.num_ranks, topology.rules_stated,
+        question.runtime, sizes, tuple(map(question.bound, sizes)), tuple(contenders),
+        tuple(find_crossovers(sizes, step, race.times)), tuple(absent.items()), found,
+    )  # fmt: skip
+
+
+class _Race:
+    """Times of all candidates that can win, at any size, each replayed once."""
+
+    def __init__(
+        self,
+        racing: Sequence[_Candidate],
+        contenders: Sequence[Contender],
+        sizes: Sequence[int],
+    ) -> None:
+        self.racing = racing
+        names = {candidate.name for candidate in racing}
+        self.known: dict[int, Times] = {
+            size: {c.name: c.time(place) for c in contenders if c.name in names}
+            for place, size in enumerate(sizes)
+        }
+
+    def times(self, size: int) -> Times:
+        """Return the time of each candidate."""
+        if size not in self.known:
+            self.known[size] = {c.name: c.rows([size])[0].time for c in self.racing}
+        return self.known[size]
+
+    def least(self, size: int) -> int | None:
+        """Return the time of the fastest."""
+        times = (time for time in self.times(size).values() if time is not None)
+        return min(times, default=None)
+
+
+def _modelled(model: Model, race: _Race, sizes: Sequence[int], step: int) -> Modelled | None:
+    """Return what NCCL's model says beside what is replayed; None where it says nothing."""
+    chosen = model.chosen(sizes)
+    if not chosen:
+        return None
+
+    def beside(size: int) -> Times:
+        least = race.least(size)
+        return {} if least is None else {HERE: least, NCCL: model.time(size)}
+
+    return Modelled(
+        model.ways(sizes), chosen, model.switches(sizes, step),
+        tuple(find_crossovers(sizes, step, beside)), described(model.machine),
+    )  # fmt: skip
+
+
+def _reported(question: Question, candidates: Sequence[_Candidate]) -> Iterator[_Candidate]:
+    """Yield candidates, each reported before it is replayed."""
+    for number, candidate in enumerate(candidates, 1):
+        question.report(f"replaying {candidate.name} ({number} of {len(candidates)})")
+        yield candidate
+
+
+def _short_names(candidates: Sequence[_Candidate]) -> dict[str, str]:
+    """Return the name of each file without its folder, where no other has it; else nothing."""
+    files = {c.name: Path(c.name).name if c.kind == "file" else c.name for c in candidates}
+    taken = Counter(files.values())
+    return {name: short if taken[short] == 1 else "" for name, short in files.items()}
+
+
+def _whole(sizes: Sequence[int], step: int) -> tuple[int, ...]:
+    """Return sizes cut so that all candidates run; those too small for that as they are."""
+    return tuple(dict.fromkeys(size - size % step or size for size in sizes))
+
+
+def _file(question: Question, file: str) -> _Candidate:
+    """Return the candidate of a file, out of the race when its result is wrong.
+
+    Raises
+    ------
+    InputError
+        When it can't be read, or is for other ranks, another collective or another root.
+    ProgramError
+        When it is no program.
+    """
+    program, asked = read_program(file), question.collective
+    problems: list[tuple[str, object, object]] = [
+        ("ngpus", program.num_ranks, question.topology.num_ranks)
+    ]
+    if asked.name in COLLECTIVES:
+        problems.append(("coll", program.collective, asked.name))
+    if asked.root is not None and program.collective == asked.name:
+        problems.append(("root", find_root(program), asked.root))
+    for name, found, wanted in problems:
+        if found != wanted:
+            raise InputError(
+                f"should be {wanted} as asked, got {found}", file=file, field=name,
+                fix="leave the file out, or ask for what it does",
+            )  # fmt: skip
+    play = _replayed(question, program, file=file)
+    divisor = program.chunks_per_loop * ELEMENT_BYTES
+    name = f"./{file}" if file in CLASSICAL else file
+    return _Candidate(name, "file", (play,), divisor, answer_of(program).told)
+
+
+def _replayed(question: Question, program: Program, *, file: str = "", engine: str = "") -> Play:
+    def play(sizes: Sequence[int]) -> list[Row]:
+        found = traces(program, question.topology, sizes, question.model)
+        rows = (row_of(trace, program, question.topology, question.bound, file) for trace in found)
+        return [replace(row, engine=engine) for row in rows]
+
+    return play
+
+
+def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candidate]:
+    """Yield the classical algorithms that exist, and note why others do not."""
+    collective = question.collective
+    kind = COLLECTIVES.get(collective.name)
+    counts = kind.chunk_counts if kind is not None and kind.has_root else (1,)
+    reference = question.sizes[len(question.sizes) // 2]
+    for name in CLASSICAL if kind is not None else ():
+        question.report(f"lowering {name}")
+        plays: list[Play] = []
+        most = 1
+        refused: dict[str, str] = {}
+        for count in counts:
+            cut = collective.cut(count)
+            if not serves(question.runtime, collective):
+                made = _scheduled(question, cut, name, reference)
+            else:
+                programs = list(_programs(question, cut, name, reference, refused))
+                made = [_replayed(question, each, engine=name) for each in programs]
+            most = lcm(most, cut.chunks_in_size) if made else most
+            plays += made
+        if not plays:
+            absent[name] = refused.get(name, f"not for {collective.name}, or not on these links")
+        else:
+            yield _Candidate(name, "algorithm", tuple(plays), most * ELEMENT_BYTES)
+
+
+def _problem(question: Question, collective: Collective, size: int) -> Problem:
+    topology = question.topology
+    group = make_group(topology, ())
+    return Problem(whole(topology), collective, chunk_size_of(collective, size), group)
+
+
+def _programs(
+    question: Question,
+    collective: Collective,
+    name: str,
+    reference: int,
+    refused: dict[str, str],
+) -> Iterator[Program]:
+    """Yield the programs of an algorithm at one chunk count, best at the reference size."""
+    target = Target(question.runtime, min_bytes=min(question.sizes), max_bytes=max(question.sizes))
+    chunks = collective.chunks_in_size
+    size = target.whole_size(reference, chunks) or target.divisor(chunks)
+    label = program_name(question.topology.name, collective.name, name, collective.chunks_per_rank)
+    for schedule in classical_schedules(_problem(question, collective, size), name, batch=True):
+        try:
+            yield Lowering(schedule, target, size, label).best[0]
+        except LoweringError as error:
+            refused[name] = error.problem
+
+
+def _scheduled(question: Question, collective: Collective, name: str, size: int) -> list[Play]:
+    """Return the schedule of an algorithm whose collective no file can hold, timed at each size."""
+    if not classical_schedules(_problem(question, collective, size), name, batch=True):
+        return []
+
+    def play(sizes: Sequence[int]) -> list[Row]:
+        rows = []
+        for size in sizes:
+            problem, found = _problem(question, collective, size), question.bound(size)
+            best = classical_schedules(problem, name, batch=True)[0]
+            rows.append(Row(
+                collective.name, question.topology.name, question.topology.num_ranks, size,
+                best.makespan, engine=name, bound=found[1] if found else None,
+                bound_kind=found[0] if found else "", note="makespan of the schedule",
+            ))  # fmt: skip
+        return rows
+
+    return [play]

@@ -1,0 +1,242 @@
+"""Other costs for a topology: those of its edges by class, and of the work inside ranks.
+
+A class is *inside* servers or *between* them; an edge that only messages between servers cross
+belongs to the second. Alphas and bandwidths of a class change by one factor, so that a doubled
+wire stays twice as fast. A class whose alphas are all 0 gets one added instead: a whole one for
+each wire, half of it for each edge of a switch. What :func:`costly` does to the edges,
+:func:`costly_document` does to the fields of a file, so that servers and fabric stay what they are.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+
+from taccl.topology.core_form import topology_document
+from taccl.topology.graph import Edge, LocalCosts, Topology
+from taccl.units import (
+    MAX_BETA,
+    MAX_TIME,
+    MIN_BETA,
+    PS_PER_US,
+    Time,
+    beta_text,
+    parse_beta,
+    parse_time,
+)
+
+INSIDE, BETWEEN = "inside servers", "between servers"
+CLASSES = (INSIDE, BETWEEN)
+
+_PS_PER_BYTE_AT_1GB = 1000
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeCosts:
+    """How the costs of a class of edges change.
+
+    Parameters
+    ----------
+    alpha, beta
+        What each alpha (and overhead) and each beta is multiplied with.
+    added
+        Picoseconds of alpha for a whole crossing, where all alphas are 0.
+    """
+
+    alpha: Fraction = Fraction(1)
+    beta: Fraction = Fraction(1)
+    added: Time = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """How the costs of a topology change.
+
+    Parameters
+    ----------
+    edges
+        For each class.
+    local
+        What local work costs, instead.
+    """
+
+    local: LocalCosts
+    edges: Mapping[str, EdgeCosts] = field(default_factory=dict)
+
+    def of(self, name: str) -> EdgeCosts:
+        """Return the change of a class."""
+        return self.edges.get(name, EdgeCosts())
+
+
+def classes_of(topology: Topology) -> tuple[str, ...]:
+    """Return the class of each edge."""
+    table, server = topology.links, np.array(topology.server_of)
+    owner = np.repeat(np.arange(len(table)), np.diff(table.edge_start))
+    inside = np.zeros(len(topology.edges), np.bool_)
+    used = inside.copy()
+    same = server[table.src] == server[table.dst]
+    used[table.edge_ids] = True
+    inside[table.edge_ids[same[owner]]] = True
+    return tuple(
+        BETWEEN if crossed and not within else INSIDE
+        for crossed, within in zip(used.tolist(), inside.tolist(), strict=True)
+    )
+
+
+def without_alpha(topology: Topology, classes: Sequence[str]) -> frozenset[str]:
+    """Return the classes that have edges, none of them with an alpha."""
+    alphas: dict[str, list[Time]] = {name: [] for name in CLASSES}
+    for edge, name in zip(topology.edges, classes, strict=True):
+        alphas[name].append(edge.alpha)
+    return frozenset(name for name, found in alphas.items() if found and not any(found))
+
+
+def _crossings(topology: Topology, classes: Sequence[str]) -> Iterator[Fraction]:
+    """Yield which part of an added alpha each edge gets: of a fabric only the fabric's edges."""
+    first = topology.num_ranks
+    across = {first + i for i, switch in enumerate(topology.switches) if switch.across_servers}
+    for edge, name in zip(topology.edges, classes, strict=True):
+        ends = (edge.tail, edge.head)
+        if edge.beta is None or (name == BETWEEN and across and across.isdisjoint(ends)):
+            yield Fraction(0)
+        else:
+            direct = (ends[0] >= first) == (ends[1] >= first) and across.isdisjoint(ends)
+            yield Fraction(1) if direct else Fraction(1, 2)
+
+
+def costly(topology: Topology, classes: Sequence[str], costs: Costs) -> Topology:
+    """Return a topology with other costs."""
+    edges = [
+        _costly_edge(edge, costs.of(name), part)
+        for edge, name, part in zip(
+            topology.edges, classes, _crossings(topology, classes), strict=True
+        )
+    ]
+    return topology.with_costs(edges, costs.local)
+
+
+def _costly_edge(edge: Edge, costs: EdgeCosts, part: Fraction) -> Edge:
+    alpha = round(edge.alpha * costs.alpha) + round(costs.added * part)
+    overhead = edge.overhead and min(round(edge.overhead * costs.alpha), alpha)
+    beta = edge.beta and edge.beta * costs.beta
+    return replace(edge, alpha=alpha, overhead=overhead, beta=beta)
+
+
+def costly_document(
+    document: Mapping[str, object], topology: Topology, costs: Costs, name: str
+) -> dict[str, object]:
+    """Return a topology file with other costs, in the form of servers where it has it.
+
+    Parameters
+    ----------
+    document
+        The file that ``topology`` is from; in another form it becomes a graph.
+    name
+        What the new one is called.
+    """
+    if not document.keys() & {"node", "nodes"}:
+        graph = topology_document(costly(topology, classes_of(topology), costs))
+        return {**graph, "name": name}
+    made: dict[str, object] = {**copy.deepcopy(dict(document)), "name": name}
+    bare = without_alpha(topology, classes_of(topology))
+    for part in _parts(made):
+        if costs.of(part.name) != EdgeCosts():
+            _rewrite(part, costs.of(part.name), bare=part.name in bare)
+    local = _local_fields(costs.local)
+    if local or "local" in made:
+        made["local"] = local
+    return made
+
+
+Fields = dict[str, object]
+_ALL = ("alpha", "overhead", "bandwidth")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A record of a file that has costs.
+
+    Parameters
+    ----------
+    fields
+        The record.
+    name
+        The class of its edges.
+    keys
+        Which of its fields are costs.
+    crossing
+        Whether it is a crossing, which gets an alpha where the class has none.
+    """
+
+    fields: Fields
+    name: str
+    keys: Sequence[str] = _ALL
+    crossing: bool = True
+
+
+def _parts(document: Fields) -> Iterator[_Part]:
+    nodes = document.get("nodes") or [document.get("node")]
+    for node in nodes if isinstance(nodes, list) else ():
+        for fields in _listed(node, "wires", "switches"):
+            yield _Part(fields, INSIDE)
+        for nic in _listed(node, "nics"):
+            yield _Part(nic, BETWEEN, ("bandwidth",), crossing=False)
+            yield from (_Part(pcie, BETWEEN, crossing=False) for pcie in _nested(nic, "pcie"))
+    for fabric in _nested(document, "fabric"):
+        yield _Part(fabric, BETWEEN, ("alpha", "overhead"))
+        yield from (_Part(uplink, BETWEEN) for uplink in _nested(fabric, "spine", "uplink"))
+
+
+def _listed(node: object, *names: str) -> Iterator[Fields]:
+    for name in names:
+        entries = node.get(name) if isinstance(node, dict) else None
+        yield from (entry for entry in entries or () if isinstance(entry, dict))
+
+
+def _nested(fields: Fields, *names: str) -> Iterator[Fields]:
+    """Yield the records below some names; one that is only a bandwidth becomes a record."""
+    for name in names:
+        value = fields.get(name)
+        if value is not None and not isinstance(value, dict):
+            value = fields[name] = {"bandwidth": value}
+        if isinstance(value, dict):
+            yield value
+
+
+def _rewrite(part: _Part, costs: EdgeCosts, *, bare: bool) -> None:
+    """Change the costs of one record of a file."""
+    scaled: Mapping[str, Callable[[object], str]] = {
+        "alpha": lambda value: time_text(round(parse_time(value) * costs.alpha)),
+        "overhead": lambda value: time_text(round(parse_time(value) * costs.alpha)),
+        "bandwidth": lambda value: rate_text(parse_beta(value) * costs.beta),
+    }
+    for key in part.keys:
+        value = part.fields.get(key)
+        if value not in (None, "none"):
+            part.fields[key] = scaled[key](value)
+    if bare and part.crossing:
+        part.fields["alpha"] = time_text(costs.added)
+
+
+def time_text(time: Time) -> str:
+    """Return a time as a file says it: ``0.7us``, exactly."""
+    whole, rest = divmod(min(time, MAX_TIME), PS_PER_US)
+    return f"{whole}.{rest:06d}".rstrip("0").rstrip(".") + "us"
+
+
+def rate_text(beta: Fraction) -> str:
+    """Return a beta as a bandwidth of six digits."""
+    beta = min(max(beta, MIN_BETA), MAX_BETA)
+    text = f"{float(_PS_PER_BYTE_AT_1GB / beta):.{_DIGITS}g}GB/s"
+    return text if "e" not in text else beta_text(beta)
+
+
+def _local_fields(local: LocalCosts) -> dict[str, object]:
+    rates = {"copy_bandwidth": local.copy_beta, "reduce_bandwidth": local.reduce_beta}
+    fields: dict[str, object] = {name: rate_text(beta) for name, beta in rates.items() if beta}
+    if local.launch:
+        fields["launch"] = time_text(local.launch)
+    return fields

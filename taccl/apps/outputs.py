@@ -1,0 +1,369 @@
+"""What ``synthesize`` and ``convert`` write and print: XML, schedule JSON, summary, ``--json``."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from taccl.apps.programs import BETWEEN_SERVERS, Lowering, Target, program_name, serves
+from taccl.apps.request import Request, asked_collective
+from taccl.apps.synthesis import Synthesis
+from taccl.collectives import COLLECTIVES, Collective, has_xml
+from taccl.errors import InputError
+from taccl.files import check_apart, check_output, write_all_atomic
+from taccl.model.problem import Bound
+from taccl.model.schedule import Schedule
+from taccl.model.schedule_file import read_schedule, schedule_text
+from taccl.msccl.deploy import deployment, deployment_lines
+from taccl.msccl.program import Program
+from taccl.msccl.runtimes import LOADED_BY
+from taccl.msccl.xml import read_xml, write_xml
+from taccl.report.tables import candidate_lines, candidate_rows
+from taccl.units import counted, format_size, format_time, gigabytes_per_second, microseconds
+from taccl.verify import require_valid
+
+
+def check_writable(*outputs: Path | None) -> None:
+    """Raise before a long search when an output can't be written.
+
+    Raises
+    ------
+    InputError
+        When the path is a directory, or its directory does not exist or can't be written.
+    """
+    for path in outputs:
+        if path is not None:
+            check_output(path)
+    given = [path for path in outputs if path is not None]
+    for number, path in enumerate(given):
+        check_apart(path, given[:number])
+
+
+def check_target(request: Request, output: Path | None) -> None:
+    """Raise before a long search when no runtime, or not the one asked for, has the program.
+
+    Raises
+    ------
+    InputError
+        When the runtime has no XML for the collective, or only for another mode or protocol.
+    """
+    target = request.target
+    collective = asked_collective(request.collective, request.logical.topology, request.root)
+    if target is None:
+        if output is not None:
+            raise _nothing_to_write()
+        return
+    if output is not None:
+        _check_served(target, collective)
+    target.protocols(collective.name, request.logical.topology)
+    if collective.name not in COLLECTIVES and target.modes in ("inplace", "both"):
+        raise InputError(
+            f"{collective.name} in place would overwrite what is still to be read",
+            field=f"--{target.modes}",
+            fix="use --outofplace",
+        )
+
+
+def _nothing_to_write() -> InputError:
+    return InputError(
+        "--runtime none stops at the schedule, so there is no XML to write",
+        field="-o",
+        fix="use --schedule OUT.json, or another --runtime",
+    )
+
+
+def _check_served(target: Target, collective: Collective) -> None:
+    if not serves(target.runtime, collective):
+        elsewhere = has_xml(collective.name)
+        raise InputError(
+            f"there is no XML of {collective.name}"
+            + (f" for {target.runtime}" if elsewhere else " that a runtime could rely on"),
+            field="-o",
+            fix="use --schedule OUT.json" + (", or --runtime msccl" if elsewhere else ""),
+        )
+    loaded_by_msccl = "msccl" in LOADED_BY.get(target.runtime, (target.runtime,))
+    if loaded_by_msccl and collective.name == "alltoall" and target.modes == "inplace":
+        raise InputError(
+            "msccl runs alltoall out of place, whatever the file says",
+            field="--inplace",
+            fix="use --both, or --runtime executor or rccl",
+        )
+
+
+def caution(collective: Collective) -> str | None:
+    """Return what a person should know of a collective's XML file."""
+    if collective.root is None:
+        return None
+    return (
+        f"no runtime checks the root: this file is for root {collective.root}, and calls with any"
+        " root select it"
+    )
+
+
+def _why_not_simple(program: Program) -> str:
+    """Return which protocol a program has where none was asked for, and why."""
+    return (
+        f"{program.protocol}: a {program.collective} between servers hangs with Simple; of"
+        f" {' and '.join(BETWEEN_SERVERS)} the faster by replay"
+    )
+
+
+def xml_files(program: Program, runtime: str, output: Path) -> dict[str | Path, str]:
+    """Return the files of a program: two where the runtimes spell its collective differently."""
+    texts: dict[str | Path, str] = {output: write_xml(program, runtime)}
+    if runtime == "portable" and program.collective == "reducescatter":
+        texts[output.with_suffix(f".msccl{output.suffix}")] = write_xml(program, "msccl")
+    return texts
+
+
+def xml_text(found: Synthesis, warn: Callable[[str], None]) -> str:
+    """Return the XML of what was found; ``warn`` is called where one text is not for all runtimes.
+
+    Raises
+    ------
+    InputError
+        When there is no program.
+    """
+    target = found.request.target
+    if found.program is None or target is None:
+        raise _nothing_to_write()
+    text, *others = xml_files(found.program, target.runtime, Path("out.xml")).values()
+    if others:
+        warn("this is the file for executor and rccl: msccl wants another, with --runtime msccl")
+    return text
+
+
+def write_outputs(found: Synthesis, output: Path | None, schedule: Path | None) -> list[Path]:
+    """Write what was asked for, all of it or nothing; return the paths."""
+    texts: dict[str | Path, str] = {}
+    target = found.request.target
+    if output is not None:
+        if found.program is None or target is None:
+            raise _nothing_to_write()
+        texts.update(xml_files(found.program, target.runtime, output))
+    if schedule is not None:
+        check_apart(schedule, texts, field="--schedule")
+        texts[schedule] = schedule_text(
+            found.schedule, engine=found.result.engine, seed=found.request.seed
+        )
+    if texts:
+        write_all_atomic(texts)
+    return [Path(path) for path in texts]
+
+
+def convert(
+    path: Path,
+    target: Target,
+    size: int,
+    output: Path | None,
+    warn: Callable[[str], None] = lambda _text: None,
+) -> Mapping[str | Path, str]:
+    """Lower a schedule file, judge the program, and write it (or return it without an output).
+
+    ``warn`` is called with what a person should know of the file.
+
+    Raises
+    ------
+    InputError
+        When the schedule file can't be used.
+    ScheduleError
+        When the schedule or its program is wrong.
+    LoweringError
+        When the program does not fit the runtime.
+    """
+    if output is not None:
+        check_apart(output, [path], field="-o")
+    schedule = read_schedule(str(path))
+    require_valid(schedule)
+    collective = schedule.collective
+    _check_served(target, collective)
+    chunks = collective.chunks_in_size
+    whole = target.whole_size(size, chunks)
+    if not whole:
+        raise InputError(
+            f"{size} bytes are less than one element for each of {chunks} chunks",
+            field="--size",
+            fix=f"use at least {target.divisor(chunks)} bytes",
+        )
+    name = program_name(
+        schedule.topology.name, collective.name, "schedule", collective.chunks_per_rank
+    )
+    program = Lowering(schedule, target, whole, name).settled().proved()
+    texts = xml_files(program, target.runtime, output or Path("out.xml"))
+    if output is not None:
+        write_all_atomic(texts)
+    if target.protocol == "auto" and program.protocol != "Simple":
+        warn(f"protocol {_why_not_simple(program)}")
+    if text := caution(collective):
+        warn(text)
+    return texts
+
+
+def loading(texts: Mapping[str | Path, str], runtime: str) -> list[str]:
+    """Return how written files are loaded, for people."""
+    path, text = next(iter(texts.items()))
+    return deployment_lines(read_xml(text, runtime=runtime), runtime, Path(path))
+
+
+def as_json(found: Synthesis, written: list[Path], output: Path | None = None) -> str:
+    """Return the one object that ``synthesize --json`` prints."""
+    return json.dumps(report(found, written, output), indent=2)
+
+
+def report(found: Synthesis, written: list[Path], output: Path | None = None) -> dict[str, object]:
+    """Return the fields of ``synthesize --json``."""
+    schedule, program, request = found.schedule, found.program, found.request
+    chunk_bytes = schedule.chunk_size
+    fixed, proved = found.bound_fixed, found.bound_engine
+    return {
+        "collective": schedule.collective.name,
+        "topology": schedule.topology.name,
+        "ranks": schedule.topology.num_ranks,
+        "size_bytes": request.size,
+        "replay_size_bytes": None if program is None else found.size,
+        "chunk_bytes": int(chunk_bytes) if chunk_bytes.denominator == 1 else float(chunk_bytes),
+        "chunks_per_rank": schedule.collective.chunks_per_rank,
+        "engine": found.result.engine,
+        "status": found.status.value,
+        "makespan_us": microseconds(schedule.makespan),
+        "replay_us": None if found.replay is None else microseconds(found.replay),
+        "bound_us": microseconds(found.bound.time),
+        "bound_kind": found.bound.kind,
+        "bound_fixed_us": None if fixed is None else microseconds(fixed.time),
+        "bound_sketch_us": _largest_us(found.sketched),
+        "bound_engine_us": None if proved is None else microseconds(proved),
+        "gap": found.gap,
+        "gap_fixed": found.gap_fixed,
+        "algbw_gbps": found.algbw,
+        "busbw_gbps": found.busbw,
+        "seconds": round(found.seconds, 3),
+        "ended_by": found.ended,
+        "compile_seconds": round(found.compiled, 3),
+        "seed": request.seed,
+        "alpha_rule": schedule.topology.alpha_rule_stated,
+        "costs": schedule.topology.costs,
+        "sends": schedule.num_sends,
+        "protocol": None if program is None else program.protocol,
+        "threadblocks": None if program is None else program.num_threadblocks,
+        "channels": None if program is None else program.channels,
+        "steps": None if program is None else program.num_steps,
+        "verified": True,
+        "sketch_cost": found.sketch_cost,
+        "free_us": _free_us(found),
+        "candidates": candidate_rows(found.candidates),
+        "output": [str(path) for path in written],
+        "deploy": None
+        if program is None or request.target is None or output is None
+        else deployment(program, request.target.runtime, output),
+    }
+
+
+def _largest_us(bounds: tuple[Bound, ...]) -> float | None:
+    return microseconds(max(bound.time for bound in bounds)) if bounds else None
+
+
+def _free_us(found: Synthesis) -> float | None:
+    free = found.free
+    return None if free is None or free.score is None else microseconds(free.score)
+
+
+def _sketch_line(found: Synthesis) -> list[str]:
+    """Return what a sketch costs, in words."""
+    free, cost = found.free, found.sketch_cost
+    if free is None or free.score is None or cost is None:
+        return []
+    words = (
+        f"costs {cost:.1%}: {format_time(free.score)} without it"
+        if cost > 0
+        else "no faster schedule was found without the sketch"
+    )
+    return [
+        f"  sketch      {words} ({free.engine}, {counted(free.chunks, 'chunk')}, a short search)"
+    ]
+
+
+def _batches(schedule: Schedule) -> str:
+    """Return what the summary says of messages with several chunks."""
+    if not schedule.batches:
+        return ""
+    return ", some in batches that ranks pack" if schedule.packs else ", some in batches"
+
+
+LARGE_GAP = 0.25
+"""From which on a summary says what may help."""
+
+
+def _advice(found: Synthesis) -> list[str]:
+    """Return what ended a search whose gap is large, and what to do, in words."""
+    if found.gap is None or found.gap < LARGE_GAP:
+        return []
+    limit, engine = found.request.time_limit, found.request.engine
+    if found.ended == "user":
+        return ["  note        the search was interrupted, and the gap is large: let it run longer"]
+    if found.ended == "clock":
+        return [
+            f"  note        the clock ended the search, and the gap is large: give it more than"
+            f" {limit:g} s (--time-limit)" + ("" if engine == "auto" else ", or use --engine auto")
+        ]
+    other = (
+        "more --chunks, or --batch none" if engine == "auto" else "--engine auto, which tries all"
+    )
+    return [
+        f"  note        nothing was left to try, and the gap is large: try {other}; the bound"
+        " may also be lower than what can be reached"
+    ]
+
+
+def summary(found: Synthesis, written: list[Path], output: Path | None = None) -> str:
+    """Return what ``synthesize`` tells a person."""
+    schedule, program, bound = found.schedule, found.program, found.bound
+    target = found.request.target
+    collective = schedule.collective
+    lines = [
+        f"{collective.name} on {schedule.topology.name}, {collective.num_ranks} ranks,"
+        f" {format_size(found.request.size)} in {counted(collective.chunks_per_rank, 'chunk')}"
+        f" for each rank ({schedule.topology.rules_stated})",
+        f"  engine      {found.result.engine} ({found.status_told}, {found.seconds:.1f} s)",
+        f"  schedule    {format_time(schedule.makespan)}, {counted(schedule.num_sends, 'send')}"
+        f"{_batches(schedule)}",
+    ]
+    if program is not None and found.replay is not None:
+        lines.append(
+            f"  program     {format_time(found.replay)} by replay at {found.size} bytes,"
+            f" {counted(program.num_threadblocks, 'threadblock')},"
+            f" {counted(program.channels, 'channel')}, {counted(program.num_steps, 'step')}"
+        )
+        if target is not None and target.protocol == "auto" and program.protocol != "Simple":
+            lines.append(f"  protocol    {_why_not_simple(program)}")
+        modes = [
+            name
+            for name, served in (
+                ("in place", program.in_place),
+                ("out of place", program.out_of_place),
+            )
+            if served
+        ]
+        lines.append(
+            f"  serves      {' and '.join(modes)}, {program.min_bytes} to {program.max_bytes} bytes"
+        )
+    lines.append(
+        f"  bandwidth   algbw {found.algbw:.3f} GB/s, busbw {found.busbw:.3f} GB/s"
+        f" (at most {gigabytes_per_second(found.size, bound.time):.3f} algbw by any algorithm)"
+    )
+    gap = "no gap known" if found.gap is None else f"gap {found.gap:.1%}"
+    lines.append(f"  bound       {format_time(bound.time)} ({bound.kind}, any algorithm), {gap}")
+    fixed, gap_fixed = found.bound_fixed, found.gap_fixed
+    if fixed is not None and gap_fixed is not None:
+        lines.append(
+            f"              {format_time(fixed.time)} ({fixed.kind}, this chunk count, no"
+            f" batches), gap {gap_fixed:.1%}"
+        )
+    lines += _advice(found)
+    lines += _sketch_line(found)
+    lines += [
+        f"  {'candidates' if number == 0 else '':<12}{line}"
+        for number, line in enumerate(candidate_lines(found.candidates))
+    ]
+    lines += [f"  wrote       {path}" for path in written]
+    if program is not None and target is not None and output is not None:
+        lines += deployment_lines(program, target.runtime, output)
+    return "\n".join(lines)

@@ -1,0 +1,494 @@
+"""A placement as text, as JSON, and as files for launchers and for the other commands.
+
+From measurements, or a topology, and an algorithm to the order of ranks that is fastest.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+
+from taccl.apps.comparison import textbook_program
+from taccl.apps.evaluation import read_program
+from taccl.apps.programs import Target
+from taccl.apps.request import asked_collective, load_collective, load_machine
+from taccl.collectives import Collective
+from taccl.errors import InputError, ScheduleError, TacclWarning, did_you_mean
+from taccl.files import shown
+from taccl.imports.hostfile import Seat, read_hostfile, seats_of
+from taccl.imports.measured import measured_topology, read_measurements
+from taccl.msccl.interpret import judge
+from taccl.msccl.program import Program
+from taccl.msccl.xml import read_xml, write_xml
+from taccl.placement.objective import Replays, permuted_program, permuted_topology
+from taccl.placement.orders import Order, flat, link_counts, servers_of
+from taccl.placement.search import Found, Limits, search
+from taccl.replay.cost import model_of
+from taccl.replay.timing import Timing
+from taccl.synth.templates.classical import CLASSICAL
+from taccl.topology.core_form import topology_digest, topology_document
+from taccl.topology.file import document_text, load_topology, topology_from_document
+from taccl.topology.graph import Topology
+from taccl.units import Time, format_size, microseconds
+
+ALIASES = {"tree": "double-binary-tree"}
+"""What people call an algorithm, and its name in the table."""
+
+TYPICAL_LINKS = 500
+"""Links that are looked at for what a typical one costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is placed where.
+
+    Parameters
+    ----------
+    measured
+        Files of :mod:`taccl.imports.measured`; empty with a topology.
+    unit
+        Of matrices that do not say it.
+    topology, nodes, fabric, alpha_rule
+        As everywhere; without measurements.
+    servers
+        A hostfile, or how many ranks in a row share a server.
+    algorithm
+        A classical algorithm, or an MSCCL XML file.
+    collective
+        Of a classical algorithm.
+    size
+        Bytes.
+    runtime
+        Whose constants.
+    inside
+        Whether the places within a server may be exchanged.
+    limits
+        Of the search.
+    """
+
+    measured: tuple[str, ...] = ()
+    unit: str | None = None
+    topology: str | None = None
+    nodes: int | None = None
+    fabric: str | None = None
+    alpha_rule: str | None = None
+    servers: str | None = None
+    algorithm: str = "ring"
+    collective: str = "allreduce"
+    size: int = 10**6
+    runtime: str = "executor"
+    inside: bool = True
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """The answer.
+
+    Parameters
+    ----------
+    topology, seats
+        The machine as it was given, and the host and slot of each of its places.
+    program
+        What was replayed, as it is run on the permuted machine.
+    size
+        Bytes that were replayed.
+    found
+        What the search found.
+    order, time, identity
+        The order to use, and replayed picoseconds of it and of the order as given.
+    routed
+        Whether some pairs have no link, and are replayed over other ranks.
+    """
+
+    topology: Topology
+    seats: tuple[Seat, ...]
+    program: Program
+    size: int
+    found: Found
+    order: Order
+    time: Time
+    identity: Time
+    routed: bool
+
+    @property
+    def permuted(self) -> Topology:
+        """The machine whose rank r is the place that takes rank r."""
+        made = permuted_topology(self.topology, self.order)
+        return replace(made, name=f"{self.topology.name[:180]}-placed")
+
+    @property
+    def proved(self) -> bool:
+        """Whether no order is faster."""
+        bound = self.found.bound
+        every = self.found.ended == "all" and not self.routed
+        return every or (bound is not None and self.time <= bound)
+
+    @property
+    def random_mean(self) -> float | None:
+        """The mean of the random orders, in picoseconds."""
+        samples = self.found.random
+        return sum(samples) / len(samples) if samples else None
+
+
+def place(
+    question: Question,
+    stop: Callable[[], bool] = lambda: False,
+    report: Callable[[str], None] = lambda _line: None,
+) -> Placed:
+    """Search for the fastest order of ranks.
+
+    Parameters
+    ----------
+    stop
+        Tells when to end with the best order so far.
+    report
+        Is told what is being done.
+
+    Raises
+    ------
+    InputError
+        When a file or an option can't be used.
+    ProgramError
+        When the program does not fit, or comes to no end.
+    """
+    began = time.monotonic()
+    report("reading")
+    topology, seats = load_places(question)
+    topology.check_ranks_connected()
+    report(f"lowering {question.algorithm}")
+    program, size = program_of(question, topology)
+    replays = Replays(program, topology, size, model_of(question.runtime))
+    limits = question.limits
+    if limits.seconds is not None:
+        limits = replace(limits, seconds=max(1.0, limits.seconds - (time.monotonic() - began)))
+
+    def progress(count: int, best: Time) -> None:
+        report(f"{best / 1e6:.6g} us after {count} replays")
+
+    servers = servers_of(topology.server_of, inside=question.inside)
+    found = search(replays, servers, limits, stop, progress)
+    same, first = tuple(range(topology.num_ranks)), flat(servers.blocks)
+    times = {
+        order: replayed(question, program, topology, size, order)
+        for order in dict.fromkeys((same, first, found.order))
+    }
+    # The first is the order as given, unless that tears servers apart.
+    # Where a pair has several equally good routes, which one is taken depends on the numbers.
+    order = found.order if times[found.order] <= times[first] else first
+    pairs = topology.num_ranks * (topology.num_ranks - 1)
+    routed = int((link_counts(topology) > 0).sum()) < pairs
+    return Placed(topology, seats, program, size, found, order, times[order], times[same], routed)
+
+
+def load_places(question: Question) -> tuple[Topology, tuple[Seat, ...]]:
+    """Return the machine, and the host and slot of each of its ranks.
+
+    Raises
+    ------
+    InputError
+        When neither or both kinds of input are given, or one can't be used.
+    """
+    if bool(question.measured) == (question.topology is not None):
+        raise InputError(
+            "give either files that were measured, or --topology",
+            field="--topology", fix="taccl place latency.csv, or taccl place --topology ndv2",
+        )  # fmt: skip
+    hosts = hosts_of(question.servers)
+    if question.topology is not None:
+        topology = load_machine(
+            question.topology, nodes=question.nodes, fabric=question.fabric,
+            alpha_rule=question.alpha_rule,
+        )  # fmt: skip
+        names = [f"server{server}" for server in topology.server_of]
+        seats = seats_of(names, hosts, question.servers, servers=topology.server_of)
+        return topology, seats
+    for option, given in (("--nodes", question.nodes), ("--fabric", question.fabric)):
+        if given is not None:
+            raise InputError(
+                f"{shown(given)} is for --topology: what was measured has its servers",
+                field=option, fix=f"leave {option} out; --servers says which ranks share a server",
+            )  # fmt: skip
+    found = read_measurements(question.measured, question.unit)
+    seats = seats_of(found.names, hosts, question.servers)
+    servers = [seat.server for seat in seats]
+    rule = question.alpha_rule or "occupy"
+    return measured_topology(found, servers, alpha_rule=rule), seats
+
+
+def hosts_of(text: str | None) -> tuple[tuple[str, int], ...] | int | None:
+    """Return ``--servers``: hosts with their slots, or how many ranks a server has.
+
+    Raises
+    ------
+    InputError
+        When it is neither a number nor a hostfile.
+    """
+    if text is None:
+        return None
+    if text.isdecimal() and text.isascii() and not Path(text).exists():
+        if not 1 <= int(text[:6]) <= 65536 or len(text) > 6:
+            raise InputError(
+                f"should be from 1 to 65536, got {shown(text)}", field="--servers",
+                fix="say how many ranks share a server",
+            )  # fmt: skip
+        return int(text)
+    return read_hostfile(text)
+
+
+def program_of(question: Question, topology: Topology) -> tuple[Program, int]:
+    """Return the program to place, and the bytes to replay it at.
+
+    Raises
+    ------
+    InputError
+        When there is no such algorithm or file, or it is for another number of ranks.
+    """
+    name = ALIASES.get(question.algorithm.lower(), question.algorithm.lower())
+    if name in CLASSICAL:
+        collective = asked_collective(load_collective(question.collective), topology)
+        return classical_program(question, name, collective, topology)
+    if not Path(question.algorithm[:255]).is_file():
+        raise InputError(
+            f"unknown algorithm {shown(question.algorithm)}", field="--algorithm",
+            fix=f"{did_you_mean(name, [*ALIASES, *CLASSICAL])}use"
+            f" {', '.join([*ALIASES, *CLASSICAL])}, or an MSCCL XML file",
+        )  # fmt: skip
+    program = read_program(question.algorithm)
+    if program.num_ranks != topology.num_ranks:
+        raise InputError(
+            f"is for {program.num_ranks} ranks, {topology.name} has {topology.num_ranks}",
+            file=question.algorithm, field="ngpus", fix="give the machine it is to run on",
+        )  # fmt: skip
+    unit = program.chunks_per_loop * model_of(question.runtime).element_bytes
+    return program, question.size - question.size % unit or unit
+
+
+def classical_program(
+    question: Question, name: str, collective: Collective, topology: Topology
+) -> tuple[Program, int]:
+    """Return the fastest program of an algorithm where all pairs cost what is typical here.
+
+    On a network without differences an algorithm takes the ranks as they come, which leaves it to
+    the order who is whose neighbour.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    even = replace(typical(topology), name=topology.name)
+    return textbook_program(even, collective, name, question.size, Target(question.runtime))
+
+
+def typical(topology: Topology) -> Topology:
+    """Return a switch that joins as many ranks, in as many servers, at the median costs.
+
+    Servers have consecutive ranks, as every order gives them.
+    """
+    table = topology.links
+    some = range(0, len(table), max(1, len(table) // TYPICAL_LINKS))
+    alpha = sorted(int(table.alpha[link]) for link in some)[len(some) // 2]
+    beta = sorted(table.max_beta(link) for link in some)[len(some) // 2]
+    hub = load_topology(f"hub:{topology.num_ranks}")
+    edges = tuple(
+        replace(edge, alpha=alpha // 2 if edge.id % 2 else alpha - alpha // 2, beta=beta or None)
+        for edge in hub.edges
+    )
+    together = flat(servers_of(topology.server_of).blocks)
+    return replace(
+        hub, edges=edges, server_of=tuple(topology.server_of[place] for place in together),
+        alpha_rule=topology.alpha_rule, rotations=(),
+    )  # fmt: skip
+
+
+def replayed(
+    question: Question, program: Program, topology: Topology, size: int, order: Sequence[int]
+) -> Time:
+    """Return what the program takes on the permuted machine, as ``evaluate --route`` replays it.
+
+    Raises
+    ------
+    InputError
+        When it can't run.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TacclWarning)
+        moved = permuted_topology(topology, order)
+        trace = Timing(program, moved, model_of(question.runtime), route=True).at(size)
+    if trace.time is None:
+        raise InputError(f"{program.name}: {trace.reason}", field="--size", fix="use another size")
+    return trace.time
+
+
+ENDINGS: Mapping[str, str] = MappingProxyType({
+    "all": "every order was replayed",
+    "bound": "no order can beat the bound",
+    "settled": "nothing better came up any more",
+    "time": "the time limit",
+    "replays": "the limit of replays",
+    "interrupted": "interrupted",
+})  # fmt: skip
+"""Why a search ended, in words."""
+
+
+def placed_json(placed: Placed, outputs: Mapping[str, str]) -> dict[str, object]:
+    """Return what ``--json`` prints."""
+    found, seats = placed.found, placed.seats
+    mean = placed.random_mean
+    return {
+        "program": placed.program.name,
+        "collective": placed.program.collective,
+        "topology": placed.topology.name,
+        "ranks": placed.topology.num_ranks,
+        "servers": placed.topology.num_servers,
+        "alpha_rule": placed.topology.alpha_rule_stated,
+        "size_bytes": placed.size,
+        "order": list(placed.order),
+        "hosts": [{"host": seats[p].host, "slot": seats[p].slot} for p in placed.order],
+        "time_us": microseconds(placed.time),
+        "identity_us": microseconds(placed.identity),
+        "random": len(found.random),
+        "random_mean_us": None if mean is None else mean / 1e6,
+        "random_best_us": microseconds(min(found.random)) if found.random else None,
+        "gain_identity": placed.identity / placed.time if placed.time else None,
+        "gain_random": mean / placed.time if mean is not None and placed.time else None,
+        "bound_us": None if found.bound is None else microseconds(found.bound),
+        "optimal": placed.proved,
+        "replays": found.replays,
+        "ended": found.ended,
+        "routed": placed.routed,
+        "outputs": dict(outputs),
+    }
+
+
+def placed_text(placed: Placed, outputs: Mapping[str, str]) -> str:
+    """Return what is printed for people."""
+    found, topology = placed.found, placed.topology
+    servers = f" in {topology.num_servers} servers" if topology.num_servers > 1 else ""
+    mean = placed.random_mean
+    torn = servers_of(topology.server_of).split(range(topology.num_ranks)) is None
+    lines = [
+        f"{placed.program.collective} of {format_size(placed.size)} on {topology.num_ranks} ranks"
+        f"{servers} of {topology.name}, replayed as {placed.program.name}"
+        f" ({topology.alpha_rule_stated})",
+        f"order     {' '.join(map(str, placed.order))}",
+        f"as given  {_us(placed.identity)}{', with servers torn apart' if torn else ''}",
+    ]
+    if mean is not None:
+        lines.append(
+            f"random    {_us(mean)} the mean of {len(found.random)} orders,"
+            f" {_us(min(found.random))} the best of them"
+        )
+    gains = [f"{placed.identity / max(placed.time, 1):.3g} x as fast as given"]
+    if mean is not None:
+        gains.append(f"{mean / max(placed.time, 1):.3g} x the mean of random orders")
+    lines.append(f"placed    {_us(placed.time)}: {', '.join(gains)}")
+    lines.append(_bound_line(placed))
+    lines.append(f"search    {found.replays} replays, ended: {ENDINGS[found.ended]}")
+    if placed.routed:
+        lines.append("routed    pairs without a link are replayed over other ranks")
+    lines += [f"wrote {file}" for file in outputs.values()]
+    return "\n".join(lines)
+
+
+def _us(time: float) -> str:
+    return f"{time / 1e6:.6g} us"
+
+
+def _bound_line(placed: Placed) -> str:
+    found = placed.found
+    if placed.proved:
+        return "bound     the best order there is"
+    if found.bound is None:
+        return "bound     none is known for this algorithm"
+    gap = placed.time / max(found.bound, 1) - 1
+    return f"bound     {_us(found.bound)} for any order of a ring, {gap:.2%} below"
+
+
+def rankfile_text(placed: Placed) -> str:
+    """Return an Open MPI rankfile: ``rank R=HOST slot=S``."""
+    seats = (placed.seats[place] for place in placed.order)
+    return "".join(f"rank {rank}={seat.host} slot={seat.slot}\n" for rank, seat in enumerate(seats))
+
+
+def hostfile_text(placed: Placed) -> str:
+    """Return a hostfile whose hosts are in the order of ranks.
+
+    Raises
+    ------
+    ScheduleError
+        When a host would come twice.
+    """
+    seats = [placed.seats[place] for place in placed.order]
+    groups = [(host, list(group)) for host, group in groupby(seats, key=lambda seat: seat.host)]
+    if len({host for host, _ in groups}) < len(groups):
+        raise ScheduleError("hostfile", ["a host comes twice: only a rankfile can say that"])
+    moved = any([seat.slot for seat in group] != sorted(s.slot for s in group)
+                for _, group in groups)  # fmt: skip
+    note = "# ranks change their slots within hosts, too: only the rankfile says which\n"
+    lines = [f"{host} slots={len(group)}\n" for host, group in groups]
+    return "".join([note] * moved + lines)
+
+
+def topology_text(placed: Placed) -> str:
+    """Return the permuted machine as a topology file, read back and compared.
+
+    Raises
+    ------
+    ScheduleError
+        When what is read back differs.
+    """
+    permuted = placed.permuted
+    document = topology_document(permuted)
+    again = topology_from_document(document)
+    if topology_digest(again) != topology_digest(permuted):
+        raise ScheduleError("permuted topology", ["reading it back gives another machine"])
+    order = ", ".join(map(str, placed.order))
+    note = f"rank r is rank order[r] of {ascii(placed.topology.name)[1:-1]}: order = [{order}]"
+    return document_text(document, [note])
+
+
+def xml_text(placed: Placed, runtime: str) -> str:
+    """Return the program for the machine as given, verified and read back.
+
+    Raises
+    ------
+    InputError
+        When its ranks can't move.
+    ScheduleError
+        When a judge objects.
+    """
+    program = permuted_program(placed.program, placed.order)
+    _check(placed.program, runtime)
+    _check(program, runtime)
+    text = write_xml(program, runtime)
+    if read_xml(text, runtime=runtime) != program:
+        raise ScheduleError("permuted program", ["reading it back gives another program"])
+    return text
+
+
+def _check(program: Program, runtime: str) -> None:
+    findings = judge(program, runtime)
+    if findings:
+        raise ScheduleError(f"program {program.name}", findings)
+
+
+def files_of(placed: Placed, wanted: Mapping[str, str], runtime: str) -> dict[str, str]:
+    """Return the text of each file wanted, by kind: rankfile, hostfile, topology, xml.
+
+    Raises
+    ------
+    TacclError
+        When one of them can't be made: then nothing should be written.
+    """
+    makers: dict[str, Callable[[], str]] = {
+        "rankfile": lambda: rankfile_text(placed),
+        "hostfile": lambda: hostfile_text(placed),
+        "topology": lambda: topology_text(placed),
+        "xml": lambda: xml_text(placed, runtime),
+    }
+    return {file: makers[kind]() for kind, file in wanted.items()}

@@ -1,0 +1,548 @@
+"""The programs that can be made of one schedule, and the best of them by replay.
+
+The lowering has choices that only a replay can settle. XML carries no order across ranks: where
+ranks share a port, a message can get to it before its turn and delay the one whose turn it is. So
+programs are made whose sends keep the schedule's order on one rank's ports, wait for their turn,
+or do neither; and with as many connections for a link as hold the messages that the schedule has
+under way on it, or with one. When all are slower than the schedule, the messages that overtook
+others in the replay are held back, round by round, until a replay finds none or the work is used
+up. Where the runtime has steps that receive and add or send on in one, they are used as far as
+that costs no time and narrows no range of sizes. Once time is up, the first program that runs must
+do. Where a rank would need more threadblocks than it
+may have, they send and receive. Of equally fast programs the one with the fewest
+steps, then threadblocks, wins.
+
+From a schedule to the program that is written: lowered, scored by replay, judged.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Protocol
+
+from taccl.collectives import COLLECTIVES, Collective, has_xml
+from taccl.errors import InputError, LoweringError, ScheduleError
+from taccl.lowering.dependencies import ORDERS
+from taccl.lowering.draft import Draft
+from taccl.lowering.lower import Lowered, LowerOptions, TooManyError, draft_of, finish, modes_served
+from taccl.model.schedule import Schedule
+from taccl.msccl.determinism import order_findings
+from taccl.msccl.expected import MAX_WORK, work_of
+from taccl.msccl.interpret import judge
+from taccl.msccl.limits import WHY, hangs_between_servers
+from taccl.msccl.program import RECEIVES, Op, Program
+from taccl.msccl.runtimes import RUNTIMES, Runtime
+from taccl.msccl.sizes import Safe, largest_safe_size, safe_size
+from taccl.replay.cost import model_of
+from taccl.replay.interpreter import replay
+from taccl.replay.timing import traces
+from taccl.replay.trace import Span, Trace
+from taccl.topology.graph import Topology
+from taccl.units import MAX_SIZE, Time
+
+MAX_ROUNDS = 8
+"""Rounds of holding messages back."""
+
+FUSED = RECEIVES - {Op.RECV}
+"""Step types that receive and do something with the value."""
+
+MAX_MOVES = 30_000
+"""Moves lowered in all rounds together, above which large schedules get fewer of them."""
+
+
+class Player(Protocol):
+    """Replays programs at one size."""
+
+    def replay(self, program: Program) -> Time | None:
+        """Return what a program takes, or None where it can't run."""
+
+    def accepts(self, program: Program) -> bool:
+        """Tell whether a program is what is asked for."""
+
+    def watched(self, program: Program) -> Trace:
+        """Return the same with spans."""
+
+    @property
+    def late(self) -> bool:
+        """Whether the first program that runs must do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A program, how it was made, and its time by replay."""
+
+    lowered: Lowered
+    options: LowerOptions
+    time: Time
+
+    @property
+    def cost(self) -> tuple[Time, int, int]:
+        """Time, then steps, then threadblocks; the least is best."""
+        program = self.lowered.program
+        steps = sum(len(block.steps) for _, block in program.blocks())
+        return self.time, steps, sum(len(gpu.threadblocks) for gpu in program.gpus)
+
+
+def best_candidate(
+    schedule: Schedule, options: LowerOptions, limits: Runtime, player: Player
+) -> Candidate | None:
+    """Return the best program of a schedule; None when none of them can run at the size.
+
+    Parameters
+    ----------
+    limits
+        The runtime's.
+    player
+        Replays programs.
+
+    Raises
+    ------
+    LoweringError
+        When no program keeps the limits: that of the first one that was tried.
+    """
+    draft = draft_of(schedule, options)
+    slots = limits.fifo_slots[options.protocol]
+    found, refused = _all_made(draft, _variants(options, slots), player)
+    if not found and isinstance(refused, TooManyError):
+        found, _ = _all_made(draft, _small_variants(options), player)
+    if not found:
+        if refused:
+            raise refused
+        return None
+    best = min(found, key=lambda candidate: candidate.cost)
+    if best.time > schedule.makespan and not player.late:
+        best = min(_held_back(draft, found, player), key=lambda candidate: candidate.cost)
+    return _fused(draft, best, limits, player)
+
+
+def _all_made(
+    draft: Draft, variants: Iterable[LowerOptions], player: Player
+) -> tuple[list[Candidate], LoweringError | None]:
+    """Return the programs of all variants, up to one as fast as the schedule, and an error."""
+    found: list[Candidate] = []
+    refused: LoweringError | None = None
+    for variant in variants:
+        if refused and (variant.slots or variant.order == "paced"):
+            continue  # It needs more of everything.
+        try:
+            candidate = _made(draft, variant, player)
+        except LoweringError as error:
+            refused = refused or error
+            continue
+        if candidate is None:
+            continue
+        if not player.accepts(candidate.lowered.program):
+            refused = refused or LoweringError(
+                "no program of the schedule found adds up in the same order on all ranks",
+                fix="use --engine ring, or leave --bitwise-consistent out",
+            )
+            continue
+        found.append(candidate)
+        if candidate.time <= draft.schedule.makespan or player.late:
+            break
+    return found, refused
+
+
+def _variants(options: LowerOptions, slots: int) -> Iterator[LowerOptions]:
+    for order in ORDERS:
+        for count in (None, slots):
+            yield replace(options, order=order, slots=count)
+
+
+def _small_variants(options: LowerOptions) -> Iterator[LowerOptions]:
+    for order in ORDERS:
+        yield replace(options, order=order, paired=True)
+
+
+def _fused(draft: Draft, best: Candidate, limits: Runtime, player: Player) -> Candidate:
+    """Return a candidate with fused steps, if it is as fast and as safe, else the given one."""
+    if player.late or not limits.ops >= FUSED:
+        return best
+    found = [best]
+    for ops in (FUSED, frozenset({Op.RECV_REDUCE_COPY})):
+        try:
+            candidate = _made(draft, replace(best.options, fused=ops), player)
+        except LoweringError:
+            continue
+        if candidate is not None and candidate.cost < best.cost:
+            found.append(candidate)
+    for candidate in sorted(found, key=lambda candidate: candidate.cost):
+        program = candidate.lowered.program
+        if candidate is best or (player.accepts(program) and _is_safe(program, limits)):
+            return candidate
+    return best
+
+
+def _is_safe(program: Program, limits: Runtime) -> bool:
+    """Tell whether a program ends at every size of its range."""
+    low, high = program.min_bytes, program.max_bytes
+    return largest_safe_size(program, limits.name, low, high) >= high
+
+
+def _made(draft: Draft, options: LowerOptions, player: Player) -> Candidate | None:
+    lowered = finish(draft, options)
+    time = player.replay(lowered.program)
+    return None if time is None else Candidate(lowered, options, time)
+
+
+def _held_back(draft: Draft, found: list[Candidate], player: Player) -> Iterator[Candidate]:
+    """Yield the candidates, and those with more and more messages held back to their turn."""
+    yield from found
+    ordered = [candidate for candidate in found if candidate.options.order == "ports"]
+    if not ordered:
+        return
+    current = min(ordered, key=lambda candidate: candidate.cost)
+    for _ in range(min(MAX_ROUNDS, MAX_MOVES // (len(draft.moves) + 1))):
+        held = dict(current.options.held)
+        for number, turn in _overtakers(current, draft, player).items():
+            held[number] = max(turn, held.get(number, turn))
+        if held == current.options.held:
+            return
+        try:
+            candidate = _made(draft, replace(current.options, held=held), player)
+        except LoweringError:
+            return
+        if candidate is None:
+            return
+        current = candidate
+        if player.accepts(current.lowered.program):
+            yield current
+        if current.time <= draft.schedule.makespan or player.late:
+            return
+
+
+def _overtakers(candidate: Candidate, draft: Draft, player: Player) -> dict[int, Time]:
+    """Return the messages that first made one of another rank wait which should have gone before.
+
+    With each comes the start that the delayed one has in the schedule. Only those that did so
+    first are told: what comes later may be a consequence.
+    """
+    messages, spans = draft.messages, player.watched(candidate.lowered.program).spans
+
+    def message_of(span: Span) -> int:
+        return candidate.lowered.senders[span.gpu, span.threadblock, span.step]
+
+    found: list[tuple[Time, int, Time]] = []
+    for span in spans:
+        if span.link is None or span.waited_for is None:
+            continue
+        other = spans[span.waited_for]
+        if other.link is None or other.gpu == span.gpu:
+            continue
+        waiting, overtaker = message_of(span), message_of(other)
+        if messages[overtaker].start > messages[waiting].start:
+            found.append((span.start, overtaker, messages[waiting].start))
+    first = min((start for start, _, _ in found), default=0)
+    turns: dict[int, Time] = {}
+    for start, overtaker, turn in found:
+        if start == first:
+            turns[overtaker] = max(turn, turns.get(overtaker, turn))
+    return turns
+
+
+COPIES = (2, 4)
+"""Instances that are tried where none are asked for."""
+
+BETWEEN_SERVERS = ("LL128", "LL")
+"""The protocols where Simple hangs, the one with fewer bytes on the wire first."""
+
+WORTH_COPIES = Fraction(1, 20)
+"""What they have to save: they use as many times the threadblocks, and want finer sizes."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What program is wanted.
+
+    Parameters
+    ----------
+    runtime
+        A name of RUNTIMES.
+    protocol
+        ``Simple``, ``LL`` or ``LL128``; ``auto``: Simple, and where that hangs (a broadcast or
+        reduce between servers) LL128 or LL, by replay.
+    modes
+        ``auto`` (what one program serves at no cost), ``inplace``, ``outofplace`` or ``both``.
+    instances, channels
+        Copies of the program, None: as many as the replay finds worth it; the most channels.
+    min_bytes, max_bytes
+        The size range; None: from a quarter of the size to four times it.
+    element_bytes
+        Bytes of an element.
+    bitwise
+        All ranks must add up in one order, so that their results have the same bits.
+    """
+
+    runtime: str = "portable"
+    protocol: str = "auto"
+    modes: str = "auto"
+    instances: int | None = 1
+    channels: int | None = None
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+    element_bytes: int = 4
+    bitwise: bool = False
+
+    def within(self, channels: int | None) -> "Target":
+        """Return the target with no more channels than a sketch allows."""
+        given = [limit for limit in (self.channels, channels) if limit is not None]
+        return replace(self, channels=min(given, default=None))
+
+    @property
+    def message_bytes(self) -> int:
+        """The most bytes of a message."""
+        sizes = RUNTIMES[self.runtime].message_bytes
+        return max(sizes.values()) if self.protocol == "auto" else sizes[self.protocol]
+
+    def protocols(self, collective: str, topology: Topology) -> tuple[str, ...]:
+        """Return the protocols to choose from, the likely one first.
+
+        Raises
+        ------
+        InputError
+            When the one that is asked for hangs.
+        """
+        hangs = topology.num_servers > 1 and hangs_between_servers(collective, "Simple")
+        if hangs and self.protocol == "Simple":
+            raise InputError(
+                f"a {collective} between servers hangs with Simple: {WHY}", field="--protocol",
+                fix="leave --protocol out, or use LL128 or LL",
+            )  # fmt: skip
+        if self.protocol != "auto":
+            return (self.protocol,)
+        return BETWEEN_SERVERS if hangs else ("Simple",)
+
+    def divisor(self, chunks: int) -> int:
+        """Return what the bytes of a buffer of so many chunks must be a multiple of."""
+        return chunks * self.copies * self.element_bytes
+
+    @property
+    def copies(self) -> int:
+        """The instances that are asked for, or one."""
+        return self.instances or 1
+
+    def whole_size(self, size: int, chunks: int) -> int:
+        """Return the largest size up to ``size`` that cuts into whole chunks of elements."""
+        return size - size % self.divisor(chunks)
+
+    def claimed(self, schedule: Schedule) -> tuple[bool, bool]:
+        """Return (in place, out of place): the modes to be served."""
+        if self.modes == "auto":
+            return modes_served(schedule.collective)
+        return self.modes != "outofplace", self.modes != "inplace"
+
+
+@dataclass(frozen=True, eq=False)
+class Lowering:
+    """A schedule's programs for one target, at one size.
+
+    Parameters
+    ----------
+    schedule
+        What is lowered.
+    target
+        For what.
+    size
+        Bytes, a multiple of ``target.divisor``.
+    name
+        The program's label.
+    made
+        The fastest program and its time, where they are known.
+    over
+        Tells whether time is up.
+    """
+
+    schedule: Schedule
+    target: Target
+    size: int
+    name: str
+    made: tuple[Program, Time] | None = None
+    over: Callable[[], bool] = lambda: False
+
+    @property
+    def late(self) -> bool:
+        """Whether the first program that runs must do."""
+        return self.over()
+
+    @cached_property
+    def best(self) -> tuple[Program, Time]:
+        """The fastest program by replay, with its time in picoseconds.
+
+        Raises
+        ------
+        LoweringError
+            When no program fits the runtime.
+        """
+        if self.made is not None:
+            program, time = self.made
+            return replace(program, name=self.name), time
+        limits = RUNTIMES[self.target.runtime]
+        found = best_candidate(self.schedule, self._options(), limits, self)
+        if found is None:
+            raise LoweringError(
+                f"no program for {self.target.runtime} runs at {self.size} bytes",
+                fix="use another size or protocol",
+            )
+        return found.lowered.program, found.time
+
+    @cached_property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols to choose from; until :meth:`settled` does, it is the first.
+
+        Raises
+        ------
+        InputError
+            When the one that is asked for hangs.
+        """
+        return self.target.protocols(self.schedule.collective.name, self.schedule.topology)
+
+    def settled(self) -> "Lowering":
+        """Return the same for a definite protocol and a definite number of instances.
+
+        Of several protocols the one with the shortest replay, flags on the wire counted, is taken.
+
+        Raises
+        ------
+        InputError
+            When the protocol that is asked for hangs.
+        LoweringError
+            When no program fits the runtime.
+        """
+        chosen = self._with_instances()
+        if len(self.protocols) > 1:
+            target = replace(chosen.target, protocol=self.protocols[0])
+            chosen = replace(chosen, target=target, made=chosen.best)
+        for protocol in self.protocols[1:]:
+            other = replace(chosen, target=replace(chosen.target, protocol=protocol), made=None)
+            if self.late:
+                break
+            try:
+                times = [one.on_the_wire() for one in (other, chosen)]
+            except LoweringError:
+                continue
+            if times[0] < times[1]:
+                chosen = other
+        return chosen
+
+    def on_the_wire(self) -> Time:
+        """Return what the best program takes with all the bytes that its protocol sends."""
+        program, _ = self.best
+        model = model_of(self.target.runtime, self.target.element_bytes)
+        (trace,) = traces(program, self.schedule.topology, (self.size,), model, protocol_costs=True)
+        return self.best[1] if trace.time is None else trace.time
+
+    def _with_instances(self) -> "Lowering":
+        """Return the same for a definite number of instances.
+
+        Where none is asked for and messages do not occupy links for all of their latency, several
+        instances can share it; they are taken where the replay is shorter by WORTH_COPIES.
+
+        Raises
+        ------
+        LoweringError
+            When no program fits the runtime.
+        """
+        if self.target.instances is not None:
+            return self
+        one = replace(self, target=replace(self.target, instances=1))
+        links = self.schedule.topology.links
+        if not (links.overhead < links.alpha).any():
+            return one
+        limit, chosen = one.best[1] * (1 - WORTH_COPIES), one
+        for copies in COPIES:
+            target = replace(self.target, instances=copies)
+            several = replace(self, target=target, made=None)
+            if self.late or self.size % target.divisor(self.schedule.collective.chunks_in_size):
+                continue
+            try:
+                if several.best[1] < chosen.best[1] and several.best[1] <= limit:
+                    chosen = several
+            except LoweringError:
+                break
+        return chosen
+
+    def accepts(self, program: Program) -> bool:
+        """Tell whether a program is what the target asks for."""
+        return not self.target.bitwise or not any(order_findings(program))
+
+    def _options(self) -> LowerOptions:
+        limits, target, protocol = RUNTIMES[self.target.runtime], self.target, self.protocols[0]
+        in_place, out_of_place = target.claimed(self.schedule)
+        low = self.size // 4 if target.min_bytes is None else target.min_bytes
+        high = min(self.size * 4, MAX_SIZE) if target.max_bytes is None else target.max_bytes
+        return LowerOptions(
+            name=self.name,
+            protocol=protocol,
+            in_place=in_place,
+            out_of_place=out_of_place,
+            instances=target.copies,
+            channels=target.channels,
+            min_bytes=low,
+            max_bytes=high,
+            max_steps=limits.max_steps,
+            max_threadblocks=min(limits.max_threadblocks, limits.max_dependence_id + 1),
+            open_sends=protocol in limits.open_sends,
+        )
+
+    def replay(self, program: Program) -> Time | None:
+        """Return what a program takes at the size, or None where it can't run."""
+        model = model_of(self.target.runtime, self.target.element_bytes)
+        (trace,) = traces(program, self.schedule.topology, (self.size,), model)
+        return trace.time
+
+    def watched(self, program: Program) -> Trace:
+        """Return what a program does at the size, message by message."""
+        model = model_of(self.target.runtime, self.target.element_bytes)
+        return replay(program, self.schedule.topology, self.size, model)
+
+    def proved(self) -> Program:
+        """Return the best program, cut to the sizes it is safe at, after every judge agreed.
+
+        Raises
+        ------
+        ScheduleError
+            When a judge objects.
+        LoweringError
+            When no program fits the runtime, or the size range is empty.
+        """
+        program = replace(self.best[0], name=self.name)
+        runtime = self.target.runtime
+        if program.min_bytes > program.max_bytes:
+            raise LoweringError(
+                f"the size range {program.min_bytes}..{program.max_bytes} is empty",
+                fix="give --min-bytes below --max-bytes",
+            )
+        found: Safe | None = None
+        if work_of(program) <= MAX_WORK:
+            found = safe_size(program, runtime, program.min_bytes, program.max_bytes)
+        if found is not None and found.size is not None and found.size < program.max_bytes:
+            if found.size < program.min_bytes or found.size <= 0:
+                raise LoweringError(
+                    f"the program deadlocks at every size of {program.min_bytes}.."
+                    f"{program.max_bytes} bytes",
+                    fix="lower --min-bytes, or use --batch none",
+                )
+            program, found = replace(program, max_bytes=found.size), None
+        findings = judge(program, runtime, self._asked(), found)
+        if findings:
+            raise ScheduleError(f"program {program.name}", findings)
+        return program
+
+    def _asked(self) -> Collective | None:
+        """Return what the program should do; None where its name and chunk count say it."""
+        collective = self.schedule.collective
+        if collective.name in COLLECTIVES and collective.root is None:
+            return None
+        return collective.cut(self.target.copies)
+
+
+def serves(runtime: str, collective: Collective) -> bool:
+    """Tell whether a runtime has files for a collective."""
+    known = collective.name in COLLECTIVES
+    return has_xml(collective.name) and (known or "custom" in RUNTIMES[runtime].collectives)
+
+
+def program_name(topology: str, collective: str, engine: str, chunks: int) -> str:
+    """Return the label that a program carries."""
+    return f"{collective}-{topology}-{engine}-k{chunks}"

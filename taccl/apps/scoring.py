@@ -1,0 +1,274 @@
+"""What a schedule really costs: the replay of its program. Each is lowered once for a request.
+
+More chunks leave more of a size over, so programs of different chunk counts are replayed at one
+size that all of them cut into whole chunks; their own sizes are kept for what is written.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import lcm
+
+import numpy as np
+
+from taccl.apps.programs import Lowering, Target, program_name
+from taccl.errors import LoweringError
+from taccl.model.schedule import Schedule
+from taccl.msccl.expected import work_of
+from taccl.msccl.program import Program
+from taccl.timing.deadline import Deadline
+from taccl.topology.graph import LogicalTopology
+from taccl.units import Time
+from taccl.verify import require_valid
+
+MARGIN = 1.5
+"""Times what judging should take by what it took before, to be left for it and for writing."""
+
+LEAST = Fraction(7, 8)
+"""Of the size that is asked for: a smaller one says too little of it."""
+
+
+def common_size(target: Target, size: int, chunks_in_size: int, counts: Sequence[int]) -> int:
+    """Return the size at which programs of several chunk counts are compared; 0: each at its own.
+
+    Parameters
+    ----------
+    chunks_in_size
+        Chunks of the buffer where each rank has one.
+    """
+    common = target.whole_size(size, chunks_in_size * lcm(*counts))
+    return common if common >= LEAST * size else 0
+
+
+def lowering_of(schedule: Schedule, target: Target, size: int, engine: str) -> Lowering:
+    """Return the task of lowering a schedule.
+
+    Parameters
+    ----------
+    target
+        For what, within what a sketch allows.
+    size
+        Bytes of the buffer, perhaps more than make whole chunks.
+    engine
+        For the program's name.
+    """
+    collective = schedule.collective
+    name = program_name(schedule.topology.name, collective.name, engine, collective.chunks_per_rank)
+    return Lowering(schedule, target, target.whole_size(size, collective.chunks_in_size), name)
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A schedule with its score.
+
+    Parameters
+    ----------
+    key
+        Tells it from other schedules.
+    schedule, engine
+        What, and who was searching.
+    task
+        Its lowering, done; None: no program is wanted.
+    time
+        The score, in picoseconds.
+    """
+
+    key: bytes
+    schedule: Schedule
+    engine: str
+    task: Lowering | None
+    time: Time
+
+
+@dataclass(frozen=True, eq=False)
+class Proved:
+    """A program that every judge found right.
+
+    Parameters
+    ----------
+    schedule, engine
+        What it was made of, and who found that.
+    program
+        Cut to the sizes that it is safe at.
+    time, size
+        Picoseconds by replay, at so many bytes.
+    made
+        The program as it was lowered, with its time.
+    """
+
+    schedule: Schedule
+    engine: str
+    program: Program
+    time: Time
+    size: int
+    made: tuple[Program, Time]
+
+
+@dataclass(eq=False)
+class Scorer:
+    """Scores schedules, each once, and keeps the best; the first program is judged at once.
+
+    So there is something to write whenever the search ends, and the time that judging takes is
+    known: the end of the search is moved forward by as much as judging the best would take.
+
+    Parameters
+    ----------
+    target
+        The program wanted; None: a schedule costs its makespan.
+    size
+        Bytes of the buffer.
+    report
+        Called with what can't be lowered.
+    common
+        Bytes at which programs are compared; 0: each at the whole chunks of ``size``.
+    slowest
+        Seconds that a score took, at most.
+    over
+        Tells whether time is up: then the first program of a schedule that runs must do.
+    clock
+        The end of the search; one that never comes is left alone, and nothing is judged early.
+    logical
+        What schedules have to respect; None: the whole of their own topology.
+    last
+        When judging the first program is given up, by ``time.monotonic``.
+    engine
+        Who searches now.
+    best
+        The best so far.
+    opened
+        What :meth:`open` took.
+    judged
+        What was scored first, with its program.
+    """
+
+    target: Target | None
+    size: int
+    report: Callable[[str], None]
+    common: int = 0
+    slowest: float = 0.0
+    over: Callable[[], bool] = lambda: False
+    clock: Deadline = field(default_factory=Deadline)
+    logical: LogicalTopology | None = None
+    last: float = math.inf
+    engine: str = ""
+    best: Scored | None = None
+    opened: Scored | None = None
+    judged: Proved | None = None
+    _known: dict[bytes, Time | LoweringError] = field(default_factory=dict)
+    _pace: float = 0.0
+    _end: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._end = self.clock.end
+
+    def starts(self, engine: str) -> None:
+        """Note who searches from now on."""
+        self.engine = engine
+
+    def score(self, schedule: Schedule) -> Time | None:
+        """Return picoseconds; None when there is no program."""
+        if self.target is None:
+            if self.best is None or schedule.makespan < self.best.time:
+                self.best = Scored(b"", schedule, self.engine, None, schedule.makespan)
+            return schedule.makespan
+        known = self._scored(schedule, self.target)
+        return None if isinstance(known, LoweringError) else known
+
+    def open(self, schedule: Schedule) -> bool:
+        """Take the first program of a schedule that runs; return whether there is one.
+
+        It is no score, which takes longer: the schedule may be scored later.
+        """
+        if self.target is None:
+            self.score(schedule)
+            self.opened = self.best
+            return True
+        task = replace(
+            lowering_of(schedule, self.target, self.size, self.engine), over=lambda: True
+        )
+        try:
+            found = self._compared(task)
+        except LoweringError:
+            return False
+        self.best = self.opened = Scored(_key(schedule), schedule, self.engine, task, found)
+        self._save_time(self.best, task)
+        return True
+
+    def refusal(self, schedule: Schedule) -> str | None:
+        """Return why a schedule has no score."""
+        if self.target is None:
+            return None
+        known = self._scored(schedule, self.target)
+        return known.problem if isinstance(known, LoweringError) else None
+
+    def lowering(self, schedule: Schedule, engine: str) -> Lowering | None:
+        """Return the task of lowering a schedule, already done for the one that scored best."""
+        if self.target is None:
+            return None
+        task = replace(lowering_of(schedule, self.target, self.size, engine), over=self.over)
+        for one in (self.best, self.opened):
+            if one is not None and one.task is not None and one.key == _key(schedule):
+                return replace(task, made=one.task.best)
+        return task
+
+    def _scored(self, schedule: Schedule, target: Target) -> Time | LoweringError:
+        key = _key(schedule)
+        known = self._known.get(key)
+        if known is None:
+            task = replace(lowering_of(schedule, target, self.size, "score"), over=self.over)
+            began = time.monotonic()
+            try:
+                known = self._compared(task)
+                if self.best is None or known < self.best.time:
+                    self.best = Scored(key, schedule, self.engine, task, known)
+                    self._save_time(self.best, task)
+            except LoweringError as error:
+                self.report(f"not lowered: {error.problem}")
+                known = error
+            self._known[key] = known
+            self.slowest = max(self.slowest, time.monotonic() - began)
+        return known
+
+    def _save_time(self, best: Scored, task: Lowering) -> None:
+        """Judge the first program, and leave as much time as judging the best one takes."""
+        if self.clock.end == math.inf:
+            return
+        program, found = task.best
+        if self.judged is None:
+            began = time.monotonic()
+            # Nothing else can be written: it may take all the time that there is.
+            self.clock.move(self.last)
+            lowering = lowering_of(best.schedule, task.target, self.size, best.engine)
+            try:
+                require_valid(best.schedule, self.logical)
+                proved = replace(lowering, made=task.best).proved()
+            except LoweringError:
+                self.clock.move(self._end)
+                return
+            self.judged = Proved(best.schedule, best.engine, proved, found, task.size, task.best)
+            self._pace = (time.monotonic() - began) / max(1, work_of(program))
+        self.clock.move(self._end - MARGIN * self._pace * work_of(program))
+
+    def _compared(self, task: Lowering) -> Time:
+        """Return what the best program takes at the size at which all are compared."""
+        program, own = task.best
+        if self.common in (0, task.size):
+            return own
+        alike = replace(task, size=self.common).replay(program)
+        return own if alike is None else alike
+
+
+def _key(schedule: Schedule) -> bytes:
+    """Return what tells the schedules of one request apart."""
+    columns = (
+        schedule.chunk, schedule.link, schedule.batch, schedule.start, schedule.end,
+        schedule.reduce, np.array(schedule.generators, dtype=np.int64),
+    )  # fmt: skip
+    said = f"{schedule.collective.chunks_per_rank} {schedule.packs}"
+    found = hashlib.blake2b(said.encode())
+    for column in columns:
+        found.update(np.ascontiguousarray(column).tobytes())
+    return found.digest()

@@ -1,0 +1,188 @@
+"""The compiled loops, made before any clock starts: once on a machine, in parallel.
+
+Each loop is compiled by a child process that runs a small problem through it, so that what lies in
+the cache afterwards is what a search asks for. A stamp beside the cache says that all are there for
+this source, this numba and this processor; where no cache can be kept, this process compiles.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Event
+from types import MappingProxyType
+
+import numpy as np
+
+from taccl.apps.programs import Target
+from taccl.apps.request import load_network, logical_group
+from taccl.apps.scoring import lowering_of
+from taccl.collectives import build_collective, chunk_size_of
+from taccl.errors import OutOfTimeError
+from taccl.model.problem import Options, Problem
+from taccl.model.schedule import Schedule
+from taccl.prices import arborescence, arborescence_loops
+from taccl.replay import events, layout
+from taccl.replay.cost import model_of
+from taccl.replay.timing import Timing
+from taccl.synth import list_scheduler_loop
+from taccl.synth.clock import Clock
+from taccl.synth.flow import insertion_loop
+from taccl.synth.flow.insertion_scheduler import inserted
+from taccl.synth.guided import scheduler, scheduler_state, tree_list_scheduler
+from taccl.synth.templates.classical import classical_schedules
+from taccl.timing import retiming_loop
+from taccl.timing.jit import stamp_of
+from taccl.timing.retiming import sum_times
+from taccl.topology.symmetry import make_group
+
+PARTS = (
+    events, layout, arborescence_loops, list_scheduler_loop, insertion_loop, tree_list_scheduler,
+    scheduler_state, retiming_loop,
+)  # fmt: skip
+"""The modules that are compiled."""
+
+SIZE = 4096
+"""Bytes of the small problem."""
+
+
+def _silent(_line: str) -> None:
+    """Report nothing."""
+
+
+def _problem(collective: str) -> Problem:
+    logical = load_network("hub:4")
+    cut = build_collective(collective, 4, 1)
+    return Problem(logical, cut, chunk_size_of(cut, SIZE), logical_group(logical, cut))
+
+
+def _ring() -> Schedule:
+    schedule, *_ = classical_schedules(_problem("allgather"), "ring", batch=True)
+    return schedule
+
+
+def _guided() -> None:
+    scheduler.compiled(_silent)
+
+
+def _replay() -> None:
+    schedule, target = _ring(), Target()
+    program, _ = lowering_of(schedule, target, SIZE, "ring").best
+    model = model_of(target.runtime, target.element_bytes)
+    Timing(program, schedule.topology, model).at(SIZE)
+
+
+def _reserved() -> None:
+    clock = Clock(time.monotonic() + 1.0, Options(deterministic=True))
+    next(inserted(_problem("alltoall"), clock, 0, 0))
+
+
+def _dispatch() -> None:
+    _ring()
+
+
+def _arborescence() -> None:
+    ends = np.array([0, 1], dtype=np.int32)
+    cost = np.ones(2, dtype=np.int64)
+    arborescence.contract(2, ends, ends[::-1].copy(), cost).use(cost)
+
+
+def _sums() -> None:
+    schedule = _ring()
+    columns = (schedule.chunk, schedule.link, schedule.batch, schedule.reduce)
+    group = make_group(schedule.topology, ())
+    sum_times(schedule.collective, group, schedule.chunk_size, columns)
+
+
+KERNELS: Mapping[str, Callable[[], None]] = MappingProxyType({
+    "guided": _guided,
+    "replay": _replay,
+    "reserved": _reserved,
+    "dispatch": _dispatch,
+    "arborescence": _arborescence,
+    "sums": _sums,
+})  # fmt: skip
+"""What has every loop compiled, the longest first."""
+
+
+def compile_ahead(report: Callable[[str], None], stop: Event | None = None) -> float:
+    """Compile all loops that are not in the cache yet; return the seconds that it took.
+
+    Parameters
+    ----------
+    report
+        Called with a line of progress before and after, where there is something to compile.
+    stop
+        Set by the user to end it.
+
+    Raises
+    ------
+    OutOfTimeError
+        When ``stop`` was set.
+    """
+    stamp = stamp_of(PARTS, os.environ.get("NUMBA_CACHE_DIR", ""))
+    if stamp.exists() or stamp in _COMPILED:
+        return 0.0
+    began = time.monotonic()
+    report(f"compiling {len(KERNELS)} loops, once on this machine and not in the time limit ...")
+    try:
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=stamp.parent):
+            kept = True
+    except OSError:
+        kept = False
+    if kept and _in_children(stop or Event()):
+        stamp.touch()
+    else:
+        for compile_one in KERNELS.values():
+            compile_one()
+    if not kept:
+        report(f"no cache can be kept in {stamp.parent}: set NUMBA_CACHE_DIR to a folder of yours")
+    _COMPILED.add(stamp)
+    seconds = time.monotonic() - began
+    report(f"compiled in {seconds:.0f} s")
+    return seconds
+
+
+_COMPILED: set[Path] = set()
+"""Stamps of what this process has compiled without a cache."""
+
+
+def _in_children(stop: Event) -> bool:
+    """Compile every loop in a child process, as many at a time as there are cores.
+
+    Returns
+    -------
+    bool
+        Whether all of them ended well.
+    """
+    command = [sys.executable, "-m", "taccl.apps.warmup"]
+    waiting, running = list(KERNELS), list[subprocess.Popen[bytes]]()
+    well = True
+    try:
+        while waiting or running:
+            while waiting and len(running) < (os.cpu_count() or 1):
+                # A session of its own: Ctrl-C is for this process to handle.
+                running.append(subprocess.Popen(
+                    [*command, waiting.pop(0)], stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                ))  # fmt: skip
+            if stop.wait(0.05):
+                raise OutOfTimeError(
+                    "interrupted while loops were compiled, before the search began",
+                    fix="run taccl warmup once",
+                )
+            well = well and not any(child.poll() for child in running)
+            running = [child for child in running if child.poll() is None]
+    finally:
+        for child in running:
+            child.kill()
+            child.wait()
+    return well
+
+
+if __name__ == "__main__":
+    KERNELS[sys.argv[1]]()

@@ -1,0 +1,278 @@
+"""What has come into a set of ranks last must still spread inside it.
+
+Let S be a set of ranks (a server; all but one rank) and m the chunks that start outside it and
+that all (or some) of its members want. With one chunk to a message:
+
+- E(t) messages at most have entered S by time t (whole messages, each gate its own), I(t) at most
+  travel between members within a time t.
+- By any moment t at least q = m - E(t - 1) of the m chunks have not entered *before* t: they are
+  late. A late chunk that d members want needs d receptions in S: entries, and messages between
+  members that start at t or later, as no member had it before.
+- A chunk may enter several times. All entries are E(T) at most, and each of the m - q' chunks
+  that are not late has used one; so the q' >= q late chunks enter at most E(T) - m + q' times, and
+  need at least the sum of (d - 1) over the q chunks with the smallest d, less E(T) - m, messages
+  between members. All these fit into the time from t to T: at most I(T - t).
+- Of the last E(T) - m + 1 chunks to enter, one enters only once, as otherwise there were more
+  than E(T) entries. It then spreads from one member to all over links inside S only.
+
+The makespan is the least T that meets all of it: E and I only grow, so a T that does not rules
+out all smaller ones. Turned round in time it holds for sums: d members have a part of a chunk
+that a rank outside wants; each of them sends it out of S, or to a member before the last part of
+the chunk leaves. The schedule read backwards has the same number of messages in each window.
+
+An all-reduce does both, for all its chunks: what members learn from outside must first come in.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.bounds.arrival_curves import Gates, crossed, whole
+from taccl.bounds.cut import COVERS, Graph, counted_at, make_graph, narrowest
+from taccl.bounds.dissemination import Spread, informed, ports_of
+from taccl.bounds.net import (
+    FAR,
+    IntArray,
+    Net,
+    Task,
+    by_head,
+    is_uniform,
+    one_of_each,
+    relaxed,
+    servers_of,
+    tasks_of,
+)
+from taccl.collectives import COLLECTIVES, Collective
+from taccl.units import Time
+
+MANY_RANKS = 256
+"""Above this only collectives that treat ranks alike are looked at."""
+
+SPREADING = ("allgather", "reducescatter", "allreduce", "broadcast", "reduce")
+"""Collectives of the table whose chunks more than one member of a set wants, or has a part of."""
+
+MOST_LINKS = 50_000_000
+"""Links looked at for all sets together."""
+
+MOST_ALONE = 64
+"""Ranks for which all the others are a set to look at."""
+
+MOST_DOORS = 16
+"""Members where chunks come in, above which any may be next to all others."""
+
+SLOTS = 24
+"""Moments that are looked at one by one, from the last entry backwards; before, every second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inlet:
+    """A set of ranks and the chunks that must come in.
+
+    Parameters
+    ----------
+    entries, inside
+        Sets of gates that every message into the set (between members) passes.
+    wanted
+        Pairs (members that want a chunk, how many such chunks), ascending.
+    spread
+        Picoseconds from an only entry to the last member; 0 where some members don't want all.
+    """
+
+    entries: tuple[Gates, ...]
+    inside: tuple[Gates, ...]
+    wanted: tuple[tuple[int, int], ...]
+    spread: Time
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks must come in."""
+        return sum(count for _, count in self.wanted)
+
+    def enter(self, time: Time) -> int:
+        """Return how many messages can have come in."""
+        return min(crossed(gates, time) for gates in self.entries)
+
+    def pass_on(self, time: Time) -> int | None:
+        """Return how many messages members can exchange within a time; None: any number."""
+        return min((crossed(gates, time) for gates in self.inside), default=None)
+
+    def rest(self, late: int) -> int:
+        """Return how many receptions so many chunks need at least, beside one for each."""
+        total = 0
+        for members, count in self.wanted:
+            total += (members - 1) * min(late, count)
+            late -= min(late, count)
+        return total
+
+
+def drain(net: Net, collective: Collective) -> Time:
+    """Return how soon all that must enter some set of ranks can have spread inside it."""
+    many = not is_uniform(collective) and net.num_ranks > MANY_RANKS
+    if many or (collective.name in COLLECTIVES and collective.name not in SPREADING):
+        return 0
+    tasks = [] if collective.name in COLLECTIVES else tasks_of(collective)
+    latest = 0
+    for backwards in (False, True) if collective.reduces else (False,):
+        found = set(_inlets(net, collective, tasks, backwards=backwards))
+        for inlet in sorted(found, key=lambda inlet: inlet.wanted):
+            latest = drained(inlet, latest)
+    return latest
+
+
+def drained(inlet: Inlet, floor: Time = 0) -> Time:
+    """Return the least time at which an inlet can have been served, at ``floor`` or later."""
+    moments = list(_moments(inlet))
+    if _fits(inlet, moments, floor):
+        return floor
+    low, high = floor, 2 * floor + 1
+    while not _fits(inlet, moments, high):
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _fits(inlet, moments, middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _moments(inlet: Inlet) -> Iterator[tuple[Time, int]]:
+    """Yield times at which chunks can enter, and how many have not entered before; backwards."""
+    chunks = inlet.chunks
+    late, step = 1, 1
+    for number in range(10 * SLOTS):
+        time = max(whole(gates, chunks - late + 1) for gates in inlet.entries)
+        late = chunks - inlet.enter(time - 1)
+        yield time, late
+        if late >= chunks:
+            return
+        step = 1 if number < SLOTS else 2 * step
+        late = min(chunks, late + step)
+
+
+def _fits(inlet: Inlet, moments: Sequence[tuple[Time, int]], end: Time) -> bool:
+    """Tell whether nothing rules out that all is served by a time."""
+    chunks = inlet.chunks
+    spare = inlet.enter(end) - chunks
+    if spare < 0:
+        return False
+    if inlet.spread and spare < chunks:
+        last = max(whole(gates, chunks - spare) for gates in inlet.entries)
+        if last + inlet.spread > end:
+            return False
+    for time, late in moments:
+        most = inlet.pass_on(end - time)
+        if most is not None and inlet.rest(late) - spare > most:
+            return False
+    return True
+
+
+def _inlets(
+    net: Net, collective: Collective, tasks: Sequence[Task], *, backwards: bool
+) -> Iterator[Inlet]:
+    """Yield the servers, and all ranks but one, into which some chunks must come."""
+    graph = make_graph(net, backwards=backwards)
+    covers = {cover.tobytes(): cover for cover in (cover(net) for cover in COVERS)}
+    chosen = one_of_each(net, collective)
+    sets = servers_of(net, chosen)
+    for rank in chosen[:MOST_ALONE]:
+        sets.append(tuple(np.setdiff1d(range(net.num_ranks), [rank]).tolist()))
+    most = min(graph.most_flows, MOST_LINKS // (20 * len(net.src) + 1))
+    for members in list(dict.fromkeys(sets))[:most]:
+        wanted = _wanted(collective, tasks, members, backwards=backwards)
+        if max((many for many, _ in wanted), default=0) > 1:
+            view = _View(net, graph, tuple(covers.values()), backwards)
+            inlet = _inlet(view, members, wanted)
+            if inlet:
+                yield inlet
+
+
+def _wanted(
+    collective: Collective, tasks: Sequence[Task], members: Sequence[int], *, backwards: bool
+) -> tuple[tuple[int, int], ...]:
+    """Return how many members want (have a part of) chunks that must come in (go out)."""
+    if collective.name in COLLECTIVES:
+        chunks = _of_all(collective, members, backwards=backwards)
+        return ((len(members), chunks),) if chunks else ()
+    inside = frozenset(members)
+    counts: Counter[int] = Counter()
+    for sources, targets, count in tasks:
+        here, there = (targets, sources) if not backwards else (sources, targets)
+        at_home = sum(rank in inside for rank in there)
+        if at_home == 0 or (collective.reduces and at_home < len(there)):
+            counts[sum(rank in inside for rank in here)] += count
+    del counts[0]
+    return tuple(sorted(counts.items()))
+
+
+def _of_all(collective: Collective, members: Sequence[int], *, backwards: bool) -> int:
+    """Return the chunks that come in (go out) for all members; of the table, none is for some."""
+    name, root = collective.name, collective.root
+    if name == "allreduce":
+        return collective.num_chunks
+    if backwards != collective.reduces or root in members:
+        return 0
+    outside = collective.num_ranks - len(members) if root is None else 1
+    return outside * collective.chunks_per_rank
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """The network as it is, or turned round; where messages are counted."""
+
+    net: Net
+    graph: Graph
+    covers: tuple[IntArray, ...]
+    backwards: bool
+
+
+def _inlet(
+    view: _View, members: Sequence[int], wanted: tuple[tuple[int, int], ...]
+) -> Inlet | None:
+    net = view.net
+    inside = np.zeros(net.num_ranks, dtype=np.bool_)
+    inside[list(members)] = True
+    tails, heads = (net.dst, net.src) if view.backwards else (net.src, net.dst)
+    enters, passes = ~inside[tails] & inside[heads], inside[tails] & inside[heads]
+    found = [counted_at(net, cover, enters) for cover in view.covers]
+    narrow = narrowest(view.graph, np.flatnonzero(~inside).tolist(), members)
+    found.append(net.gates(narrow[0], enters) if narrow else None)
+    entries = tuple(sorted({gates for gates in found if gates}))
+    if not entries:
+        return None
+    within: set[Gates] = {()} if not passes.any() else set()
+    within |= {gates for cover in view.covers if (gates := counted_at(net, cover, passes))}
+    everyone = all(many == len(members) for many, _ in wanted)
+    spread = _spread(view, np.unique(heads[enters]), passes, members) if everyone else 0
+    return Inlet(entries, tuple(sorted(within)), wanted, spread)
+
+
+def _spread(
+    view: _View, doors: IntArray, passes: NDArray[np.bool_], members: Sequence[int]
+) -> Time:
+    """Return how long what one member has takes at least to all members, over links inside.
+
+    Parameters
+    ----------
+    doors
+        The members where it may have come in.
+    """
+    net, size = view.net, len(members)
+    ends = (
+        (net.dst[passes], net.src[passes]) if view.backwards else (net.src[passes], net.dst[passes])
+    )
+    near, far = np.zeros(size, dtype=np.int64), 0
+    if len(doors) <= MOST_DOORS:
+        links, times = by_head(ends), net.link_time[passes]
+        ways = [
+            relaxed(net.num_ranks, links, times, [door])[list(members)] for door in doors.tolist()
+        ]
+        near = np.min([np.sort(way) for way in ways], axis=0)
+        far = min(int(way.max()) for way in ways)
+    ports = ports_of(net, passes, backwards=view.backwards)
+    if ports is None or near[-1] >= FAR:
+        return far
+    return max(far, informed(Spread(ports, (), size), near, size))

@@ -1,0 +1,88 @@
+"""Which files a command has written, told by the files themselves: for the second Ctrl-C.
+
+The text that a command makes: to stdout, or to the file of ``-o``.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from taccl.cli.help import OUTPUT
+
+TextOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", help="The file to write; left out or -: stdout.", rich_help_panel=OUTPUT
+    ),
+]
+
+
+def is_stdout(output: Path | None) -> bool:
+    """Tell whether ``-o`` is ``-``."""
+    return str(output) == "-"
+
+
+def deliver(
+    text: str, output: Path | None, inputs: Sequence[str], notes: Sequence[str] = ()
+) -> None:
+    """Print a text, or write it to a file and say so.
+
+    Parameters
+    ----------
+    output
+        None or ``-``: stdout.
+    inputs
+        What the text was made of, which it may not overwrite.
+    notes
+        What there is to say of a text that is not on stdout.
+
+    Raises
+    ------
+    InputError
+        When the file can't be written, or is one of the inputs.
+    """
+    from taccl.files import check_apart, write_atomic
+
+    if output is None or is_stdout(output):
+        typer.echo(text, nl=False)
+        return
+    check_apart(output, inputs, field="-o")
+    write_atomic(output, text)
+    for note in notes:
+        typer.echo(note, err=True)
+    typer.echo(f"wrote {output}")
+
+
+MAX_NAMED = 8
+
+States = dict[Path, tuple[int, int, int]]
+"""Device, inode and time of the last change of files: one that is replaced has another inode."""
+
+
+def states_of(outputs: Sequence[Path | None]) -> States:
+    """Return the states of the outputs that exist, those in a directory one by one."""
+    found: States = {}
+    for file in _files(outputs):
+        try:
+            known = file.stat()
+        except (OSError, ValueError):
+            continue
+        found[file] = (known.st_dev, known.st_ino, known.st_mtime_ns)
+    return found
+
+
+def _files(outputs: Sequence[Path | None]) -> Iterator[Path]:
+    for path in outputs:
+        if path is not None:
+            yield from path.iterdir() if path.is_dir() else [path]
+
+
+def told(before: States, after: States) -> str:
+    """Return what an interrupted command has written between two moments."""
+    written = sorted(str(path) for path, state in after.items() if before.get(path) != state)
+    if not written:
+        return "interrupted before anything could be written"
+    more = f" and {len(written) - MAX_NAMED} more" if len(written) > MAX_NAMED else ""
+    return f"interrupted after writing {', '.join(written[:MAX_NAMED])}{more}, and nothing else"

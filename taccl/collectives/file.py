@@ -1,0 +1,322 @@
+"""Collectives from a file: which ranks have each chunk before and want it after, and where.
+
+A file of bytes for every pair of ranks is read here, too.
+
+``size`` of such a collective is the largest buffer of any rank, holes included: its chunks times
+the size of a chunk. busbw is algbw.
+
+AlltoAllv from a file: how many bytes every rank sends to every other.
+
+A pair's bytes are whole chunks of one size, the greatest common divisor of all numbers: exact,
+and every engine, bound and judge of chunks that each go to one rank serves it. Buffers are those
+of ``MPI_Alltoallv`` without gaps: a rank's input holds what it sends by destination, its output
+what it receives by source. Pairs without bytes have no chunks.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PlainValidator, StrictBool, StrictInt, WithJsonSchema
+
+from taccl.collectives import ALLTOALLV, COLLECTIVES, Collective
+from taccl.files import Document, FileModel, fit_model, read_document, shown
+from taccl.files.model import Count, Index, Name, WholeNumberKeys, checked
+from taccl.units import parse_size
+
+MAX_RANKS = 1024
+MOST_CHUNKS = 1 << 18
+"""Chunks of all pairs together."""
+
+Counts = NDArray[np.int64]
+
+
+def _bytes(value: object) -> int:
+    return 0 if value == 0 else parse_size(value)
+
+
+PairBytes = Annotated[
+    int,
+    PlainValidator(checked(_bytes, "a size", "write 0, 4096 or 1MB")),
+    WithJsonSchema({"type": ["string", "integer"], "description": "bytes: 0, 4096 or 1MB"}),
+]
+
+
+class DemandFile(FileModel):
+    """What every rank sends to every other."""
+
+    taccl: Annotated[Literal["demand/1"], Field(examples=["demand/1"])]
+    bytes: Annotated[
+        list[Annotated[list[PairBytes], Field(max_length=MAX_RANKS)]],
+        Field(min_length=2, max_length=MAX_RANKS, examples=["[[0, 1MB], [2MB, 0]]"]),
+    ]
+
+
+def make_demand(record: DemandFile, document: Document) -> Collective:
+    """Return the collective of a demand.
+
+    Raises
+    ------
+    InputError
+        With file, line, field, value and fix.
+    """
+    ranks = len(record.bytes)
+    for number, row in enumerate(record.bytes):
+        if len(row) != ranks:
+            raise document.error(
+                f"should have {ranks} entries, one for each rank, as there are {ranks} rows, got"
+                f" {len(row)}", ("bytes", number), "write what the rank sends to every rank, or 0",
+            )  # fmt: skip
+    demand = np.array(record.bytes, dtype=np.int64)
+    if not demand[~np.eye(ranks, dtype=np.bool_)].any():
+        raise document.error(
+            "no rank sends anything to another", ("bytes",), "write some bytes above 0"
+        )
+    unit = math.gcd(*np.unique(demand).tolist())
+    counts = demand // unit
+    if counts.sum() > MOST_CHUNKS:
+        raise document.error(
+            f"the largest chunk that all numbers are multiples of has {unit} bytes, which makes"
+            f" {counts.sum()} chunks, more than {MOST_CHUNKS}", ("bytes",),
+            f"round them up to multiples of {_coarser(demand, unit)}",
+        )  # fmt: skip
+    return _collective(counts, unit)
+
+
+def _coarser(demand: Counts, unit: int) -> int:
+    """Return the first doubling of a chunk that makes few enough, when pairs are rounded up."""
+    while (-(-demand // unit)).sum() > max(MOST_CHUNKS, np.count_nonzero(demand)):
+        unit *= 2
+    return unit
+
+
+def _collective(counts: Counts, unit: int) -> Collective:
+    ranks = len(counts)
+    pairs = counts.ravel()
+    index = _positions(pairs)
+    source, target = (np.repeat(ends.ravel(), pairs) for ends in np.indices(counts.shape))
+    by_target = (np.cumsum(counts, axis=1) - counts)[source, target] + index
+    by_source = (np.cumsum(counts, axis=0) - counts)[source, target] + index
+    sets, owner = source.astype(np.int32), source.astype(np.int32)
+    found = Collective(
+        ALLTOALLV, ranks, 1, reduces=False, rank_sets=tuple((rank,) for rank in range(ranks)),
+        source_set=sets, target_set=target.astype(np.int32), input_at=by_target.astype(np.int32),
+        output_at=by_source.astype(np.int32), owner=owner, index=index.astype(np.int32),
+    )  # fmt: skip
+    return replace(found, size=unit * found.chunks_in_size)
+
+
+def _positions(counts: Counts) -> Counts:
+    """Return 0 .. n-1 for every n of some counts."""
+    ends = np.cumsum(counts)
+    found: Counts = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
+    return found
+
+
+MAX_OFFSET = 1 << 20
+"""Chunks in a buffer; with --chunks 1024 offsets still fit into 32 bits."""
+
+Offsets = Annotated[
+    dict[Index, Annotated[StrictInt, Field(ge=0, lt=MAX_OFFSET)]],
+    WholeNumberKeys,
+    Field(examples=["{0: 0}"]),
+]
+
+
+class ChunkRecord(FileModel):
+    """A chunk: where it is before, and where it should be after."""
+
+    id: Annotated[StrictInt, Field(ge=0, lt=MAX_OFFSET, examples=[0])]
+    input: Offsets
+    output: Offsets
+
+
+class CollectiveFile(FileModel):
+    """A collective: chunks, the ranks that have them, and the ranks that want them."""
+
+    taccl: Annotated[Literal["collective/1"], Field(examples=["collective/1"])]
+    name: Annotated[Name, Field(examples=["neighbours"])]
+    ranks: Annotated[Count, Field(examples=[4])]
+    chunks: Annotated[list[ChunkRecord], Field(min_length=1, max_length=MAX_OFFSET)]
+    reduces: StrictBool = False
+
+
+def read_collective(path: str) -> Collective:
+    """Read a collective, or a demand, from a YAML or JSON file.
+
+    Raises
+    ------
+    InputError
+        With file, line, field, value and fix.
+    """
+    document = read_document(path)
+    if isinstance(document.value, dict) and _is_demand(document.value.get("taccl")):
+        return make_demand(fit_model(document, DemandFile), document)
+    return make_collective(fit_model(document, CollectiveFile), document)
+
+
+def _is_demand(said: object) -> bool:
+    return isinstance(said, str) and said.startswith("demand")
+
+
+def make_collective(
+    record: CollectiveFile, document: Document, where: tuple[str, ...] = ()
+) -> Collective:
+    """Return the collective of a record that stands at some place of a document.
+
+    Raises
+    ------
+    InputError
+        With file, line, field, value and fix.
+    """
+    place = _Place(document, where)
+    if _plain(record.name) in COLLECTIVES:
+        raise document.error(
+            f"{shown(record.name)} is a collective of its own", (*where, "name"),
+            "give this one another name",
+        )  # fmt: skip
+    chunks = _by_id(record, place)
+    for chunk in chunks:
+        place.check_ranks(record, chunk)
+    _check_apart(record, place)
+    sets: dict[tuple[int, ...], int] = {}
+    rows: list[tuple[int, ...]] = []
+    alike: Counter[tuple[int, int, int]] = Counter()
+    for chunk in chunks:
+        sources, targets = tuple(sorted(chunk.input)), tuple(sorted(chunk.output))
+        owner = _owner(sources, targets, reduces=record.reduces)
+        pair = (sets.setdefault(sources, len(sets)), sets.setdefault(targets, len(sets)))
+        rows.append((
+            *pair, chunk.input[sources[0]], chunk.output[targets[0]], owner, alike[(*pair, owner)],
+        ))  # fmt: skip
+        alike[(*pair, owner)] += 1
+    source_set, target_set, input_at, output_at, owner, index = np.array(rows, dtype=np.int32).T
+    return Collective(
+        record.name, record.ranks, 1, reduces=record.reduces, rank_sets=tuple(sets),
+        source_set=source_set, target_set=target_set, input_at=input_at, output_at=output_at,
+        owner=owner, index=index,
+        input_elsewhere=_elsewhere([chunk.input for chunk in chunks]),
+        output_elsewhere=_elsewhere([chunk.output for chunk in chunks]),
+    )  # fmt: skip
+
+
+def collective_document(collective: Collective) -> dict[str, object]:
+    """Return the fields of a file that a collective can be read from, uncut."""
+    k = collective.chunks_per_rank
+    return {
+        "taccl": "collective/1",
+        "name": collective.name,
+        "ranks": collective.num_ranks,
+        "reduces": collective.reduces,
+        "chunks": [
+            {
+                "id": chunk // k,
+                "input": {
+                    str(rank): collective.input_offset(chunk, rank) // k
+                    for rank in collective.sources(chunk)
+                },
+                "output": {
+                    str(rank): collective.output_offset(chunk, rank) // k
+                    for rank in collective.targets(chunk)
+                },
+            }
+            for chunk in range(0, collective.num_chunks, k)
+        ],
+    }
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def _owner(sources: Sequence[int], targets: Sequence[int], *, reduces: bool) -> int:
+    """Return where a chunk's tree is rooted.
+
+    A sum that one rank wants is made there. One that several want is made at a source, as what
+    spreads it can then be planned apart from what makes it: a target, if one is a source.
+    """
+    if not reduces:
+        return sources[0]
+    if len(targets) == 1:
+        return targets[0]
+    return next((rank for rank in targets if rank in sources), sources[0])
+
+
+def _elsewhere(offsets: Sequence[Mapping[int, int]]) -> dict[tuple[int, int], int]:
+    """Return the offsets that are not those of the first rank that has the chunk."""
+    return {
+        (chunk, rank): offset
+        for chunk, by_rank in enumerate(offsets)
+        for rank, offset in by_rank.items()
+        if offset != by_rank[min(by_rank)]
+    }
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the chunks stand in a file."""
+
+    document: Document
+    where: tuple[str, ...]
+    row: dict[int, int] = field(default_factory=dict)
+
+    def path(self, number: int, *steps: str | int) -> tuple[str | int, ...]:
+        return (*self.where, "chunks", number, *steps)
+
+    def check_ranks(self, record: CollectiveFile, chunk: ChunkRecord) -> None:
+        """Refuse a chunk that nobody has or wants, or that a rank has that does not exist."""
+        for side, verb in (("input", "has"), ("output", "wants")):
+            ranks: Mapping[int, int] = getattr(chunk, side)
+            path = self.path(self.row[chunk.id], side)
+            if not ranks:
+                raise self.document.error(
+                    f"no rank {verb} chunk {chunk.id}", path, f"write {side}: {{0: 0}}"
+                )
+            if max(ranks) >= record.ranks:
+                raise self.document.error(
+                    f"there is no rank {max(ranks)} among {record.ranks}", (*path, max(ranks)),
+                    f"use ranks from 0 to {record.ranks - 1}",
+                )  # fmt: skip
+
+
+def _by_id(record: CollectiveFile, place: _Place) -> list[ChunkRecord]:
+    """Return the chunks in order of their ids, which are 0, 1, 2, ...
+
+    Raises
+    ------
+    InputError
+        When an id is there twice, or missing.
+    """
+    for number, chunk in enumerate(record.chunks):
+        first = place.row.setdefault(chunk.id, number)
+        if first != number:
+            raise place.document.error(
+                f"chunk {chunk.id} is there twice, first as chunks[{first}]",
+                place.path(number, "id"), f"give it an id of its own, up to {len(record.chunks)}",
+            )  # fmt: skip
+        if chunk.id >= len(record.chunks):
+            raise place.document.error(
+                f"should be below {len(record.chunks)}, as there are {len(record.chunks)} chunks,"
+                f" got {chunk.id}", place.path(number, "id"), "number the chunks 0, 1, 2, ...",
+            )  # fmt: skip
+    return [record.chunks[place.row[number]] for number in range(len(record.chunks))]
+
+
+def _check_apart(record: CollectiveFile, place: _Place) -> None:
+    """Refuse two chunks at one place of a rank's input, or of its output."""
+    for side in ("input", "output"):
+        taken: dict[tuple[int, int], int] = {}
+        for number, chunk in enumerate(record.chunks):
+            offsets: Mapping[int, int] = getattr(chunk, side)
+            for rank, offset in offsets.items():
+                other = taken.setdefault((rank, offset), chunk.id)
+                if other != chunk.id:
+                    raise place.document.error(
+                        f"chunks {other} and {chunk.id} are both at offset {offset} of rank"
+                        f" {rank}'s {side}", place.path(number, side, rank),
+                        "give them offsets of their own",
+                    )  # fmt: skip

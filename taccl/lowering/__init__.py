@@ -1,0 +1,1 @@
+"""From a verified schedule to a threadblock program, pass by pass."""

@@ -1,0 +1,273 @@
+"""Which threadblock and channel every move goes to.
+
+A connection (source, destination, channel) has one sending and one receiving threadblock, so a
+threadblock has one peer and one direction. The connections of a pair, in order of channel, use
+the pair's parallel links in turn: connection i is link i mod L. So that the links of the schedule
+are met, a pair that uses only its second link gets a first connection without steps.
+
+A link whose messages do not fit one threadblock is cut into parts, each a stretch of time on a
+connection of its own. A link that the schedule has more messages on at once than a connection
+holds gets several, which take messages in turn.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from taccl.lowering.buffers import Move
+from taccl.lowering.order import Message
+from taccl.topology.graph import Topology
+
+LOCAL_PER_BLOCK = 8
+"""More copies than that at the start of a receiving threadblock would delay its peer."""
+
+
+class Lane(NamedTuple):
+    """One of the parallel links of a pair of ranks."""
+
+    src: int
+    dst: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A threadblock whose steps are still moves.
+
+    Parameters
+    ----------
+    rank, send_to, recv_from
+        Whose it is, and its peers.
+    lane
+        The link it serves, that of its receives if it sends on what it receives; None: local work
+        only.
+    out
+        The link of its sends in a threadblock that receives, too.
+    connection
+        Number of the connection among those of the pair.
+    moves
+        Positions in the list of moves, ascending.
+    """
+
+    rank: int
+    send_to: int | None
+    recv_from: int | None
+    lane: Lane | None
+    connection: int
+    moves: tuple[int, ...]
+    out: Lane | None = None
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Source and destination of its connections."""
+        return tuple((lane.src, lane.dst) for lane in (self.lane, self.out) if lane is not None)
+
+
+End = tuple[int, Lane, int, bool]
+"""Rank, link, number among the connections of the pair, and whether the rank sends."""
+
+
+def lanes_of(messages: Sequence[Message], topology: Topology) -> list[Lane]:
+    """Return the lane of every message."""
+    known: dict[int, Lane] = {}
+    for message in messages:
+        if message.link not in known:
+            links = topology.links_between(message.src, message.dst)
+            known[message.link] = Lane(message.src, message.dst, links.index(message.link))
+    return [known[message.link] for message in messages]
+
+
+def assign_blocks(
+    moves: Sequence[Move],
+    lanes: Sequence[Lane],
+    topology: Topology,
+    connection: Mapping[int, int],
+    joins: Mapping[End, End],
+    instances: int = 1,
+) -> list[Block]:
+    """Return the threadblocks of all ranks, those of one rank in order of their first message.
+
+    With several instances, every pair has as many connections for each of its links.
+
+    Parameters
+    ----------
+    connection
+        From :func:`number_connections`.
+    joins
+        Receiving ends that share a threadblock with a sending end.
+    """
+    members: dict[End, list[int]] = defaultdict(list)
+    local: dict[int, list[int]] = defaultdict(list)
+    joined = {out: end for end, out in joins.items()}
+    for place, move in enumerate(moves):
+        if move.message is None:
+            local[move.rank].append(place)
+        else:
+            lane = lanes[move.message]
+            end = (move.rank, lane, connection[move.message], move.rank == lane.src)
+            members[joined.get(end, end)].append(place)
+    for end in _ends_without_moves(lanes, connection, topology, instances):
+        members[joined.get(end, end)] += []
+    blocks = []
+    for (rank, lane, index, sends), places in members.items():
+        out = None if sends else joins.get((rank, lane, index, sends))
+        send_to = lane.dst if sends else out and out[1].dst
+        blocks.append(
+            Block(
+                rank, send_to, None if sends else lane.src, lane, index, tuple(places),
+                out and out[1],
+            )
+        )  # fmt: skip
+    blocks = _with_local_work(blocks, local, moves)
+    return sorted(blocks, key=lambda block: _order(block, moves))
+
+
+def ways_needed(messages: Sequence[Message], lanes: Sequence[Lane], slots: int) -> dict[Lane, int]:
+    """Return how many connections each link needs to hold what is under way at once.
+
+    ``slots`` messages fit a connection, and each leaves its slot when it arrives. Links for which
+    one connection is enough are left out.
+    """
+    queues: dict[Lane, list[Message]] = defaultdict(list)
+    for message, lane in zip(messages, lanes, strict=True):
+        queues[lane].append(message)
+    ways = {}
+    for lane, queue in queues.items():
+        count = 1
+        while any(
+            queue[late].start < queue[late - count * slots].end
+            for late in range(count * slots, len(queue))
+        ):
+            count += 1
+        if count > 1:
+            ways[lane] = count
+    return ways
+
+
+def pair_ends(
+    lanes: Sequence[Lane], connection: Mapping[int, int], joins: Mapping[End, End]
+) -> dict[End, End]:
+    """Return receiving ends and the ends of the same rank that send to the same peer.
+
+    Both have one number among the connections of their pairs, and neither is joined already.
+    """
+    used = {(lanes[message], number) for message, number in connection.items()}
+    taken = set(joins.values())
+    pairs: dict[End, End] = {}
+    for lane, number in sorted(used):
+        back = Lane(lane.dst, lane.src, lane.number)
+        end, out = (lane.dst, lane, number, False), (lane.dst, back, number, True)
+        if (back, number) in used and end not in joins and out not in taken:
+            pairs[end] = out
+    return pairs
+
+
+def number_connections(
+    moves: Sequence[Move],
+    lanes: Sequence[Lane],
+    topology: Topology,
+    parts: Mapping[Lane, int],
+    ways: Mapping[Lane, int],
+) -> dict[int, int]:
+    """Return the number of the connection that every message takes.
+
+    Parameters
+    ----------
+    parts
+        Stretches of time that a link is cut into, where it is more than one.
+    ways
+        Connections that take messages of a link in turn, where there is more than one.
+    """
+    queues: dict[Lane, list[int]] = defaultdict(list)
+    for move in moves:
+        if move.sent is not None:
+            queues[lanes[move.sent]].append(move.sent)
+    connection = {}
+    for lane, queue in queues.items():
+        width = len(topology.links_between(lane.src, lane.dst))
+        share = -(-len(queue) // parts.get(lane, 1))
+        turns = ways.get(lane, 1)
+        for place, message in enumerate(queue):
+            part = place // share * turns + place % turns
+            connection[message] = part * width + lane.number
+    return connection
+
+
+def _ends_without_moves(
+    lanes: Sequence[Lane], connection: Mapping[int, int], topology: Topology, instances: int
+) -> list[End]:
+    """Return the ends that only keep the place of a link before a used one."""
+    used: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for message, index in connection.items():
+        used[lanes[message].src, lanes[message].dst].add(index)
+    ends: list[End] = []
+    for (src, dst), indices in used.items():
+        width = len(topology.links_between(src, dst))
+        span = max(indices) + 1
+        if instances > 1:
+            span = -(-span // width) * width
+        for index in sorted(set(range(span)) - indices):
+            lane = Lane(src, dst, index % width)
+            ends += [(src, lane, index, True), (dst, lane, index, False)]
+    return ends
+
+
+def _with_local_work(
+    blocks: list[Block], local: Mapping[int, list[int]], moves: Sequence[Move]
+) -> list[Block]:
+    """Put local work before the first receive of its rank, or into a threadblock of its own."""
+    receiving: dict[int, Block] = {}
+    for block in sorted(blocks, key=lambda block: _order(block, moves)):
+        if block.recv_from is not None and block.moves:
+            receiving.setdefault(block.rank, block)
+    result = [block for block in blocks if receiving.get(block.rank) is not block]
+    for rank, block in receiving.items():
+        extra = local.get(rank, [])
+        extra = extra if len(extra) <= LOCAL_PER_BLOCK else []
+        result.append(replace(block, moves=(*extra, *block.moves)))
+    for rank, extra in local.items():
+        if rank not in receiving or len(extra) > LOCAL_PER_BLOCK:
+            result += [
+                Block(rank, None, None, None, 0, tuple(extra[i : i + LOCAL_PER_BLOCK]))
+                for i in range(0, len(extra), LOCAL_PER_BLOCK)
+            ]
+    return result
+
+
+def _order(block: Block, moves: Sequence[Move]) -> tuple[int, int, int, int, int]:
+    """Sort by rank and first message, senders first; threadblocks without messages come last."""
+    first = next((place for place in block.moves if moves[place].message is not None), len(moves))
+    peer = block.send_to if block.send_to is not None else block.recv_from
+    sends = block.send_to is not None
+    return (block.rank, first, 0 if sends else 1, -1 if peer is None else peer, block.connection)
+
+
+def count_connections(blocks: Sequence[Block]) -> dict[tuple[int, int], int]:
+    """Return how many connections every pair has."""
+    spans: dict[tuple[int, int], int] = defaultdict(int)
+    for block in blocks:
+        for pair in block.pairs:
+            spans[pair] = max(spans[pair], block.connection + 1)
+    return dict(spans)
+
+
+def assign_channels(
+    connections: Mapping[tuple[int, int], int], blocks_per_channel: int
+) -> dict[tuple[int, int], list[int]]:
+    """Return the channels of every pair's connections, ascending, each as low as possible."""
+    load: dict[tuple[str, int, int], int] = defaultdict(int)
+    channels: dict[tuple[int, int], list[int]] = {}
+    # A pair and its reverse follow each other, so that they get the same channels.
+    for pair in sorted(connections, key=lambda pair: (min(pair), max(pair), pair)):
+        taken: list[int] = []
+        channel = 0
+        while len(taken) < connections[pair]:
+            ends = (("send", pair[0], channel), ("recv", pair[1], channel))
+            if all(load[end] < blocks_per_channel for end in ends):
+                taken.append(channel)
+                for end in ends:
+                    load[end] += 1
+            channel += 1
+        channels[pair] = taken
+    return channels

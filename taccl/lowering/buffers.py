@@ -1,0 +1,370 @@
+"""Which slots every event reads and writes: events become moves.
+
+Input is only read. Values that arrive whole go straight to the slot that holds them; values to be
+added arrive in scratch of their own and are then added to the held slot, which starts as a copy
+of the rank's own value. Nothing that a rank wants stays in its input: own chunks are copied to
+the output, which in place is the identity and out of place is needed. Own chunks that travel
+with relayed ones are copied to scratch, where those are, at the start.
+
+Where a schedule packs (packing.py), chunks that are no neighbours are copied side by side before
+they are sent. What a rank wants is copied to its output when it has arrived; what it only relays
+stays where it arrived.
+
+An alltoall in place overwrites input that other messages may still have to read. Such an arrival
+is staged in scratch and copied to its place at the very end.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from taccl.collectives import Collective
+from taccl.collectives.slots import SCRATCH, Place, Slots
+from taccl.lowering.order import Event, Kind, Message, in_a_row, packed, shifted
+from taccl.msccl.expected import Cell, Mode
+from taccl.msccl.program import RECEIVES, Buffer, Op, Slot
+from taccl.msccl.runtimes import MAX_COUNT
+
+
+class Move(NamedTuple):
+    """A step before threadblocks are known.
+
+    Parameters
+    ----------
+    rank
+        Where it runs.
+    op, src, dst
+        As in a step.
+    chunks
+        How many, adjacent at both places.
+    message
+        The message it belongs to; None: local work of the rank's own.
+    forward
+        The message by which it sends on what it receives.
+    """
+
+    rank: int
+    op: Op
+    src: Slot | None
+    dst: Slot | None
+    chunks: int
+    message: int | None
+    forward: int | None = None
+
+    @property
+    def received(self) -> int | None:
+        """The message that it receives."""
+        return self.message if self.op in RECEIVES else None
+
+    @property
+    def sent(self) -> int | None:
+        """The message that it sends."""
+        return self.message if self.op is Op.SEND else self.forward
+
+
+@dataclass(slots=True)
+class _Layout:
+    """What is known while moves are made.
+
+    Parameters
+    ----------
+    scratch
+        Chunks in use on every rank.
+    longest
+        Chunks that a move may have.
+    packs
+        Whether messages are of any chunks.
+    begun
+        (chunk, rank) of sums that have begun.
+    arrival
+        Scratch that messages arrived in, by their number.
+    landed
+        The same for copies of (chunk, rank), in a schedule that packs.
+    order
+        Chunks of packed messages in the order in which they travel, by number.
+    """
+
+    slots: Slots
+    modes: tuple[Mode, ...]
+    scratch: list[int]
+    longest: int
+    packs: bool
+    begun: set[tuple[int, int]] = field(default_factory=set)
+    arrival: dict[int, Slot] = field(default_factory=dict)
+    landed: dict[tuple[int, int], Slot] = field(default_factory=dict)
+    order: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def fresh(self, rank: int, count: int) -> Slot:
+        """Return unused scratch."""
+        offset = self.scratch[rank]
+        self.scratch[rank] += count
+        return Slot(Buffer.SCRATCH, offset)
+
+    def copy_needed(self, rank: int, src: Slot, dst: Slot) -> bool:
+        """Tell whether a copy changes anything in some claimed mode."""
+        return any(mode.cell(rank, src) != mode.cell(rank, dst) for mode in self.modes)
+
+
+def place_moves(
+    messages: Sequence[Message],
+    events: Sequence[Event],
+    slots: Slots,
+    modes: tuple[Mode, ...],
+    *,
+    singly: bool,
+    packs: bool = False,
+) -> tuple[list[Move], list[int]]:
+    """Return the moves of all events in order, and the scratch chunks of every rank.
+
+    Parameters
+    ----------
+    singly
+        Whether every move is of one chunk.
+    packs
+        Whether messages are of any chunks.
+    """
+    longest = 1 if singly else MAX_COUNT
+    layout = _Layout(slots, modes, list(slots.scratch_chunks), longest, packs)
+    moves = [*_own_copies(layout, messages), *_own_staged(layout, messages)]
+    staged = _staged(layout, messages, events)
+    send = _send_packed if packs else _send
+    for number, kind in events:
+        message = messages[number]
+        if kind is Kind.SEND:
+            moves += send(layout, message, number)
+        elif kind is Kind.RECEIVE:
+            moves += _receive(layout, message, number, staged=number in staged)
+        else:
+            moves += _add(layout, message, number)
+    for number in staged:
+        moves += _unpacked(layout, messages[number], number)
+    return moves, layout.scratch
+
+
+def _slot(place: Place) -> Slot:
+    return Slot(Buffer(place.buffer), place.offset)
+
+
+def _source(layout: _Layout, message: Message) -> Slot:
+    run = layout.slots.source_run(message.chunks, message.src, message.arrived)
+    if run is None:
+        raise ValueError(f"rank {message.src} does not hold chunks {message.chunks} in a row")
+    return _slot(run[0])
+
+
+def _held(layout: _Layout, chunk: int, rank: int) -> Slot:
+    place = layout.slots.held(chunk, rank)
+    if place is None:
+        raise ValueError(f"rank {rank} has no place for chunk {chunk}")
+    return _slot(place)
+
+
+def _send(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
+    """Send from one run of slots; own values that are read with sums have to be there, too."""
+    source = _source(layout, message)
+    if layout.slots.collective.reduces and source.buffer is not Buffer.INPUT:
+        yield from _begin_sums(layout, message.chunks, message.src, number)
+    yield Move(message.src, Op.SEND, source, None, len(message.chunks), number)
+
+
+def _receive(layout: _Layout, message: Message, number: int, *, staged: bool) -> Iterator[Move]:
+    count, rank = len(message.chunks), message.dst
+    chunks = layout.order.get(number, message.chunks)
+    if message.reduce:
+        yield from _begin_sums(layout, chunks, rank, number)
+    else:
+        layout.begun.update((chunk, rank) for chunk in chunks)
+        kept = [_kept(layout, chunk, rank) for chunk in chunks]
+        if not staged and in_a_row(kept):
+            yield Move(rank, Op.RECV, None, kept[0], count, number)
+            return
+    slot = layout.arrival[number] = layout.fresh(rank, count)
+    yield Move(rank, Op.RECV, None, slot, count, number)
+    if layout.packs and not layout.slots.collective.reduces:
+        for place, chunk in enumerate(chunks):
+            layout.landed[chunk, rank] = shifted(slot, place)
+    if not (message.reduce or staged):
+        yield from _unpacked(layout, message, number)
+
+
+def _unpacked(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
+    """Copy what arrived in scratch to where the rank keeps it."""
+    pairs = []
+    for place, chunk in enumerate(layout.order.get(number, message.chunks)):
+        kept = _kept(layout, chunk, message.dst)
+        if kept is not None:
+            pairs.append((shifted(layout.arrival[number], place), kept))
+    for (src, dst), count in _runs(pairs, layout.longest):
+        yield Move(message.dst, Op.COPY, src, dst, count, number)
+
+
+def _kept(layout: _Layout, chunk: int, rank: int) -> Slot | None:
+    """Return where a rank keeps what arrives; None where it stays where it arrived."""
+    collective = layout.slots.collective
+    if layout.packs and not (collective.reduces or collective.is_target(chunk, rank)):
+        return None
+    return _held(layout, chunk, rank)
+
+
+def _send_packed(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
+    """Send from one run of slots, to which what lies elsewhere is copied before."""
+    rank, count = message.src, len(message.chunks)
+    read = {
+        chunk: _readable(layout, chunk, rank, arrived=arrived)
+        for chunk, arrived in zip(message.chunks, message.arrived, strict=True)
+    }
+    kept = {chunk: _after(layout, message, chunk) for chunk in message.chunks}
+    chunks, places = packed(message.chunks, read, kept)
+    layout.order[number] = chunks
+    if layout.slots.collective.reduces:
+        sums = [c for c, slot in zip(chunks, places, strict=True) if slot.buffer != Buffer.INPUT]
+        yield from _begin_sums(layout, sums, rank, number)
+    source = places[0]
+    if not in_a_row(places):
+        source = layout.fresh(rank, count)
+        pairs = [(place, shifted(source, index)) for index, place in enumerate(places)]
+        for (src, dst), run in _runs(pairs, layout.longest):
+            yield Move(rank, Op.COPY, src, dst, run, number)
+    yield Move(rank, Op.SEND, source, None, count, number)
+
+
+def _readable(layout: _Layout, chunk: int, rank: int, *, arrived: bool) -> list[Slot]:
+    """Return the slots from which a rank can send a chunk in a schedule that packs."""
+    landed = layout.landed.get((chunk, rank))
+    own = layout.slots.readable(chunk, rank, arrived=arrived)
+    if not layout.slots.collective.reduces:
+        # What is relayed is nowhere but where it arrived, and of own values nothing is staged.
+        own = tuple(place for place in own if place.buffer != SCRATCH)
+    return [*(() if landed is None else (landed,)), *map(_slot, own)]
+
+
+def _after(layout: _Layout, message: Message, chunk: int) -> Slot | None:
+    """Return where a chunk is copied to after it has arrived; sums are added in any order."""
+    return None if message.reduce else _kept(layout, chunk, message.dst)
+
+
+def _begin_sums(layout: _Layout, chunks: Sequence[int], rank: int, number: int) -> Iterator[Move]:
+    """Copy a rank's own values to where the sums will be, before anything is added."""
+    pairs = []
+    for chunk in chunks:
+        own = layout.slots.original(chunk, rank)
+        if (chunk, rank) not in layout.begun and own is not None:
+            layout.begun.add((chunk, rank))
+            pairs.append((_slot(own), _held(layout, chunk, rank)))
+    yield from _copies(layout, rank, pairs, number)
+
+
+def _copies(
+    layout: _Layout, rank: int, pairs: Sequence[tuple[Slot, Slot]], number: int | None
+) -> Iterator[Move]:
+    needed = [pair for pair in pairs if layout.copy_needed(rank, *pair)]
+    for (src, dst), count in _runs(needed, layout.longest):
+        yield Move(rank, Op.COPY, src, dst, count, number)
+
+
+def _add(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
+    """Add an arrival to the sums; a sum that has not begun is a copy of it."""
+    rank, arrival = message.dst, layout.arrival[number]
+    new: list[tuple[Slot, Slot]] = []
+    old: list[tuple[Slot, Slot]] = []
+    for index, chunk in enumerate(layout.order.get(number, message.chunks)):
+        pair = (shifted(arrival, index), _held(layout, chunk, rank))
+        (old if (chunk, rank) in layout.begun else new).append(pair)
+        layout.begun.add((chunk, rank))
+    for op, pairs in ((Op.COPY, new), (Op.REDUCE, old)):
+        for (src, dst), count in _runs(pairs, layout.longest):
+            yield Move(rank, op, src, dst, count, number)
+
+
+def _runs(
+    pairs: Sequence[tuple[Slot, Slot]], longest: int
+) -> Iterator[tuple[tuple[Slot, Slot], int]]:
+    """Yield (first pair, count) for runs of pairs whose slots are adjacent on both sides."""
+    start = 0
+    for end in range(1, len(pairs) + 1):
+        if end < len(pairs) and end - start < longest and _follows(pairs[end - 1], pairs[end]):
+            continue
+        yield pairs[start], end - start
+        start = end
+
+
+def _follows(one: tuple[Slot, Slot], two: tuple[Slot, Slot]) -> bool:
+    return all(b == (a.buffer, a.offset + 1) for a, b in zip(one, two, strict=True))
+
+
+def _own_copies(layout: _Layout, messages: Sequence[Message]) -> Iterator[Move]:
+    """Copy to the output what a rank wants and nothing arrives for."""
+    collective = layout.slots.collective
+    arriving = {(chunk, message.dst) for message in messages for chunk in message.chunks}
+    pairs: dict[int, list[tuple[Slot, Slot]]] = {}
+    for chunk, rank in _wanted_by_sources(collective):
+        if not (collective.reduces and (chunk, rank) in arriving):
+            own, held = layout.slots.original(chunk, rank), layout.slots.held(chunk, rank)
+            if own is not None and held is not None:
+                pairs.setdefault(rank, []).append((_slot(own), _slot(held)))
+    for rank in sorted(pairs):
+        yield from _copies(layout, rank, pairs[rank], None)
+
+
+def _own_staged(layout: _Layout, messages: Sequence[Message]) -> Iterator[Move]:
+    """Copy to scratch the own chunks of a rank that travel with chunks which it relays."""
+    pairs: dict[int, dict[tuple[Slot, Slot], None]] = {}
+    if layout.packs or layout.slots.collective.reduces:
+        return
+    for message in messages:
+        source = _source(layout, message)
+        if source.buffer is not Buffer.SCRATCH:
+            continue
+        for index, chunk in enumerate(message.chunks):
+            own = layout.slots.original(chunk, message.src)
+            if own is not None:
+                there = Slot(source.buffer, source.offset + index)
+                pairs.setdefault(message.src, {})[_slot(own), there] = None
+    for rank in sorted(pairs):
+        yield from _copies(layout, rank, sorted(pairs[rank]), None)
+
+
+def _wanted_by_sources(collective: Collective) -> Iterator[tuple[int, int]]:
+    both: dict[tuple[int, int], tuple[int, ...]] = {}
+    columns = zip(collective.source_set.tolist(), collective.target_set.tolist(), strict=True)
+    for chunk, key in enumerate(columns):
+        if key not in both:
+            sources, targets = (collective.rank_sets[number] for number in key)
+            both[key] = tuple(sorted(set(sources) & set(targets)))
+        for rank in both[key]:
+            yield chunk, rank
+
+
+def _staged(
+    layout: _Layout, messages: Sequence[Message], events: Sequence[Event]
+) -> dict[int, None]:
+    """Return the messages that arrive where input of another chunk is still to be read."""
+    mode = next((mode for mode in layout.modes if mode.in_place), None)
+    if mode is None or layout.slots.collective.reduces:
+        return {}
+    position = {event: place for place, event in enumerate(events)}
+    last_read: dict[tuple[int, Cell], int] = {}
+    for place, (number, kind) in enumerate(events):
+        message = messages[number]
+        if kind is Kind.SEND:
+            for slot in _read_at_first(layout, message):
+                if slot.buffer is Buffer.INPUT:
+                    last_read[message.src, mode.cell(message.src, slot)] = place
+    staged: dict[int, None] = {}
+    for number, message in enumerate(messages):
+        arrives = position[Event(number, Kind.RECEIVE)]
+        kept = (_kept(layout, chunk, message.dst) for chunk in message.chunks)
+        cells = [mode.cell(message.dst, slot) for slot in kept if slot is not None]
+        if any(last_read.get((message.dst, cell), -1) > arrives for cell in cells):
+            staged[number] = None
+    return staged
+
+
+def _read_at_first(layout: _Layout, message: Message) -> Iterator[Slot]:
+    """Yield where a message is read before anything is known of what landed."""
+    if not layout.packs:
+        source = _source(layout, message)
+        yield from (shifted(source, place) for place in range(len(message.chunks)))
+        return
+    for chunk, arrived in zip(message.chunks, message.arrived, strict=True):
+        yield from _readable(layout, chunk, message.src, arrived=arrived)[:1]

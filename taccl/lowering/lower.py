@@ -1,0 +1,386 @@
+"""Turn a verified schedule into a threadblock program, pass by pass.
+
+No plain program deadlocks, even when a connection holds one message. The order of events is a total
+order in which every step comes after all that it waits for: the step before it in its threadblock
+(threadblocks list their steps in this order), its dependences (which point back in it), for a
+receive the send of its message, and for a send the work on the message before it on its
+connection. So running the steps one by one in this order never waits, and since threadblocks,
+FIFOs and flags only ever enable each other, every other run ends, too. This is where it matters
+that a threadblock only sends or only receives, that receives go to slots nobody still reads, and
+that nothing is fused. With fused steps, or threadblocks that send and receive, a message that is
+cut into more parts than a connection holds can block: whoever asks for those looks at all sizes.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from taccl.collectives import COLLECTIVES, Collective
+from taccl.errors import LoweringError
+from taccl.lowering.blocks import (
+    Block,
+    Lane,
+    assign_blocks,
+    assign_channels,
+    count_connections,
+    number_connections,
+    pair_ends,
+    ways_needed,
+)
+from taccl.lowering.buffers import Move
+from taccl.lowering.dependencies import NOTHING_HELD, Clocks, find_dependences, write_steps
+from taccl.lowering.draft import Draft, make_draft, with_copies_after
+from taccl.lowering.fusion import fuse_sends, fuse_sums
+from taccl.lowering.scratch import share_scratch
+from taccl.model.schedule import Schedule
+from taccl.msccl.program import Gpu, Op, Program, Slot, Step, StepRef, Threadblock
+from taccl.msccl.runtimes import RUNTIMES
+from taccl.units import Time
+
+_HARD = RUNTIMES["executor"]
+"""Its channels, offsets and dependence ids hold for every runtime that has more threadblocks."""
+
+
+THREADBLOCKS = "threadblocks on a rank"
+MANY_THREADBLOCKS = "lower --chunks or --instances, or use a sketch with fewer connections per gpu"
+
+
+class TooManyError(LoweringError):
+    """A rank would need more threadblocks than it may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class LowerOptions:
+    """What program to make of a schedule.
+
+    Parameters
+    ----------
+    name
+        The program's label; characters that the runtimes' reader does not take become ``_``.
+    protocol
+        ``Simple``, ``LL`` or ``LL128``.
+    in_place, out_of_place
+        The modes it has to serve; see :func:`modes_served`.
+    instances
+        Copies of the whole program, each for its share of every chunk.
+    channels
+        The most channels it may use; None: what every runtime has.
+    min_bytes, max_bytes
+        The size range, both inclusive.
+    order
+        One of ORDERS: how closely sends keep the schedule's order.
+    fused
+        Step types that receive and do something with the value, as far as they may be used.
+    paired
+        Threadblocks that receive also send to the same peer: half as many, each busy with one.
+    held
+        Numbers of messages that are held back, and the times of the schedule after which they
+        are to start.
+    slots
+        Messages that a connection holds: a link that the schedule has more messages on at once
+        gets several connections. None: one is enough for any link.
+    max_steps, max_threadblocks
+        Limits of the runtime, for each threadblock and each rank.
+    open_sends
+        The runtime posts a send of this protocol before all have read: no step waits for one.
+        Not together with ``fused``, which such runtimes have no steps for.
+    """
+
+    name: str
+    protocol: str = "Simple"
+    in_place: bool = True
+    out_of_place: bool = True
+    instances: int = 1
+    channels: int | None = None
+    min_bytes: int = 0
+    max_bytes: int = 1 << 30
+    order: str = "ports"
+    fused: frozenset[Op] = frozenset()
+    paired: bool = False
+    held: Mapping[int, Time] = field(default_factory=lambda: NOTHING_HELD)
+    slots: int | None = None
+    max_steps: int = 64
+    max_threadblocks: int = 64
+    open_sends: bool = False
+
+
+def modes_served(collective: Collective) -> tuple[bool, bool]:
+    """Return (in place, out of place): the modes one program serves at no extra cost.
+
+    In place, alltoall overwrites input of other chunks, and staging costs copies that a call out
+    of place does not need; so may a collective from a file. Everything else is right in both
+    modes.
+    """
+    return collective.name in COLLECTIVES and collective.name != "alltoall", True
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A program, and where the messages of its draft are in it.
+
+    Parameters
+    ----------
+    program
+        What is written.
+    senders
+        (rank, threadblock, step) of every step that sends, to the number of its message.
+    """
+
+    program: Program
+    senders: Mapping[tuple[int, int, int], int]
+
+
+def lower(schedule: Schedule, options: LowerOptions) -> Program:
+    """Turn a verified schedule into a threadblock program.
+
+    Raises
+    ------
+    LoweringError
+        When a limit on channels, threadblocks, steps or ids can't be kept.
+    """
+    return finish(draft_of(schedule, options), options).program
+
+
+def draft_of(schedule: Schedule, options: LowerOptions) -> Draft:
+    """Return the draft that programs with these options are made from.
+
+    Raises
+    ------
+    LoweringError
+        When no program can serve the modes, or a rank has too many peers for any program.
+    """
+    # A threadblock sends to one peer and receives from one, whatever the passes make of it.
+    _check_threadblocks(_most_peers(schedule), options)
+    return make_draft(
+        schedule, in_place=options.in_place, out_of_place=options.out_of_place,
+        singly=options.instances > 1,
+    )  # fmt: skip
+
+
+def _most_peers(schedule: Schedule) -> int:
+    """Return the most ranks that any rank sends to, or receives from."""
+    topology, group = schedule.topology, schedule.group
+    table, used = topology.links, np.unique(schedule.link).astype(np.int64)
+    links = np.unique([group.link_images(number, used) for number in range(len(group))])
+    pairs = np.unique(table.src[links].astype(np.int64) * topology.num_ranks + table.dst[links])
+    ends = (pairs // topology.num_ranks, pairs % topology.num_ranks)
+    return max((int(np.bincount(side).max()) for side in ends if len(side)), default=0)
+
+
+def _check_threadblocks(needed: int, options: LowerOptions) -> None:
+    """Raise when a rank needs more threadblocks than it may have, before the work is done."""
+    needed *= options.instances
+    if needed > options.max_threadblocks:
+        raise _exceeds(THREADBLOCKS, needed, options.max_threadblocks, MANY_THREADBLOCKS)
+
+
+def _most(ranks: Iterable[int]) -> int:
+    return max(Counter(ranks).values(), default=0)
+
+
+def _exceeds(what: str, value: int, allowed: int, fix: str) -> LoweringError:
+    kind = TooManyError if what == THREADBLOCKS else LoweringError
+    return kind(f"the program needs {value} {what}, and {allowed} are allowed", fix=fix)
+
+
+def finish(draft: Draft, options: LowerOptions) -> Lowered:
+    """Make a program of a draft.
+
+    Raises
+    ------
+    LoweringError
+        When a limit on channels, threadblocks, steps or ids can't be kept.
+    """
+    if Op.RECV_REDUCE_COPY in options.fused:
+        draft = fuse_sums(draft)
+    draft, blocks, waits, clocks = _fit_blocks(draft, options)
+    moves, scratch = share_scratch(draft.moves, clocks, draft.scratch)
+    steps = write_steps(moves, blocks, waits)
+    program = _assemble(draft.schedule, options, scratch, blocks, steps)
+    return Lowered(program, _senders(moves, blocks, steps, options.instances))
+
+
+def _fit_blocks(
+    draft: Draft, options: LowerOptions
+) -> tuple[Draft, list[Block], list[tuple[int, ...]], Clocks]:
+    """Assign threadblocks, cutting links into more parts until no threadblock is too long."""
+    lanes, topology = draft.lanes, draft.schedule.topology
+    queued = Counter(lanes)
+    ways = {} if options.slots is None else ways_needed(draft.messages, lanes, options.slots)
+    parts: dict[Lane, int] = {}
+    while True:
+        connection = number_connections(draft.moves, lanes, topology, parts, ways)
+        made, joins = fuse_sends(draft, connection, options.fused) if options.fused else (draft, {})
+        if options.paired:
+            joins |= pair_ends(lanes, connection, joins)
+        blocks = assign_blocks(made.moves, lanes, topology, connection, joins, options.instances)
+        _check_threadblocks(_most(block.rank for block in blocks), options)
+        crowded = _crowded(blocks, [len(block.moves) for block in blocks], options.max_steps)
+        if not crowded:
+            waits, clocks = find_dependences(
+                made, blocks, options.order, options.held, open_sends=options.open_sends
+            )
+            if clocks.missing:
+                draft = with_copies_after(draft, clocks.missing)
+                continue
+            lengths = [sum(max(1, len(waits[move])) for move in own.moves) for own in blocks]
+            crowded = _crowded(blocks, lengths, options.max_steps)
+            if not crowded:
+                return made, blocks, waits, clocks
+        for lane, length in crowded.items():
+            count = parts.get(lane, 1)
+            parts[lane] = max(count + 1, -(-count * length // options.max_steps))
+            if parts[lane] > 2 * queued[lane]:
+                raise LoweringError(
+                    f"one message from rank {lane.src} to rank {lane.dst} needs more than the"
+                    f" {options.max_steps} steps a threadblock may have",
+                    fix="lower --chunks, or synthesize with --batch none",
+                )
+
+
+def _senders(
+    moves: Sequence[Move], blocks: Sequence[Block], steps: Sequence[tuple[Step, ...]], copies: int
+) -> dict[tuple[int, int, int], int]:
+    """Return which message every step that sends is about."""
+    found = {}
+    ids: Counter[int] = Counter()
+    for block, own in zip(blocks, steps, strict=True):
+        places = [place for place, step in enumerate(own) if step.op is not Op.NOP]
+        for place, number in zip(places, block.moves, strict=True):
+            message = moves[number].sent
+            if message is not None:
+                for copy in range(copies):
+                    found[block.rank, ids[block.rank] * copies + copy, place] = message
+        ids[block.rank] += 1
+    return found
+
+
+def _crowded(blocks: Sequence[Block], lengths: Sequence[int], limit: int) -> dict[Lane, int]:
+    """Return the lanes with too long threadblocks, and how long these are."""
+    crowded: dict[Lane, int] = {}
+    for block, length in zip(blocks, lengths, strict=True):
+        if length > limit and block.lane is not None:
+            crowded[block.lane] = max(length, crowded.get(block.lane, 0))
+    return crowded
+
+
+def _assemble(
+    schedule: Schedule,
+    options: LowerOptions,
+    scratch: Sequence[int],
+    blocks: Sequence[Block],
+    steps: Sequence[tuple[Step, ...]],
+) -> Program:
+    """Put steps, threadblocks and ranks together, once for each instance."""
+    collective, copies = schedule.collective, options.instances
+    inputs, outputs = _buffers(collective)
+    spans = count_connections(blocks)
+    channels = assign_channels(
+        {pair: span * copies for pair, span in spans.items()}, _HARD.max_blocks_per_channel
+    )
+    listed: list[list[Threadblock]] = [[] for _ in range(collective.num_ranks)]
+    for block, own in zip(blocks, steps, strict=True):
+        for copy in range(copies):
+            used = {channels[pair][block.connection + copy * spans[pair]] for pair in block.pairs}
+            if len(used) > 1:
+                raise LoweringError(
+                    f"rank {block.rank} can't send on what it receives on another channel",
+                    fix="lower --instances",
+                )
+            channel = used.pop() if used else 0
+            listed[block.rank].append(
+                Threadblock(
+                    len(listed[block.rank]), block.send_to, block.recv_from, channel,
+                    tuple(_replicate(step, copy, copies) for step in own),
+                )
+            )  # fmt: skip
+    program = Program(
+        name=re.sub(r"[^A-Za-z0-9_.,:+@ -]", "_", options.name)[:63] or "_",
+        collective=collective.name if collective.name in COLLECTIVES else "custom",
+        protocol=options.protocol,
+        in_place=options.in_place,
+        out_of_place=options.out_of_place,
+        channels=1 + max((block.channel for own in listed for block in own), default=0),
+        chunks_per_loop=collective.chunks_in_size * copies,
+        min_bytes=options.min_bytes,
+        max_bytes=options.max_bytes,
+        gpus=tuple(
+            Gpu(
+                rank, inputs[rank] * copies, outputs[rank] * copies, scratch[rank] * copies,
+                tuple(own),
+            )
+            for rank, own in enumerate(listed)
+        ),
+    )  # fmt: skip
+    _check(program, options)
+    return program
+
+
+def _buffers(collective: Collective) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the chunks of every rank's input and output.
+
+    ``custom`` is called with one count for both, which msccl compares with nchunksperloop.
+    """
+    if collective.name in COLLECTIVES:
+        return collective.input_sizes, collective.output_sizes
+    counted = (collective.chunks_in_size,) * collective.num_ranks
+    return counted, counted
+
+
+def _replicate(step: Step, copy: int, copies: int) -> Step:
+    """Return a step for one share of its chunk: chunk x becomes x * copies + copy."""
+    if copies == 1:
+        return step
+    return replace(
+        step,
+        src=_share(step.src, copy, copies),
+        dst=_share(step.dst, copy, copies),
+        depends=step.depends
+        and StepRef(step.depends.threadblock * copies + copy, step.depends.step),
+    )
+
+
+def _share(slot: Slot | None, copy: int, copies: int) -> Slot | None:
+    if slot is None or slot.offset < 0:
+        return slot
+    return Slot(slot.buffer, slot.offset * copies + copy)
+
+
+def _check(program: Program, options: LowerOptions) -> None:
+    """Raise for the first limit that can't be kept."""
+    most_chunks = max(
+        max(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) for gpu in program.gpus
+    )
+    longest_wait = max(
+        (
+            step.depends.threadblock
+            for _, block in program.blocks()
+            for step in block.steps
+            if step.depends
+        ),
+        default=0,
+    )
+    limits: Mapping[str, tuple[int, int, str]] = {
+        "channels": (
+            program.channels, options.channels or _HARD.max_channels,
+            "raise --channels, or lower --instances or --chunks",
+        ),
+        THREADBLOCKS: (
+            program.num_threadblocks, options.max_threadblocks,
+            MANY_THREADBLOCKS,
+        ),
+        "chunks in a buffer": (
+            most_chunks, _HARD.max_offset + 1, "lower --chunks or --instances",
+        ),
+        "as the highest threadblock id that a step waits for": (
+            longest_wait, _HARD.max_dependence_id,
+            "lower --instances, or use a sketch with fewer connections per gpu",
+        ),
+        "steps in a threadblock": (program.num_steps, options.max_steps, "lower --chunks"),
+    }  # fmt: skip
+    for what, (value, allowed, fix) in limits.items():
+        if value > allowed:
+            raise _exceeds(what, value, allowed, fix)

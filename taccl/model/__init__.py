@@ -1,0 +1,1 @@
+"""What is asked and what is found: problems, their routing choices, schedules."""

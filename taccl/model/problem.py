@@ -1,0 +1,196 @@
+"""What an engine is asked and what it answers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+from functools import cached_property
+from threading import Event
+from types import MappingProxyType
+
+from taccl.collectives import Collective
+from taccl.model.schedule import Schedule
+from taccl.topology.graph import LogicalTopology, Topology
+from taccl.topology.symmetry import Group
+from taccl.units import Time
+
+
+class Status(Enum):
+    """How a solve ended; the value is what ``--json`` prints."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    TIME_LIMIT = "time_limit"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A proven lower bound on time.
+
+    Parameters
+    ----------
+    kind
+        ``latency``, ``port``, ``cut``, ``flow``, ``reduce`` ...
+    world
+        What it holds for: ``any`` algorithm, chunking and batching; ``fixed``: this chunk count
+        with one chunk per message; ``sketch``: any algorithm on the sketch's logical topology;
+        ``engine``: the problem as the engine was given it, with its sketch, chunk count and
+        batching; ``trees``: the same, of algorithms that sum each chunk along one tree and
+        spread it along one.
+    time
+        Picoseconds.
+    """
+
+    kind: str
+    world: str
+    time: Time
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One collective on one logical topology with one chunk size.
+
+    Parameters
+    ----------
+    logical
+        The network as the sketch restricts it.
+    collective
+        What is to be done.
+    chunk_size
+        Bytes of a chunk, exact.
+    group
+        Symmetries to use by substitution: verified, acting freely.
+    """
+
+    logical: LogicalTopology
+    collective: Collective
+    chunk_size: Fraction
+    group: Group
+
+    @property
+    def topology(self) -> Topology:
+        """The physical network."""
+        return self.logical.topology
+
+    @cached_property
+    def representatives(self) -> tuple[int, ...]:
+        """One chunk of every orbit."""
+        return self.group.chunk_orbits(self.collective)
+
+
+def reduces_and_spreads(collective: Collective) -> bool:
+    """Tell whether sums are wanted elsewhere than where they are made (at the chunks' owners)."""
+    return collective.reduces and any(
+        len(collective.rank_sets[number]) > 1 for number in set(collective.target_set.tolist())
+    )
+
+
+@dataclass(frozen=True)
+class Options:
+    """How long and how an engine may search.
+
+    Parameters
+    ----------
+    time_limit
+        Seconds.
+    seed, workers, deterministic
+        For the solvers; deterministic counts work instead of seconds.
+    batch
+        Whether chunks may travel together.
+    floor
+        A lower bound proved elsewhere, in picoseconds: a schedule that reaches it ends the search.
+    fixed_floors
+        By collective, lower bounds for one chunk to a message, in picoseconds.
+    score
+        What a schedule really costs (the replay of its program), in picoseconds; None when it
+        can't be lowered. The portfolio chooses by it.
+    refusal
+        Why a schedule has no score.
+    rounds
+        Steps, rounds and chunks, for engine ``exact`` to answer SCCL's question instead.
+    starts
+        Called with the name of an engine before it runs.
+    stop
+        Set when the user interrupts or time is up: hand over the best so far.
+    report
+        Called with a line of progress.
+    """
+
+    time_limit: float = 60.0
+    seed: int = 0
+    workers: int = 2
+    deterministic: bool = False
+    batch: bool = True
+    floor: Time = 0
+    fixed_floors: Mapping[str, Time] = field(default_factory=lambda: MappingProxyType({}))
+    score: Callable[[Schedule], Time | None] | None = None
+    refusal: Callable[[Schedule], str | None] = lambda _schedule: None
+    rounds: tuple[int, int, int] | None = None
+    starts: Callable[[str], None] = lambda _name: None
+    stop: Event = field(default_factory=Event)
+    report: Callable[[str], None] = lambda _line: None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Something that was compared.
+
+    Parameters
+    ----------
+    engine
+        Who found it.
+    chunks
+        For each rank.
+    makespan
+        Of the schedule, in picoseconds; None: there is no schedule.
+    score
+        What it really costs, in picoseconds; None: it is out of the running.
+    reason
+        Why it is.
+    """
+
+    engine: str
+    chunks: int
+    makespan: Time | None
+    score: Time | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What an engine found.
+
+    Parameters
+    ----------
+    status
+        How the solve ended.
+    schedule
+        The best schedule, or None.
+    bounds
+        Lower bounds the engine proved.
+    engine
+        Its name.
+    seconds
+        Wall clock.
+    candidates
+        What was chosen from, where that was more than one.
+    """
+
+    status: Status
+    schedule: Schedule | None
+    bounds: tuple[Bound, ...]
+    engine: str
+    seconds: float
+    candidates: tuple[Candidate, ...] = ()
+
+
+def candidate_of(engine: str, schedule: Schedule, options: Options) -> Candidate:
+    """Return a schedule as a candidate, with its score or the reason why it has none."""
+    chunks = schedule.collective.chunks_per_rank
+    score = schedule.makespan if options.score is None else options.score(schedule)
+    reason = options.refusal(schedule)
+    if score is None and reason is None:
+        reason = "it can't be lowered"
+    return Candidate(engine, chunks, schedule.makespan, None if reason else score, reason)

@@ -1,0 +1,297 @@
+"""What routing chooses from: for every representative chunk its root, targets and arcs.
+
+A gather-type chunk flows from its root to its targets along arcs. A summed chunk flows the other
+way, from all sources to its root, so its arcs are the links turned round: a tree of such arcs,
+played backwards, is a reduction tree. Engines route on arcs and need not know which it is.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from taccl.errors import NoScheduleError
+from taccl.model.problem import Problem
+from taccl.topology.graph import Rank, Topology
+from taccl.units import Time
+
+
+class Arc(NamedTuple):
+    """A link as routing sees it: turned round when the chunk is summed."""
+
+    tail: Rank
+    head: Rank
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One representative chunk to be routed.
+
+    Parameters
+    ----------
+    chunk
+        Its id.
+    roots
+        Where its tree may start, ascending: several where any of them can serve it.
+    targets
+        The ranks that the tree must reach, without the roots, ascending.
+    arcs
+        What it may use, in order of link.
+    hops
+        Fewest hops from a root to every rank that can be reached, by rank.
+    """
+
+    chunk: int
+    roots: tuple[Rank, ...]
+    targets: tuple[Rank, ...]
+    arcs: tuple[Arc, ...]
+    hops: dict[Rank, int]
+
+    @property
+    def root(self) -> Rank:
+        """The first root."""
+        return self.roots[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """The routing choices of a problem, in one direction.
+
+    Parameters
+    ----------
+    problem
+        Where it comes from.
+    reverse
+        True when the chunks flow to their roots (a reduction).
+    demands
+        One for each representative chunk.
+    """
+
+    problem: Problem
+    reverse: bool
+    demands: tuple[Demand, ...]
+
+    @cached_property
+    def links(self) -> tuple[int, ...]:
+        """All links that some demand may use, ascending."""
+        return tuple(sorted({arc.link for d in self.demands for arc in d.arcs}))
+
+    @cached_property
+    def duration(self) -> dict[int, Time]:
+        """Picoseconds from start to arrival of a single chunk, by link."""
+        size = self.problem.chunk_size
+        return {link: self.problem.topology.arrival(link, size) for link in self.links}
+
+    @cached_property
+    def uses(self) -> dict[int, tuple[tuple[int, Time], ...]]:
+        """(resource orbit, picoseconds it is held by a single chunk), by link."""
+        return {link: resource_times(self.problem, link, 1) for link in self.links}
+
+    @property
+    def point_to_point(self) -> bool:
+        """Whether every chunk has a single target."""
+        return all(len(demand.targets) <= 1 for demand in self.demands)
+
+
+def resource_times(problem: Problem, link: int, chunks: int) -> tuple[tuple[int, Time], ...]:
+    """Return (resource orbit, picoseconds held) for a message of so many chunks on a link."""
+    topology, orbit = problem.topology, problem.group.edge_orbit
+    size = chunks * problem.chunk_size
+    return tuple(
+        (int(orbit[edge]), topology.busy(link, edge, size))
+        for edge in topology.links.edges_of(link)
+        if topology.edges[edge].beta is not None
+    )
+
+
+def build_network(
+    problem: Problem, *, reverse: bool = False, closed: Iterable[int] = ()
+) -> Network:
+    """Return the routing choices of a problem, with some links closed.
+
+    Raises
+    ------
+    NoScheduleError
+        When a target can't be reached from the root of its chunk.
+    """
+    shut = frozenset(closed)
+    links = [
+        link for link in problem.logical.links() if link not in shut and _has_channel(problem, link)
+    ]
+    near = _Near(problem)
+    demands = tuple(
+        _demand(problem, chunk, near.links(chunk, links), reverse=reverse)
+        for chunk in problem.representatives
+    )
+    return Network(problem, reverse, demands)
+
+
+class _Near:
+    """Which ranks a chunk may visit, where a sketch keeps to paths with the fewest hops.
+
+    As in TACCL (``shortest_path_sets``), the ranks are limited and not the hops: those on a path
+    with the fewest hops from some source to some target, by way of the owner for a sum. Paths are
+    over the links that the chunk may take.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._known: dict[tuple[int, tuple[tuple[Rank, ...], ...]], frozenset[Rank]] = {}
+        self._distances: dict[int, tuple[list[dict[Rank, int]], list[dict[Rank, int]]]] = {}
+
+    def links(self, chunk: int, links: Sequence[int]) -> Sequence[int]:
+        """Return those of some links that join ranks the chunk may visit."""
+        collective, table = self._problem.collective, self._problem.topology.links
+        if not self._problem.logical.on_shortest_paths:
+            return links
+        owner = ((int(collective.owner[chunk]),),) if collective.reduces else ()
+        stops = (collective.sources(chunk), *owner, collective.targets(chunk))
+        key = (self._kind(chunk), stops)
+        if key not in self._known:
+            self._known[key] = frozenset().union(
+                *(self._between(chunk, here, there) for here, there in pairwise(stops))
+            )
+        near = self._known[key]
+        return [k for k in links if int(table.src[k]) in near and int(table.dst[k]) in near]
+
+    def _kind(self, chunk: int) -> int:
+        """Return what the links depend on that a chunk may take: its owner, or nothing (-1)."""
+        return int(self._problem.collective.owner[chunk]) if self._problem.logical.leave_by else -1
+
+    def _between(self, chunk: int, sources: Sequence[Rank], targets: Sequence[Rank]) -> set[Rank]:
+        ranks = range(self._problem.topology.num_ranks)
+        if len(sources) == len(ranks) or len(targets) == len(ranks):
+            return set(ranks)
+        kind, far = self._kind(chunk), len(ranks) + 1
+        if kind not in self._distances:
+            forth, back = (self._hops(chunk, turned=turned) for turned in (False, True))
+            self._distances[kind] = (forth, back)
+        forth, back = self._distances[kind]
+        found: set[Rank] = set()
+        for source in sources:
+            here = forth[source]
+            for target in targets:
+                fewest = back[target].get(source, 0)
+                found |= {r for r in here if here[r] + back[target].get(r, far) == fewest}
+        return found
+
+    def _hops(self, chunk: int, *, turned: bool) -> list[dict[Rank, int]]:
+        """Return the fewest hops from every rank, or (turned) to it, over a chunk's links."""
+        table = self._problem.topology.links
+        tail, head = (table.dst, table.src) if turned else (table.src, table.dst)
+        arcs = [
+            Arc(int(tail[link]), int(head[link]), link)
+            for link in self._problem.logical.links()
+            if may_leave(self._problem, chunk, link)
+        ]
+        return [hops_from((rank,), arcs) for rank in range(self._problem.topology.num_ranks)]
+
+
+def _has_channel(problem: Problem, link: int) -> bool:
+    """Tell whether a program with the sketch's channels can use a link.
+
+    The parallel links of a pair take its channels in turn, so the third needs a third channel.
+    """
+    channels, topology = problem.logical.channels, problem.topology
+    if channels is None:
+        return True
+    src, dst = int(topology.links.src[link]), int(topology.links.dst[link])
+    return topology.links_between(src, dst).index(link) < channels
+
+
+def _demand(problem: Problem, chunk: int, links: Sequence[int], *, reverse: bool) -> Demand:
+    collective, table = problem.collective, problem.topology.links
+    one = (int(collective.owner[chunk]),)
+    roots = one if collective.reduces else collective.sources(chunk)
+    ends = collective.sources(chunk) if reverse else collective.targets(chunk)
+    targets = tuple(rank for rank in ends if rank not in roots)
+    arcs, gated = [], bool(problem.logical.leave_by)
+    for link in links:
+        if gated and not may_leave(problem, chunk, link):
+            continue
+        src, dst = int(table.src[link]), int(table.dst[link])
+        arc = Arc(dst, src, link) if reverse else Arc(src, dst, link)
+        if arc.head not in roots:
+            arcs.append(arc)
+    hops = hops_from(roots, arcs)
+    lost = [rank for rank in targets if rank not in hops]
+    if lost:
+        root = roots[0]
+        way = f"rank {lost[0]} to rank {root}" if reverse else f"rank {root} to rank {lost[0]}"
+        raise NoScheduleError(
+            f"chunk {chunk} can't be served: no allowed path from {way}",
+            fix="allow more links in the sketch, or join these ranks in the topology",
+        )
+    kept = tuple(_within_extra_hops(problem, targets, arcs, hops))
+    return Demand(chunk, roots, targets, kept, hops)
+
+
+def may_leave(problem: Problem, chunk: int, link: int) -> bool:
+    """Tell whether a chunk may take a link, by the senders that its owner's chunks leave by.
+
+    In every server the senders are those of the rank with the owner's local number.
+    """
+    leave_by = problem.logical.leave_by
+    topology = problem.topology
+    src, dst = int(topology.links.src[link]), int(topology.links.dst[link])
+    if not leave_by or topology.server_of[src] == topology.server_of[dst]:
+        return True
+    owner = int(problem.collective.owner[chunk])
+    peer = counterpart(topology, owner, topology.server_of[src])
+    senders = None if peer is None else leave_by.get(peer)
+    return senders is None or src in senders
+
+
+def counterpart(topology: Topology, rank: Rank, server: int) -> Rank | None:
+    """Return the rank of a server that has the local number of a given rank, if there is one."""
+    own = [
+        r for r in range(topology.num_ranks) if topology.server_of[r] == topology.server_of[rank]
+    ]
+    there = [r for r in range(topology.num_ranks) if topology.server_of[r] == server]
+    number = own.index(rank)
+    return there[number] if number < len(there) else None
+
+
+def hops_from(roots: Sequence[Rank], arcs: Iterable[Arc]) -> dict[Rank, int]:
+    """Return the fewest hops from some roots to every rank that arcs lead to."""
+    out: dict[Rank, list[Rank]] = {}
+    for arc in arcs:
+        out.setdefault(arc.tail, []).append(arc.head)
+    hops, queue = dict.fromkeys(roots, 0), deque(roots)
+    while queue:
+        tail = queue.popleft()
+        for head in out.get(tail, ()):
+            if head not in hops:
+                hops[head] = hops[tail] + 1
+                queue.append(head)
+    return hops
+
+
+def _within_extra_hops(
+    problem: Problem, targets: Sequence[Rank], arcs: Sequence[Arc], hops: dict[Rank, int]
+) -> Iterable[Arc]:
+    """Yield the arcs that lie on a path to some target of at most the allowed length."""
+    extra = problem.logical.max_extra_hops
+    reachable = [arc for arc in arcs if arc.tail in hops]
+    if extra is None:
+        yield from reachable
+        return
+    slack: dict[Rank, int] = {}
+    back: dict[Rank, list[Rank]] = {}
+    for arc in reachable:
+        back.setdefault(arc.head, []).append(arc.tail)
+    # slack[r]: the most hops a path may have taken when it is at r and still be in time.
+    queue = deque(targets)
+    slack.update({target: hops[target] + extra for target in targets})
+    while queue:
+        head = queue.popleft()
+        for tail in back.get(head, ()):
+            if slack[head] - 1 > slack.get(tail, -1):
+                slack[tail] = slack[head] - 1
+                queue.append(tail)
+    for arc in reachable:
+        if arc.head in slack and hops[arc.tail] + 1 <= min(slack[arc.head], hops[arc.head] + extra):
+            yield arc

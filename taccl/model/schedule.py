@@ -1,0 +1,411 @@
+"""The schedule IR: sends of chunks over links, in columns, with exact integer times.
+
+Whatever grows with sends is a numpy column; :class:`Send` is a view of one row. A schedule holds
+the sends of one representative of every orbit under its generators; :meth:`Schedule.expand`
+gives all sends. :func:`retime` is the only code that computes times: solvers hand over decisions
+(:class:`Decisions`), never times.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.collectives import Collective
+from taccl.collectives.slots import Batch, Slots, fit_layouts, place_chunks
+from taccl.timing.retiming import copy_times, sum_times
+from taccl.topology.graph import Permutation, Topology
+from taccl.topology.symmetry import Group, make_group
+from taccl.units import Time
+
+WORTH_COMPILED = 20_000
+"""Sends of summed chunks that take as long in Python as loading compiled code."""
+
+MAX_PASSES = 64
+"""Times that arrivals may be held back for reads that are decided after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One chunk crossing one link.
+
+    Parameters
+    ----------
+    chunk, link
+        What crosses what.
+    start, end
+        Picoseconds; ``end`` is the arrival.
+    batch
+        Sends of one batch travel as one message and pay alpha once.
+    reduce
+        True when the value is added to what the destination holds.
+    """
+
+    chunk: int
+    link: int
+    start: Time
+    end: Time
+    batch: int
+    reduce: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """What an engine decides: sends of representatives in one sequence, without times.
+
+    On every resource, and for every chunk at every rank, the sequence is the order; a send needs
+    all earlier arrivals of its chunk at its source. Sends of one batch are neighbours in the
+    sequence, share their link, and leave together.
+
+    Parameters
+    ----------
+    chunk, link, batch
+        int32 columns.
+    reduce
+        bool column.
+    lands
+        int32: the arrival of row j is part of what row i sends on only where i >= lands[j] > j.
+        None: j + 1, every later row. With it two ranks can exchange what they hold at one time,
+        each sending its value without the other's. Only summed chunks know the difference.
+    packs
+        As in :class:`Schedule`.
+    """
+
+    chunk: NDArray[np.int32]
+    link: NDArray[np.int32]
+    batch: NDArray[np.int32]
+    reduce: NDArray[np.bool_]
+    lands: NDArray[np.int32] | None = None
+    packs: bool = False
+
+    @staticmethod
+    def of(
+        rows: Sequence[tuple[int, int, int, bool]], lands: Sequence[int] | None = None
+    ) -> "Decisions":
+        """Return the columns of (chunk, link, batch, reduce) rows."""
+        columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+        return Decisions(
+            np.array(columns[0], dtype=np.int32),
+            np.array(columns[1], dtype=np.int32),
+            np.array(columns[2], dtype=np.int32),
+            np.array(columns[3], dtype=np.bool_),
+            None if lands is None else np.array(lands, dtype=np.int32),
+        )
+
+    def rows(self) -> Iterator[tuple[int, int, int, bool]]:
+        """Yield (chunk, link, batch, reduce) in sequence."""
+        yield from zip(
+            self.chunk.tolist(), self.link.tolist(), self.batch.tolist(), self.reduce.tolist(),
+            strict=True,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Sends with times: what an engine's decisions cost, exactly.
+
+    Parameters
+    ----------
+    collective, topology
+        What is done where; link ids are the topology's.
+    chunk_size
+        Bytes, exact.
+    chunk, link, batch
+        int32 columns of representative sends.
+    start, end
+        int64 picosecond columns.
+    reduce
+        bool column.
+    generators
+        Rank permutations whose group expands the representatives; empty: all sends are there.
+    packs
+        Whether ranks copy chunks that travel together side by side before they are sent, and to
+        their places afterwards. Else they have to be adjacent at both ends.
+    """
+
+    collective: Collective
+    topology: Topology
+    chunk_size: Fraction
+    chunk: NDArray[np.int32]
+    link: NDArray[np.int32]
+    batch: NDArray[np.int32]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    reduce: NDArray[np.bool_]
+    generators: tuple[Permutation, ...] = ()
+    packs: bool = False
+
+    def __len__(self) -> int:
+        """Return the number of representative sends."""
+        return len(self.chunk)
+
+    @property
+    def makespan(self) -> Time:
+        """When the last chunk has arrived, in picoseconds."""
+        return int(self.end.max()) if len(self.end) else 0
+
+    @cached_property
+    def group(self) -> Group:
+        """The group of the generators."""
+        return make_group(self.topology, self.generators)
+
+    @property
+    def num_sends(self) -> int:
+        """The number of sends after expansion."""
+        return len(self) * len(self.group)
+
+    @property
+    def batches(self) -> bool:
+        """Whether some message carries several chunks."""
+        return len(np.unique(self.batch)) < len(self.batch)
+
+    def sends(self) -> Iterator[Send]:
+        """Yield the representative sends as records."""
+        for row in zip(
+            self.chunk.tolist(), self.link.tolist(), self.start.tolist(), self.end.tolist(),
+            self.batch.tolist(), self.reduce.tolist(), strict=True,
+        ):  # fmt: skip
+            yield Send(*row)
+
+    def decisions(self) -> Decisions:
+        """Return the decisions that this schedule's times follow: its sends in order of time."""
+        # Messages without duration may follow each other at once: rows then tell the order.
+        _, first, message = np.unique(self.batch, return_index=True, return_inverse=True)
+        order = np.lexsort((np.arange(len(self)), first[message], self.end, self.start))
+        lands = None
+        if self.collective.reduces:
+            later = np.searchsorted(self.start[order], self.end[order]).astype(np.int32)
+            lands = np.maximum(later, np.arange(1, len(self) + 1, dtype=np.int32))
+        return Decisions(
+            self.chunk[order], self.link[order], self.batch[order], self.reduce[order], lands,
+            self.packs,
+        )  # fmt: skip
+
+    def expand(self) -> "Schedule":
+        """Return the schedule with the sends of all orbits and no generators."""
+        if len(self.group) == 1:
+            return self
+        links, chunks, batches = [], [], []
+        # Numbered anew: copies of the largest numbers would not fit into 32 bits.
+        batch = np.unique(self.batch, return_inverse=True)[1].astype(np.int32)
+        width = int(batch.max()) + 1 if len(self) else 0
+        for generator in self.group.generators:
+            self.collective.image(generator)
+        for number, element in enumerate(self.group.elements):
+            chunks.append(self.collective.image_of(element, self.chunk))
+            links.append(self.group.link_images(number, self.link).astype(np.int32))
+            batches.append(batch + np.int32(number * width))
+        copies = len(self.group)
+        return Schedule(
+            self.collective, self.topology, self.chunk_size,
+            np.concatenate(chunks), np.concatenate(links), np.concatenate(batches),
+            np.tile(self.start, copies), np.tile(self.end, copies), np.tile(self.reduce, copies),
+            packs=self.packs,
+        )  # fmt: skip
+
+    def slots(self) -> Slots:
+        """Return where each chunk lives at each rank, over all orbits."""
+        full = self.expand()
+        table = full.topology.links
+        ranks, sets = full.topology.num_ranks, self.collective.rank_sets
+        wants = np.array([np.isin(np.arange(ranks), members) for members in sets], dtype=np.bool_)
+        src, dst = table.src[full.link], table.dst[full.link]
+        relayed = ~wants[self.collective.target_set[full.chunk], dst]
+        # Nothing else touches scratch: hops into a relay, and out of one.
+        kept = relayed | np.isin(src, dst[relayed])
+        hops = list(zip(*(c[kept].tolist() for c in (full.chunk, src, dst)), strict=True))
+        if self.packs or not (self.batches and relayed.any()):
+            return place_chunks(self.collective, hops)
+        return fit_layouts(self.collective, hops, _batches(full))
+
+
+def _batches(full: Schedule) -> Iterator[Batch]:
+    """Yield the messages of several chunks of an expanded schedule."""
+    table = full.topology.links
+    first: dict[tuple[int, int], Time] = {}
+    ends = table.dst[full.link].tolist()
+    chunks = full.chunk.tolist()
+    for chunk, rank, end in zip(chunks, ends, full.end.tolist(), strict=True):
+        first[chunk, rank] = min(end, first.get((chunk, rank), end))
+    order = np.argsort(full.batch, kind="stable")
+    for group in message_groups(full.batch[order]):
+        if len(group) > 1:
+            rows = order[group.start : group.stop].tolist()
+            src, start = int(table.src[full.link[rows[0]]]), int(full.start[rows[0]])
+            yield Batch(
+                tuple(chunks[row] for row in rows), src, ends[rows[0]],
+                tuple(first.get((chunks[row], src), start + 1) <= start for row in rows),
+                bool(full.reduce[rows[0]]),
+            )  # fmt: skip
+
+
+def message_groups(batch: NDArray[np.int32]) -> list[range]:
+    """Return the rows of each message: runs of equal batch, in order."""
+    if len(batch) == 0:
+        return []
+    cuts = np.flatnonzero(np.diff(batch)) + 1
+    bounds = [0, *cuts.tolist(), len(batch)]
+    return [range(a, b) for a, b in itertools.pairwise(bounds)]
+
+
+def retime(
+    collective: Collective,
+    group: Group,
+    chunk_size: Fraction,
+    decisions: Decisions,
+) -> Schedule:
+    """Compute exact times by one pass that starts every message as soon as it may.
+
+    A message starts when all its chunks are at its source (for summed chunks: with every arrival
+    that landed before), all edges of its link are free, and, where values are summed, nothing that
+    was decided earlier still has to read what it will change, and a value that replaces another
+    arrives in its turn. Edges are taken as orbits of the group, so that the times hold for all
+    images. Where ``lands`` lets a later row read a value before it changes, the change may have
+    to wait for that row: then the pass is made again, with the arrivals that were too early held
+    back.
+
+    Raises
+    ------
+    ValueError
+        When a send precedes every arrival of its chunk at its source, or arrivals and reads wait
+        for each other in a ring.
+    """
+    held_back: dict[int, Time] = {}
+    early: dict[int, Time] = {}
+    for _ in range(MAX_PASSES):
+        if (
+            collective.reduces
+            and decisions.lands is None
+            and len(decisions.chunk) >= WORTH_COMPILED
+        ):
+            summed = (decisions.chunk, decisions.link, decisions.batch, decisions.reduce)
+            (start, end), early = sum_times(collective, group, chunk_size, summed), {}
+        elif collective.reduces:
+            start, end, early = _time_all(collective, group, chunk_size, decisions, held_back)
+        else:
+            columns = (decisions.chunk, decisions.link, decisions.batch)
+            (start, end), early = copy_times(collective, group, chunk_size, columns), {}
+        if not early:
+            return Schedule(
+                collective, group.topology, chunk_size, decisions.chunk, decisions.link,
+                decisions.batch, start, end, decisions.reduce, group.generators, decisions.packs,
+            )  # fmt: skip
+        held_back |= early
+    raise ValueError("arrivals and reads of summed chunks wait for each other in a ring")
+
+
+def _time_all(
+    collective: Collective,
+    group: Group,
+    chunk_size: Fraction,
+    decisions: Decisions,
+    held_back: Mapping[int, Time],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, Time]]:
+    """Return starts, ends, and the earliest end of every row that arrived before it was to land."""
+    table = group.topology.links
+    costs = _message_costs(group, chunk_size)
+    free: dict[int, Time] = defaultdict(int)
+    values = _Values(collective, {}, {}, {}, {})
+    early: dict[int, Time] = {}
+    n = len(decisions.chunk)
+    start = np.zeros(n, dtype=np.int64)
+    end = np.zeros(n, dtype=np.int64)
+    chunks, links = decisions.chunk.tolist(), decisions.link.tolist()
+    adds: list[bool] = decisions.reduce.tolist()
+    lands = range(1, n + 1) if decisions.lands is None else decisions.lands.tolist()
+    for rows in message_groups(decisions.batch):
+        link = links[rows.start]
+        src, dst = int(table.src[link]), int(table.dst[link])
+        duration, holds = costs(link, len(rows))
+        time = 0
+        for row in rows:
+            time = max(time, values.ready_at(chunks[row], src, row))
+            if collective.reduces:
+                done = values.settled(chunks[row], dst, adds=adds[row])
+                time = max(time, done + 1 - duration, held_back.get(row, 0) - duration)
+        time = max([time, *(free[resource] for resource, _ in holds)])
+        for resource, held in holds:
+            free[resource] = time + held
+        for row in rows:
+            chunk = chunks[row]
+            early |= values.read(chunk, src, time)
+            values.arrive(chunk, dst, time + duration, (row, lands[row]), adds=adds[row])
+        start[rows.start : rows.stop] = time
+        end[rows.start : rows.stop] = time + duration
+    return start, end, early
+
+
+def _message_costs(
+    group: Group, chunk_size: Fraction
+) -> Callable[[int, int], tuple[Time, list[tuple[int, Time]]]]:
+    """Return what tells of a (link, chunks): arrival time, and (resource orbit, time held)...
+
+    What a message costs is the same every time, and computed in fractions.
+    """
+    topology = group.topology
+    orbit = group.edge_orbit.tolist()
+
+    @cache
+    def costs(link: int, chunks: int) -> tuple[Time, list[tuple[int, Time]]]:
+        size = chunks * chunk_size
+        edges = [e for e in topology.links.edges_of(link) if topology.edges[e].beta is not None]
+        holds = [(orbit[edge], topology.busy(link, edge, size)) for edge in edges]
+        return topology.arrival(link, size), holds
+
+    return costs
+
+
+@dataclass(frozen=True)
+class _Values:
+    """When the values of chunks at ranks change and are read, in the pass of :func:`retime`."""
+
+    collective: Collective
+    ready: dict[tuple[int, int], Time]
+    changed: dict[tuple[int, int], tuple[Time, Time]]
+    last_read: dict[tuple[int, int], Time]
+    unseen: dict[tuple[int, int], list[tuple[int, Time, int]]]
+
+    def ready_at(self, chunk: int, rank: int, row: int) -> Time:
+        """Return when a row may read a value: with all arrivals that land before that row."""
+        here = (chunk, rank)
+        for landed, time, _ in self.unseen.get(here, ()):
+            if landed <= row:
+                self.ready[here] = max(self.ready.get(here, 0), time)
+        if here in self.unseen:
+            self.unseen[here] = [entry for entry in self.unseen[here] if entry[0] > row]
+        found = self.ready.get(here)
+        if found is None:
+            if not self.collective.is_source(chunk, rank):
+                raise ValueError(f"chunk {chunk} is sent by rank {rank} before it arrives there")
+            return 0
+        reduces = self.collective.reduces
+        return found if reduces or not self.collective.is_source(chunk, rank) else 0
+
+    def settled(self, chunk: int, rank: int, *, adds: bool) -> Time:
+        """Return what an arrival must come after: reads, and values it replaces or adds to."""
+        any_change, replaced = self.changed.get((chunk, rank), (-1, -1))
+        return max(self.last_read.get((chunk, rank), -1), replaced if adds else any_change)
+
+    def read(self, chunk: int, rank: int, time: Time) -> dict[int, Time]:
+        """Note a read; return rows whose arrival it should not have seen, with a later end."""
+        self.last_read[chunk, rank] = max(self.last_read.get((chunk, rank), -1), time)
+        unseen = self.unseen.get((chunk, rank), ())
+        return {row: time + 1 for _, arrived, row in unseen if arrived <= time}
+
+    def arrive(
+        self, chunk: int, rank: int, time: Time, row: tuple[int, int], *, adds: bool
+    ) -> None:
+        """Note an arrival of a (row, when it lands)."""
+        here = (chunk, rank)
+        number, lands = row
+        any_change, replaced = self.changed.get(here, (-1, -1))
+        self.changed[here] = (max(any_change, time), replaced if adds else time)
+        if lands == number + 1 or not self.collective.reduces:
+            self.ready[here] = max(self.ready.get(here, 0), time)
+        else:
+            self.unseen.setdefault(here, []).append((lands, time, number))

@@ -1,0 +1,288 @@
+"""Schedules as JSON: everything needed to verify them again, and exactly what was written.
+
+The text holds the whole topology, so that a schedule can be judged without the file it was made
+for. What is read is only checked for shape and range; whether it is a right schedule is for
+:func:`taccl.verify.verify` to say.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, StrictBool, StrictInt
+
+from taccl.collectives import COLLECTIVES, Collective, build_collective, collective_name
+from taccl.collectives.file import CollectiveFile, collective_document, make_collective
+from taccl.errors import InputError
+from taccl.files import Document, FileModel, fit_model, read_document, shown
+from taccl.files.model import Count, ExactSize, Index, Name, PermutationList
+from taccl.model.schedule import Schedule
+from taccl.topology.core_form import MAX_ROTATIONS, permutations
+from taccl.topology.file import topology_digest, topology_document, topology_from_document
+from taccl.topology.graph import Permutation, Topology
+from taccl.topology.symmetry import make_group
+from taccl.units import exact_size_text
+
+MAX_NODES = 16_000_000
+MAX_CHUNKS = 1 << 23
+MAX_SWITCHED_RANKS = 4096
+MAX_PICOSECONDS = 1 << 60
+
+_COLUMNS = ("chunk", "link", "batch", "reduce", "start_ps", "end_ps")
+
+
+class CollectiveRecord(FileModel):
+    """Which collective, and in how many chunks."""
+
+    name: Annotated[Name, Field(examples=["allgather"])]
+    ranks: Annotated[Count, Field(examples=[8])]
+    chunks_per_rank: Annotated[StrictInt, Field(ge=1, le=1 << 22, examples=[1])]
+    root: Annotated[Index | None, Field(examples=[0])] = None
+    definition: CollectiveFile | None = None
+
+
+class SendsRecord(FileModel):
+    """Columns of the representative sends."""
+
+    chunk: list[Any]
+    link: list[Any]
+    batch: list[Any]
+    reduce: list[Any]
+    start_ps: list[Any]
+    end_ps: list[Any]
+
+
+class ScheduleFile(FileModel):
+    """A schedule: sends of chunks over links with exact times."""
+
+    taccl: Annotated[Literal["schedule/1"], Field(examples=['"schedule/1"'])]
+    engine: Annotated[str | None, Field(max_length=200)] = None
+    seed: StrictInt | None = None
+    collective: CollectiveRecord
+    topology: dict[str, Any]
+    topology_digest: Annotated[str, Field(max_length=16, examples=['"0123456789abcdef"'])]
+    alpha_rule: Annotated[str, Field(max_length=16, examples=['"occupy"'])]
+    chunk_size: Annotated[ExactSize, Field(examples=['"125/4 B"'])]
+    makespan_ps: Annotated[StrictInt, Field(ge=0)]
+    generators: Annotated[list[PermutationList], Field(max_length=MAX_ROTATIONS)]
+    representatives: Annotated[StrictInt, Field(ge=0)]
+    packs: StrictBool = False
+    sends: SendsRecord
+
+
+def schedule_text(schedule: Schedule, *, seed: int | None = None, engine: str | None = None) -> str:
+    """Return a schedule as JSON, the same bytes for the same schedule."""
+    collective = schedule.collective
+    columns = _columns_of(schedule)
+    document: dict[str, object] = {
+        "taccl": "schedule/1",
+        "engine": engine,
+        "seed": seed,
+        "collective": _said(collective),
+        "topology": topology_document(schedule.topology),
+        "topology_digest": topology_digest(schedule.topology),
+        "alpha_rule": schedule.topology.alpha_rule_stated,
+        "chunk_size": exact_size_text(schedule.chunk_size),
+        "makespan_ps": schedule.makespan,
+        "generators": [list(generator) for generator in schedule.generators],
+        "representatives": len(schedule),
+    }
+    if schedule.packs:
+        document["packs"] = True
+    lines = [f"  {json.dumps(key)}: {_compact(value)}," for key, value in document.items()]
+    sends = [f"    {json.dumps(name)}: {_compact(column)}" for name, column in columns.items()]
+    return "\n".join(["{", *lines, '  "sends": {', ",\n".join(sends), "  }", "}", ""])
+
+
+def _said(collective: Collective) -> dict[str, object]:
+    said: dict[str, object] = {
+        "name": collective.name,
+        "ranks": collective.num_ranks,
+        "chunks_per_rank": collective.chunks_per_rank,
+    }
+    if collective.root is not None:
+        said["root"] = collective.root
+    if collective.name not in COLLECTIVES:
+        said["definition"] = collective_document(collective)
+    return said
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _columns_of(schedule: Schedule) -> dict[str, list[int]]:
+    found: list[NDArray[Any]] = [
+        schedule.chunk, schedule.link, schedule.batch, schedule.reduce.astype(np.int8),
+        schedule.start, schedule.end,
+    ]  # fmt: skip
+    return {name: column.tolist() for name, column in zip(_COLUMNS, found, strict=True)}
+
+
+def read_schedule(path: str) -> Schedule:
+    """Read a schedule; its caller verifies it.
+
+    Raises
+    ------
+    InputError
+        When the file can't be read, or holds what no schedule can; names file and field.
+    """
+    document = read_document(path, MAX_NODES)
+    record = fit_model(document, ScheduleFile)
+    topology = _topology(record, document)
+    collective = _collective(record, document, topology)
+    generators = _generators(record, document, topology)
+    columns = {name: _column(record, document, name) for name in _COLUMNS}
+    _check_columns(columns, record, document)
+    _check_ranges(columns, collective, topology, document)
+    return Schedule(
+        collective, topology, record.chunk_size,
+        columns["chunk"].astype(np.int32), columns["link"].astype(np.int32),
+        columns["batch"].astype(np.int32), columns["start_ps"], columns["end_ps"],
+        columns["reduce"].astype(np.bool_), generators, record.packs,
+    )  # fmt: skip
+
+
+def _topology(record: ScheduleFile, document: Document) -> Topology:
+    try:
+        topology = topology_from_document(record.topology, document.file)
+    except InputError as error:
+        field = f"topology.{error.field}" if error.field else "topology"
+        raise InputError(error.problem, file=document.file, field=field, fix=error.fix) from None
+    digest = topology_digest(topology)
+    if digest != record.topology_digest:
+        raise document.error(
+            f"should be {digest}, as the topology in the file, got"
+            f" {shown(record.topology_digest)}", ("topology_digest",),
+            "write the schedule again: the file was changed by hand",
+        )  # fmt: skip
+    if topology.alpha_rule_stated != record.alpha_rule:
+        raise document.error(
+            f"should be {topology.alpha_rule_stated}, as the topology in the file",
+            ("alpha_rule",), f"write {topology.alpha_rule_stated}",
+        )  # fmt: skip
+    if topology.switches and topology.num_ranks > MAX_SWITCHED_RANKS:
+        raise document.error(
+            f"has {topology.num_ranks} ranks with switches between them", ("topology",),
+            f"use at most {MAX_SWITCHED_RANKS}",
+        )  # fmt: skip
+    return topology
+
+
+def _collective(record: ScheduleFile, document: Document, topology: Topology) -> Collective:
+    said = record.collective
+    if said.ranks != topology.num_ranks:
+        raise document.error(
+            f"should be {topology.num_ranks}, as the topology in the file, got {said.ranks}",
+            ("collective", "ranks"), f"write {topology.num_ranks}",
+        )  # fmt: skip
+    if said.definition is not None:
+        return _defined(said, said.definition, document)
+    try:
+        name = collective_name(said.name)
+    except InputError as error:
+        raise document.error(error.problem, ("collective", "name"), error.fix or "") from None
+    pairs = said.ranks if name == "alltoall" else 1
+    if pairs * said.ranks * said.chunks_per_rank > MAX_CHUNKS:
+        raise document.error(
+            f"{said.ranks} ranks with {said.chunks_per_rank} chunks each are too many",
+            ("collective", "chunks_per_rank"), "use fewer chunks",
+        )  # fmt: skip
+    try:
+        return build_collective(name, said.ranks, said.chunks_per_rank, said.root)
+    except InputError as error:
+        raise document.error(error.problem, ("collective", "root"), error.fix or "") from None
+
+
+def _defined(said: CollectiveRecord, definition: CollectiveFile, document: Document) -> Collective:
+    """Return a collective that the file defines itself."""
+    for what, value, other in (
+        ("name", said.name, definition.name), ("ranks", said.ranks, definition.ranks),
+    ):  # fmt: skip
+        if value != other:
+            raise document.error(
+                f"should be {other}, as in the definition, got {shown(value)}",
+                ("collective", what), f"write {other}",
+            )  # fmt: skip
+    if said.root is not None:
+        raise document.error(
+            f"{said.name} has no root, got {said.root}", ("collective", "root"), "leave it out"
+        )
+    made = make_collective(definition, document, ("collective", "definition"))
+    try:
+        return made.cut(said.chunks_per_rank)
+    except InputError as error:
+        raise document.error(
+            error.problem, ("collective", "chunks_per_rank"), error.fix or ""
+        ) from None
+
+
+def _generators(
+    record: ScheduleFile, document: Document, topology: Topology
+) -> tuple[Permutation, ...]:
+    rows = permutations(document, ("generators",), record.generators, topology.num_ranks)
+    try:
+        make_group(topology, rows)
+    except InputError as error:
+        raise document.error(error.problem, ("generators",), error.fix or "") from None
+    return rows
+
+
+def _column(record: ScheduleFile, document: Document, name: str) -> NDArray[np.int64]:
+    """Return a column as numbers; anything but whole numbers is refused."""
+    values: list[object] = getattr(record.sends, name)
+    place = ("sends", name)
+    if not set(map(type, values)) <= {int}:
+        index = next(i for i, value in enumerate(values) if type(value) is not int)
+        raise document.error(
+            f"should be a whole number, got {shown(values[index])}", (*place, index),
+            "write whole numbers only",
+        )  # fmt: skip
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        raise document.error(
+            "holds a number above 2^63", place, "write whole picoseconds and indices"
+        ) from None
+
+
+def _check_columns(
+    columns: Mapping[str, NDArray[np.int64]], record: ScheduleFile, document: Document
+) -> None:
+    for name, column in columns.items():
+        if len(column) != record.representatives:
+            raise document.error(
+                f"should have {record.representatives} entries, got {len(column)}",
+                ("sends", name), "make all columns as long as representatives says",
+            )  # fmt: skip
+
+
+def _check_ranges(
+    columns: Mapping[str, NDArray[np.int64]],
+    collective: Collective,
+    topology: Topology,
+    document: Document,
+) -> None:
+    limits = {
+        "chunk": collective.num_chunks,
+        "link": len(topology.links),
+        "batch": np.iinfo(np.int32).max,
+        "reduce": 2,
+        "start_ps": MAX_PICOSECONDS,
+        "end_ps": MAX_PICOSECONDS,
+    }
+    for name, limit in limits.items():
+        bad = np.flatnonzero((columns[name] < 0) | (columns[name] >= limit))
+        if len(bad):
+            index = int(bad[0])
+            raise document.error(
+                f"should be from 0 to {limit - 1}, got {columns[name][index]}",
+                ("sends", name, index), f"write a {name.removesuffix('_ps')} that exists",
+            )  # fmt: skip
+    late = np.flatnonzero(columns["end_ps"] < columns["start_ps"])
+    if len(late):
+        raise document.error(
+            "ends before it starts", ("sends", "end_ps", int(late[0])), "correct start and end"
+        )

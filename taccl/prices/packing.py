@@ -1,0 +1,338 @@
+"""What each resource is worth: an optimal fractional packing of spanning trees, and its prices.
+
+Sets        p plans: a tree for every representative chunk; r resources (orbits of edges)
+Variables   x[p] >= 0   the part of every chunk that goes as planned;  T
+Minimise    T
+Subject to  (sent)    sum_p x[p] = 1
+            (loaded)  idle[r] + sum_p load[p,r] * x[p] <= T
+
+where idle[r] is how long r waits in any case, for data from the nearest root and after its last
+message, but no longer than everything takes at least.
+
+Plans are made as they are needed: with the duals of *loaded* as prices, summing to 1, the plan of
+cheapest trees either improves the packing or proves it optimal. With many rows these prices jump
+about, so the first plans answer prices that grow smoothly with the load of all plans before.
+Resources that look alike share a row at first; then every one has its own for a few more rounds,
+since looks may deceive.
+
+By weak duality, whatever the prices, cheapest trees cost no more than what any schedule holds the
+resources at these prices; the proof is evaluated in integers. Where the group acts freely, the
+load of the representatives on an orbit is that of all chunks on each of its edges; and a schedule
+without symmetry has loads whose average over the group is such a packing, so that the bound holds
+for it, too.
+
+References
+----------
+J. Edmonds, "Edge-disjoint branchings", 1973. P. Wentges, "Weighted Dantzig-Wolfe decomposition
+for linear mixed-integer programming", 1997 (smoothed prices). M. Grohe et al., "Dimension reduction
+via colour refinement", 2014 (equal prices where things look alike). Y. Freund, R. Schapire,
+"Adaptive game playing using multiplicative weights", 1999 (prices that follow the load).
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.model.arcs import Arcs, Wanted
+from taccl.prices.arborescence_loops import Ints
+from taccl.prices.pricing import Floats, Kind, Market, cheapest, distances
+from taccl.topology.graph import Topology
+from taccl.topology.symmetry import refine, switch_kinds
+from taccl.units import Time
+
+CLOSE = 1e-6
+"""Relative gap between the packing and its bound at which the search ends."""
+
+FEW = 8
+"""Rows up to which linear programs alone soon find the prices."""
+
+WARM = 80
+"""Plans made before the first linear program of more rows."""
+
+KEPT = 0.3
+"""Weight of the best prices so far in the prices tried next, with more rows than ``FEW``."""
+
+PATIENCE = 8
+"""Rounds without a better bound after which rows of single resources are given up."""
+
+LONG = 30
+"""The same, of rows of resources that look alike."""
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Prices of resources, and what they prove.
+
+    Parameters
+    ----------
+    prices
+        float64, one for each resource number of the arcs, adding up to 1: what a picosecond of it
+        is worth.
+    bound
+        Picoseconds that no schedule with one chunk to a message can end before. Exact.
+    load
+        Picoseconds in which the best fractional packing found keeps every resource busy or idle.
+    rounds
+        How often trees were made.
+    """
+
+    prices: Floats
+    bound: Time
+    load: float
+    rounds: int
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is to be packed.
+
+    Parameters
+    ----------
+    market, kinds
+        The arcs and what is sent along them.
+    idle
+        int64: picoseconds that every resource waits, if it is used at all, and at most what
+        everything takes at least.
+    alike, orbit
+        Numbers from 0: equal for resources that look alike, and that are known to be.
+    """
+
+    market: Market
+    kinds: Sequence[Kind]
+    idle: Ints
+    alike: Ints
+    orbit: Ints
+
+
+def pack(arcs: Arcs, wanted: Wanted, *, seconds: float = 2.0) -> Packing:
+    """Return prices of the resources that the representative chunks of a problem compete for.
+
+    Parameters
+    ----------
+    seconds
+        When to stop with what there is.
+
+    Raises
+    ------
+    NoScheduleError
+        When some target can't be reached.
+    """
+    market = Market(
+        arcs.problem.topology.num_ranks, arcs.num_resources, arcs.tail, arcs.head,
+        arcs.use_start, arcs.use_resource, arcs.held(),
+    )  # fmt: skip
+    kinds = kinds_of(wanted)
+    if not kinds or not market.load.any():
+        even = np.full(market.num_resources, 1 / max(market.num_resources, 1))
+        return Packing(even, 0, 0.0, 0)
+    orbit = arcs.problem.group.rank_orbit
+    role = np.bincount(orbit, _roles(kinds, market.ranks), minlength=market.ranks)[orbit]
+    alike = look_alike(arcs.problem.topology, role, arcs.resources)
+    alone = np.arange(market.num_resources)
+    question = Question(market, kinds, _idle(arcs, kinds), alike, alone)
+    prices, load, rounds = best_prices(question, seconds)
+    return Packing(prices, least_time(question, prices), load, rounds)
+
+
+def kinds_of(wanted: Wanted) -> tuple[Kind, ...]:
+    """Return the representatives by what they need, those without a target left out."""
+    counts: dict[tuple[bytes, bytes, int], int] = {}
+    rows: dict[tuple[bytes, bytes, int], int] = {}
+    for row, kind in enumerate(wanted.kind.tolist()):
+        if wanted.targets[row].any():
+            key = (wanted.roots[row].tobytes(), wanted.targets[row].tobytes(), kind)
+            counts[key] = counts.get(key, 0) + 1
+            rows.setdefault(key, row)
+    whole = np.count_nonzero(wanted.allowed, axis=1) == wanted.allowed.shape[1]
+    return tuple(
+        Kind(
+            np.flatnonzero(wanted.roots[row]), np.flatnonzero(wanted.targets[row]),
+            None if whole[key[2]] else np.flatnonzero(wanted.allowed[key[2]]), counts[key],
+        )
+        for key, row in rows.items()
+    )  # fmt: skip
+
+
+def _roles(kinds: Sequence[Kind], ranks: int) -> Floats:
+    """Return a number for each rank by what starts and ends there."""
+    roles = np.zeros(ranks)
+    for kind in kinds:
+        roles[kind.roots] += kind.count / len(kind.roots)
+        roles[kind.targets] += kind.count / 1024
+    return roles
+
+
+def look_alike(topology: Topology, role: NDArray[Any], resources: NDArray[Any]) -> Ints:
+    """Return a number for each resource, by its costs and what can be seen from its ends.
+
+    Parameters
+    ----------
+    role
+        What tells ranks apart.
+    resources
+        The edge that stands for each.
+    """
+    roles = np.unique(role, return_inverse=True)[1].astype(np.int64)
+    kinds = np.concatenate([roles, topology.num_ranks + switch_kinds(topology)])
+    (colour,), edges = refine(topology, kinds), topology.edge_table
+    looks = np.stack([colour[edges.tail], colour[edges.head], edges.cost])[:, resources]
+    numbers: Ints = np.unique(looks, axis=1, return_inverse=True)[1].ravel()
+    return numbers
+
+
+def _idle(arcs: Arcs, kinds: Sequence[Kind]) -> Ints:
+    """Return how long every resource waits for data, and for its last message to arrive."""
+    arrival, held, ranks = arcs.arrival(), arcs.held(), arcs.problem.topology.num_ranks
+    roots = np.unique(np.concatenate([kind.roots for kind in kinds]))
+    soonest, _ = distances(ranks, roots, arcs.tail, arcs.head, arrival)
+    one, _ = distances(ranks, kinds[0].roots, arcs.tail, arcs.head, arrival)
+    whole = int(one[kinds[0].targets].max())
+    owner = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
+    before, after = (np.full(arcs.num_resources, whole, dtype=np.int64) for _ in range(2))
+    np.minimum.at(before, arcs.use_resource, soonest[arcs.tail[owner]])
+    np.minimum.at(after, arcs.use_resource, arrival[owner] - held)
+    return np.minimum(before, whole - after) + after
+
+
+def best_prices(question: Question, seconds: float) -> tuple[Floats, float, int]:
+    """Return the prices that prove most, adding up to 1, the packing's time, and the rounds."""
+    rows = question.market.num_resources
+    search = _Search(question, question.alike, np.full(rows, 1 / rows))
+    left = search.run(seconds, LONG)
+    if search.rows > int(question.orbit.max()):
+        return search.best, search.packed, search.rounds
+    single = _Search(question, question.orbit, search.best)
+    single.run(left, PATIENCE)
+    packed = min(search.packed, single.packed)  # of the first only if no looks deceive
+    return single.best, max(packed, single.proved), search.rounds + single.rounds
+
+
+class _Search:
+    """Column generation with one row for each class of resources.
+
+    Parameters
+    ----------
+    question
+        What is packed.
+    alike
+        The class of each resource.
+    prices
+        Where to start.
+    """
+
+    def __init__(self, question: Question, alike: Ints, prices: Floats) -> None:
+        self._market, self._kinds, self._alike = question.market, question.kinds, alike
+        self._size = np.bincount(alike).astype(np.float64)
+        self._unit = float(max(int(question.market.load.max()), 1))
+        self._idle = np.bincount(alike, question.idle / self._unit) / self._size
+        self._plans: list[Floats] = []
+        self._proved = -1.0
+        self.rows = len(self._size)
+        self.rounds = 0
+        self.best = prices
+        self.packed = float("inf")
+
+    def run(self, seconds: float, patience: int) -> float:
+        """Search until the gap closes, nothing improves, or time is up; return the time left.
+
+        Time starts after the first round, which may load and compile a lot.
+        """
+        grown = self._price(self.best)
+        packed, duals = self._pack()
+        end = time.monotonic() + seconds
+        if self.rows > FEW:
+            self._warm_up(end - seconds / 2)
+            packed, duals = self._pack()
+        prices, waited = self.best, 0
+        while packed - self._proved > CLOSE * packed and time.monotonic() < end:
+            if waited > patience or (not grown and prices is duals):
+                break
+            smooth = grown and self.rows > FEW
+            prices = KEPT * self.best + (1 - KEPT) * duals if smooth else duals
+            before = self._proved
+            grown = self._price(prices)
+            waited = 0 if self._proved > before * (1 + CLOSE) else waited + 1
+            if grown:
+                packed, duals = self._pack()
+        self.packed = packed * self._unit
+        return end - time.monotonic()
+
+    @property
+    def proved(self) -> float:
+        """The time that the best prices prove."""
+        return self._proved * self._unit
+
+    def _warm_up(self, end: float) -> None:
+        """Make plans for prices that grow with the load of all plans so far."""
+        start = np.log(np.maximum(self.best, 1e-9 / len(self.best)))
+        total = self._plans[0] + self._idle
+        for count in range(1, WARM):
+            if time.monotonic() > end or not total.any():
+                return
+            weights = start + np.sqrt(count) * (total / total.max())[self._alike]
+            prices = np.exp(weights - weights.max())
+            plan = self._plan(prices / prices.sum())
+            total = total + plan + self._idle
+
+    def _price(self, prices: Floats) -> bool:
+        """Add the plan that is cheapest; tell whether it is new."""
+        known = len(self._plans)
+        self._plan(prices)
+        return len(self._plans) > known
+
+    def _plan(self, prices: Floats) -> Floats:
+        """Return the load of the plan that is cheapest, and keep it and what it proves."""
+        self.rounds += 1
+        steps = self._market.steps(prices)
+        cost, units = cheapest(self._market, self._kinds, self._market.costs(steps))
+        idle = float(prices @ self._idle[self._alike])
+        proved = cost / max(int(steps.sum()), 1) / self._unit + idle
+        if proved > self._proved:
+            self._proved, self.best = proved, prices
+        load = self._market.loads(units) / self._unit
+        plan: Floats = np.bincount(self._alike, load) / self._size
+        if not any(np.array_equal(plan, known) for known in self._plans):
+            self._plans.append(plan)
+        return plan
+
+    def _pack(self) -> tuple[float, Floats]:
+        """Return the time of the best packing of the plans so far, and a price per resource."""
+        from scipy.optimize import linprog
+
+        count = len(self._plans)
+        result = linprog(
+            np.append(np.zeros(count), 1.0),
+            A_ub=np.column_stack([*self._plans, -np.ones(self.rows)]), b_ub=-self._idle,
+            A_eq=np.append(np.ones(count), 0.0)[None], b_eq=[1.0], method="highs",
+        )  # fmt: skip
+        duals = -result.ineqlin.marginals if result.status == 0 else np.zeros(self.rows)
+        if not (duals > 0).any():
+            return float("inf"), self.best
+        duals = np.maximum(duals, 0.0)
+        prices: Floats = (duals / duals.sum() / self._size)[self._alike]
+        return float(result.fun), prices
+
+
+def least_time(question: Question, prices: Floats) -> Time:
+    """Return the picoseconds that some prices prove: exact, whatever the prices.
+
+    By a time T a resource can have been held for T - idle, if it has been at all. So the sum of
+    price * max(0, T - idle) is at least what all trees cost.
+    """
+    market = question.market
+    steps = market.steps(prices)
+    cost, _ = cheapest(market, question.kinds, market.costs(steps))
+    order = np.argsort(question.idle, kind="stable")
+    least, spent, weight = Fraction(0), 0, 0
+    waits, weights = question.idle[order].tolist(), steps[order].tolist()
+    for place, (idle, price) in enumerate(zip(waits, weights, strict=True)):
+        spent, weight = spent + price * idle, weight + price
+        least = Fraction(cost + spent, max(weight, 1))
+        if weight and place + 1 < len(waits) and least <= waits[place + 1]:
+            break
+    return -(-least.numerator // least.denominator)

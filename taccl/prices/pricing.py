@@ -1,0 +1,191 @@
+"""What chunks cost at given prices: arcs that take resources, and the cheapest trees along them.
+
+Prices and costs are integers, so that what is cheapest is exact.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.errors import NoScheduleError
+from taccl.prices.arborescence import MOST, cheapest_from, contract
+from taccl.prices.arborescence_loops import Arcs32, Ints
+
+Floats = NDArray[np.float64]
+
+FINE = 1 << 30
+"""Steps to which the largest price is rounded, where costs fit into 64 bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Market:
+    """Arcs, and what a unit sent along them takes of the resources.
+
+    Parameters
+    ----------
+    ranks, num_resources
+        How many there are.
+    tail, head
+        int32, ends of every arc.
+    use_start, use_resource, load
+        CSR: arc i takes ``load[u]`` (int64, not negative) of ``use_resource[u]`` for u in
+        ``use_start[i] .. use_start[i+1]-1``.
+    """
+
+    ranks: int
+    num_resources: int
+    tail: Arcs32
+    head: Arcs32
+    use_start: Ints
+    use_resource: NDArray[np.int32]
+    load: Ints
+
+    @cached_property
+    def owner(self) -> Ints:
+        """The arc of every use."""
+        return np.repeat(np.arange(len(self.tail)), np.diff(self.use_start))
+
+    def steps(self, prices: Floats) -> Ints:
+        """Return prices as integers, so small that the cost of any tree fits into 64 bits."""
+        dearest = np.bincount(self.owner, prices[self.use_resource] * self.load).max(initial=1.0)
+        scale = min(FINE / prices.max(), MOST / (4 * self.ranks * float(dearest)))
+        whole: Ints = np.floor(prices * scale).astype(np.int64)
+        return whole
+
+    def costs(self, prices: Ints) -> Ints:
+        """Return what a unit pays on every arc."""
+        costs = np.zeros(len(self.tail), dtype=np.int64)
+        np.add.at(costs, self.owner, prices[self.use_resource] * self.load)
+        return costs
+
+    def loads(self, units: Ints) -> Floats:
+        """Return what units on every arc take of every resource."""
+        taken = units[self.owner].astype(np.float64) * self.load
+        loads = np.zeros(self.num_resources)
+        np.add.at(loads, self.use_resource, taken)
+        return loads
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """Units that are alike.
+
+    Parameters
+    ----------
+    roots, targets
+        Ranks, ascending; no root is a target.
+    arcs
+        What they may use, ascending; None: everything.
+    count
+        How many there are.
+    """
+
+    roots: Ints
+    targets: Ints
+    arcs: Ints | None
+    count: int
+
+    def is_free(self, ranks: int) -> bool:
+        """Tell whether they go from one rank to all others along any arcs."""
+        return self.arcs is None and len(self.roots) == 1 and len(self.targets) == ranks - 1
+
+
+def cheapest(market: Market, kinds: Sequence[Kind], costs: Ints) -> tuple[int, Ints]:
+    """Return what all units pay at least, and on every arc how many would be sent for about that.
+
+    The amount is exact where all ranks are roots or targets; else it is a lower bound.
+
+    Raises
+    ------
+    NoScheduleError
+        When some target can't be reached.
+    """
+    total, units = 0, np.zeros(len(market.tail), dtype=np.int64)
+    alike = [kind.is_free(market.ranks) for kind in kinds]
+    # These share one contraction; a lone one asks for less: only its root must reach everyone.
+    if sum(alike) > 1:
+        shared = [kind for kind, free in zip(kinds, alike, strict=True) if free]
+        total, units = _from_everywhere(market, shared, costs)
+        kinds = [kind for kind, free in zip(kinds, alike, strict=True) if not free]
+    for kind in kinds:
+        cost, arcs = _cheapest_tree(market, kind, costs)
+        total += kind.count * cost
+        units[arcs] += kind.count
+    return total, units
+
+
+def _from_everywhere(market: Market, kinds: Sequence[Kind], costs: Ints) -> tuple[int, Ints]:
+    try:
+        forest = contract(market.ranks, market.tail, market.head, costs)
+    except ValueError as error:
+        raise _unreached() from error
+    counts = np.zeros(market.ranks, dtype=np.int64)
+    for kind in kinds:
+        counts[kind.roots[0]] += kind.count
+    pairs = zip(forest.costs().tolist(), counts.tolist(), strict=True)
+    return sum(cost * count for cost, count in pairs), forest.use(counts)
+
+
+def _unreached() -> NoScheduleError:
+    return NoScheduleError(
+        "some rank can't be reached from another that has data for it",
+        fix="add edges, or allow more links in the sketch",
+    )
+
+
+def _cheapest_tree(market: Market, kind: Kind, costs: Ints) -> tuple[int, Ints]:
+    """Return a cheapest tree; with other ranks than roots and targets its dearest path's cost."""
+    arcs = np.arange(len(costs)) if kind.arcs is None else kind.arcs
+    if len(kind.roots) + len(kind.targets) < market.ranks:
+        return _paths(market, kind, arcs, costs)
+    tail, head = market.tail[arcs], market.head[arcs]
+    try:
+        cost, tree = cheapest_from(kind.roots, market.ranks, tail, head, costs[arcs])
+    except ValueError as error:
+        raise _unreached() from error
+    return cost, arcs[tree]
+
+
+def _paths(market: Market, kind: Kind, arcs: Ints, costs: Ints) -> tuple[int, Ints]:
+    """Return the largest distance of a target, and the arcs of cheapest paths to all of them."""
+    tail, head = market.tail[arcs], market.head[arcs]
+    distance, into = distances(market.ranks, kind.roots, tail, head, costs[arcs])
+    if (distance[kind.targets] >= MOST).any():
+        raise _unreached()
+    used: set[int] = set()
+    for target in kind.targets.tolist():
+        arc = int(into[target])
+        while arc >= 0 and arc not in used:
+            used.add(arc)
+            arc = int(into[tail[arc]])
+    return int(distance[kind.targets].max()), arcs[sorted(used)]
+
+
+def distances(
+    ranks: int, roots: Ints, tail: Arcs32, head: Arcs32, length: Ints
+) -> tuple[Ints, Ints]:  # fmt: skip
+    """Return for every rank the distance from the nearest root and the last arc on the way.
+
+    ``MOST`` and -1 where there is no way; -1 at the roots.
+    """
+    distance, into = np.full(ranks, MOST, dtype=np.int64), np.full(ranks, -1, dtype=np.int64)
+    distance[roots] = 0
+    order = np.argsort(head, kind="stable")
+    starts = np.flatnonzero(np.diff(head[order], prepend=-1))
+    for _ in range(ranks if len(order) else 0):
+        reached = np.minimum(distance[tail] + length, MOST)
+        least = np.minimum.reduceat(reached[order], starts)
+        ends = head[order[starts]]
+        better = least < distance[ends]
+        if not better.any():
+            break
+        distance[ends[better]] = least[better]
+        # Only where the distance fell: arcs of length 0 would close circles elsewhere.
+        fell = np.zeros(ranks, dtype=np.bool_)
+        fell[ends[better]] = True
+        last = np.flatnonzero(fell[head] & (reached == distance[head]))[::-1]
+        into[head[last]] = last
+    return distance, into

@@ -1,0 +1,360 @@
+"""What a runtime's interpreter does with a program on a network, in exact integer picoseconds.
+
+Every threadblock is a sequential process that runs its steps once for each slice of the chunks,
+with no barrier between slices. A message waits, in this order, for the flags its step depends on,
+for its arrival (a receive), for a free FIFO slot (a send), and then for its link.
+
+At every instant, after all completions and whatever they enable in zero time, one pass goes
+through the waiting sends in order of (request time, sender rank, threadblock); each one whose
+edges are all free starts. A waiting send holds nothing. The pass looks only at sends that can
+have changed: each blocked send is parked at one busy edge, and only those parked at edges freed
+in this instant, and new requests, are merged in order. A send parked at an edge that is still
+busy can't start, and while a freed edge stays free its whole queue has been looked at.
+
+Only the receive, then its local work, then the search for a slot follow one another: reducing
+does not wait for the slot of the outgoing message.
+"""
+
+import heapq
+from collections import deque
+
+from taccl.msccl.program import Program
+from taccl.replay.compile import Action, Compiled, Flight, compile_program, why_not
+from taccl.replay.cost import ReplayModel
+from taccl.replay.deadlock import Standstill, Wait, deadlock
+from taccl.replay.trace import Span, Trace, Why
+from taccl.topology.graph import Topology
+from taccl.units import Time
+
+NEEDS, RECEIVE, WORK, SLOT, LINK, DONE = range(6)
+ARRIVED, RELEASED, WORKED, DUE = range(4)
+KINDS = 4
+
+
+def replay(  # noqa: PLR0913 - the last three are switches
+    program: Program,
+    topology: Topology,
+    size: int,
+    model: ReplayModel,
+    *,
+    route: bool = False,
+    protocol_costs: bool = False,
+    keep_spans: bool = True,
+) -> Trace:
+    """Return what a program does at one size.
+
+    Parameters
+    ----------
+    size
+        Bytes of the buffer that nccl-tests counts.
+    route
+        Send over the shortest path through ranks where a pair has no link.
+    protocol_costs
+        Charge the bytes that LL and LL128 add.
+    keep_spans
+        Whether the trace lists every message.
+
+    Raises
+    ------
+    ProgramError
+        When the program does not fit the topology.
+    """
+    in_range = program.min_bytes <= size <= program.max_bytes
+    reason = why_not(program, size, model)
+    if reason:
+        return Trace(program.name, size, None, reason, in_range)
+    compiled = compile_program(
+        program, topology, size, model, route=route, protocol_costs=protocol_costs
+    )
+    run = Run(compiled, len(topology.edges), keep_spans=keep_spans)
+    run.to_end()
+    reason = deadlock(standstill(run))
+    time = None if reason else run.now + topology.local.launch
+    return Trace(
+        program.name, size, time, reason, in_range,
+        run.messages, tuple(run.edge_busy), tuple(run.spans),
+    )  # fmt: skip
+
+
+class Run:
+    """The state of one replay; blocks, connections and edges are indices everywhere.
+
+    Parameters
+    ----------
+    compiled
+        What runs.
+    num_edges
+        Of the topology.
+    keep_spans
+        Whether every message is recorded.
+    """
+
+    def __init__(self, compiled: Compiled, num_edges: int, *, keep_spans: bool) -> None:
+        blocks, connections = len(compiled.blocks), len(compiled.connections)
+        self.compiled = compiled
+        self.keep = keep_spans
+        self.now: Time = 0
+        self.heap: list[tuple[Time, int]] = []
+        self.woken = list(range(blocks - 1, -1, -1))
+        self.phase = [NEEDS] * blocks
+        self.actions = [self._list(i, 0) for i in range(blocks)]
+        self.position = [0] * blocks
+        self.iteration = [0] * blocks
+        self.need = [0] * blocks
+        self.flag = [-1] * (blocks + 1)
+        self.flag_waiters: list[list[tuple[int, int]]] = [[] for _ in range(blocks + 1)]
+        self.inbound = [b.receives_on for b in compiled.blocks]
+        self.outbound = [b.sends_on for b in compiled.blocks]
+        self.available = [0] * connections
+        self.taken = [0] * connections
+        self.released = [0] * connections
+        self.flying: list[Flight | None] = [None] * connections
+        self.requested: list[int] = []
+        self.freed: list[int] = []
+        self.busy = [False] * num_edges
+        self.parked: list[list[int]] = [[] for _ in range(num_edges)]
+        self.edge_busy = [0] * num_edges
+        self.messages = 0
+        self.spans: list[Span] = []
+        self.cause: list[int | None] = [None] * blocks
+        self.why = [Why.NOTHING] * blocks
+        self.current: list[int | None] = [None] * blocks
+        self.edge_span: list[int | None] = [None] * num_edges
+        self.in_flight: list[deque[int]] = [deque() for _ in range(connections)]
+        self.handlers = (
+            self._await_flags, self._await_arrival, _rest, self._await_slot, _rest, _rest,
+        )  # fmt: skip
+        for index in range(blocks):
+            if not self.actions[index]:
+                self.phase[index] = DONE
+
+    def _list(self, block: int, iteration: int) -> tuple[Action, ...]:
+        owner = self.compiled.blocks[block]
+        return owner.last if iteration == owner.iterations - 1 else owner.full
+
+    def goes_on(self) -> bool:
+        """Tell, before time moves, whether what is still to come matters."""
+        return True
+
+    def course(self, block: int, flight: Flight) -> Flight:
+        """Return the course of the message that a block starts now."""
+        del block
+        return flight
+
+    def to_end(self) -> None:
+        """Run until nothing moves any more."""
+        heap, woken = self.heap, self.woken
+        while True:
+            while woken or (heap and heap[0][0] == self.now):
+                if woken:
+                    self._advance(woken.pop())
+                else:
+                    self._complete_event(heapq.heappop(heap)[1])
+            if self.requested or self.freed:
+                self._start_waiting_sends()
+            elif heap and self.goes_on():
+                self.now = heap[0][0]
+            else:
+                return
+
+    def _complete_event(self, code: int) -> None:
+        index, kind = divmod(code, KINDS)
+        if kind == ARRIVED:
+            self._arrive(index)
+        elif kind == RELEASED:
+            self._release(index)
+        else:
+            if kind == WORKED:
+                self.phase[index] = SLOT
+            self.woken.append(index)
+
+    def _advance(self, block: int) -> None:
+        while self.handlers[self.phase[block]](block):
+            pass
+
+    def _await_flags(self, block: int) -> bool:
+        needs = self.actions[block][self.position[block]].needs
+        base = self.iteration[block] * self.compiled.width
+        for number in range(self.need[block], len(needs)):
+            other, position = needs[number]
+            if self.flag[other] < base + position:
+                self.need[block] = number
+                self.flag_waiters[other].append((base + position, block))
+                return False
+        self.need[block] = 0
+        self.phase[block] = RECEIVE
+        return True
+
+    def _await_arrival(self, block: int) -> bool:
+        action = self.actions[block][self.position[block]]
+        if action.receives:
+            connection = self.inbound[block]
+            if connection is None or self.available[connection] == 0:
+                return False
+            self.available[connection] -= 1
+        if self.keep and (action.receives or action.flight is None):
+            self._record(block, self.now + action.local, None, None)
+        if action.local:
+            self.phase[block] = WORK
+            heapq.heappush(self.heap, (self.now + action.local, block * KINDS + WORKED))
+            return False
+        self.phase[block] = SLOT
+        return True
+
+    def _await_slot(self, block: int) -> bool:
+        if self.actions[block][self.position[block]].flight is None:
+            self._finish_action(block)
+            return True
+        connection = self.outbound[block]
+        if connection is None or self.taken[connection] >= self.compiled.slots[connection]:
+            return False
+        self.taken[connection] += 1
+        self.phase[block] = LINK
+        self.requested.append(self.now * len(self.phase) + block)
+        return False
+
+    def _finish_action(self, block: int) -> None:
+        """Free the slot, post the flag, and go to the next action."""
+        action = self.actions[block][self.position[block]]
+        if action.receives:
+            self._free_slot(block)
+        if action.posts >= 0:
+            self._post(block, self.iteration[block] * self.compiled.width + action.posts)
+        self.cause[block], self.why[block] = self.current[block], Why.ORDER
+        self.position[block] += 1
+        if self.position[block] < len(self.actions[block]):
+            self.phase[block] = NEEDS
+            return
+        self.position[block] = 0
+        self.iteration[block] += 1
+        if self.iteration[block] < self.compiled.blocks[block].iterations:
+            self.phase[block] = NEEDS
+            self.actions[block] = self._list(block, self.iteration[block])
+        else:
+            self.phase[block] = DONE
+
+    def _free_slot(self, block: int) -> None:
+        connection = self.inbound[block]
+        if connection is None:
+            return
+        sender = self.compiled.senders[connection]
+        full = self.taken[connection] == self.compiled.slots[connection]
+        self.taken[connection] -= 1
+        if full and sender is not None and self.phase[sender] == SLOT:
+            self._wake(sender, self.current[block], Why.SLOT)
+
+    def _post(self, block: int, flag: int) -> None:
+        self.flag[block] = flag
+        waiters = self.flag_waiters[block]
+        if waiters:
+            self.flag_waiters[block] = [w for w in waiters if w[0] > flag]
+            for goal, waiter in waiters:
+                if goal <= flag:
+                    self._wake(waiter, self.current[block], Why.DEPENDENCE)
+
+    def _wake(self, block: int, cause: int | None, why: Why) -> None:
+        self.cause[block], self.why[block] = cause, why
+        self.woken.append(block)
+
+    def _arrive(self, connection: int) -> None:
+        self.available[connection] += 1
+        span = self.in_flight[connection].popleft() if self.keep else None
+        receiver = self.compiled.receivers[connection]
+        if (
+            self.available[connection] == 1
+            and receiver is not None
+            and self.phase[receiver] == RECEIVE
+        ):
+            self._wake(receiver, span, Why.ARRIVAL)
+
+    def _release(self, connection: int) -> None:
+        sender = self.compiled.senders[connection]
+        if sender is None:
+            return
+        flight = self.flying[connection]
+        if flight is None:
+            return
+        number = self.released[connection]
+        for edge in flight.releases[number][1]:
+            self.busy[edge] = False
+            self.freed.append(edge)
+        self.released[connection] += 1
+        if number + 1 == len(flight.releases):
+            self._finish_action(sender)
+            self.woken.append(sender)
+
+    def _start_waiting_sends(self) -> None:
+        """Go once through the waiting sends that may have become able to start, in order."""
+        queue = [(key, -1) for key in self.requested]
+        queue += [(self.parked[e][0], e) for e in dict.fromkeys(self.freed) if self.parked[e]]
+        self.requested, self.freed = [], []
+        heapq.heapify(queue)
+        while queue:
+            key, edge = heapq.heappop(queue)
+            if edge >= 0:
+                if self.busy[edge]:
+                    continue
+                heapq.heappop(self.parked[edge])
+            self._start_or_park(key, edge)
+            if edge >= 0 and self.parked[edge] and not self.busy[edge]:
+                heapq.heappush(queue, (self.parked[edge][0], edge))
+
+    def _start_or_park(self, key: int, freed_edge: int) -> None:
+        block = key % len(self.phase)
+        connection = self.outbound[block]
+        flight = self.actions[block][self.position[block]].flight
+        if connection is None or flight is None:
+            return
+        busy = self.busy
+        for _, edges in flight.releases:
+            for edge in edges:
+                if busy[edge]:
+                    heapq.heappush(self.parked[edge], key)
+                    return
+        flight = self.flying[connection] = self.course(block, flight)
+        if self.keep:
+            if freed_edge >= 0:
+                self.cause[block], self.why[block] = self.edge_span[freed_edge], Why.LINK
+            link = self.compiled.connections[connection].link
+            end = self.now + flight.releases[-1][0]
+            self._record(block, end, link, self.now + flight.arrival)
+            self.in_flight[connection].append(len(self.spans) - 1)
+        self.messages += 1
+        self.released[connection] = 0
+        heapq.heappush(self.heap, (self.now + flight.arrival, connection * KINDS + ARRIVED))
+        for duration, edges in flight.releases:
+            heapq.heappush(self.heap, (self.now + duration, connection * KINDS + RELEASED))
+            for edge in edges:
+                busy[edge] = True
+                self.edge_busy[edge] += duration
+                self.edge_span[edge] = self.current[block]
+
+    def _record(self, block: int, end: Time, link: int | None, arrival: Time | None) -> None:
+        owner = self.compiled.blocks[block]
+        action = self.actions[block][self.position[block]]
+        self.spans.append(Span(
+            owner.rank, owner.id, action.step, self.iteration[block], self.now, end,
+            action.size, link, arrival, self.cause[block], self.why[block],
+        ))  # fmt: skip
+        self.current[block] = self.cause[block] = len(self.spans) - 1
+        self.why[block] = Why.ORDER
+
+
+def _rest(_block: int) -> bool:
+    return False
+
+
+def standstill(run: Run) -> Standstill:
+    """Return what is left of a run that has ended: who is done, and who waits for what."""
+    compiled = run.compiled
+
+    def wait(block: int) -> Wait:
+        action, phase = run.actions[block][run.position[block]], run.phase[block]
+        need = action.needs[run.need[block]] if phase == NEEDS else None
+        return Wait(action.step, need, phase == RECEIVE)
+
+    return Standstill(
+        [(block.rank, block.id) for block in compiled.blocks], compiled.connections,
+        run.inbound, run.outbound, compiled.senders, compiled.receivers,
+        lambda block: run.phase[block] == DONE, wait,
+    )  # fmt: skip

@@ -1,0 +1,282 @@
+"""Programs at many sizes: the rows that every table of results is made of."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from taccl.bounds import any_curves, program_curves
+from taccl.collectives import COLLECTIVES, Collective, build_collective, busbw_factor
+from taccl.errors import InputError, NoScheduleError
+from taccl.msccl.interpret import find_root
+from taccl.msccl.program import Program
+from taccl.replay.cost import ReplayModel
+from taccl.replay.timing import traces
+from taccl.replay.trace import Trace
+from taccl.topology.graph import Topology, whole
+from taccl.units import Time, format_size, gigabytes_per_second, microseconds
+
+BoundAt = Callable[[int], tuple[str, Time] | None]
+"""From a size to the kind and time of the best bound for every algorithm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbed:
+    """What a scenario makes of a result, whose time is then the mean of all runs.
+
+    Parameters
+    ----------
+    scenario
+        Its name.
+    plain
+        Picoseconds without it.
+    p50, p99
+        Of the runs, where something is drawn at random.
+    runs
+        How many there were.
+    other
+        Mean picoseconds of a second program, from its own start.
+    """
+
+    scenario: str
+    plain: Time | None = None
+    p50: Time | None = None
+    p99: Time | None = None
+    runs: int = 1
+    other: Time | None = None
+
+    def columns(self) -> dict[str, str | int | float | None]:
+        """Return the columns as JSON and CSV name them."""
+        times = {
+            "plain_us": self.plain, "p50_us": self.p50, "p99_us": self.p99, "other_us": self.other
+        }  # fmt: skip
+        return {
+            "scenario": self.scenario or None,
+            "runs": self.runs if self.scenario else None,
+            **{name: None if time is None else microseconds(time) for name, time in times.items()},
+        }
+
+
+NOT_DISTURBED = Disturbed("")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One result: a program (or an engine's schedule) at one size.
+
+    Parameters
+    ----------
+    file, program, engine
+        Where it comes from; empty where unknown.
+    collective, topology, ranks, alpha_rule
+        What was run where.
+    size
+        Bytes of the buffer that nccl-tests counts.
+    time
+        Picoseconds; None: it can't run at this size, and ``note`` says why.
+    bound, bound_kind
+        The best lower bound for every algorithm, if known.
+    bottleneck, utilisation
+        The edge that was held longest, and for which part of the time.
+    in_place, out_of_place
+        The modes it serves.
+    wrong
+        What the verifier found, for ``#wrong``; None: not verified.
+    note
+        Anything else the reader should know.
+    costs
+        How the costs of an imported topology were taken; None: they are its own.
+    disturbed
+        What a scenario makes of it; None: nothing disturbs it.
+    """
+
+    collective: str
+    topology: str
+    ranks: int
+    size: int
+    time: Time | None
+    file: str = ""
+    program: str = ""
+    engine: str = ""
+    alpha_rule: str = ""
+    bound: Time | None = None
+    bound_kind: str = ""
+    bottleneck: str = ""
+    utilisation: float | None = None
+    in_place: bool = True
+    out_of_place: bool = False
+    wrong: int | None = None
+    note: str = ""
+    costs: str | None = None
+    disturbed: "Disturbed | None" = None
+
+    @property
+    def algbw(self) -> float | None:
+        """Size by time in GB/s."""
+        return None if not self.time else gigabytes_per_second(self.size, self.time)
+
+    @property
+    def busbw(self) -> float | None:
+        """What the hardware's links carry, as nccl-tests counts, in GB/s."""
+        algbw = self.algbw
+        if algbw is None:
+            return None
+        return algbw * float(busbw_factor(self.collective, self.ranks))
+
+    @property
+    def gap(self) -> float | None:
+        """Time over bound, less one."""
+        return None if self.time is None or not self.bound else self.time / self.bound - 1
+
+    @property
+    def rules(self) -> str:
+        """The alpha rule and how imported costs were taken, in words."""
+        return f"{self.alpha_rule}, {self.costs} costs" if self.costs else self.alpha_rule
+
+    def columns(self) -> dict[str, str | int | float | None]:
+        """Return the columns as JSON and CSV name them."""
+        return {
+            "file": self.file,
+            "program": self.program,
+            "collective": self.collective,
+            "topology": self.topology,
+            "ranks": self.ranks,
+            "engine": self.engine,
+            "alpha_rule": self.alpha_rule,
+            "costs": self.costs,
+            "size_bytes": self.size,
+            "time_us": None if self.time is None else microseconds(self.time),
+            "algbw_gbps": self.algbw,
+            "busbw_gbps": self.busbw,
+            "bound_us": None if self.bound is None else microseconds(self.bound),
+            "bound_kind": self.bound_kind,
+            "gap": self.gap,
+            "bottleneck": self.bottleneck,
+            "utilisation": self.utilisation,
+            "note": self.note,
+            **(self.disturbed or NOT_DISTURBED).columns(),
+        }
+
+
+def sweep(
+    programs: Sequence[tuple[str, Program]],
+    topology: Topology,
+    sizes: Sequence[int],
+    model: ReplayModel,
+    *,
+    route: bool = False,
+    protocol_costs: bool = False,
+) -> tuple[Row, ...]:
+    """Replay programs, given with their file names, at all sizes.
+
+    Raises
+    ------
+    ProgramError
+        When a program does not fit the topology.
+    """
+    bounds: dict[tuple[str, int | None, int], BoundAt] = {}
+    rows = []
+    for file, program in programs:
+        most, _ = model.of_protocol(program.protocol)
+        root = find_root(program)
+        asked = (program.collective, root, most)
+        if asked not in bounds:
+            bounds[asked] = bounds_of(
+                topology, program.collective, root, routed=route, message_bytes=most
+            )
+        found = traces(program, topology, sizes, model, route=route, protocol_costs=protocol_costs)
+        rows += [row_of(trace, program, topology, bounds[asked], file) for trace in found]
+    return tuple(rows)
+
+
+def row_of(
+    trace: Trace, program: Program, topology: Topology, bound: BoundAt, file: str = ""
+) -> Row:
+    """Return the row of one replay."""
+    found = bound(trace.size)
+    bottleneck, used = _bottleneck(trace, topology)
+    return Row(
+        program.collective, topology.name, topology.num_ranks, trace.size, trace.time,
+        file=file, program=program.name, alpha_rule=topology.alpha_rule_stated,
+        costs=topology.costs,
+        bound=found[1] if found else None, bound_kind=found[0] if found else "",
+        bottleneck=bottleneck, utilisation=used,
+        in_place=program.in_place, out_of_place=program.out_of_place,
+        note=trace.reason or _note(trace, program),
+    )  # fmt: skip
+
+
+def _bottleneck(trace: Trace, topology: Topology) -> tuple[str, float | None]:
+    edge = trace.busiest_edge
+    if edge is None or not trace.time:
+        return "", None
+    return topology.edges[edge].name, trace.edge_busy[edge] / trace.time
+
+
+def _note(trace: Trace, program: Program) -> str:
+    notes = []
+    if not trace.in_range:
+        low, high = format_size(program.min_bytes), format_size(program.max_bytes)
+        notes.append(f"outside the program's range of sizes, {low} to {high}")
+    if trace.extrapolated:
+        notes.append(f"{trace.extrapolated} iterations extrapolated, equal to those before them")
+    return "; ".join(notes)
+
+
+def bounds_of(
+    topology: Topology,
+    collective: str | Collective,
+    root: int | None = None,
+    *,
+    routed: bool = False,
+    message_bytes: int | None = None,
+) -> BoundAt:
+    """Return the best bound for every algorithm as a function of the size.
+
+    It gives None for collectives without bounds, where ranks are not connected, and where a
+    root should be known and is not. A routed
+    message does not stop at the ranks between, so it can be on its last edge from the start, and
+    reach any rank by any port: of the latencies only the distance holds for it, and no reach.
+
+    Parameters
+    ----------
+    message_bytes
+        The largest message of a program, for bounds that hold for programs; not for routed ones.
+    """
+    if isinstance(collective, str):
+        kind = COLLECTIVES.get(collective)
+        if kind is None or kind.has_root != (root is not None):
+            return lambda _: None
+        collective = build_collective(collective, topology.num_ranks, 1, root)
+    try:
+        curves = any_curves(whole(topology), collective)
+    except NoScheduleError:
+        return lambda _: None
+    if routed:
+        kept = [c for c in curves if c.kind != "reach" and (c.kind != "latency" or c.is_flat)]
+        curves = tuple(kept)
+    elif message_bytes is not None:
+        curves += program_curves(whole(topology), collective, message_bytes)
+
+    def at(size: int) -> tuple[str, Time]:
+        return max(((c.kind, c.at(size)) for c in curves), key=lambda found: found[1])
+
+    return at
+
+
+def sizes_between(begin: int, end: int, factor: int = 2) -> tuple[int, ...]:
+    """Return ``begin``, ``begin * factor`` ... up to ``end``, as ``-b -e -f`` of nccl-tests do.
+
+    Raises
+    ------
+    InputError
+        When there is no such series.
+    """
+    if begin < 1 or end < begin:
+        raise InputError(
+            f"sizes from {begin} to {end}", field="-b", fix="begin with at least 1 and end above it"
+        )
+    if factor < 2:
+        raise InputError(f"should be at least 2, got {factor}", field="-f", fix="use -f 2")
+    sizes = [begin]
+    while sizes[-1] * factor <= end:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)

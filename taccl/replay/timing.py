@@ -1,0 +1,238 @@
+"""How long programs take: one program at many sizes, by whichever replay is faster.
+
+The compiled replay gives the same times as the one in interpreter.py. Loading it takes as long as
+replaying some 80 000 messages in Python, so small programs never wait for it.
+
+The compiled replay: events.py and events.py, plain functions on arrays, as machine code.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, cached_property
+
+from taccl.msccl.program import Program
+from taccl.replay import events, layout
+from taccl.replay.columns import Columns, columns_of
+from taccl.replay.compile import count_messages, unfit
+from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel
+from taccl.replay.deadlock import Standstill, Wait, deadlock
+from taccl.replay.interpreter import replay
+from taccl.replay.layout import Machine
+from taccl.replay.machine import machine_of, messages_of, split
+from taccl.replay.steady import Watcher, watch
+from taccl.replay.trace import Trace
+from taccl.timing.jit import PLAIN, machine_code, telling
+from taccl.topology.graph import Topology
+
+MESSAGE = "taccl: compiling the replay; once on this machine, for about 10 s"
+
+PARTS = (events, layout)
+
+Run = Callable[[Machine, int], int]
+
+
+@cache
+def compiled() -> Run:
+    """Return :func:`taccl.replay.events.run_events` as machine code, compiled or from the cache."""
+    # Inlined, it runs 50 times as fast.
+    made = machine_code(events.run_events, PARTS, "replay", {**PLAIN, "forceinline": True})
+
+    def run(machine: Machine, budget: int) -> int:
+        with telling(_tell, MESSAGE):
+            return int(made(machine, budget))
+
+    return run
+
+
+def is_loaded() -> bool:
+    """Tell whether the machine code is in this process already."""
+    return compiled.cache_info().currsize > 0
+
+
+@cache
+def _tell(message: str) -> None:
+    """Say something once."""
+    sys.stderr.write(f"{message}\n")
+
+
+WORTH_COMPILED = 80_000
+"""Messages and pieces of local work that take as long in Python as loading compiled code."""
+
+EXTRAPOLATED_ABOVE = 20_000_000
+"""Messages and pieces of local work from which on steady iterations are skipped."""
+
+MAX_REPLAYED = 200_000_000
+"""Events, above which a replay that never repeats itself is given up."""
+
+SLICE = 1_000_000
+"""Events between two looks at signals, some tenths of a second."""
+
+
+def traces(
+    program: Program,
+    topology: Topology,
+    sizes: Sequence[int],
+    model: ReplayModel,
+    *,
+    route: bool = False,
+    protocol_costs: bool = False,
+) -> Iterator[Trace]:
+    """Yield what a program does at each size, as :func:`replay` without spans.
+
+    Programs too large for that are replayed, too; above 20 million messages, iterations that
+    repeat themselves exactly are skipped, and the trace says how many.
+
+    Raises
+    ------
+    ProgramError
+        When the program does not fit the topology.
+    """
+    timing = Timing(program, topology, model, route=route, protocol_costs=protocol_costs)
+    if not is_loaded():
+        SPENT.messages += _work(program, sizes, model)
+    if is_loaded() or SPENT.messages >= WORTH_COMPILED:
+        yield from map(timing.at, sizes)
+        return
+    yield from map(timing.in_python, sizes)
+
+
+@dataclass(slots=True)
+class Spent:
+    """What this process has replayed in Python, all programs together."""
+
+    messages: int = 0
+
+
+SPENT = Spent()
+
+
+def _work(program: Program, sizes: Sequence[int], model: ReplayModel) -> int:
+    """Return messages and pieces of local work at all sizes; less where that is much anyway."""
+    steps = sum(len(block.steps) for _, block in program.blocks())
+    if steps >= WORTH_COMPILED:
+        return steps
+    runs = (size for size in sizes if not unfit(program, size, model))
+    return sum(count_messages(program, size, model) for size in runs)
+
+
+class Timing:
+    """A program on a topology, put into columns once for all sizes; made by compiled code.
+
+    Parameters
+    ----------
+    program, topology, model, route, protocol_costs
+        As :func:`taccl.replay.interpreter.replay` takes them.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        topology: Topology,
+        model: ReplayModel,
+        *,
+        route: bool = False,
+        protocol_costs: bool = False,
+    ) -> None:
+        self.program, self.topology, self.model = program, topology, model
+        self.route, self.protocol_costs = route, protocol_costs
+        self.factor = PROTOCOL_FACTOR[program.protocol] if protocol_costs else Fraction(1)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The program in columns.
+
+        Raises
+        ------
+        ProgramError
+            When the program does not fit the topology.
+        """
+        return columns_of(self.program, self.topology, route=self.route)
+
+    def at(self, size: int) -> Trace:
+        """Return what the program does at one size, without spans.
+
+        Raises
+        ------
+        ProgramError
+            When the program does not fit the topology.
+        """
+        program = self.program
+        in_range = program.min_bytes <= size <= program.max_bytes
+        reason = unfit(program, size, self.model)
+        if reason:
+            return Trace(program.name, size, None, reason, in_range)
+        cut = split(program, size, self.model)
+        machine = machine_of(self.columns, cut, self.topology.local, self.factor)
+        if machine is None:
+            return self.in_python(size)
+        total = messages_of(self.columns, cut)
+        ended, skipped = run_machine(machine, steady=total > EXTRAPOLATED_ABOVE)
+        if not ended:
+            reason = (
+                f"needs {total} messages and copies, and did not repeat itself within"
+                f" {MAX_REPLAYED} events"
+            )
+        else:
+            reason = deadlock(_standstill(self.columns, machine))
+        time = int(machine.counter[layout.NOW]) + self.topology.local.launch
+        return Trace(
+            program.name, size, None if reason else time, reason, in_range,
+            int(machine.counter[layout.SENT]), tuple(machine.edges[:, layout.HELD].tolist()),
+            extrapolated=skipped,
+        )  # fmt: skip
+
+    def in_python(self, size: int) -> Trace:
+        """Return the same from the replay in Python, whose times may be of any length.
+
+        Raises
+        ------
+        ProgramError
+            When the program does not fit the topology.
+        """
+        return replay(
+            self.program, self.topology, size, self.model,
+            route=self.route, protocol_costs=self.protocol_costs, keep_spans=False,
+        )  # fmt: skip
+
+
+def run_machine(machine: Machine, *, steady: bool) -> tuple[bool, int]:
+    """Return whether the replay came to an end, and how many iterations were skipped.
+
+    Parameters
+    ----------
+    steady
+        Whether to look for iterations that repeat themselves.
+    """
+    run = compiled()
+    watcher, skipped = Watcher(), 0
+    if steady:
+        watch(machine)
+    while machine.counter[layout.EVENTS] < MAX_REPLAYED:
+        state = run(machine, SLICE)
+        if state == layout.FINISHED:
+            return True, skipped
+        if state == layout.PAUSED:
+            skipped = watcher.look(machine)
+    return False, skipped
+
+
+def _standstill(columns: Columns, machine: Machine) -> Standstill:
+    blocks = machine.blocks
+
+    def wait(block: int) -> Wait:
+        row = blocks[block]
+        phase = row[layout.PHASE]
+        need = None
+        if phase == layout.NEEDS:
+            other, position = machine.needs[row[layout.NEED]].tolist()
+            need = (other, position)
+        return Wait(int(machine.marks[row[layout.STEP]]) >> 1, need, phase == layout.RECEIVE)
+
+    return Standstill(
+        columns.ends, columns.connections,
+        columns.inbound.tolist(), columns.outbound.tolist(),
+        columns.senders.tolist(), columns.receivers.tolist(),
+        lambda block: bool(blocks[block, layout.PHASE] == layout.DONE), wait,
+    )  # fmt: skip

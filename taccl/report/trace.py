@@ -1,0 +1,154 @@
+"""A replay as Chrome trace JSON, which chrome://tracing and ui.perfetto.dev open.
+
+A process is a rank and a thread one of its threadblocks; one more process has a thread for every
+edge that was held, and a counter of the bytes on their way over it. Arrows lead from each
+message's sending span to the span that received it. The form is the Trace Event Format: ``X``
+spans, ``M`` names, ``C`` counters, ``s`` and ``f`` ends of arrows, times in microseconds. One
+event a line, in a fixed order: equal replays are equal bytes. An end of an arrow belongs to the
+span that was last begun on its thread, so it directly follows it: spans may take no time.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+
+from taccl.replay.trace import Span
+from taccl.report.played import Played, block_label, chunks_text, link_text, span_label
+from taccl.units import Time, microseconds
+
+Event = dict[str, object]
+
+BUSY, FLYING = range(2)
+
+
+def chrome_trace(played: Played) -> str:
+    """Return the JSON text of a replay; of a program that can't run, one without spans."""
+    head = {
+        "program": played.program.name,
+        "topology": played.topology.name,
+        "size_bytes": played.trace.size,
+        "time_us": None if played.trace.time is None else microseconds(played.trace.time),
+        "launch_us": microseconds(played.topology.local.launch),
+        "alpha_rule": played.topology.alpha_rule_stated,
+        **({"costs": played.topology.costs} if played.topology.costs else {}),
+        "note": played.trace.reason,
+    }
+    lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in _events(played))
+    return (
+        f'{{"displayTimeUnit":"ns",\n"otherData":{json.dumps(head)},\n'
+        f'"traceEvents":[\n{lines}\n]}}\n'
+    )
+
+
+def _events(played: Played) -> Iterator[Event]:
+    yield from _names(played)
+    shift = played.topology.local.launch
+    if shift and played.trace.spans:
+        for gpu in played.program.gpus:
+            if gpu.threadblocks:
+                first = gpu.threadblocks[0].id
+                yield _span("launch", "launch", (gpu.rank, first), (0, shift), {})
+    arrows: dict[int, Event] = {}
+    spans = played.trace.spans
+    for number, (sent, got) in enumerate(sorted(played.received.items())):
+        arrows[sent] = _arrow("s", number, spans[sent], shift)
+        arrows[got] = {**_arrow("f", number, spans[got], shift), "bp": "e"}
+    for number, span in enumerate(spans):
+        yield _of_threadblock(played, number, span, shift)
+        if number in arrows:
+            yield arrows[number]
+    for span in spans:
+        if span.link is not None:
+            yield from _of_edges(played, span, shift)
+    yield from _counters(played, shift)
+
+
+def _names(played: Played) -> Iterator[Event]:
+    edges_pid = played.program.num_ranks
+    for gpu in played.program.gpus:
+        yield _name("process_name", gpu.rank, 0, f"rank {gpu.rank}")
+        yield {**_name("process_sort_index", gpu.rank, 0, ""), "args": {"sort_index": gpu.rank}}
+        for block in gpu.threadblocks:
+            yield _name("thread_name", gpu.rank, block.id, block_label(block))
+    yield _name("process_name", edges_pid, 0, "edges")
+    yield {**_name("process_sort_index", edges_pid, 0, ""), "args": {"sort_index": edges_pid}}
+    for edge, busy in enumerate(played.trace.edge_busy):
+        if busy:
+            yield _name("thread_name", edges_pid, edge, played.topology.edges[edge].name)
+
+
+def _name(kind: str, pid: int, tid: int, name: str) -> Event:
+    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _of_threadblock(played: Played, number: int, span: Span, shift: Time) -> Event:
+    step = played.step(span)
+    args: Event = {
+        "span": number,
+        "step": span.step,
+        "op": step.op.value,
+        "chunks": chunks_text(step),
+        "size_bytes": span.size,
+        "iteration": span.iteration,
+    }
+    if span.link is not None:
+        args["link"] = link_text(played, span)
+    if span.arrival is not None:
+        args["arrival_us"] = microseconds(span.arrival + shift)
+    args["waited_for"] = span.why.value
+    if span.waited_for is not None:
+        before = played.trace.spans[span.waited_for]
+        args["waited_for"] = f"{span.why.value}: {played.where(before)}"
+        args["waited_for_span"] = span.waited_for
+    times = (span.start + shift, span.end - span.start)
+    kind = "send" if span.link is not None else "receive" if played.receives(span) else "local"
+    return _span(span_label(played, span), kind, (span.gpu, span.threadblock), times, args)
+
+
+def _of_edges(played: Played, span: Span, shift: Time) -> Iterator[Event]:
+    label = link_text(played, span)
+    for edge, held in played.holds(span):
+        where = (played.program.num_ranks, edge)
+        args: Event = {"size_bytes": span.size, "by": played.where(span)}
+        yield _span(label, "edge", where, (span.start + shift, held), args)
+
+
+def _counters(played: Played, shift: Time) -> Iterator[Event]:
+    """Yield how many bytes are on their way over each edge, and whether it is held, by changes."""
+    changes: dict[int, dict[Time, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    for span in played.trace.spans:
+        if span.link is None:
+            continue
+        arrival = span.end if span.arrival is None else span.arrival
+        for edge, held in played.holds(span):
+            of_edge = changes[edge]
+            of_edge[span.start][BUSY] += 1
+            of_edge[span.start + held][BUSY] -= 1
+            of_edge[span.start][FLYING] += span.size
+            of_edge[arrival][FLYING] -= span.size
+    for edge in sorted(changes):
+        busy = flying = 0
+        for time in sorted(changes[edge]):
+            busy += changes[edge][time][BUSY]
+            flying += changes[edge][time][FLYING]
+            yield {
+                "name": f"edge {played.topology.edges[edge].name}", "cat": "edge", "ph": "C",
+                "ts": microseconds(time + shift), "pid": played.program.num_ranks, "tid": edge,
+                "args": {"busy": busy, "bytes in flight": flying},
+            }  # fmt: skip
+
+
+def _span(
+    name: str, kind: str, where: tuple[int, int], times: tuple[Time, Time], args: Event
+) -> Event:
+    return {
+        "name": name, "cat": kind, "ph": "X", "ts": microseconds(times[0]),
+        "dur": microseconds(times[1]), "pid": where[0], "tid": where[1], "args": args,
+    }  # fmt: skip
+
+
+def _arrow(phase: str, number: int, span: Span, shift: Time) -> Event:
+    return {
+        "name": "message", "cat": "message", "ph": phase, "id": number,
+        "ts": microseconds(span.start + shift), "pid": span.gpu, "tid": span.threadblock,
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Engine ``exact``: routes, order and batches in one CP-SAT model."""

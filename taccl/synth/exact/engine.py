@@ -1,0 +1,232 @@
+"""Engine ``exact``: one CP-SAT model for routes, order, roots and batches, and its proof.
+
+The model is that of model.py and model.py, solved in solve.py. A problem with
+symmetries is first solved on orbits; what that proves holds for symmetric schedules only, so where
+no bound closes the gap the whole problem follows, if it is small enough and no sketch asks for the
+symmetry (of the routes: order and messages are free, so that nothing is proved on orbits then).
+A model that can't be written down in time is given up for the staged engine's schedule.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from taccl.errors import NoScheduleError, OutOfTimeError
+from taccl.model.arcs import is_restricted
+from taccl.model.problem import Bound, Options, Problem, Result, Status, reduces_and_spreads
+from taccl.model.schedule import Schedule, retime
+from taccl.synth.clock import Clock
+from taccl.synth.exact.model import Flows, flows_of
+from taccl.synth.exact.solve import MAX_INTERVALS, is_long, solve_model
+from taccl.synth.staged.engine import first_schedules, staged
+from taccl.synth.steps_rounds import Size, answer, schedule_of
+from taccl.synth.templates.classical import CLASSICAL, Trial, schedules_of
+from taccl.topology.symmetry import make_group
+from taccl.units import Time
+
+FIRST, STAGED, ALONE = 0.2, 0.25, 0.95
+"""Shares of the time left: for the first try of the model, and for the staged engine after it,
+which gets more where no model is open that can be solved in the rest."""
+
+LARGE = 100_000
+"""Pairs of a representative chunk and a link above which the classical algorithms come first, and
+no model is thought of."""
+
+ROUTED = 4e-6
+"""Seconds for such a pair before the greedy heuristic, or the staged engine, has a schedule."""
+
+
+@dataclass(frozen=True)
+class _State:
+    """The best schedule so far and what is proved: for all schedules, and for those on trees.
+
+    ``done`` are the flows whose model has nothing better.
+    """
+
+    best: Schedule
+    bound: Time
+    of_trees: Time
+    done: frozenset[Flows] = frozenset()
+
+    @property
+    def closed(self) -> bool:
+        return self.best.makespan <= max(self.bound, self.of_trees)
+
+
+def exact(problem: Problem, options: Options) -> Result:
+    """Solve a problem to proven optimality, or as far as the time allows.
+
+    The model gets a short part of the time first; where that does not close the gap, the staged
+    engine looks for a better hint, and the model gets the rest.
+
+    With ``options.rounds`` the question is SCCL's instead: whether there is an algorithm of so
+    many synchronous steps, rounds and chunks (steps_rounds.py).
+
+    Raises
+    ------
+    NoScheduleError
+        When the sketch leaves a chunk without a path to a target, or there is no such algorithm.
+    OutOfTimeError
+        When the time does not suffice to find out whether there is.
+    """
+    if options.rounds is not None:
+        return _in_rounds(problem, options, options.rounds)
+    began = time.monotonic()
+    clock = Clock(began + options.time_limit, options)
+
+    def left() -> float:
+        return options.time_limit / 3 if options.deterministic else clock.left
+
+    state = _State(min(_first(problem, options, clock), key=_makespan), options.floor, 0)
+    models = () if state.closed or clock.over else _models(problem, options, clock)
+    state = _solve(models, state, options, FIRST * left())
+    if not (state.closed or clock.over):
+        share = STAGED if _open(models, state, options, (1 - STAGED) * left()) else ALONE
+        state = _hinted(problem, state, options, share * left())
+        for flows in models:
+            if left() > 0 and is_long(flows, options, left()):
+                options.report(f"exact: {flows.size} intervals, too many messages for the time")
+        state = _solve(models, state, options, left())
+    bounds = [Bound("exact", "engine", state.bound)] if state.bound > options.floor else []
+    bounds += [Bound("exact", "trees", state.of_trees)] if state.of_trees > options.floor else []
+    if state.best.makespan <= state.bound:
+        status = Status.OPTIMAL
+    elif options.stop.is_set():
+        status = Status.INTERRUPTED
+    else:
+        status = Status.FEASIBLE if left() > 0 else Status.TIME_LIMIT
+    return Result(status, state.best, tuple(bounds), "exact", time.monotonic() - began)
+
+
+def _in_rounds(problem: Problem, options: Options, rounds: tuple[int, int, int]) -> Result:
+    size = Size(*rounds)
+    found = answer(problem, size, options, options.time_limit)
+    what = f"algorithm of {size.steps} steps, {size.rounds} rounds and {size.chunks} chunks"
+    if found.status is Status.INFEASIBLE:
+        raise NoScheduleError(
+            f"there is no {what}: {found.reason}", fix="ask for more rounds or fewer chunks"
+        )
+    if found.rounds is None:
+        raise OutOfTimeError(
+            f"it is unknown whether there is an {what}: {found.reason}", fix="raise --time-limit"
+        )
+    lengths = ", ".join(map(str, found.rounds.rounds))
+    options.report(f"there is an {what}; its steps have {lengths} rounds ({found.seconds:.1f} s)")
+    schedule = schedule_of(problem, found.rounds)
+    return Result(Status.FEASIBLE, schedule, (), "exact", found.seconds)
+
+
+def _makespan(schedule: Schedule) -> Time:
+    return schedule.makespan
+
+
+def _hinted(problem: Problem, state: _State, options: Options, seconds: float) -> _State:
+    """Return the best of the staged engine, where it has one in some seconds."""
+    if _is_slow(problem, options, seconds):
+        return state
+    hint = staged(problem, replace(options, time_limit=seconds)).schedule
+    return state if hint is None else replace(state, best=min(state.best, hint, key=_makespan))
+
+
+def _first(problem: Problem, options: Options, clock: Clock) -> list[Schedule]:
+    """Return what takes no search: of the greedy heuristic, and of the classical algorithms.
+
+    One of them is enough where time is short.
+
+    Raises
+    ------
+    NoScheduleError
+        When there is no path for some chunk.
+    """
+    large = _pairs(problem) > LARGE
+    found = list(_classical(problem, options, clock)) if large else []
+    if not (found and _is_slow(problem, options, clock.left)):
+        found += first_schedules(problem, options, clock)
+    if not (large or (found and clock.over)):
+        found += _classical(problem, options, clock)
+    if not found and clock.over:
+        raise OutOfTimeError("nothing was found in time", fix="raise --time-limit")
+    if not found:
+        raise NoScheduleError(
+            "neither the greedy heuristic nor a classical algorithm serves every chunk",
+            fix="raise max_extra_hops in the sketch, or use --engine guided",
+        )
+    return found
+
+
+def _pairs(problem: Problem) -> int:
+    return len(problem.representatives) * int(problem.logical.allowed.sum())
+
+
+def _is_slow(problem: Problem, options: Options, seconds: float) -> bool:
+    """Tell whether there would be no routes in some seconds."""
+    return not options.deterministic and _pairs(problem) * ROUTED > seconds
+
+
+def _classical(problem: Problem, options: Options, clock: Clock) -> Iterator[Schedule]:
+    for name in CLASSICAL:
+        trial = Trial(problem, name, options.batch, over=lambda: clock.over, report=options.report)
+        if not clock.over:
+            yield from schedules_of(trial)
+
+
+def _solve(models: Sequence[Flows], state: _State, options: Options, seconds: float) -> _State:
+    """Solve the models, until one of them closes the gap."""
+    clock = Clock(time.monotonic() + seconds, options)
+    models = _open(models, state, options, seconds)
+    for number, flows in enumerate(models):
+        share = seconds if options.deterministic else clock.left
+        share /= len(models) - number
+        if state.closed or clock.over:
+            break
+        problem = flows.problem
+        solution = solve_model(flows, state.best, options, share, state.bound)
+        if solution.decisions is not None:
+            found = retime(
+                problem.collective, problem.group, problem.chunk_size, solution.decisions
+            )
+            state = replace(state, best=min(state.best, found, key=_makespan))
+        if solution.proved:
+            state = replace(state, done=state.done | {flows})
+        if len(problem.group) == 1 and reduces_and_spreads(problem.collective):
+            state = replace(state, of_trees=max(state.of_trees, solution.bound))
+        elif len(problem.group) == 1:
+            state = replace(state, bound=max(state.bound, solution.bound))
+        options.report(
+            f"exact: {state.best.makespan / 1e6:.2f} us, {flows.size} intervals: not below"
+            f" {solution.bound / 1e6:.2f} us"
+        )
+    return state
+
+
+def _open(models: Sequence[Flows], state: _State, options: Options, seconds: float) -> list[Flows]:
+    """Return the models that may have something better, and can be written down in some seconds."""
+    return [
+        flows
+        for flows in models
+        if flows not in state.done and not is_long(flows, options, seconds)
+    ]
+
+
+def _models(problem: Problem, options: Options, clock: Clock) -> tuple[Flows, ...]:
+    """Return the flows of the problem on orbits and of the whole one, where these are small."""
+    models = []
+    for part in _problems(problem):
+        if clock.over or (_pairs(part) > LARGE and _is_slow(part, options, clock.left)):
+            break
+        # Only a sketch leaves so little of so much; looking for the ways of each chunk takes long.
+        hopeless = _pairs(part) > LARGE and not is_restricted(part)
+        flows = None if hopeless else flows_of(part)
+        size = _pairs(part) if flows is None else flows.size
+        if flows is None or size > MAX_INTERVALS:
+            options.report(f"exact: {size} intervals are more than {MAX_INTERVALS}")
+        else:
+            models.append(flows)
+    return tuple(models)
+
+
+def _problems(problem: Problem) -> list[Problem]:
+    """Return the problem on orbits, and on all chunks where the symmetry is only a help."""
+    if len(problem.group) == 1 or problem.logical.symmetry_asked:
+        return [problem]
+    return [problem, replace(problem, group=make_group(problem.topology, ()))]

@@ -1,0 +1,251 @@
+"""Solving the model of the exact engine: a race from a hint and without one, and its answer.
+
+A hint can stall the search as well as speed it up, so both are tried at the same time; the first
+proof ends the race.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from threading import Event
+from typing import TYPE_CHECKING
+
+from taccl.errors import OutOfTimeError
+from taccl.model.problem import Options, reduces_and_spreads
+from taccl.model.schedule import Decisions, Schedule, message_groups
+from taccl.synth.clock import Clock
+from taccl.synth.exact.model import Flows, Key, Neighbours, Parts, build, make_scale
+from taccl.units import Time
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+MAX_INTERVALS = 2500
+"""Pairs of a flow and a link up to which a model is worth building."""
+
+WRITING, LATEST = 0.2, 0.5
+"""Shares of the time that a model may take to be written down: as estimated, and by the clock.
+
+One that takes longer is not solved in the rest: presolving it takes several times as long.
+"""
+
+PAIR = 4e-5
+"""Seconds that it takes to write down that two chunks may follow each other on a link."""
+
+MAX_PAIRS = 100_000
+"""Such pairs of a model; CP-SAT takes seconds to stop while it presolves a larger one."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a model gave.
+
+    Parameters
+    ----------
+    decisions
+        The best found, or None.
+    bound
+        Picoseconds that no solution of the model is below.
+    proved
+        Whether nothing in the model is faster than the best known.
+    """
+
+    decisions: Decisions | None
+    bound: Time
+    proved: bool
+
+
+def solve_model(
+    flows: Flows,
+    known: Schedule,
+    options: Options,
+    seconds: float,
+    floor: Time,
+    *,
+    twice: bool = True,
+) -> Solution:
+    """Solve the model of some flows, from a hint and without one.
+
+    Parameters
+    ----------
+    known
+        A schedule that is there already: the horizon, and the hint where it has the same group.
+    seconds
+        Wall clock, or counted work.
+    floor
+        A proven lower bound in picoseconds.
+    twice
+        Whether to race a search without the hint.
+    """
+    race = _Race(options, time.monotonic() + seconds, seconds, Event())
+    writing = Clock(time.monotonic() + LATEST * seconds, options)
+    if is_long(flows, options, seconds):
+        return Solution(None, floor, proved=False)
+    together = Neighbours(flows) if options.batch else None
+    scale = make_scale(flows, known.makespan, together.longest if together else 1)
+    try:
+        parts = build(flows, scale, floor, together, lambda: writing.over)
+    except OutOfTimeError:
+        return Solution(None, floor, proved=False)
+    models = [parts.model.clone()] if twice and not options.deterministic else []
+    if known.generators == flows.problem.group.generators:
+        _hint(parts, known)
+    models.insert(0, parts.model)
+    with ThreadPoolExecutor(len(models)) as pool:
+        runs = [pool.submit(_run, parts, model, race) for model in models]
+        found = [run.result() for run in runs]
+    bound = max(floor, *(one.bound for one in found)) if scale.exact else floor
+    decided = [one for one in found if one.makespan is not None]
+    best = min(decided, key=lambda one: one.makespan or 0, default=None)
+    proved = any(one.proved for one in found) and scale.exact
+    return Solution(best.decisions if best else None, bound, proved)
+
+
+def is_long(flows: Flows, options: Options, seconds: float) -> bool:
+    """Tell whether a model has too many messages to be written down and solved in some seconds."""
+    if not options.batch:
+        return False
+    most = Neighbours(flows).most
+    return most > MAX_PAIRS or most * PAIR > WRITING * seconds
+
+
+@dataclass(frozen=True)
+class _Race:
+    """What the runs share: the options, the time they have, a bound, and that one is done."""
+
+    options: Options
+    deadline: float
+    seconds: float
+    over: Event
+
+    def left(self) -> float:
+        if self.options.deterministic:
+            return self.seconds
+        return max(0.1, self.deadline - time.monotonic())
+
+    def ended(self) -> bool:
+        return self.options.stop.is_set() or self.over.is_set()
+
+
+@dataclass(frozen=True)
+class _Found:
+    decisions: Decisions | None
+    makespan: Time | None
+    bound: Time
+    proved: bool = False
+
+
+def _run(parts: Parts, model: "cp_model.CpModel", race: _Race) -> _Found:
+    from ortools.sat.python import cp_model
+
+    from taccl.synth.milp import new_solver, solve_watched
+
+    scale = parts.scale
+    solver = new_solver(race.options, race.left(), workers=max(4, race.options.workers))
+    status = solve_watched(solver, model, None, race.ended)
+    if status in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
+        race.over.set()
+    if status == cp_model.INFEASIBLE:
+        # Nothing is as fast as what is known already.
+        return _Found(None, None, (scale.horizon + 1) * scale.tick, proved=True)
+    bound = int(max(0, round(solver.best_objective_bound))) * scale.tick
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return _Found(None, None, bound if status == cp_model.UNKNOWN else 0)
+    makespan = solver.value(parts.x.makespan) * scale.tick
+    decisions = _decisions(parts, solver)
+    return _Found(decisions, makespan, bound, proved=status == cp_model.OPTIMAL)
+
+
+def _decisions(parts: Parts, solver: "cp_model.CpSolver") -> Decisions:
+    """Return the chosen messages in order of time; at one time, givers before takers."""
+    x = parts.x
+    used = {key: solver.value(x.start[key]) for key, use in x.use.items() if solver.value(use)}
+    after: dict[Key, Key] = {
+        (first, link): (second, link)
+        for (first, second, link), literal in x.next.items()
+        if solver.value(literal)
+    }
+    followers = set(after.values())
+    messages = []
+    for key in used:
+        if key not in followers:
+            chain = [key]
+            while chain[-1] in after:
+                chain.append(after[chain[-1]])
+            messages.append(chain)
+    place = _places_in_trees(parts, used)
+    messages.sort(
+        key=lambda chain: (used[chain[0]], solver.value(x.end[chain[0]]), place[chain[0]], chain)
+    )
+    return Decisions.of(_rows(parts, messages))
+
+
+def _rows(parts: Parts, messages: Sequence[Sequence[Key]]) -> list[tuple[int, int, int, bool]]:
+    """Return (chunk, link, batch, reduce); where nothing is yet, the first to come is a copy."""
+    collective = parts.flows.problem.collective
+    holds: set[tuple[int, int]] = set()
+    rows = []
+    for batch, message in enumerate(messages):
+        for number, link in message:
+            flow = parts.flows.flows[number]
+            here = (flow.chunk, parts.flows.ends_of(link)[1])
+            adds = flow.summed and (here in holds or collective.is_source(*here))
+            rows.append((flow.chunk, link, batch, adds))
+            holds.add(here)
+    return rows
+
+
+def _places_in_trees(parts: Parts, used: Mapping[Key, int]) -> dict[Key, int]:
+    """Return a number for every used link that grows along its flow, sums before spreading."""
+    feeding: dict[tuple[int, int], list[Key]] = defaultdict(list)
+    for number, link in used:
+        feeding[number, parts.flows.ends_of(link)[1]].append((number, link))
+    place: dict[Key, int] = {}
+
+    def depth(key: Key) -> int:
+        if key not in place:
+            src = parts.flows.ends_of(key[1])[0]
+            before = (depth(feeder) + 1 for feeder in feeding[key[0], src])
+            place[key] = max(before, default=0)
+        return place[key]
+
+    ranks = parts.flows.problem.topology.num_ranks
+    shift = {n: 0 if flow.summed else ranks for n, flow in enumerate(parts.flows.flows)}
+    return {key: depth(key) + shift[key[0]] for key in used}
+
+
+def _hint(parts: Parts, known: Schedule) -> None:
+    """Hint a schedule of the same orbits: what is used, when, and what travels together."""
+    x, scale, flows = parts.x, parts.scale, parts.flows
+    numbers: dict[tuple[int, bool], int] = {}
+    for number, flow in enumerate(flows.flows):
+        numbers[flow.chunk, flow.summed] = number
+    rows = known.decisions()
+    starts = sorted(known.start.tolist())
+    reduces = known.collective.reduces
+    two_ways = reduces_and_spreads(known.collective)
+    keys: list[Key | None] = []
+    for chunk, link, _, adds in rows.rows():
+        summed = adds or (reduces and not two_ways)
+        place = (numbers.get((chunk, summed), -1), link)
+        keys.append(place if place in x.use else None)
+    taken: dict[Key, tuple[int, int]] = {}
+    for group in message_groups(rows.batch):
+        message = [key for row in group if (key := keys[row]) is not None]
+        start = scale.up(starts[group.start])
+        for place_, key in enumerate(message):
+            taken[key] = (start, len(message) - place_)
+        for first, second in pairwise(message):
+            literal = x.next.get((first[0], second[0], first[1]))
+            if literal is not None:
+                parts.model.add_hint(literal, 1)
+    for key, use in x.use.items():
+        parts.model.add_hint(use, key in taken)
+        if key in taken:
+            start, left = taken[key]
+            parts.model.add_hint(x.start[key], min(start, scale.horizon))
+            if key in x.left:
+                parts.model.add_hint(x.left[key], left)

@@ -1,0 +1,1 @@
+"""Engine ``flow``: routes from a multi-commodity flow."""

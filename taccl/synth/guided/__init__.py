@@ -1,0 +1,1 @@
+"""Engine ``guided``: list scheduling under dual prices."""

@@ -1,0 +1,537 @@
+"""Engine ``guided``: price-guided list scheduling on orbit representatives, compiled.
+
+What a resource is worth comes from an optimal fractional packing (packing.py) or is taught by what
+runs load; thousands of runs then grow the trees of all chunks together, each by the earliest
+arrival among the arcs that are cheap enough (tree_list_scheduler.py). A reduction is such a run on
+reversed arcs, played backwards. Runs decide nothing but routes and order; retime() gives the times.
+
+One way of engine ``guided``: gathers along arcs, or reductions along arcs turned round.
+
+Prices, many runs, and the decisions of the best: without what leads to no target, and played
+backwards where chunks are summed.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from taccl.collectives import build_collective
+from taccl.errors import NoScheduleError
+from taccl.model.arcs import Arcs, Wanted, arcs_of, is_restricted, wanted_in, wanted_of
+from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads
+from taccl.model.routes import Network, build_network
+from taccl.model.schedule import Decisions, Schedule, retime
+from taccl.prices.packing import pack
+from taccl.synth.exact.improve import improve_routes
+from taccl.synth.greedy import shortest
+from taccl.synth.guided.recursive_block_gather import coalesced
+from taccl.synth.guided.scheduler import compiled
+from taccl.synth.guided.scheduler_state import MOST_PAIRS, Begin, Field, Numbers, Times, field_of
+from taccl.synth.guided.search import Effort, Floats, Found, search, taught_prices
+from taccl.synth.message_coalescing import MOST_ROWS, coarser, cut_and_joined
+from taccl.synth.plan import adjacent, in_turn, plan_decisions, rows_of
+from taccl.synth.staged.engine import ordered
+from taccl.synth.staged.routing import networks
+from taccl.synth.templates.butterflies import butterflies
+from taccl.synth.templates.grid_templates import KINDS, stepwise
+from taccl.synth.time_reversal import Mirror, mirrored, played_backwards
+from taccl.topology.symmetry import make_group
+from taccl.units import Time
+
+PACKED = 40_000
+"""Pairs of a representative chunk and an arc up to which prices are those of the packing."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Seconds that a part of the search may take, and after which it needs success to go on."""
+
+    seconds: float
+    patience: float
+
+    def part(self, share: float) -> "Span":
+        """Return a share of both."""
+        return Span(share * self.seconds, share * self.patience)
+
+
+def one_way(
+    problem: Problem, options: Options, span: Span, *, reverse: bool, begin: Begin | None = None
+) -> list[Schedule]:
+    """Return the best schedule for chunks that flow from their roots, or to them.
+
+    Raises
+    ------
+    NoScheduleError
+        When the sketch leaves a chunk without a path to a target.
+    """
+    arcs = arcs_of(problem, reverse=reverse)
+    variants = list(_wants(arcs, options))
+    best: Schedule | None = None
+    for wanted, hops in variants:
+        if best is not None and options.stop.is_set():
+            break
+        _check_size(arcs, wanted)
+        field = field_of(arcs, wanted, begin, hops)
+        found = _searched(arcs, wanted, field, options, span.part(1 / len(variants)))
+        if found is not None:
+            decisions = _decisions(arcs, wanted, found)
+            schedule = retime(problem.collective, problem.group, problem.chunk_size, decisions)
+            if best is None or schedule.makespan < best.makespan:
+                best = schedule
+                options.report(f"{_half(arcs)}: {best.makespan / 1e6:.2f} us under guidance")
+    if best is None:
+        build_network(problem, reverse=reverse)  # says which rank can't be reached
+        raise NoScheduleError(
+            "no path within the allowed hops serves every chunk",
+            fix="raise max_extra_hops in the sketch",
+        )
+    return [best]
+
+
+def _check_size(arcs: Arcs, wanted: Wanted) -> None:
+    """Refuse what memory is not for.
+
+    Raises
+    ------
+    NoScheduleError
+        With the reason.
+    """
+    pairs = len(arcs) * len(wanted.chunk)
+    partial = not all(row.all() for row in wanted.targets | wanted.roots)
+    if pairs > MOST_PAIRS[partial]:
+        raise NoScheduleError(
+            f"{len(wanted.chunk)} chunks and {len(arcs)} links are too many for engine guided",
+            fix="declare symmetries of the topology, use fewer --chunks, or another engine",
+        )
+
+
+def _wants(arcs: Arcs, options: Options) -> Iterator[tuple[Wanted, Numbers | None]]:
+    """Yield what the chunks need and the hops they may make, by variants where a sketch asks."""
+    problem, logical = arcs.problem, arcs.problem.logical
+    if logical.name is None and logical.connections_per_rank is None and not is_restricted(problem):
+        yield wanted_of(arcs), None
+        return
+    extra = logical.max_extra_hops
+    for name, network in networks(problem, reverse=arcs.reverse, options=options):
+        yield wanted_in(arcs, network), None if extra is None else _hop_limits(network, extra)
+        if extra and name == "any way":
+            # A detour to one rank may use up the hops that another needs.
+            yield wanted_in(arcs, shortest(network)), None
+
+
+def _hop_limits(network: Network, extra: int) -> Numbers:
+    limits = np.zeros((len(network.demands), network.problem.topology.num_ranks), dtype=np.int32)
+    for row, demand in zip(limits, network.demands, strict=True):
+        row[list(demand.hops)] = np.array(list(demand.hops.values())) + extra
+    return limits
+
+
+def _searched(
+    arcs: Arcs, wanted: Wanted, field: Field, options: Options, span: Span
+) -> Found | None:
+    began = time.monotonic()
+    grow = compiled(options.report)
+    prices: list[Floats] = []
+    proved = 0
+    pairs = len(arcs) * len(wanted.chunk)
+    if pairs <= PACKED:
+        try:
+            packing = pack(arcs, wanted, seconds=1e9 if options.deterministic else span.patience)
+        except NoScheduleError:
+            return None
+        prices.append(packing.prices)
+        proved = packing.bound
+    goal = max(options.floor, options.fixed_floors.get(_half(arcs), 0), proved)
+    prices.append(taught_prices(arcs, field, grow))
+    spent = time.monotonic() - began
+    runs = int(min(250 * options.time_limit, 3e6 * options.time_limit / max(1, pairs)))
+    effort = Effort(
+        goal=goal,
+        seconds=span.seconds - spent,
+        patience=span.patience - spent,
+        runs=max(8, runs) if options.deterministic else 1 << 40,
+        counted=options.deterministic,
+        seed=options.seed,
+        workers=options.workers,
+        stopped=options.stop.is_set,
+    )
+    return search(arcs, field, prices, grow, effort)
+
+
+def _half(arcs: Arcs) -> str:
+    """Return the collective that the trees on some arcs make up alone."""
+    collective = arcs.problem.collective
+    if reduces_and_spreads(collective):
+        return "reducescatter" if arcs.reverse else "allgather"
+    return collective.name
+
+
+def _decisions(arcs: Arcs, wanted: Wanted, found: Found) -> Decisions:
+    """Return what a run decided: without sends that lead to no target, turned where reversed."""
+    kept = _needed(arcs, wanted, found)
+    chunk, arc = wanted.chunk[found.chunk[kept]], found.arc[kept]
+    link, count = arcs.link[arc], len(arc)
+    if not arcs.reverse:
+        none = np.zeros(count, dtype=np.bool_)
+        return Decisions(chunk, link, np.arange(count, dtype=np.int32), none)
+    end = found.start[kept] + arcs.arrival()[arc]
+    order = np.lexsort((-np.arange(count), -end))
+    collective, dst = arcs.problem.collective, arcs.problem.topology.links.dst
+    holds: set[tuple[int, int]] = set()
+    rows = []
+    for c, k in zip(chunk[order].tolist(), link[order].tolist(), strict=True):
+        here = (c, int(dst[k]))
+        rows.append((c, k, here in holds or collective.is_source(*here)))
+        holds.add(here)
+    rows = in_turn(arcs.problem, rows)
+    return Decisions.of([(c, k, batch, reduce) for batch, (c, k, reduce) in enumerate(rows)])
+
+
+def _needed(arcs: Arcs, wanted: Wanted, found: Found) -> Times:
+    """Return the sends of a run that lead to some target, in its order."""
+    if (wanted.targets | wanted.roots).all():
+        return np.arange(len(found.chunk))
+    needed = wanted.targets.copy()
+    tail, head = arcs.tail[found.arc].tolist(), arcs.head[found.arc].tolist()
+    kept = []
+    for number in range(len(tail) - 1, -1, -1):
+        chunk = found.chunk[number]
+        if needed[chunk, head[number]]:
+            needed[chunk, tail[number]] = True
+            kept.append(number)
+    return np.array(kept[::-1], dtype=np.int64)
+
+
+PATIENCE = ((16, 1.0), (64, 2.0), (256, 5.0), (1 << 30, 15.0))
+"""Ranks, and the seconds after which a search that wins nothing more ends."""
+
+UNFOLDED = 400_000
+"""Pairs of any chunk and an arc up to which the problem is solved without symmetry as well."""
+
+UNFOLDING = 3e-5
+"""Seconds that one of these pairs takes, as far as a limit can't end it, and as much again."""
+
+NARROW = 1.01
+"""Times the bound: above that, routes are improved a few chunks at a time."""
+
+COUNTED = 0.25
+"""Of the time limit, for that where work is counted instead of time."""
+
+LONGER = 0.3
+"""Of the time for improvement, for more runs."""
+
+PROMISING = 1.25
+"""Times the least makespan: above that, a schedule is not worth a replay."""
+
+STEPWISE = 0.15
+"""Of the time limit, for schedules in few steps of whole messages; the first is always timed."""
+
+COALESCING = 0.3
+"""Of the time limit, at most, for schedules in which neighbours travel together."""
+
+JOINED = 4000
+"""Sends of representatives up to which both phases of an allreduce are ordered in one list."""
+
+HALVES = 0.75
+"""Of the time to improve an all-reduce, for its halves by themselves."""
+
+FIRST_HALVES = 0.4
+"""Of the time for an all-reduce with batches, for its halves by themselves."""
+
+PARTS = (2, 3)
+"""Into how many larger chunks are cut, to be sent as one where nothing waits for it."""
+
+CUTTING = 0.35
+"""Of the time limit, kept for that where chunks can be cut."""
+
+SEARCHED = 0.4
+"""Of the time for chunks that are cut, for the routes of the larger ones."""
+
+REORDERED = 2000
+"""Sends, over all orbits, up to which messages of several chunks are looked for."""
+
+
+def guided(problem: Problem, options: Options) -> Result:
+    """Solve a problem by many guided runs, on orbits first and then without symmetry.
+
+    Raises
+    ------
+    NoScheduleError
+        When the sketch leaves a chunk without a path to a target.
+    """
+    if problem.topology.num_ranks > 1:
+        compiled(options.report)
+    began = time.monotonic()
+    if problem.topology.num_ranks == 1:
+        empty = retime(problem.collective, problem.group, problem.chunk_size, Decisions.of([]))
+        return Result(Status.OPTIMAL, empty, (), "guided", 0.0)
+    found = _batched(problem, options) if options.batch else []
+    cut = options.batch and _joins(problem) and _coarser(problem)
+    kept = CUTTING * options.time_limit if cut else 0.0
+    problems = list(_with_less_symmetry(problem, options, _left(options, began) - kept))
+    for number, one in enumerate(problems):
+        left = _left(options, began) - kept
+        if found and (options.stop.is_set() or left <= 0 or _is_best(found, problem, options)):
+            break
+        span = Span(max(0.0, left), _patience(problem)).part(1 / (len(problems) - number))
+        if found and _fixed_floor(problem, options) >= min(map(_makespan, found)):
+            # One chunk to a message can't win; a few are tried for other batches on their routes.
+            span = span.part(0.1)
+        found += _solve(one, options, span)
+    if not (options.stop.is_set() or _is_best(found, problem, options)):
+        left = _left(options, began) - kept
+        found += _improved(problem, found, options, (0.7 if options.batch else 1.0) * left)
+    if options.batch and not (options.stop.is_set() or _is_best(found, problem, options)):
+        left = _left(options, began)
+        found += _cut(problem, options, Span(max(0.0, left), _patience(problem)))
+    best = _chosen(found, options, began + options.time_limit)
+    status = Status.FEASIBLE
+    if options.stop.is_set():
+        status = Status.INTERRUPTED
+    elif best.makespan <= options.floor:
+        status = Status.OPTIMAL
+    return Result(status, best, (), "guided", time.monotonic() - began)
+
+
+def _batched(problem: Problem, options: Options) -> list[Schedule]:
+    """Return schedules in which chunks travel together from the start, if there are any."""
+    found: list[Schedule] = []
+    over = _clock(options, STEPWISE * options.time_limit)
+    for kind in KINDS:
+        if not (found and over()):
+            found += stepwise(problem, kind, options.report, over)
+    over = _clock(options, COALESCING * options.time_limit)
+    found += _coalesced(problem, options)
+    least = min(map(_makespan, found), default=None)
+    worth = None if least is None else int(PROMISING * least)
+    if not (found and over()):
+        found += butterflies(problem, over, worth)
+    if problem.collective.name != "allreduce" or options.stop.is_set():
+        return found
+    if found and _is_best(found, problem, options):
+        return found
+    return found + _halves(problem, options, FIRST_HALVES * options.time_limit)
+
+
+def _left(options: Options, began: float) -> float:
+    """Return the seconds left; where work is counted all of them, as no clock may decide."""
+    return options.time_limit - (0.0 if options.deterministic else time.monotonic() - began)
+
+
+def _coalesced(problem: Problem, options: Options) -> list[Schedule]:
+    """Return the schedule in which neighbours travel together from the start, if there is one."""
+    over = _clock(options, COALESCING * options.time_limit)
+    schedule = coalesced(problem, compiled(options.report), over)
+    return [] if schedule is None else [schedule]
+
+
+def _clock(options: Options, seconds: float) -> Callable[[], bool]:
+    """Return what tells whether so many seconds are over, or the user wants no more."""
+    end = time.monotonic() + seconds
+    return lambda: options.stop.is_set() or (not options.deterministic and time.monotonic() > end)
+
+
+def _improved(
+    problem: Problem, found: Sequence[Schedule], options: Options, seconds: float
+) -> list[Schedule]:
+    """Return better schedules than the best one of single chunks, where the gap is wide."""
+    single = min((one for one in found if not one.batches), key=_makespan, default=None)
+    seconds = COUNTED * options.time_limit if options.deterministic else seconds
+    goal = max(options.floor, _fixed_floor(problem, options))
+    if single is None or single.makespan <= NARROW * goal or seconds <= 1:
+        return []
+    if min(map(_makespan, found)) < single.makespan:
+        return []
+    orbits = replace(problem, group=make_group(problem.topology, single.generators))
+    better = [single]
+    if not options.deterministic:
+        longer = LONGER * seconds
+        others = replace(options, batch=False, seed=options.seed + 1)
+        better += _solve(orbits, others, Span(longer, longer))
+        seconds -= longer
+        if problem.collective.name == "allreduce" and seconds > 1 and not options.stop.is_set():
+            began = time.monotonic()
+            better += _halves(problem, options, HALVES * seconds)
+            seconds -= time.monotonic() - began
+    best = min((one for one in better if not one.batches), key=_makespan)
+    orbits = replace(problem, group=make_group(problem.topology, best.generators))
+    if best.makespan > NARROW * goal and seconds > 1 and not options.stop.is_set():
+        better.append(improve_routes(orbits, best, options, seconds, goal))
+    return [one for one in better if one.makespan < single.makespan]
+
+
+def _halves(problem: Problem, options: Options, seconds: float) -> list[Schedule]:
+    """Return an all-reduce of a reduction and a gather that were each searched for alone."""
+    halves = []
+    for name in ("reducescatter", "allgather"):
+        collective = problem.collective
+        half = build_collective(name, collective.num_ranks, collective.chunks_per_rank)
+        alone = replace(options, floor=0, score=None, time_limit=seconds / 2)
+        found = guided(replace(problem, collective=half), alone).schedule
+        if found is None:
+            return []
+        halves.append(found)
+    if halves[0].generators != halves[1].generators:
+        halves = [half.expand() for half in halves]
+    first, second = (half.decisions() for half in halves)
+    orbits = replace(problem, group=make_group(problem.topology, halves[0].generators))
+    return [_timed(orbits, adjacent(orbits, _after(first, second)))]
+
+
+def _after(first: Decisions, second: Decisions) -> Decisions:
+    """Return one after the other, but for what can start earlier."""
+    shift = int(first.batch.max(initial=-1)) + 1
+    rows = [*first.rows(), *((c, k, b + shift, r) for c, k, b, r in second.rows())]
+    return Decisions.of(rows)
+
+
+def _cut(problem: Problem, options: Options, span: Span) -> list[Schedule]:
+    """Return schedules on the routes of larger chunks, in messages small where that counts."""
+    mirror = mirrored(problem)
+    if mirror is not None:
+        return list(_turned(problem, mirror, _cut(mirror.problem, options, span)))
+    over = _clock(options, span.seconds)
+    found: list[Schedule] = []
+    wide = _coarser(problem)
+    for parts, coarse in wide:
+        if over():
+            break
+        single = _solve(
+            coarse, replace(options, batch=False, floor=0), span.part(SEARCHED / len(wide))
+        )
+        best = min(single, key=_makespan)
+        orbits = replace(problem, group=make_group(problem.topology, best.generators))
+        found.append(cut_and_joined(orbits, best, parts, options.report, over))
+    return found
+
+
+def _joins(problem: Problem) -> bool:
+    """Tell whether parts of chunks would be few enough for messages to be joined."""
+    return problem.collective.num_chunks * problem.topology.num_ranks <= MOST_ROWS
+
+
+def _coarser(problem: Problem) -> list[tuple[int, Problem]]:
+    """Return the problems in larger chunks, and of how many chunks theirs are."""
+    return [(parts, coarse) for parts in PARTS if (coarse := coarser(problem, parts)) is not None]
+
+
+def _turned(problem: Problem, mirror: Mirror, gathers: Sequence[Schedule]) -> Iterator[Schedule]:
+    """Yield the reductions that are gathers played backwards."""
+    for gather in gathers:
+        orbits = replace(problem, group=make_group(problem.topology, gather.generators))
+        decisions = played_backwards(orbits, mirror, gather)
+        if decisions is not None:
+            yield _timed(orbits, decisions)
+
+
+def _makespan(schedule: Schedule) -> Time:
+    return schedule.makespan
+
+
+def _patience(problem: Problem) -> float:
+    ranks = problem.topology.num_ranks
+    return next(seconds for most, seconds in PATIENCE if ranks <= most)
+
+
+def _goal(problem: Problem, options: Options) -> Time:
+    """Return the bound that holds for what is asked, in picoseconds."""
+    return max(options.floor, 0 if options.batch else _fixed_floor(problem, options))
+
+
+def _fixed_floor(problem: Problem, options: Options) -> Time:
+    """Return the bound for one chunk to a message."""
+    return options.fixed_floors.get(problem.collective.name, 0)
+
+
+def _is_best(found: Sequence[Schedule], problem: Problem, options: Options) -> bool:
+    return min(schedule.makespan for schedule in found) <= _goal(problem, options)
+
+
+def _chosen(found: Sequence[Schedule], options: Options, deadline: float) -> Schedule:
+    """Return the schedule with the best score, or the least makespan where none can be scored.
+
+    A score can take seconds: after the deadline, by the monotonic clock, one is enough. What takes
+    much longer than another is scored only where none of the others can be: they may need more
+    threadblocks or steps than there are.
+    """
+    by_time = sorted(found, key=_makespan)
+    if options.score is None or len(by_time) == 1:
+        return by_time[0]
+    known: list[tuple[Time, Schedule]] = []
+    for schedule in by_time:
+        late = not options.deterministic and time.monotonic() > deadline
+        if known and (late or schedule.makespan > PROMISING * by_time[0].makespan):
+            break
+        score = options.score(schedule)
+        known += [] if score is None else [(score, schedule)]
+    return min(known, key=lambda one: one[0])[1] if known else by_time[0]
+
+
+def _with_less_symmetry(problem: Problem, options: Options, seconds: float) -> Iterator[Problem]:
+    """Yield the problem, and where it is small enough, the same without its symmetry.
+
+    A symmetry that a sketch asks for is kept, and where the seconds left would not do for more.
+    """
+    yield problem
+    pairs = int(problem.logical.allowed.sum()) * problem.collective.num_chunks
+    short = not options.deterministic and seconds < UNFOLDING * pairs
+    if len(problem.group) == 1 or pairs > UNFOLDED or short:
+        return
+    if not problem.logical.symmetry_asked:
+        yield replace(problem, group=make_group(problem.topology, ()))
+
+
+def _solve(problem: Problem, options: Options, span: Span) -> list[Schedule]:
+    """Return the best schedules of single chunks, and of batches where they are allowed."""
+    if reduces_and_spreads(problem.collective):
+        found = _joined(problem, options, span)
+    else:
+        reverse = problem.collective.reduces
+        found = one_way(problem, options, span, reverse=reverse)
+    best = min(found, key=lambda schedule: schedule.makespan)
+    if problem.logical.own_chunks_first or (options.batch and best.num_sends <= REORDERED):
+        plan = plan_decisions(problem, rows_of(best.decisions()))
+        others = [candidate.schedule for candidate in ordered(plan, options)[:2]]
+        found = others if problem.logical.own_chunks_first else [best, *others]
+    return found
+
+
+def _joined(problem: Problem, options: Options, span: Span) -> list[Schedule]:
+    """Return reductions followed by gathers that start as soon as their sums are complete."""
+    half = replace(options, floor=0)
+    found = []
+    for summed in one_way(problem, half, span.part(0.5), reverse=True):
+        begin = _begin_after(problem, summed)
+        for spread in one_way(problem, half, span.part(0.5), reverse=False, begin=begin):
+            first, second = summed.decisions(), spread.decisions()
+            found.append(_timed(problem, _after(first, second)))
+            if len(first.chunk) + len(second.chunk) <= JOINED:
+                # In one list, sums of some chunks may overlap with gathers of others.
+                turned = in_turn(problem, rows_of(first))
+                plan = plan_decisions(problem, [*turned, *rows_of(second)])
+                found += [one.schedule for one in ordered(plan, replace(half, batch=False))[:1]]
+    return found
+
+
+def _timed(problem: Problem, decisions: Decisions) -> Schedule:
+    return retime(problem.collective, problem.group, problem.chunk_size, decisions)
+
+
+def _begin_after(problem: Problem, summed: Schedule) -> Begin:
+    """Return when every chunk is summed at its owner, and every resource done with the sums."""
+    arcs = arcs_of(problem)
+    table, collective = problem.topology.links, problem.collective
+    ready = np.zeros(collective.num_chunks, dtype=np.int64)
+    ends = table.dst[summed.link] == collective.owner[summed.chunk]
+    np.maximum.at(ready, summed.chunk[ends], summed.end[ends])
+    number = np.full(len(table), -1, dtype=np.int64)
+    number[arcs.link] = np.arange(len(arcs))
+    owner = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
+    last = np.full(len(arcs), -1, dtype=np.int64)
+    np.maximum.at(last, number[summed.link], summed.start)
+    used = last[owner] >= 0
+    free = np.zeros(arcs.num_resources, dtype=np.int64)
+    np.maximum.at(free, arcs.use_resource[used], (last[owner] + arcs.held())[used])
+    return Begin(ready[np.array(problem.representatives)], free)

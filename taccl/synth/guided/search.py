@@ -1,0 +1,390 @@
+"""Many runs of the guided scheduler on one problem, of which the best is kept.
+
+At first runs are drawn: what they mix into the prices, how far from the cheapest way they may
+stray, noise, what goes first among equals; the very first is the plain earliest-finish greedy. Then
+the prices of the best few are changed here and there, and what gets no worse takes their place.
+Which runs there are depends on the seed and on results alone, not on threads; the clock only
+decides how many there are, and when changing begins.
+
+What runs of the guided scheduler differ in: prices of arcs, and settings.
+
+What a picosecond of each resource is worth becomes a price of each arc, with a share of the arc's
+own duration mixed in. Prices only guide a run, so they may be rounded.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.model.arcs import Arcs
+from taccl.synth.guided.scheduler import Grow
+from taccl.synth.guided.scheduler_state import (
+    APART,
+    BY_CHANCE,
+    CHEAP_FIRST,
+    COUNT,
+    DEAR_FIRST,
+    EPS_OVER,
+    EPS_UNDER,
+    IN_ORDER,
+    MIRRORED,
+    NEVER,
+    NOISE,
+    RARE_FIRST,
+    RUN_FIELDS,
+    SEED,
+    TURNS,
+    Field,
+    Growth,
+    Numbers,
+    Times,
+    reset,
+    state_of,
+)
+from taccl.units import Time
+
+Floats = NDArray[np.float64]
+
+MIXES = (0.001, 0.03, 0.3, 3.0)
+"""How much of an arc's duration is mixed into its price."""
+
+EPSILONS = ((10, 10), (13, 10), (20, 10), (0, 0))
+"""1 + eps as a fraction; 0/0: everything is allowed."""
+
+NOISES = ((0, 0), (205, 0), (205, 1), (717, 0), (717, 1))
+"""Noise on prices in 1/1024, and whether every chunk has its own."""
+
+RULES = (BY_CHANCE, CHEAP_FIRST, DEAR_FIRST, RARE_FIRST)
+
+LARGEST_PRICE = 1 << 36
+
+TAUGHT = 12
+"""Runs that teach prices by what they load, at most."""
+
+TEACHING = 6_000_000
+"""Pairs of a chunk and an arc in all of them."""
+
+
+def runs_of(seed: int, tables: int, *, mirrored: bool) -> Iterator[tuple[int, Times]]:
+    """Yield runs without end: a table of prices and the settings."""
+
+    def run(rule: int, eps: tuple[int, int], noise: tuple[int, int], number: int) -> Times:
+        settings = np.zeros(RUN_FIELDS, dtype=np.int64)
+        settings[[TURNS, EPS_OVER, EPS_UNDER, NOISE, APART]] = rule, *eps, *noise
+        settings[[SEED, MIRRORED]] = (seed * 7919 + number * 104_729) % (1 << 31), mirrored
+        return settings
+
+    yield 0, run(IN_ORDER, (0, 0), (0, 0), 0)
+    yield 0, run(RARE_FIRST, (13, 10), (0, 0), 1)
+    every = list(itertools.product(range(tables), RULES, EPSILONS, NOISES))
+    numbers = itertools.count(2)
+    chance = np.random.default_rng(seed)
+    while True:
+        for place in chance.permutation(len(every)).tolist():
+            table, rule, eps, noise = every[place]
+            yield table, run(rule, eps, noise, next(numbers))
+
+
+def price_arcs(arcs: Arcs, prices: Floats, mix: float) -> Times:
+    """Return whole prices of arcs: of the time they hold resources, and a share of their own."""
+    owner = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
+    paid = np.bincount(owner, prices[arcs.use_resource] * arcs.held(), minlength=len(arcs))
+    whole = paid + arcs.arrival() * (mix / max(1, arcs.num_resources))
+    scale = LARGEST_PRICE / max(float(whole.max(initial=0.0)), 1.0)
+    exact: Times = np.maximum(1, np.floor(whole * scale)).astype(np.int64)
+    return exact
+
+
+def taught_prices(arcs: Arcs, field: Field, grow: Grow) -> Floats:
+    """Return prices that rise where runs load resources most (multiplicative weights)."""
+    state, held = state_of(field), arcs.held()
+    owner = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
+    weights = np.full(arcs.num_resources, 1 / max(1, arcs.num_resources))
+    total = np.zeros(arcs.num_resources)
+    settings = np.zeros(RUN_FIELDS, dtype=np.int64)
+    settings[[EPS_OVER, EPS_UNDER, MIRRORED]] = 10, 10, arcs.reverse
+    for number in range(min(TAUGHT, TEACHING // max(1, len(arcs) * len(field.targets)))):
+        reset(field, state)
+        settings[SEED] = number
+        grow(field, state, price_arcs(arcs, weights, 0.0), settings, NEVER)
+        taken = np.bincount(state.sent_arc[: state.counter[COUNT]], minlength=len(arcs))
+        load = np.bincount(arcs.use_resource, taken[owner] * held, minlength=len(weights))
+        total += weights
+        weights = weights * np.exp(
+            2 / np.sqrt(1 + number) * (load / max(load.max(initial=0.0), 1.0) - 1)
+        )
+        weights /= weights.sum()
+    mean: Floats = total / total.sum() if total.any() else weights
+    return mean
+
+
+ROUND = 32
+"""Runs between two looks at the clock; they all know the same best."""
+
+ROUND_PAIRS = 2_000_000
+"""Pairs of a chunk and an arc in the runs of a round, from two runs on."""
+
+THREADED = 20_000
+"""Pairs of a chunk and an arc from which threads pay."""
+
+DRAWN = 0.3
+"""Of the patience, for runs that are drawn; of those after that, one in ``REFRESHED``."""
+REFRESHED = 4
+
+BEST = 8
+"""Runs whose prices are changed."""
+
+CHANGED = (-2.5, -0.5)
+"""Exponents of ten between which the share of prices lies that a change draws again."""
+
+AMPLITUDES = (0.2, 0.7, 2.0)
+"""Noise on prices that are drawn again."""
+
+RESEEDED = 0.1
+"""Of the changed runs: what goes first among equals is drawn again, too."""
+
+Rank = tuple[Time, int]
+"""What runs are compared by: the makespan, then all arrivals together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The best run.
+
+    Parameters
+    ----------
+    makespan
+        Picoseconds, also of a run to be played backwards.
+    chunk, arc
+        int32: rows of Wanted and of Arcs, in the order of the decisions.
+    start
+        int64 picoseconds.
+    """
+
+    makespan: Time
+    chunk: Numbers
+    arc: Numbers
+    start: Times
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to go on.
+
+    Parameters
+    ----------
+    goal
+        Picoseconds at which nothing is left to win.
+    seconds
+        At most.
+    patience
+        Seconds after which only success in the second half of the runs justifies more.
+    runs
+        At most.
+    counted
+        Whether runs alone decide, and no clock.
+    seed, workers
+        Of the search.
+    stopped
+        Asked between rounds.
+    """
+
+    goal: Time
+    seconds: float
+    patience: float
+    runs: int = 1 << 40
+    counted: bool = False
+    seed: int = 0
+    workers: int = 1
+    stopped: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """How a run begins.
+
+    Parameters
+    ----------
+    number
+        Of the run.
+    base, price
+        Of each arc, without noise and with it.
+    settings
+        The fields of a run, of scheduler_state.py.
+    slot
+        Which of the best it is a change of; -1: of none.
+    """
+
+    number: int
+    base: Times
+    price: Times
+    settings: Times
+    slot: int = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Done:
+    """A run that served everything in time: how it began, how good it is, perhaps what it did."""
+
+    start: Start
+    rank: Rank
+    found: Found | None
+
+
+@dataclass(eq=False)
+class Best:
+    """The best few runs, the best of all, and when it was found."""
+
+    few: list[Done]
+    found: Found | None
+    last: int
+
+    def limit(self, slot: int) -> Time:
+        """Return what a run has to stay below to be of use."""
+        if slot >= 0:
+            return self.few[slot].rank[0] + 1
+        full = len(self.few) == BEST
+        return max(done.rank for done in self.few)[0] + 1 if full else NEVER
+
+    def add(self, done: Done) -> None:
+        """Take note of a run."""
+        if done.found is not None and (
+            self.found is None or done.found.makespan < self.found.makespan
+        ):
+            self.found, self.last = done.found, done.start.number
+        slot = done.start.slot
+        if slot >= 0:
+            if done.rank <= self.few[slot].rank:
+                self.few[slot] = done
+        elif all(done.rank != known.rank for known in self.few):
+            if len(self.few) < BEST:
+                self.few.append(done)
+            else:
+                worst = max(range(BEST), key=lambda slot: self.few[slot].rank)
+                if done.rank < self.few[worst].rank:
+                    self.few[worst] = done
+
+
+def search(
+    arcs: Arcs, field: Field, prices: Sequence[Floats], grow: Grow, effort: Effort
+) -> Found | None:
+    """Return the best of many runs; None when none serves all targets.
+
+    Parameters
+    ----------
+    prices
+        Sets of prices of the resources, the most trusted first.
+    grow
+        :func:`taccl.synth.guided.tree_list_scheduler.grow`, compiled or not.
+    """
+    began = time.monotonic()
+    tables = [price_arcs(arcs, one, mix) for one in prices for mix in MIXES]
+    pairs = len(arcs) * len(field.targets)
+    size = max(2, min(ROUND, ROUND_PAIRS // max(1, pairs)))
+    workers = max(1, effort.workers) if pairs >= THREADED else 1
+    states = [state_of(field) for _ in range(workers)]
+    best, count, spent = Best([], None, 0), 0, 0.0
+    drawn = _drawn(effort.seed, tables, mirrored=arcs.reverse)
+    with ThreadPoolExecutor(workers) as pool:
+        while count < effort.runs:
+            part = count / effort.runs if effort.counted else spent / max(1e-9, effort.patience)
+            numbers = range(count, min(count + (size if count else 2), effort.runs))
+            starts = list(_starts(effort.seed, numbers, best, drawn, change=part >= DRAWN))
+            jobs = [
+                pool.submit(_several, field, state, grow, starts[first::workers], best)
+                for first, state in enumerate(states)
+            ]
+            results = [done for job in jobs for done in job.result()]
+            for done in sorted(results, key=lambda done: done.start.number):
+                best.add(done)
+            count += len(starts)
+            spent = time.monotonic() - began
+            if effort.stopped() or (best.found and best.found.makespan <= effort.goal):
+                break
+            if not effort.counted and _is_over(effort, spent, count, best.last):
+                break
+    return best.found
+
+
+def _is_over(effort: Effort, spent: float, count: int, last: int) -> bool:
+    """Tell whether time is up, or nothing was won for so long that nothing will be."""
+    if spent >= effort.seconds:
+        return True
+    return spent >= effort.patience and count > 2 * last + ROUND
+
+
+def _drawn(seed: int, tables: Sequence[Times], *, mirrored: bool) -> Iterator[tuple[Times, Times]]:
+    """Yield base prices and settings without end."""
+    for table, settings in runs_of(seed, len(tables), mirrored=mirrored):
+        yield tables[table], settings
+
+
+def _starts(
+    seed: int,
+    numbers: Sequence[int],
+    best: Best,
+    drawn: Iterator[tuple[Times, Times]],
+    *,
+    change: bool,
+) -> Iterator[Start]:
+    """Yield the starts of runs: drawn ones, and changes of the best few."""
+    for number in numbers:
+        chance = np.random.default_rng((seed, number))
+        if change and best.few and number % REFRESHED:
+            yield _changed(number, best, chance)
+        else:
+            yield _fresh(number, *next(drawn), chance)
+
+
+def _fresh(number: int, base: Times, settings: Times, chance: np.random.Generator) -> Start:
+    """Return a start whose noise, if all chunks share it, is in the prices to be changed later."""
+    if settings[NOISE] == 0 or settings[APART]:
+        return Start(number, base, base, settings)
+    price = _noisy(base, settings[NOISE] / 1024, chance)
+    settings[NOISE] = 0
+    return Start(number, base, price, settings)
+
+
+def _changed(number: int, best: Best, chance: np.random.Generator) -> Start:
+    slot = int(chance.integers(len(best.few)))
+    known = best.few[slot].start
+    share = 10 ** chance.uniform(*CHANGED)
+    places = chance.integers(len(known.price), size=max(1, int(share * len(known.price))))
+    price, settings = known.price.copy(), known.settings
+    price[places] = _noisy(known.base[places], float(chance.choice(AMPLITUDES)), chance)
+    if chance.random() < RESEEDED:
+        settings = settings.copy()
+        settings[SEED] = chance.integers(1 << 31)
+    return Start(number, known.base, price, settings, slot)
+
+
+def _noisy(prices: Times, amplitude: float, chance: np.random.Generator) -> Times:
+    noisy: Times = (prices * (1 + amplitude * chance.random(len(prices)))).astype(np.int64)
+    return noisy
+
+
+def _several(
+    field: Field, state: Growth, grow: Grow, starts: Sequence[Start], best: Best
+) -> list[Done]:
+    """Return those of some runs that are of use."""
+    results = []
+    least = NEVER if best.found is None else best.found.makespan
+    for start in starts:
+        reset(field, state)
+        makespan = grow(field, state, start.price, start.settings, best.limit(start.slot))
+        if makespan < NEVER:
+            found = _copied(state, makespan) if makespan < least else None
+            least = min(least, makespan)
+            results.append(Done(start, (makespan, int(state.at.sum())), found))
+    return results
+
+
+def _copied(state: Growth, makespan: Time) -> Found:
+    sends = int(state.counter[COUNT])
+    chunk, arc, start = state.sent_chunk[:sends], state.sent_arc[:sends], state.sent_at[:sends]
+    return Found(makespan, chunk.copy(), arc.copy(), start.copy())

@@ -1,0 +1,370 @@
+"""Price-guided list scheduling: the trees of all chunks grow together, by the earliest arrival.
+
+Plain functions on the arrays of scheduler_state.py, which scheduler.py compiles. Repeatedly the
+(chunk, arc) is taken that would arrive first of those allowed; an arc into rank v is allowed while
+its price is at most (1 + eps) times the price of the cheapest way to v from the ranks that have
+the chunk. Where a chunk need not reach every rank, only arcs on the cheapest ways to its targets
+are. Starts are those that retime() gives the sends in this order. In a mirrored run a message
+holds its resources up to its arrival, so that the run can be played backwards.
+
+Heaps of the guided scheduler, on flat arrays: plain functions that scheduler.py compiles.
+
+Every class of arcs has two pairing heaps of entries, linked by child and sibling; one binary heap,
+with the place of every class in it, finds the class with the smallest key.
+"""
+
+from taccl.synth.guided.scheduler_state import (
+    APART,
+    CHEAP_FIRST,
+    COUNT,
+    DEAR_FIRST,
+    EPS_OVER,
+    EPS_UNDER,
+    IN_ORDER,
+    LEFT,
+    MAKESPAN,
+    MIRRORED,
+    NEVER,
+    NOISE,
+    RARE_FIRST,
+    SEED,
+    TURNS,
+    Field,
+    Growth,
+    Times,
+)
+
+NOTHING = -1
+
+
+def meld(g: Growth, one: int, other: int) -> int:
+    """Return the root of two pairing heaps made one."""
+    if g.key[other] < g.key[one] or (g.key[other] == g.key[one] and other < one):
+        one, other = other, one
+    g.sibling[other] = g.child[one]
+    g.child[one] = other
+    return one
+
+
+def insert(g: Growth, root: int, entry: int) -> int:
+    """Return the root of a pairing heap with one more entry, whose key is set."""
+    g.child[entry] = NOTHING
+    g.sibling[entry] = NOTHING
+    return entry if root == NOTHING else meld(g, root, entry)
+
+
+def without_root(g: Growth, root: int) -> int:
+    """Return the root of a pairing heap without its smallest entry."""
+    entry = g.child[root]
+    pairs = NOTHING
+    while entry != NOTHING:
+        other = g.sibling[entry]
+        if other == NOTHING:
+            g.sibling[entry] = pairs
+            pairs = entry
+            break
+        following = g.sibling[other]
+        g.sibling[entry] = NOTHING
+        g.sibling[other] = NOTHING
+        both = meld(g, entry, other)
+        g.sibling[both] = pairs
+        pairs = both
+        entry = following
+    if pairs == NOTHING:
+        return NOTHING
+    root = pairs
+    entry = g.sibling[root]
+    g.sibling[root] = NOTHING
+    while entry != NOTHING:
+        following = g.sibling[entry]
+        g.sibling[entry] = NOTHING
+        root = meld(g, root, entry)
+        entry = following
+    return root
+
+
+def precedes(g: Growth, one: int, other: int) -> bool:
+    """Tell whether a class comes before another: by time, then by rank among equals."""
+    if g.finish[one] != g.finish[other]:
+        return bool(g.finish[one] < g.finish[other])
+    if g.turn[one] != g.turn[other]:
+        return bool(g.turn[one] < g.turn[other])
+    return one < other
+
+
+def _put(g: Growth, place: int, number: int) -> None:
+    g.heap[place] = number
+    g.place[number] = place
+
+
+def rise(g: Growth, number: int) -> None:
+    """Move a class whose key fell to where it belongs."""
+    place = g.place[number]
+    while place > 0:
+        above = (place - 1) >> 1
+        if not precedes(g, number, g.heap[above]):
+            break
+        _put(g, place, g.heap[above])
+        place = above
+    _put(g, place, number)
+
+
+def sink(g: Growth, number: int) -> None:
+    """Move a class whose key rose to where it belongs."""
+    place, size = g.place[number], len(g.heap)
+    while 2 * place + 1 < size:
+        below = 2 * place + 1
+        if below + 1 < size and precedes(g, g.heap[below + 1], g.heap[below]):
+            below += 1
+        if not precedes(g, g.heap[below], number):
+            break
+        _put(g, place, g.heap[below])
+        place = below
+    _put(g, place, number)
+
+
+SCATTER = (1 << 31) - 1
+
+
+def mix(number: int) -> int:
+    """Return a number from 0 to 2^31 - 1 that looks random."""
+    number = (int(number) & SCATTER) * 1_103_515_245 + 12_345
+    number = ((number >> 13) ^ number) & SCATTER
+    number = number * 1_664_525 + 1_013_904_223
+    return ((number >> 15) ^ number) & SCATTER
+
+
+def price_of(f: Field, price: Times, run: Times, chunk: int, arc: int) -> int:
+    """Return what an arc costs a chunk, with the noise of the run."""
+    if run[NOISE] == 0:
+        return int(price[arc])
+    number = arc + (chunk * len(f.tail) if run[APART] else 0)
+    chance = (int(run[NOISE]) * (mix(number + int(run[SEED])) >> 11)) >> 20
+    return int(price[arc]) * (1024 + chance) >> 10
+
+
+def _window(f: Field, g: Growth, run: Times, kind: int) -> int:
+    """Return when all resources of a kind of arc are free."""
+    free = 0
+    for use in range(f.start[kind], f.start[kind + 1]):
+        at = g.free[f.resource[use]]
+        if run[MIRRORED]:
+            at -= f.arrival[kind] - f.held[use]
+        free = max(free, at)
+    return int(free)
+
+
+def _is_open(f: Field, g: Growth, price: Times, run: Times, entry: int) -> bool:
+    """Tell whether an entry may still be taken."""
+    chunk, arc = entry // len(f.tail), entry % len(f.tail)
+    head = f.head[arc]
+    if g.at[chunk, head] >= 0 or g.missing[chunk] == 0:
+        return False
+    if f.partial[chunk] and not g.useful[chunk, head]:
+        return False
+    if len(f.hops) and g.depth[chunk, f.tail[arc]] >= f.hops[chunk, head]:
+        return False
+    if run[EPS_UNDER] == 0:
+        return True
+    cost = price_of(f, price, run, chunk, arc)
+    return bool(cost * run[EPS_UNDER] <= g.distance[chunk, head] * run[EPS_OVER])
+
+
+def _turn(f: Field, g: Growth, price: Times, run: Times, entry: int) -> int:
+    """Return the rank of an entry among those that would arrive together."""
+    if run[TURNS] == IN_ORDER:
+        return entry
+    chance = mix(entry + run[SEED]) >> 11
+    chunk, arc = entry // len(f.tail), entry % len(f.tail)
+    if run[TURNS] == CHEAP_FIRST:
+        return (int(price[arc]) << 20) + chance
+    if run[TURNS] == DEAR_FIRST:
+        return chance - (int(price[arc]) << 20)
+    if run[TURNS] == RARE_FIRST:
+        return chance - (int(g.missing[chunk]) << 20)
+    return chance
+
+
+def _drop(g: Growth, entry: int) -> None:
+    if len(g.waits) > 1:
+        g.waits[entry] = False
+
+
+def _first(f: Field, g: Growth, price: Times, run: Times, kind: int) -> int:
+    """Return the entry of a kind that would arrive first, and note its key."""
+    free = _window(f, g, run, kind)
+    root = g.later[kind]
+    while root != NOTHING and g.key[root] <= free:
+        entry = root
+        root = without_root(g, root)
+        if _is_open(f, g, price, run, entry):
+            g.key[entry] = _turn(f, g, price, run, entry)
+            g.now[kind] = insert(g, g.now[kind], entry)
+        else:
+            _drop(g, entry)
+    g.later[kind] = root
+    root = g.now[kind]
+    while root != NOTHING and not _is_open(f, g, price, run, root):
+        _drop(g, root)
+        root = without_root(g, root)
+    g.now[kind] = root
+    if root != NOTHING:
+        g.finish[kind] = free + f.arrival[kind]
+        g.turn[kind] = g.key[root]
+        return int(root)
+    root = g.later[kind]
+    while root != NOTHING and not _is_open(f, g, price, run, root):
+        _drop(g, root)
+        root = without_root(g, root)
+    g.later[kind] = root
+    g.finish[kind] = NEVER if root == NOTHING else g.key[root] + f.arrival[kind]
+    g.turn[kind] = 0 if root == NOTHING else _turn(f, g, price, run, root)
+    return int(root)
+
+
+def _push(f: Field, g: Growth, run: Times, chunk: int, arc: int) -> None:
+    """Let an arc wait for its turn, from when its tail has the chunk."""
+    entry = chunk * len(f.tail) + arc
+    if len(g.waits) > 1:
+        if g.waits[entry]:
+            return
+        g.waits[entry] = True
+    kind, ready = f.kind_of[arc], g.at[chunk, f.tail[arc]]
+    g.key[entry] = ready
+    g.later[kind] = insert(g, g.later[kind], entry)
+    finish = max(ready, _window(f, g, run, kind)) + f.arrival[kind]
+    if finish <= g.finish[kind]:
+        g.finish[kind] = finish
+        g.turn[kind] = -NEVER
+        rise(g, kind)
+
+
+def _offer(f: Field, g: Growth, price: Times, run: Times, chunk: int, rank: int) -> None:
+    """Let the arcs out of a rank that has a chunk wait for their turn."""
+    mask = f.mask_of[chunk]
+    for arc in range(f.first[rank], f.first[rank + 1]):
+        if f.allowed[mask, arc] and _is_open(f, g, price, run, chunk * len(f.tail) + arc):
+            _push(f, g, run, chunk, arc)
+
+
+def _measure(f: Field, g: Growth, price: Times, run: Times, chunk: int) -> None:
+    """Lower the distances of a chunk from the ranks in the queue on."""
+    mask, size = f.mask_of[chunk], len(g.queue)
+    begin, waiting = 0, 0
+    for rank in range(size):
+        if g.queued[rank]:
+            g.queue[waiting] = rank
+            waiting += 1
+    while waiting > 0:
+        rank = g.queue[begin]
+        begin = (begin + 1) % size
+        waiting -= 1
+        g.queued[rank] = False
+        for arc in range(f.first[rank], f.first[rank + 1]):
+            if not f.allowed[mask, arc]:
+                continue
+            head = f.head[arc]
+            distance = g.distance[chunk, rank] + price_of(f, price, run, chunk, arc)
+            if distance < g.distance[chunk, head]:
+                g.distance[chunk, head] = distance
+                g.via[chunk, head] = arc
+                if not g.queued[head]:
+                    g.queued[head] = True
+                    g.queue[(begin + waiting) % size] = head
+                    waiting += 1
+
+
+def _aim(f: Field, g: Growth, run: Times, chunk: int) -> None:
+    """Find which ranks are on the cheapest ways to the targets of a chunk, and set out for them."""
+    for rank in range(len(g.queue)):
+        g.useful[chunk, rank] = False
+    for target in range(len(g.queue)):
+        if not f.targets[chunk, target] or g.at[chunk, target] >= 0:
+            continue
+        rank = target
+        while g.at[chunk, rank] < 0 and not g.useful[chunk, rank]:
+            arc = g.via[chunk, rank]
+            if arc == NOTHING:
+                break
+            g.useful[chunk, rank] = True
+            rank = f.tail[arc]
+            if g.at[chunk, rank] >= 0:
+                _push(f, g, run, chunk, arc)
+
+
+def _arrive(f: Field, g: Growth, price: Times, run: Times, chunk: int, rank: int) -> None:
+    """Let a chunk go on from a rank that it has just got to."""
+    if run[EPS_UNDER] or f.partial[chunk]:
+        g.distance[chunk, rank] = 0
+        g.queued[rank] = True
+        _measure(f, g, price, run, chunk)
+    if f.partial[chunk]:
+        _aim(f, g, run, chunk)
+    _offer(f, g, price, run, chunk, rank)
+
+
+def _begin(f: Field, g: Growth, price: Times, run: Times) -> None:
+    chunks, ranks = f.targets.shape
+    for chunk in range(chunks):
+        if g.missing[chunk]:
+            for rank in range(ranks):
+                if g.at[chunk, rank] >= 0:
+                    _arrive(f, g, price, run, chunk, rank)
+
+
+def _take(f: Field, g: Growth, price: Times, run: Times, kind: int, entry: int) -> None:
+    """Send the first message of a kind."""
+    chunk, arc = entry // len(f.tail), entry % len(f.tail)
+    head = f.head[arc]
+    end = g.finish[kind]
+    start = end - f.arrival[kind]
+    if g.now[kind] == entry:
+        g.now[kind] = without_root(g, entry)
+    else:
+        g.later[kind] = without_root(g, entry)
+    _drop(g, entry)
+    for use in range(f.start[kind], f.start[kind + 1]):
+        g.free[f.resource[use]] = end if run[MIRRORED] else start + f.held[use]
+    g.at[chunk, head] = end
+    g.depth[chunk, head] = g.depth[chunk, f.tail[arc]] + 1
+    number = g.counter[COUNT]
+    g.sent_chunk[number] = chunk
+    g.sent_arc[number] = arc
+    g.sent_at[number] = start
+    g.counter[COUNT] = number + 1
+    g.counter[MAKESPAN] = max(g.counter[MAKESPAN], end)
+    if f.targets[chunk, head]:
+        g.missing[chunk] -= 1
+        g.counter[LEFT] -= 1
+    if g.missing[chunk]:
+        _arrive(f, g, price, run, chunk, head)
+
+
+def grow(f: Field, g: Growth, price: Times, run: Times, limit: int) -> int:
+    """Schedule everything; return the makespan, or NEVER at the limit or without a way on.
+
+    The state must be as new (:func:`taccl.synth.guided.scheduler_state.reset`).
+
+    Parameters
+    ----------
+    price
+        Of every arc.
+    run
+        The fields of a run, of scheduler_state.py.
+    limit
+        Picoseconds that the run must stay below.
+    """
+    if len(g.heap) == 0:
+        return NEVER if g.counter[LEFT] else 0
+    _begin(f, g, price, run)
+    while g.counter[LEFT] > 0:
+        kind = g.heap[0]
+        finish, turn = g.finish[kind], g.turn[kind]
+        entry = _first(f, g, price, run, kind)
+        if g.finish[kind] != finish or g.turn[kind] != turn:
+            sink(g, kind)
+            continue
+        if entry == NOTHING or finish >= limit:
+            return NEVER
+        _take(f, g, price, run, kind, entry)
+    return int(g.counter[MAKESPAN])

@@ -1,0 +1,328 @@
+"""List scheduling of fixed routes, compiled: which message takes a resource first.
+
+Ready messages start as soon as all they need is free; among those that compete, the one with the
+longest way left goes first, or a variation of that. The loop is in list_scheduler_loop.py.
+
+Stage 2: in which order messages take every resource (list scheduling by named rules).
+
+Ready messages are taken one at a time, the best by the rule first, and placed as early as their
+chunks and resources allow. The result is a sequence; retime() computes its times.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.model.schedule import Decisions
+from taccl.synth import list_scheduler_loop
+from taccl.synth.list_scheduler_loop import State, Work
+from taccl.synth.plan import Message, Plan
+from taccl.timing.jit import machine_code, telling
+from taccl.units import Time
+
+Key = tuple[int, ...]
+Priority = Callable[[Time, Time, Time], Key]
+"""(earliest start, arrival, time from start to the last arrival that needs it) -> smaller first."""
+
+PRIORITIES: Mapping[str, Priority] = MappingProxyType({
+    "earliest": lambda start, end, tail: (start, -tail, end),
+    "finish": lambda start, end, tail: (end, -tail, start),
+    "critical": lambda start, end, tail: (-tail, start, end),
+    "slack": lambda start, end, tail: (start - tail // 2, end),
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Which messages wait for which, by position in the list of messages."""
+
+    waiting: list[set[int]]
+    children: list[set[int]]
+
+
+def order(plan: Plan, messages: Sequence[Message], rule: str) -> Decisions | None:
+    """Return the moves in the order of a rule of ``PRIORITIES``; None when messages wait in a ring.
+
+    Parameters
+    ----------
+    messages
+        Every move of the plan in exactly one message.
+    """
+    state = _State(plan, messages, PRIORITIES[rule], message_graph(plan, messages))
+    state.offer(range(len(messages)))
+    other_side = _exchanges(plan, messages)
+    sequence: dict[int, None] = {}
+    while state.heap:
+        planned, number = heapq.heappop(state.heap)
+        if number in sequence:
+            continue
+        now = state.key(number)
+        if now > planned:
+            heapq.heappush(state.heap, (now, number))
+            continue
+        # The sides of an exchange stand side by side, so that neither waits for what waits for it.
+        others = other_side.get(number, ())
+        sides = (number, *(other for other in others if not state.missing[other]))
+        sequence.update(dict.fromkeys(sides))
+        state.place(sides)
+    if len(sequence) < len(messages):
+        return None
+    return decide(plan, [messages[number] for number in sequence])
+
+
+class _State:
+    """What is placed so far, and the messages that could be next."""
+
+    def __init__(
+        self, plan: Plan, messages: Sequence[Message], priority: Priority, graph: Graph
+    ) -> None:
+        self.plan, self.messages, self.priority = plan, messages, priority
+        self.children = graph.children
+        self.missing = [len(waiting) for waiting in graph.waiting]
+        self.ready: list[Time] = [0] * len(messages)
+        self.free: dict[int, Time] = defaultdict(int)
+        self.heap: list[tuple[Key, int]] = []
+
+    def window(self, number: int) -> tuple[Time, Time]:
+        """Return the earliest start and arrival of a message."""
+        message = self.messages[number]
+        duration, uses = self.plan.costs(self.plan.moves[message[0]].link, len(message))
+        start = max([self.ready[number], *(self.free[orbit] for orbit, _ in uses)])
+        return start, start + duration
+
+    def key(self, number: int) -> Key:
+        """Return the place of a message by the rule."""
+        start, end = self.window(number)
+        tail = max(self.plan.tail_time[move] for move in self.messages[number])
+        return self.priority(start, end, tail)
+
+    def offer(self, numbers: Iterable[int]) -> None:
+        """Queue those that wait for nothing."""
+        for number in numbers:
+            if self.missing[number] == 0:
+                heapq.heappush(self.heap, (self.key(number), number))
+
+    def place(self, sides: Sequence[int]) -> None:
+        """Start messages together, as early as all of them may."""
+        windows = [self.window(side) for side in sides]
+        start = max(start for start, _ in windows)
+        for side, (early, end) in zip(sides, windows, strict=True):
+            message = self.messages[side]
+            for orbit, busy in self.plan.costs(self.plan.moves[message[0]].link, len(message))[1]:
+                self.free[orbit] = start + busy
+            children = sorted(self.children[side])
+            for child in children:
+                self.ready[child] = max(self.ready[child], end + start - early)
+                self.missing[child] -= 1
+            self.offer(children)
+
+
+def _exchanges(plan: Plan, messages: Sequence[Message]) -> dict[int, tuple[int, ...]]:
+    """Return the other side of every message that is one side of an exchange."""
+    owner = {move: number for number, message in enumerate(messages) for move in message}
+    sides = {
+        number: {owner[plan.exchanges[move]] for move in message if move in plan.exchanges}
+        for number, message in enumerate(messages)
+        if plan.exchanges
+    }
+    return {
+        number: tuple(others)
+        for number, others in sides.items()
+        if len(others) == 1 and all(sides[other] == {number} for other in others)
+    }
+
+
+def message_graph(plan: Plan, messages: Sequence[Message]) -> Graph:
+    """Return which messages have to be sequenced before which others."""
+    owner = {move: number for number, message in enumerate(messages) for move in message}
+    waiting: list[set[int]] = [set() for _ in messages]
+    children: list[set[int]] = [set() for _ in messages]
+    for number, message in enumerate(messages):
+        for index in message:
+            move = plan.moves[index]
+            for before in (*move.needs, *move.reads_first, *move.follows):
+                parent = owner[before]
+                if parent != number:
+                    waiting[number].add(parent)
+                    children[parent].add(number)
+                elif before in move.needs:
+                    # A message that needs its own arrival can never start.
+                    waiting[number].add(number)
+    return Graph(waiting, children)
+
+
+def decide(plan: Plan, messages: Sequence[Message]) -> Decisions:
+    """Return the decisions of messages in sequence."""
+    sequence = [index for message in messages for index in message]
+    rows = [
+        (plan.moves[index].chunk, plan.moves[index].link, batch, plan.moves[index].reduce)
+        for batch, message in enumerate(messages)
+        for index in message
+    ]
+    if not plan.exchanges:
+        return Decisions.of(rows)
+    row = {index: number for number, index in enumerate(sequence)}
+    lands = [
+        1 + max(number, row.get(plan.exchanges.get(index, index), number))
+        for number, index in enumerate(sequence)
+    ]
+    return Decisions.of(rows, lands)
+
+
+MESSAGE = "compiling the list scheduler; once on this machine, for about 5 s"
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """Messages of a plan, ready to be dispatched in different orders.
+
+    Parameters
+    ----------
+    plan, messages
+        What is sent together.
+    work
+        The same in columns, with the longest way left first.
+    missing
+        How many others each message waits for.
+    tail
+        Picoseconds from the start of each message to the last arrival that needs it.
+    resources
+        How many resources there are.
+    """
+
+    plan: Plan
+    messages: Sequence[Message]
+    work: Work
+    missing: NDArray[np.int32]
+    tail: NDArray[np.int64]
+    resources: int
+
+
+def load_of(plan: Plan, messages: Sequence[Message]) -> Load:
+    """Return the messages of a plan in columns.
+
+    Parameters
+    ----------
+    plan
+        Without exchanges, whose two sides would have to start together.
+    messages
+        Every move of the plan in exactly one message.
+    """
+    numbers: dict[int, int] = {}
+    uses: list[list[tuple[int, Time]]] = []
+    arrival = []
+    for message in messages:
+        time, held = plan.costs(plan.moves[message[0]].link, len(message))
+        arrival.append(time)
+        uses.append([(numbers.setdefault(orbit, len(numbers)), busy) for orbit, busy in held])
+    graph = message_graph(plan, messages)
+    arrives = _arrivals(plan, messages)
+    following = [sorted(children) for children in graph.children]
+    tail = np.array([max(plan.tail_time[m] for m in message) for message in messages], np.int64)
+    work = Work(
+        _starts(uses),
+        np.array([resource for some in uses for resource, _ in some], dtype=np.int32),
+        np.array([busy for some in uses for _, busy in some], dtype=np.int64),
+        np.array(arrival, dtype=np.int64),
+        _starts(following),
+        np.array(list(chain.from_iterable(following)), dtype=np.int32),
+        np.array(
+            [(n, child) not in arrives for n, some in enumerate(following) for child in some],
+            dtype=np.int32,
+        ),
+        _ranks(tail),
+    )
+    missing = np.array([len(waiting) for waiting in graph.waiting], dtype=np.int32)
+    return Load(plan, messages, work, missing, tail, len(numbers))
+
+
+def dispatched(
+    load: Load, report: Callable[[str], None], before: NDArray[np.int64] | None = None
+) -> tuple[Decisions, Time]:
+    """Return the messages in the order of their starts, and the last arrival in picoseconds.
+
+    Parameters
+    ----------
+    report
+        Called with a line when there is something to compile.
+    before
+        Sorts the messages: smaller goes first. None: the longest way left.
+
+    Raises
+    ------
+    ValueError
+        When messages wait for each other in a ring.
+    """
+    start, order = starts(load, report, before)
+    end = int((start + load.work.arrival).max(initial=0))
+    return decide(load.plan, [load.messages[number] for number in order.tolist()]), end
+
+
+def starts(
+    load: Load, report: Callable[[str], None], before: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return when every message starts, in picoseconds, and the messages in that order.
+
+    The parameters are those of :func:`dispatched`.
+
+    Raises
+    ------
+    ValueError
+        When messages wait for each other in a ring.
+    """
+    work = load.work if before is None else load.work._replace(rank=_ranks(-before))
+    state = _state(load)
+    with telling(report, MESSAGE):
+        started = _compiled()(work, state)
+    if started < len(load.messages):
+        raise ValueError("messages wait for each other in a ring")
+    return state.start, np.argsort(state.turn, kind="stable")
+
+
+def _state(load: Load) -> State:
+    count = len(load.messages)
+    events = count + len(load.work.use) + 1
+
+    def numbers(size: int) -> NDArray[np.int32]:
+        return np.full(size, list_scheduler_loop.NOTHING, dtype=np.int32)
+
+    return State(
+        load.missing.copy(), np.full(count, -1, dtype=np.int64), numbers(count),
+        np.zeros(load.resources, dtype=np.int64), numbers(load.resources + 1), numbers(count),
+        numbers(count), numbers(count), np.zeros(events, dtype=np.int64),
+        np.zeros(events, dtype=np.int64),
+    )  # fmt: skip
+
+
+def _arrivals(plan: Plan, messages: Sequence[Message]) -> set[tuple[int, int]]:
+    """Return (before, after) where a message waits for the arrival of another, not its start."""
+    owner = {move: number for number, message in enumerate(messages) for move in message}
+    return {
+        (owner[before], number)
+        for number, message in enumerate(messages)
+        for move in message
+        for before in plan.moves[move].needs
+    }
+
+
+def _starts(rows: Sequence[Sequence[object]]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
+
+
+def _ranks(tail: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return the place of every message: the largest first, the first of equals."""
+    rank = np.empty(len(tail), dtype=np.int32)
+    rank[np.argsort(-tail, kind="stable")] = np.arange(len(tail), dtype=np.int32)
+    return rank
+
+
+@cache
+def _compiled() -> Callable[[Work, State], int]:
+    return machine_code(list_scheduler_loop.dispatch, [list_scheduler_loop], "dispatch")

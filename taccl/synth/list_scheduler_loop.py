@@ -1,0 +1,236 @@
+"""List scheduling of fixed routes, on flat arrays: plain functions that list_scheduler.py compiles.
+
+Time goes from event to event: a message arrives, or a resource is released. At every instant the
+messages that could start are tried in order of rank; one that meets a busy resource waits in that
+resource's heap, and comes up again when it is released. So nothing waits while all it needs is
+free, and each event costs the logarithm of what waits.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int32]
+Times = NDArray[np.int64]
+
+NOTHING = -1
+ARRIVAL, START = 0, 1
+"""What a message may wait for."""
+
+
+class Work(NamedTuple):
+    """Messages and what they wait for.
+
+    Parameters
+    ----------
+    use_start, use, held
+        CSR: message m holds resource ``use[i]`` for ``held[i]`` picoseconds, for i in
+        ``use_start[m] .. use_start[m+1]-1``.
+    arrival
+        Picoseconds from start to arrival of each message.
+    next_start, following, moment
+        CSR: messages that wait for m: for its ARRIVAL or its START.
+    rank
+        Place in the order of preference: no two alike.
+    """
+
+    use_start: Times
+    use: Numbers
+    held: Times
+    arrival: Times
+    next_start: Times
+    following: Numbers
+    moment: Numbers
+    rank: Numbers
+
+
+class State(NamedTuple):
+    """What :func:`dispatch` works on and answers with.
+
+    Parameters
+    ----------
+    missing
+        Messages that each still waits for.
+    start
+        When each starts; -1 before.
+    turn
+        How many were started before it.
+    free
+        When each resource is free.
+    top
+        The pairing heap of those that wait for a resource; one more of those to be tried now.
+    child, sibling
+        Links of the heaps.
+    pulled
+        The resource whose heap a message came up from.
+    event_time, event_code
+        A binary heap: arrival of message m is code m, release of resource r is -1 - r.
+    """
+
+    missing: Numbers
+    start: Times
+    turn: Numbers
+    free: Times
+    top: Numbers
+    child: Numbers
+    sibling: Numbers
+    pulled: Numbers
+    event_time: Times
+    event_code: Times
+
+
+def meld(work: Work, state: State, one: int, other: int) -> int:
+    """Return the root of two heaps made one: the message of smaller rank."""
+    if work.rank[other] < work.rank[one]:
+        one, other = other, one
+    state.sibling[other] = state.child[one]
+    state.child[one] = other
+    return one
+
+
+def wait(work: Work, state: State, heap: int, message: int) -> None:
+    """Put a message into a heap."""
+    state.child[message] = NOTHING
+    state.sibling[message] = NOTHING
+    root = state.top[heap]
+    state.top[heap] = message if root == NOTHING else meld(work, state, root, message)
+
+
+def pull(work: Work, state: State, heap: int) -> int:
+    """Take the message of smallest rank out of a heap that is not empty."""
+    message = state.top[heap]
+    entry = state.child[message]
+    pairs = NOTHING
+    while entry != NOTHING:
+        other = state.sibling[entry]
+        following = NOTHING
+        if other != NOTHING:
+            following = state.sibling[other]
+            state.sibling[entry] = NOTHING
+            state.sibling[other] = NOTHING
+            entry = meld(work, state, entry, other)
+        state.sibling[entry] = pairs
+        pairs = entry
+        entry = following
+    root = NOTHING
+    while pairs != NOTHING:
+        following = state.sibling[pairs]
+        state.sibling[pairs] = NOTHING
+        root = pairs if root == NOTHING else meld(work, state, root, pairs)
+        pairs = following
+    state.top[heap] = root
+    return int(message)
+
+
+def push_event(state: State, size: int, time: int, code: int) -> int:
+    """Add an event; return how many there are."""
+    place = size
+    while place > 0:
+        above = (place - 1) >> 1
+        if state.event_time[above] <= time:
+            break
+        state.event_time[place] = state.event_time[above]
+        state.event_code[place] = state.event_code[above]
+        place = above
+    state.event_time[place] = time
+    state.event_code[place] = code
+    return size + 1
+
+
+def drop_event(state: State, size: int) -> int:
+    """Remove the first event; return how many are left."""
+    size -= 1
+    time, code = state.event_time[size], state.event_code[size]
+    place = 0
+    while 2 * place + 1 < size:
+        below = 2 * place + 1
+        if below + 1 < size and state.event_time[below + 1] < state.event_time[below]:
+            below += 1
+        if state.event_time[below] >= time:
+            break
+        state.event_time[place] = state.event_time[below]
+        state.event_code[place] = state.event_code[below]
+        place = below
+    state.event_time[place] = time
+    state.event_code[place] = code
+    return size
+
+
+def release(work: Work, state: State, message: int, moment: int) -> None:
+    """Offer the messages that waited for a message last: for its arrival, or its start."""
+    now = len(state.free)
+    for i in range(work.next_start[message], work.next_start[message + 1]):
+        if work.moment[i] == moment:
+            other = work.following[i]
+            state.missing[other] -= 1
+            if state.missing[other] == 0:
+                wait(work, state, now, other)
+
+
+def busy_until(work: Work, state: State, message: int, time: int) -> int:
+    """Return the resource of a message that is free last, or NOTHING when all are free."""
+    worst, latest = NOTHING, time
+    for i in range(work.use_start[message], work.use_start[message + 1]):
+        if state.free[work.use[i]] > latest:
+            worst, latest = work.use[i], state.free[work.use[i]]
+    return int(worst)
+
+
+def begin(work: Work, state: State, message: int, time: int, size: int) -> int:
+    """Start a message; return how many events there are."""
+    state.start[message] = time
+    for i in range(work.use_start[message], work.use_start[message + 1]):
+        end = time + work.held[i]
+        if end > state.free[work.use[i]]:
+            state.free[work.use[i]] = end
+            size = push_event(state, size, end, -1 - work.use[i])
+    return push_event(state, size, time + work.arrival[message], message)
+
+
+def come_up(work: Work, state: State, resource: int, time: int) -> None:
+    """Let the first that waits for a resource be tried, if the resource is free."""
+    if state.free[resource] <= time and state.top[resource] != NOTHING:
+        message = pull(work, state, resource)
+        state.pulled[message] = resource
+        wait(work, state, len(state.free), message)
+
+
+def start_all(work: Work, state: State, time: int, count: int, size: int) -> tuple[int, int]:
+    """Try what came up at an instant; return how many have started so far, and the events."""
+    now = len(state.free)
+    while state.top[now] != NOTHING:
+        message = pull(work, state, now)
+        blocked = busy_until(work, state, message, time)
+        if blocked == NOTHING:
+            size = begin(work, state, message, time, size)
+            state.turn[message] = count
+            count += 1
+            release(work, state, message, START)
+        else:
+            wait(work, state, blocked, message)
+        origin = state.pulled[message]
+        if origin not in (NOTHING, blocked):
+            state.pulled[message] = NOTHING
+            come_up(work, state, origin, time)
+    return count, size
+
+
+def dispatch(work: Work, state: State) -> int:
+    """Start all messages; return how many could be started (less than all: they wait in a ring)."""
+    count, size, time = 0, 0, 0
+    for message in range(len(work.rank)):
+        if state.missing[message] == 0:
+            wait(work, state, len(state.free), message)
+    while True:
+        count, size = start_all(work, state, time, count, size)
+        if size == 0:
+            return count
+        time = state.event_time[0]
+        while size > 0 and state.event_time[0] == time:
+            code = state.event_code[0]
+            size = drop_event(state, size)
+            if code >= 0:
+                release(work, state, code, ARRIVAL)
+            else:
+                come_up(work, state, -1 - code, time)

@@ -1,0 +1,268 @@
+"""Messages joined where nothing waits for it: parts of one chunk that follow each other on a link.
+
+Fine cuts fill a pipeline early and pay alpha often. Here every chunk of a schedule is cut into
+parts that take the chunk's routes, all parts are list-scheduled one by one, and then messages that
+follow each other on a link become one wherever the later arrival of the first is within its slack.
+So the first and the last messages stay small. First the earliest of these pairs are joined and all
+messages list-scheduled anew, for several shares of them; then all others that may, in the order
+there is.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.collectives import COLLECTIVES, build_collective
+from taccl.model.problem import Problem
+from taccl.model.schedule import Schedule, retime
+from taccl.synth.list_scheduler import decide, load_of, message_graph, starts
+from taccl.synth.plan import Adjacency, Message, Plan, plan_decisions, rows_of
+from taccl.units import Time
+
+Pair = tuple[Message, Message]
+
+ROUNDS = 8
+"""Times that messages are joined and scheduled anew."""
+
+PREFIXES = 8
+"""Parts of the pairs, by their start, of which the first ones are joined at once."""
+
+MOST_ROWS = 200_000
+"""Sends, over all orbits, up to which neighbours are looked for."""
+
+
+def coarser(problem: Problem, parts: int) -> Problem | None:
+    """Return the same problem in chunks of so many; None where there is none."""
+    collective = problem.collective
+    if collective.name not in COLLECTIVES or collective.chunks_per_rank % parts:
+        return None
+    whole = build_collective(
+        collective.name,
+        collective.num_ranks,
+        collective.chunks_per_rank // parts,
+        collective.root if COLLECTIVES[collective.name].has_root else None,
+    )
+    return replace(problem, collective=whole, chunk_size=problem.chunk_size * parts)
+
+
+def cut_and_joined(
+    problem: Problem,
+    coarse: Schedule,
+    parts: int,
+    report: Callable[[str], None],
+    over: Callable[[], bool],
+) -> Schedule:
+    """Return a schedule of a problem on the routes of one with larger chunks.
+
+    Parameters
+    ----------
+    problem
+        With the symmetries of the coarse schedule.
+    coarse
+        Of :func:`coarser`, one chunk to a message, without exchanges.
+    parts
+        Chunks of the problem in one of the coarse schedule.
+    report
+        Called with a line of progress.
+    over
+        Whether to stop joining and hand over what there is.
+    """
+    rows = [
+        (chunk * parts + part, link, reduce)
+        for chunk, link, reduce in rows_of(coarse.decisions())
+        for part in range(parts)
+    ]
+    plan = plan_decisions(problem, rows)
+    singles: list[Message] = [(number,) for number in range(len(plan.moves))]
+    messages = _dispatched(plan, singles, report)
+    best = _timed(plan, messages)
+    if len(rows) * len(problem.group) > MOST_ROWS:
+        return best
+    adjacency = Adjacency(plan)
+    messages, best = _early(plan, (messages, best), adjacency, report, over)
+    for _ in range(ROUNDS):
+        if over():
+            break
+        before = len(messages)
+        for pairs in _in_groups(plan, _pairs(plan, adjacency, messages, best)):
+            messages, best = _tried(plan, adjacency, (messages, best), pairs, over)
+        if len(messages) == before:
+            break
+    return best
+
+
+def _early(
+    plan: Plan,
+    first: tuple[list[Message], Schedule],
+    adjacency: Adjacency,
+    report: Callable[[str], None],
+    over: Callable[[], bool],
+) -> tuple[list[Message], Schedule]:
+    """Join the pairs that start first, and order all anew: as many as make it the fastest.
+
+    What comes last is to stay in parts, as nothing fills the time that it waits for.
+    """
+    found = first
+    at_first = _pairs(plan, adjacency, *first)
+    for share in range(1, PREFIXES + 1):
+        messages, best = first
+        pairs = at_first
+        for _ in range(ROUNDS):
+            if over():
+                return found
+            kept = pairs[: len(pairs) * share // PREFIXES]
+            joined = _in_turn(plan, _join(adjacency, messages, kept))
+            if not joined or len(joined) == len(messages):
+                break
+            ordered = _dispatched(plan, joined, report)
+            schedule = _timed(plan, ordered)
+            if schedule.makespan > best.makespan:
+                break
+            messages, best = ordered, schedule
+            if best.makespan < found[1].makespan:
+                found = messages, best
+            pairs = _pairs(plan, adjacency, messages, best)
+    return found
+
+
+def _dispatched(
+    plan: Plan, messages: Sequence[Message], report: Callable[[str], None]
+) -> list[Message]:
+    """Return messages in the order in which a list scheduler sends them."""
+    _, sequence = starts(load_of(plan, messages), report)
+    return [messages[number] for number in sequence.tolist()]
+
+
+def _tried(
+    plan: Plan,
+    adjacency: Adjacency,
+    before: tuple[list[Message], Schedule],
+    pairs: Sequence[Pair],
+    over: Callable[[], bool],
+) -> tuple[list[Message], Schedule]:
+    """Join as many pairs as slack allows: all, or each half by itself."""
+    messages, best = before
+    todo = [list(pairs)]
+    while todo and not over():
+        group = todo.pop()
+        joined = _in_turn(plan, _join(adjacency, messages, group))
+        if len(joined) == len(messages):
+            continue
+        schedule = _timed(plan, joined) if joined else None
+        if schedule is not None and schedule.makespan <= best.makespan:
+            messages, best = joined, schedule
+        elif len(group) > 1:
+            todo += [group[len(group) // 2 :], group[: len(group) // 2]]
+    return messages, best
+
+
+def _join(
+    adjacency: Adjacency, messages: Sequence[Message], pairs: Sequence[Pair]
+) -> list[Message]:
+    """Return the messages with pairs joined, where both sides are still there."""
+    known = dict.fromkeys(messages)
+    following = {one: other for one, other in pairs if one in known and other in known}
+    gone: set[Message] = set()
+    joined = []
+    for message in messages:
+        if message in gone:
+            continue
+        other = following.get(message)
+        if other is not None and other not in gone and adjacency.together(message + other):
+            gone.add(other)
+            joined.append(message + other)
+        else:
+            joined.append(message)
+    return joined
+
+
+def _in_groups(plan: Plan, pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """Return the pairs by the busiest resource of their link, the busiest first."""
+    load: dict[int, Time] = defaultdict(int)
+    for move in plan.moves:
+        for resource, held in plan.costs(move.link, 1)[1]:
+            load[resource] += held
+    groups: dict[Time, list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        uses = plan.costs(plan.moves[pair[0][0]].link, 1)[1]
+        groups[max((load[resource] for resource, _ in uses), default=0)].append(pair)
+    return [groups[peak] for peak in sorted(groups, reverse=True)]
+
+
+def _timed(plan: Plan, messages: Sequence[Message]) -> Schedule:
+    problem = plan.problem
+    decisions = decide(plan, messages)
+    return retime(problem.collective, problem.group, problem.chunk_size, decisions)
+
+
+def _in_turn(plan: Plan, messages: Sequence[Message]) -> list[Message]:
+    """Return messages as they stand, but each after all that it needs; none if they form a ring."""
+    graph = message_graph(plan, messages)
+    missing = [len(waiting) for waiting in graph.waiting]
+    heap = [number for number, count in enumerate(missing) if count == 0]
+    found = []
+    while heap:
+        number = heapq.heappop(heap)
+        found.append(messages[number])
+        for child in graph.children[number]:
+            missing[child] -= 1
+            if missing[child] == 0:
+                heapq.heappush(heap, child)
+    return found if len(found) == len(messages) else []
+
+
+def _first_rows(messages: Sequence[Message]) -> NDArray[np.int64]:
+    lengths = [len(message) for message in messages]
+    rows: NDArray[np.int64] = np.cumsum([0, *lengths[:-1]])
+    return rows
+
+
+def _pairs(
+    plan: Plan, adjacency: Adjacency, messages: Sequence[Message], schedule: Schedule
+) -> list[Pair]:
+    """Return messages that follow each other on a link, and could be one within their slack."""
+    first = _first_rows(messages)
+    start: list[Time] = schedule.start[first].tolist()
+    ready, slack = _window(plan, messages, schedule.end[first].tolist())
+    by_link: dict[tuple[int, bool], list[int]] = defaultdict(list)
+    for number, message in enumerate(messages):
+        move = plan.moves[message[0]]
+        by_link[move.link, move.reduce].append(number)
+    found = []
+    for (link, _), numbers in by_link.items():
+        for one, other in pairwise(numbers):
+            both = messages[one] + messages[other]
+            late = plan.costs(link, len(both))[0] - plan.costs(link, len(messages[one]))[0]
+            if ready[other] <= start[one] and late <= slack[one] and adjacency.together(both):
+                found.append((start[one], messages[one], messages[other]))
+    return [(one, other) for _, one, other in sorted(found)]
+
+
+def _window(
+    plan: Plan, messages: Sequence[Message], end: Sequence[Time]
+) -> tuple[list[Time], list[Time]]:
+    """Return when all that a message sends is there, and how much later it may arrive.
+
+    That is with all others in this order, and nothing ending after the last of all.
+    """
+    graph = message_graph(plan, messages)
+    last = max(end)
+    free: dict[int, Time] = {}
+    start_by = [last] * len(messages)
+    slack = [0] * len(messages)
+    for number in range(len(messages) - 1, -1, -1):
+        link = plan.moves[messages[number][0]].link
+        arrival, uses = plan.costs(link, len(messages[number]))
+        arrive_by = min([last, *(start_by[child] for child in graph.children[number])])
+        slack[number] = arrive_by - end[number]
+        releases = (free.get(resource, last + held) - held for resource, held in uses)
+        start_by[number] = min([arrive_by - arrival, *releases])
+        for resource, _ in uses:
+            free[resource] = start_by[number]
+    ready = [max((end[n] for n in waiting), default=0) for waiting in graph.waiting]
+    return ready, slack

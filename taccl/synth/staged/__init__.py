@@ -1,0 +1,1 @@
+"""Engine ``taccl``: TACCL's three stages."""

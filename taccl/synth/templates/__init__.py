@@ -1,0 +1,1 @@
+"""Algorithms in closed form."""

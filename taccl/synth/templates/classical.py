@@ -1,0 +1,365 @@
+"""Classical algorithms as decisions on a topology: the yardstick and the last resort.
+
+Each is a function of a problem that yields, for every way to do it (orders of ranks, sizes of
+pieces), its sends in sequence; none where the collective or the links don't allow it. On uniform
+links of alpha and beta, for n ranks and a buffer of S bytes in one chunk for each rank (and each
+pair), unless said otherwise:
+
+================== ====================================================================
+algorithm          time
+================== ====================================================================
+ring               allgather and reducescatter (n-1) (alpha + beta S/n), allreduce twice that;
+                   alltoall (n-1) alpha + n (n-1)/2 beta S/n where alpha does not occupy links, and
+                   at most two alphas more in every round where it does
+double-ring        the same on links both ways floor(n/2) (alpha + beta S/n); with two chunks for
+                   each rank also (n-1) (alpha + beta S/2n); alltoall, with h = floor(n/2),
+                   h alpha + h (h+1)/2 beta S/n
+all-pairs          the ring's where a rank has one port, and alltoall (n-1) (alpha + beta S/n)
+halving-doubling   log2(n) alpha + (n-1) beta S/n, allreduce twice that; for n above a power of two
+                   p, allreduce 2 (log2(p) alpha + (p-1) beta S/p) + 2 (alpha + beta S); broadcast
+                   and reduce in p chunks 2 (log2(p) alpha + (p-1) beta S/p), and alpha + beta S
+                   more for n above p
+bruck              allgather and reducescatter ceil(log2(n)) alpha + (n-1) beta S/n, allreduce twice
+                   that; alltoall ceil(log2(n)) alpha + b beta S/n, with all b bits that are set in
+                   1 .. n-1: log2(n) (alpha + beta S/2) for n a power of two
+double-binary-tree broadcast and reduce in two trees and p pieces for each
+                   (ceil(log2(n)) - 1 + p) (alpha + beta S/2p), allreduce in one piece
+                   2 ceil(log2(n)) (alpha + beta S/2), on links between all pairs
+hierarchical       s servers of g ranks, one port each inside (alpha, beta) and across (alpha',
+                   beta'): allgather and reducescatter (s-1) (alpha' + beta' S/n)
+                   + s (g-1) (alpha + beta S/n), allreduce twice that; broadcast and reduce
+                   ceil(log2(s)) (alpha' + beta' S) + ceil(log2(g)) (alpha + beta S); gather
+                   ceil(log2(s)) alpha' + (s-1) g beta' S/n + ceil(log2(g)) alpha + (g-1) beta S/n,
+                   scatter up to twice as many alphas, where they occupy links
+two-step           alltoall: the larger of s (g-1) (alpha + beta S/n) inside and, across,
+                   (s-1) (alpha' + beta' g S/n) behind the (s-1) (g-1) first messages inside
+three-step         alltoall with one connection for two servers, or one for each rank. With one for
+                   both of two servers, g^2 beta' S/n and three alpha' across, behind
+                   g (g-1) - g + 2 chunks inside; after that, g-2 messages of g chunks and what
+                   stays at home
+parameter-server   broadcast and reduce (n-1) (alpha + beta S), and with p servers (one, all ranks,
+                   or one of each machine) allreduce 2 (n-1) (alpha + beta S/p)
+recursive-doubling allreduce log2(p) (alpha + beta S), and two such rounds more for n above a power
+                   of two p; for n = p alltoall log2(n) (alpha + beta S/2)
+one-shot           allreduce alpha + beta S on links between all pairs
+chain              broadcast and reduce in k chunks (n-2+k) (alpha + beta S/k), allreduce in k
+                   (2 (n-1) + k-1) (alpha + beta S/k), gather and scatter (n-1) (alpha + beta S/n)
+double-chain       on a ring both ways, broadcast and reduce in k chunks
+                   (n-2+k/2) (alpha + beta S/k), gather and scatter floor(n/2) (alpha + beta S/n)
+binomial           broadcast and reduce in one chunk ceil(log2(n)) (alpha + beta S), allreduce twice
+                   that; gather ceil(log2(n)) alpha + (n-1) beta S/n, and scatter where alpha does
+                   not occupy links, for n a power of two
+scatter-allgather  broadcast and reduce in n chunks 2 (n-1) (alpha + beta S/n)
+direct             gather and scatter (n-1) (alpha + beta S/n) where the root has one port
+================== ====================================================================
+
+References
+----------
+Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from types import MappingProxyType
+
+from taccl.errors import NoAlgorithmError, NoScheduleError
+from taccl.model.problem import Candidate, Options, Problem, Result, Status, candidate_of
+from taccl.model.routes import may_leave
+from taccl.model.schedule import Decisions, Schedule, message_groups, retime
+from taccl.synth.list_scheduler import dispatched, load_of
+from taccl.synth.plan import plan_decisions, rows_of
+from taccl.synth.templates.hierarchical import hierarchical, three_step, two_step
+from taccl.synth.templates.recursive_doubling import (
+    bruck,
+    halving_doubling,
+    one_shot,
+    recursive_doubling,
+)
+from taccl.synth.templates.rings import all_pairs, double_ring, parameter_server, ring
+from taccl.synth.templates.steps import HALVES, Step, best_links, in_runs
+from taccl.synth.templates.trees import (
+    binomial,
+    chain,
+    direct,
+    double_binary_tree,
+    double_chain,
+    scatter_allgather,
+)
+from taccl.topology.symmetry import make_group
+from taccl.verify import verify
+
+Algorithm = Callable[[Problem], Iterator[Iterator[Step]]]
+"""The steps of every way to do it (orders of ranks, sizes of pieces); empty if inapplicable."""
+
+PACKED: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "bruck": (*HALVES, "alltoall"),
+    "recursive-doubling": ("alltoall",),
+})  # fmt: skip
+"""Algorithms and collectives whose messages are of any chunks: ranks pack them."""
+
+MAX_SENDS = 300_000
+"""Sends of all ways together that are timed: twice an AllReduce of 256 ranks.
+
+A summed one takes some 20 us to time, and a portfolio waits for all algorithms.
+"""
+
+MAX_ORDERED = 140_000
+"""Messages of all ways together that are list-scheduled, at some 50 us each."""
+
+KEPT = 3
+"""Schedules of an algorithm that are worth to be scored."""
+
+
+def _once(algorithm: Callable[[Problem], Iterator[Step] | None]) -> Algorithm:
+    """Return an algorithm that is done in one way, or not at all."""
+
+    def ways(problem: Problem) -> Iterator[Iterator[Step]]:
+        steps = algorithm(problem)
+        if steps is not None:
+            yield steps
+
+    return ways
+
+
+CLASSICAL: Mapping[str, Algorithm] = MappingProxyType({
+    "ring": ring,
+    "double-ring": double_ring,
+    "all-pairs": all_pairs,
+    "halving-doubling": halving_doubling,
+    "bruck": bruck,
+    "double-binary-tree": double_binary_tree,
+    "hierarchical": hierarchical,
+    "two-step": two_step,
+    "three-step": three_step,
+    "parameter-server": parameter_server,
+    "recursive-doubling": _once(recursive_doubling),
+    "one-shot": _once(one_shot),
+    "chain": _once(chain),
+    "double-chain": _once(double_chain),
+    "binomial": _once(binomial),
+    "scatter-allgather": _once(scatter_allgather),
+    "direct": _once(direct),
+})  # fmt: skip
+
+
+@dataclass(eq=False)
+class Trial:
+    """How an algorithm is tried, and why some ways to do it were left out.
+
+    Parameters
+    ----------
+    problem, name, batch
+        A name of CLASSICAL on a problem.
+    patient
+        Whether to time the first way however many sends it has.
+    over
+        Asked once something is found: whether to look no further.
+    report
+        Called when there is something to compile.
+    left_out
+        Reasons.
+    ways
+        What to try; None: the algorithm of that name.
+    packs
+        Whether messages are of any chunks, as the ways have them.
+    """
+
+    problem: Problem
+    name: str
+    batch: bool
+    patient: bool = False
+    over: Callable[[], bool] = lambda: False
+    report: Callable[[str], None] = lambda _line: None
+    left_out: list[str] = field(default_factory=list)
+    ways: Algorithm | None = None
+    packs: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why there is nothing: the first reason, or that there is no such algorithm here."""
+        return next(
+            iter(self.left_out),
+            f"{self.name} does not exist for {self.problem.collective.name} on the links of"
+            f" {self.problem.topology.name}",
+        )
+
+
+def classical_schedules(
+    problem: Problem, name: str, *, batch: bool, patient: bool = False
+) -> tuple[Schedule, ...]:
+    """Return the exact schedules of a classical algorithm, the one with the least makespan first.
+
+    The textbook's order of every way to do it, and of the best ways the same messages as early as
+    ports allow: where ports are shared (two GPUs at one NIC), the textbook's order leaves them
+    idle. Nothing where the algorithm does not exist, or does not respect the sketch.
+
+    Parameters
+    ----------
+    patient
+        Whether to time the first way however many sends it has.
+    """
+    return schedules_of(Trial(problem, name, batch, patient, packs=_packs(problem, name)))
+
+
+def textbook_schedule(
+    problem: Problem, name: str, *, batch: bool, fewest: bool = False
+) -> Schedule | None:
+    """Return one way of a classical algorithm in the textbook's order, the soonest made.
+
+    None where the algorithm does not exist, does not respect the sketch, or has too many sends.
+
+    Parameters
+    ----------
+    fewest
+        Whether to take the way with the fewest messages, not the first.
+    """
+    trial = Trial(problem, name, batch, packs=_packs(problem, name))
+    if fewest:
+        # One step more than is timed, so that no way looks complete that is not.
+        listed = [tuple(islice(steps, MAX_SENDS + 1)) for steps in CLASSICAL[name](problem)]
+        trial.ways = lambda _problem: (iter(way) for way in sorted(listed, key=len)[:1])
+    schedule, _ = next(_textbook(trial), (None, None))
+    if schedule is None or problem.logical.name is None or not verify(schedule, problem.logical):
+        return schedule
+    return None
+
+
+def _packs(problem: Problem, name: str) -> bool:
+    return problem.collective.name in PACKED.get(name, ())
+
+
+def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
+    """Return what :func:`classical_schedules` does."""
+    problem = trial.problem
+    textbook = sorted(_textbook(trial), key=lambda timed: timed[0].makespan)
+    found = [schedule for schedule, _ in textbook[:KEPT]]
+    left = MAX_ORDERED
+    for schedule, decisions in textbook[: KEPT - 1]:
+        left -= len(message_groups(schedule.batch))
+        if decisions.lands is None and left >= 0 and not trial.over():
+            found += _early(problem, decisions, trial.report)
+    distinct = {schedule.makespan: schedule for schedule in reversed(found)}
+    best = [distinct[makespan] for makespan in sorted(distinct)]
+    if problem.logical.name is not None:
+        respecting = [one for one in best if not verify(one, problem.logical)]
+        if len(respecting) < len(best):
+            trial.left_out.append(f"{trial.name} does not respect the sketch")
+        best = respecting
+    return tuple(best[:KEPT])
+
+
+def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
+    """Yield every way to do it in the textbook's order, until too many sends were timed."""
+    problem = trial.problem
+    packs = trial.batch and trial.packs
+    links = best_links(problem)
+    left = MAX_SENDS
+    for number, steps in enumerate((trial.ways or CLASSICAL[trial.name])(problem)):
+        if number and trial.over():
+            return
+        sequence: list[Step] = []
+        for step in steps:
+            sequence.append(step)
+            left -= len(step[0])
+            if left < 0 and not (trial.patient and number == 0):
+                trial.left_out.append(
+                    f"{trial.name} has more than {MAX_SENDS} sends, which take long to time"
+                )
+                return
+        cut = trial.batch and not packs
+        messages = in_runs(problem, sequence) if cut else sequence
+        decisions = _decided(problem, messages, links, batch=trial.batch)
+        if decisions is None:
+            trial.left_out.append(f"{trial.name} does not respect the sketch")
+            continue
+        decisions = replace(decisions, packs=packs)
+        try:
+            yield _alone(problem, decisions), decisions
+        except ValueError:  # one port sends too long to end before the first arrival
+            trial.left_out.append(
+                f"{trial.name} would have to send all before the first message arrives"
+            )
+
+
+def _decided(
+    problem: Problem, steps: Sequence[Step], links: Mapping[tuple[int, int], int], *, batch: bool
+) -> Decisions | None:
+    """Return the decisions of steps; None where the sketch does not let a chunk take its link."""
+    rows: list[tuple[int, int, int, bool]] = []
+    lands: list[int] = []
+    message = 0
+    for chunks, src, dst, reduce in steps:
+        if not chunks:
+            lands += [len(rows)] * (len(rows) - len(lands))
+            continue
+        link = links[src, dst]
+        if not all(may_leave(problem, chunk, link) for chunk in chunks):
+            return None
+        for chunk in chunks:
+            rows.append((chunk, link, message, reduce))
+            message += 0 if batch else 1
+        message += 1 if batch else 0
+    if lands:
+        lands += range(len(lands) + 1, len(rows) + 1)
+    return Decisions.of(rows, lands or None)
+
+
+def _alone(problem: Problem, decisions: Decisions) -> Schedule:
+    group = make_group(problem.topology, ())
+    return retime(problem.collective, group, problem.chunk_size, decisions)
+
+
+def _early(problem: Problem, decisions: Decisions, report: Callable[[str], None]) -> list[Schedule]:
+    """Return the messages of decisions in the order in which ports are free, where there is one."""
+    plan = plan_decisions(
+        replace(problem, group=make_group(problem.topology, ())), rows_of(decisions)
+    )
+    messages = [tuple(rows) for rows in message_groups(decisions.batch)]
+    try:
+        early, _ = dispatched(load_of(plan, messages), report)
+    except ValueError:  # messages wait for each other in a ring
+        return []
+    return [_alone(problem, replace(early, packs=decisions.packs))]
+
+
+def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule | None:
+    """Return the schedule of a classical algorithm with the least makespan, if it exists."""
+    return next(iter(classical_schedules(problem, name, batch=batch)), None)
+
+
+def run_classical(name: str, problem: Problem, options: Options, *, patient: bool = True) -> Result:
+    """Run a classical algorithm as an engine.
+
+    Parameters
+    ----------
+    patient
+        Whether to time the first way however many sends it has.
+
+    Raises
+    ------
+    NoScheduleError
+        When the links don't allow it.
+    """
+    began = time.monotonic()
+
+    def over() -> bool:
+        late = time.monotonic() - began > options.time_limit
+        return options.stop.is_set() or (late and not options.deterministic)
+
+    packs = _packs(problem, name)
+    trial = Trial(problem, name, options.batch, patient, over, options.report, packs=packs)
+    schedules = schedules_of(trial)
+    if not schedules:
+        kind = NoScheduleError if trial.left_out else NoAlgorithmError
+        raise kind(trial.reason, fix="use --engine taccl or auto")
+    rows: list[tuple[Candidate, Schedule]] = []
+    for schedule in schedules:
+        if not (rows and over()):
+            rows.append((candidate_of(name, schedule, options), schedule))
+    scored = [row for row in rows if row[0].score is not None]
+    best = min(scored, key=lambda row: row[0].score or 0, default=rows[0])[1]
+    candidates = tuple(candidate for candidate, _ in rows)
+    seconds = time.monotonic() - began
+    return Result(Status.FEASIBLE, best, (), name, seconds, candidates=candidates)

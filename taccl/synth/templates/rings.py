@@ -1,0 +1,296 @@
+"""Algorithms in which ranks send to one another directly: all pairs, and parameter servers.
+
+Rings: in which order ranks stand in one, and what is passed round it.
+
+A ring is as slow as the port that it loads most, so orders are compared by that, then by the sum of
+the times of their links.
+"""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+from taccl.model.problem import Problem
+from taccl.synth.templates.steps import (
+    HALVES,
+    Step,
+    best_links,
+    blocks,
+    halves,
+    linked,
+    pair_block,
+    servers,
+    shards,
+)
+from taccl.topology.graph import Rank
+from taccl.units import Time
+
+MAX_STEPS_OF_SEARCH = 200_000
+MAX_PASSED = 32
+"""Ranks of the largest ring whose AlltoAll goes round it: every chunk is sent n/2 times."""
+
+MAX_SEARCHED = 64
+"""Ranks of the largest ring whose order is searched for: an order takes time to judge."""
+
+TRIES = 600
+"""Exchanges that the search for an order tries from each start."""
+
+Order = tuple[Rank, ...]
+
+
+def tour(
+    problem: Problem,
+    start: Rank = 0,
+    *,
+    closed: bool = True,
+    backwards: bool = False,
+    within: Sequence[Rank] | None = None,
+) -> Order | None:
+    """Return an order of all ranks along the fastest allowed links, server by server, or None.
+
+    A depth-first search with a bounded number of steps.
+
+    Parameters
+    ----------
+    start
+        The first rank.
+    closed
+        Whether the last has a link back to the first.
+    backwards
+        Whether data flows from the last to the first.
+    within
+        The ranks to visit; None: all.
+    """
+    links = best_links(problem)
+    if backwards:
+        links = {(dst, src): link for (src, dst), link in links.items()}
+    topology = problem.topology
+    n = topology.num_ranks
+    wanted = set(range(n) if within is None else within)
+    reached: list[list[Rank]] = [[] for _ in range(n)]
+    for src, dst in links:
+        if src in wanted and dst in wanted:
+            reached[src].append(dst)
+    following: list[list[Rank]] = []
+    for rank, ends in enumerate(reached):
+        home = topology.server_of[rank]
+        ends.sort(
+            key=lambda dst: (
+                topology.server_of[dst] != home,
+                topology.arrival(links[rank, dst], problem.chunk_size),
+                (dst - rank) % n,
+            )
+        )
+        following.append(ends)
+    server_of = topology.server_of
+    unseen = Counter(server_of)
+    unseen[server_of[start]] -= 1
+    path, seen, budget = [start], {start}, MAX_STEPS_OF_SEARCH
+    choices = [iter(following[start])]
+    while choices and budget:
+        budget -= 1
+        if len(path) == len(wanted) and (not closed or (path[-1], start) in links):
+            return tuple(path)
+        # A server is left only when it is used up.
+        home = server_of[path[-1]]
+        used_up = not unseen[home]
+        allowed = (r for r in choices[-1] if r not in seen and (used_up or server_of[r] == home))
+        chosen = next(allowed, None)
+        if chosen is None:
+            choices.pop()
+            seen.discard(path[-1])
+            unseen[server_of[path.pop()]] += 1
+        else:
+            path.append(chosen)
+            seen.add(chosen)
+            unseen[server_of[chosen]] -= 1
+            choices.append(iter(following[chosen]))
+    return None
+
+
+def ring_orders(problem: Problem) -> list[Order]:
+    """Return orders of all ranks in a ring, the fastest first.
+
+    Rank order, server by server along the fastest links, and the best that exchanges of two links
+    for two others (2-opt, seeded) find from either: as far as they have links, without repeats.
+    """
+    n = problem.topology.num_ranks
+    links, cost = best_links(problem), _cost_of(problem)
+    starts = [order for order in (tour(problem), tuple(range(n))) if order is not None]
+    found = list(starts)
+    if 3 < n <= MAX_SEARCHED:
+        rng = random.Random(n)
+        found += [_exchanged(order, cost, rng) for order in starts]
+    costs: dict[tuple[int, Time, Time], Order] = {}
+    for order in found:
+        if all(pair in links for pair in _around(order)):
+            costs.setdefault(cost(order), order)
+    return [costs[key] for key in sorted(costs)]
+
+
+def _around(order: Order) -> Iterator[tuple[Rank, Rank]]:
+    return pairwise((*order, order[0]))
+
+
+def _cost_of(problem: Problem) -> Callable[[Order], tuple[int, Time, Time]]:
+    """Return what tells (links that are missing, the largest load of a port, sum of arrivals)."""
+    topology, links = problem.topology, best_links(problem)
+    size = problem.chunk_size
+    busy = {
+        pair: [
+            (edge, topology.busy(link, edge, size))
+            for edge in topology.links.edges_of(link)
+            if topology.edges[edge].beta is not None
+        ]
+        for pair, link in links.items()
+    }
+    arrival = {pair: topology.arrival(link, size) for pair, link in links.items()}
+
+    def cost(order: Order) -> tuple[int, Time, Time]:
+        load: dict[int, Time] = defaultdict(int)
+        missing, total = 0, 0
+        for pair in _around(order):
+            if pair not in links:
+                missing += 1
+                continue
+            total += arrival[pair]
+            for edge, time in busy[pair]:
+                load[edge] += time
+        slowest = max((arrival[pair] for pair in _around(order) if pair in links), default=0)
+        return missing, max([slowest, *load.values()]), total
+
+    return cost
+
+
+def _exchanged(
+    order: Order, cost: Callable[[Order], tuple[int, Time, Time]], rng: random.Random
+) -> Order:
+    """Return the best order that turning stretches of a ring round leads to."""
+    best = cost(order)
+    for _ in range(TRIES):
+        first, last = sorted(rng.sample(range(1, len(order) + 1), 2))
+        other = (*order[:first], *order[first:last][::-1], *order[last:])
+        if (found := cost(other)) < best:
+            order, best = other, found
+    return order
+
+
+def ring(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Every rank passes on what it received to the next of a ring, n-1 times each phase.
+
+    AlltoAll: what is for that next one stays there, the rest goes on.
+    """
+    if problem.collective.name == "alltoall" and problem.topology.num_ranks <= MAX_PASSED:
+        for order in ring_orders(problem):
+            yield _delivered(problem, order, len(order) - 1)
+    if problem.collective.name in HALVES and problem.topology.num_ranks > 1:
+        own = blocks(problem)
+        for order in ring_orders(problem):
+            back = (order[0], *order[:0:-1])
+            gather, spread = (list(_passed(way, own, len(order) - 1)) for way in (order, back))
+            yield halves(problem, gather, spread)
+
+
+def double_ring(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Pass data round a ring both ways: each chunk half as far each way, or half of them each way.
+
+    The first is faster where alpha counts; with an even number of ranks the second moves less.
+    AlltoAll: each chunk goes the shorter way.
+    """
+    n, name = problem.topology.num_ranks, problem.collective.name
+    if name not in (*HALVES, "alltoall") or n < 3 or (name == "alltoall" and n > MAX_PASSED):
+        return
+    links, own = best_links(problem), blocks(problem)
+    for order in ring_orders(problem):
+        back = (order[0], *order[:0:-1])
+        if any(pair not in links for pair in _around(back)):
+            continue
+        if name == "alltoall":
+            ways = _delivered(problem, order, n // 2), _delivered(problem, back, (n - 1) // 2)
+            yield iter(_turns(*ways))
+            return
+        yield halves(problem, _turns(_passed(order, own, n // 2), _passed(back, own, (n - 1) // 2)))
+        if problem.collective.chunks_per_rank > 1:
+            near, far = zip(*(shards(chunks, 2) for chunks in own), strict=True)
+            yield halves(problem, _turns(_passed(order, near, n - 1), _passed(back, far, n - 1)))
+        return
+
+
+def _passed(order: Order, own: Sequence[tuple[int, ...]], hops: int) -> Iterator[Step]:
+    """Yield the steps that take what every rank owns so many places on, place by place."""
+    n = len(order)
+    for hop in range(hops):
+        for place, rank in enumerate(order):
+            yield own[order[(place - hop) % n]], rank, order[(place + 1) % n], False
+
+
+def _delivered(problem: Problem, order: Order, far: int) -> Iterator[Step]:
+    """Yield the steps that take an AlltoAll's chunks up to so many places on, place by place."""
+    n = len(order)
+    for hop in range(far):
+        for place, rank in enumerate(order):
+            origin = order[(place - hop) % n]
+            ends = sorted(order[(place + more) % n] for more in range(1, far - hop + 1))
+            chunks = tuple(c for end in ends for c in pair_block(problem, origin, end))
+            yield chunks, rank, order[(place + 1) % n], False
+
+
+def _turns(one: Iterator[Step], other: Iterator[Step]) -> list[Step]:
+    """Return the steps of two directions by turns."""
+    these, those = list(one), list(other)
+    longest = max(len(these), len(those))
+    return [
+        step for number in range(longest) for way in (these, those) for step in way[number:][:1]
+    ]
+
+
+def all_pairs(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Every rank sends to every other directly; AllReduce is ReduceScatter, then AllGather."""
+    n, name, links = problem.topology.num_ranks, problem.collective.name, best_links(problem)
+    if name not in (*HALVES, "alltoall") or len(links) < n * (n - 1):
+        return
+    pairs = [(rank, (rank + shift) % n) for shift in range(1, n) for rank in range(n)]
+    if name == "alltoall":
+        yield ((pair_block(problem, *pair), *pair, False) for pair in pairs)
+        return
+    own = blocks(problem)
+    summed = [(own[peer], rank, peer, True) for rank, peer in pairs]
+    spread = [(own[rank], rank, peer, False) for rank, peer in pairs]
+    yield iter({"allgather": spread, "reducescatter": summed, "allreduce": summed + spread}[name])
+
+
+def parameter_server(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Let some ranks sum a share of the chunks each, which all send them, and send the sums to all.
+
+    The shares lie on one rank; on the first of every server of the machine; or, as where servers
+    are workers too, on every rank. Reduce and Broadcast have their root for a server.
+    """
+    n, collective = problem.topology.num_ranks, problem.collective
+    name, links = collective.name, best_links(problem)
+    if name not in ("allreduce", "broadcast", "reduce") or n == 1:
+        return
+    chunks = tuple(range(collective.num_chunks))
+    machines = servers(problem) or []
+    choices: list[Sequence[Rank]] = [[collective.root or 0]]
+    if name == "allreduce":
+        choices += [[ranks[0] for ranks in machines]] if len(machines) > 1 else []
+        choices += [range(n)] if len(chunks) >= n else []
+    for chosen in choices:
+        spread = list(_served(n, chosen, shards(chunks, len(chosen))))
+        if linked(links, spread) and linked(links, [(c, b, a, r) for c, a, b, r in spread]):
+            yield _up_and_down(name, spread)
+
+
+def _served(n: int, chosen: Sequence[Rank], shares: Sequence[tuple[int, ...]]) -> Iterator[Step]:
+    for shift in range(1, n):
+        for server, share in zip(chosen, shares, strict=True):
+            if share:
+                yield share, server, (server + shift) % n, False
+
+
+def _up_and_down(name: str, spread: Sequence[Step]) -> Iterator[Step]:
+    if name != "broadcast":
+        yield from ((chunks, worker, server, True) for chunks, server, worker, _ in spread)
+    if name != "reduce":
+        yield from spread

@@ -1,0 +1,155 @@
+"""What classical algorithms are made of: steps, the links they take, and messages of runs."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from taccl.collectives.slots import LAYOUTS, Place, Slots, place_chunks
+from taccl.model.problem import Problem
+from taccl.topology.graph import Rank
+
+Step = tuple[tuple[int, ...], Rank, Rank, bool]
+"""chunks that travel together, from rank, to rank, reduce"""
+
+Links = Mapping[tuple[Rank, Rank], int]
+"""Pairs of ranks and the link to take between them."""
+
+LANDED: Step = ((), 0, 0, False)
+"""No step: what was sent since the one before is part of what is sent from here on, not before."""
+
+HALVES = ("allgather", "reducescatter", "allreduce")
+"""What consists of an AllGather, a ReduceScatter (one played backwards), or both."""
+
+
+def best_links(problem: Problem) -> dict[tuple[Rank, Rank], int]:
+    """Return the fastest allowed link of every pair of ranks that has one."""
+    topology = problem.topology
+    table = topology.links
+    best: dict[tuple[Rank, Rank], int] = {}
+    for link in problem.logical.links():
+        pair = (int(table.src[link]), int(table.dst[link]))
+        if pair not in best or topology.arrival(link, problem.chunk_size) < topology.arrival(
+            best[pair], problem.chunk_size
+        ):
+            best[pair] = link
+    return best
+
+
+def linked(links: Links, steps: Iterable[Step]) -> bool:
+    """Tell whether every step has a link."""
+    return all((src, dst) in links for chunks, src, dst, _ in steps if chunks)
+
+
+def blocks(problem: Problem) -> list[tuple[int, ...]]:
+    """Return the chunks that each rank owns, for collectives with k chunks for each rank."""
+    k = problem.collective.chunks_per_rank
+    return [tuple(range(r * k, (r + 1) * k)) for r in range(problem.topology.num_ranks)]
+
+
+def pair_block(problem: Problem, src: Rank, dst: Rank) -> tuple[int, ...]:
+    """Return the chunks of an AlltoAll that go from one rank to another."""
+    k = problem.collective.chunks_per_rank
+    first = (src * problem.topology.num_ranks + dst) * k
+    return tuple(range(first, first + k))
+
+
+def halves(
+    problem: Problem, gather: Sequence[Step], backwards: Sequence[Step] | None = None
+) -> Iterator[Step]:
+    """Return an AllGather's steps as the problem's collective: backwards, summing, and forwards.
+
+    Parameters
+    ----------
+    backwards
+        Another AllGather to play backwards, one against the direction of links; None: the same.
+    """
+    name = problem.collective.name
+    if name != "allgather":
+        against = gather if backwards is None else backwards
+        yield from ((chunks, dst, src, True) for chunks, src, dst, _ in reversed(against))
+    if name != "reducescatter":
+        yield from gather
+
+
+def shards(items: Sequence[int], parts: int) -> list[tuple[int, ...]]:
+    """Cut a sequence into so many runs of nearly equal length, some empty if there are few."""
+    cuts = [len(items) * part // parts for part in range(parts + 1)]
+    return [tuple(items[a:b]) for a, b in pairwise(cuts)]
+
+
+def bits(places: int) -> list[int]:
+    """Return the bits of the places below the largest power of two, ascending."""
+    return [1 << i for i in range(places.bit_length() - 1)]
+
+
+def servers(problem: Problem) -> list[list[Rank]] | None:
+    """Return the ranks of every server; None where they differ in number."""
+    members: dict[int, list[Rank]] = {}
+    for rank, server in enumerate(problem.topology.server_of):
+        members.setdefault(server, []).append(rank)
+    found = [members[server] for server in sorted(members)]
+    return found if len({len(ranks) for ranks in found}) == 1 else None
+
+
+def in_runs(problem: Problem, steps: Sequence[Step]) -> list[Step]:
+    """Cut messages into runs of chunks that are adjacent at both ends, as few as there are.
+
+    Scratch lies in one of LAYOUTS everywhere: the one that needs the fewest messages.
+    """
+    if all(len(chunks) < 2 for chunks, *_ in steps):
+        return list(steps)
+    ranks = range(problem.topology.num_ranks)
+    hops = [(chunk, src, dst) for chunks, src, dst, _ in steps for chunk in chunks]
+    found: list[Step] | None = None
+    for layout in LAYOUTS:
+        slots = place_chunks(problem.collective, hops, dict.fromkeys(ranks, layout))
+        cut = list(_cut(problem, steps, slots))
+        found = cut if found is None or len(cut) < len(found) else found
+        if not any(slots.scratch_chunks):
+            break
+    return found or []
+
+
+def _cut(problem: Problem, steps: Sequence[Step], slots: Slots) -> Iterator[Step]:
+    arrived: set[tuple[int, Rank]] = set()
+    landing: set[tuple[int, Rank]] = set()
+    rounds = any(not chunks for chunks, *_ in steps)
+    sums = problem.collective.reduces
+    for chunks, src, dst, reduce in steps:
+        if not chunks:
+            arrived |= landing
+            landing = set()
+            yield LANDED
+            continue
+        ends = [
+            (
+                chunk,
+                slots.readable(chunk, src, arrived=sums and (chunk, src) in arrived),
+                None if reduce else slots.held(chunk, dst),
+            )
+            for chunk in chunks
+        ]
+        for run in _runs(ends, reduce=reduce):
+            yield run, src, dst, reduce
+        if sums:
+            (landing if rounds else arrived).update((chunk, dst) for chunk in chunks)
+
+
+def _runs(
+    ends: Sequence[tuple[int, tuple[Place, ...], Place | None]], *, reduce: bool
+) -> Iterator[tuple[int, ...]]:
+    """Cut (chunk, places to read, place to write) into runs that are consecutive at both ends."""
+    run: list[int] = []
+    next_read: set[Place] = set()
+    next_write: Place | None = None
+    for chunk, reads, write in sorted(ends, key=lambda end: (end[2] or end[1][0], end[0])):
+        here = next_read & set(reads)
+        if run and here and (reduce or write == next_write):
+            run.append(chunk)
+        else:
+            if run:
+                yield tuple(run)
+            run, here = [chunk], set(reads)
+        next_read = {Place(place.buffer, place.offset + 1) for place in here}
+        next_write = None if write is None else Place(write.buffer, write.offset + 1)
+    if run:
+        yield tuple(run)

@@ -1,0 +1,1 @@
+"""When messages start and end, deadlines, and loops as machine code."""

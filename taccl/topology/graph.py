@@ -1,0 +1,422 @@
+"""The network as engines see it: a directed graph whose edges are the resources.
+
+Vertices are ranks ``0 .. num_ranks-1`` followed by switches. Everything that can be busy is an
+edge: a wire, a switch port, a NIC. A link joins two ranks over one or more edges; which links
+exist is derived from the graph, lazily, as columns (see :class:`LinkTable`).
+
+The edges of a topology in columns, for code that looks at all of them at once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.errors import InputError, NoScheduleError
+from taccl.topology.links import LinkTable, derive_links
+from taccl.units import Time, ceil_time
+
+if TYPE_CHECKING:
+    from taccl.collectives import Collective
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTable:
+    """All edges, one entry each in order of id.
+
+    Parameters
+    ----------
+    tail, head
+        int64 vertices.
+    cost
+        int64: equal numbers for equal (alpha, overhead, beta), where None is a value of its own.
+    is_resource
+        bool: whether the edge has a beta.
+    """
+
+    tail: NDArray[np.int64]
+    head: NDArray[np.int64]
+    cost: NDArray[np.int64]
+    is_resource: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        """Return the number of edges."""
+        return len(self.tail)
+
+
+def edge_table(edges: Sequence["Edge"]) -> EdgeTable:
+    """Return the columns of some edges."""
+    # Fractions are slow to hash, and most edges share theirs: number the objects first.
+    number: dict[Fraction | None, int] = {}
+    by_object = {id(edge.beta): edge.beta for edge in edges}
+    beta_of = {key: number.setdefault(beta, len(number)) for key, beta in by_object.items()}
+    costs: dict[tuple[int, int | None, int], int] = {}
+    cost = [
+        costs.setdefault((edge.alpha, edge.overhead, beta_of[id(edge.beta)]), len(costs))
+        for edge in edges
+    ]
+    return EdgeTable(
+        np.array([edge.tail for edge in edges], dtype=np.int64),
+        np.array([edge.head for edge in edges], dtype=np.int64),
+        np.array(cost, dtype=np.int64),
+        np.array([edge.beta is not None for edge in edges], dtype=np.bool_),
+    )
+
+
+Rank = int
+EdgeId = int
+LinkId = int
+Permutation = tuple[Rank, ...]
+
+ALPHA_RULES = ("occupy", "delay")
+
+COST_MODES = ("exact", "original")
+"""Costs of an imported TACCL topology: its numbers as they are, or as TACCL computes with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A vertex that is no rank: an NVSwitch, a NIC side, a leaf or spine.
+
+    Parameters
+    ----------
+    name
+        Unique among the switches.
+    multicast, reduce
+        What the switch can do inside the network.
+    across_servers
+        True when it carries only paths between ranks of different servers.
+    """
+
+    name: str
+    multicast: bool = False
+    reduce: bool = False
+    across_servers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One directed hop: the resource, which carries one message at a time.
+
+    Parameters
+    ----------
+    id
+        Position in ``Topology.edges``.
+    tail, head
+        Vertices: a rank, or ``num_ranks + i`` for switch i.
+    alpha
+        Latency in picoseconds.
+    overhead
+        The part of the latency that keeps the edge busy, in picoseconds; None: by the rule.
+    beta
+        Picoseconds for each byte; None: not a resource, the edge only adds alpha.
+    name
+        What messages call it.
+    """
+
+    id: EdgeId
+    tail: int
+    head: int
+    alpha: Time
+    overhead: Time | None
+    beta: Fraction | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed rank-to-rank connection: one row of the link table.
+
+    Parameters
+    ----------
+    id
+        Row in ``Topology.links``.
+    src, dst
+        The ranks it joins.
+    edges
+        The edges it crosses, in order.
+    alpha, overhead
+        Sums over its edges, in picoseconds.
+    """
+
+    id: LinkId
+    src: Rank
+    dst: Rank
+    edges: tuple[EdgeId, ...]
+    alpha: Time
+    overhead: Time
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCosts:
+    """What work inside a rank costs; 0 is free.
+
+    Parameters
+    ----------
+    copy_beta, reduce_beta
+        Picoseconds for each byte copied or reduced.
+    launch
+        Picoseconds added once to every run.
+    """
+
+    copy_beta: Fraction = Fraction(0)
+    reduce_beta: Fraction = Fraction(0)
+    launch: Time = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Ranks, switches and edges; compared by identity, as it holds lazy columns.
+
+    Parameters
+    ----------
+    name
+        What reports call it.
+    num_ranks
+        Ranks are ``0 .. num_ranks-1``.
+    switches
+        Vertex ``num_ranks + i`` is ``switches[i]``.
+    edges
+        In file order; ``edges[i].id == i``.
+    server_of
+        The server of each rank.
+    rotations
+        Declared symmetries as rank permutations (rank r goes to ``rotation[r]``), not verified.
+    alpha_rule
+        ``occupy`` or ``delay``: what overhead an edge has that declares none.
+    local
+        What work inside a rank costs.
+    chunk_size
+        Bytes of a chunk when no size is asked for; None: no default.
+    costs
+        How a foreign file's costs were taken: ``exact`` or ``original`` (see COST_MODES); None:
+        they are the machine's own.
+    gpu
+        Of GPUS: what NCCL's time model is told of the machine; None: not known. Nothing else
+        depends on it.
+    """
+
+    name: str
+    num_ranks: int
+    switches: tuple[Switch, ...]
+    edges: tuple[Edge, ...]
+    server_of: tuple[int, ...]
+    rotations: tuple[Permutation, ...] = ()
+    alpha_rule: str = "occupy"
+    local: LocalCosts = field(default_factory=LocalCosts)
+    chunk_size: Fraction | None = None
+    costs: str | None = None
+    gpu: str | None = None
+
+    @cached_property
+    def links(self) -> LinkTable:
+        """The derived links; ids ascend with (src, dst, path in file order)."""
+        return derive_links(self)
+
+    @cached_property
+    def edge_table(self) -> EdgeTable:
+        """The edges in columns."""
+        return edge_table(self.edges)
+
+    @property
+    def num_servers(self) -> int:
+        """How many servers there are."""
+        return len(set(self.server_of))
+
+    def link(self, link: LinkId) -> Link:
+        """Return one row of the link table as a record."""
+        table = self.links
+        return Link(
+            link, int(table.src[link]), int(table.dst[link]), table.edges_of(link),
+            int(table.alpha[link]), int(table.overhead[link]),
+        )  # fmt: skip
+
+    def links_from(self, src: Rank) -> range:
+        """Return the ids of the links that leave a rank."""
+        return self.links.leaving(src)
+
+    def links_to(self, dst: Rank) -> tuple[LinkId, ...]:
+        """Return the ids of the links that enter a rank."""
+        return self.links.entering(dst)
+
+    def links_between(self, src: Rank, dst: Rank) -> tuple[LinkId, ...]:
+        """Return the parallel links from ``src`` to ``dst``, in order of id."""
+        return self.links.between(src, dst)
+
+    def busy(self, link: LinkId, edge: EdgeId, size: Fraction | int) -> Time:
+        """Return how long a message of ``size`` bytes on ``link`` holds one of its edges."""
+        beta = self.edges[edge].beta
+        if beta is None:
+            return 0
+        return int(self.links.overhead[link]) + ceil_time(beta, size)
+
+    def arrival(self, link: LinkId, size: Fraction | int) -> Time:
+        """Return the time from the start of a message on ``link`` to its arrival."""
+        beta = self.links.max_beta(link)
+        return int(self.links.alpha[link]) + ceil_time(beta, size)
+
+    def edge_overhead(self, edge: Edge) -> Time:
+        """Return an edge's overhead: as given, else by the alpha rule."""
+        if edge.overhead is not None:
+            return edge.overhead
+        return edge.alpha if self.alpha_rule == "occupy" else 0
+
+    @property
+    def alpha_rule_stated(self) -> str:
+        """The rule as results state it: ``explicit`` when any edge gives its own overhead."""
+        explicit = any(edge.overhead is not None for edge in self.edges)
+        return "explicit" if explicit else self.alpha_rule
+
+    @property
+    def rules_stated(self) -> str:
+        """The alpha rule and how imported costs were taken: ``occupy, original costs``."""
+        rule = self.alpha_rule_stated
+        return f"{rule}, {self.costs} costs" if self.costs else rule
+
+    def vertex_name(self, vertex: int) -> str:
+        """Return how messages call a vertex: the rank number or the switch name."""
+        if vertex < self.num_ranks:
+            return str(vertex)
+        return self.switches[vertex - self.num_ranks].name
+
+    def reversed(self) -> "Topology":
+        """Return the topology with every edge turned round; edge ids stay."""
+        edges = tuple(
+            Edge(e.id, e.head, e.tail, e.alpha, e.overhead, e.beta, e.name) for e in self.edges
+        )
+        return replace(self, edges=edges)
+
+    def with_alpha_rule(self, rule: str) -> "Topology":
+        """Return the same network under another alpha rule.
+
+        Raises
+        ------
+        InputError
+            When there is no such rule.
+        """
+        if rule not in ALPHA_RULES:
+            raise InputError(
+                f"unknown alpha rule {rule!r}", field="alpha_rule", fix="use occupy or delay"
+            )
+        return replace(self, alpha_rule=rule)
+
+    def with_costs(self, edges: Sequence[Edge], local: LocalCosts | None = None) -> "Topology":
+        """Return the same network whose edges, and perhaps local work, cost something else.
+
+        Parameters
+        ----------
+        edges
+            As they are but for alpha, overhead and beta: which links there are does not change.
+        """
+        made = replace(self, edges=tuple(edges), local=self.local if local is None else local)
+        overheads = [made.edge_overhead(edge) for edge in edges]
+        # Deriving links is most of the work of making a topology; a cached_property lives here.
+        made.__dict__["links"] = self.links.with_costs(
+            [edge.alpha for edge in edges], overheads, [edge.beta for edge in edges]
+        )
+        return made
+
+    def check_ranks_connected(self) -> None:
+        """Raise when some rank can't reach another over links.
+
+        Raises
+        ------
+        InputError
+            With a pair of ranks that has no path.
+        """
+        for forward in (True, False):
+            table = self.links if forward else self.reversed().links
+            seen = _reach(table, self.num_ranks)
+            if len(seen) < self.num_ranks:
+                lost = min(set(range(self.num_ranks)) - seen)
+                a, b = (0, lost) if forward else (lost, 0)
+                raise InputError(
+                    f"rank {b} can't be reached from rank {a} in {self.name}",
+                    field="edges",
+                    fix=f"add edges that join rank {b} to the others",
+                )
+
+
+def _reach(table: LinkTable, num_ranks: int) -> set[Rank]:
+    seen, stack = {0}, [0]
+    while stack:
+        rank = stack.pop()
+        ids = table.leaving(rank)
+        for dst in table.dst[ids.start : ids.stop].tolist():
+            if dst not in seen and dst < num_ranks:
+                seen.add(dst)
+                stack.append(dst)
+    return seen
+
+
+@dataclass(frozen=True, eq=False)
+class LogicalTopology:
+    """A topology as a sketch restricts it; without a sketch, the whole of it.
+
+    Parameters
+    ----------
+    topology
+        The physical network; link ids are its own.
+    allowed
+        One bool for each link of the topology: may it be used at all?
+    symmetry
+        Declared generators of the symmetry group to use, as rank permutations; symmetry.py
+        verifies them.
+    symmetry_asked
+        Whether a sketch demands these very generators: then they must hold.
+    switch_policy
+        Switch name to ``uc-min`` (few distinct connections), ``uc-max`` (many) or ``free``;
+        the name ``*`` stands for every link inside a server.
+    leave_by
+        For ranks whose chunks must leave their server by certain senders: the senders.
+    own_chunks_first
+        At a sender, its own chunks leave the server before the others.
+    max_extra_hops
+        How many hops a path may be longer than the shortest; None: any.
+    on_shortest_paths
+        A chunk may visit only ranks that lie on a path with the fewest hops over allowed links,
+        from one of its sources to one of its targets; a sum on its way to its owner, and from
+        there. The path itself may be longer.
+    connections_per_rank, channels
+        Limits; None: no limit.
+    chunks_per_rank
+        The chunk count the sketch asks for; None: none.
+    name
+        The sketch's name, or None without a sketch.
+    balance
+        Between equally good routes: ``minmax`` keeps the busiest link inside servers light,
+        ``maxmin`` uses them all alike; None: no preference.
+    why_unserved
+        What tells which fields of the sketch leave a chunk of a collective unserved, if it is
+        known that no schedule keeps them; None without a sketch.
+    """
+
+    topology: Topology
+    allowed: NDArray[np.bool_]
+    symmetry: tuple[Permutation, ...] = ()
+    symmetry_asked: bool = False
+    switch_policy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    leave_by: Mapping[Rank, frozenset[Rank]] = field(default_factory=lambda: MappingProxyType({}))
+    own_chunks_first: bool = False
+    max_extra_hops: int | None = None
+    on_shortest_paths: bool = False
+    connections_per_rank: int | None = None
+    channels: int | None = None
+    chunks_per_rank: int | None = None
+    name: str | None = None
+    balance: str | None = None
+    why_unserved: "Callable[[Collective], NoScheduleError | None] | None" = None
+
+    def links(self) -> Iterator[LinkId]:
+        """Yield the ids of the allowed links, ascending."""
+        yield from np.flatnonzero(self.allowed).tolist()
+
+
+def whole(topology: Topology, symmetry: Sequence[Permutation] = ()) -> LogicalTopology:
+    """Return the logical topology that allows every link."""
+    return LogicalTopology(topology, np.ones(len(topology.links), dtype=np.bool_), tuple(symmetry))

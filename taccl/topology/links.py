@@ -1,0 +1,292 @@
+"""Which links a topology has: rank to rank, through switches only, as columns.
+
+All edges a -> b are links; only if there are none, all switch paths with the fewest
+edges are, at most 64 for each pair, in file order. A switch marked ``across: servers`` carries only
+paths between ranks of different servers.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.errors import InputError, TacclWarning
+
+if TYPE_CHECKING:
+    from taccl.topology.graph import Topology
+
+MAX_PATHS = 64
+MAX_LINKS = 1_200_000
+"""Any-to-any links of 1024 ranks are a million; their columns take 300 MB to make."""
+
+MAX_REACHED = 1_000_000
+"""Pairs of a source and a vertex that are looked at together."""
+
+MAX_STEPS = 20_000_000
+"""Steps from the ends of paths that are looked at together."""
+
+Path = tuple[int, ...]
+"""Edge ids from a rank onwards."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinkTable:
+    """All links of a topology in columns, sorted by (src, dst, path).
+
+    Parameters
+    ----------
+    src, dst
+        int32, one entry a link.
+    alpha, overhead
+        int64 picoseconds, sums over the edges.
+    edge_start, edge_ids
+        CSR: link i crosses ``edge_ids[edge_start[i]:edge_start[i+1]]``.
+    first
+        Links leaving rank r are ``first[r] .. first[r+1]-1``.
+    betas
+        Beta of every edge of the topology (0 where the edge is no resource), exact.
+    """
+
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    alpha: NDArray[np.int64]
+    overhead: NDArray[np.int64]
+    edge_start: NDArray[np.int64]
+    edge_ids: NDArray[np.int32]
+    first: NDArray[np.int64]
+    betas: tuple[Fraction, ...]
+
+    def __len__(self) -> int:
+        """Return the number of links."""
+        return len(self.src)
+
+    def leaving(self, src: int) -> range:
+        """Return the ids of the links that leave a rank."""
+        return range(int(self.first[src]), int(self.first[src + 1]))
+
+    def entering(self, dst: int) -> tuple[int, ...]:
+        """Return the ids of the links that enter a rank, ascending."""
+        order, starts = self._by_dst
+        return tuple(order[starts[dst] : starts[dst + 1]].tolist())
+
+    def between(self, src: int, dst: int) -> tuple[int, ...]:
+        """Return the parallel links from ``src`` to ``dst``, ascending."""
+        ids = self.leaving(src)
+        row = self.dst[ids.start : ids.stop]
+        low, high = np.searchsorted(row, [dst, dst + 1])
+        return tuple(range(ids.start + int(low), ids.start + int(high)))
+
+    def edges_of(self, link: int) -> Path:
+        """Return the edges a link crosses, in order."""
+        return tuple(self.edge_ids[self.edge_start[link] : self.edge_start[link + 1]].tolist())
+
+    def max_beta(self, link: int) -> Fraction:
+        """Return the largest beta on a link, in ps for each byte (0 when it is free)."""
+        return max((self.betas[edge] for edge in self.edges_of(link)), default=Fraction(0))
+
+    def with_costs(
+        self,
+        alphas: Sequence[int],
+        overheads: Sequence[int],
+        betas: Sequence[Fraction | None],
+    ) -> "LinkTable":
+        """Return the same links over edges that cost something else, each in order of edge id."""
+        alpha, overhead = (
+            np.concatenate(([0], np.cumsum(np.array(costs, np.int64)[self.edge_ids])))
+            for costs in (alphas, overheads)
+        )
+        first, end = self.edge_start[:-1], self.edge_start[1:]
+        return replace(
+            self,
+            alpha=alpha[end] - alpha[first],
+            overhead=overhead[end] - overhead[first],
+            betas=tuple(Fraction(0) if beta is None else beta for beta in betas),
+        )
+
+    @cached_property
+    def _by_dst(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        order = np.argsort(self.dst, kind="stable")
+        starts = np.searchsorted(self.dst[order], np.arange(len(self.first)))
+        return order, starts
+
+
+def derive_links(topology: "Topology") -> LinkTable:
+    """Return the links of a topology, rank to rank.
+
+    Raises
+    ------
+    InputError
+        When there are too many to hold.
+    """
+    ranks = topology.num_ranks
+    step = max(1, MAX_REACHED // (ranks + len(topology.switches)))
+    found: list[_Paths] = []
+    total = first = 0
+    while first < ranks:
+        sources = np.arange(first, min(first + step, ranks))
+        try:
+            batch = list(_paths(topology, sources))
+        except _TooManyError:
+            if len(sources) == 1:
+                raise _too_many(
+                    topology, f"{MAX_STEPS} paths", "model equal spines as one"
+                ) from None
+            step = -(-len(sources) // 8)
+            continue
+        found += batch
+        first += step
+        total += sum(int((paths.place < MAX_PATHS).sum()) for paths in batch)
+        if total > MAX_LINKS:
+            fix = "use fewer ranks, or switches that join fewer of them"
+            raise _too_many(topology, f"{MAX_LINKS} links", fix)
+    cut = sorted({ends for paths in found for ends in paths.cut()})
+    if cut:
+        _warn_cut(topology, cut)
+    return _table(topology, [paths.only(paths.place < MAX_PATHS) for paths in found])
+
+
+class _TooManyError(Exception):
+    """There are more paths to look at than memory is for."""
+
+
+def _too_many(topology: "Topology", what: str, fix: str) -> InputError:
+    return InputError(
+        f"{topology.name} has more than {what} between its {topology.num_ranks} ranks",
+        field="topology",
+        fix=fix,
+    )
+
+
+def _warn_cut(topology: "Topology", cut: list[tuple[int, int]]) -> None:
+    src, dst = cut[0]
+    others = f" (and so have {len(cut) - 1} other pairs)" if len(cut) > 1 else ""
+    warnings.warn(
+        f"{topology.name}: rank {src} has more than {MAX_PATHS} equal paths to rank"
+        f" {dst}{others}; the first {MAX_PATHS} are used (model equal spines as one with the"
+        " pooled bandwidth)",
+        TacclWarning,
+        stacklevel=3,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Paths:
+    """Paths of one length, in order of source and then of edges.
+
+    Parameters
+    ----------
+    src, end
+        Where they begin, and the vertex they have come to.
+    edges
+        One row a path.
+    place
+        How many paths with the same two ends come before.
+    """
+
+    src: NDArray[np.int64]
+    end: NDArray[np.int64]
+    edges: NDArray[np.int32]
+    place: NDArray[np.int64]
+
+    def only(self, kept: NDArray[np.bool_]) -> "_Paths":
+        return _Paths(self.src[kept], self.end[kept], self.edges[kept], self.place[kept])
+
+    def cut(self) -> list[tuple[int, int]]:
+        """Return the ends of paths of which there are more than are used."""
+        more = self.place == MAX_PATHS
+        return list(zip(self.src[more].tolist(), self.end[more].tolist(), strict=True))
+
+
+def _paths(topology: "Topology", sources: NDArray[np.int64]) -> Iterator[_Paths]:
+    """Yield the paths with the fewest edges from some ranks to all others, at most 65 a pair."""
+    across = np.array([switch.across_servers for switch in topology.switches], dtype=np.bool_)
+    if not across.any():
+        yield from _walk(topology, sources, across)
+        return
+    server = np.array(topology.server_of)
+    for closed, within in ((across, True), (np.zeros_like(across), False)):
+        for paths in _walk(topology, sources, closed):
+            yield paths.only((server[paths.src] == server[paths.end]) == within)
+
+
+def _walk(
+    topology: "Topology", sources: NDArray[np.int64], closed: NDArray[np.bool_]
+) -> Iterator[_Paths]:
+    """Yield the shortest paths through open switches from some ranks, length by length.
+
+    A path that is not among the first of its prefixes is not among the first itself, so that no
+    more than 65 between two vertices are followed.
+    """
+    ranks, edges = topology.num_ranks, topology.edge_table
+    total = ranks + len(topology.switches)
+    by_tail = np.argsort(edges.tail, kind="stable")
+    first = np.searchsorted(edges.tail[by_tail], np.arange(total + 1))
+    shut = np.concatenate([np.zeros(ranks, dtype=np.bool_), closed])
+    reached = np.zeros((len(sources), total), dtype=np.bool_)
+    reached[np.arange(len(sources)), sources] = True
+    none = np.zeros((len(sources), 0), dtype=np.int32)
+    paths = _Paths(sources, sources, none, np.zeros(len(sources), dtype=np.int64))
+    while len(paths.src):
+        degree = first[paths.end + 1] - first[paths.end]
+        if degree.sum() > MAX_STEPS:
+            raise _TooManyError
+        path = np.repeat(np.arange(len(degree)), degree)
+        within = np.arange(len(path)) - np.repeat(np.cumsum(degree) - degree, degree)
+        edge = by_tail[first[paths.end[path]] + within]
+        head, row = edges.head[edge], paths.src[path] - sources[0]
+        on = ~shut[head] & ~reached[row, head]
+        path, edge, head, row = path[on], edge[on], head[on], row[on]
+        place = _places(row * total + head)
+        on = place <= MAX_PATHS
+        path, edge, head, row = path[on], edge[on], head[on], row[on]
+        longer = np.concatenate([paths.edges[path], edge.astype(np.int32)[:, None]], axis=1)
+        paths = _Paths(sources[row], head, longer, place[on])
+        reached[row, head] = True
+        yield paths.only(head < ranks)
+        paths = paths.only(head >= ranks)
+
+
+def _places(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many equal keys come before each."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    lengths = np.diff(np.append(starts, len(keys)))
+    place = np.empty(len(keys), dtype=np.int64)
+    place[order] = np.arange(len(keys)) - np.repeat(starts, lengths)
+    return place
+
+
+def _table(topology: "Topology", found: list[_Paths]) -> LinkTable:
+    src, dst = (
+        np.concatenate([np.zeros(0, dtype=np.int64), *column])
+        for column in ([p.src for p in found], [p.end for p in found])
+    )
+    # All paths of a pair have one length, so that they are in order among themselves.
+    order = np.lexsort((dst, src))
+    lengths = np.concatenate(
+        [np.zeros(0, dtype=np.int64), *(np.full(len(p.src), p.edges.shape[1]) for p in found)]
+    )
+    flat = np.concatenate([np.zeros(0, dtype=np.int32), *(p.edges.ravel() for p in found)])
+    begin = (np.cumsum(lengths) - lengths)[order]
+    lengths = lengths[order]
+    edge_start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    within = np.arange(len(flat)) - np.repeat(edge_start[:-1], lengths)
+    edge_ids = flat[np.repeat(begin, lengths) + within]
+    first = np.searchsorted(src[order], np.arange(topology.num_ranks + 1)).astype(np.int64)
+    nothing = np.zeros(len(order), dtype=np.int64)
+    table = LinkTable(
+        src[order].astype(np.int32), dst[order].astype(np.int32), nothing, nothing, edge_start,
+        edge_ids, first, (),
+    )  # fmt: skip
+    edges = topology.edges
+    return table.with_costs(
+        [edge.alpha for edge in edges],
+        [topology.edge_overhead(edge) for edge in edges],
+        [edge.beta for edge in edges],
+    )

@@ -1,0 +1,571 @@
+"""Groups of rank permutations that a topology has: closed, split into orbits, free or not.
+
+A permutation of the ranks is a symmetry when it extends to the switches so that every edge maps
+to an edge with equal costs. Decisions made for one representative chunk of each orbit can then be
+copied to the whole orbit, if the group acts freely on ranks and on resources.
+
+Where a rank permutation takes the switches and the edges of a topology.
+
+A permutation of the ranks is a symmetry when it extends to the switches so that every edge maps
+to an edge with equal alpha, overhead and beta. The extension is found by colour refinement: a
+vertex's colour is what it is and what lies around it. Colours are hashes; whether the extension
+holds is then checked edge by edge, exactly.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.collectives import Collective
+from taccl.errors import InputError
+from taccl.topology.graph import Permutation, Topology
+
+Colours = NDArray[np.uint64]
+
+MAX_TIES = 1000
+"""Switches that look alike and are told apart one by one, for one extension."""
+
+MAX_WORK = 20_000_000
+"""Vertices and edges looked at in one refinement; colours are coarser where it ends too soon."""
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+
+
+def vertex_image(topology: Topology, permutation: Sequence[int]) -> NDArray[np.int32]:
+    """Return where every vertex goes when rank r becomes ``permutation[r]``.
+
+    Raises
+    ------
+    InputError
+        When the topology does not map onto itself; names the edge or rank that breaks it.
+    """
+    image = _extend(topology, permutation)
+    edge_image(topology, image)
+    _check_servers(topology, permutation)
+    return image
+
+
+def is_symmetry(topology: Topology, permutation: Sequence[int]) -> bool:
+    """Tell whether a topology maps onto itself when rank r becomes ``permutation[r]``."""
+    try:
+        vertex_image(topology, permutation)
+    except InputError:
+        return False
+    return True
+
+
+def edge_image(topology: Topology, vertices: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return where every edge goes with its ends; of equal parallel edges the k-th to the k-th.
+
+    Raises
+    ------
+    InputError
+        When an edge has no image; names it.
+    """
+    edges = topology.edge_table
+    total = topology.num_ranks + len(topology.switches)
+    kinds = int(edges.cost.max(initial=0)) + 1
+    here = (edges.tail * total + edges.head) * kinds + edges.cost
+    goal = (vertices[edges.tail].astype(np.int64) * total + vertices[edges.head]) * kinds
+    goal += edges.cost
+    by_here, by_goal = np.argsort(here, kind="stable"), np.argsort(goal, kind="stable")
+    if not np.array_equal(here[by_here], goal[by_goal]):
+        raise _no_image(topology, here, goal)
+    image = np.empty(len(edges), dtype=np.int32)
+    image[by_goal] = by_here
+    return image
+
+
+def _no_image(topology: Topology, here: NDArray[np.int64], goal: NDArray[np.int64]) -> InputError:
+    """Return the error that names the first edge without an image."""
+    lost = np.flatnonzero(~np.isin(goal, here))
+    if not len(lost):  # more parallel edges than there are where they go
+        kinds, there = np.unique(here, return_counts=True)
+        counts = dict(zip(kinds.tolist(), there.tolist(), strict=True))
+        wanted = dict(zip(*(c.tolist() for c in np.unique(goal, return_counts=True)), strict=True))
+        lost = np.flatnonzero([wanted[key] > counts[key] for key in goal.tolist()])
+    edge = topology.edges[int(lost[0])]
+    tail, head = topology.vertex_name(edge.tail), topology.vertex_name(edge.head)
+    return InputError(
+        f"the topology {topology.name} does not have this symmetry:"
+        f" edge {tail} -> {head} has no image",
+        field="symmetry",
+        fix="remove the symmetry, or make the edges equal",
+    )
+
+
+def _check_servers(topology: Topology, permutation: Sequence[int]) -> None:
+    """Refuse to take a server apart where links depend on who shares one."""
+    if not servers_matter(topology):
+        return
+    image_of: dict[int, int] = {}
+    for rank, image in enumerate(permutation):
+        home, there = topology.server_of[rank], topology.server_of[image]
+        if image_of.setdefault(home, there) != there:
+            raise InputError(
+                f"the topology {topology.name} does not have this symmetry:"
+                f" it takes rank {rank} away from the other ranks of server {home}",
+                field="symmetry",
+                fix="remove the symmetry, or map servers to servers",
+            )
+
+
+def servers_matter(topology: Topology) -> bool:
+    """Tell whether links depend on which ranks share a server."""
+    return any(switch.across_servers for switch in topology.switches)
+
+
+def _extend(topology: Topology, permutation: Sequence[int]) -> NDArray[np.int32]:
+    """Extend a rank permutation to the switches; where nothing fits, they stay where they are."""
+    ranks, total = topology.num_ranks, topology.num_ranks + len(topology.switches)
+    same = np.array([*permutation, *range(ranks, total)], dtype=np.int32)
+    if ranks == total:
+        return same
+    kinds = switch_kinds(topology)
+    mine = np.concatenate([np.array(permutation, dtype=np.int64), ranks + kinds])
+    theirs = np.concatenate([np.arange(ranks, dtype=np.int64), ranks + kinds])
+    for _ in range(MAX_TIES):
+        mine, theirs = refine(topology, mine, theirs)
+        by_mine, by_theirs = (np.argsort(side, kind="stable") for side in (mine, theirs))
+        if not np.array_equal(mine[by_mine], theirs[by_theirs]):
+            return same
+        tied = _tied(topology, mine)
+        if tied is None:
+            image = np.empty(total, dtype=np.int32)
+            image[by_mine] = by_theirs
+            return image
+        # Several switches look alike: tell the first pair apart and refine again.
+        other = int(np.flatnonzero(theirs == mine[tied])[0])
+        mine[tied] = theirs[other] = total
+    return same
+
+
+def _tied(topology: Topology, colours: NDArray[np.int64]) -> int | None:
+    """Return the first vertex whose image is open and matters, or None.
+
+    Vertices of one colour all of whose neighbours have colours of their own are
+    interchangeable: any order will do.
+    """
+    edges = topology.edge_table
+    shared = np.bincount(colours)[colours] > 1
+    beside = np.zeros(len(colours), dtype=np.bool_)
+    beside[edges.tail[shared[edges.head]]] = True
+    beside[edges.head[shared[edges.tail]]] = True
+    tied = np.flatnonzero(shared & beside)
+    return int(tied[0]) if len(tied) else None
+
+
+def switch_kinds(topology: Topology) -> NDArray[np.int64]:
+    """Return a number for what every switch can do; equal for equal abilities."""
+    return np.array(
+        [4 * s.multicast + 2 * s.reduce + s.across_servers for s in topology.switches],
+        dtype=np.int64,
+    )
+
+
+def refine(topology: Topology, *sides: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Refine the colours of the vertices of some copies of a topology, all together.
+
+    Returns the coarsest colours, 0, 1, ..., under which equal vertices of all copies have equal
+    neighbours over equal edges; finer than or equal to those given.
+    """
+    edges, total = topology.edge_table, len(sides[0])
+    tail = np.concatenate([edges.tail + i * total for i in range(len(sides))])
+    head = np.concatenate([edges.head + i * total for i in range(len(sides))])
+    kind = np.tile(edges.cost.astype(np.uint64), len(sides)) * np.uint64(2)
+    colours = np.unique(np.concatenate(sides), return_inverse=True)[1].astype(np.int64)
+    count = int(colours.max(initial=-1)) + 1
+    for _ in range(max(8, MAX_WORK // (len(tail) + len(colours)))):
+        old = colours.astype(np.uint64)
+        around = _mixed(old)
+        np.add.at(around, tail, _mixed(_mixed(old[head]) + kind))
+        np.add.at(around, head, _mixed(_mixed(old[tail]) + kind + np.uint64(1)))
+        # The old colour leads, so that a class is only ever split.
+        order = np.lexsort((around, colours))
+        new = np.concatenate([[0], np.cumsum(
+            (np.diff(colours[order]) != 0) | (np.diff(around[order]) != 0)
+        )])  # fmt: skip
+        colours = np.empty(len(old), dtype=np.int64)
+        colours[order] = new
+        if new[-1] + 1 == count:
+            break
+        count = int(new[-1]) + 1
+    return list(colours.reshape(len(sides), total))
+
+
+def _mixed(values: Colours) -> Colours:
+    """Return hashes of 64-bit numbers (the finaliser of splitmix64)."""
+    mixed = values + _ODD
+    for shift, factor in zip(_SHIFTS, _MIX, strict=False):
+        mixed = (mixed ^ (mixed >> shift)) * factor
+    return mixed ^ (mixed >> _SHIFTS[2])
+
+
+MAX_GROUP = 20_000
+MAX_ENTRIES = 20_000_000
+"""Elements times ranks: the images that a group holds."""
+
+MAX_POWERS = 64
+"""Powers of a generator that are tried."""
+
+Row = NDArray[np.int32]
+"""Where every vertex (or every rank) goes."""
+
+NO_IMAGES: Mapping[Permutation, Row] = MappingProxyType({})
+
+
+def close_group(generators: Iterable[Permutation], num_ranks: int) -> tuple[Permutation, ...]:
+    """Return all products of the generators, the identity first, in a fixed order.
+
+    Raises
+    ------
+    InputError
+        When there are more than 20 000, or more than memory is for.
+    """
+    rows = [np.array(generator, dtype=np.int32) for generator in generators]
+    return _tuples(_all_products(rows, num_ranks, num_ranks)[0], num_ranks)
+
+
+def _all_products(
+    rows: Sequence[Row], num_ranks: int, width: int
+) -> tuple[NDArray[np.int32], bool]:
+    most = min(MAX_GROUP, MAX_ENTRIES // num_ranks)
+    found = close_rows(rows, num_ranks, width, most)
+    if found is None:
+        raise InputError(
+            f"the declared symmetries generate more than {most} permutations",
+            field="symmetry",
+            fix="declare fewer",
+        )
+    return found
+
+
+def close_rows(
+    rows: Sequence[Row], num_ranks: int, width: int, most: int, *, free: bool = False
+) -> tuple[NDArray[np.int32], bool] | None:
+    """Return the products of some rows, one for every permutation of the ranks.
+
+    Parameters
+    ----------
+    rows
+        Where the generators take the vertices; the first ``num_ranks`` are ranks.
+    width
+        The number of vertices.
+    most
+        How many products there may be.
+    free
+        Give up where a product keeps a rank in its place and is not the identity.
+
+    Returns
+    -------
+    The products, the identity first, and whether products that agree on the ranks agree on all
+    vertices; None where there are too many products, or one is not ``free``.
+    """
+    ranks = np.arange(num_ranks, dtype=np.int32)
+    products: list[Row] = [np.arange(width, dtype=np.int32)]
+    known = {ranks.tobytes(): 0}
+    agree, at = True, 0
+    while at < len(products):
+        for row in rows:
+            product = row[products[at]]
+            other = known.setdefault(product[:num_ranks].tobytes(), len(products))
+            if other < len(products):
+                agree = agree and bool((products[other] == product).all())
+                continue
+            if len(products) == most or (free and (product[:num_ranks] == ranks).any()):
+                return None
+            products.append(product)
+        at += 1
+    return np.stack(products), agree
+
+
+def _tuples(rows: NDArray[np.int32], num_ranks: int) -> tuple[Permutation, ...]:
+    # Row by row: a call for all of them could take seconds, in which no signal comes through.
+    return tuple(tuple(row.tolist()) for row in rows[:, :num_ranks])
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A group of symmetries of a topology, with what it does to edges and links.
+
+    Parameters
+    ----------
+    topology
+        The network.
+    generators
+        Rank permutations, verified.
+    elements
+        The closure, identity first.
+    """
+
+    topology: Topology
+    generators: tuple[Permutation, ...]
+    elements: tuple[Permutation, ...]
+
+    def __len__(self) -> int:
+        """Return the number of elements."""
+        return len(self.elements)
+
+    @cached_property
+    def action(self) -> tuple[NDArray[np.int32], bool]:
+        """Row g: where element g takes every vertex; and whether the rows multiply as G does.
+
+        A rank permutation may extend to switches in several ways, so that two products which
+        agree on the ranks differ on switches.
+        """
+        topology = self.topology
+        width = topology.num_ranks + len(topology.switches)
+        rows = [vertex_image(topology, generator) for generator in self.generators]
+        return _all_products(rows, topology.num_ranks, width)
+
+    def edge_image(self, element: int) -> NDArray[np.int32]:
+        """Return where element number ``element`` takes every edge."""
+        return edge_image(self.topology, self.action[0][element])
+
+    @cached_property
+    def edge_orbit(self) -> NDArray[np.int32]:
+        """The smallest edge of every edge's orbit."""
+        # Close under the generators, not over the rows: they need not be closed themselves.
+        rows = [vertex_image(self.topology, generator) for generator in self.generators]
+        images = [edge_image(self.topology, row) for row in rows]
+        return smallest_of_orbit(images, len(self.topology.edges))
+
+    @cached_property
+    def rank_orbit(self) -> NDArray[np.int32]:
+        """The smallest rank of every rank's orbit."""
+        smallest: NDArray[np.int32] = np.array(self.elements, dtype=np.int32).min(axis=0)
+        return smallest
+
+    @cached_property
+    def _link_ends(self) -> NDArray[np.int64]:
+        """One number for the (src, dst) of every link, ascending."""
+        table = self.topology.links
+        return table.src.astype(np.int64) * self.topology.num_ranks + table.dst
+
+    def link_image(self, element: int, links: Iterable[int]) -> list[int]:
+        """Return where element number ``element`` takes the given links."""
+        wanted = np.array(list(links), dtype=np.int64)
+        images: list[int] = self.link_images(element, wanted).tolist()
+        return images
+
+    def link_images(self, element: int, links: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return where element number ``element`` takes the given links, as a column.
+
+        Raises
+        ------
+        InputError
+            When a link has no image, which no verified group allows.
+        """
+        wanted = links.astype(np.int64)
+        if element == 0:
+            return wanted
+        table, permutation = self.topology.links, np.array(self.elements[element], dtype=np.int64)
+        ends = permutation[table.src[wanted]] * self.topology.num_ranks
+        ends += permutation[table.dst[wanted]]
+        low = np.searchsorted(self._link_ends, ends)
+        last = np.searchsorted(self._link_ends, ends, side="right") - 1
+        result = np.where(low == last, low, -1)
+        many = np.flatnonzero(low < last)
+        if len(many):
+            result[many] = self._parallel(element, wanted[many], low[many], last[many])
+        if (result < 0).any():
+            raise InputError(
+                f"link {wanted[result < 0][0]} of {self.topology.name} has no image under a"
+                " symmetry",
+                field="symmetry",
+                fix="remove the symmetry",
+            )
+        return result
+
+    def _parallel(
+        self,
+        element: int,
+        links: NDArray[np.int64],
+        low: NDArray[np.int64],
+        last: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Return the link from ``low`` to ``last`` that crosses the images of the edges; or -1."""
+        edges = self.edge_image(element)
+        result = np.full(len(links), -1, dtype=np.int64)
+        for offset in range(int((last - low).max(initial=-1)) + 1):
+            other = np.minimum(low + offset, last)
+            result = np.where(self._same_path(edges, links, other), other, result)
+        return result
+
+    def _same_path(
+        self, image: NDArray[np.int32], links: NDArray[np.int64], others: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Tell for each link whether its edges go to those of the other link."""
+        table = self.topology.links
+        at, there = table.edge_start[links], table.edge_start[others]
+        lengths = table.edge_start[links + 1] - at
+        same: NDArray[np.bool_] = lengths == table.edge_start[others + 1] - there
+        for hop in range(int(lengths.max(initial=0))):
+            step = np.minimum(hop, lengths - 1)
+            over = np.minimum(there + step, len(table.edge_ids) - 1)
+            same &= image[table.edge_ids[at + step]] == table.edge_ids[over]
+        return same
+
+    def chunk_orbits(self, collective: Collective) -> tuple[int, ...]:
+        """Return the smallest chunk of every orbit, ascending."""
+        images = [collective.image(generator) for generator in self.generators]
+        orbit = smallest_of_orbit(images, collective.num_chunks)
+        return tuple(np.flatnonzero(orbit == np.arange(len(orbit))).tolist())
+
+    def acts_freely(self) -> bool:
+        """Tell whether only the identity fixes a rank or a resource, and no link folds.
+
+        A link folds when two of its edges lie in one orbit: its images would then meet it.
+        """
+        n = self.topology.num_ranks
+        if len(self) > n:
+            return False
+        rows, proper = self.action
+        return proper and all(moves_all(self.topology, row) for row in rows[1:]) and not self.folds
+
+    @cached_property
+    def folds(self) -> bool:
+        """Whether two resources of some link lie in one orbit."""
+        if len(self) == 1:
+            return False
+        table, edges = self.topology.links, self.topology.edge_table
+        kept = edges.is_resource[table.edge_ids]
+        owner = np.repeat(np.arange(len(table)), np.diff(table.edge_start))[kept]
+        orbit = self.edge_orbit[table.edge_ids[kept]].astype(np.int64)
+        pairs = np.sort(owner * len(edges) + orbit)
+        return bool((pairs[1:] == pairs[:-1]).any())
+
+
+def moves_all(topology: Topology, row: Row) -> bool:
+    """Tell whether a symmetry moves every rank and every resource."""
+    n, edges = topology.num_ranks, topology.edge_table
+    still = row == np.arange(len(row))
+    # An edge goes with its ends, and of equal parallel edges the k-th to the k-th.
+    fixed = still[edges.tail] & still[edges.head] & edges.is_resource
+    return not still[:n].any() and not fixed.any()
+
+
+def smallest_of_orbit(images: Sequence[NDArray[np.integer]], count: int) -> NDArray[np.int32]:
+    """Return the smallest member of the orbit of each of 0 .. count-1 under some permutations.
+
+    Each image is an integer row of length ``count``: where a permutation takes every number.
+    """
+    orbit = np.arange(count, dtype=np.int32)
+    while True:
+        before = orbit.copy()
+        for image in images:
+            smaller = np.minimum(orbit, orbit[image])
+            orbit[image] = smaller
+            orbit = np.minimum(orbit, smaller)
+        orbit = orbit[orbit]
+        if np.array_equal(before, orbit):
+            return orbit
+
+
+def make_group(topology: Topology, generators: Iterable[Permutation]) -> Group:
+    """Return the group that verified generators span.
+
+    Raises
+    ------
+    InputError
+        When a generator is no symmetry of the topology, or the group is too large.
+    """
+    n = topology.num_ranks
+    kept: dict[Permutation, Row] = {}
+    for generator in dict.fromkeys(tuple(g) for g in generators):
+        if sorted(generator) != list(range(n)):
+            raise InputError(
+                f"should be a permutation of 0..{n - 1}, got {list(generator)[:20]}",
+                field="symmetry",
+                fix=f"list every rank from 0 to {n - 1} once",
+            )
+        row = vertex_image(topology, generator)
+        if generator != tuple(range(n)):
+            kept[generator] = row
+    action = _all_products(list(kept.values()), n, n + len(topology.switches))
+    return _group(topology, tuple(kept), action)
+
+
+def _group(
+    topology: Topology, generators: Sequence[Permutation], action: tuple[NDArray[np.int32], bool]
+) -> Group:
+    group = Group(topology, tuple(generators), _tuples(action[0], topology.num_ranks))
+    group.__dict__["action"] = action  # known already; a cached_property lives here
+    return group
+
+
+def check_symmetry(topology: Topology, permutation: Permutation) -> None:
+    """Return when a rank permutation is a symmetry of the topology.
+
+    Raises
+    ------
+    InputError
+        When it is not; names the edge or rank that breaks it.
+    """
+    vertex_image(topology, permutation)
+
+
+def free_group(topology: Topology, generators: Sequence[Permutation]) -> Group:
+    """Return the largest group found that acts freely, from subsets and powers of generators.
+
+    Generators are added one at a time, each as its smallest power that keeps the group free.
+    """
+    best = make_group(topology, ())
+    for order in (list(generators), list(reversed(generators))):
+        group = grow_free(topology, [powers(generator) for generator in order])
+        if len(group) > len(best):
+            best = group
+    return best
+
+
+def grow_free(
+    topology: Topology,
+    choices: Sequence[Sequence[Permutation]],
+    limit: int | None = None,
+    images: Mapping[Permutation, Row] = NO_IMAGES,
+) -> Group:
+    """Return the group that acts freely, made of the first symmetry of each choice that fits.
+
+    Parameters
+    ----------
+    limit
+        The group is done when it has so many elements; None: one for each rank.
+    images
+        Where symmetries take the vertices, as far as that is known.
+    """
+    n, width = topology.num_ranks, topology.num_ranks + len(topology.switches)
+    most = n if limit is None else limit
+    group, rows = make_group(topology, ()), list[Row]()
+    for choice in choices:
+        if len(group) >= most:
+            break
+        inside = set(group.elements)
+        for symmetry in choice:
+            if symmetry in inside:
+                continue
+            row = images.get(symmetry)
+            row = vertex_image(topology, symmetry) if row is None else row
+            action = close_rows([*rows, row], n, width, most, free=True)
+            if action is None:
+                continue
+            larger = _group(topology, (*group.generators, symmetry), action)
+            if larger.acts_freely():
+                group, rows = larger, [*rows, row]
+                break
+    return group
+
+
+def powers(generator: Permutation) -> list[Permutation]:
+    """Return the distinct powers of a permutation without the identity, smallest first."""
+    identity, found = tuple(range(len(generator))), list[Permutation]()
+    power = tuple(generator)
+    while power != identity and len(found) < MAX_POWERS:
+        found.append(power)
+        power = tuple(generator[r] for r in power)
+    return found
