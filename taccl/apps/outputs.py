@@ -18,6 +18,7 @@ from taccl.msccl.program import Program
 from taccl.msccl.runtimes import LOADED_BY
 from taccl.msccl.xml import read_xml, write_xml
 from taccl.report.tables import candidate_lines, candidate_rows
+from taccl.synth.search import turns_of
 from taccl.units import counted, format_size, format_time, gigabytes_per_second, microseconds
 from taccl.verify import require_valid
 
@@ -237,6 +238,16 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
         "busbw_gbps": found.busbw,
         "seconds": round(found.seconds, 3),
         "ended_by": found.ended,
+        "turns": [
+            {
+                "engine": one.engine,
+                "chunks_per_rank": one.chunks,
+                "seconds": round(one.seconds, 3),
+                "score_us": None if one.time is None else microseconds(one.time),
+                "won_us": None if won is None else microseconds(won),
+            }
+            for one, won in turns_of(found.attempts)
+        ],
         "compile_seconds": round(found.compiled, 3),
         "seed": request.seed,
         "alpha_rule": schedule.topology.alpha_rule_stated,
