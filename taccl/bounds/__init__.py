@@ -11,9 +11,9 @@ inside the network is not considered. ``KINDS`` says what each is.
 
 from taccl.bounds.combine import any_bounds, any_curves, best, fixed_bounds, program_curves
 from taccl.bounds.gates import Curve
-from taccl.bounds.kinds import ASSUMED, KINDS, WORLDS
+from taccl.bounds.kinds import ASSUMED, KINDS, WORLDS, any_of
 
 __all__ = [
-    "ASSUMED", "KINDS", "WORLDS", "Curve", "any_bounds", "any_curves", "best", "fixed_bounds",
-    "program_curves",
+    "ASSUMED", "KINDS", "WORLDS", "Curve", "any_bounds", "any_curves", "any_of", "best",
+    "fixed_bounds", "program_curves",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ The critical path is the chain of spans from the start to the last arrival, each
 for the one before it. The time from the start of a span to the start of the next is charged to
 what the first one did (alpha and bandwidth of its message, or local work); but where the next one
 did not follow it in the data or in the threadblock, to what made it wait: an edge that the message
-held, a dependence on it, or the FIFO slot that it freed. So the parts add up to the time, to the
+held, a dependency on it, or the FIFO slot that it freed. So the parts add up to the time, to the
 picosecond. A queue on one edge is then a chain of waits, and the time in it is queueing. Of several
 critical paths one is told.
 """
@@ -23,14 +23,14 @@ from taccl.topology import Edge, Topology
 from taccl.units import Time, microseconds
 
 PARTS = (
-    "launch", "alpha", "bandwidth", "queueing for a link", "waiting for a dependence",
+    "launch", "alpha", "bandwidth", "queueing for a link", "waiting for a dependency",
     "waiting for a FIFO slot", "local work",
 )  # fmt: skip
 """What the time is split into."""
 
 _CHARGED = {
     Why.LINK: "queueing for a link",
-    Why.DEPENDENCE: "waiting for a dependence",
+    Why.DEPENDENCE: "waiting for a dependency",
     Why.SLOT: "waiting for a FIFO slot",
 }
 
@@ -49,7 +49,8 @@ class Part:
     time
         Picoseconds.
     count
-        Spans of the critical path that are charged to it.
+        Spans of the critical path that are charged to it: every span is charged to one part, but
+        alpha and bandwidth are those of the same messages.
     alpha
         What of the time is alpha (or overhead) of messages; the rest of it is their bytes.
     """
@@ -167,7 +168,7 @@ def explain(played: Played, row: Row, replay: Replay) -> Explanation:
     parts = [("launch", topology.local.launch, 0), *_charges(played, legs)]
     times: Counter[str] = Counter()
     alphas: Counter[str] = Counter()
-    counts: Counter[str] = Counter(name for name, time, _ in parts if time)
+    counts: Counter[str] = Counter(name for name, time, _ in parts if time or name != "launch")
     for name, time, alpha in parts:
         times[name] += time
         alphas[name] += alpha

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from taccl.bounds import any_of
 from taccl.report.explain import Explanation, Faster
 from taccl.units import PS_PER_US, Time, format_size
 
@@ -25,7 +26,10 @@ def explanation_text(found: Explanation) -> str:
     width = max(len(_exact(part.time)) for part in found.parts)
     for part in found.parts:
         share = part.time / row.time if row.time else 0.0
-        spans = "" if not part.count or part.name == "launch" else f"  in {_plural(part.count)}"
+        same = "the same " if part.name == "bandwidth" else ""
+        spans = ""
+        if part.count and part.name != "launch":
+            spans = f"  in {same}{_plural(part.count)}"
         if part.alpha and part.name != "alpha":
             spans += f", {_exact(part.alpha)} us of it alpha"
         time = _exact(part.time).rjust(width)
@@ -34,7 +38,9 @@ def explanation_text(found: Explanation) -> str:
     lines += _parameters_text(found, row.time)
     if row.bound is not None:
         gap = "" if row.gap is None else f", gap {row.gap:.1%}"
-        lines.append(f"  bound for any algorithm: {_exact(row.bound)} us ({row.bound_kind}){gap}")
+        lines.append(
+            f"  bound for {any_of(row.bound_kind)}: {_exact(row.bound)} us ({row.bound_kind}){gap}"
+        )
     if row.note:
         lines.append(f"  note: {_one_line(row.note)}")
     return "\n".join(lines)
@@ -44,9 +50,9 @@ def _bottleneck_text(found: Explanation) -> Iterator[str]:
     row = found.row
     if not row.bottleneck or row.time is None or found.faster is None:
         return
-    held = f"held {row.utilisation or 0:.1%} of the time"
-    yield f"  bottleneck: edge {_one_line(row.bottleneck)}, {held}"
-    then = f"edge {_one_line(found.faster.bottleneck)} is held {found.faster.utilisation:.1%}"
+    busy = f"busy {row.utilisation or 0:.1%} of the time"
+    yield f"  bottleneck: edge {_one_line(row.bottleneck)}, {busy}"
+    then = f"edge {_one_line(found.faster.bottleneck)} is busy {found.faster.utilisation:.1%}"
     yield f"  with twice its bandwidth: {_changed(found.faster, row.time)}; then {then} of the time"
 
 
