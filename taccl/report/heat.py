@@ -20,5 +20,5 @@ def heat_scale() -> str:
     )
     return (
         '<p class="scale" role="img" aria-label="Colours of load, from 0% blue to 100% red">'
-        f"<span>held 0%</span>{patches}<span>100% of the time</span></p>"
+        f"<span>busy 0%</span>{patches}<span>100% of the time</span></p>"
     )

@@ -45,7 +45,7 @@ def _shown(row: Row) -> dict[str, str]:
         "bound us": "" if row.bound is None else f"{microseconds(row.bound):.6g}",
         "gap": _number(row.gap, ".1%"),
         "bottleneck": row.bottleneck,
-        "used": _number(row.utilisation, ".0%"),
+        "busy": _number(row.utilisation, ".0%"),
         "costs": row.costs or "",
         "#wrong": str(row.wrong or ""),
         "note": row.note,

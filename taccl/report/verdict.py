@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from taccl.bounds import any_of
 from taccl.sim.sweep import Row
 from taccl.units import Time, format_size, format_time
 
@@ -33,14 +34,17 @@ def verdict(rows: Sequence[Row], nccl: NcclTime) -> str:
         "" if expected is None else _beside_nccl(best.bound, expected),
     ]
     if best.bottleneck and best.utilisation is not None:
-        parts.append(f"the busiest edge, {best.bottleneck}, is held {best.utilisation:.0%} of it")
+        parts.append(
+            f"the busiest edge, {best.bottleneck}, is busy {best.utilisation:.0%} of the time"
+        )
     return "; ".join(part for part in parts if part) + "."
 
 
 def _beside_bound(row: Row) -> str:
     if row.bound is None or row.gap is None:
         return "no lower bound is known"
-    told = f"the {format_time(row.bound)} that no algorithm beats ({row.bound_kind} bound)"
+    who = any_of(row.bound_kind).removeprefix("any ")
+    told = f"the {format_time(row.bound)} that no {who} beats ({row.bound_kind} bound)"
     return f"that is {row.gap:.1%} above {told}" if row.gap > 0 else f"optimal: it meets {told}"
 
 
