@@ -17,7 +17,7 @@ KINDS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 
 ASSUMED = (
-    "messages go from one rank to one rank: switches copy and add nothing; bytes are not mixed"
+    "messages go from one rank to one rank: switches copy and add nothing; no network coding"
 )
 """What all of them assume."""
 
