@@ -16,9 +16,7 @@ KINDS: Mapping[str, str] = MappingProxyType({
     "reduce": "2(n-1) messages for every piece, at the edge prices of the optimal tree packing",
 })  # fmt: skip
 
-ASSUMED = (
-    "messages go from one rank to one rank: switches copy and add nothing; no network coding"
-)
+ASSUMED = "messages go from one rank to one rank: switches copy and add nothing; no network coding"
 """What all of them assume."""
 
 WORLDS: Mapping[str, str] = MappingProxyType({
