@@ -8,7 +8,7 @@ import pytest
 
 from taccl.errors import OutOfTimeError
 from taccl.synth.templates.classical import CLASSICAL
-from taccl.tuning import run, session
+from taccl.timing import deadline
 from taccl.tuning.candidate import Outcome, Spec, read_outcome
 from taccl.tuning.executors import Work
 from taccl.tuning.run import Budget
@@ -57,8 +57,7 @@ def order(place: Path, clock: Clock, **budget: float) -> Order:
 
 def use(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run read this clock."""
-    for module in (run, session):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=clock.monotonic))
 
 
 def test_nothing_starts_when_the_time_to_search_is_over(
