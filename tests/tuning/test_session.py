@@ -2,13 +2,12 @@
 
 from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from taccl.errors import OutOfTimeError
 from taccl.synth.templates.classical import CLASSICAL
-from taccl.timing import deadline
+from taccl.tuning import run, session
 from taccl.tuning.candidate import Outcome, Spec, read_outcome
 from taccl.tuning.executors import Work
 from taccl.tuning.run import Budget
@@ -28,8 +27,9 @@ class Clock(Loyal):
         self.now, self.seconds, self.useless = 0.0, seconds, useless
         self.started: list[tuple[float, Spec]] = []
 
-    def monotonic(self) -> float:
-        """Return the time."""
+    @property
+    def spent(self) -> float:
+        """Seconds since the run began."""
         return self.now
 
     def submit(self, work: Work, task: str) -> "Future[str]":
@@ -57,7 +57,8 @@ def order(place: Path, clock: Clock, **budget: float) -> Order:
 
 def use(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run read this clock."""
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=clock.monotonic))
+    for module in (run, session):
+        monkeypatch.setattr(module, "Deadline", lambda: clock)
 
 
 def test_nothing_starts_when_the_time_to_search_is_over(
