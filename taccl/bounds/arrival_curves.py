@@ -78,7 +78,8 @@ def fluid(kind: str, gates: Gates, share: Fraction) -> Curve | None:
     if any(gate.busy == 0 for gate, _ in gates):
         return None
     ordered = sorted(gates)
-    unit = _common_unit(gates)
+    # What makes the rates of all gates integers, or a fine grid to round them up to.
+    unit = min(lcm(*{gate.busy.numerator for gate, _ in gates}), GRID)
     lines = []
     rate, area = 0, 0
     for i, (gate, count) in enumerate(ordered):
@@ -89,12 +90,6 @@ def fluid(kind: str, gates: Gates, share: Fraction) -> Curve | None:
         if rate and (i + 1 == len(ordered) or ordered[i + 1][0].start > gate.start):
             lines.append((Fraction(area, rate), share * unit / rate))
     return Curve(kind, tuple(lines)) if lines else None
-
-
-def _common_unit(gates: Gates) -> int:
-    """Return what makes the rates of all gates integers, or a fine grid to round them up to."""
-    unit = lcm(*{gate.busy.numerator for gate, _ in gates})
-    return min(unit, GRID)
 
 
 def whole(gates: Gates, needed: Fraction | int, floor: Time = 0) -> Time:

@@ -126,11 +126,9 @@ def informed(spread: Spread, distances: IntArray, wanted: int) -> Time:
     inner[-1] = (inner[-1][0], inner[-1][1] + spread.server - known)
     alike = spread.inner + spread.outer
     ways = ((alike, [(0, 1)]), (spread.outer, inner))
-    return max(_last(_rises(ports, growth, near, wanted)) for ports, growth in ways)
-
-
-def _last(rises: Iterator[tuple[Time, int]]) -> Time:
-    return max(time for time, _ in rises)
+    return max(
+        max(time for time, _ in _rises(ports, growth, near, wanted)) for ports, growth in ways
+    )
 
 
 def _rises(

@@ -214,20 +214,14 @@ def counted(collective: Collective, inside: Sequence[int]) -> Fraction:
     """
     within = np.zeros(collective.num_ranks, dtype=np.bool_)
     within[list(inside)] = True
-    some, every = (_of_sets(collective, within, test) for test in (np.any, np.all))
+    some, every = (
+        np.array([test(within[list(ranks)]) for ranks in collective.rank_sets], dtype=np.bool_)
+        for test in (np.any, np.all)
+    )
     has = some if collective.reduces else every
     wanted = ~every
     count = int(np.count_nonzero(has[collective.source_set] & wanted[collective.target_set]))
     return Fraction(count, collective.chunks_in_size)
-
-
-def _of_sets(
-    collective: Collective,
-    within: NDArray[np.bool_],
-    test: Callable[[NDArray[np.bool_]], np.bool_],
-) -> NDArray[np.bool_]:
-    """Return for every set of ranks whether some (all) of them are in a set."""
-    return np.array([test(within[list(ranks)]) for ranks in collective.rank_sets], dtype=np.bool_)
 
 
 def between_pairs(collective: Collective) -> NDArray[np.int64]:

@@ -31,7 +31,7 @@ from taccl.bounds.arrival_curves import gather
 from taccl.bounds.cut import COVERS, counted_at, make_graph, narrow_crossing
 from taccl.bounds.flow import rounded
 from taccl.bounds.net import Crossing, Net
-from taccl.bounds.packing import Pairs, cheapest_tree, pairs_of, tree_prices
+from taccl.bounds.packing import cheapest_tree, pairs_of, tree_prices
 from taccl.collectives import Collective
 
 MANY_RANKS = 128
@@ -68,16 +68,12 @@ def _along_trees(net: Net) -> Iterator[Crossing]:
     if prices is None:
         return
     for weights in rounded(prices):
-        total = 2 * _tree_price(net, pairs, weights)
+        cost = np.add.reduceat(weights[net.edges], net.first[:-1])
+        total = 2 * int(cost[cheapest_tree(pairs, cost)].sum())
         priced = [edge for edge in net.used if weights[edge]]
         gates = [net.gate(edge, net.through[edge], int(weights[edge])) for edge in priced]
         if total > 0:
             yield Crossing("reduce", gather(gates), Fraction(total))
-
-
-def _tree_price(net: Net, pairs: Pairs, weights: NDArray[np.int64]) -> int:
-    cost = np.add.reduceat(weights[net.edges], net.first[:-1])
-    return int(cost[cheapest_tree(pairs, cost)].sum())
 
 
 def _far_ranks(net: Net) -> list[int]:

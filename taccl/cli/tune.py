@@ -162,6 +162,7 @@ def tune(
     """Search programs for collectives and sizes, and write the best ones as a directory."""
     from taccl.apps.warmup import compile_ahead
     from taccl.cli.tune_progress import shown
+    from taccl.collectives import collective_name
     from taccl.replay.nccl import Settings, parse_settings
     from taccl.tuning.run import Budget
     from taccl.tuning.session import Order, tune
@@ -186,7 +187,7 @@ def tune(
     told = shown(quiet=quiet, verbose=verbose, as_json=as_json)
     with interruptible(output) as stop, told as watch:
         order = Order(
-            topology, _collectives(collectives), tuple(sizes),
+            topology, tuple(dict.fromkeys(map(collective_name, collectives))), tuple(sizes),
             chosen("--runtime", runtime, RUNTIME_NAMES), Budget(candidates, seconds), output,
             _workshop(workers, scheduler, mpi=mpi), nodes, fabric,
             chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
@@ -196,13 +197,6 @@ def tune(
     from taccl.tuning.library_report import as_object, summary
 
     typer.echo(json.dumps(as_object(found)) if as_json else summary(found))
-
-
-def _collectives(texts: list[str]) -> tuple[str, ...]:
-    """Return the names of collectives, each once, in the order given."""
-    from taccl.collectives import collective_name
-
-    return tuple(dict.fromkeys(collective_name(text) for text in texts))
 
 
 def _workshop(workers: int | None, scheduler: str | None, *, mpi: bool) -> "Callable[[], Workshop]":

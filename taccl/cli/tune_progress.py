@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -30,37 +30,33 @@ def shown(
             yield lambda told: say(_line(told)) if every or _is_news(told) else None
 
 
-def _facts(progress: "Progress") -> dict[str, Any]:
-    """Return what is to be told of a moment."""
-    sizes, bounds = progress.picker.plan.sizes, progress.picker.plan.bounds
-    outcome = progress.outcome
-    return {
-        "done": progress.done,
-        "total": progress.total,
-        "running": progress.running,
-        "seconds": round(progress.spent, 1),
-        "left_seconds": None if progress.left is None else round(progress.left, 1),
-        "known": progress.known,
-        "collective": outcome.spec.collective if outcome else None,
-        "candidate": outcome.spec.told() if outcome else None,
-        "size_bytes": outcome.spec.size if outcome else None,
-        "programs": len(outcome.played) if outcome else None,
-        "reason": outcome.reason if outcome else None,
-        "best": [
-            {
-                "collective": name,
-                "size_bytes": sizes[place],
-                "time_us": microseconds(time),
-                "bound_us": microseconds(bound) if (bound := bounds[name][place]) else None,
-            }
-            for (name, place), time in sorted(progress.picker.best.items())
-        ],
-    }
-
-
 def _as_json(progress: "Progress") -> None:
-    if progress.outcome is not None:
-        typer.echo(json.dumps(_facts(progress)), err=True)
+    outcome = progress.outcome
+    if outcome is not None:
+        sizes, bounds = progress.picker.plan.sizes, progress.picker.plan.bounds
+        facts = {
+            "done": progress.done,
+            "total": progress.total,
+            "running": progress.running,
+            "seconds": round(progress.spent, 1),
+            "left_seconds": None if progress.left is None else round(progress.left, 1),
+            "known": progress.known,
+            "collective": outcome.spec.collective,
+            "candidate": outcome.spec.told(),
+            "size_bytes": outcome.spec.size,
+            "programs": len(outcome.played),
+            "reason": outcome.reason,
+            "best": [
+                {
+                    "collective": name,
+                    "size_bytes": sizes[place],
+                    "time_us": microseconds(time),
+                    "bound_us": microseconds(bound) if (bound := bounds[name][place]) else None,
+                }
+                for (name, place), time in sorted(progress.picker.best.items())
+            ],
+        }
+        typer.echo(json.dumps(facts), err=True)
 
 
 def _is_news(progress: "Progress") -> bool:

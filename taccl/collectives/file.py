@@ -97,7 +97,7 @@ def _coarser(demand: Counts, unit: int) -> int:
 def _collective(counts: Counts, unit: int) -> Collective:
     ranks = len(counts)
     pairs = counts.ravel()
-    index = _positions(pairs)
+    index = np.arange(int(pairs.sum())) - np.repeat(np.cumsum(pairs) - pairs, pairs)  # in its pair
     source, target = (np.repeat(ends.ravel(), pairs) for ends in np.indices(counts.shape))
     by_target = (np.cumsum(counts, axis=1) - counts)[source, target] + index
     by_source = (np.cumsum(counts, axis=0) - counts)[source, target] + index
@@ -108,13 +108,6 @@ def _collective(counts: Counts, unit: int) -> Collective:
         output_at=by_source.astype(np.int32), owner=owner, index=index.astype(np.int32),
     )  # fmt: skip
     return replace(found, size=unit * found.chunks_in_size)
-
-
-def _positions(counts: Counts) -> Counts:
-    """Return 0 .. n-1 for every n of some counts."""
-    ends = np.cumsum(counts)
-    found: Counts = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
-    return found
 
 
 MAX_OFFSET = 1 << 20
@@ -174,7 +167,7 @@ def make_collective(
         With file, line, field, value and fix.
     """
     place = _Place(document, where)
-    if _plain(record.name) in COLLECTIVES:
+    if record.name.lower().replace("_", "").replace("-", "").replace(" ", "") in COLLECTIVES:
         raise document.error(
             f"{shown(record.name)} is a collective of its own", (*where, "name"),
             "give this one another name",
@@ -227,10 +220,6 @@ def collective_document(collective: Collective) -> dict[str, object]:
             for chunk in range(0, collective.num_chunks, k)
         ],
     }
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
 def _owner(sources: Sequence[int], targets: Sequence[int], *, reduces: bool) -> int:

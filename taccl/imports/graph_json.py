@@ -168,7 +168,14 @@ def read_graph_json(document: Document, options: GraphOptions) -> Topology:
         _edge(edge, index, vertices, document, options, parallel=ends[edge.src, edge.dst] > 1)
         for index, edge in enumerate(record.edges)
     ]
-    _warn_ignored(record, document)
+    names = list(_ignored(record))
+    if names:
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        warnings.warn(
+            f"{document.file}: ignored {', '.join(shown(name) for name in names[:8])}{more}",
+            TacclWarning,
+            stacklevel=3,
+        )
     core: dict[str, object] = {
         "taccl": "topology/1",
         "name": record.name or Path(document.file or "graph").stem,
@@ -312,14 +319,3 @@ def _ignored(record: GraphJsonFile) -> Iterator[str]:
     for rows in (record.nodes, record.edges):
         for key in sorted({key for row in rows for key in row.model_extra or {}}):
             yield f"{'nodes' if rows is record.nodes else 'edges'}[].{key}"
-
-
-def _warn_ignored(record: GraphJsonFile, document: Document) -> None:
-    names = list(_ignored(record))
-    if names:
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        warnings.warn(
-            f"{document.file}: ignored {', '.join(shown(name) for name in names[:8])}{more}",
-            TacclWarning,
-            stacklevel=4,
-        )

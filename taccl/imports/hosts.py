@@ -324,7 +324,8 @@ def tidy(host: Host) -> Host:
         above, rate = places.pop(name)
         moved = below.pop(name)
         for thing in moved:
-            places[thing] = above, _least(places[thing][1], rate)
+            rates = [each for each in (places[thing][1], rate) if each is not None]
+            places[thing] = above, min(rates, default=None)
         if above is not None:
             below[above].discard(name)
             below[above] |= moved
@@ -370,10 +371,6 @@ def _named(nics: Sequence[HostNic], taken: set[str]) -> Iterator[HostNic]:
             name += "-nic"
         taken.add(name)
         yield replace(nic, name=name)
-
-
-def _least(*rates: Fraction | None) -> Fraction | None:
-    return min((rate for rate in rates if rate is not None), default=None)
 
 
 LINK_ALPHA = "0.7us"
@@ -430,7 +427,8 @@ def compose(
             fix="give the output of a host with its NICs, or add nics: to the imported file",
         )  # fmt: skip
     nodes = [_node(host) for host in hosts]
-    name = _name(hosts[0].file)
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(hosts[0].file).stem).strip("-.")[:60]
+    name = plain if plain and not plain.isdigit() else f"host-{plain or 0}"
     document: dict[str, object] = {"taccl": "topology/1", "name": name}
     if all(node == nodes[0] for node in nodes):
         document |= {"node": nodes[0], "count": max(count, len(hosts))}
@@ -465,11 +463,6 @@ def _comments(hosts: Sequence[Host], options: FabricOptions) -> Iterator[str]:
         yield f"fabric: {options.kind or 'switch'} ({asked}); its ports are as fast as the NICs"
 
 
-def _name(file: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).strip("-.")[:60]
-    return plain if plain and not plain.isdigit() else f"host-{plain or 0}"
-
-
 def _node(host: Host) -> dict[str, object]:
     """Return the record of one server."""
     node: dict[str, object] = {"gpus": host.num_gpus}
@@ -477,7 +470,7 @@ def _node(host: Host) -> dict[str, object]:
     if host.wires:
         node["wires"] = [_wire(wire) for wire in host.wires]
     switches: list[dict[str, object]] = []
-    groups = _by_rate(host.switched)
+    groups = _sorted({gpu: rate for gpu, rate in enumerate(host.switched) if rate is not None})
     if groups:
         switches += _star("nvswitch", groups, host.num_gpus, {"alpha": LINK_ALPHA})
     if host.nics or not joined:
@@ -521,21 +514,14 @@ def _switches(host: Host, *, joined: bool) -> Iterator[dict[str, object]]:
         if hub.above is not None:
             links.append(_link(hub.above, hub.rate))
         groups = _sorted(at[hub.name])
-        star = _star(hub.name, groups, 0, cost) if groups else iter([_bare(hub.name)])
+        bare: dict[str, object] = {"name": hub.name, "members": []}
+        star = _star(hub.name, groups, 0, cost) if groups else iter([bare])
         yield {**next(star), **({"links": links} if links else {}), **extra}
         yield from ({**entry, **extra} for entry in star)
 
 
-def _bare(name: str) -> dict[str, object]:
-    return {"name": name, "members": []}
-
-
 Group = tuple[Fraction | None, list[int]]
 """A rate, and the GPUs whose link to a switch has it."""
-
-
-def _by_rate(rates: Sequence[Fraction | None]) -> list[Group]:
-    return _sorted({gpu: rate for gpu, rate in enumerate(rates) if rate is not None})
 
 
 def _sorted(rates: Mapping[int, Fraction | None]) -> list[Group]:

@@ -326,7 +326,8 @@ def _value(cell: str, unit: str | None, place: _Place) -> Value:
             )
         text = f"{cell}{unit}"
     try:
-        return parse_time(text) if text.endswith(TIME_UNITS) and "/" not in text else _rate(text)
+        is_time = text.endswith(TIME_UNITS) and "/" not in text
+        return parse_time(text) if is_time else parse_beta(text)
     except InputError as error:
         what = "a latency or a bandwidth"
         raise place.error(
@@ -334,10 +335,6 @@ def _value(cell: str, unit: str | None, place: _Place) -> Value:
             if number else f"should be {what}, got {shown(cell)}",
             "write a number that is finite and not negative, such as 12.5, 3us or 25GB/s",
         ) from None  # fmt: skip
-
-
-def _rate(text: str) -> Fraction:
-    return parse_beta(text)
 
 
 def _read_matrix(lines: Sequence[str], file: str, found: Measurements, unit: str | None) -> None:
@@ -498,17 +495,14 @@ def _read_osu(lines: Sequence[str], file: str, found: Measurements, unit: str | 
                     "give the output of osu_latency, osu_multi_lat or osu_bw",
                 )
             src, dst = (found.number(end, place) for end in ends)
-            _osu_row(text.split(), (src, dst), what, place, found)
-
-
-def _osu_row(
-    cells: Sequence[str], pair: Pair, what: str, place: _Place, found: Measurements
-) -> None:
-    """Keep a line of OSU's table: bytes, the value, and perhaps percentiles."""
-    if len(cells) < 2:
-        raise place.error(f"should be a size and a {what}, got {shown(cells[0])}", "give it whole")
-    size = _size(cells[0], place.at("size"))
-    found.add(pair, size, _value(cells[1], "us" if what == "latency" else "MB/s", place.at(what)))
+            cells = text.split()
+            if len(cells) < 2:
+                raise place.error(
+                    f"should be a size and a {what}, got {shown(cells[0])}", "give it whole"
+                )
+            size = _size(cells[0], place.at("size"))
+            unit = "us" if what == "latency" else "MB/s"
+            found.add((src, dst), size, _value(cells[1], unit, place.at(what)))
 
 
 def first_missing(found: Measurements) -> tuple[str, str] | None:

@@ -232,7 +232,11 @@ def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
     for number, gpu in enumerate(gpus):
         for child in gpu.element.children:
             if child.tag == "c2c":
-                plugs[number] += (Plug(gpu.cpu, _c2c(child, reading)),)
+                width = reading.number(child, "bw", 1, 100_000_000, 0)  # MB/s, see ncclTopoAddC2c
+                if not width:
+                    raise reading.error("has no bw", child, 'write bw="57220", in MB/s')
+                count = reading.number(child, "count", 1, MAX_COUNT, 1)
+                plugs[number] += (Plug(gpu.cpu, Fraction(width * count, 1000)),)
             if child.tag not in LINK_TAGS:
                 continue
             kind, bus = _target(child, number_of, reading)
@@ -317,14 +321,6 @@ def _rate(gpu: ListedGpu, reading: Reading) -> Fraction:
     return rate
 
 
-def _c2c(link: Element, reading: Reading) -> Fraction:
-    """Return GB/s of a chip-to-chip link, which is given in MB/s (``ncclTopoAddC2c``)."""
-    rate = reading.number(link, "bw", 1, 100_000_000, 0)
-    if not rate:
-        raise reading.error("has no bw", link, 'write bw="57220", in MB/s')
-    return Fraction(rate * reading.number(link, "count", 1, MAX_COUNT, 1), 1000)
-
-
 def read_pci_links(reading: Reading) -> Iterator[tuple[str, str]]:
     """Yield the pairs of PCI devices that are joined beside their tree, each once."""
     seen: set[frozenset[str]] = set()
@@ -377,7 +373,13 @@ def read_nccl_xml(text: str, file: str, options: HostOptions) -> Host:
         _add_cpu(cpu, reading, several=len(cpus) > 1)
     if len(cpus) > 1:
         reading.hubs[SOCKETS] = Hub(SOCKETS)
-    _check_counts(root, reading)
+    if not reading.gpus:
+        raise reading.error("has no <gpu>", root, "give the description of a host with GPUs")
+    if len(reading.gpus) > MAX_GPUS or len(reading.nics) > MAX_DEVICES:
+        raise reading.error(
+            f"has {len(reading.gpus)} GPUs and {len(reading.nics)} NICs, more than {MAX_GPUS} or"
+            f" {MAX_DEVICES}", root, "give the description of one host",
+        )  # fmt: skip
     gpus = in_order(reading)
     links = read_links(gpus, reading)
     beside = tuple(read_pci_links(reading))
@@ -413,16 +415,6 @@ def _check_one_host(cpus: Sequence[Element], reading: Reading) -> None:
                 f"there are two CPUs with numaid {number}", cpu, "give every CPU its own"
             )
         ids.add(number)
-
-
-def _check_counts(root: Element, reading: Reading) -> None:
-    if not reading.gpus:
-        raise reading.error("has no <gpu>", root, "give the description of a host with GPUs")
-    if len(reading.gpus) > MAX_GPUS or len(reading.nics) > MAX_DEVICES:
-        raise reading.error(
-            f"has {len(reading.gpus)} GPUs and {len(reading.nics)} NICs, more than {MAX_GPUS} or"
-            f" {MAX_DEVICES}", root, "give the description of one host",
-        )  # fmt: skip
 
 
 def _add_cpu(cpu: Element, reading: Reading, *, several: bool) -> None:

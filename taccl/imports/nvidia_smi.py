@@ -116,7 +116,14 @@ def read_nvidia_smi(text: str, file: str, options: HostOptions) -> Host:
     generation = options.pcie or gpu.pcie
     lane, sockets = pcie_bandwidth(generation), options.sockets or gpu.sockets
     classes = Classes([[LEVELS.get(c, 0) for c in row] for row in matrix.cells], matrix.numa)
-    _warn_closer(matrix, classes, file)
+    found = closer(classes)
+    if found is not None:
+        a, b, kind = found
+        warnings.warn(
+            f"{file}:{matrix.lines[a]}: {shown(matrix.names[a])} to {shown(matrix.names[b])} is"
+            f" {matrix.cells[a][b]}, but others join them by {kind}: taken as {kind}",
+            TacclWarning, stacklevel=3,
+        )  # fmt: skip
     hubs, plugs = hub_tree(classes, lane, sockets)
     nics = tuple(
         HostNic(matrix.legend.get(nic, nic), options.nic or gpu.nic, plugs[device])
@@ -128,17 +135,6 @@ def read_nvidia_smi(text: str, file: str, options: HostOptions) -> Host:
         tuple((plugs[device],) for device in gpus), nics,
         tuple(_notes(matrix, name, switched, options)), name,
     )  # fmt: skip
-
-
-def _warn_closer(matrix: _Matrix, classes: Classes, file: str) -> None:
-    found = closer(classes)
-    if found is not None:
-        a, b, kind = found
-        warnings.warn(
-            f"{file}:{matrix.lines[a]}: {shown(matrix.names[a])} to {shown(matrix.names[b])} is"
-            f" {matrix.cells[a][b]}, but others join them by {kind}: taken as {kind}",
-            TacclWarning, stacklevel=4,
-        )  # fmt: skip
 
 
 def _matrix(text: str, file: str) -> _Matrix:

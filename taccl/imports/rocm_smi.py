@@ -107,7 +107,8 @@ def _read(text: str, file: str) -> tuple[dict[str, _Table], dict[str, str]]:
     for number, line in enumerate(text.split("\n"), 1):
         title = _TITLE.match(line)
         if title:
-            section = _section(title[1])
+            begun = title[1].lower()
+            section = next((n for begin, n in _SECTIONS.items() if begun.startswith(begin)), None)
             if section is not None and (section in tables or (section == "numa" and numa)):
                 raise _error(f"there are two tables {shown(title[1])}", file, number)
         elif section == "numa":
@@ -115,10 +116,6 @@ def _read(text: str, file: str) -> tuple[dict[str, _Table], dict[str, str]]:
         elif section is not None and line.strip() and not line.startswith(("Format", "'", '"')):
             _add_row(tables, section, line.split(), file, number)
     return tables, numa
-
-
-def _section(title: str) -> str | None:
-    return next((n for begin, n in _SECTIONS.items() if title.lower().startswith(begin)), None)
 
 
 def _add_row(

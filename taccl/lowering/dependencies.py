@@ -300,7 +300,16 @@ def find_dependences(
     """
     clocks = _start_clocks(len(draft.moves), blocks)
     owner = clocks.owner
-    over = _copies_after(draft.moves, blocks) if open_sends else {}
+    moves = draft.moves
+    over = {
+        send: after
+        for block in blocks
+        for send, after in pairwise(block.moves)
+        if open_sends
+        and moves[send].op is Op.SEND
+        and moves[after].op is Op.COPY
+        and after == send + 1
+    }
     if open_sends:
         sends = (number for number, move in enumerate(draft.moves) if move.op is Op.SEND)
         clocks.bare = frozenset(number for number in sends if number not in over)
@@ -318,16 +327,6 @@ def find_dependences(
         ]
         result.append(clocks.advance(number, move, others))
     return result, clocks
-
-
-def _copies_after(moves: Sequence[Move], blocks: Sequence[Block]) -> dict[int, int]:
-    """Return the sends after which their threadblock copies something, and these copies."""
-    return {
-        send: after
-        for block in blocks
-        for send, after in pairwise(block.moves)
-        if moves[send].op is Op.SEND and moves[after].op is Op.COPY and after == send + 1
-    }
 
 
 def _start_clocks(count: int, blocks: Sequence[Block]) -> Clocks:

@@ -13,7 +13,7 @@ cut into more parts than a connection holds can block: whoever asks for those lo
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -177,10 +177,6 @@ def _check_threadblocks(needed: int, options: LowerOptions) -> None:
         raise _exceeds(THREADBLOCKS, needed, options.max_threadblocks, MANY_THREADBLOCKS)
 
 
-def _most(ranks: Iterable[int]) -> int:
-    return max(Counter(ranks).values(), default=0)
-
-
 def _exceeds(what: str, value: int, allowed: int, fix: str) -> LoweringError:
     kind = TooManyError if what == THREADBLOCKS else LoweringError
     return kind(f"the program needs {value} {what}, and {allowed} are allowed", fix=fix)
@@ -217,7 +213,8 @@ def _fit_blocks(
         if options.paired:
             joins |= pair_ends(lanes, connection, joins)
         blocks = assign_blocks(made.moves, lanes, topology, connection, joins, options.instances)
-        _check_threadblocks(_most(block.rank for block in blocks), options)
+        most = max(Counter(block.rank for block in blocks).values(), default=0)
+        _check_threadblocks(most, options)
         crowded = _crowded(blocks, [len(block.moves) for block in blocks], options.max_steps)
         if not crowded:
             waits, clocks = find_dependences(

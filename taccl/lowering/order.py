@@ -182,7 +182,11 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
     chunks, links = schedule.chunk.tolist(), schedule.link.tolist()
     starts, ends = schedule.start.tolist(), schedule.end.tolist()
     table = schedule.topology.links
-    first = _first_arrivals(chunks, table.dst[schedule.link].tolist(), ends)
+    first: dict[tuple[int, int], int] = {}
+    for place, end in zip(
+        zip(chunks, table.dst[schedule.link].tolist(), strict=True), ends, strict=True
+    ):
+        first[place] = min(end, first.get(place, end))
     messages = []
     for (_, reduce), group in rows.items():
         row = group[0]
@@ -211,15 +215,6 @@ def _busy(schedule: Schedule, link: int, chunks: int) -> Time:
     edges = schedule.topology.links.edges_of(link)
     size = chunks * schedule.chunk_size
     return max(schedule.topology.busy(link, edge, size) for edge in edges)
-
-
-def _first_arrivals(
-    chunks: list[int], ranks: list[int], ends: list[int]
-) -> dict[tuple[int, int], int]:
-    first: dict[tuple[int, int], int] = {}
-    for chunk, rank, end in zip(chunks, ranks, ends, strict=True):
-        first[chunk, rank] = min(end, first.get((chunk, rank), end))
-    return first
 
 
 def _has_arrived(

@@ -538,13 +538,10 @@ def _gpus(report: Report, algo: Element, head: _Head) -> dict[int, Gpu]:
             )  # fmt: skip
         gpu = _gpu(report, element, rank, head)
         if gpu is not None:
-            found[rank] = gpu if rank not in found else _merged(found[rank], gpu)
+            if rank in found and not gpu.threadblocks:  # what a second element of a rank leaves
+                gpu = replace(gpu, threadblocks=found[rank].threadblocks)
+            found[rank] = gpu
     return found
-
-
-def _merged(one: Gpu, two: Gpu) -> Gpu:
-    """Return what is left of two elements of one rank: blocks of the later one, if it has any."""
-    return two if two.threadblocks else replace(two, threadblocks=one.threadblocks)
 
 
 _CHUNKS = ("i_chunks", "o_chunks", "s_chunks")

@@ -244,7 +244,14 @@ def judge_for(content: bytes, runtime: str, question: Question, known: Known) ->
     program = next(iter(programs.values()), fallback)
     safe = None
     if program is not None and not structure_only:
-        program = _all_modes(program, programs.values())
+        both = [program, *programs.values()]
+        program = replace(  # it claims every mode in which some runtime would run it
+            program,
+            in_place=any(one.in_place for one in both),
+            out_of_place=any(one.out_of_place for one in both),
+            min_bytes=min(one.min_bytes for one in both),
+            max_bytes=max(one.max_bytes for one in both),
+        )
         safe = safe_size(program, runtime) if work_of(program) <= MAX_WORK else None
         behaviour = [
             *_behaviour(program, names, known),
@@ -341,18 +348,6 @@ def _merged(found: dict[str, list[Finding]]) -> list[Finding]:
         else replace(finding, explanation=f"{' and '.join(names)}: {finding.explanation}")
         for finding, names in of.items()
     ]
-
-
-def _all_modes(program: Program, others: Iterable[Program]) -> Program:
-    """Return a program that claims every mode in which some runtime would run it."""
-    both = [program, *others]
-    return replace(
-        program,
-        in_place=any(one.in_place for one in both),
-        out_of_place=any(one.out_of_place for one in both),
-        min_bytes=min(one.min_bytes for one in both),
-        max_bytes=max(one.max_bytes for one in both),
-    )
 
 
 def _followed(

@@ -186,7 +186,9 @@ def search(
         if bound is not None:
             state.enough = bound
         if few:
-            ended = _every(state, servers)
+            ended = "all"
+            for every in servers.all():
+                state.time(every)
         else:
             _improve(state, servers, rng)
     except _EndError as end:
@@ -203,12 +205,6 @@ def _as_given(state: _Search, servers: Servers) -> Time:
         state.best = None
         state.time(flat(servers.blocks))
     return time
-
-
-def _every(state: _Search, servers: Servers) -> str:
-    for order in servers.all():
-        state.time(order)
-    return "all"
 
 
 def climb(
@@ -228,7 +224,10 @@ def climb(
 def _improve(state: _Search, servers: Servers, rng: random.Random) -> None:
     """Improve the best starts, then shake the best order of all until nothing comes of it."""
     proxy = Proxy(state.replays)
-    first = [servers.split(order) for order in _best_known(state)]
+    first = [
+        servers.split(order)
+        for order in sorted(state.known, key=lambda order: (state.known[order], order))[:CLIMBED]
+    ]
     pool: list[Blocks] = [blocks for blocks in first if blocks is not None]
     pool += starts(state.replays, servers, state.limits.seed, state.over)
     timed = sorted({(state.time(flat(blocks)), blocks) for blocks in pool})
@@ -244,10 +243,6 @@ def _improve(state: _Search, servers: Servers, rng: random.Random) -> None:
         fruitless = 0 if found < least else fruitless + 1
         if found <= value or fruitless % STUCK == 0:
             current, value = other, found
-
-
-def _best_known(state: _Search) -> list[Order]:
-    return sorted(state.known, key=lambda order: (state.known[order], order))[:CLIMBED]
 
 
 def _of_best(state: _Search, servers: Servers) -> tuple[Blocks, Time]:

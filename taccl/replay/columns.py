@@ -227,15 +227,12 @@ def _fuse(raw: _Raw) -> tuple[Ints, Ints, Ints]:
     merges = (raw.op[before] == _REDUCE) & (raw.op[step] == _REDUCE) & ~raw.posts[before]
     merges &= (raw.block[before] == raw.block[step]) & (waits[step + 1] == waits[before + 1])
     for number in np.flatnonzero(merges).tolist():
-        merges[number] = _same_place(raw.steps[before[number]], raw.steps[step[number]])
+        one, two = raw.steps[before[number]], raw.steps[step[number]]
+        same_buffer = (one.src and one.src.buffer) == (two.src and two.src.buffer)
+        merges[number] = one.dst == two.dst and same_buffer
     starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(kept)), np.bool_), ~merges]))
     stops = np.append(starts, len(kept))[1:]
     return kept[starts], kept[stops - 1], stops - starts
-
-
-def _same_place(before: Step, step: Step) -> bool:
-    same_buffer = (before.src and before.src.buffer) == (step.src and step.src.buffer)
-    return before.dst == step.dst and same_buffer
 
 
 def _needs(raw: _Raw, heads: Ints, tails: Ints) -> tuple[Column, Ints]:

@@ -315,7 +315,13 @@ class DisturbedRun(Run):
         factors = [*(setup.factor(load.program) for load in loads), Fraction(1)]
         self.wire_factor = [factors[group] for group in together.group_of_block]
         self.slow = [scenario.slow.get(block.rank, Fraction(1)) for block in blocks]
-        self.streams = _streams(together, scenario, number)
+        delay, groups = scenario.message_delay, together.group_of_connection
+        self.streams = [
+            Stream(delay, f"{scenario.seed} {number} message {group} {c.src} {c.dst} {c.channel}")
+            if delay is not None and group < together.programs
+            else None
+            for c, group in zip(together.compiled.connections, groups, strict=True)
+        ]
         self.latest = [0] * len(together.compiled.connections)
         starts = _starts(setup, number)
         self.due = [
@@ -398,17 +404,6 @@ class DisturbedRun(Run):
         if block >= self.first_flow:
             self.due[block] += self.together.flows[block - self.first_flow].period
             self.background += 1
-
-
-def _streams(together: Assembly, scenario: Scenario, number: int) -> list[Stream | None]:
-    """Return the random delays of each connection's messages; None for the background."""
-    delay, groups = scenario.message_delay, together.group_of_connection
-    return [
-        Stream(
-            delay, f"{scenario.seed} {number} message {group} {c.src} {c.dst} {c.channel}"
-        ) if delay is not None and group < together.programs else None
-        for c, group in zip(together.compiled.connections, groups, strict=True)
-    ]  # fmt: skip
 
 
 def _starts(setup: Setup, number: int) -> Mapping[int, Time]:

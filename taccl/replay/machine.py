@@ -89,10 +89,14 @@ def machine_of(
     counter[layout.PAUSE_AT] = NEVER
     edges = np.zeros((columns.num_edges, layout.EDGE_FIELDS), np.int64)
     edges[:, layout.ROOT] = -1
+    # Events in the queue at once: arrivals of as many messages as all connections hold, the
+    # releases of one message of each, and the end of local work of each block.
+    flying = min(len(columns.connections) * cut.slots, messages_of(columns, cut))
+    events = flying + len(columns.wires) + len(columns.connections) + len(columns.ends) + 1
     return Machine(
         _blocks(columns, kinds), _connections(columns), edges, columns.kind_of, columns.marks,
         columns.needs_from, columns.needs, kinds, np.array(prices.durations or [0], np.int64),
-        columns.wires, np.zeros((_most_events(columns, cut), 2), np.int64),
+        columns.wires, np.zeros((events, 2), np.int64),
         np.arange(num_blocks, dtype=np.int32)[::-1].copy(), np.zeros(num_blocks, np.int32),
         np.zeros(columns.num_edges, np.int32), np.zeros(num_blocks, np.int32), counter,
     )  # fmt: skip
@@ -183,13 +187,3 @@ def _connections(columns: Columns) -> Rows:
     connections[:, layout.EDGES_FROM] = columns.wires_from[:-1]
     connections[:, layout.EDGES_TO] = columns.wires_from[1:]
     return connections
-
-
-def _most_events(columns: Columns, cut: Split) -> int:
-    """Return how many events can be in the queue at once.
-
-    Arrivals of as many messages as all connections hold, the releases of one message of each, and
-    the end of local work of each block.
-    """
-    flying = min(len(columns.connections) * cut.slots, messages_of(columns, cut))
-    return flying + len(columns.wires) + len(columns.connections) + len(columns.ends) + 1

@@ -222,7 +222,8 @@ Way = tuple[str, str]
 
 def _time(machine: Machine, collective: str, way: Way, size: int) -> Time:
     bandwidth = _bandwidth(machine, collective, way) * _correction(way, size)
-    latency = _latency(machine, collective, way) * _plateau(machine, collective, way, size)
+    latency = _us(_BASE[way[0]], way[1]) + sum(_hops(machine, collective, way))
+    latency *= _plateau(machine, collective, way, size)
     return ceil((latency + size / (1000 * bandwidth)) * PS_PER_US)
 
 
@@ -280,11 +281,6 @@ def _plateau(machine: Machine, collective: str, way: Way, size: int) -> Fraction
     if not large or way != ("Ring", "Simple") or collective != "allreduce":
         return Fraction(1)
     return Fraction(19, 10) if machine.generation == "volta" else Fraction(14, 10)
-
-
-def _latency(machine: Machine, collective: str, way: Way) -> Fraction:
-    """Return microseconds."""
-    return _us(_BASE[way[0]], way[1]) + sum(_hops(machine, collective, way))
 
 
 def _hops(machine: Machine, collective: str, way: Way) -> Iterator[Fraction]:
@@ -379,8 +375,10 @@ def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
     given = Settings() if settings is None else settings
     ports, nics = server_ports(topology), server_nics(topology)
     inside = sum(ports, Fraction(0)) if ports else LOCAL
-    known = GENERATION_OF.get(topology.gpu or "")
-    generation = given.generation or known or _generation(inside if ports else Fraction(0))
+    rows = zip(GENERATIONS, NVLINKS, strict=True)
+    fast_enough = (name for name, link in rows if not ports or inside <= link)
+    known = GENERATION_OF.get(topology.gpu or "") or next(fast_enough, GENERATIONS[-1])
+    generation = given.generation or known
     row = GENERATIONS.index(generation)
     wire = given.wire or ("nvlink" if inside >= LEAST_NVLINK else "pci")
     most = COUNTED[row] if wire == "nvlink" and ports else inside
@@ -392,11 +390,6 @@ def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
         given.intra or speed, given.inter or given.intra or speed, generation,
         given.cpu or ("amd" if generation == "ampere" else "intel"), wire,
     )  # fmt: skip
-
-
-def _generation(inside: Fraction) -> str:
-    fast_enough = (name for name, most in zip(GENERATIONS, NVLINKS, strict=True) if inside <= most)
-    return next(fast_enough, GENERATIONS[-1])
 
 
 def found_channels(
@@ -454,7 +447,8 @@ def server_ports(topology: Topology) -> tuple[Fraction, ...]:
     ports: dict[int, dict[EdgeId, Fraction]] = defaultdict(dict)
     for link in inside:
         path = table.edges_of(link)
-        src, port = int(table.src[link]), _first_limited(topology, path)
+        src = int(table.src[link])
+        port = next((edge for edge in path if topology.edges[edge].beta is not None), path[0])
         width = min(_width(topology, edge) for edge in path)
         ports[src][port] = max(width, ports[src].get(port, Fraction(0)))
     return _least(ports.values())
@@ -528,10 +522,6 @@ def _width(topology: Topology, edge: EdgeId) -> Fraction:
     """Return the GB/s of an edge."""
     beta = topology.edges[edge].beta
     return LOCAL if beta is None else min(LOCAL, 1000 / beta)
-
-
-def _first_limited(topology: Topology, path: Sequence[EdgeId]) -> EdgeId:
-    return next((edge for edge in path if topology.edges[edge].beta is not None), path[0])
 
 
 def _least(found: Iterable[Mapping[EdgeId, Fraction]]) -> tuple[Fraction, ...]:

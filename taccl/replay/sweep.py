@@ -192,7 +192,9 @@ def row_of(
 ) -> Row:
     """Return the row of one replay."""
     found = bound(trace.size)
-    bottleneck, used = _bottleneck(trace, topology)
+    edge, bottleneck, used = trace.busiest_edge, "", None
+    if edge is not None and trace.time:
+        bottleneck, used = topology.edges[edge].name, trace.edge_busy[edge] / trace.time
     return Row(
         program.collective, topology.name, topology.num_ranks, trace.size, trace.time,
         file=file, program=program.name, alpha_rule=topology.alpha_rule_stated,
@@ -202,13 +204,6 @@ def row_of(
         in_place=program.in_place, out_of_place=program.out_of_place,
         note=trace.reason or _note(trace, program),
     )  # fmt: skip
-
-
-def _bottleneck(trace: Trace, topology: Topology) -> tuple[str, float | None]:
-    edge = trace.busiest_edge
-    if edge is None or not trace.time:
-        return "", None
-    return topology.edges[edge].name, trace.edge_busy[edge] / trace.time
 
 
 def _note(trace: Trace, program: Program) -> str:

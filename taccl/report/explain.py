@@ -22,7 +22,7 @@ from taccl.replay.sweep import Row
 from taccl.replay.trace import Span, Trace, Why
 from taccl.report.played import Played
 from taccl.topology.graph import Edge, Topology
-from taccl.units import PS_PER_US, Time, format_size, microseconds
+from taccl.units import PS_PER_US, Time, counted, format_size, microseconds
 
 PARTS = (
     "launch", "alpha", "bandwidth", "queueing for a link", "waiting for a dependence",
@@ -332,7 +332,9 @@ def explanation_text(found: Explanation) -> str:
     width = max(len(_exact(part.time)) for part in found.parts)
     for part in found.parts:
         share = part.time / row.time if row.time else 0.0
-        spans = "" if not part.count or part.name == "launch" else f"  in {_plural(part.count)}"
+        spans = (
+            "" if not part.count or part.name == "launch" else f"  in {counted(part.count, 'span')}"
+        )
         if part.alpha and part.name != "alpha":
             spans += f", {_exact(part.alpha)} us of it alpha"
         time = _exact(part.time).rjust(width)
@@ -379,10 +381,6 @@ def _exact(time: Time) -> str:
     """Return microseconds with every picosecond."""
     whole, rest = divmod(time, PS_PER_US)
     return f"{whole}.{rest:06d}".rstrip("0").rstrip(".")
-
-
-def _plural(count: int) -> str:
-    return "1 span" if count == 1 else f"{count} spans"
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -145,7 +145,25 @@ def as_record(shape: Shape) -> dict[str, object]:
         "steps": program.num_steps,
         "ops": dict(shape.ops),
         "size_bytes": shape.size,
-        "per_rank": [_rank_record(shape, rank) for rank in shape.ranks],
+        "per_rank": [
+            {
+                "rank": rank.rank,
+                "threadblocks": rank.threadblocks,
+                "steps": rank.steps,
+                "channels": list(rank.channels),
+                "connections_out": rank.connections_out,
+                "connections_in": rank.connections_in,
+                "peers_out": rank.peers_out,
+                "peers_in": rank.peers_in,
+                "chunks_out": rank.chunks_out,
+                "chunks_in": rank.chunks_in,
+                "chunks_local": rank.chunks_local,
+                "scratch_chunks": rank.scratch_chunks,
+                "bytes_out": shape.bytes_of(rank.chunks_out),
+                "bytes_in": shape.bytes_of(rank.chunks_in),
+            }
+            for rank in shape.ranks
+        ],
         "pairs": [
             {
                 "src": pair.src,
@@ -157,25 +175,6 @@ def as_record(shape: Shape) -> dict[str, object]:
             }
             for pair in shape.pairs
         ],
-    }
-
-
-def _rank_record(shape: Shape, rank: RankShape) -> dict[str, object]:
-    return {
-        "rank": rank.rank,
-        "threadblocks": rank.threadblocks,
-        "steps": rank.steps,
-        "channels": list(rank.channels),
-        "connections_out": rank.connections_out,
-        "connections_in": rank.connections_in,
-        "peers_out": rank.peers_out,
-        "peers_in": rank.peers_in,
-        "chunks_out": rank.chunks_out,
-        "chunks_in": rank.chunks_in,
-        "chunks_local": rank.chunks_local,
-        "scratch_chunks": rank.scratch_chunks,
-        "bytes_out": shape.bytes_of(rank.chunks_out),
-        "bytes_in": shape.bytes_of(rank.chunks_in),
     }
 
 

@@ -151,7 +151,13 @@ def matrix_text(topology: Topology) -> str:
     lines = [] if cells is None else [*_grid(cells), ""]
     rows = [("cell", "alpha", "links", "a rank", "path")]
     rows += [
-        (kind.cell, f"{microseconds(kind.alpha):g} us", str(kind.links), _span(kind), _path(kind))
+        (
+            kind.cell,
+            f"{microseconds(kind.alpha):g} us",
+            str(kind.links),
+            str(kind.least) if kind.least == kind.most else f"{kind.least}-{kind.most}",
+            _path(kind),
+        )
         for kind in matrix.kinds[:MAX_TOLD]
     ]
     if matrix.unlinked:
@@ -177,10 +183,6 @@ def _grid(cells: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _span(kind: Kind) -> str:
-    return str(kind.least) if kind.least == kind.most else f"{kind.least}-{kind.most}"
-
-
 def _path(kind: Kind) -> str:
     crossed = "" if kind.edges < 3 else f", {kind.edges} edges"
     return f"{kind.about}{crossed}, such as {kind.example[0]} -> {kind.example[1]}"
@@ -189,10 +191,13 @@ def _path(kind: Kind) -> str:
 def topology_fields(topology: Topology, digest: str) -> dict[str, object]:
     """Return what ``topology show --json`` prints."""
     matrix, (sends, receives) = Matrix(topology), rank_rates(topology)
+    members: dict[int, list[int]] = {}
+    for rank, server in enumerate(topology.server_of):
+        members.setdefault(server, []).append(rank)
     return {
         "name": topology.name,
         "ranks": topology.num_ranks,
-        "servers": [list(members) for members in _servers(topology)],
+        "servers": [members[server] for server in sorted(members)],
         "switches": [switch.name for switch in topology.switches],
         "edges": len(topology.edges),
         "links": len(topology.links),
@@ -214,10 +219,3 @@ def topology_fields(topology: Topology, digest: str) -> dict[str, object]:
         "unlinked_pairs": matrix.unlinked,
         "matrix": matrix.cells(),
     }  # fmt: skip
-
-
-def _servers(topology: Topology) -> list[list[int]]:
-    members: dict[int, list[int]] = {}
-    for rank, server in enumerate(topology.server_of):
-        members.setdefault(server, []).append(rank)
-    return [members[server] for server in sorted(members)]

@@ -366,18 +366,15 @@ def entries(sketch: Sketch, topology: Topology) -> tuple[Entry, ...]:
         found = [Entry("deny")]
     found += [Entry("relays")] if sketch.relays is not None else []
     many = (len(sketch.chunk_to_relay) * topology.num_ranks) ** 2 > MAX_WORK
-    if _names_gpus(sketch) and not many:
+    field = sketch.fields.get("chunk_to_relay", ("chunk_to_relay",))
+    # TACCL's files say it by GPU of every sender: there it is one entry.
+    if field[-1] == "chunk_to_relay" and not many:
         found += [Entry("chunk_to_relay", gpu) for gpu, _ in sketch.chunk_to_relay]
     elif sketch.chunk_to_relay:
         found.append(Entry("chunk_to_relay"))
     for part in ("connections_per_gpu", "max_extra_hops"):
         found += [Entry(part)] if getattr(sketch, part) is not None else []
     return tuple(found)
-
-
-def _names_gpus(sketch: Sketch) -> bool:
-    """Tell whether the file has chunk_to_relay by GPU; TACCL's has the GPUs of every sender."""
-    return sketch.fields.get("chunk_to_relay", ("chunk_to_relay",))[-1] == "chunk_to_relay"
 
 
 def only(sketch: Sketch, kept: Sequence[Entry]) -> Sketch:

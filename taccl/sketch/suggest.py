@@ -81,9 +81,14 @@ def chunks(machine: Machine, allowed: Mask) -> Choice:
         )
     hops = machine.hops(allowed)
     depth = int(hops[hops < machine.topology.num_ranks].max(initial=0))
-    link = _slowest_needed(machine, allowed)
+    remaining = np.flatnonzero(allowed)
+    link = int(remaining[np.argmax(machine.link_class[remaining])])  # of the slowest kind
     time, alpha = machine.chunk_time(link), int(machine.topology.links.alpha[link])
-    load = _load(machine, allowed)
+    table, edges = machine.topology.links, len(machine.topology.edges)
+    last = table.edge_ids[table.edge_start[1:] - 1]
+    ways = np.unique(table.dst[allowed].astype(np.int64) * edges + last[allowed]) // edges
+    ports = np.unique(ways, return_counts=True)[1].min(initial=machine.topology.num_ranks)
+    load = max(1, round(machine.collective.num_chunks / int(ports)))  # chunks through each
     count = 1
     while count < MAX_CHUNKS and _is_worth(2 * count, depth, time, load * alpha):
         count *= 2
@@ -111,25 +116,6 @@ def chunks(machine: Machine, allowed: Mask) -> Choice:
 def _is_worth(count: int, depth: int, time: Time, load: int) -> bool:
     """Tell whether ``count`` pieces, a power of two, are nearer to the best number than half."""
     return count * count * load <= 2 * (depth - 1) * time
-
-
-def _slowest_needed(machine: Machine, allowed: Mask) -> int:
-    """Return a link of the slowest kind that remains."""
-    links = np.flatnonzero(allowed)
-    return int(links[np.argmax(machine.link_class[links])])
-
-
-def _load(machine: Machine, allowed: Mask) -> int:
-    """Return how many chunks each way into a rank carries, if they are used alike."""
-    return max(1, round(machine.collective.num_chunks / _ports(machine, allowed)))
-
-
-def _ports(machine: Machine, allowed: Mask) -> int:
-    """Return the fewest different last edges of the links into a rank: what it receives by."""
-    table, edges = machine.topology.links, len(machine.topology.edges)
-    last = table.edge_ids[table.edge_start[1:] - 1]
-    ways = np.unique(table.dst[allowed].astype(np.int64) * edges + last[allowed]) // edges
-    return int(np.unique(ways, return_counts=True)[1].min(initial=machine.topology.num_ranks))
 
 
 def links(machine: Machine) -> Choice:
@@ -180,15 +166,10 @@ def _closed(machine: Machine, first: int) -> Mask:
 
     The slower the class, the fewer.
     """
-    return ~machine.across & (machine.link_class >= first) & ~_has_faster(machine, first)
-
-
-def _has_faster(machine: Machine, first: int) -> Mask:
-    """Return which links join a pair of ranks that a faster parallel link joins, too."""
     table = machine.topology.links
     ends = table.src.astype(np.int64) * machine.topology.num_ranks + table.dst
     fast = np.unique(ends[machine.link_class < first])
-    return np.asarray(np.isin(ends, fast))
+    return ~machine.across & (machine.link_class >= first) & ~np.isin(ends, fast)
 
 
 def _lost(machine: Machine, closed: Mask, before: dict[int, Fraction]) -> Fraction | None:
@@ -301,7 +282,8 @@ def paths(machine: Machine, allowed: Mask) -> Choice:
             " to look at.",
             ("on_shortest_paths: true",),
         )
-    if _all_alike(machine, allowed):
+    kinds = np.stack([machine.link_class, machine.topology.links.alpha])[:, allowed]
+    if np.unique(kinds, axis=1).shape[1] == 1:
         return Choice(
             f"max_extra_hops: all links cost the same, so no detour is faster than one of the paths"
             f" with the fewest hops (up to {depth}).",
@@ -313,14 +295,11 @@ def paths(machine: Machine, allowed: Mask) -> Choice:
     )
 
 
-def _all_alike(machine: Machine, allowed: Mask) -> bool:
-    kinds = np.stack([machine.link_class, machine.topology.links.alpha])[:, allowed]
-    return bool(np.unique(kinds, axis=1).shape[1] == 1)
-
-
 def limits(machine: Machine, allowed: Mask) -> Choice:
     """Return what to say of the connections of a GPU."""
-    peers = _most_peers(machine, allowed)
+    table, n = machine.topology.links, machine.topology.num_ranks
+    ends = np.unique(table.src[allowed].astype(np.int64) * n + table.dst[allowed])
+    peers = int(max(np.bincount(ends // n, minlength=n).max(), np.bincount(ends % n).max()))
     if peers <= MAX_PEERS:
         return Choice(
             f"limits: none is needed: a GPU has links to at most {peers} others, and the runtimes"
@@ -331,12 +310,6 @@ def limits(machine: Machine, allowed: Mask) -> Choice:
         f" {MAX_PEERS} channels; where a program does not fit, write limits:"
         " {connections_per_gpu: 16}."
     )
-
-
-def _most_peers(machine: Machine, allowed: Mask) -> int:
-    table, n = machine.topology.links, machine.topology.num_ranks
-    ends = np.unique(table.src[allowed].astype(np.int64) * n + table.dst[allowed])
-    return int(max(np.bincount(ends // n, minlength=n).max(), np.bincount(ends % n).max()))
 
 
 MAX_SEARCHED = 256
@@ -498,16 +471,13 @@ def _text(machine: Machine, parts: Sequence[Choice]) -> str:
         f" {servers}, {topology.num_ranks} ranks, by taccl sketch suggest. Change what you know"
         " better."
     )
-    lines = [*_comment(head), "taccl: sketch/1", f"name: {quoted(_name(machine))}"]
+    half = MAX_NAME // 2 - 4
+    names = topology.name[:half].strip(), collective.name[:half].strip()
+    name = f"{names[0]}-x{count}-{names[1]}"
+    lines = [*_comment(head), "taccl: sketch/1", f"name: {quoted(name)}"]
     for part in parts:
         lines += ["", *_comment(part.why), *part.lines]
     return "\n".join(lines) + "\n"
-
-
-def _name(machine: Machine) -> str:
-    half = MAX_NAME // 2 - 4
-    machine_, collective = machine.topology.name[:half], machine.collective.name[:half]
-    return f"{machine_.strip()}-x{len(machine.servers)}-{collective.strip()}"
 
 
 def _comment(text: str) -> list[str]:

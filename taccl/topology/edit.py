@@ -5,7 +5,7 @@ found in it.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -220,14 +220,12 @@ def _fits(name: str, pieces: Sequence[str]) -> bool:
 
 def _rotations(before: Topology, after: Topology) -> tuple[Permutation, ...]:
     """Return the rotations that still hold, or as powers, or of a larger group that is found."""
-    held = [_first_that_holds(after, rotation) for rotation in before.rotations]
+    held = (
+        next((power for power in powers(rotation) if is_symmetry(after, power)), None)
+        for rotation in before.rotations
+    )
     kept = tuple(dict.fromkeys(power for power in held if power is not None))
     if kept == before.rotations:
         return kept
     found = search_group(after)
     return found.generators if len(found) > len(free_group(after, kept)) else kept
-
-
-def _first_that_holds(topology: Topology, rotation: Permutation) -> Permutation | None:
-    candidates: Iterable[Permutation] = powers(rotation)
-    return next((power for power in candidates if is_symmetry(topology, power)), None)
