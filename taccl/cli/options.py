@@ -16,8 +16,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from taccl.cli.help import COLLECTIVE, MACHINE, OUTPUT, PROGRAM, listed, shipped
-from taccl.cli.output import states_of, told
-from taccl.cli.progress import say
+from taccl.cli.output import say, states_of, told
 from taccl.errors import InputError, OutOfTimeError, did_you_mean
 from taccl.timing.deadline import hurry
 from taccl.units import parse_size

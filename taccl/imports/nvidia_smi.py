@@ -20,17 +20,20 @@ from taccl.errors import InputError, TacclWarning
 from taccl.files import shown
 from taccl.imports.hosts import (
     GPUS,
+    LEVELS,
     MAX_DEVICES,
     MAX_GPUS,
+    Classes,
     Gpu,
     Host,
     HostNic,
     HostOptions,
     Wire,
+    closer,
+    hub_tree,
     pcie_bandwidth,
     rate_text,
 )
-from taccl.imports.path_classes import LEVELS, Classes, closer, hub_tree
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU = re.compile(r"GPU[0-9]{1,6}")

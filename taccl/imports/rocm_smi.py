@@ -15,14 +15,15 @@ from taccl.files import shown
 from taccl.imports.hosts import (
     GPUS,
     MAX_GPUS,
+    Classes,
     Gpu,
     Host,
     HostOptions,
     Wire,
+    hub_tree,
     pcie_bandwidth,
     rate_text,
 )
-from taccl.imports.path_classes import Classes, hub_tree
 
 _TITLE = re.compile(r"\s*={3,}\s*(.*?)\s*={3,}\s*$")
 _GPU = re.compile(r"GPU[0-9]{1,6}")

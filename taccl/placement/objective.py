@@ -1,6 +1,6 @@
 """What a program takes when its ranks are taken by the places of a machine in some order.
 
-The program is compiled once (:mod:`taccl.replay.columns`). Another order only changes which link
+The program is compiled once (:mod:`taccl.replay.machine`). Another order only changes which link
 each connection uses: how long messages hold its edges, which edges, and when they arrive. So every
 order is a replay of the same steps with other costs, exactly as if the program ran on the permuted
 topology.
@@ -23,11 +23,20 @@ from taccl.errors import InputError, ProgramError, TacclWarning
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import SENDS, Buffer, Gpu, Program, Slot, Step, Threadblock
 from taccl.replay import layout
-from taccl.replay.columns import Columns, Kind, LinkClass, columns_of
 from taccl.replay.compile import Connection, wire
 from taccl.replay.cost import ReplayModel
 from taccl.replay.layout import Machine
-from taccl.replay.machine import MAX_TOTAL, Split, machine_of, messages_of, split
+from taccl.replay.machine import (
+    MAX_TOTAL,
+    Columns,
+    Kind,
+    LinkClass,
+    Split,
+    columns_of,
+    machine_of,
+    messages_of,
+    split,
+)
 from taccl.replay.timing import EXTRAPOLATED_ABOVE, run_machine
 from taccl.topology.graph import Edge, Topology
 from taccl.units import Time, ceil_time
