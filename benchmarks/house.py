@@ -92,14 +92,27 @@ def measured(root: Path) -> list[Module]:
         parts = path.relative_to(root.parent).with_suffix("").parts
         text = path.read_text()
         trees[".".join(parts).removesuffix(".__init__")] = ast.parse(text), text.count("\n")
-    return [_module(name, tree, lines, trees.keys()) for name, (tree, lines) in trees.items()]
+    options = {"typer"} | {
+        target.id
+        for tree, _ in trees.values()
+        for node in tree.body
+        if isinstance(node, ast.Assign) and "typer." in ast.unparse(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    return [
+        _module(name, tree, lines, (trees.keys(), options)) for name, (tree, lines) in trees.items()
+    ]
 
 
-def _module(name: str, tree: ast.Module, lines: int, names: Collection[str]) -> Module:
-    """Return the counts of a module; ``names`` are those of all modules."""
+def _module(
+    name: str, tree: ast.Module, lines: int, known: tuple[Collection[str], Collection[str]]
+) -> Module:
+    """Return the counts of a module, given the names of all modules and of options of commands."""
+    names, options = known
     functions = [node for node in tree.body if isinstance(node, Function)]
     public = [one for one in functions if not one.name.startswith("_")]
-    asked = [one for one in public if len(parameters(one)) > 1 and not _is_command(one)]
+    asked = [one for one in public if len(parameters(one)) > 1 and not _is_command(one, options)]
     named = {one.name for one in asked if names_its_parameters(one)}
     return Module(
         name, lines, len(public), len(functions) - len(public), tuple(inlinable(tree)),
@@ -116,9 +129,10 @@ def parameters(function: Function) -> list[str]:
     return [one.arg for one in every if one is not None]
 
 
-def _is_command(function: Function) -> bool:
+def _is_command(function: Function, options: Collection[str]) -> bool:
     """Return whether ``--help`` tells what its parameters are, not the docstring."""
-    return "typer." in ast.unparse(function.args)
+    nodes = ast.walk(function.args)
+    return any(isinstance(node, ast.Name) and node.id in options for node in nodes)
 
 
 def names_its_parameters(function: Function) -> bool:

@@ -39,7 +39,15 @@ MANY_RANKS = 128
 
 
 def reduce_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
-    """Yield the messages all pieces need between ranks, between servers, and over narrow cuts."""
+    """Yield the messages all pieces need between ranks, between servers, and over narrow cuts.
+
+    Parameters
+    ----------
+    net
+        The network.
+    collective
+        What is done; of any but an allreduce nothing is said.
+    """
     if collective.name != "allreduce" or net.num_ranks < 2:
         return
     for part in sorted({tuple(range(net.num_ranks)), net.topology.server_of}):

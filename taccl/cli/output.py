@@ -37,6 +37,8 @@ def deliver(
 
     Parameters
     ----------
+    text
+        What the command makes.
     output
         None or ``-``: stdout.
     inputs
@@ -86,7 +88,13 @@ def _files(outputs: Sequence[Path | None]) -> Iterator[Path]:
 
 
 def told(before: States, after: States) -> str:
-    """Return what an interrupted command has written between two moments."""
+    """Return what an interrupted command has written between two moments.
+
+    Parameters
+    ----------
+    before, after
+        States of the outputs, from :func:`states_of`.
+    """
     written = sorted(str(path) for path, state in after.items() if before.get(path) != state)
     if not written:
         return "interrupted before anything could be written"
@@ -104,7 +112,15 @@ def say(line: str) -> None:
 
 @contextmanager
 def progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Callable[[str], None]]:
-    """Give what shows what is being done; at the end nothing of a terminal's line is left."""
+    """Give what shows what is being done; at the end nothing of a terminal's line is left.
+
+    Parameters
+    ----------
+    quiet
+        Show nothing.
+    verbose
+        Show a line each, with the seconds since the start.
+    """
     if quiet:
         yield lambda _line: None
     elif verbose:

@@ -59,6 +59,13 @@ class DemandFile(FileModel):
 def make_demand(record: DemandFile, document: Document) -> Collective:
     """Return the collective of a demand.
 
+    Parameters
+    ----------
+    record
+        The fields of the file.
+    document
+        The file, for the places in errors.
+
     Raises
     ------
     InputError
@@ -160,6 +167,15 @@ def make_collective(
     record: CollectiveFile, document: Document, where: tuple[str, ...] = ()
 ) -> Collective:
     """Return the collective of a record that stands at some place of a document.
+
+    Parameters
+    ----------
+    record
+        The fields of the collective.
+    document
+        The file, for the places in errors.
+    where
+        Path of the record within the document.
 
     Raises
     ------

@@ -140,6 +140,15 @@ def fit_layouts(collective: Collective, hops: Sequence[Hop], batches: Iterable[B
     """Return the places of all chunks under the first layout of every rank that suits its batches.
 
     Where none does, the default stays.
+
+    Parameters
+    ----------
+    collective
+        What is done.
+    hops
+        Every hop that some chunk takes.
+    batches
+        Chunks that travel together.
     """
     slots = place_chunks(collective, hops)
     at_rank: dict[int, list[Batch]] = {}
@@ -180,6 +189,10 @@ def place_chunks(
 
     Parameters
     ----------
+    collective
+        What is done.
+    hops
+        Every hop that some chunk takes.
     layouts
         Names of LAYOUTS by rank; ranks that are left out have the first.
     """
@@ -222,7 +235,17 @@ def _staged(
 
 
 def side_by_side(collective: Collective, one: int, other: int, rank: int) -> bool:
-    """Tell whether chunks of the same targets may become neighbours at a rank they get to."""
+    """Tell whether chunks of the same targets may become neighbours at a rank they get to.
+
+    Parameters
+    ----------
+    collective
+        What is done.
+    one, other
+        Ids of the chunks.
+    rank
+        Where they arrive.
+    """
     if not collective.is_target(one, rank):
         return True
     apart = collective.output_offset(one, rank) - collective.output_offset(other, rank)

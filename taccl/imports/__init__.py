@@ -94,6 +94,15 @@ IMPORTS: Mapping[str, Format] = MappingProxyType({
 def import_files(paths: Sequence[str], kind: str | None, options: ImportOptions) -> Imported:
     """Return our file of one or several foreign ones; kinds are guessed when left out.
 
+    Parameters
+    ----------
+    paths
+        Of the files.
+    kind
+        A name of ``IMPORTS``; None: guessed.
+    options
+        What the files do not say.
+
     Raises
     ------
     InputError
@@ -181,10 +190,22 @@ def _guessed(source: Source) -> str:
 
 
 def import_document(path: str, kind: str | None, options: ImportOptions) -> Mapping[str, object]:
-    """Return our file, as a document, of a foreign one; see :func:`import_files`."""
+    """Return our file, as a document, of a foreign one; see :func:`import_files`.
+
+    Parameters
+    ----------
+    path, kind, options
+        As for :func:`import_files`.
+    """
     return import_files([path], kind, options).document
 
 
 def import_topology(path: str, kind: str | None, options: ImportOptions) -> Topology:
-    """Return the topology of a foreign file; see :func:`import_files`."""
+    """Return the topology of a foreign file; see :func:`import_files`.
+
+    Parameters
+    ----------
+    path, kind, options
+        As for :func:`import_files`.
+    """
     return topology_from_document(import_document(path, kind, options), path)

@@ -116,7 +116,15 @@ GPU_NAMES = ", ".join(GPUS)
 
 
 def pcie_bandwidth(generation: int, width: int = 16) -> Fraction:
-    """Return GB/s of a PCIe link."""
+    """Return GB/s of a PCIe link.
+
+    Parameters
+    ----------
+    generation
+        1, 2 ... as in PCIe 4.0.
+    width
+        Lanes.
+    """
     return Fraction(width * LANE[generation], 80)
 
 
@@ -261,6 +269,13 @@ def with_nics(host: Host, options: HostOptions) -> Host:
     """Return a host with the NICs that are asked for where its tool names none.
 
     They are spread over the GPUs, each on a PCIe switch with its GPU.
+
+    Parameters
+    ----------
+    host
+        The server.
+    options
+        How many NICs, and their bandwidth.
 
     Raises
     ------
@@ -412,6 +427,13 @@ def compose(
     hosts: Sequence[Host], options: FabricOptions
 ) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return a topology file in the server form, as a document, and its comments.
+
+    Parameters
+    ----------
+    hosts
+        Servers; one stands for ``options.count`` of its kind.
+    options
+        How they are joined.
 
     Raises
     ------

@@ -121,12 +121,27 @@ def name_of(cell: str) -> str:
 
 
 def unknown_unit(unit: str, file: str, line: int) -> InputError:
-    """Return the error that refuses a unit."""
+    """Return the error that refuses a unit.
+
+    Parameters
+    ----------
+    unit
+        What was found.
+    file, line
+        Where.
+    """
     return InputError(f"has an unknown unit {shown(unit)}", file=file, line=line, fix=_FIX)
 
 
 def columns_of(head: Sequence[str], file: str, line: int) -> tuple[Column, ...]:
     """Return the columns that the head line of a list of pairs names.
+
+    Parameters
+    ----------
+    head
+        Cells of the head line.
+    file, line
+        Where it is.
 
     Raises
     ------
@@ -267,6 +282,8 @@ def read_measurements(files: Sequence[str], unit: str | None = None) -> Measurem
 
     Parameters
     ----------
+    files
+        Paths.
     unit
         Of matrices that do not say it; a time is a latency, a rate a bandwidth.
 
@@ -529,8 +546,12 @@ def measured_topology(
 
     Parameters
     ----------
+    found
+        Latencies and bandwidths of pairs.
     server_of
         The server of each host; all different where a host is a server.
+    alpha_rule
+        ``occupy`` or ``delay``: what overhead an edge has.
 
     Raises
     ------
@@ -566,6 +587,13 @@ def pair_costs(found: Measurements, src: int, dst: int) -> tuple[Time, Fraction]
     """Return alpha and beta of a pair; what was measured the other way serves where nothing else.
 
     Without any bandwidth, and one size of messages, bytes cost as good as nothing.
+
+    Parameters
+    ----------
+    found
+        Latencies and bandwidths of pairs.
+    src, dst
+        Numbers of the hosts.
     """
     pair, back = (src, dst), (dst, src)
     latencies = found.latencies.get(pair) or found.latencies.get(back) or []

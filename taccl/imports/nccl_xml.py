@@ -116,6 +116,13 @@ class _Builder:
 def read_tree(text: str, file: str) -> Element:
     """Return the root of an XML text.
 
+    Parameters
+    ----------
+    text
+        The XML.
+    file
+        Its name, for errors.
+
     Raises
     ------
     InputError
@@ -261,7 +268,17 @@ class Reading:
 
 
 def check_places(element: Element, above: str | None, reading: Reading) -> None:
-    """Refuse known elements in places where they mean nothing; note unknown ones."""
+    """Refuse known elements in places where they mean nothing; note unknown ones.
+
+    Parameters
+    ----------
+    element
+        What is looked at.
+    above
+        Tag of the element around it; None: it is the root.
+    reading
+        What was found so far; added to.
+    """
     if element.tag not in INSIDE:
         reading.ignored[f"<{element.tag[:40]}>"] = None
         return
@@ -315,6 +332,13 @@ def in_order(reading: Reading) -> list[ListedGpu]:
 
 def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
     """Return the links of the GPUs.
+
+    Parameters
+    ----------
+    gpus
+        In order of rank.
+    reading
+        What was found so far; added to.
 
     Raises
     ------
@@ -451,6 +475,15 @@ def is_nccl_xml(text: str) -> bool:
 
 def read_nccl_xml(text: str, file: str, options: HostOptions) -> Host:
     """Return the host that an NCCL topology XML describes.
+
+    Parameters
+    ----------
+    text
+        The XML.
+    file
+        Its name, for errors.
+    options
+        What the file does not say.
 
     Raises
     ------

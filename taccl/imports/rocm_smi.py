@@ -62,6 +62,15 @@ def is_rocm_smi(text: str) -> bool:
 def read_rocm_smi(text: str, file: str, options: HostOptions) -> Host:
     """Return the host that the text of ``rocm-smi --showtopo`` describes.
 
+    Parameters
+    ----------
+    text
+        The output of the tool.
+    file
+        Its name, for errors.
+    options
+        What the text does not say.
+
     Raises
     ------
     InputError

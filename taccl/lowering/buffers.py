@@ -118,6 +118,14 @@ def place_moves(
 
     Parameters
     ----------
+    messages
+        In order of their starts.
+    events
+        Sends, arrivals and sums of the messages, in one legal order.
+    slots
+        The places of all chunks.
+    modes
+        What the program claims to serve.
     singly
         Whether every move is of one chunk.
     packs

@@ -136,6 +136,13 @@ class Lowered:
 def lower(schedule: Schedule, options: LowerOptions) -> Program:
     """Turn a verified schedule into a threadblock program.
 
+    Parameters
+    ----------
+    schedule
+        What the program does.
+    options
+        The runtime's limits, modes and instances.
+
     Raises
     ------
     LoweringError
@@ -146,6 +153,13 @@ def lower(schedule: Schedule, options: LowerOptions) -> Program:
 
 def draft_of(schedule: Schedule, options: LowerOptions) -> Draft:
     """Return the draft that programs with these options are made from.
+
+    Parameters
+    ----------
+    schedule
+        What the programs do.
+    options
+        The runtime's limits, modes and instances.
 
     Raises
     ------
@@ -184,6 +198,13 @@ def _exceeds(what: str, value: int, allowed: int, fix: str) -> LoweringError:
 
 def finish(draft: Draft, options: LowerOptions) -> Lowered:
     """Make a program of a draft.
+
+    Parameters
+    ----------
+    draft
+        From :func:`draft_of` with the same options.
+    options
+        The runtime's limits, modes and instances.
 
     Raises
     ------

@@ -43,7 +43,15 @@ from taccl.units import Time
 
 
 def shifted(slot: Slot, by: int) -> Slot:
-    """Return the slot so many places further on."""
+    """Return the slot so many places further on.
+
+    Parameters
+    ----------
+    slot
+        A buffer and an offset in chunks.
+    by
+        Chunks.
+    """
     return Slot(slot.buffer, slot.offset + by)
 
 
@@ -174,6 +182,13 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
 
     A batch becomes several messages where its chunks are no neighbours and nothing packs them,
     where it has more than 71 chunks, or everywhere when ``singly`` is set.
+
+    Parameters
+    ----------
+    schedule
+        With the sends of all orbits.
+    slots
+        The places of all chunks.
     """
     rows: dict[tuple[int, bool], list[int]] = {}
     batches, reduces = schedule.batch.tolist(), schedule.reduce.tolist()
@@ -259,7 +274,17 @@ class _Graph:
 def order_events(
     messages: list[Message], topology: Topology, collective: Collective
 ) -> list[Event]:
-    """Return all events of the messages in one legal order."""
+    """Return all events of the messages in one legal order.
+
+    Parameters
+    ----------
+    messages
+        In order of (start, end).
+    topology
+        What their links belong to.
+    collective
+        What they do.
+    """
     graph = _Graph(messages)
     for message in messages:
         send, receive, apply = graph.node(), graph.node(), graph.node()

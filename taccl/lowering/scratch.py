@@ -41,6 +41,8 @@ def share_scratch(
 
     Parameters
     ----------
+    moves
+        In one legal order.
     clocks
         What is known when a move starts, with all dependences that the program will have.
     scratch

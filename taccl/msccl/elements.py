@@ -118,6 +118,13 @@ class _Open:
 def read_document(content: str | bytes, *, file: str | None = None) -> Document:
     """Read a file as the runtimes do.
 
+    Parameters
+    ----------
+    content
+        The whole file.
+    file
+        Its name, for errors.
+
     Raises
     ------
     ProgramError

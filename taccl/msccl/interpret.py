@@ -59,6 +59,10 @@ def judge(
 
     Parameters
     ----------
+    program
+        What is judged.
+    runtime
+        A name of ``RUNTIMES``.
     collective
         What it should do, as for :func:`interpret`.
     safe
@@ -93,6 +97,10 @@ def interpret(
 
     Parameters
     ----------
+    program
+        What is run.
+    in_place
+        The mode: whether input and output lie in one buffer.
     collective
         What it should do; None: what its name and its chunk count say, with the root that
         :func:`find_root` finds.
@@ -138,7 +146,15 @@ def has_open_sends(program: Program) -> bool:
 
 
 def count_wrong(program: Program, *, in_place: bool) -> int | None:
-    """Return how many chunks of all outputs are wrong in the end; None: that can't be told."""
+    """Return how many chunks of all outputs are wrong in the end; None: that can't be told.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    in_place
+        The mode: whether input and output lie in one buffer.
+    """
     expected = expected_of(program, find_root(program) or 0)
     if isinstance(expected, Finding) or work_of(program) > MAX_WORK:
         return None

@@ -45,7 +45,15 @@ WHY = "the host has the network move one step a message and the kernel posts fou
 
 
 def hangs_between_servers(collective: str, protocol: str) -> bool:
-    """Tell whether a collective's messages in a protocol never arrive at another server."""
+    """Tell whether a collective's messages in a protocol never arrive at another server.
+
+    Parameters
+    ----------
+    collective
+        Its name.
+    protocol
+        ``Simple``, ``LL`` or ``LL128``.
+    """
     return protocol == "Simple" and collective in HOST_STEPS
 
 
@@ -54,6 +62,8 @@ def network_findings(program: Program, server_of: Sequence[int] | None) -> Itera
 
     Parameters
     ----------
+    program
+        What is looked at.
     server_of
         The server of every rank; None: unknown, which makes a warning of it.
     """
@@ -267,7 +277,15 @@ Rule = Callable[[Program, Runtime], Iterator[Finding]]
 
 
 def check_limits(program: Program, runtime: str) -> list[Finding]:
-    """Return everything about a program that a runtime refuses or breaks on."""
+    """Return everything about a program that a runtime refuses or breaks on.
+
+    Parameters
+    ----------
+    program
+        What is looked at.
+    runtime
+        A name of ``RUNTIMES``.
+    """
     record = RUNTIMES[runtime]
     return [finding for rule in RULES.values() for finding in rule(program, record)]
 

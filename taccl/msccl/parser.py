@@ -165,6 +165,15 @@ def parse_steps(
     """Return the steps that the kernel runs.
 
     ``ends`` counts the threadblocks before this one that send (receive) on a channel.
+
+    Parameters
+    ----------
+    report
+        Where findings go.
+    element
+        The ``<tb>`` whose children are steps.
+    gpu, block
+        What the element stands for, still without steps.
     """
     line = _Line(report, gpu, block, ends)
     for child in element.children:
@@ -373,6 +382,15 @@ class _Head:
 
 def parse(document: Document, runtime: str, *, file: str | None = None) -> Parsed:
     """Return what a runtime makes of a document.
+
+    Parameters
+    ----------
+    document
+        The file as the runtimes read it.
+    runtime
+        A name of ``RUNTIMES``.
+    file
+        Its name, for errors.
 
     Raises
     ------

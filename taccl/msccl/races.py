@@ -53,6 +53,10 @@ def find_races(run: Run, mode: Mode, *, open_sends: bool = False) -> list[Findin
 
     Parameters
     ----------
+    run
+        The program's :func:`taccl.msccl.run.maximal_run`.
+    mode
+        How the call places its buffers.
     open_sends
         Sends post before all of their threadblock have read.
     """
@@ -216,6 +220,15 @@ def accesses(step: Step, rank: int, mode: Mode) -> Iterator[tuple[Cell, bool]]:
     """Yield the memory cells a step touches and whether it writes them.
 
     A copy of a cell onto itself only reads.
+
+    Parameters
+    ----------
+    step
+        What is done.
+    rank
+        Whose step it is.
+    mode
+        How the call places its buffers.
     """
     for index in range(step.count if step.op is not Op.NOP else 0):
         source = target = None

@@ -59,7 +59,15 @@ _NOP_TARGET = Slot(Buffer.OUTPUT, -1)
 
 
 def write_xml(program: Program, runtime: str = "portable") -> str:
-    """Return the text of a program for a runtime."""
+    """Return the text of a program for a runtime.
+
+    Parameters
+    ----------
+    program
+        What is written.
+    runtime
+        A name of ``RUNTIMES``, or ``portable``: for all that load such a file.
+    """
     return "\n".join(_lines(program, runtime)) + "\n"
 
 

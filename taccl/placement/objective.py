@@ -53,7 +53,15 @@ _MAPPED = {
 
 
 def permuted_topology(topology: Topology, order: Sequence[int]) -> Topology:
-    """Return the machine whose rank ``r`` is the given one's ``order[r]``; edge ids stay."""
+    """Return the machine whose rank ``r`` is the given one's ``order[r]``; edge ids stay.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    order
+        ``order[rank]`` is the place that takes the rank.
+    """
     number = {place: rank for rank, place in enumerate(order)}
 
     def vertex(old: int) -> int:
@@ -82,6 +90,13 @@ def permuted_program(program: Program, order: Sequence[int]) -> Program:
 
     Where chunks belong to ranks (an allgather's output), they move along, which steps of several
     chunks may not survive.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    order
+        A permutation of the ranks.
 
     Raises
     ------
@@ -305,7 +320,15 @@ class _Table:
 
 
 def wire_all(topology: Topology, positions: int) -> tuple[Connection, ...]:
-    """Return connections of all pairs, routed over other ranks where there is no link."""
+    """Return connections of all pairs, routed over other ranks where there is no link.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    positions
+        Connections of each pair.
+    """
     ranks = range(topology.num_ranks)
     blocks = [
         [Threadblock(number, dst, None, i) for number, (dst, i) in enumerate(

@@ -168,6 +168,19 @@ def search(
     The order as given is always replayed, to compare with; where it tears servers apart, so is
     the one that takes them by their first places, which the search begins with then.
 
+    Parameters
+    ----------
+    replays
+        The program on the machine.
+    servers
+        Which places belong together.
+    limits
+        Seconds, replays, seed and random orders.
+    stop
+        Tells whether to end now.
+    report
+        Is told the number of replays and every new best time.
+
     Raises
     ------
     ProgramError
@@ -210,7 +223,19 @@ def _as_given(state: _Search, servers: Servers) -> Time:
 def climb(
     replays: Replays, servers: Servers, limits: Limits, stop: Callable[[], bool] = lambda: False
 ) -> Found:
-    """Return what local search alone finds, however few orders there are."""
+    """Return what local search alone finds, however few orders there are.
+
+    Parameters
+    ----------
+    replays
+        The program on the machine.
+    servers
+        Which places belong together.
+    limits
+        Seconds, replays and seed.
+    stop
+        Tells whether to end now.
+    """
     state = _Search(replays, limits, stop, lambda _count, _time: None)
     identity, ended = _as_given(state, servers), "settled"
     try:
@@ -270,7 +295,17 @@ def _descend(
 
 
 def neighbours(servers: Servers, blocks: Blocks, rng: random.Random) -> list[Blocks]:
-    """Return what the moves from an order lead to: all of them, or some drawn where many are."""
+    """Return what the moves from an order lead to: all of them, or some drawn where many are.
+
+    Parameters
+    ----------
+    servers
+        Which places belong together.
+    blocks
+        The order, as the places of each server.
+    rng
+        Where moves are drawn from.
+    """
     lengths = [len(blocks), *(map(len, blocks) if servers.inside else ())]
     if sum(length * length for length in lengths) * 4 <= LOOKED_AT:
         return [moved(blocks, move) for move in moves(servers, blocks)]

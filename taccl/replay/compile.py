@@ -107,6 +107,10 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
 
     Parameters
     ----------
+    program
+        What is run.
+    topology
+        The machine.
     route
         Whether a pair without a link uses the shortest path through other ranks, whose edges a
         message holds all at once; warns once a pair.
@@ -326,7 +330,17 @@ class _Fused(NamedTuple):
 
 
 def unfit(program: Program, size: int, model: ReplayModel) -> str:
-    """Return why a program can't run at a size at all; empty when it can."""
+    """Return why a program can't run at a size at all; empty when it can.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    size
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    """
     unit = program.chunks_per_loop * model.element_bytes
     if size <= 0 or size % unit:
         return (
@@ -341,7 +355,17 @@ def unfit(program: Program, size: int, model: ReplayModel) -> str:
 
 
 def count_messages(program: Program, size: int, model: ReplayModel) -> int:
-    """Return how many messages and pieces of local work a replay follows."""
+    """Return how many messages and pieces of local work a replay follows.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    size
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    """
     message, _ = model.of_protocol(program.protocol)
     chunk = size // program.chunks_per_loop
     together = model.joined(program, chunk)
@@ -351,7 +375,17 @@ def count_messages(program: Program, size: int, model: ReplayModel) -> int:
 
 
 def why_not(program: Program, size: int, model: ReplayModel) -> str:
-    """Return why this replay can't follow a program at a size; empty when it can."""
+    """Return why this replay can't follow a program at a size; empty when it can.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    size
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    """
     reason = unfit(program, size, model)
     if reason:
         return reason
@@ -371,6 +405,19 @@ def compile_program(
     protocol_costs: bool = False,
 ) -> Compiled:
     """Return a program at a size that it can run at (see :func:`why_not`).
+
+    Parameters
+    ----------
+    program
+        What is run.
+    topology
+        The machine.
+    size
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    route, protocol_costs
+        As for :func:`taccl.replay.interpreter.replay`.
 
     Raises
     ------
@@ -421,7 +468,15 @@ def _check_peers(rank: int, block: Threadblock) -> None:
 
 
 def no_peer(rank: int, threadblock: int, position: int, *, sends: bool) -> ProgramError:
-    """Return the error of a step that sends or receives without a peer."""
+    """Return the error of a step that sends or receives without a peer.
+
+    Parameters
+    ----------
+    rank, threadblock, position
+        Where the step is; the position counts steps from 0.
+    sends
+        Whether it sends.
+    """
     return ProgramError(
         f"rank {rank} threadblock {threadblock} step {position}"
         f" {'sends' if sends else 'receives'}, but the threadblock has no peer for that",

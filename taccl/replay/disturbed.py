@@ -81,7 +81,17 @@ class Assembly:
 
 
 def assemble(parts: Sequence[Compiled], flows: Sequence[Flow], topology: Topology) -> Assembly:
-    """Put compiled programs and background senders side by side."""
+    """Put compiled programs and background senders side by side.
+
+    Parameters
+    ----------
+    parts
+        The programs, compiled on the topology.
+    flows
+        The background senders.
+    topology
+        The machine.
+    """
     parts = (*parts, _background(flows, topology))
     everyone = sorted(
         (block.rank, number, block.id) for number, part in enumerate(parts) for block in part.blocks
@@ -178,12 +188,28 @@ def _connections(flows: Sequence[Flow], topology: Topology) -> Iterator[Connecti
 
 
 def slowed_time(time: Time, factor: Fraction) -> Time:
-    """Return a multiple of a time, rounded up."""
+    """Return a multiple of a time, rounded up.
+
+    Parameters
+    ----------
+    time
+        Picoseconds.
+    factor
+        At least 1.
+    """
     return ceil_time(factor, time)
 
 
 def slowed_work(compiled: Compiled, slow: Sequence[Fraction]) -> Compiled:
-    """Return a program in which the local work of each rank takes a multiple of its time."""
+    """Return a program in which the local work of each rank takes a multiple of its time.
+
+    Parameters
+    ----------
+    compiled
+        The program.
+    slow
+        Factor of each rank, at least 1.
+    """
 
     def actions(steps: tuple[Action, ...], factor: Fraction) -> tuple[Action, ...]:
         return tuple(step._replace(local=slowed_time(step.local, factor)) for step in steps)
@@ -200,13 +226,31 @@ def slowed_work(compiled: Compiled, slow: Sequence[Fraction]) -> Compiled:
 
 
 def slowed(flight: Flight, factor: Fraction) -> Flight:
-    """Return the course of a message that takes a multiple of its time."""
+    """Return the course of a message that takes a multiple of its time.
+
+    Parameters
+    ----------
+    flight
+        Arrival and releases of edges, in picoseconds from the start.
+    factor
+        At least 1.
+    """
     releases = tuple((slowed_time(time, factor), edges) for time, edges in flight.releases)
     return Flight(slowed_time(flight.arrival, factor), releases)
 
 
 def delayed(flight: Flight, delay: Time, *, occupies: bool) -> Flight:
-    """Return the course of a message with more latency, which may hold its edges, too."""
+    """Return the course of a message with more latency, which may hold its edges, too.
+
+    Parameters
+    ----------
+    flight
+        Arrival and releases of edges, in picoseconds from the start.
+    delay
+        Picoseconds.
+    occupies
+        Whether the edges are held for the delay, too.
+    """
     releases = flight.releases
     if occupies:
         releases = tuple((time + delay if edges else time, edges) for time, edges in releases)
@@ -300,13 +344,29 @@ def mean_time(times: Sequence[Time]) -> Time | None:
 
 
 def percentile(times: Sequence[Time], percent: int) -> Time | None:
-    """Return the least of the times that so many percent of them do not exceed."""
+    """Return the least of the times that so many percent of them do not exceed.
+
+    Parameters
+    ----------
+    times
+        Picoseconds.
+    percent
+        0 to 100.
+    """
     ordered = sorted(times)
     return ordered[max(-(-percent * len(ordered) // 100), 1) - 1] if ordered else None
 
 
 def weakened(topology: Topology, scenario: Scenario) -> Topology:
-    """Return the topology with what a scenario leaves of its bandwidths throughout."""
+    """Return the topology with what a scenario leaves of its bandwidths throughout.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    scenario
+        What disturbs it.
+    """
     edges = tuple(
         edge if edge.beta is None else replace(
             edge, beta=edge.beta / scenario.factors.get(edge.id, Fraction(1))
@@ -318,6 +378,17 @@ def weakened(topology: Topology, scenario: Scenario) -> Topology:
 
 def check_up(program: Program, topology: Topology, scenario: Scenario, *, route: bool) -> None:
     """Refuse a program that sends over an edge that is down.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    topology
+        The machine.
+    scenario
+        What disturbs it.
+    route
+        As for :func:`taccl.replay.interpreter.replay`.
 
     Raises
     ------
@@ -393,6 +464,13 @@ class Setup:
 
 def disturbed(setup: Setup, loads: Sequence[Load]) -> Outcome:
     """Replay one or two programs under a scenario, in all its runs.
+
+    Parameters
+    ----------
+    setup
+        The machine, the scenario and the runtime's constants.
+    loads
+        One or two programs, with their sizes and starts.
 
     Raises
     ------

@@ -145,8 +145,14 @@ def replay(  # noqa: PLR0913 - the last three are switches
 
     Parameters
     ----------
+    program
+        What is run.
+    topology
+        The machine.
     size
         Bytes of the buffer that nccl-tests counts.
+    model
+        The runtime's constants.
     route
         Send over the shortest path through ranks where a pair has no link.
     protocol_costs

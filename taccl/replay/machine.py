@@ -120,6 +120,15 @@ class _Raw:
 def columns_of(program: Program, topology: Topology, *, route: bool = False) -> Columns:
     """Return the columns of a program on a topology.
 
+    Parameters
+    ----------
+    program
+        What is run.
+    topology
+        The machine.
+    route
+        As for :func:`taccl.replay.compile.wire`.
+
     Raises
     ------
     ProgramError
@@ -315,7 +324,17 @@ class Split:
 
 
 def split(program: Program, size: int, model: ReplayModel) -> Split:
-    """Return how a size, a multiple of the program's chunks, is cut into messages."""
+    """Return how a size, a multiple of the program's chunks, is cut into messages.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    size
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    """
     message, slots = model.of_protocol(program.protocol)
     chunk = size // program.chunks_per_loop
     iterations = -(-chunk // message)
@@ -324,7 +343,15 @@ def split(program: Program, size: int, model: ReplayModel) -> Split:
 
 
 def messages_of(columns: Columns, cut: Split) -> int:
-    """Return how many messages and pieces of local work there are in all."""
+    """Return how many messages and pieces of local work there are in all.
+
+    Parameters
+    ----------
+    columns
+        The program on its topology.
+    cut
+        How the size is cut.
+    """
     counts = np.array([kind.chunks for kind in columns.kinds], np.int64)
     return int(columns.population @ np.maximum(1, -(-counts // cut.chunks))) * cut.iterations
 
@@ -336,6 +363,12 @@ def machine_of(
 
     Parameters
     ----------
+    columns
+        The program on its topology.
+    cut
+        How the size is cut.
+    local
+        Costs of local work.
     factor
         Bytes on the wire for each byte of data.
     """

@@ -187,6 +187,8 @@ def choices(machine: Machine, collective: str, size: int) -> tuple[Choice, ...]:
 
     Parameters
     ----------
+    machine
+        What NCCL's model knows of the machine.
     collective
         A name of COLLECTIVES.
     size
@@ -204,7 +206,17 @@ def choices(machine: Machine, collective: str, size: int) -> tuple[Choice, ...]:
 
 
 def fastest(machine: Machine, collective: str, size: int) -> Choice | None:
-    """Return what NCCL runs; None where it has no model."""
+    """Return what NCCL runs; None where it has no model.
+
+    Parameters
+    ----------
+    machine
+        What NCCL's model knows of the machine.
+    collective
+        A name of COLLECTIVES.
+    size
+        Bytes of the larger one of the send and the receive buffer.
+    """
     found = choices(machine, collective, size)
     allowed = [choice for choice in found if machine.allows(choice.protocol)]
     return min(allowed, key=lambda choice: choice.time, default=None)
@@ -371,7 +383,15 @@ class Settings:
 
 
 def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
-    """Return what NCCL's model would know of a topology."""
+    """Return what NCCL's model would know of a topology.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    settings
+        What the user says of it; the rest is found.
+    """
     given = Settings() if settings is None else settings
     ports, nics = server_ports(topology), server_nics(topology)
     inside = sum(ports, Fraction(0)) if ports else LOCAL
@@ -401,6 +421,8 @@ def found_channels(
     ----------
     ports, nics
         GB/s of a GPU to its server, and of a server to the others; empty: no limit there.
+    generation
+        One of GENERATIONS.
     gpus
         Of a server. A ring through several leaves each by the NIC of one GPU, not by its ports.
     """

@@ -267,6 +267,13 @@ class Scenario:
 def read_scenario(path: str, topology: Topology) -> Scenario:
     """Return the scenario of a file for a topology.
 
+    Parameters
+    ----------
+    path
+        Of the file.
+    topology
+        The machine.
+
     Raises
     ------
     InputError
@@ -278,6 +285,15 @@ def read_scenario(path: str, topology: Topology) -> Scenario:
 
 def bind(record: ScenarioFile, document: Document, topology: Topology) -> Scenario:
     """Return what a scenario's names of edges, links and ranks mean on a topology.
+
+    Parameters
+    ----------
+    record
+        The fields of the file.
+    document
+        The file, for the places in errors.
+    topology
+        The machine.
 
     Raises
     ------

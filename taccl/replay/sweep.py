@@ -167,6 +167,19 @@ def sweep(
 ) -> tuple[Row, ...]:
     """Replay programs, given with their file names, at all sizes.
 
+    Parameters
+    ----------
+    programs
+        File name and program.
+    topology
+        The machine.
+    sizes
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    route, protocol_costs
+        As for :func:`taccl.replay.interpreter.replay`.
+
     Raises
     ------
     ProgramError
@@ -190,7 +203,21 @@ def sweep(
 def row_of(
     trace: Trace, program: Program, topology: Topology, bound: BoundAt, file: str = ""
 ) -> Row:
-    """Return the row of one replay."""
+    """Return the row of one replay.
+
+    Parameters
+    ----------
+    trace
+        What the replay gave.
+    program
+        What was run.
+    topology
+        The machine.
+    bound
+        The best bound, by size.
+    file
+        The program's file.
+    """
     found = bound(trace.size)
     edge, bottleneck, used = trace.busiest_edge, "", None
     if edge is not None and trace.time:
@@ -233,6 +260,14 @@ def bounds_of(
 
     Parameters
     ----------
+    topology
+        The machine.
+    collective
+        Its name, or what a file defines.
+    root
+        Rank of the root.
+    routed
+        Whether pairs without a link send through other ranks.
     message_bytes
         The largest message of a program, for bounds that hold for programs; not for routed ones.
     """
@@ -259,6 +294,13 @@ def bounds_of(
 
 def sizes_between(begin: int, end: int, factor: int = 2) -> tuple[int, ...]:
     """Return ``begin``, ``begin * factor`` ... up to ``end``, as ``-b -e -f`` of nccl-tests do.
+
+    Parameters
+    ----------
+    begin, end
+        Bytes, both inclusive.
+    factor
+        Of each size to the one before.
 
     Raises
     ------

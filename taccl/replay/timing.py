@@ -109,7 +109,13 @@ class Watcher:
 
 
 def repeats(before: Snapshot, state: Snapshot) -> bool:
-    """Tell whether two states are equal but for a shift in time and in iterations."""
+    """Tell whether two states are equal but for a shift in time and in iterations.
+
+    Parameters
+    ----------
+    before, state
+        States where the watched block begins an iteration.
+    """
     return (
         bool(np.array_equal(before.connections[:, _SAME_IN_CONNECTIONS],
                             state.connections[:, _SAME_IN_CONNECTIONS]))
@@ -241,6 +247,19 @@ def traces(
     Programs too large for that are replayed, too; above 20 million messages, iterations that
     repeat themselves exactly are skipped, and the trace says how many.
 
+    Parameters
+    ----------
+    program
+        What is run.
+    topology
+        The machine.
+    sizes
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    route, protocol_costs
+        As for :func:`replay`.
+
     Raises
     ------
     ProgramError
@@ -359,6 +378,8 @@ def run_machine(machine: Machine, *, steady: bool) -> tuple[bool, int]:
 
     Parameters
     ----------
+    machine
+        The state before the first event; changed.
     steady
         Whether to look for iterations that repeat themselves.
     """

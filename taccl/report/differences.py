@@ -74,7 +74,13 @@ class Differences:
 
 
 def differences(first: Topology, second: Topology) -> Differences:
-    """Compare two topologies: edges by name, links by pair of ranks."""
+    """Compare two topologies: edges by name, links by pair of ranks.
+
+    Parameters
+    ----------
+    first, second
+        The machines.
+    """
     facts = [_facts(topology) for topology in (first, second)]
     added, removed, changed = _pairs(first, second)
     return Differences(

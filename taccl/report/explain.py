@@ -161,7 +161,17 @@ class Explanation:
 
 
 def explain(played: Played, row: Row, replay: Replay) -> Explanation:
-    """Return where the time of a replay goes; ``row`` is its result."""
+    """Return where the time of a replay goes; ``row`` is its result.
+
+    Parameters
+    ----------
+    played
+        The replay with every message.
+    row
+        Its result.
+    replay
+        How to run the program again, on a changed machine.
+    """
     trace, topology = played.trace, played.topology
     if trace.time is None:
         return Explanation(row, trace.reason)

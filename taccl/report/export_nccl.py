@@ -109,6 +109,13 @@ class _Graph:
 def server_of(topology: Topology, server: int) -> Server:
     """Return one server of a topology as a host.
 
+    Parameters
+    ----------
+    topology
+        The machine.
+    server
+        Its number.
+
     Raises
     ------
     InputError

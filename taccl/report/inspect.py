@@ -81,13 +81,29 @@ class Shape:
 
 
 def whole_size(program: Program, size: int) -> int:
-    """Return the largest size up to ``size`` in whole chunks, of at least one byte each."""
+    """Return the largest size up to ``size`` in whole chunks, of at least one byte each.
+
+    Parameters
+    ----------
+    program
+        Whose chunks they are.
+    size
+        Bytes of the counted buffer.
+    """
     chunks = program.chunks_per_loop
     return size - size % chunks or chunks
 
 
 def inspect_program(program: Program, size: int | None = None) -> Shape:
-    """Return a program's shape; ``size`` is cut to whole chunks."""
+    """Return a program's shape; ``size`` is cut to whole chunks.
+
+    Parameters
+    ----------
+    program
+        What is looked at.
+    size
+        Bytes of the counted buffer; None: amounts stay chunks.
+    """
     ops = Counter(step.op for _, block in program.blocks() for step in block.steps)
     return Shape(
         program,

@@ -189,7 +189,15 @@ def _path(kind: Kind) -> str:
 
 
 def topology_fields(topology: Topology, digest: str) -> dict[str, object]:
-    """Return what ``topology show --json`` prints."""
+    """Return what ``topology show --json`` prints.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    digest
+        Hash of the topology.
+    """
     matrix, (sends, receives) = Matrix(topology), rank_rates(topology)
     members: dict[int, list[int]] = {}
     for rank, server in enumerate(topology.server_of):

@@ -108,6 +108,8 @@ def schedule_where(
 
     Parameters
     ----------
+    schedule
+        What is shown.
     used
         The links, by track.
     messages

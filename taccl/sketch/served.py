@@ -314,6 +314,10 @@ def check_reachable(topology: Topology, sketch: Sketch, allowed: Mask) -> None:
 
     Parameters
     ----------
+    topology
+        The machine.
+    sketch
+        What closes links.
     allowed
         The links that the sketch leaves open.
 
@@ -341,8 +345,12 @@ def why_unserved(
 
     Parameters
     ----------
+    topology
+        The machine.
     sketch
         One that :func:`taccl.sketch.apply_sketch` accepts.
+    collective
+        What is to be done.
     """
     if topology.num_ranks > MAX_RANKS:
         return None
@@ -358,6 +366,8 @@ def entries(sketch: Sketch, topology: Topology) -> tuple[Entry, ...]:
 
     Parameters
     ----------
+    sketch
+        What is looked at.
     topology
         On a large one many rules that close links are one entry, and so are many senders.
     """
@@ -378,7 +388,15 @@ def entries(sketch: Sketch, topology: Topology) -> tuple[Entry, ...]:
 
 
 def only(sketch: Sketch, kept: Sequence[Entry]) -> Sketch:
-    """Return the sketch with those of its entries, and without all others."""
+    """Return the sketch with those of its entries, and without all others.
+
+    Parameters
+    ----------
+    sketch
+        What is looked at.
+    kept
+        Some of its :func:`entries`.
+    """
     parts = {entry.part for entry in kept}
     rules = {entry.item for entry in kept if entry.part == "deny"}
     gpus = {entry.item for entry in kept if entry.part == "chunk_to_relay"}
@@ -397,6 +415,8 @@ def conflict(sketch: Sketch, parts: Sequence[Entry], test: Test) -> tuple[Entry,
 
     Parameters
     ----------
+    sketch
+        What is looked at.
     parts
         Entries to choose from; all together they leave something unserved.
     test

@@ -71,6 +71,13 @@ def chunks(machine: Machine, allowed: Mask) -> Choice:
 
     A chain of D hops that carries L chunks over each link takes (kL + D - 1)(alpha + t/k) when
     each is cut in k, least for k^2 = (D - 1) t / (L alpha).
+
+    Parameters
+    ----------
+    machine
+        The topology, the collective and the size.
+    allowed
+        Mask of the links that are left.
     """
     size = format_size(machine.chunk_size)
     if machine.point_to_point:
@@ -223,7 +230,15 @@ def _patterns(machine: Machine, closed: Mask) -> list[str] | None:
 
 
 def switches(machine: Machine, allowed: Mask) -> Choice:
-    """Return whether links through a switch should have few or many different ends."""
+    """Return whether links through a switch should have few or many different ends.
+
+    Parameters
+    ----------
+    machine
+        The topology, the collective and the size.
+    allowed
+        Mask of the links that are left.
+    """
     found = _inner_switches(machine, allowed)
     if not found:
         return Choice("switches: no link that is used inside a server goes through a switch.")
@@ -264,7 +279,15 @@ def _inner_switches(machine: Machine, allowed: Mask) -> dict[str, int]:
 
 
 def paths(machine: Machine, allowed: Mask) -> Choice:
-    """Return how long paths may be."""
+    """Return how long paths may be.
+
+    Parameters
+    ----------
+    machine
+        The topology, the collective and the size.
+    allowed
+        Mask of the links that are left.
+    """
     hops = machine.hops(allowed)
     depth = int(hops[hops < machine.topology.num_ranks].max(initial=0))
     if depth <= 1:
@@ -296,7 +319,15 @@ def paths(machine: Machine, allowed: Mask) -> Choice:
 
 
 def limits(machine: Machine, allowed: Mask) -> Choice:
-    """Return what to say of the connections of a GPU."""
+    """Return what to say of the connections of a GPU.
+
+    Parameters
+    ----------
+    machine
+        The topology, the collective and the size.
+    allowed
+        Mask of the links that are left.
+    """
     table, n = machine.topology.links, machine.topology.num_ranks
     ends = np.unique(table.src[allowed].astype(np.int64) * n + table.dst[allowed])
     peers = int(max(np.bincount(ends // n, minlength=n).max(), np.bincount(ends % n).max()))
@@ -375,7 +406,17 @@ def _searched(logical: LogicalTopology, collective: Collective) -> Group:
 
 
 def keeps(logical: LogicalTopology, collective: Collective, permutation: Permutation) -> bool:
-    """Tell whether a collective and the links and senders of a sketch have a symmetry."""
+    """Tell whether a collective and the links and senders of a sketch have a symmetry.
+
+    Parameters
+    ----------
+    logical
+        The network, as the sketch restricts it.
+    collective
+        What is done.
+    permutation
+        Where every rank goes.
+    """
     try:
         collective.image(permutation)
     except InputError:

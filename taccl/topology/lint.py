@@ -139,7 +139,17 @@ class Facts:
 
 
 def listed(what: str, names: Sequence[str], total: int | None = None) -> str:
-    """Return ``edges a, b, c and 5 more``."""
+    """Return ``edges a, b, c and 5 more``.
+
+    Parameters
+    ----------
+    what
+        ``edge``, ``switch`` ...
+    names
+        Of some of them or all.
+    total
+        How many there are; None: those with names.
+    """
     count = len(names) if total is None else total
     text = ", ".join(names[:SHOWN])
     more = f" and {count - SHOWN} more" if count > SHOWN else ""

@@ -464,6 +464,14 @@ def _times(asked: _Asked, program: Program, safe: int) -> Iterator[Time | None]:
 
 
 def program_of(played: Played, runtime: str) -> Program:
-    """Return the program of a result, in its protocol."""
+    """Return the program of a result, in its protocol.
+
+    Parameters
+    ----------
+    played
+        A result of a candidate.
+    runtime
+        Whose XML it is.
+    """
     text = zlib.decompress(base64.b85decode(played.xml)).decode()
     return replace(read_xml(text, runtime=runtime), protocol=played.protocol)

@@ -73,6 +73,15 @@ def _number(value: float | None, form: str = ".6g") -> str:
 def answer(directory: Path, collective: str, size: int) -> dict[str, Any]:
     """Return which file of a library runs for a call, and why.
 
+    Parameters
+    ----------
+    directory
+        Of the library.
+    collective
+        The name of the call.
+    size
+        Bytes of the call.
+
     Raises
     ------
     InputError

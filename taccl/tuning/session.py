@@ -177,6 +177,13 @@ def whole_sizes(sizes: tuple[int, ...], ranks: int) -> tuple[int, ...]:
     cut to a multiple of 4 bytes for each rank, and of as many times that, a power of two, as it is
     16 times as large as. What is less than 4 bytes a rank stays. On a power of two of ranks,
     powers of two stay what they are.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of the counted buffer.
+    ranks
+        How many take part.
     """
     found = set()
     for size in sizes:
