@@ -163,23 +163,20 @@ def fit_layouts(collective: Collective, hops: Sequence[Hop], batches: Iterable[B
             # A rank's places depend on its own layout only: all may have the one that is tried.
             if name not in everywhere:
                 everywhere[name] = place_chunks(collective, hops, dict.fromkeys(ranks, name))
-            if _suits(everywhere[name], rank, own):
+            tried = everywhere[name]
+            if all(
+                (one.src != rank or tried.source_run(one.chunks, rank, one.arrived) is not None)
+                and (
+                    one.dst != rank
+                    or one.reduce
+                    or _consecutive([tried.held(chunk, rank) for chunk in one.chunks])
+                )
+                for one in own
+            ):
                 if name != DEFAULT_LAYOUT:
                     layouts[rank] = name
                 break
     return place_chunks(collective, hops, layouts) if layouts else slots
-
-
-def _suits(slots: Slots, rank: int, batches: Iterable[Batch]) -> bool:
-    return all(
-        (batch.src != rank or slots.source_run(batch.chunks, rank, batch.arrived) is not None)
-        and (
-            batch.dst != rank
-            or batch.reduce
-            or _consecutive([slots.held(chunk, rank) for chunk in batch.chunks])
-        )
-        for batch in batches
-    )
 
 
 def place_chunks(

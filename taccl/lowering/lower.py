@@ -294,7 +294,10 @@ def _assemble(
 ) -> Program:
     """Put steps, threadblocks and ranks together, once for each instance."""
     collective, copies = schedule.collective, options.instances
-    inputs, outputs = _buffers(collective)
+    # ``custom`` is called with one count for both, which msccl compares with nchunksperloop.
+    inputs = outputs = (collective.chunks_in_size,) * collective.num_ranks
+    if collective.name in COLLECTIVES:
+        inputs, outputs = collective.input_sizes, collective.output_sizes
     spans = count_connections(blocks)
     channels = assign_channels(
         {pair: span * copies for pair, span in spans.items()}, _HARD.max_blocks_per_channel
@@ -335,17 +338,6 @@ def _assemble(
     )  # fmt: skip
     _check(program, options)
     return program
-
-
-def _buffers(collective: Collective) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the chunks of every rank's input and output.
-
-    ``custom`` is called with one count for both, which msccl compares with nchunksperloop.
-    """
-    if collective.name in COLLECTIVES:
-        return collective.input_sizes, collective.output_sizes
-    counted = (collective.chunks_in_size,) * collective.num_ranks
-    return counted, counted
 
 
 def _replicate(step: Step, copy: int, copies: int) -> Step:

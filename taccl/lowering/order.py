@@ -39,7 +39,6 @@ from taccl.model.schedule import Schedule
 from taccl.msccl.program import Slot
 from taccl.msccl.runtimes import MAX_COUNT
 from taccl.topology.graph import Topology
-from taccl.units import Time
 
 
 def shifted(slot: Slot, by: int) -> Slot:
@@ -213,7 +212,9 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
         beside = schedule.packs or slots.adjacent(moved, src, dst, arrived, reduce=reduce)
         if singly or not beside:
             size = 1
-        released = start + _busy(schedule, link, len(group))
+        moved_bytes = len(group) * schedule.chunk_size
+        busy = [schedule.topology.busy(link, e, moved_bytes) for e in table.edges_of(link)]
+        released = start + max(busy)
         messages += [
             Message(
                 link, src, dst, tuple(moved[i : i + size]), tuple(arrived[i : i + size]),
@@ -223,13 +224,6 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
         ]  # fmt: skip
     messages.sort(key=lambda message: (message.start, message.end))
     return messages
-
-
-def _busy(schedule: Schedule, link: int, chunks: int) -> Time:
-    """Return how long a message holds the edge of its link that it holds longest."""
-    edges = schedule.topology.links.edges_of(link)
-    size = chunks * schedule.chunk_size
-    return max(schedule.topology.busy(link, edge, size) for edge in edges)
 
 
 def _has_arrived(

@@ -159,20 +159,16 @@ def offsets(program: Program, runtime: Runtime) -> Iterator[Finding]:
                 continue
             end = slot.offset + max(step.count, 1)
             room = min(size[slot.buffer], runtime.max_offset + 1)
+            # The parser looks at the first chunk, and lets -1 pass; for ``rrc`` it does not look.
+            passes = step.op is Op.RECV_REDUCE_COPY or -1 <= slot.offset < size[slot.buffer]
             if slot.offset < 0 or end > room:
                 yield Finding(
                     "offsets",
                     f"uses chunks {slot.offset} to {end - 1} of buffer {slot.buffer.value}, which"
                     f" has {room}",
                     gpu.rank, block.id, position, "stay within the buffer",
-                    _severity(step, slot, size[slot.buffer]),
+                    Severity.BREAKS if passes else Severity.REJECTED,
                 )  # fmt: skip
-
-
-def _severity(step: Step, slot: Slot, room: int) -> Severity:
-    """Tell what the parser makes of an operand: it looks at the first chunk, and lets -1 pass."""
-    passes = step.op is Op.RECV_REDUCE_COPY or -1 <= slot.offset < room
-    return Severity.BREAKS if passes else Severity.REJECTED
 
 
 def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:

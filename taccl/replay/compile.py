@@ -133,7 +133,14 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
         for key, sends in _ends(rank, block):
             named.setdefault(key, (rank, block.id))
             if any(step.op in (SENDS if sends else RECEIVES) for step in block.steps):
-                _claim(senders if sends else receivers, key, (rank, block.id))
+                claimed = senders if sends else receivers
+                if key in claimed:
+                    raise ProgramError(
+                        f"rank {rank}: threadblocks {claimed[key][1]} and {block.id} share one end"
+                        f" of the connection {key[0]} -> {key[1]} on channel {key[2]}",
+                        fix="give each threadblock of a peer its own channel",
+                    )
+                claimed[key] = (rank, block.id)
     found: list[Connection] = []
     keys = sorted(named)
     for (src, dst), group in itertools.groupby(keys, key=lambda key: key[:2]):
@@ -151,17 +158,6 @@ def _ends(rank: int, block: Threadblock) -> Iterator[tuple[tuple[int, int, int],
         yield (rank, block.send_to, block.channel), True
     if block.recv_from is not None:
         yield (block.recv_from, rank, block.channel), False
-
-
-def _claim(ends: dict[tuple[int, int, int], End], key: tuple[int, int, int], end: End) -> None:
-    if key in ends:
-        src, dst, channel = key
-        raise ProgramError(
-            f"rank {end[0]}: threadblocks {ends[key][1]} and {end[1]} share one end of the"
-            f" connection {src} -> {dst} on channel {channel}",
-            fix="give each threadblock of a peer its own channel",
-        )
-    ends[key] = end
 
 
 def _pair(

@@ -233,7 +233,10 @@ Way = tuple[str, str]
 
 
 def _time(machine: Machine, collective: str, way: Way, size: int) -> Time:
-    bandwidth = _bandwidth(machine, collective, way) * _correction(way, size)
+    bandwidth = _bandwidth(machine, collective, way)
+    doubling, row = (size // 64).bit_length() - 1, _CORRECTION[way[1]]
+    if way[0] == "Tree" and 0 <= doubling < len(row):
+        bandwidth *= Fraction(row[doubling], 10)
     latency = _us(_BASE[way[0]], way[1]) + sum(_hops(machine, collective, way))
     latency *= _plateau(machine, collective, way, size)
     return ceil((latency + size / (1000 * bandwidth)) * PS_PER_US)
@@ -276,14 +279,6 @@ def _on_links(machine: Machine, way: Way, carried: Fraction) -> Fraction:
     # All traffic of a server passes one GPU's NIC: NCCL_TOPO_PATTERN_TREE.
     plain = way[0] == "Tree" and machine.across and machine.per_server == 1
     return carried * Fraction(85, 100) if plain else carried
-
-
-def _correction(way: Way, size: int) -> Fraction:
-    """Return what part of its bandwidth a tree has at a size."""
-    doubling = (size // 64).bit_length() - 1
-    row = _CORRECTION[way[1]]
-    known = way[0] == "Tree" and 0 <= doubling < len(row)
-    return Fraction(row[doubling], 10) if known else Fraction(1)
 
 
 def _plateau(machine: Machine, collective: str, way: Way, size: int) -> Fraction:

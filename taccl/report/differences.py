@@ -110,7 +110,11 @@ def _facts(topology: Topology) -> dict[str, object]:
         "receive_gbps": _range(receives),
     }
     for name, size in (("allgather", topology.num_ranks * BYTES), ("alltoall", BYTES)):
-        facts[f"{name}_bound_us"] = _bound(topology, name, size)
+        facts[f"{name}_bound_us"] = (
+            microseconds(best(any_bounds(whole(topology), name, size)).time)
+            if topology.num_ranks <= MAX_BOUND_RANKS
+            else None
+        )
     return facts
 
 
@@ -124,12 +128,6 @@ def _symmetries(topology: Topology) -> int | None:
 
 def _range(rates: Sequence[Fraction]) -> list[float]:
     return sorted({float(min(rates)), float(max(rates))})
-
-
-def _bound(topology: Topology, collective: str, size: int) -> float | None:
-    if topology.num_ranks > MAX_BOUND_RANKS:
-        return None
-    return microseconds(best(any_bounds(whole(topology), collective, size)).time)
 
 
 def _edges(first: Topology, second: Topology) -> Iterator[Change]:

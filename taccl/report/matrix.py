@@ -5,7 +5,6 @@ two, not how far apart they are in hops of a ring.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -148,7 +147,12 @@ def matrix_text(topology: Topology) -> str:
     """Return the matrix, if it can be read, and the legend: a line for each of the first kinds."""
     matrix = Matrix(topology)
     cells = matrix.cells()
-    lines = [] if cells is None else [*_grid(cells), ""]
+    lines = []
+    if cells is not None:
+        width = 1 + max([3, *(len(cell) for row in cells for cell in row)])
+        head = "".join(str(dst).rjust(width) for dst in range(len(cells)))
+        grid = ("".join(cell.rjust(width) for cell in row) for row in cells)
+        lines = ["rank".ljust(5) + head, *(f"{src:<5}{row}" for src, row in enumerate(grid)), ""]
     rows = [("cell", "alpha", "links", "a rank", "path")]
     rows += [
         (
@@ -172,15 +176,6 @@ def matrix_text(topology: Topology) -> str:
     if cells is None:
         lines.append(f"no matrix is printed above {MAX_RANKS} ranks")
     return "\n".join(lines)
-
-
-def _grid(cells: Sequence[Sequence[str]]) -> list[str]:
-    width = max([3, *(len(cell) for row in cells for cell in row)])
-    head = "rank".ljust(5) + "".join(str(dst).rjust(width + 1) for dst in range(len(cells)))
-    return [head] + [
-        str(src).ljust(5) + "".join(cell.rjust(width + 1) for cell in row)
-        for src, row in enumerate(cells)
-    ]
 
 
 def _path(kind: Kind) -> str:

@@ -38,7 +38,7 @@ from taccl.sketch.suggest_relays import (
 from taccl.topology.graph import LogicalTopology, Permutation, Topology
 from taccl.topology.symmetry import Group, free_group, make_group, powers
 from taccl.topology.symmetry_search import largest_order, search_group
-from taccl.units import Time, format_size, format_time
+from taccl.units import format_size, format_time
 
 SLOW = 3
 """A link inside a server is slow when the fastest there is at least so many times as fast."""
@@ -97,7 +97,8 @@ def chunks(machine: Machine, allowed: Mask) -> Choice:
     ports = np.unique(ways, return_counts=True)[1].min(initial=machine.topology.num_ranks)
     load = max(1, round(machine.collective.num_chunks / int(ports)))  # chunks through each
     count = 1
-    while count < MAX_CHUNKS and _is_worth(2 * count, depth, time, load * alpha):
+    # Twice as many, as long as that is nearer to the best number than half of it.
+    while count < MAX_CHUNKS and (2 * count) ** 2 * load * alpha <= 2 * (depth - 1) * time:
         count *= 2
     most = max(1, MAX_ROUTED // max(1, int(allowed.sum())))
     note = f" More than {most} would make the search long." if count > most else ""
@@ -118,11 +119,6 @@ def chunks(machine: Machine, allowed: Mask) -> Choice:
         f" {format_time(alpha)}).{note}",
         (f"chunks_per_rank: {max(1, count)}",),
     )
-
-
-def _is_worth(count: int, depth: int, time: Time, load: int) -> bool:
-    """Tell whether ``count`` pieces, a power of two, are nearer to the best number than half."""
-    return count * count * load <= 2 * (depth - 1) * time
 
 
 def links(machine: Machine) -> Choice:
@@ -369,7 +365,12 @@ def symmetry(logical: LogicalTopology, collective: Collective) -> Choice:
     wanted = largest_order(topology)
     undeclared = not topology.rotations
     if undeclared or (len(declared) < wanted and topology.num_ranks <= MAX_SEARCHED):
-        found = max(declared, _searched(logical, collective), key=len)
+        searched = (
+            search_group(topology, lambda each: keeps(logical, collective, each))
+            if collective.root is None
+            else make_group(topology, ())  # what moves every rank moves the root
+        )
+        found = max(declared, searched, key=len)
     if len(found) == 1:
         return Choice(
             "symmetry: none was found that moves every GPU and every link and that the sketch and"
@@ -397,12 +398,6 @@ def _declared(logical: LogicalTopology, collective: Collective) -> Group:
         every = (power for power in powers(rotation) if keeps(logical, collective, power))
         kept.extend(power for power, _ in zip(every, range(1), strict=False))
     return free_group(logical.topology, kept)
-
-
-def _searched(logical: LogicalTopology, collective: Collective) -> Group:
-    if collective.root is not None:  # what moves every rank moves the root
-        return make_group(logical.topology, ())
-    return search_group(logical.topology, lambda found: keeps(logical, collective, found))
 
 
 def keeps(logical: LogicalTopology, collective: Collective, permutation: Permutation) -> bool:

@@ -423,7 +423,10 @@ def problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, ...], str
     named: set[str] = set()
     names: list[tuple[str, int, tuple[str, ...]]] = [
         *(("switches", i, (switch.name,)) for i, switch in enumerate(node.switches)),
-        *(("nics", i, _names_of(nic)) for i, nic in enumerate(node.nics)),
+        *(
+            ("nics", i, (nic.name, f"{nic.name}.tx", f"{nic.name}.rx"))
+            for i, nic in enumerate(node.nics)
+        ),
     ]
     for kind, i, own in names:
         for name in own:
@@ -432,11 +435,6 @@ def problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, ...], str
         named.update(own)
     yield from _wire_problems(node)
     yield from _switch_problems(node)
-
-
-def _names_of(nic: NicRecord) -> tuple[str, ...]:
-    """Return what a NIC is called, and the two vertices that it becomes."""
-    return nic.name, f"{nic.name}.tx", f"{nic.name}.rx"
 
 
 def _wire_problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, ...], str]]:
