@@ -29,7 +29,6 @@ from taccl.replay import events, layout
 from taccl.replay.cost import model_of
 from taccl.replay.timing import Timing
 from taccl.synth import list_scheduler_loop
-from taccl.synth.clock import Clock
 from taccl.synth.flow import insertion_loop
 from taccl.synth.flow.insertion_scheduler import inserted
 from taccl.synth.guided import scheduler, scheduler_state, tree_list_scheduler
@@ -76,8 +75,8 @@ def _replay() -> None:
 
 
 def _reserved() -> None:
-    clock = Clock(time.monotonic() + 1.0, Options(deterministic=True))
-    next(inserted(_problem("alltoall"), clock, 0, 0))
+    options = Options(deterministic=True)
+    next(inserted(_problem("alltoall"), options, options.begin(), 0))
 
 
 def _dispatch() -> None:

@@ -1,7 +1,7 @@
 """What an engine is asked and what it answers."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property
@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from taccl.collectives import Collective
 from taccl.model.schedule import Schedule
+from taccl.timing.deadline import Deadline
 from taccl.topology.graph import LogicalTopology, Topology
 from taccl.topology.symmetry import Group
 from taccl.units import Time
@@ -110,6 +111,8 @@ class Options:
         Why a schedule has no score.
     rounds
         Steps, rounds and chunks, for engine ``exact`` to answer SCCL's question instead.
+    known
+        Schedules of this problem that were found before, the best first: where to start from.
     starts
         Called with the name of an engine before it runs.
     stop
@@ -128,9 +131,27 @@ class Options:
     score: Callable[[Schedule], Time | None] | None = None
     refusal: Callable[[Schedule], str | None] = lambda _schedule: None
     rounds: tuple[int, int, int] | None = None
+    known: tuple[Schedule, ...] = ()
     starts: Callable[[str], None] = lambda _name: None
     stop: Event = field(default_factory=Event)
     report: Callable[[str], None] = lambda _line: None
+
+    def begin(self, counted: float | None = None) -> Deadline:
+        """Return the deadline of a search that begins now.
+
+        Parameters
+        ----------
+        counted
+            Seconds that one step of the search may take where work is counted; None: all.
+        """
+        deadline = Deadline.after(self.time_limit)
+        work = (self.time_limit if counted is None else counted) if self.deterministic else None
+        return replace(deadline, counted=work, stop=self.stop)
+
+    @property
+    def solver_share(self) -> float:
+        """Seconds for each solver of a search with many, where work is counted."""
+        return max(0.5, self.time_limit / 12)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ via colour refinement", 2014 (equal prices where things look alike). Y. Freund, 
 "Adaptive game playing using multiplicative weights", 1999 (prices that follow the load).
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -41,6 +40,7 @@ from numpy.typing import NDArray
 from taccl.model.arcs import Arcs, Wanted
 from taccl.prices.arborescence_loops import Ints
 from taccl.prices.pricing import Floats, Kind, Market, cheapest, distances
+from taccl.timing.deadline import Deadline
 from taccl.topology.graph import Topology
 from taccl.topology.symmetry import refine, switch_kinds
 from taccl.units import Time
@@ -244,12 +244,12 @@ class _Search:
         """
         grown = self._price(self.best)
         packed, duals = self._pack()
-        end = time.monotonic() + seconds
+        clock = Deadline.after(seconds)
         if self.rows > FEW:
-            self._warm_up(end - seconds / 2)
+            self._warm_up(clock.share(0.5))
             packed, duals = self._pack()
         prices, waited = self.best, 0
-        while packed - self._proved > CLOSE * packed and time.monotonic() < end:
+        while packed - self._proved > CLOSE * packed and not clock.over:
             if waited > patience or (not grown and prices is duals):
                 break
             smooth = grown and self.rows > FEW
@@ -260,19 +260,19 @@ class _Search:
             if grown:
                 packed, duals = self._pack()
         self.packed = packed * self._unit
-        return end - time.monotonic()
+        return clock.left
 
     @property
     def proved(self) -> float:
         """The time that the best prices prove."""
         return self._proved * self._unit
 
-    def _warm_up(self, end: float) -> None:
+    def _warm_up(self, clock: Deadline) -> None:
         """Make plans for prices that grow with the load of all plans so far."""
         start = np.log(np.maximum(self.best, 1e-9 / len(self.best)))
         total = self._plans[0] + self._idle
         for count in range(1, WARM):
-            if time.monotonic() > end or not total.any():
+            if clock.over or not total.any():
                 return
             weights = start + np.sqrt(count) * (total / total.max())[self._alike]
             prices = np.exp(weights - weights.max())

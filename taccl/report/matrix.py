@@ -153,7 +153,7 @@ def matrix_text(topology: Topology) -> str:
         head = "".join(str(dst).rjust(width) for dst in range(len(cells)))
         grid = ("".join(cell.rjust(width) for cell in row) for row in cells)
         lines = ["rank".ljust(5) + head, *(f"{src:<5}{row}" for src, row in enumerate(grid)), ""]
-    rows = [("cell", "alpha", "links", "a rank", "path")]
+    rows = [("cell", "alpha", "links", "per rank", "path")]
     rows += [
         (
             kind.cell,

@@ -18,13 +18,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from taccl.errors import SolverUnavailableError
 from taccl.model.problem import Options, Status
+from taccl.timing.deadline import Deadline
 
 try:
     import highspy
@@ -223,8 +223,7 @@ class _Race:
     """What the two solvers share while they run."""
 
     options: Options
-    seconds: float
-    deadline: float
+    clock: Deadline
     found: list[tuple[float, int, dict[str, int]]] = field(default_factory=list)
     proved: dict[str, Status] = field(default_factory=dict)
     finished: threading.Event = field(default_factory=threading.Event)
@@ -235,7 +234,7 @@ class _Race:
 
     def late(self) -> bool:
         """Tell whether a solver has overrun its own limit by more than it takes to wind up."""
-        return not self.options.deterministic and time.monotonic() > self.deadline + 1.0
+        return self.clock.overdue(1.0)
 
     def add(self, objective: float, solver: int, values: dict[str, int]) -> None:
         with self.lock:
@@ -285,7 +284,7 @@ def race(model: Model, options: Options, time_limit: float, hint: Values | None 
 
     With ``options.deterministic`` the solvers run one after the other under counted limits.
     """
-    shared = _Race(options, time_limit, time.monotonic() + time_limit)
+    shared = _Race(options, replace(options, time_limit=time_limit).begin())
     runs: list[Callable[[], None]] = [
         lambda: _run_highs(model, shared),
         lambda: _run_cp_sat(model, shared, hint or {}),
@@ -325,7 +324,7 @@ def _run_highs(model: Model, shared: _Race) -> None:
     if shared.options.deterministic:
         found: Found | None = solve(model, Limits(seed, nodes=20))
     else:
-        seconds = max(0.1, shared.deadline - time.monotonic())
+        seconds = max(0.1, shared.clock.left)
         try:
             found = solve_in_child(model, Limits(seed, seconds), shared.over)
         except SolverUnavailableError as error:
@@ -357,10 +356,7 @@ class _Keep(cp_model.CpSolverSolutionCallback):
 
 def _run_cp_sat(model: Model, shared: _Race, hint: Values) -> None:
     copy, variables = _as_cp_sat(model, hint)
-    seconds = shared.seconds
-    if not shared.options.deterministic:
-        seconds = max(0.1, shared.deadline - time.monotonic())
-    solver = new_solver(shared.options, seconds, workers=1)
+    solver = new_solver(shared.options, max(0.1, shared.clock.left), workers=1)
     status = solve_watched(solver, copy, _Keep(shared, variables), shared.over)
     if status == cp_model.INFEASIBLE:
         shared.prove("cp-sat", Status.INFEASIBLE)

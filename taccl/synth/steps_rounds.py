@@ -67,7 +67,6 @@ a group of symmetries, which map every chunk to itself.
 """
 
 import math
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -788,7 +787,7 @@ def answer(problem: Problem, size: Size, options: Options, seconds: float) -> An
     ValueError
         When the problem has another number of chunks.
     """
-    began = time.monotonic()
+    clock = options.begin()
     question = ask(problem, size)
     fewest = chunks_per_rank(problem.collective.name, problem.topology.num_ranks, size.chunks)
     given = problem.collective.chunks_per_rank
@@ -796,14 +795,14 @@ def answer(problem: Problem, size: Size, options: Options, seconds: float) -> An
         raise ValueError(f"the problem has {given} chunks for each rank, {fewest} are asked for")
     reason = impossible(question)
     if reason:
-        return Answer(Status.INFEASIBLE, None, reason, time.monotonic() - began)
+        return Answer(Status.INFEASIBLE, None, reason, clock.spent)
     if problem.topology.num_ranks == 1:
         empty = Rounds(
             size, (size.rounds - size.steps + 1, *[1] * (size.steps - 1)), ((),) * size.steps
         )
-        return Answer(Status.OPTIMAL, empty, "", time.monotonic() - began)
+        return Answer(Status.OPTIMAL, empty, "", clock.spent)
     status, rounds = _search(question, options, seconds)
-    return Answer(status, rounds, _REASONS.get(status, ""), time.monotonic() - began)
+    return Answer(status, rounds, _REASONS.get(status, ""), clock.spent)
 
 
 _REASONS = {
@@ -817,7 +816,7 @@ def _search(question: Question, options: Options, seconds: float) -> tuple[Statu
     if question.problem.collective.name != "allreduce":
         look = flows if question.network.point_to_point else trees
         return look(question, options, seconds)
-    began = time.monotonic()
+    clock = replace(options, time_limit=seconds).begin()
     joined = halves(question, options, seconds / 4)
     if joined is not None:
         return Status.OPTIMAL, joined
@@ -826,9 +825,8 @@ def _search(question: Question, options: Options, seconds: float) -> tuple[Statu
         status, alike = allreduce(question, options, seconds / 4, group)
         if alike is not None:
             return status, alike
-    spent = 0.0 if options.deterministic else time.monotonic() - began
     alone = make_group(question.problem.topology, ())
-    return allreduce(question, options, max(0.0, seconds - spent), alone)
+    return allreduce(question, options, clock.left, alone)
 
 
 def rounds_decisions(problem: Problem, rounds: Rounds) -> Decisions:

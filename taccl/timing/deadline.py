@@ -7,6 +7,9 @@ bytecodes. A solver or a compiled loop returns first, so these have limits of th
 
 Deadlines are nested: an inner one ends its own part only. Outside the main thread, and where there
 is no interval timer (Windows), only those who look at the clock keep them.
+
+No other module asks the clock. Where work is counted instead of time, a deadline never comes, and
+what is left of it is a constant: whoever asks makes it a number of rounds or nodes.
 """
 
 import math
@@ -30,6 +33,14 @@ class Deadline:
     ----------
     end
         By ``time.monotonic``, in seconds; infinite: never.
+    counted
+        The seconds that counted work stands for: no clock may decide; None: the clock does.
+    stop
+        Set when the user interrupts: nothing is left from then on.
+    patience
+        Seconds after which only success is a reason to go on.
+    began
+        By ``time.monotonic``, in seconds.
     latest
         What the end can't be moved beyond: the user is in a hurry.
     passed
@@ -37,23 +48,78 @@ class Deadline:
     """
 
     end: float = math.inf
+    counted: float | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+    patience: float = math.inf
+    began: float = field(default_factory=time.monotonic)
     latest: float = math.inf
     passed: threading.Event = field(default_factory=threading.Event)
 
     @classmethod
-    def after(cls, seconds: float) -> "Deadline":
-        """Return the deadline that is so many seconds from now."""
-        return cls(time.monotonic() + seconds)
+    def after(cls, seconds: float, *, spent: float = 0.0) -> "Deadline":
+        """Return the deadline that is so many seconds from now.
+
+        Parameters
+        ----------
+        spent
+            Seconds of them that were spent before.
+        """
+        now = time.monotonic()
+        return cls(now - spent + seconds, began=now - spent)
+
+    @property
+    def spent(self) -> float:
+        """Seconds since it began, by the clock."""
+        return time.monotonic() - self.began
 
     @property
     def left(self) -> float:
-        """Seconds left, at least 0."""
+        """Seconds left, at least 0; of counted work all of it, until the user interrupts."""
+        if self.stop.is_set():
+            return 0.0
+        if self.counted is not None:
+            return self.counted
         return max(0.0, self.end - time.monotonic())
 
     @property
     def over(self) -> bool:
-        """Whether it has come."""
-        return time.monotonic() >= self.end
+        """Whether it has come, or the user interrupts."""
+        if self.stop.is_set():
+            return True
+        return self.counted is None and time.monotonic() >= self.end
+
+    def share(self, part: float) -> "Deadline":
+        """Return the deadline of a part of what is left; counted work is not shared out."""
+        return self.within(part * self.left, part * self.patience)
+
+    def turns(self, count: int) -> Iterator["Deadline"]:
+        """Yield the deadlines of some searches one after the other: what one leaves, others have.
+
+        Parameters
+        ----------
+        count
+            Of searches.
+        """
+        for number in range(count):
+            yield self.within(self.left / (count - number), self.patience / count)
+
+    def within(self, seconds: float, patience: float = math.inf) -> "Deadline":
+        """Return the deadline that is so many seconds from now, or its own end if that is sooner.
+
+        Parameters
+        ----------
+        seconds
+            By the clock; of counted work nothing is taken.
+        patience
+            Of the new one, in seconds.
+        """
+        now = time.monotonic()
+        end = min(self.end, now + seconds)
+        return Deadline(end, self.counted, self.stop, patience, now)
+
+    def overdue(self, seconds: float) -> bool:
+        """Tell whether it came longer ago than so many seconds, by the clock."""
+        return self.counted is None and time.monotonic() > self.end + seconds
 
     def move(self, end: float) -> None:
         """Set another end, by ``time.monotonic``; a timer that runs for it is set, too."""
@@ -144,7 +210,8 @@ def _set_timer() -> None:
 
 def _ring(_number: int, _frame: FrameType | None) -> None:
     # From the outside in: who ends more goes first.
-    late = next((deadline for deadline in _KEPT if deadline.over), None)
+    now = time.monotonic()
+    late = next((deadline for deadline in _KEPT if now >= deadline.end), None)
     if late is not None:
         late.passed.set()
         raise TimeUp(late)

@@ -1,7 +1,6 @@
 """The exact engine keeps its time: it gives up a model, and hands over the best that it has."""
 
 import importlib
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Event
@@ -10,7 +9,6 @@ import pytest
 
 from taccl.errors import OutOfTimeError
 from taccl.model.problem import Options, Problem, Status
-from taccl.synth.clock import Clock
 from taccl.synth.exact.engine import exact
 from taccl.synth.exact.model import Neighbours, Parts, build, flows_of, make_scale
 from taccl.synth.exact.solve import Solution, is_long, solve_model
@@ -60,19 +58,21 @@ def counted(limit: int) -> Callable[[], bool]:
     return over
 
 
-def test_a_clock_is_over_at_its_deadline_and_when_the_user_says_so() -> None:
-    now, stop = time.monotonic(), Event()
-    options = Options(stop=stop)
-    assert Clock(now - 1, options).over
-    assert not Clock(now + 60, options).over
+def test_a_search_is_over_at_its_limit_and_when_the_user_says_so() -> None:
+    stop = Event()
+    assert Options(time_limit=0.0, stop=stop).begin().over
+    clock = Options(time_limit=60.0, stop=stop).begin()
+    assert clock.left > 50
     stop.set()
-    assert Clock(now + 60, options).over
+    assert clock.left == 0
+    assert clock.over
 
 
 def test_where_work_is_counted_no_deadline_ends_anything() -> None:
     stop = Event()
-    clock = Clock(time.monotonic() - 1, replace(QUICK, stop=stop))
+    clock = replace(QUICK, time_limit=0.0, stop=stop).begin(counted=3.0)
     assert not clock.over
+    assert clock.share(0.5).left == clock.left == 3.0
     stop.set()
     assert clock.over
 

@@ -1,6 +1,5 @@
 """Chunks inserted one by one: known optima of gathers and scatters, and what the book holds."""
 
-import time
 from dataclasses import replace
 from fractions import Fraction
 
@@ -9,7 +8,6 @@ import pytest
 
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule, retime
-from taccl.synth.clock import Clock
 from taccl.synth.flow import insertion_scheduler
 from taccl.synth.flow.engine import flow
 from taccl.synth.flow.insertion_loop import NEVER, Book, Roads, change, search, undo
@@ -29,10 +27,10 @@ A100, H100, DGX2 = 4_033_334, 2_922_223, 8_700_000
 
 
 def found(problem: Problem, goal: int = 0, seed: int = 0) -> list[Schedule]:
-    clock = Clock(time.monotonic() + 4.0, COUNTED)
+    clock = COUNTED.begin()
     schedules = [
         retime(problem.collective, problem.group, problem.chunk_size, decisions)
-        for decisions in inserted(problem, clock, goal, seed)
+        for decisions in inserted(problem, replace(COUNTED, seed=seed), clock, goal)
     ]
     assert all(not verify(schedule, problem.logical) for schedule in schedules)
     return schedules

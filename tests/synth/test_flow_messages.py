@@ -12,7 +12,6 @@ from taccl.collectives import build_collective, chunk_size_of
 from taccl.collectives.slots import LAYOUTS
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import retime
-from taccl.synth.clock import Clock
 from taccl.synth.flow.engine import Limits, Runs, gathered, scheduled
 from taccl.synth.flow.routes import (
     first_flow,
@@ -23,6 +22,7 @@ from taccl.synth.flow.routes import (
 )
 from taccl.synth.list_scheduler import decide
 from taccl.synth.plan import Adjacency, Plan, plan_decisions, rows_of
+from taccl.timing.deadline import Deadline
 from taccl.topology.graph import whole
 from taccl.topology.symmetry import make_group
 from taccl.verify import verify
@@ -35,6 +35,10 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 
 WHOLE = Limits(1 << 30, 1 << 30)
 SINGLE = Limits(1, 1)
+
+
+def at_once(options: Options) -> Deadline:
+    return replace(options, time_limit=0.0).begin(options.solver_share)
 
 
 def random_plan(seed: int, collective: str = "alltoall") -> Plan:
@@ -127,7 +131,10 @@ def test_a_large_alltoall_of_published_machines_ends_close_to_its_bound(
     size, group = chunk_size_of(collective, 16 * 10**6), logical_group(whole(topology), collective)
     problem = Problem(whole(topology), collective, size, group)
     options = Options(deterministic=True, workers=1, time_limit=60.0)
-    clock, question = Clock(0.0, options), question_of(problem)
+    clock, question = (
+        at_once(options),
+        question_of(problem),
+    )
     near = flow_by_near_doors(question, first_flow(question, clock), clock)
     free = replace(problem, group=make_group(topology, ()))
     plan = plan_decisions(free, unfolded(problem, rows_of_flow(question, near, clock)))
@@ -150,7 +157,7 @@ def test_moves_that_wait_in_a_ring_are_an_error() -> None:
 def test_every_way_that_is_tried_gives_a_correct_schedule() -> None:
     plans = [random_plan(seed) for seed in (1, 1)]
     options = Options(deterministic=True, workers=1, time_limit=6.0)
-    found = list(scheduled(plans, options, Clock(0.0, options)))
+    found = list(scheduled(plans, options, at_once(options)))
     assert len(found) > 20
     for plan, schedule in found:
         assert not verify(schedule, plan.problem.logical)
@@ -159,4 +166,4 @@ def test_every_way_that_is_tried_gives_a_correct_schedule() -> None:
 def test_the_search_ends_at_the_bound() -> None:
     plan = random_plan(1)
     options = Options(deterministic=True, workers=1, time_limit=6.0, floor=1 << 60)
-    assert len(list(scheduled([plan], options, Clock(0.0, options)))) == 1
+    assert len(list(scheduled([plan], options, at_once(options)))) == 1

@@ -10,7 +10,6 @@ import scipy.optimize
 
 from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.model.problem import Options, Problem
-from taccl.synth.clock import Clock
 from taccl.synth.flow.engine import flow
 from taccl.synth.flow.routes import (
     first_flow,
@@ -27,7 +26,7 @@ from tests.generators import ring4, star5, twin2x2
 from tests.synth.problems import problem_of
 
 OPTIONS = Options(deterministic=True, workers=1, time_limit=20.0)
-CLOCK = Clock(0.0, OPTIONS)
+CLOCK = replace(OPTIONS, time_limit=0.0).begin(OPTIONS.solver_share)
 
 
 def doors_used(problem: Problem, rows: list[tuple[int, int, bool]]) -> dict[int, set[int]]:

@@ -35,6 +35,7 @@ from taccl.synth.guided.scheduler_state import (
     state_of,
 )
 from taccl.synth.guided.search import Effort, Found, search, taught_prices
+from taccl.timing.deadline import Deadline
 from taccl.topology.file import load_topology
 from taccl.topology.graph import whole
 from taccl.verify import verify
@@ -159,7 +160,7 @@ def test_a_run_takes_what_a_search_through_everything_takes(
 
 def some_search(arcs: Arcs, runs: int = 70, workers: int = 1, seed: int = 0) -> Found:
     field, grow = field_of(arcs, wanted_of(arcs)), compiled(quiet)
-    effort = Effort(0, 0.0, 0.0, runs=runs, counted=True, seed=seed, workers=workers)
+    effort = Effort(0, Deadline(counted=1.0), runs=runs, seed=seed, workers=workers)
     found = search(arcs, field, [taught_prices(arcs, field, grow)], grow, effort)
     assert found is not None
     return found

@@ -8,7 +8,6 @@ import pytest
 
 from taccl.model.problem import Problem, Status
 from taccl.model.routes import build_network
-from taccl.synth.clock import Clock
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.plan import Plan, plan_routes
 from taccl.synth.staged.engine import _polished, _routes_of, ordered, staged
@@ -71,7 +70,7 @@ def test_messages_are_modelled_with_routes_for_few_chunks_only(
     engine = sys.modules["taccl.synth.staged.engine"]  # the name in the package is the function
     monkeypatch.setattr(engine, "improve", lambda schedule, *_, **__: (schedule, 0))
     monkeypatch.setattr(engine, "flows_of", asked_for.append)
-    clock = Clock(0.0, replace(options, deterministic=True, time_limit=24.0))
+    clock = replace(options, deterministic=True, time_limit=24.0).begin(2.0)
     with suppress(AttributeError):  # what is asked for is not there
         _polished(ordered(plan, options)[0], options, clock)
     assert asked_for == [problem] * asked

@@ -22,10 +22,9 @@ The order is free (TACCL fixes it by a heuristic), the routes are not.
 
 import heapq
 import math
-import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from taccl.collectives.slots import DEFAULT_LAYOUT
@@ -33,6 +32,7 @@ from taccl.model.problem import Options, Status
 from taccl.model.schedule import Decisions, Schedule, message_groups, retime
 from taccl.synth.list_scheduler import decide
 from taccl.synth.plan import Adjacency, Message, Plan
+from taccl.timing.deadline import Deadline
 from taccl.units import Time
 
 if TYPE_CHECKING:
@@ -90,12 +90,11 @@ def improve(
         return schedule, Status.OPTIMAL
     if len(plan.moves) > MAX_MOVES or seconds <= 0:
         return schedule, Status.FEASIBLE
-    began = time.monotonic()
+    clock = replace(options, time_limit=seconds).begin()
     singles: list[Message] = [(number,) for number in range(len(plan.moves))]
     candidates = Adjacency(plan, layout).candidates() if options.batch else singles
     ticks = _tick(plan, candidates, schedule.makespan)
-    limit = (began, seconds)
-    planned = _solve(plan, candidates, ticks, (schedule, floor), options, limit)
+    planned = _solve(plan, candidates, ticks, (schedule, floor), options, clock)
     if planned is None:
         return schedule, Status.FEASIBLE
     decisions, proved = planned
@@ -120,7 +119,7 @@ def _solve(
     ticks: _Ticks,
     known: tuple[Schedule, Time],
     options: Options,
-    limit: tuple[float, float],
+    clock: Deadline,
 ) -> tuple[Decisions, bool] | None:
     from ortools.sat.python import cp_model
 
@@ -142,11 +141,8 @@ def _solve(
     model.add_max_equality(x.makespan, x.arrive)
     model.minimize(x.makespan)
     _hint(model, plan, candidates, x, ticks, schedule)
-    began, seconds = limit
-    if not options.deterministic:
-        # Writing the model down counts, too.
-        seconds = max(0.1, seconds - (time.monotonic() - began))
-    solver = new_solver(options, seconds, workers=max(2, options.workers))
+    # Writing the model down counts, too.
+    solver = new_solver(options, max(0.1, clock.left), workers=max(2, options.workers))
     status = solve_watched(solver, model, None, options.stop.is_set)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None

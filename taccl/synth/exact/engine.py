@@ -7,7 +7,6 @@ symmetry (of the routes: order and messages are free, so that nothing is proved 
 A model that can't be written down in time is given up for the staged engine's schedule.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,12 +14,12 @@ from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.model.arcs import is_restricted
 from taccl.model.problem import Bound, Options, Problem, Result, Status, reduces_and_spreads
 from taccl.model.schedule import Schedule, retime
-from taccl.synth.clock import Clock
 from taccl.synth.exact.model import Flows, flows_of
 from taccl.synth.exact.solve import MAX_INTERVALS, is_long, solve_model
 from taccl.synth.staged.engine import first_schedules, staged
 from taccl.synth.steps_rounds import Size, answer, schedule_of
 from taccl.synth.templates.classical import CLASSICAL, Trial, schedules_of
+from taccl.timing.deadline import Deadline
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
 
@@ -56,7 +55,8 @@ class _State:
 def exact(problem: Problem, options: Options) -> Result:
     """Solve a problem to proven optimality, or as far as the time allows.
 
-    The model gets a short part of the time first; where that does not close the gap, the staged
+    The hint is the best schedule that is known. Where none is, it is one that takes no search; the
+    model gets a short part of the time then, and where that does not close the gap, the staged
     engine looks for a better hint, and the model gets the rest.
 
     With ``options.rounds`` the question is SCCL's instead: whether there is an algorithm of so
@@ -71,16 +71,16 @@ def exact(problem: Problem, options: Options) -> Result:
     """
     if options.rounds is not None:
         return _in_rounds(problem, options, options.rounds)
-    began = time.monotonic()
-    clock = Clock(began + options.time_limit, options)
+    clock = options.begin(options.solver_share)
 
     def left() -> float:
         return options.time_limit / 3 if options.deterministic else clock.left
 
-    state = _State(min(_first(problem, options, clock), key=_makespan), options.floor, 0)
+    first = options.known or _first(problem, options, clock)
+    state = _State(min(first, key=_makespan), options.floor, 0)
     models = () if state.closed or clock.over else _models(problem, options, clock)
-    state = _solve(models, state, options, FIRST * left())
-    if not (state.closed or clock.over):
+    state = _solve(models, state, options, (1.0 if options.known else FIRST) * left())
+    if not (state.closed or clock.over or options.known):
         share = STAGED if _open(models, state, options, (1 - STAGED) * left()) else ALONE
         state = _hinted(problem, state, options, share * left())
         for flows in models:
@@ -95,7 +95,7 @@ def exact(problem: Problem, options: Options) -> Result:
         status = Status.INTERRUPTED
     else:
         status = Status.FEASIBLE if left() > 0 else Status.TIME_LIMIT
-    return Result(status, state.best, tuple(bounds), "exact", time.monotonic() - began)
+    return Result(status, state.best, tuple(bounds), "exact", clock.spent)
 
 
 def _in_rounds(problem: Problem, options: Options, rounds: tuple[int, int, int]) -> Result:
@@ -128,7 +128,7 @@ def _hinted(problem: Problem, state: _State, options: Options, seconds: float) -
     return state if hint is None else replace(state, best=min(state.best, hint, key=_makespan))
 
 
-def _first(problem: Problem, options: Options, clock: Clock) -> list[Schedule]:
+def _first(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
     """Return what takes no search: of the greedy heuristic, and of the classical algorithms.
 
     One of them is enough where time is short.
@@ -163,7 +163,7 @@ def _is_slow(problem: Problem, options: Options, seconds: float) -> bool:
     return not options.deterministic and _pairs(problem) * ROUTED > seconds
 
 
-def _classical(problem: Problem, options: Options, clock: Clock) -> Iterator[Schedule]:
+def _classical(problem: Problem, options: Options, clock: Deadline) -> Iterator[Schedule]:
     for name in CLASSICAL:
         trial = Trial(problem, name, options.batch, over=lambda: clock.over, report=options.report)
         if not clock.over:
@@ -172,11 +172,10 @@ def _classical(problem: Problem, options: Options, clock: Clock) -> Iterator[Sch
 
 def _solve(models: Sequence[Flows], state: _State, options: Options, seconds: float) -> _State:
     """Solve the models, until one of them closes the gap."""
-    clock = Clock(time.monotonic() + seconds, options)
+    clock = replace(options, time_limit=seconds).begin(seconds)
     models = _open(models, state, options, seconds)
     for number, flows in enumerate(models):
-        share = seconds if options.deterministic else clock.left
-        share /= len(models) - number
+        share = clock.left / (len(models) - number)
         if state.closed or clock.over:
             break
         problem = flows.problem
@@ -208,7 +207,7 @@ def _open(models: Sequence[Flows], state: _State, options: Options, seconds: flo
     ]
 
 
-def _models(problem: Problem, options: Options, clock: Clock) -> tuple[Flows, ...]:
+def _models(problem: Problem, options: Options, clock: Deadline) -> tuple[Flows, ...]:
     """Return the flows of the problem on orbits and of the whole one, where these are small."""
     models = []
     for part in _problems(problem):

@@ -7,7 +7,6 @@ open chunks grows while the solver proves that they can't be better, and shrinks
 of time.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,13 +57,13 @@ def improve_routes(
     flows = _searched(problem, known)
     if flows is None:
         return known
-    deadline = time.monotonic() + seconds
+    clock = replace(options, time_limit=seconds).begin()
     best = _routed(problem, known)
     random = Random(options.seed)
     count = FEWEST
     for number in range(ROUNDS if options.deterministic else 1 << 30):
-        left = seconds if options.deterministic else deadline - time.monotonic()
-        if best.schedule.makespan <= floor or options.stop.is_set() or left < 1:
+        left = clock.left
+        if best.schedule.makespan <= floor or left < 1:
             break
         chosen = _choose(best, flows, random, number, count)
         part = seconds / ROUNDS if options.deterministic else max(2.0, SHARE * left)

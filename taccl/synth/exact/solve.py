@@ -4,11 +4,10 @@ A hint can stall the search as well as speed it up, so both are tried at the sam
 proof ends the race.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from threading import Event
 from typing import TYPE_CHECKING
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING
 from taccl.errors import OutOfTimeError
 from taccl.model.problem import Options, reduces_and_spreads
 from taccl.model.schedule import Decisions, Schedule, message_groups
-from taccl.synth.clock import Clock
 from taccl.synth.exact.model import Flows, Key, Neighbours, Parts, build, make_scale
+from taccl.timing.deadline import Deadline
 from taccl.units import Time
 
 if TYPE_CHECKING:
@@ -80,8 +79,8 @@ def solve_model(
     twice
         Whether to race a search without the hint.
     """
-    race = _Race(options, time.monotonic() + seconds, seconds, Event())
-    writing = Clock(time.monotonic() + LATEST * seconds, options)
+    race = _Race(options, replace(options, time_limit=seconds).begin(), Event())
+    writing = race.clock.share(LATEST)
     if is_long(flows, options, seconds):
         return Solution(None, floor, proved=False)
     together = Neighbours(flows) if options.batch else None
@@ -114,17 +113,11 @@ def is_long(flows: Flows, options: Options, seconds: float) -> bool:
 
 @dataclass(frozen=True)
 class _Race:
-    """What the runs share: the options, the time they have, a bound, and that one is done."""
+    """What the runs share: the options, the time they have, and that one is done."""
 
     options: Options
-    deadline: float
-    seconds: float
+    clock: Deadline
     over: Event
-
-    def left(self) -> float:
-        if self.options.deterministic:
-            return self.seconds
-        return max(0.1, self.deadline - time.monotonic())
 
     def ended(self) -> bool:
         return self.options.stop.is_set() or self.over.is_set()
@@ -144,7 +137,9 @@ def _run(parts: Parts, model: "cp_model.CpModel", race: _Race) -> _Found:
     from taccl.synth.milp import new_solver, solve_watched
 
     scale = parts.scale
-    solver = new_solver(race.options, race.left(), workers=max(4, race.options.workers))
+    solver = new_solver(
+        race.options, max(0.1, race.clock.left), workers=max(4, race.options.workers)
+    )
     status = solve_watched(solver, model, None, race.ended)
     if status in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
         race.over.set()

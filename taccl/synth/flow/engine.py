@@ -23,7 +23,6 @@ way left of every chunk is taken to be: which goes first.
 
 import heapq
 import itertools
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -37,7 +36,6 @@ from taccl.collectives.slots import LAYOUTS
 from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.model.problem import Options, Problem, Result, Status
 from taccl.model.schedule import Decisions, Schedule, retime
-from taccl.synth.clock import Clock
 from taccl.synth.flow.insertion_scheduler import inserted
 from taccl.synth.flow.program import Flow
 from taccl.synth.flow.routes import (
@@ -55,6 +53,7 @@ from taccl.synth.flow.routes import (
 from taccl.synth.list_scheduler import decide, dispatched, load_of
 from taccl.synth.plan import Adjacency, Message, Plan, plan_decisions, rows_of
 from taccl.synth.staged.engine import MAX_BATCHED, ordered
+from taccl.timing.deadline import Deadline
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
 from taccl.verify import verify
@@ -281,7 +280,7 @@ Way = Callable[[Noise], Decisions | None]
 
 
 def scheduled(
-    plans: Iterable[Plan], options: Options, clock: Clock
+    plans: Iterable[Plan], options: Options, clock: Deadline
 ) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of plans without symmetry, and whose each is.
 
@@ -419,8 +418,7 @@ def flow(problem: Problem, options: Options) -> Result:
     NoScheduleError
         When some chunk has several targets or sources, or no path.
     """
-    began = time.monotonic()
-    clock = Clock(began + options.time_limit, options)
+    clock = options.begin(options.solver_share)
     best: Schedule | None = None
     least = (1 << 62, 0)
     for plan, schedule in _found(problem, options, clock):
@@ -436,10 +434,10 @@ def flow(problem: Problem, options: Options) -> Result:
         status = Status.INTERRUPTED
     elif best.makespan <= options.floor:
         status = Status.OPTIMAL
-    return Result(status, best, (), "flow", time.monotonic() - began)
+    return Result(status, best, (), "flow", clock.spent)
 
 
-def _found(problem: Problem, options: Options, clock: Clock) -> Iterator[tuple[Plan, Schedule]]:
+def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks, and, where these may travel together, of messages.
 
     With each comes the plan that it orders.
@@ -471,7 +469,7 @@ def _found(problem: Problem, options: Options, clock: Clock) -> Iterator[tuple[P
         yield from ((plan, one.schedule) for one in ordered(plan, options, clock))
 
 
-def _singly(plan: Plan, options: Options, clock: Clock) -> Iterator[tuple[Plan, Schedule]]:
+def _singly(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks: of a plan, and of others where a gap stays.
 
     Few chunks get routes and times together then. Whole chunks can't always share links as the
@@ -503,20 +501,20 @@ def _singly(plan: Plan, options: Options, clock: Clock) -> Iterator[tuple[Plan, 
 
 
 def _one_by_one(
-    problem: Problem, options: Options, clock: Clock, goal: Time
+    problem: Problem, options: Options, clock: Deadline, goal: Time
 ) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks that were inserted one by one."""
     free = replace(problem, group=make_group(problem.topology, ()))
-    for decisions in inserted(free, clock, goal, options.seed):
+    for decisions in inserted(free, options, clock, goal):
         found = retime(free.collective, free.group, free.chunk_size, decisions)
         yield plan_decisions(free, rows_of(decisions)), found
 
 
 def _along(
     problem: Problem,
-    flow_of: Callable[[Question, Clock], Flow],
+    flow_of: Callable[[Question, Deadline], Flow],
     options: Options,
-    clock: Clock,
+    clock: Deadline,
     goal: Time,
 ) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks along another flow, if there is one and time for it."""
@@ -527,7 +525,9 @@ def _along(
         yield from ((plan, one) for one in _in_order(plan, options, clock, goal))
 
 
-def _routes(question: Question, first: Flow, clock: Clock) -> Iterator[tuple[Problem, list[Row]]]:
+def _routes(
+    question: Question, first: Flow, clock: Deadline
+) -> Iterator[tuple[Problem, list[Row]]]:
     """Yield other sets of routes, each with the problem whose representatives they are for."""
     narrow = (problem for _, problem in with_doors(question.problem))
     for problem in chain([question.problem], narrow):
@@ -546,7 +546,7 @@ def _connections(plan: Plan) -> int:
     return len({move.link for move in plan.moves}) * len(plan.problem.group)
 
 
-def _in_order(plan: Plan, options: Options, clock: Clock, goal: Time) -> Iterator[Schedule]:
+def _in_order(plan: Plan, options: Options, clock: Deadline, goal: Time) -> Iterator[Schedule]:
     """Yield schedules of single chunks: the longest way left first, and variations of that.
 
     Each is better than the one before; they end at the goal, or when nothing more is won.

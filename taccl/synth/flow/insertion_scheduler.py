@@ -11,13 +11,13 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.model.problem import Problem
+from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Decisions
-from taccl.synth.clock import Clock
 from taccl.synth.flow import insertion_loop
 from taccl.synth.flow.insertion_loop import MOST_REMOVED, NEVER, Book, Roads
 from taccl.synth.flow.program import Net
 from taccl.synth.flow.routes import Question, question_of
+from taccl.timing.deadline import Deadline
 from taccl.timing.jit import machine_code, telling
 from taccl.units import Time
 
@@ -42,7 +42,9 @@ COUNTED = 3
 """Of these, where work is counted instead of time."""
 
 
-def inserted(problem: Problem, clock: Clock, goal: Time, seed: int) -> Iterator[Decisions]:
+def inserted(
+    problem: Problem, options: Options, clock: Deadline, goal: Time
+) -> Iterator[Decisions]:
     """Yield decisions of single chunks, each better than those before, until the goal is met.
 
     None where there are too many chunks or ranks, or too many chunks take one edge.
@@ -57,8 +59,7 @@ def inserted(problem: Problem, clock: Clock, goal: Time, seed: int) -> Iterator[
         return
     question = question_of(problem)
     roads = _roads(question)
-    book = _book(roads, seed)
-    options = clock.options
+    book = _book(roads, options.seed)
     with telling(options.report, MESSAGE):
         best = _compiled()(roads, book, 0, goal)
     if best >= NEVER:  # the book is full: chunks cross one edge more often than it has room for

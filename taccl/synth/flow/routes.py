@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.model.arcs import Wanted, arcs_of, wanted_of
 from taccl.model.problem import Problem
-from taccl.synth.clock import Clock
 from taccl.synth.flow.program import (
     TINY,
     Commodity,
@@ -39,6 +38,7 @@ from taccl.synth.flow.program import (
     peeled,
     whole_flow,
 )
+from taccl.timing.deadline import Deadline
 from taccl.topology.graph import Rank
 from taccl.topology.symmetry import make_group
 
@@ -119,7 +119,7 @@ MAX_COUNTED = 5000
 def rounded(
     network: Net,
     ways: Sequence[tuple[tuple[int, ...], list[tuple[Way, float]]]],
-    clock: Clock,
+    clock: Deadline,
 ) -> list[tuple[int, Way]]:
     """Return one way for every chunk, so that no resource is much busier than in the flow."""
     load = np.zeros(network.arcs.num_resources)
@@ -147,7 +147,9 @@ Broken = tuple[list[int], list[tuple[Way, float]]]
 """Chunks, and the ways that the flow splits them over."""
 
 
-def _shares(network: Net, load: Floats, broken: Sequence[Broken], clock: Clock) -> list[list[int]]:
+def _shares(
+    network: Net, load: Floats, broken: Sequence[Broken], clock: Deadline
+) -> list[list[int]]:
     """Return how many chunks take each way: the busiest resource as light as can be found.
 
     Variables   n[b,w] whole >= 0, chunks of b on way w;  T
@@ -170,7 +172,7 @@ def _shares(network: Net, load: Floats, broken: Sequence[Broken], clock: Clock) 
     if not owner:
         return []
     ways, resources = len(owner), len(load)
-    counted = clock.options.deterministic
+    counted = clock.counted is not None
     if counted and ways > MAX_COUNTED:
         return _one_by_one(network, load, broken)
     capacity = coo_array(
@@ -302,7 +304,7 @@ def question_of(problem: Problem) -> Question:
     )  # fmt: skip
 
 
-def first_flow(question: Question, clock: Clock) -> Flow:
+def first_flow(question: Question, clock: Deadline) -> Flow:
     """Return an optimal flow in which chunks travel as little as they can.
 
     Raises
@@ -317,7 +319,7 @@ def first_flow(question: Question, clock: Clock) -> Flow:
     return optimal_flow(question.network, question.wanted, question.commodities, _seconds(clock))
 
 
-def flow_of_whole_chunks(question: Question, clock: Clock) -> Flow:
+def flow_of_whole_chunks(question: Question, clock: Deadline) -> Flow:
     """Return a flow of whole chunks, the best that is found in some of the time.
 
     Raises
@@ -328,7 +330,7 @@ def flow_of_whole_chunks(question: Question, clock: Clock) -> Flow:
         When none is found in time, or there are too many variables to look for one.
     """
     variables = len(question.commodities) * len(question.network.arcs)
-    counted = clock.options.deterministic
+    counted = clock.counted is not None
     if variables > (MAX_WHOLE_COUNTED if counted else MAX_WHOLE):
         raise OutOfTimeError(
             f"{variables} variables are too many for whole chunks", fix="use more --chunks"
@@ -339,7 +341,7 @@ def flow_of_whole_chunks(question: Question, clock: Clock) -> Flow:
     )  # fmt: skip
 
 
-def flow_by_near_doors(question: Question, first: Flow, clock: Clock) -> Flow:
+def flow_by_near_doors(question: Question, first: Flow, clock: Deadline) -> Flow:
     """Return an optimal flow in which chunks take the busiest resources near where they start.
 
     Raises
@@ -362,12 +364,12 @@ def flow_by_near_doors(question: Question, first: Flow, clock: Clock) -> Flow:
     return optimal_flow(network, question.wanted, commodities, _seconds(clock), wish)
 
 
-def _seconds(clock: Clock) -> float | None:
+def _seconds(clock: Deadline) -> float | None:
     """Return how long a linear program may take; None where work is counted."""
-    return None if clock.options.deterministic else clock.left
+    return None if clock.counted is not None else clock.left
 
 
-def rows_of_flow(question: Question, flow: Flow, clock: Clock) -> list[Row]:
+def rows_of_flow(question: Question, flow: Flow, clock: Deadline) -> list[Row]:
     """Return the (chunk, link, reduce) rows of whole chunks on the paths of a flow."""
     if not question.commodities:
         return []

@@ -11,9 +11,8 @@ Prices, many runs, and the decisions of the best: without what leads to no targe
 backwards where chunks are summed.
 """
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,6 +36,7 @@ from taccl.synth.staged.routing import networks
 from taccl.synth.templates.butterflies import butterflies
 from taccl.synth.templates.grid_templates import KINDS, stepwise
 from taccl.synth.time_reversal import Mirror, mirrored, played_backwards
+from taccl.timing.deadline import Deadline
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
 
@@ -44,20 +44,13 @@ PACKED = 40_000
 """Pairs of a representative chunk and an arc up to which prices are those of the packing."""
 
 
-@dataclass(frozen=True)
-class Span:
-    """Seconds that a part of the search may take, and after which it needs success to go on."""
-
-    seconds: float
-    patience: float
-
-    def part(self, share: float) -> "Span":
-        """Return a share of both."""
-        return Span(share * self.seconds, share * self.patience)
-
-
 def one_way(
-    problem: Problem, options: Options, span: Span, *, reverse: bool, begin: Begin | None = None
+    problem: Problem,
+    options: Options,
+    clock: Deadline,
+    *,
+    reverse: bool,
+    begin: Begin | None = None,
 ) -> list[Schedule]:
     """Return the best schedule for chunks that flow from their roots, or to them.
 
@@ -69,12 +62,12 @@ def one_way(
     arcs = arcs_of(problem, reverse=reverse)
     variants = list(_wants(arcs, options))
     best: Schedule | None = None
-    for wanted, hops in variants:
+    for (wanted, hops), turn in zip(variants, clock.turns(len(variants)), strict=True):
         if best is not None and options.stop.is_set():
             break
         _check_size(arcs, wanted)
         field = field_of(arcs, wanted, begin, hops)
-        found = _searched(arcs, wanted, field, options, span.part(1 / len(variants)))
+        found = _searched(arcs, wanted, field, options, turn)
         if found is not None:
             decisions = _decisions(arcs, wanted, found)
             schedule = retime(problem.collective, problem.group, problem.chunk_size, decisions)
@@ -129,33 +122,28 @@ def _hop_limits(network: Network, extra: int) -> Numbers:
 
 
 def _searched(
-    arcs: Arcs, wanted: Wanted, field: Field, options: Options, span: Span
+    arcs: Arcs, wanted: Wanted, field: Field, options: Options, clock: Deadline
 ) -> Found | None:
-    began = time.monotonic()
     grow = compiled(options.report)
     prices: list[Floats] = []
     proved = 0
     pairs = len(arcs) * len(wanted.chunk)
     if pairs <= PACKED:
         try:
-            packing = pack(arcs, wanted, seconds=1e9 if options.deterministic else span.patience)
+            packing = pack(arcs, wanted, seconds=1e9 if options.deterministic else clock.patience)
         except NoScheduleError:
             return None
         prices.append(packing.prices)
         proved = packing.bound
     goal = max(options.floor, options.fixed_floors.get(_half(arcs), 0), proved)
     prices.append(taught_prices(arcs, field, grow))
-    spent = time.monotonic() - began
     runs = int(min(250 * options.time_limit, 3e6 * options.time_limit / max(1, pairs)))
     effort = Effort(
         goal=goal,
-        seconds=span.seconds - spent,
-        patience=span.patience - spent,
+        clock=clock,
         runs=max(8, runs) if options.deterministic else 1 << 40,
-        counted=options.deterministic,
         seed=options.seed,
         workers=options.workers,
-        stopped=options.stop.is_set,
     )
     return search(arcs, field, prices, grow, effort)
 
@@ -263,51 +251,52 @@ def guided(problem: Problem, options: Options) -> Result:
     """
     if problem.topology.num_ranks > 1:
         compiled(options.report)
-    began = time.monotonic()
+    clock = options.begin()
     if problem.topology.num_ranks == 1:
         empty = retime(problem.collective, problem.group, problem.chunk_size, Decisions.of([]))
         return Result(Status.OPTIMAL, empty, (), "guided", 0.0)
     found = _batched(problem, options) if options.batch else []
     cut = options.batch and _joins(problem) and _coarser(problem)
     kept = CUTTING * options.time_limit if cut else 0.0
-    problems = list(_with_less_symmetry(problem, options, _left(options, began) - kept))
+    problems = list(_with_less_symmetry(problem, options, clock.left - kept))
     for number, one in enumerate(problems):
-        left = _left(options, began) - kept
-        if found and (options.stop.is_set() or left <= 0 or _is_best(found, problem, options)):
+        rest = clock.within(clock.left - kept, _patience(problem))
+        if found and (rest.over or _is_best(found, problem, options)):
             break
-        span = Span(max(0.0, left), _patience(problem)).part(1 / (len(problems) - number))
+        turn = rest.share(1 / (len(problems) - number))
         if found and _fixed_floor(problem, options) >= min(map(_makespan, found)):
             # One chunk to a message can't win; a few are tried for other batches on their routes.
-            span = span.part(0.1)
-        found += _solve(one, options, span)
+            turn = turn.share(0.1)
+        found += _solve(one, options, turn)
     if not (options.stop.is_set() or _is_best(found, problem, options)):
-        left = _left(options, began) - kept
-        found += _improved(problem, found, options, (0.7 if options.batch else 1.0) * left)
+        rest = clock.within(clock.left - kept)
+        found += _improved(problem, found, options, rest.share(0.7 if options.batch else 1.0))
     if options.batch and not (options.stop.is_set() or _is_best(found, problem, options)):
-        left = _left(options, began)
-        found += _cut(problem, options, Span(max(0.0, left), _patience(problem)))
-    best = _chosen(found, options, began + options.time_limit)
+        found += _cut(problem, options, clock.within(clock.left, _patience(problem)))
+    best = _chosen(found, options, clock)
     status = Status.FEASIBLE
     if options.stop.is_set():
         status = Status.INTERRUPTED
     elif best.makespan <= options.floor:
         status = Status.OPTIMAL
-    return Result(status, best, (), "guided", time.monotonic() - began)
+    return Result(status, best, (), "guided", clock.spent)
 
 
 def _batched(problem: Problem, options: Options) -> list[Schedule]:
     """Return schedules in which chunks travel together from the start, if there are any."""
     found: list[Schedule] = []
-    over = _clock(options, STEPWISE * options.time_limit)
+    clock = options.begin()
+    early = clock.within(STEPWISE * options.time_limit)
     for kind in KINDS:
-        if not (found and over()):
-            found += stepwise(problem, kind, options.report, over)
-    over = _clock(options, COALESCING * options.time_limit)
-    found += _coalesced(problem, options)
+        if not (found and early.over):
+            found += stepwise(problem, kind, options.report, lambda: early.over)
+    late = clock.within(COALESCING * options.time_limit)
+    schedule = coalesced(problem, compiled(options.report), lambda: late.over)
+    found += [] if schedule is None else [schedule]
     least = min(map(_makespan, found), default=None)
     worth = None if least is None else int(PROMISING * least)
-    if not (found and over()):
-        found += butterflies(problem, over, worth)
+    if not (found and late.over):
+        found += butterflies(problem, lambda: late.over, worth)
     if problem.collective.name != "allreduce" or options.stop.is_set():
         return found
     if found and _is_best(found, problem, options):
@@ -315,50 +304,30 @@ def _batched(problem: Problem, options: Options) -> list[Schedule]:
     return found + _halves(problem, options, FIRST_HALVES * options.time_limit)
 
 
-def _left(options: Options, began: float) -> float:
-    """Return the seconds left; where work is counted all of them, as no clock may decide."""
-    return options.time_limit - (0.0 if options.deterministic else time.monotonic() - began)
-
-
-def _coalesced(problem: Problem, options: Options) -> list[Schedule]:
-    """Return the schedule in which neighbours travel together from the start, if there is one."""
-    over = _clock(options, COALESCING * options.time_limit)
-    schedule = coalesced(problem, compiled(options.report), over)
-    return [] if schedule is None else [schedule]
-
-
-def _clock(options: Options, seconds: float) -> Callable[[], bool]:
-    """Return what tells whether so many seconds are over, or the user wants no more."""
-    end = time.monotonic() + seconds
-    return lambda: options.stop.is_set() or (not options.deterministic and time.monotonic() > end)
-
-
 def _improved(
-    problem: Problem, found: Sequence[Schedule], options: Options, seconds: float
+    problem: Problem, found: Sequence[Schedule], options: Options, clock: Deadline
 ) -> list[Schedule]:
     """Return better schedules than the best one of single chunks, where the gap is wide."""
+    found = [*found, *options.known]
     single = min((one for one in found if not one.batches), key=_makespan, default=None)
-    seconds = COUNTED * options.time_limit if options.deterministic else seconds
+    if options.deterministic:
+        clock = replace(options, time_limit=COUNTED * options.time_limit).begin()
     goal = max(options.floor, _fixed_floor(problem, options))
-    if single is None or single.makespan <= NARROW * goal or seconds <= 1:
+    if single is None or single.makespan <= NARROW * goal or clock.left <= 1:
         return []
     if min(map(_makespan, found)) < single.makespan:
         return []
     orbits = replace(problem, group=make_group(problem.topology, single.generators))
     better = [single]
     if not options.deterministic:
-        longer = LONGER * seconds
         others = replace(options, batch=False, seed=options.seed + 1)
-        better += _solve(orbits, others, Span(longer, longer))
-        seconds -= longer
-        if problem.collective.name == "allreduce" and seconds > 1 and not options.stop.is_set():
-            began = time.monotonic()
-            better += _halves(problem, options, HALVES * seconds)
-            seconds -= time.monotonic() - began
+        better += _solve(orbits, others, clock.within(LONGER * clock.left, LONGER * clock.left))
+        if problem.collective.name == "allreduce" and clock.left > 1:
+            better += _halves(problem, options, HALVES * clock.left)
     best = min((one for one in better if not one.batches), key=_makespan)
     orbits = replace(problem, group=make_group(problem.topology, best.generators))
-    if best.makespan > NARROW * goal and seconds > 1 and not options.stop.is_set():
-        better.append(improve_routes(orbits, best, options, seconds, goal))
+    if best.makespan > NARROW * goal and clock.left > 1:
+        better.append(improve_routes(orbits, best, options, clock.left, goal))
     return [one for one in better if one.makespan < single.makespan]
 
 
@@ -387,23 +356,21 @@ def _after(first: Decisions, second: Decisions) -> Decisions:
     return Decisions.of(rows)
 
 
-def _cut(problem: Problem, options: Options, span: Span) -> list[Schedule]:
+def _cut(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
     """Return schedules on the routes of larger chunks, in messages small where that counts."""
     mirror = mirrored(problem)
     if mirror is not None:
-        return list(_turned(problem, mirror, _cut(mirror.problem, options, span)))
-    over = _clock(options, span.seconds)
+        return list(_turned(problem, mirror, _cut(mirror.problem, options, clock)))
     found: list[Schedule] = []
     wide = _coarser(problem)
-    for parts, coarse in wide:
-        if over():
+    for (parts, coarse), turn in zip(wide, clock.turns(len(wide)), strict=True):
+        if clock.over:
             break
-        single = _solve(
-            coarse, replace(options, batch=False, floor=0), span.part(SEARCHED / len(wide))
-        )
+        alone = replace(options, batch=False, floor=0)
+        single = _solve(coarse, alone, turn.share(SEARCHED))
         best = min(single, key=_makespan)
         orbits = replace(problem, group=make_group(problem.topology, best.generators))
-        found.append(cut_and_joined(orbits, best, parts, options.report, over))
+        found.append(cut_and_joined(orbits, best, parts, options.report, lambda: clock.over))
     return found
 
 
@@ -449,10 +416,10 @@ def _is_best(found: Sequence[Schedule], problem: Problem, options: Options) -> b
     return min(schedule.makespan for schedule in found) <= _goal(problem, options)
 
 
-def _chosen(found: Sequence[Schedule], options: Options, deadline: float) -> Schedule:
+def _chosen(found: Sequence[Schedule], options: Options, clock: Deadline) -> Schedule:
     """Return the schedule with the best score, or the least makespan where none can be scored.
 
-    A score can take seconds: after the deadline, by the monotonic clock, one is enough. What takes
+    A score can take seconds: after the deadline one is enough. What takes
     much longer than another is scored only where none of the others can be: they may need more
     threadblocks or steps than there are.
     """
@@ -461,8 +428,7 @@ def _chosen(found: Sequence[Schedule], options: Options, deadline: float) -> Sch
         return by_time[0]
     known: list[tuple[Time, Schedule]] = []
     for schedule in by_time:
-        late = not options.deterministic and time.monotonic() > deadline
-        if known and (late or schedule.makespan > PROMISING * by_time[0].makespan):
+        if known and (clock.over or schedule.makespan > PROMISING * by_time[0].makespan):
             break
         score = options.score(schedule)
         known += [] if score is None else [(score, schedule)]
@@ -483,13 +449,13 @@ def _with_less_symmetry(problem: Problem, options: Options, seconds: float) -> I
         yield replace(problem, group=make_group(problem.topology, ()))
 
 
-def _solve(problem: Problem, options: Options, span: Span) -> list[Schedule]:
+def _solve(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
     """Return the best schedules of single chunks, and of batches where they are allowed."""
     if reduces_and_spreads(problem.collective):
-        found = _joined(problem, options, span)
+        found = _joined(problem, options, clock)
     else:
         reverse = problem.collective.reduces
-        found = one_way(problem, options, span, reverse=reverse)
+        found = one_way(problem, options, clock, reverse=reverse)
     best = min(found, key=lambda schedule: schedule.makespan)
     if problem.logical.own_chunks_first or (options.batch and best.num_sends <= REORDERED):
         plan = plan_decisions(problem, rows_of(best.decisions()))
@@ -498,13 +464,14 @@ def _solve(problem: Problem, options: Options, span: Span) -> list[Schedule]:
     return found
 
 
-def _joined(problem: Problem, options: Options, span: Span) -> list[Schedule]:
+def _joined(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
     """Return reductions followed by gathers that start as soon as their sums are complete."""
     half = replace(options, floor=0)
     found = []
-    for summed in one_way(problem, half, span.part(0.5), reverse=True):
+    turns = clock.turns(2)
+    for summed in one_way(problem, half, next(turns), reverse=True):
         begin = _begin_after(problem, summed)
-        for spread in one_way(problem, half, span.part(0.5), reverse=False, begin=begin):
+        for spread in one_way(problem, half, next(turns), reverse=False, begin=begin):
             first, second = summed.decisions(), spread.decisions()
             found.append(_timed(problem, _after(first, second)))
             if len(first.chunk) + len(second.chunk) <= JOINED:

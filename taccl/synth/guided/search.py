@@ -13,8 +13,7 @@ own duration mixed in. Prices only guide a run, so they may be rounded.
 """
 
 import itertools
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -46,6 +45,7 @@ from taccl.synth.guided.scheduler_state import (
     reset,
     state_of,
 )
+from taccl.timing.deadline import Deadline
 from taccl.units import Time
 
 Floats = NDArray[np.float64]
@@ -180,28 +180,20 @@ class Effort:
     ----------
     goal
         Picoseconds at which nothing is left to win.
-    seconds
-        At most.
-    patience
-        Seconds after which only success in the second half of the runs justifies more.
+    clock
+        When to end, asked between rounds; after its patience only success in the second half of
+        the runs justifies more. Where work is counted, runs alone decide.
     runs
         At most.
-    counted
-        Whether runs alone decide, and no clock.
     seed, workers
         Of the search.
-    stopped
-        Asked between rounds.
     """
 
     goal: Time
-    seconds: float
-    patience: float
+    clock: Deadline
     runs: int = 1 << 40
-    counted: bool = False
     seed: int = 0
     workers: int = 1
-    stopped: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,17 +274,17 @@ def search(
     grow
         :func:`taccl.synth.guided.tree_list_scheduler.grow`, compiled or not.
     """
-    began = time.monotonic()
+    clock, counted = effort.clock, effort.clock.counted is not None
     tables = [price_arcs(arcs, one, mix) for one in prices for mix in MIXES]
     pairs = len(arcs) * len(field.targets)
     size = max(2, min(ROUND, ROUND_PAIRS // max(1, pairs)))
     workers = max(1, effort.workers) if pairs >= THREADED else 1
     states = [state_of(field) for _ in range(workers)]
-    best, count, spent = Best([], None, 0), 0, 0.0
+    best, count = Best([], None, 0), 0
     drawn = _drawn(effort.seed, tables, mirrored=arcs.reverse)
     with ThreadPoolExecutor(workers) as pool:
         while count < effort.runs:
-            part = count / effort.runs if effort.counted else spent / max(1e-9, effort.patience)
+            part = count / effort.runs if counted else clock.spent / max(1e-9, clock.patience)
             numbers = range(count, min(count + (size if count else 2), effort.runs))
             starts = list(_starts(effort.seed, numbers, best, drawn, change=part >= DRAWN))
             jobs = [
@@ -303,19 +295,11 @@ def search(
             for done in sorted(results, key=lambda done: done.start.number):
                 best.add(done)
             count += len(starts)
-            spent = time.monotonic() - began
-            if effort.stopped() or (best.found and best.found.makespan <= effort.goal):
+            if clock.over or (best.found and best.found.makespan <= effort.goal):
                 break
-            if not effort.counted and _is_over(effort, spent, count, best.last):
-                break
+            if not counted and clock.spent >= clock.patience and count > 2 * best.last + ROUND:
+                break  # nothing was won for so long that nothing will be
     return best.found
-
-
-def _is_over(effort: Effort, spent: float, count: int, last: int) -> bool:
-    """Tell whether time is up, or nothing was won for so long that nothing will be."""
-    if spent >= effort.seconds:
-        return True
-    return spent >= effort.patience and count > 2 * last + ROUND
 
 
 def _drawn(seed: int, tables: Sequence[Times], *, mirrored: bool) -> Iterator[tuple[Times, Times]]:

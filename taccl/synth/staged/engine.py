@@ -8,7 +8,6 @@ start, so there is always an answer.
 """
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,6 @@ from taccl.errors import NoScheduleError
 from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads
 from taccl.model.routes import Arc, Network, build_network
 from taccl.model.schedule import Decisions, Schedule, retime
-from taccl.synth.clock import Clock
 from taccl.synth.exact.contiguity import improve
 from taccl.synth.exact.model import flows_of, flows_of_networks
 from taccl.synth.exact.solve import MAX_INTERVALS, solve_model
@@ -26,6 +24,7 @@ from taccl.synth.list_scheduler import PRIORITIES, order
 from taccl.synth.plan import Adjacency, Message, Plan, in_turn, plan_decisions, plan_routes, rows_of
 from taccl.synth.staged.reduction import exchanged, partners_of
 from taccl.synth.staged.routing import Routes, from_root, networks, route
+from taccl.timing.deadline import Deadline
 from taccl.topology.symmetry import make_group
 
 MESSAGE_LENGTHS = (2, 4, 8, 1 << 30)
@@ -65,15 +64,14 @@ def staged(problem: Problem, options: Options) -> Result:
 
     A small problem is routed again without it; of a larger one, and where a sketch asks for the
     symmetry, the routes are kept and only order and messages are decided for every chunk by
-    itself. Time that is left goes into the best schedule.
+    itself. Time that is left goes into the best schedule, which may be one that was known before.
 
     Raises
     ------
     NoScheduleError
         When the sketch leaves a chunk without a path to a target.
     """
-    began = time.monotonic()
-    clock = Clock(began + options.time_limit, options)
+    clock = options.begin(options.solver_share)
     if problem.topology.num_ranks == 1:
         return Result(Status.OPTIMAL, _nothing(problem), (), "taccl", 0.0)
     candidates = _solve(problem, options, clock.share(0.5))
@@ -82,6 +80,7 @@ def staged(problem: Problem, options: Options) -> Result:
         candidates += _solve(free, options, clock.share(0.6), kept=1)
     elif candidates[0].makespan > options.floor and len(problem.group) > 1 and options.batch:
         candidates += _unfolded(problem, candidates[:2], options, clock.share(0.6))
+    candidates += _known(problem, options)
     best = min(candidates, key=lambda candidate: candidate.makespan)
     if not options.deterministic:
         best = _polished(best, options, clock)
@@ -90,11 +89,19 @@ def staged(problem: Problem, options: Options) -> Result:
         status = Status.INTERRUPTED
     elif best.makespan <= options.floor:
         status = Status.OPTIMAL
-    return Result(status, best.schedule, (), "taccl", time.monotonic() - began)
+    return Result(status, best.schedule, (), "taccl", clock.spent)
+
+
+def _known(problem: Problem, options: Options) -> Iterator[Candidate]:
+    """Yield what was found elsewhere, with its plan; sums may be exchanged there, and have none."""
+    for schedule in options.known:
+        if not (problem.collective.reduces or schedule.packs):
+            orbits = replace(problem, group=make_group(problem.topology, schedule.generators))
+            yield Candidate(schedule, plan_decisions(orbits, rows_of(schedule.decisions())))
 
 
 def _unfolded(
-    problem: Problem, candidates: Sequence[Candidate], options: Options, clock: Clock
+    problem: Problem, candidates: Sequence[Candidate], options: Options, clock: Deadline
 ) -> list[Candidate]:
     """Order the routes of all orbits chunk by chunk: images may travel in other messages.
 
@@ -110,7 +117,7 @@ def _unfolded(
     return _improved(found, options, clock, 1)
 
 
-def _polished(candidate: Candidate, options: Options, clock: Clock) -> Candidate:
+def _polished(candidate: Candidate, options: Options, clock: Deadline) -> Candidate:
     """Spend the time that is left: on messages and order, then on routes as well."""
     schedule, plan = candidate.schedule, candidate.plan
     if plan.exchanges:  # no model has them
@@ -154,7 +161,9 @@ def _without_symmetry(problem: Problem) -> Problem | None:
     return replace(problem, group=make_group(problem.topology, ()))
 
 
-def _solve(problem: Problem, options: Options, clock: Clock, kept: int = KEPT) -> list[Candidate]:
+def _solve(
+    problem: Problem, options: Options, clock: Deadline, kept: int = KEPT
+) -> list[Candidate]:
     if options.deterministic:
         kept = min(kept, 2)
     if reduces_and_spreads(problem.collective):
@@ -163,7 +172,7 @@ def _solve(problem: Problem, options: Options, clock: Clock, kept: int = KEPT) -
     return _improved(found, options, clock, kept)
 
 
-def _allreduce(problem: Problem, options: Options, clock: Clock, kept: int) -> list[Candidate]:
+def _allreduce(problem: Problem, options: Options, clock: Deadline, kept: int) -> list[Candidate]:
     """Return candidates that reduce along one set of trees and gather along another, pipelined."""
     half = replace(options, floor=0)
     halves = [
@@ -180,7 +189,7 @@ def _allreduce(problem: Problem, options: Options, clock: Clock, kept: int) -> l
     return _improved(joint, options, clock, kept)
 
 
-def _exchanged(problem: Problem, options: Options, clock: Clock) -> list[Candidate]:
+def _exchanged(problem: Problem, options: Options, clock: Deadline) -> list[Candidate]:
     """Return candidates whose trees have two roots that exchange their sums."""
     found: list[Candidate] = []
     for partners in partners_of(problem):
@@ -205,7 +214,9 @@ def _in_sequence(plan: Plan, first: Schedule, second: Schedule) -> Candidate:
     return Candidate(retime(problem.collective, problem.group, problem.chunk_size, decisions), plan)
 
 
-def _one_way(problem: Problem, options: Options, clock: Clock, *, reverse: bool) -> list[Candidate]:
+def _one_way(
+    problem: Problem, options: Options, clock: Deadline, *, reverse: bool
+) -> list[Candidate]:
     """Return candidates for chunks that flow from their roots, or to them, from every variant."""
     found: list[Candidate] = []
     for name, network in networks(problem, reverse=reverse, options=options):
@@ -255,7 +266,7 @@ def _as_planned(problem: Problem, decisions: Decisions, options: Options) -> lis
 
 
 def first_schedules(
-    problem: Problem, options: Options, clock: Clock | None = None
+    problem: Problem, options: Options, clock: Deadline | None = None
 ) -> list[Schedule]:
     """Return what the greedy heuristic finds at once, the best first.
 
@@ -282,7 +293,7 @@ def _joined(
     problem: Problem,
     halves: Sequence[Sequence[Candidate]],
     options: Options,
-    clock: Clock | None = None,
+    clock: Deadline | None = None,
 ) -> list[Candidate]:
     """Return every reduction followed by every gather, pipelined and one after the other."""
     joint: list[Candidate] = []
@@ -305,7 +316,7 @@ def _routes_of(network: Network, hops: list[Hop]) -> Routes:
     )
 
 
-def ordered(plan: Plan, options: Options, clock: Clock | None = None) -> list[Candidate]:
+def ordered(plan: Plan, options: Options, clock: Deadline | None = None) -> list[Candidate]:
     """Return the schedules of a plan by every rule and message length, the best first.
 
     With a clock, only those that there is time for, but at least one.
@@ -363,7 +374,7 @@ def _distinct(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _improved(
-    candidates: list[Candidate], options: Options, clock: Clock, kept: int
+    candidates: list[Candidate], options: Options, clock: Deadline, kept: int
 ) -> list[Candidate]:
     """Improve the best candidates of different plans by stage 3; return them, the best first."""
     chosen = _distinct(candidates)[:kept]

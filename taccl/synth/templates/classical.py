@@ -58,7 +58,6 @@ References
 Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005).
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -342,24 +341,20 @@ def run_classical(name: str, problem: Problem, options: Options, *, patient: boo
     NoScheduleError
         When the links don't allow it.
     """
-    began = time.monotonic()
-
-    def over() -> bool:
-        late = time.monotonic() - began > options.time_limit
-        return options.stop.is_set() or (late and not options.deterministic)
-
+    clock = options.begin()
     packs = _packs(problem, name)
-    trial = Trial(problem, name, options.batch, patient, over, options.report, packs=packs)
+    trial = Trial(
+        problem, name, options.batch, patient, lambda: clock.over, options.report, packs=packs
+    )
     schedules = schedules_of(trial)
     if not schedules:
         kind = NoScheduleError if trial.left_out else NoAlgorithmError
         raise kind(trial.reason, fix="use --engine taccl or auto")
     rows: list[tuple[Candidate, Schedule]] = []
     for schedule in schedules:
-        if not (rows and over()):
+        if not (rows and clock.over):
             rows.append((candidate_of(name, schedule, options), schedule))
     scored = [row for row in rows if row[0].score is not None]
     best = min(scored, key=lambda row: row[0].score or 0, default=rows[0])[1]
     candidates = tuple(candidate for candidate, _ in rows)
-    seconds = time.monotonic() - began
-    return Result(Status.FEASIBLE, best, (), name, seconds, candidates=candidates)
+    return Result(Status.FEASIBLE, best, (), name, clock.spent, candidates=candidates)
