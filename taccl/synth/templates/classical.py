@@ -69,14 +69,19 @@ from taccl.model.routes import may_leave
 from taccl.model.schedule import Decisions, Schedule, message_groups, retime
 from taccl.synth.list_scheduler import dispatched, load_of
 from taccl.synth.plan import plan_decisions, rows_of
-from taccl.synth.templates.hierarchical import hierarchical, three_step, two_step
-from taccl.synth.templates.recursive_doubling import (
+from taccl.synth.templates.grid_programs import (
+    Algorithm,
+    all_pairs,
     bruck,
     halving_doubling,
+    hierarchical,
+    made,
     one_shot,
     recursive_doubling,
+    three_step,
+    two_step,
 )
-from taccl.synth.templates.rings import all_pairs, double_ring, parameter_server, ring
+from taccl.synth.templates.rings import double_ring, parameter_server, ring
 from taccl.synth.templates.steps import HALVES, Step, best_links, in_runs
 from taccl.synth.templates.trees import (
     binomial,
@@ -88,9 +93,6 @@ from taccl.synth.templates.trees import (
 )
 from taccl.topology.symmetry import make_group
 from taccl.verify import verify
-
-Algorithm = Callable[[Problem], Iterator[Iterator[Step]]]
-"""The steps of every way to do it (orders of ranks, sizes of pieces); empty if inapplicable."""
 
 PACKED: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "bruck": (*HALVES, "alltoall"),
@@ -125,16 +127,16 @@ def _once(algorithm: Callable[[Problem], Iterator[Step] | None]) -> Algorithm:
 CLASSICAL: Mapping[str, Algorithm] = MappingProxyType({
     "ring": ring,
     "double-ring": double_ring,
-    "all-pairs": all_pairs,
-    "halving-doubling": halving_doubling,
-    "bruck": bruck,
+    "all-pairs": made(all_pairs),
+    "halving-doubling": made(halving_doubling),
+    "bruck": made(bruck),
     "double-binary-tree": double_binary_tree,
     "hierarchical": hierarchical,
-    "two-step": two_step,
+    "two-step": made(two_step),
     "three-step": three_step,
     "parameter-server": parameter_server,
-    "recursive-doubling": _once(recursive_doubling),
-    "one-shot": _once(one_shot),
+    "recursive-doubling": made(recursive_doubling),
+    "one-shot": made(one_shot),
     "chain": _once(chain),
     "double-chain": _once(double_chain),
     "binomial": _once(binomial),

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
 from taccl.synth.templates import leader_based, mixed_radix, pipelined_allgather
-from taccl.synth.templates.classical import Algorithm, Trial, schedules_of
+from taccl.synth.templates.classical import Trial, schedules_of
+from taccl.synth.templates.grid_programs import Algorithm
 
 
 class Kind(NamedTuple):
