@@ -26,10 +26,20 @@ other is inside its server. What ranks hold may be in parts, which go through di
 times: what stays in its server and what leaves it, or the waves of a pipeline.
 """
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations, product
+from functools import cache
+from itertools import (
+    accumulate,
+    combinations_with_replacement,
+    groupby,
+    pairwise,
+    permutations,
+    product,
+)
+from operator import mul
 from typing import NamedTuple
 
 from taccl.model.problem import Problem
@@ -37,6 +47,7 @@ from taccl.synth.templates.rings import passed, tour
 from taccl.synth.templates.steps import (
     HALVES,
     LANDED,
+    Links,
     Step,
     best_links,
     bits,
@@ -48,7 +59,8 @@ from taccl.synth.templates.steps import (
     shards,
 )
 from taccl.synth.templates.trees import over_servers
-from taccl.topology.graph import Rank
+from taccl.topology.graph import EdgeId, LinkId, Rank
+from taccl.units import Time
 
 
 class Digit(NamedTuple):
@@ -550,3 +562,435 @@ def _by_gateways(
         for peer in peers:
             if peer != into:
                 yield 2, (between(own, [peer]), into, peer, False)
+
+
+MOST_CLASSES = 8
+"""Ranks at one NIC; of more, the combinations are too many."""
+
+MOST_SENDS = 150_000
+"""About how many chunks are sent in a way that is tried: timing three of them takes a second."""
+
+MOST_RANKS = 112
+"""A message may have chunks for half of them, each copied alone: a threadblock has 64 steps."""
+
+
+def small_gathers(problem: Problem) -> Iterator[GridProgram]:
+    """AlltoAll, AllGather, ReduceScatter for small buffers: all get to all, digit by digit.
+
+    The classes of one NIC may cross servers at different times: what a class holds stays in it
+    until all else is done. In an AlltoAll they may also fold: one of them crosses alone with what
+    leaves the server, and gives what has come to those that it is for. Ranks pack what they send.
+    """
+    lanes, name, chunks = servers(problem), problem.collective.name, problem.collective.num_chunks
+    ranks, personal = problem.topology.num_ranks, name == "alltoall"
+    if lanes is None or name not in ("allgather", "reducescatter", "alltoall"):
+        return
+    if (
+        not 1 < ranks <= MOST_RANKS
+        or (ranks.bit_length() if personal else ranks) * chunks > MOST_SENDS
+    ):
+        return
+    order, count, size = tuple(rank for ranks in lanes for rank in ranks), len(lanes), len(lanes[0])
+    for classes in range(1, min(size, MOST_CLASSES) + 1 if count > 1 else 2):
+        if size % classes:
+            continue
+        nics = written(size // classes, classes)
+        for outer, inner, last in product(written(count, size), nics, list(written(classes))):
+            for turns in _crossing_turns(len(inner), classes):
+                own = [(*inner[:turn], *outer, *inner[turn:], *last) for turn in turns]
+                yield GridProgram(order, tuple(_in_step(own)), classes)
+            if personal and classes > 1 and len(last) == 1:
+                for turn in sorted({0, len(inner)}):
+                    alone = (*inner[:turn], *outer, *inner[turn:])
+                    yield GridProgram(order, _by_one(size, classes, alone), classes, split=True)
+
+
+def _crossing_turns(inner: int, classes: int) -> Iterator[tuple[int, ...]]:
+    """Yield after how many digits inside its server every class crosses servers."""
+    spread = tuple(inner * c // max(1, classes - 1) for c in range(classes))
+    yield from dict.fromkeys((spread, (0,) * classes, (inner,) * classes))
+
+
+def _in_step(programs: Sequence[Sequence[Digit]]) -> Iterator[Turn]:
+    """Yield the exchanges of all classes, each by its next digit at a time."""
+    for digits in zip(*programs, strict=True):
+        for digit, classes in groupby(range(len(digits)), key=lambda c: digits[c]):
+            yield Turn("exchange", digit, tuple(classes))
+
+
+def _by_one(size: int, classes: int, digits: Sequence[Digit]) -> tuple[Turn, ...]:
+    """Return an AlltoAll's turns in which the first of every NIC's ranks crosses for all."""
+    folds = [Turn("fold", digit) for digit in next(written(classes))]
+    home = [Turn("exchange", digit, parts=(1,)) for digit in next(written(size))]
+    alone = [Turn("exchange", digit, (0,)) for digit in digits]
+    return (*folds, *home, *alone, *(Turn("spread", turn.digit) for turn in reversed(folds)))
+
+
+def written(places: int, weight: int = 1) -> Iterator[tuple[Digit, ...]]:
+    """Yield ways to write so many places in digits, the most digits first.
+
+    Parameters
+    ----------
+    places
+        How many.
+    weight
+        Of the lowest digit.
+    """
+    primes = list(_primes(places))
+    pairs = [math.prod(primes[first : first + 2]) for first in range(0, len(primes), 2)]
+    low = next(q for q in range(math.isqrt(places), 0, -1) if places % q == 0)
+    radices = (primes, pairs, [low, places // low], [places])
+    for digits in dict.fromkeys(tuple(q for q in some if q > 1) for some in radices):
+        weights = accumulate(digits, mul, initial=weight)
+        yield tuple(Digit(*digit) for digit in zip(weights, digits, strict=False))
+
+
+def _primes(number: int) -> Iterator[int]:
+    factor = 2
+    while number > 1:
+        if number % factor:
+            factor += 1
+        else:
+            yield factor
+            number //= factor
+
+
+NEIGHBOURS = (2, 4, 8)
+"""Ranks of which one crosses servers for all."""
+
+MOST_LED = 300_000
+"""Chunks that all ranks together get in a gather by leaders."""
+
+
+def leader_gathers(problem: Problem) -> Iterator[GridProgram]:
+    """AllGather and ReduceScatter for middling buffers: one of some neighbours crosses for all.
+
+    Where g ranks share a NIC, each of them crossing it pays g alphas. Here neighbours gather inside
+    their server by doubling, from the lowest bit; after log2(g) rounds the first of them has what
+    all hold, and alone exchanges it with its peers in other servers, while the doubling goes on.
+    What has crossed is spread to the g ranks in log2(g) rounds, and doubled inside the server like
+    what is its own. Blocks lie side by side all the time: a message for each server's is enough.
+    """
+    grid, collective = _server_grid(problem), problem.collective
+    if collective.name not in ("allgather", "reducescatter") or grid is None:
+        return
+    order, (_, size), (_, count) = grid
+    if count & (count - 1) or size & (size - 1) or len(order) * collective.num_chunks > MOST_LED:
+        return
+    for classes in (g for g in NEIGHBOURS if g <= size):
+        near = [Digit(bit, 2) for bit in bits(classes)]
+        far = [Digit(bit * classes, 2) for bit in bits(size // classes)]
+        across = [Digit(bit * size, 2) for bit in bits(count)]
+        turns = [Turn("exchange", digit) for digit in near]
+        turns += [Turn("exchange", digit, (0,), (0, 1), into=1) for digit in across]
+        turns += [Turn("exchange", digit) for digit in far]
+        turns += [Turn("spread", digit, parts=(1,)) for digit in near]
+        turns += [Turn("exchange", digit, parts=(1,)) for digit in far]
+        yield GridProgram(order, tuple(turns), classes)
+
+
+MOST_WAVES, MOST_SHARES = 5, 16
+"""Waves, and into how many shares all that crosses is cut for them."""
+
+MOST_PIPELINED = 60_000
+"""Chunks sent in a pipelined gather: timing a few takes a second."""
+
+TIMED, MOST_TIMED = 12, 100_000
+"""Pipelined gathers that are timed exactly, and chunks sent in all of them."""
+
+Free = defaultdict[EdgeId, Time]
+"""From when on edges are free, in picoseconds."""
+
+
+def pipelined_gathers(problem: Problem) -> Iterator[GridProgram]:
+    """Gathers for large buffers: chunks cross in waves, and each is doubled inside its server.
+
+    A machine's servers gather what is their own digit by digit, while every rank sends its chunks
+    to the ranks at its place in all other servers. What comes is cut into waves, each as large as
+    what can cross while those before it are gathered inside: the ports inside are busy from the
+    start, messages are few and long, and after the last arrival there is only a small wave left. A
+    wave may also wait before its last digit and go through it with the next: one message less.
+
+    A wave may end at half a piece (a chunk): then every second rank has one more in it. How many
+    half pieces there are in a wave, and which wave waits, is chosen by a clock for the ports of one
+    rank and the NICs of one server. Ranks pack what they send.
+    """
+    grid, collective, links = _server_grid(problem), problem.collective, best_links(problem)
+    if collective.name not in HALVES or grid is None:
+        return
+    order, (_, width), across = grid
+    sends = len(order) * collective.num_chunks * (2 if collective.name == "allreduce" else 1)
+    rails = _exchanges(order, across).meetings(Turn("exchange", across))
+    if sends > MOST_PIPELINED or not all((order[a], order[b]) in links for a, b in rails):
+        return
+    programs: list[GridProgram] = []
+    for digits in written(width):
+        inside = _exchanges(order, *digits)
+        ends = (pair for turn in inside.turns for pair in inside.meetings(turn))
+        if all((order[a], order[b]) in links for a, b in ends):
+            for cuts in cuts_of(2 * (across.radix - 1) * collective.chunks_per_rank):
+                waves = enumerate(pairwise((0, *cuts)), 1)
+                crossing = [Turn("cross", across, None, (w,), pieces=cut) for w, cut in waves]
+                for late in (None, *range(len(cuts))):
+                    turns = (*crossing, *_in_waves(digits, len(cuts), late))
+                    programs.append(GridProgram(order, turns))
+    yield from sorted(programs, key=_pipeline_clock(problem, order, links))[
+        : min(TIMED, MOST_TIMED // sends)
+    ]
+
+
+def cuts_of(parts: int) -> Iterator[tuple[int, ...]]:
+    """Yield after how many parts waves may end: of so many shares each, fewer and fewer."""
+    shares = min(parts, MOST_SHARES)
+    for sizes in _descending(shares, shares, MOST_WAVES):
+        yield tuple(parts * end // shares for end in accumulate(sizes))
+
+
+def _descending(total: int, largest: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Yield all ways to write a number as a sum of so many descending ones."""
+    if total == 0:
+        yield ()
+    elif most:
+        for first in range(min(total, largest), 0, -1):
+            for rest in _descending(total - first, first, most - 1):
+                yield first, *rest
+
+
+def _in_waves(digits: Sequence[Digit], waves: int, late: int | None) -> Iterator[Turn]:
+    """Yield the turns of wave after wave; one may wait for the next before its last digit."""
+    for wave in range(waves + 1):
+        for digit in digits[:-1]:
+            yield Turn("exchange", digit, parts=(wave,))
+        if wave != late:
+            together = (wave,) if wave - 1 != late else (wave - 1, wave)
+            yield Turn("exchange", digits[-1], parts=together)
+
+
+def _pipeline_clock(
+    problem: Problem, order: Sequence[Rank], links: Links
+) -> Callable[[GridProgram], Time]:
+    """Return what tells about how long a pipelined gather takes: one server's NICs, one's ports."""
+    topology = problem.topology
+
+    @cache
+    def costs(link: LinkId, parts: int) -> tuple[Time, tuple[tuple[EdgeId, Time], ...]]:
+        size = parts * problem.chunk_size / 2
+        edges = topology.links.edges_of(link)
+        held = tuple((edge, topology.busy(link, edge, size)) for edge in edges)
+        return topology.arrival(link, size), held
+
+    def sent(free: Free, pair: tuple[Rank, Rank], parts: int, ready: Time) -> Time:
+        """Return when a message arrives that may start at a time."""
+        arrival, held = costs(links[pair], parts)
+        start = max(ready, *(free[edge] for edge, _ in held))
+        free.update((edge, start + time) for edge, time in held)
+        return start + arrival
+
+    k = problem.collective.chunks_per_rank
+
+    @cache
+    def come_from(cut: tuple[int, int], lane: int, count: int) -> Counter[int]:
+        return Counter((1 + piece // k) % count for piece in pieces_of(lane, cut))
+
+    @cache
+    def crossed(crossing: tuple[Turn, ...]) -> tuple[Free, list[Time], list[int]]:
+        """Return when edges are free again, and when so many half pieces for a rank have come."""
+        free: Free = defaultdict(int)
+        ready, amounts = [0], [2 * k]
+        for (width, count), pieces in ((turn.digit, turn.pieces) for turn in crossing):
+            ready.append(max((
+                sent(free, (order[server * width + lane], order[lane]), 2 * number, 0)
+                for lane in range(width)
+                for server, number in come_from(pieces, lane % 2, count).items()
+            ), default=0))  # fmt: skip
+            amounts.append(pieces[1] - pieces[0])
+        return free, ready, amounts
+
+    def time(program: GridProgram) -> Time:
+        before, *columns = crossed(tuple(t for t in program.turns if t.kind == "cross"))
+        free, (ready, amounts) = before.copy(), map(list, columns)
+        for turn in program.turns:
+            if turn.kind == "cross":
+                continue
+            start = max(ready[wave] for wave in turn.parts)
+            amount = sum(amounts[wave] for wave in turn.parts)
+            peers = [order[digit * turn.digit.weight] for digit in range(1, turn.digit.radix)]
+            end = max(sent(free, (order[0], peer), amount, start) for peer in peers)
+            for wave in turn.parts:
+                ready[wave] = end
+                amounts[wave] *= turn.digit.radix
+        return max(ready)
+
+    return time
+
+
+MOST_ROWS = 500_000
+"""Chunks sent, of all butterflies that are timed: each takes 2 to 4 us."""
+
+BEST = 6
+"""Butterflies that are timed besides the best of every kind."""
+
+Ops = Sequence[tuple[str, Digit]]
+"""Kinds of turns, and the digits that they go through."""
+
+Phases = tuple[Ops, Sequence[Ops], Ops]
+"""What all classes do together, then each by itself (nothing where it is folded), then all."""
+
+
+def butterflies(problem: Problem, worth: Time | None = None) -> Iterator[Iterator[Step]]:
+    """AllReduce for small buffers: whole messages, and ranks take turns at the NIC they share.
+
+    Servers, the NICs of a server, and the ranks at a NIC (or any neighbours, which may share a
+    leaf's uplink) are a cube: every bit of a place is a digit in which pairs of ranks meet. It is
+    gone through in one of three ways:
+
+    sum         one message each, of all they hold;
+    halve       each gets its sum back at the end: two messages each, and half as much to carry in
+                all digits between them;
+    fold        two messages, one of each direction, and no load on the NIC they share in all
+                digits between them; before the NIC's digits, or after those that are halved.
+
+    The digits between servers are summed, as many as there are bits; the classes of one NIC may go
+    through them at different times, one between servers while the other is inside its server: where
+    two ranks share a NIC, whole buffers then take no longer than if each had its own. How many of
+    the digits of NICs are halved, what is done with the classes, and after how many of its digits
+    each class goes between servers is tried in all combinations, on a clock for every class, which
+    also tells the order of their turns. Of each kind and number of classes the best by the clock
+    comes first: it knows of the NIC that a class shares, not of what leads on from there.
+
+    Recursive doubling (all summed, between servers last) and halving and doubling (all halved) are
+    the two ends (Thakur, Rabenseifner, Gropp 2005, sections 4.5 and 4.6).
+
+    Parameters
+    ----------
+    worth
+        Picoseconds; what takes longer by the clock is left out.
+    """
+    clocked = sorted(
+        (
+            (time, program.classes, kind, program)
+            for classes, across in _cubes(problem)
+            for clock in (_class_clock(problem, classes, across),)
+            for kind, phases in _phases(problem, classes, across)
+            for time, program in (clock(phases),)
+            if worth is None or time <= worth
+        ),
+        key=lambda way: way[:3],
+    )
+    kinds: set[tuple[int, str]] = set()
+    first: list[GridProgram] = []
+    others: list[GridProgram] = []
+    for _, classes, kind, program in clocked:
+        (others if (classes, kind) in kinds else first).append(program)
+        kinds.add((classes, kind))
+    left = MOST_ROWS
+    for program in (*first, *others[:BEST]):
+        steps = steps_of(problem, program)
+        sends = sum(len(chunks) for chunks, *_ in steps)
+        if sends <= left:
+            left -= sends
+            yield iter(steps)
+
+
+def _cubes(problem: Problem) -> Iterator[tuple[int, int]]:
+    """Yield how many neighbours are classes, and the lowest bit of a place that is for servers."""
+    lanes, ranks = servers(problem), problem.topology.num_ranks
+    if problem.collective.name != "allreduce" or lanes is None:
+        return
+    if 2 * ranks * problem.collective.num_chunks > MOST_ROWS:
+        return  # even where all is halved
+    links, order = best_links(problem), [rank for server in lanes for rank in server]
+    count, size = len(lanes), len(lanes[0])
+    if any(n & (n - 1) for n in (count, size)) or ranks == 1:
+        return
+    pairs = ((order[a], order[a ^ bit]) for bit in bits(ranks) for a in range(ranks))
+    if all(pair in links for pair in pairs):
+        # Hosts of one rank may share what leads to others as well.
+        for classes in (1, *bits(2 * min(size if size > 1 else count, MOST_CLASSES))[1:]):
+            yield classes, max(size, classes)
+
+
+def _phases(problem: Problem, classes: int, across: int) -> Iterator[tuple[str, Phases]]:
+    """Yield what is done with the classes, and all that is done."""
+    every = [Digit(bit, 2) for bit in bits(problem.topology.num_ranks)]
+    nics = [digit for digit in every if classes <= digit.weight < across]
+    between = [("sum", digit) for digit in every if digit.weight >= across]
+    for kind in ("sum", "halve", "fold") if classes > 1 else ("sum",):
+        shared = [(kind, digit) for digit in every if digit.weight < classes]
+        down, last = ([], shared) if kind == "sum" else (shared, [])
+        acting = 1 if kind == "fold" else classes
+        for halved in range(len(nics) + 1):
+            halves = [("halve", digit) for digit in nics[:halved]]
+            rest = [("sum", digit) for digit in nics[halved:]]
+            for turns in combinations_with_replacement(range(len(rest) + 1), acting):
+                alone = [(*rest[:turn], *between, *rest[turn:]) for turn in turns]
+                own = [(*halves, *ops, *_undone(halves)) for ops in alone]
+                yield kind, (down, own, (*last, *_undone(down)))
+                if kind == "fold" and halves:
+                    # Leave only a part of a buffer to others: all have halved theirs before.
+                    folded = (*halves, *down)
+                    yield "fold late", (folded, alone, _undone(folded))
+
+
+def _undone(ops: Ops) -> Ops:
+    return [("exchange" if kind == "halve" else "spread", digit) for kind, digit in reversed(ops)]
+
+
+def _class_clock(
+    problem: Problem, classes: int, across: int
+) -> Callable[[Phases], tuple[Time, GridProgram]]:
+    """Return what tells about how long phases take, and their turns in the order of their starts.
+
+    By the fastest links of each digit, and the NIC that classes share.
+    """
+    topology, links, size = problem.topology, best_links(problem), problem.chunk_size
+    order = tuple(rank for ranks in servers(problem) or () for rank in ranks)
+    every = tuple(range(classes))
+    fastest = {
+        bit: min(
+            (links[order[place], order[place ^ bit]] for place in range(len(order))),
+            key=lambda link: topology.arrival(link, size),
+        )
+        for bit in bits(len(order))
+    }
+
+    def time(phases: Phases) -> tuple[Time, GridProgram]:
+        first, own, last = phases
+        part = dict.fromkeys(every, float(problem.collective.num_chunks))
+        clock: dict[int, Time] = dict.fromkeys(every, 0)
+        nic: Time = 0
+        turns: list[Turn] = []
+
+        def start(op: tuple[str, Digit], makers: tuple[int, ...]) -> Time:
+            ready = max(clock[c] for c in makers)
+            return max(ready, nic) if op[1].weight >= across else ready
+
+        def make(op: tuple[str, Digit], makers: tuple[int, ...]) -> None:
+            nonlocal nic
+            (kind, digit), begin = op, start(op, makers)
+            link = fastest[digit.weight]
+            for c in makers:
+                part[c] *= 0.5 if kind == "halve" else 1
+            amount = size * round(part[makers[0]])
+            if digit.weight >= across:
+                edges = topology.links.edges_of(link)
+                busy = [e for e in edges if topology.edges[e].beta is not None]
+                nic = begin + max((topology.busy(link, e, amount) for e in busy), default=0)
+            for c in makers:
+                part[c] *= 2 if kind == "exchange" else 1
+                clock[c] = begin + topology.arrival(link, amount)
+            turns.append(Turn(kind, digit, makers))
+
+        for op in first:
+            make(op, every)
+        waiting = {c: list(ops) for c, ops in enumerate(own)}
+        while any(waiting.values()):
+            chosen = min((start(ops[0], (c,)), -len(ops), c) for c, ops in waiting.items() if ops)[
+                -1
+            ]
+            make(waiting[chosen].pop(0), (chosen,))
+        for op in last:
+            make(op, every)
+        return max(clock.values()), GridProgram(order, tuple(turns), classes, sums=True)
+
+    return time
