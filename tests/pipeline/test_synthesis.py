@@ -13,7 +13,7 @@ from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.model.problem import Status
 from taccl.msccl.interpret import judge
-from taccl.synth.search import Attempt, Series, portfolio
+from taccl.synth.search import Attempt, Search, portfolio
 from taccl.topology.graph import LogicalTopology, whole
 from taccl.verify import verify
 from tests.generators import pair, ring4
@@ -238,11 +238,9 @@ def test_the_search_without_the_sketch_takes_its_tenth_of_the_time(
 ) -> None:
     given: list[float] = []
 
-    def watched(
-        series: Series, seconds: float, began: float, found: list[Attempt] | None = None
-    ) -> list[Attempt]:
-        given.append(seconds)
-        return portfolio(series, seconds, began, found)
+    def watched(search: Search) -> list[Attempt]:
+        given.append(search.seconds)
+        return portfolio(search)
 
     monkeypatch.setattr("taccl.apps.synthesis.portfolio", watched)
     request = Request(

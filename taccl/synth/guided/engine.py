@@ -310,6 +310,7 @@ def _improved(
     problem: Problem, found: Sequence[Schedule], options: Options, clock: Deadline
 ) -> list[Schedule]:
     """Return better schedules than the best one of single chunks, where the gap is wide."""
+    found = [*found, *options.known]
     single = min((one for one in found if not one.batches), key=_makespan, default=None)
     if options.deterministic:
         clock = replace(options, time_limit=COUNTED * options.time_limit).begin()
