@@ -58,8 +58,13 @@ def reversed_uses(uses: Uses) -> Uses:
     return uses._replace(offset=arrival - uses.offset - uses.held)
 
 
+def as_list(column: Times) -> Times:
+    """Return a column as a list, which plain Python reads and writes several times as fast."""
+    return column.tolist()  # type: ignore[return-value]
+
+
 def as_lists(uses: Uses) -> Uses:
-    """Return the columns as lists, which plain Python reads several times as fast."""
+    """Return the columns as lists (:func:`as_list`)."""
     return Uses(*(column.tolist() for column in uses))
 
 

@@ -14,7 +14,7 @@ from taccl.collectives import Collective
 from taccl.timing import earliest_start, occupancy
 from taccl.timing.earliest_start import DONE, TOO_EARLY, Sends, Values, start_copies, start_sums
 from taccl.timing.jit import machine_code
-from taccl.timing.message_costs import as_lists, uses_of
+from taccl.timing.message_costs import as_list, as_lists, uses_of
 from taccl.timing.occupancy import NOTHING, Times, Uses
 from taccl.topology.symmetry import Group
 
@@ -84,7 +84,7 @@ def times_of(
 
     def column(length: int, value: int) -> Times:
         filled = np.full(length, value, dtype=np.int64)
-        return filled.tolist() if plain else filled  # type: ignore[return-value]
+        return as_list(filled) if plain else filled
 
     not_before, resources = column(rows, 0), int(group.edge_orbit.max(initial=0)) + 1
     for _ in range(MAX_PASSES):
