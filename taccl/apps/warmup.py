@@ -32,15 +32,15 @@ from taccl.synth.flow import insertion_loop
 from taccl.synth.flow.insertion_scheduler import inserted
 from taccl.synth.guided import scheduler, scheduler_state, tree_list_scheduler
 from taccl.synth.templates.classical import classical_schedules
-from taccl.timing import retiming_loop
+from taccl.timing import earliest_start, occupancy
 from taccl.timing.deadline import Deadline
 from taccl.timing.jit import stamp_of
-from taccl.timing.retiming import sum_times
+from taccl.timing.retiming import times_of
 from taccl.topology.symmetry import make_group
 
 PARTS = (
     events, layout, arborescence_loops, list_scheduler_loop, insertion_loop, tree_list_scheduler,
-    scheduler_state, retiming_loop,
+    scheduler_state, earliest_start, occupancy,
 )  # fmt: skip
 """The modules that are compiled."""
 
@@ -89,11 +89,12 @@ def _arborescence() -> None:
     arborescence.contract(2, ends, ends[::-1].copy(), cost).use(cost)
 
 
-def _sums() -> None:
-    schedule = _ring()
-    columns = (schedule.chunk, schedule.link, schedule.batch, schedule.reduce)
-    group = make_group(schedule.topology, ())
-    sum_times(schedule.collective, group, schedule.chunk_size, columns)
+def _retiming() -> None:
+    for collective in ("allgather", "reducescatter"):
+        schedule, *_ = classical_schedules(_problem(collective), "ring", batch=True)
+        columns = (schedule.chunk, schedule.link, schedule.batch, schedule.reduce)
+        group = make_group(schedule.topology, ())
+        times_of(schedule.collective, group, schedule.chunk_size, columns, plain=False)
 
 
 KERNELS: Mapping[str, Callable[[], None]] = MappingProxyType({
@@ -102,7 +103,7 @@ KERNELS: Mapping[str, Callable[[], None]] = MappingProxyType({
     "reserved": _reserved,
     "dispatch": _dispatch,
     "arborescence": _arborescence,
-    "sums": _sums,
+    "retiming": _retiming,
 })  # fmt: skip
 """What has every loop compiled, the longest first."""
 

@@ -7,27 +7,20 @@ gives all sends. :func:`retime` is the only code that computes times: solvers ha
 """
 
 import itertools
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives import Collective
 from taccl.collectives.slots import Batch, Slots, fit_layouts, place_chunks
-from taccl.timing.retiming import copy_times, sum_times
+from taccl.timing.retiming import times_of
 from taccl.topology.graph import Permutation, Topology
 from taccl.topology.symmetry import Group, make_group
 from taccl.units import Time
-
-WORTH_COMPILED = 20_000
-"""Sends of summed chunks that take as long in Python as loading compiled code."""
-
-MAX_PASSES = 64
-"""Times that arrivals may be held back for reads that are decided after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,137 +268,9 @@ def retime(
         When a send precedes every arrival of its chunk at its source, or arrivals and reads wait
         for each other in a ring.
     """
-    held_back: dict[int, Time] = {}
-    early: dict[int, Time] = {}
-    for _ in range(MAX_PASSES):
-        if (
-            collective.reduces
-            and decisions.lands is None
-            and len(decisions.chunk) >= WORTH_COMPILED
-        ):
-            summed = (decisions.chunk, decisions.link, decisions.batch, decisions.reduce)
-            (start, end), early = sum_times(collective, group, chunk_size, summed), {}
-        elif collective.reduces:
-            start, end, early = _time_all(collective, group, chunk_size, decisions, held_back)
-        else:
-            columns = (decisions.chunk, decisions.link, decisions.batch)
-            (start, end), early = copy_times(collective, group, chunk_size, columns), {}
-        if not early:
-            return Schedule(
-                collective, group.topology, chunk_size, decisions.chunk, decisions.link,
-                decisions.batch, start, end, decisions.reduce, group.generators, decisions.packs,
-            )  # fmt: skip
-        held_back |= early
-    raise ValueError("arrivals and reads of summed chunks wait for each other in a ring")
-
-
-def _time_all(
-    collective: Collective,
-    group: Group,
-    chunk_size: Fraction,
-    decisions: Decisions,
-    held_back: Mapping[int, Time],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, Time]]:
-    """Return starts, ends, and the earliest end of every row that arrived before it was to land."""
-    table = group.topology.links
-    costs = _message_costs(group, chunk_size)
-    free: dict[int, Time] = defaultdict(int)
-    values = _Values(collective, {}, {}, {}, {})
-    early: dict[int, Time] = {}
-    n = len(decisions.chunk)
-    start = np.zeros(n, dtype=np.int64)
-    end = np.zeros(n, dtype=np.int64)
-    chunks, links = decisions.chunk.tolist(), decisions.link.tolist()
-    adds: list[bool] = decisions.reduce.tolist()
-    lands = range(1, n + 1) if decisions.lands is None else decisions.lands.tolist()
-    for rows in message_groups(decisions.batch):
-        link = links[rows.start]
-        src, dst = int(table.src[link]), int(table.dst[link])
-        duration, holds = costs(link, len(rows))
-        time = 0
-        for row in rows:
-            time = max(time, values.ready_at(chunks[row], src, row))
-            if collective.reduces:
-                done = values.settled(chunks[row], dst, adds=adds[row])
-                time = max(time, done + 1 - duration, held_back.get(row, 0) - duration)
-        time = max([time, *(free[resource] for resource, _ in holds)])
-        for resource, held in holds:
-            free[resource] = time + held
-        for row in rows:
-            chunk = chunks[row]
-            early |= values.read(chunk, src, time)
-            values.arrive(chunk, dst, time + duration, (row, lands[row]), adds=adds[row])
-        start[rows.start : rows.stop] = time
-        end[rows.start : rows.stop] = time + duration
-    return start, end, early
-
-
-def _message_costs(
-    group: Group, chunk_size: Fraction
-) -> Callable[[int, int], tuple[Time, list[tuple[int, Time]]]]:
-    """Return what tells of a (link, chunks): arrival time, and (resource orbit, time held)...
-
-    What a message costs is the same every time, and computed in fractions.
-    """
-    topology = group.topology
-    orbit = group.edge_orbit.tolist()
-
-    @cache
-    def costs(link: int, chunks: int) -> tuple[Time, list[tuple[int, Time]]]:
-        size = chunks * chunk_size
-        edges = [e for e in topology.links.edges_of(link) if topology.edges[e].beta is not None]
-        holds = [(orbit[edge], topology.busy(link, edge, size)) for edge in edges]
-        return topology.arrival(link, size), holds
-
-    return costs
-
-
-@dataclass(frozen=True)
-class _Values:
-    """When the values of chunks at ranks change and are read, in the pass of :func:`retime`."""
-
-    collective: Collective
-    ready: dict[tuple[int, int], Time]
-    changed: dict[tuple[int, int], tuple[Time, Time]]
-    last_read: dict[tuple[int, int], Time]
-    unseen: dict[tuple[int, int], list[tuple[int, Time, int]]]
-
-    def ready_at(self, chunk: int, rank: int, row: int) -> Time:
-        """Return when a row may read a value: with all arrivals that land before that row."""
-        here = (chunk, rank)
-        for landed, time, _ in self.unseen.get(here, ()):
-            if landed <= row:
-                self.ready[here] = max(self.ready.get(here, 0), time)
-        if here in self.unseen:
-            self.unseen[here] = [entry for entry in self.unseen[here] if entry[0] > row]
-        found = self.ready.get(here)
-        if found is None:
-            if not self.collective.is_source(chunk, rank):
-                raise ValueError(f"chunk {chunk} is sent by rank {rank} before it arrives there")
-            return 0
-        reduces = self.collective.reduces
-        return found if reduces or not self.collective.is_source(chunk, rank) else 0
-
-    def settled(self, chunk: int, rank: int, *, adds: bool) -> Time:
-        """Return what an arrival must come after: reads, and values it replaces or adds to."""
-        any_change, replaced = self.changed.get((chunk, rank), (-1, -1))
-        return max(self.last_read.get((chunk, rank), -1), replaced if adds else any_change)
-
-    def read(self, chunk: int, rank: int, time: Time) -> dict[int, Time]:
-        """Note a read; return rows whose arrival it should not have seen, with a later end."""
-        self.last_read[chunk, rank] = max(self.last_read.get((chunk, rank), -1), time)
-        unseen = self.unseen.get((chunk, rank), ())
-        return {row: time + 1 for _, arrived, row in unseen if arrived <= time}
-
-    def arrive(
-        self, chunk: int, rank: int, time: Time, row: tuple[int, int], *, adds: bool
-    ) -> None:
-        """Note an arrival of a (row, when it lands)."""
-        here = (chunk, rank)
-        number, lands = row
-        any_change, replaced = self.changed.get(here, (-1, -1))
-        self.changed[here] = (max(any_change, time), replaced if adds else time)
-        if lands == number + 1 or not self.collective.reduces:
-            self.ready[here] = max(self.ready.get(here, 0), time)
-        else:
-            self.unseen.setdefault(here, []).append((lands, time, number))
+    columns = (decisions.chunk, decisions.link, decisions.batch, decisions.reduce)
+    start, end = times_of(collective, group, chunk_size, columns, decisions.lands)
+    return Schedule(
+        collective, group.topology, chunk_size, decisions.chunk, decisions.link, decisions.batch,
+        start, end, decisions.reduce, group.generators, decisions.packs,
+    )  # fmt: skip

@@ -10,7 +10,6 @@ chunks and resources allow. The result is a sequence; retime() computes its time
 """
 
 import heapq
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +23,10 @@ from taccl.model.schedule import Decisions
 from taccl.synth import list_scheduler_loop
 from taccl.synth.list_scheduler_loop import State, Work
 from taccl.synth.plan import Message, Plan
+from taccl.timing import occupancy
 from taccl.timing.jit import machine_code, telling
+from taccl.timing.message_costs import as_list, as_lists, uses_of
+from taccl.timing.occupancy import NOTHING, Uses, earliest_start, occupy
 from taccl.units import Time
 
 Key = tuple[int, ...]
@@ -83,25 +85,23 @@ class _State:
     def __init__(
         self, plan: Plan, messages: Sequence[Message], priority: Priority, graph: Graph
     ) -> None:
-        self.plan, self.messages, self.priority = plan, messages, priority
+        self.priority = priority
+        self.uses = as_lists(message_uses(plan, messages))
+        self.tail = [max(plan.tail_time[move] for move in message) for message in messages]
         self.children = graph.children
         self.missing = [len(waiting) for waiting in graph.waiting]
         self.ready: list[Time] = [0] * len(messages)
-        self.free: dict[int, Time] = defaultdict(int)
+        self.free = as_list(np.zeros(len(plan.problem.topology.edges), dtype=np.int64))
         self.heap: list[tuple[Key, int]] = []
 
-    def window(self, number: int) -> tuple[Time, Time]:
-        """Return the earliest start and arrival of a message."""
-        message = self.messages[number]
-        duration, uses = self.plan.costs(self.plan.moves[message[0]].link, len(message))
-        start = max([self.ready[number], *(self.free[orbit] for orbit, _ in uses)])
-        return start, start + duration
+    def start(self, number: int) -> Time:
+        """Return the earliest start of a message."""
+        return earliest_start(self.uses, self.free, number, self.ready[number])
 
     def key(self, number: int) -> Key:
         """Return the place of a message by the rule."""
-        start, end = self.window(number)
-        tail = max(self.plan.tail_time[move] for move in self.messages[number])
-        return self.priority(start, end, tail)
+        start = self.start(number)
+        return self.priority(start, start + int(self.uses.arrival[number]), self.tail[number])
 
     def offer(self, numbers: Iterable[int]) -> None:
         """Queue those that wait for nothing."""
@@ -111,15 +111,12 @@ class _State:
 
     def place(self, sides: Sequence[int]) -> None:
         """Start messages together, as early as all of them may."""
-        windows = [self.window(side) for side in sides]
-        start = max(start for start, _ in windows)
-        for side, (early, end) in zip(sides, windows, strict=True):
-            message = self.messages[side]
-            for orbit, busy in self.plan.costs(self.plan.moves[message[0]].link, len(message))[1]:
-                self.free[orbit] = start + busy
+        start = max(self.start(side) for side in sides)
+        for side in sides:
+            end = occupy(self.uses, self.free, side, start)
             children = sorted(self.children[side])
             for child in children:
-                self.ready[child] = max(self.ready[child], end + start - early)
+                self.ready[child] = max(self.ready[child], end)
                 self.missing[child] -= 1
             self.offer(children)
 
@@ -176,7 +173,34 @@ def decide(plan: Plan, messages: Sequence[Message]) -> Decisions:
     return Decisions.of(rows, lands)
 
 
+def message_uses(plan: Plan, messages: Sequence[Message]) -> Uses:
+    """Return what messages of a plan hold."""
+    problem = plan.problem
+    link = np.array([plan.moves[message[0]].link for message in messages], dtype=np.int32)
+    chunks = np.array([len(message) for message in messages], dtype=np.int64)
+    return uses_of(problem.group, problem.chunk_size, link, chunks)
+
+
 MESSAGE = "compiling the list scheduler; once on this machine, for about 5 s"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Moves on one link of which neighbours may travel together.
+
+    Parameters
+    ----------
+    moves
+        In the order of their places.
+    reach
+        For each of them, where the longest message ends that begins with it.
+    most
+        Moves in a message, at most.
+    """
+
+    moves: Message
+    reach: Sequence[int]
+    most: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +210,7 @@ class Load:
     Parameters
     ----------
     plan, messages
-        What is sent together.
+        What is sent together, or the single moves that messages grow from.
     work
         The same in columns, with the longest way left first.
     missing
@@ -215,37 +239,71 @@ def load_of(plan: Plan, messages: Sequence[Message]) -> Load:
     messages
         Every move of the plan in exactly one message.
     """
-    numbers: dict[int, int] = {}
-    uses: list[list[tuple[int, Time]]] = []
-    arrival = []
-    for message in messages:
-        time, held = plan.costs(plan.moves[message[0]].link, len(message))
-        arrival.append(time)
-        uses.append([(numbers.setdefault(orbit, len(numbers)), busy) for orbit, busy in held])
+    return _load(plan, messages, [Run((number,), (1,), 1) for number in range(len(messages))])
+
+
+def growing_load_of(plan: Plan, runs: Sequence[Run]) -> Load:
+    """Return the moves of a plan in columns, from which messages grow while they are dispatched.
+
+    Parameters
+    ----------
+    plan
+        As for :func:`load_of`.
+    runs
+        Every move of the plan in exactly one run.
+    """
+    return _load(plan, [(number,) for number in range(len(plan.moves))], runs)
+
+
+def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
+    """Return the columns of messages, of which those of a run may become one."""
     graph = message_graph(plan, messages)
     arrives = _arrivals(plan, messages)
     following = [sorted(children) for children in graph.children]
     tail = np.array([max(plan.tail_time[m] for m in message) for message in messages], np.int64)
+    grown: list[Message] = []
+    row = np.zeros(len(messages), dtype=np.int32)
+    for run in runs:
+        row[list(run.moves)] = len(grown)
+        longest = max(stop - first for first, stop in enumerate(run.reach))
+        grown.append(messages[run.moves[0]])
+        grown += [run.moves[:length] for length in range(2, min(longest, run.most) + 1)]
+    member = np.array([item for run in runs for item in run.moves], dtype=np.int32)
+    lengths = np.array([len(run.moves) for run in runs], dtype=np.int32)
+    first = np.cumsum(lengths, dtype=np.int32) - lengths
+    begin = np.repeat(first, lengths)
+    place = np.empty_like(member)
+    place[member] = np.arange(len(member), dtype=np.int32)
     work = Work(
-        _starts(uses),
-        np.array([resource for some in uses for resource, _ in some], dtype=np.int32),
-        np.array([busy for some in uses for _, busy in some], dtype=np.int64),
-        np.array(arrival, dtype=np.int64),
-        _starts(following),
+        message_uses(plan, grown), row, member, place, begin, begin + np.repeat(lengths, lengths),
+        begin + np.array([stop for run in runs for stop in run.reach], dtype=np.int32),
+        np.repeat(np.array([run.most for run in runs], dtype=np.int32), lengths),
+        np.cumsum([0, *map(len, following)]),
         np.array(list(chain.from_iterable(following)), dtype=np.int32),
         np.array(
             [(n, child) not in arrives for n, some in enumerate(following) for child in some],
             dtype=np.int32,
         ),
         _ranks(tail),
-    )
+    )  # fmt: skip
     missing = np.array([len(waiting) for waiting in graph.waiting], dtype=np.int32)
-    return Load(plan, messages, work, missing, tail, len(numbers))
+    return Load(plan, messages, work, missing, tail, len(plan.problem.topology.edges))
 
 
 def dispatched(
     load: Load, report: Callable[[str], None], before: NDArray[np.int64] | None = None
 ) -> tuple[Decisions, Time]:
+    """Return the messages in the order of their starts, and the last arrival in picoseconds.
+
+    The parameters and errors are those of :func:`messages_by_start`.
+    """
+    messages, end = messages_by_start(load, report, before)
+    return decide(load.plan, messages), end
+
+
+def messages_by_start(
+    load: Load, report: Callable[[str], None], before: NDArray[np.int64] | None = None
+) -> tuple[list[Message], Time]:
     """Return the messages in the order of their starts, and the last arrival in picoseconds.
 
     Parameters
@@ -260,44 +318,37 @@ def dispatched(
     ValueError
         When messages wait for each other in a ring.
     """
-    start, order = starts(load, report, before)
-    end = int((start + load.work.arrival).max(initial=0))
-    return decide(load.plan, [load.messages[number] for number in order.tolist()]), end
-
-
-def starts(
-    load: Load, report: Callable[[str], None], before: NDArray[np.int64] | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return when every message starts, in picoseconds, and the messages in that order.
-
-    The parameters are those of :func:`dispatched`.
-
-    Raises
-    ------
-    ValueError
-        When messages wait for each other in a ring.
-    """
     work = load.work if before is None else load.work._replace(rank=_ranks(-before))
     state = _state(load)
     with telling(report, MESSAGE):
-        started = _compiled()(work, state)
-    if started < len(load.messages):
+        _compiled()(work, state)
+    if (state.start < 0).any():
         raise ValueError("messages wait for each other in a ring")
-    return state.start, np.argsort(state.turn, kind="stable")
+    leads = np.flatnonzero(state.length)
+    leads = leads[np.argsort(state.turn[leads])]
+    length = state.length[leads]
+    end = int((state.start[leads] + work.uses.arrival[work.row[leads] + length - 1]).max(initial=0))
+    items = work.member.tolist()
+    found = [
+        tuple(chain.from_iterable(load.messages[item] for item in items[at : at + count]))
+        for at, count in zip(work.place[leads].tolist(), length.tolist(), strict=True)
+    ]
+    return found, end
 
 
 def _state(load: Load) -> State:
     count = len(load.messages)
-    events = count + len(load.work.use) + 1
+    work = load.work
+    events = count + int(np.diff(work.uses.first)[work.row].sum()) + 1
 
     def numbers(size: int) -> NDArray[np.int32]:
-        return np.full(size, list_scheduler_loop.NOTHING, dtype=np.int32)
+        return np.full(size, NOTHING, dtype=np.int32)
 
     return State(
-        load.missing.copy(), np.full(count, -1, dtype=np.int64), numbers(count),
-        np.zeros(load.resources, dtype=np.int64), numbers(load.resources + 1), numbers(count),
-        numbers(count), numbers(count), np.zeros(events, dtype=np.int64),
-        np.zeros(events, dtype=np.int64),
+        load.missing.copy(), np.full(count, NOTHING, dtype=np.int64), numbers(count),
+        np.zeros(count, dtype=np.int32), np.zeros(load.resources, dtype=np.int64),
+        numbers(load.resources + 1), numbers(count), numbers(count), numbers(count),
+        np.zeros(events, dtype=np.int64), np.zeros(events, dtype=np.int64),
     )  # fmt: skip
 
 
@@ -312,10 +363,6 @@ def _arrivals(plan: Plan, messages: Sequence[Message]) -> set[tuple[int, int]]:
     }
 
 
-def _starts(rows: Sequence[Sequence[object]]) -> NDArray[np.int64]:
-    return np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
-
-
 def _ranks(tail: NDArray[np.int64]) -> NDArray[np.int32]:
     """Return the place of every message: the largest first, the first of equals."""
     rank = np.empty(len(tail), dtype=np.int32)
@@ -325,4 +372,4 @@ def _ranks(tail: NDArray[np.int64]) -> NDArray[np.int32]:
 
 @cache
 def _compiled() -> Callable[[Work, State], int]:
-    return machine_code(list_scheduler_loop.dispatch, [list_scheduler_loop], "dispatch")
+    return machine_code(list_scheduler_loop.dispatch, [list_scheduler_loop, occupancy], "dispatch")

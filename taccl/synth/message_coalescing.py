@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule, retime
-from taccl.synth.list_scheduler import decide, load_of, message_graph, starts
+from taccl.synth.list_scheduler import decide, load_of, message_graph, messages_by_start
 from taccl.synth.plan import Adjacency, Message, Plan, plan_decisions, rows_of
 from taccl.units import Time
 
@@ -134,8 +134,7 @@ def _dispatched(
     plan: Plan, messages: Sequence[Message], report: Callable[[str], None]
 ) -> list[Message]:
     """Return messages in the order in which a list scheduler sends them."""
-    _, sequence = starts(load_of(plan, messages), report)
-    return [messages[number] for number in sequence.tolist()]
+    return messages_by_start(load_of(plan, messages), report)[0]
 
 
 def _tried(

@@ -47,14 +47,19 @@ def machine_code(
     for module in parts:
         for part in vars(module).values():
             own = getattr(part, "__module__", "") == module.__name__ and part is not function
-            if own and callable(part) and not isinstance(part, type):
+            if own and callable(part) and not isinstance(part, type) and part not in _INLINED:
                 register_jitable(**options)(part)
+                _INLINED.add(part)
     return _cached(
         numba,
         function,
         cache_directory(name, parts, os.environ.get("NUMBA_CACHE_DIR", "")),
         options,
     )
+
+
+_INLINED: set[Callable[..., Any]] = set()
+"""Plain functions that compiled ones may call: registered once, as loops share them."""
 
 
 def _cached(

@@ -1,147 +1,114 @@
-"""Times of many messages: one pass over columns, fast at a million sends.
+"""Exact times of decisions: earliest_start.py's pass over the columns of their sends.
 
-The rules are those of :func:`taccl.model.schedule.retime`, which hands such decisions over: chunks
-that are only copied, and sums of which every row sees all that was decided before it.
+Few sends are timed by the plain functions, many by compiled code; both say the same.
 """
 
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives import Collective
-from taccl.timing import retiming_loop
+from taccl.timing import earliest_start, occupancy
+from taccl.timing.earliest_start import DONE, TOO_EARLY, Sends, Values, start_copies, start_sums
 from taccl.timing.jit import machine_code
-from taccl.timing.retiming_loop import NEVER, Places, Sums
-from taccl.topology.links import LinkTable
+from taccl.timing.message_costs import as_list, as_lists, uses_of
+from taccl.timing.occupancy import NOTHING, Times, Uses
 from taccl.topology.symmetry import Group
-from taccl.units import ceil_time
 
-Times = NDArray[np.int64]
+WORTH_COMPILED = 20_000
+"""Sends that take as long in Python as loading compiled code."""
 
+MAX_PASSES = 64
+"""Times that arrivals may be held back for reads that are decided after them."""
 
-class Messages(NamedTuple):
-    """What every message costs: one entry a message, and CSR over what it holds.
+Pass = Callable[[Uses, Sends, Values, Times, Times, Times], int]
 
-    Parameters
-    ----------
-    first, stop
-        Its rows.
-    arrival
-        Picoseconds from its start to its end.
-    use_start, resource, held
-        Message m holds ``resource[use_start[m]:use_start[m+1]]`` for ``held`` picoseconds.
-    """
-
-    first: list[int]
-    stop: list[int]
-    arrival: list[int]
-    use_start: list[int]
-    resource: list[int]
-    held: list[int]
+Columns = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]
+"""chunk, link, batch and reduce of the sends, in sequence."""
 
 
-def copy_times(
+def times_of(
     collective: Collective,
     group: Group,
     chunk_size: Fraction,
-    columns: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]],
+    columns: Columns,
+    visible_from: NDArray[np.int32] | None = None,
+    *,
+    plain: bool | None = None,
 ) -> tuple[Times, Times]:
-    """Return when every send starts and ends.
+    """Return when every send starts and ends, in picoseconds.
 
     Parameters
     ----------
+    collective
+        Where chunks are at first, and whether they are summed.
+    group
+        Symmetries; resources are orbits under them.
+    chunk_size
+        Bytes.
     columns
-        chunk, link and batch of the sends, in sequence.
+        The sends.
+    visible_from
+        As in :class:`taccl.model.schedule.Decisions`.
+    plain
+        Whether Python runs the pass; None: where that is faster.
 
     Raises
     ------
     ValueError
-        When a send precedes every arrival of its chunk at its source.
-    """
-    chunk, link, batch = columns
-    table, ranks = group.topology.links, group.topology.num_ranks
-    messages = _messages(group, chunk_size, link, batch)
-    own = _sources(collective)[collective.source_set[chunk], table.src[link]]
-    here = chunk.astype(np.int64) * ranks
-    at_source = np.where(own, -1, here + table.src[link]).tolist()
-    at_end = (here + table.dst[link]).tolist()
-    starts: list[int] = []
-    free: dict[int, int] = {}
-    ready = {-1: 0}
-    for number, arrival in enumerate(messages.arrival):
-        rows = range(messages.first[number], messages.stop[number])
-        uses = range(messages.use_start[number], messages.use_start[number + 1])
-        try:
-            start = max([ready[at_source[row]] for row in rows])
-        except KeyError as error:
-            lost, rank = divmod(int(error.args[0]), ranks)
-            raise ValueError(
-                f"chunk {lost} is sent by rank {rank} before it arrives there"
-            ) from error
-        for use in uses:
-            start = max(start, free.get(messages.resource[use], 0))
-        for use in uses:
-            free[messages.resource[use]] = start + messages.held[use]
-        starts.append(start)
-        for row in rows:
-            place = at_end[row]
-            ready[place] = max(ready.get(place, 0), start + arrival)
-    lengths = np.array(messages.stop, dtype=np.int64) - np.array(messages.first, dtype=np.int64)
-    start_of = np.array(starts, dtype=np.int64)
-    end_of = start_of + np.array(messages.arrival, dtype=np.int64)
-    return np.repeat(start_of, lengths), np.repeat(end_of, lengths)
-
-
-def sum_times(
-    collective: Collective,
-    group: Group,
-    chunk_size: Fraction,
-    columns: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]],
-) -> tuple[Times, Times]:
-    """Return when every send of summed chunks starts and ends, by compiled code.
-
-    Parameters
-    ----------
-    columns
-        chunk, link, batch and reduce of the sends, in sequence.
-
-    Raises
-    ------
-    ValueError
-        When a send precedes every arrival of its chunk at its source.
+        When a send precedes every arrival of its chunk at its source, or arrivals and reads wait
+        for each other in a ring.
     """
     chunk, link, batch, reduce = columns
-    table, ranks = group.topology.links, group.topology.num_ranks
-    messages = _messages(group, chunk_size, link, batch)
-    here = chunk.astype(np.int64) * ranks
-    both = np.concatenate([here + table.src[link], here + table.dst[link]])
-    known, place = np.unique(both, return_inverse=True)
-    first, stop, arrival, use_start, resource, held = (
-        np.array(column, dtype=np.int64) for column in messages
-    )
+    rows, table, ranks = len(chunk), group.topology.links, group.topology.num_ranks
+    first = np.concatenate(([0], np.flatnonzero(np.diff(batch)) + 1, [rows] if rows else []))
+    first = first.astype(np.int64)
+    uses = uses_of(group, chunk_size, link[first[:-1]], np.diff(first))
+    source, target = (chunk.astype(np.int64) * ranks + end[link] for end in (table.src, table.dst))
+    places, at = np.unique(np.concatenate([source, target]), return_inverse=True)
     own = _sources(collective)[collective.source_set[chunk], table.src[link]]
-    source, target = place[: len(chunk)].astype(np.int64), place[len(chunk) :].astype(np.int64)
-    adds = np.array(reduce, dtype=np.bool_)
-    sums = Sums(first, stop, arrival, use_start, resource, held, source, target, own, adds)
-    never = np.full(len(known), NEVER, dtype=np.int64)
-    free = np.zeros(max(messages.resource, default=0) + 1, dtype=np.int64)
-    start = np.zeros(len(messages.first), dtype=np.int64)
-    lost = compiled()(sums, Places(never, never.copy(), never.copy(), free), start)
-    if lost != NEVER:
-        rank = int(table.src[link[lost]])
-        raise ValueError(f"chunk {int(chunk[lost])} is sent by rank {rank} before it arrives there")
-    lengths = sums.stop - sums.first
-    return np.repeat(start, lengths), np.repeat(start + sums.arrival, lengths)
+    hidden = np.zeros(0, dtype=np.int32)
+    if visible_from is not None and collective.reduces:
+        hidden = visible_from
+    sends = Sends(first, at[:rows], at[rows:], own, reduce, hidden)
+    if plain is None:
+        plain = rows < WORTH_COMPILED and not compiled.cache_info().currsize
+    if plain:
+        uses, sends = as_lists(uses), Sends(*(column.tolist() for column in sends))
+    run: Pass = start_sums if collective.reduces else start_copies
+    if not plain:
+        run = compiled()[collective.reduces]
+
+    def column(length: int, value: int) -> Times:
+        filled = np.full(length, value, dtype=np.int64)
+        return as_list(filled) if plain else filled
+
+    not_before, resources = column(rows, 0), int(group.edge_orbit.max(initial=0)) + 1
+    for _ in range(MAX_PASSES):
+        ready, changed, replaced, read, unseen = (column(len(places), NOTHING) for _ in range(5))
+        below = column(rows if len(hidden) else 0, NOTHING)
+        values = Values(ready, changed, replaced, read, unseen, below, not_before)
+        start, end, free = column(rows, 0), column(rows, 0), column(resources, 0)
+        row = run(uses, sends, values, free, start, end)
+        if row == DONE:
+            return np.array(start, dtype=np.int64), np.array(end, dtype=np.int64)
+        if row != TOO_EARLY:
+            lost, rank = int(chunk[row]), int(table.src[link[row]])
+            raise ValueError(f"chunk {lost} is sent by rank {rank} before it arrives there")
+    raise ValueError("arrivals and reads of summed chunks wait for each other in a ring")
 
 
 @cache
-def compiled() -> Callable[[Sums, Places, Times], int]:
-    """Return :func:`retiming_loop.time_sums` as machine code, compiled or from the cache."""
-    return machine_code(retiming_loop.time_sums, [retiming_loop], "sums")
+def compiled() -> tuple[Pass, Pass]:
+    """Return the passes over copied and over summed chunks as machine code."""
+    parts = [earliest_start, occupancy]
+    return (
+        machine_code(earliest_start.start_copies, parts, "copies"),
+        machine_code(earliest_start.start_sums, parts, "sums"),
+    )
 
 
 def _sources(collective: Collective) -> NDArray[np.bool_]:
@@ -150,36 +117,3 @@ def _sources(collective: Collective) -> NDArray[np.bool_]:
     for row, ranks in zip(member, collective.rank_sets, strict=True):
         row[list(ranks)] = True
     return member
-
-
-def _messages(
-    group: Group, chunk_size: Fraction, link: NDArray[np.int32], batch: NDArray[np.int32]
-) -> Messages:
-    table = group.topology.links
-    cuts = np.flatnonzero(np.diff(batch)) + 1
-    bounds = np.concatenate(([0], cuts, [len(batch)])) if len(batch) else np.zeros(1, dtype=int)
-    first, stop = bounds[:-1], bounds[1:]
-    links, lengths = link[first], stop - first
-    counts = np.diff(table.edge_start)[links]
-    owner = np.repeat(np.arange(len(links)), counts)
-    nth = np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
-    edges = table.edge_ids[table.edge_start[links][owner] + nth]
-    times = np.zeros(len(owner), dtype=np.int64)
-    for length in np.unique(lengths).tolist():
-        alike = lengths[owner] == length
-        times[alike] = _edge_times(table, length * chunk_size)[edges[alike]]
-    slowest = np.zeros(len(links), dtype=np.int64)
-    np.maximum.at(slowest, owner, times)
-    busy = np.array([edge.beta is not None for edge in group.topology.edges], dtype=np.bool_)[edges]
-    use_start = np.concatenate(([0], np.cumsum(np.bincount(owner[busy], minlength=len(links)))))
-    held = (table.overhead[links][owner] + times)[busy]
-    return Messages(
-        first.tolist(), stop.tolist(), (table.alpha[links] + slowest).tolist(),
-        use_start.tolist(), group.edge_orbit[edges[busy]].tolist(), held.tolist(),
-    )  # fmt: skip
-
-
-def _edge_times(table: LinkTable, size: Fraction) -> Times:
-    """Return ceil(beta * size) for every edge, in picoseconds."""
-    known = {beta: ceil_time(beta, size) for beta in set(table.betas)}
-    return np.array([known[beta] for beta in table.betas], dtype=np.int64)

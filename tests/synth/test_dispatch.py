@@ -49,9 +49,10 @@ def by_the_book(one: Load) -> list[int]:
         if can:
             first = min(can, key=lambda message: work.rank[message])
             start[first] = time
-            for i in range(work.use_start[first], work.use_start[first + 1]):
-                free[work.use[i]] = max(free[work.use[i]], time + int(work.held[i]))
-            events.append((time + int(work.arrival[first]), first))
+            for i in range(work.uses.first[first], work.uses.first[first + 1]):
+                resource = work.uses.resource[i]
+                free[resource] = max(free[resource], time + int(work.uses.held[i]))
+            events.append((time + int(work.uses.arrival[first]), first))
             settle(first, START)
         elif events or max(free) > time:
             time = min(at for at in [*free, *(at for at, _ in events)] if at > time)
@@ -60,8 +61,8 @@ def by_the_book(one: Load) -> list[int]:
 
 
 def uses(one: Load, message: int) -> list[int]:
-    begin, end = one.work.use_start[message], one.work.use_start[message + 1]
-    return [int(resource) for resource in one.work.use[begin:end]]
+    begin, end = one.work.uses.first[message], one.work.uses.first[message + 1]
+    return [int(resource) for resource in one.work.uses.resource[begin:end]]
 
 
 @for_each("collective", ["allgather", "reducescatter", "alltoall", "allreduce"], quick=33)
@@ -84,7 +85,7 @@ def test_another_order_of_preference_is_followed(seed: int) -> None:
     decisions, end = dispatched(one, silent, np.array(before))
     preferred = replace(one, work=one.work._replace(rank=np.array(before, dtype=np.int32)))
     book = by_the_book(preferred)
-    assert end == max(at + int(time) for at, time in zip(book, one.work.arrival, strict=True))
+    assert end == max(at + int(time) for at, time in zip(book, one.work.uses.arrival, strict=True))
     assert sorted(rows_of(decisions)) == sorted(rows_of(dispatched(one, silent)[0]))
 
 

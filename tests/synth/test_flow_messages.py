@@ -1,5 +1,6 @@
 """Messages made while they are dispatched: what is ready beside a chunk goes with it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from taccl.collectives import build_collective, chunk_size_of
 from taccl.collectives.slots import LAYOUTS
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import retime
-from taccl.synth.flow.engine import Limits, Runs, gathered, scheduled
+from taccl.synth.flow.engine import Limits, growing, scheduled
 from taccl.synth.flow.routes import (
     first_flow,
     flow_by_near_doors,
@@ -20,8 +21,8 @@ from taccl.synth.flow.routes import (
     rows_of_flow,
     unfolded,
 )
-from taccl.synth.list_scheduler import decide
-from taccl.synth.plan import Adjacency, Plan, plan_decisions, rows_of
+from taccl.synth.list_scheduler import decide, messages_by_start
+from taccl.synth.plan import Adjacency, Message, Plan, plan_decisions, rows_of
 from taccl.timing.deadline import Deadline
 from taccl.topology.graph import whole
 from taccl.topology.symmetry import make_group
@@ -46,9 +47,15 @@ def random_plan(seed: int, collective: str = "alltoall") -> Plan:
     return plan_decisions(problem, rows_of(random_decisions(problem, seed)))
 
 
+def gathered(adjacency: Adjacency, limits: Limits, before: Sequence[int]) -> list[Message]:
+    """Return the messages of a plan, of which those with the smallest numbers go first."""
+    load = growing(adjacency, limits)
+    return messages_by_start(load, lambda _line: None, np.array(before))[0]
+
+
 def sizes(plan: Plan, limits: Limits) -> list[int]:
     before = [-time for time in plan.tail_time]
-    return [len(message) for message in gathered(Runs(Adjacency(plan)), limits, before)]
+    return [len(message) for message in gathered(Adjacency(plan), limits, before)]
 
 
 def test_chunks_that_are_ready_side_by_side_make_one_message() -> None:
@@ -84,11 +91,11 @@ def test_a_link_takes_what_has_arrived_and_does_not_wait_for_the_rest() -> None:
             inside.append((chunk, link(1, 0), False))
             relayed.append((chunk, link(0, 2), False))
     plan = plan_decisions(problem, [*own, *inside, *relayed])
-    messages = gathered(Runs(Adjacency(plan)), WHOLE, list(range(len(plan.moves))))
+    messages = gathered(Adjacency(plan), WHOLE, list(range(len(plan.moves))))
     assert messages == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)]
     # One by one they arrive every 1010 ps, and the first holds the NIC for 4020.
     alone = plan_decisions(problem, [*inside, *relayed])
-    some = gathered(Runs(Adjacency(alone)), Limits(1 << 30, 1), list(range(len(alone.moves))))
+    some = gathered(Adjacency(alone), Limits(1 << 30, 1), list(range(len(alone.moves))))
     assert [message for message in some if message[0] >= 4] == [(4,), (5, 6, 7)]
 
 
@@ -100,7 +107,7 @@ def test_every_chunk_travels_once_and_what_goes_together_may(
 ) -> None:
     plan = random_plan(seed)
     problem = plan.problem
-    messages = gathered(Runs(Adjacency(plan, layout)), limits, [-t for t in plan.tail_time])
+    messages = gathered(Adjacency(plan, layout), limits, [-t for t in plan.tail_time])
     assert sorted(move for message in messages for move in message) == list(range(len(plan.moves)))
     assert max(map(len, messages)) <= max(limits.busiest, limits.others)
     schedule = retime(problem.collective, problem.group, problem.chunk_size, decide(plan, messages))
@@ -112,7 +119,7 @@ def test_nothing_waits_while_its_link_is_free(seed: int) -> None:
     """Times of retime are those of the events: the sequence of starts loses nothing."""
     plan = random_plan(seed)
     problem = plan.problem
-    messages = gathered(Runs(Adjacency(plan)), SINGLE, [-t for t in plan.tail_time])
+    messages = gathered(Adjacency(plan), SINGLE, [-t for t in plan.tail_time])
     schedule = retime(problem.collective, problem.group, problem.chunk_size, decide(plan, messages))
     assert (np.diff(schedule.start) >= 0).all()
 
@@ -138,7 +145,7 @@ def test_a_large_alltoall_of_published_machines_ends_close_to_its_bound(
     near = flow_by_near_doors(question, first_flow(question, clock), clock)
     free = replace(problem, group=make_group(topology, ()))
     plan = plan_decisions(free, unfolded(problem, rows_of_flow(question, near, clock)))
-    messages = gathered(Runs(Adjacency(plan, layout)), WHOLE, [-t for t in plan.tail_time])
+    messages = gathered(Adjacency(plan, layout), WHOLE, [-t for t in plan.tail_time])
     found = retime(collective, free.group, size, decide(plan, messages))
     assert not verify(found, problem.logical)
     assert found.makespan <= most * 1e6
@@ -151,7 +158,7 @@ def test_moves_that_wait_in_a_ring_are_an_error() -> None:
     moves[-1] = moves[-1]._replace(needs=(0,))
     stuck = Plan(plan.problem, tuple(moves))
     with pytest.raises(ValueError, match="wait for each other in a ring"):
-        gathered(Runs(Adjacency(stuck)), SINGLE, [0] * len(moves))
+        gathered(Adjacency(stuck), SINGLE, [0] * len(moves))
 
 
 def test_every_way_that_is_tried_gives_a_correct_schedule() -> None:
