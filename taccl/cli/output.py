@@ -7,7 +7,6 @@ seconds since the start before it.
 
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Annotated
 import typer
 
 from taccl.cli.help import OUTPUT
+from taccl.timing.deadline import Deadline
 
 TextOutput = Annotated[
     Path | None,
@@ -124,8 +124,8 @@ def progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Callable
     if quiet:
         yield lambda _line: None
     elif verbose:
-        began = time.monotonic()
-        yield lambda line: say(f"{time.monotonic() - began:7.1f} s  {line}")
+        clock = Deadline()
+        yield lambda line: say(f"{clock.spent:7.1f} s  {line}")
     elif not sys.stderr.isatty():
         yield say
     else:
