@@ -110,6 +110,10 @@ def _module(
 ) -> Module:
     """Return the counts of a module, given the names of all modules and of options of commands."""
     names, options = known
+    if not any(
+        isinstance(node, ast.Import) and node.names[0].name == "typer" for node in tree.body
+    ):
+        options = ()  # another thing of the same name
     functions = [node for node in tree.body if isinstance(node, Function)]
     public = [one for one in functions if not one.name.startswith("_")]
     asked = [one for one in public if len(parameters(one)) > 1 and not _is_command(one, options)]
