@@ -6,7 +6,6 @@ The names in the help texts are constants, as the tables they come from live beh
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from taccl.cli.help import COLLECTIVE, MACHINE, OUTPUT, PROGRAM, listed, shipped
 from taccl.cli.output import states_of, told
 from taccl.cli.progress import say
 from taccl.errors import InputError, OutOfTimeError, did_you_mean
-from taccl.timing.deadline import hurry
+from taccl.timing.deadline import Deadline, hurry
 from taccl.units import parse_size
 
 COLLECTIVE_NAMES = (
@@ -47,14 +46,14 @@ Value = TypeVar("Value")
 
 @dataclass
 class Process:
-    """When the program began, by ``time.monotonic``; None in a process of somebody else's."""
+    """Since when the program runs; None in a process of somebody else's."""
 
-    started: float | None = None
+    started: Deadline | None = None
 
     def spent(self) -> float:
         """Return the seconds since the program began, once: later calls are of another one."""
         started, self.started = self.started, None
-        return 0.0 if started is None else time.monotonic() - started
+        return 0.0 if started is None else started.spent
 
 
 PROCESS = Process()

@@ -6,11 +6,12 @@ line each, which stays; ``-v`` puts the seconds since the start before it.
 
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
+
+from taccl.timing.deadline import Deadline
 
 _CLEAR = "\r\033[K"
 
@@ -26,8 +27,8 @@ def progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Callable
     if quiet:
         yield lambda _line: None
     elif verbose:
-        began = time.monotonic()
-        yield lambda line: say(f"{time.monotonic() - began:7.1f} s  {line}")
+        clock = Deadline()
+        yield lambda line: say(f"{clock.spent:7.1f} s  {line}")
     elif not sys.stderr.isatty():
         yield say
     else:

@@ -7,7 +7,6 @@ input gives the same order.
 """
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from taccl.placement.orders import (
     shaken,
     starts,
 )
+from taccl.timing.deadline import Deadline
 from taccl.units import Time
 
 EVERY_ORDER = 50_000
@@ -108,7 +108,7 @@ class _Search:
         self, replays: Replays, limits: Limits, stop: Callable[[], bool], report: "Report"
     ) -> None:
         self.replays, self.limits, self.stop, self.report = replays, limits, stop, report
-        self.began = time.monotonic()
+        self.clock = Deadline()
         self.known: dict[Order, Time] = {}
         self.best: tuple[Time, Order] | None = None
         self.enough: Time = -1
@@ -123,7 +123,7 @@ class _Search:
             return "interrupted"
         if limits.replays is not None and self.counted >= limits.replays:
             return "replays"
-        if limits.seconds is not None and time.monotonic() - self.began >= limits.seconds:
+        if limits.seconds is not None and self.clock.spent >= limits.seconds:
             return "time"
         return ""
 

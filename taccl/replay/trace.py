@@ -14,7 +14,7 @@ class Why(Enum):
     NOTHING = "nothing"
     ORDER = "the step before it"
     ARRIVAL = "the arrival of its message"
-    DEPENDENCE = "a dependence"
+    DEPENDENCE = "a dependency"
     SLOT = "a FIFO slot"
     LINK = "a busy edge"
 

@@ -441,7 +441,7 @@ def _modelled(found: Comparison, nccl: Modelled) -> Iterator[str]:
         time, bound = found.modelled(place), found.bounds[place]
         yield (
             f"below the bound at {' to '.join(sizes)}: NCCL's model expects {_us(time)} us at"
-            f" {format_size(found.sizes[place])}, where no algorithm takes less than"
+            f" {format_size(found.sizes[place])}, where no program takes less than"
             f" {_us(bound[1] if bound else None)}: its inputs do not fit this machine; set them"
             " with --nccl"
         )

@@ -40,7 +40,7 @@ def heat_scale() -> str:
     )
     return (
         '<p class="scale" role="img" aria-label="Colours of load, from 0% blue to 100% red">'
-        f"<span>held 0%</span>{patches}<span>100% of the time</span></p>"
+        f"<span>busy 0%</span>{patches}<span>100% of the time</span></p>"
     )
 
 
@@ -225,7 +225,7 @@ def loaded_svg(topology: Topology, busy: Sequence[Time], time: Time) -> str:
     for line in lines:
         edge = max(line.edges, key=lambda number: busy[number])
         share = busy[edge] / time if time else 0.0
-        told = f"edge {topology.edges[edge].name} held {share:.1%} of the time; {line.text}"
+        told = f"edge {topology.edges[edge].name} busy {share:.1%} of the time; {line.text}"
         drawn.append((heat_colour(share) if busy[edge] else FREE, told))
     return _picture(topology, lines, drawn)
 

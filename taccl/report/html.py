@@ -522,7 +522,7 @@ def _rates(rows: Sequence[Row], nccl: NcclTime) -> Iterator[str]:
         ]  # fmt: skip
         lines += [
             Line("NCCL by its own model", style_of(-1, "2 3"), _rate_points(expected)),
-            Line("bound: no algorithm is faster", BOUND, _rate_points(bounds)),
+            Line("bound: no program is faster", BOUND, _rate_points(bounds)),
         ]
         drawn = [line for line in lines if line.points]
         if drawn:
@@ -616,9 +616,9 @@ def _explained(found: Explanation, held: Mapping[str, Time]) -> Iterator[str]:
     if found.row.bottleneck and found.faster is not None:
         then = found.faster
         yield (
-            f"<p>Bottleneck: edge {text_of(found.row.bottleneck)}, held"
+            f"<p>Bottleneck: edge {text_of(found.row.bottleneck)}, busy"
             f" {found.row.utilisation or 0:.1%} of the time. With twice its bandwidth the program"
-            f" would take {us(then.time)} us, and edge {text_of(then.bottleneck)} would be held"
+            f" would take {us(then.time)} us, and edge {text_of(then.bottleneck)} would be busy"
             f" {then.utilisation:.1%} of that.</p>"
         )
     overhead = (("whose own overhead the critical path pays", found.overhead_on),)

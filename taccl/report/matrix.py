@@ -149,7 +149,7 @@ def matrix_text(topology: Topology) -> str:
     matrix = Matrix(topology)
     cells = matrix.cells()
     lines = [] if cells is None else [*_grid(cells), ""]
-    rows = [("cell", "alpha", "links", "a rank", "path")]
+    rows = [("cell", "alpha", "links", "per rank", "path")]
     rows += [
         (kind.cell, f"{microseconds(kind.alpha):g} us", str(kind.links), _span(kind), _path(kind))
         for kind in matrix.kinds[:MAX_TOLD]

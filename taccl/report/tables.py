@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
 
-from taccl.bounds import ASSUMED, KINDS, WORLDS, best
+from taccl.bounds import ASSUMED, KINDS, WORLDS, any_of, best
 from taccl.model.problem import Bound, Candidate
 from taccl.replay.sweep import NOT_DISTURBED, Row
 from taccl.topology.graph import Topology
@@ -58,7 +58,7 @@ def _shown(row: Row) -> dict[str, str]:
         "bound us": "" if row.bound is None else f"{microseconds(row.bound):.6g}",
         "gap": _number(row.gap, ".1%"),
         "bottleneck": row.bottleneck,
-        "used": _number(row.utilisation, ".0%"),
+        "busy": _number(row.utilisation, ".0%"),
         "costs": row.costs or "",
         "#wrong": str(row.wrong or ""),
         "note": row.note,
@@ -409,14 +409,17 @@ def verdict(rows: Sequence[Row], nccl: NcclTime) -> str:
         "" if expected is None else _beside_nccl(best.bound, expected),
     ]
     if best.bottleneck and best.utilisation is not None:
-        parts.append(f"the busiest edge, {best.bottleneck}, is held {best.utilisation:.0%} of it")
+        parts.append(
+            f"the busiest edge, {best.bottleneck}, is busy {best.utilisation:.0%} of the time"
+        )
     return "; ".join(part for part in parts if part) + "."
 
 
 def _beside_bound(row: Row) -> str:
     if row.bound is None or row.gap is None:
         return "no lower bound is known"
-    told = f"the {format_time(row.bound)} that no algorithm beats ({row.bound_kind} bound)"
+    who = any_of(row.bound_kind).removeprefix("any ")
+    told = f"the {format_time(row.bound)} that no {who} beats ({row.bound_kind} bound)"
     return f"that is {row.gap:.1%} above {told}" if row.gap > 0 else f"optimal: it meets {told}"
 
 

@@ -22,13 +22,13 @@ _TIMES = (
     ("this library", "time_us", style_of(0)),
     ("the best classical algorithm", "classical_us", style_of(1)),
     ("NCCL by its own model", "nccl_us", style_of(-1, "2 3")),
-    ("bound: no algorithm is faster", "bound_us", BOUND),
+    ("bound: no program is faster", "bound_us", BOUND),
 )
 """Lines of the chart of bandwidth: name, field of the index in microseconds, style."""
 
 _SHARES = (
     ("this library", "over_classical", style_of(0)),
-    ("bound: no algorithm is faster", "bound_over_classical", BOUND),
+    ("bound: no program is faster", "bound_over_classical", BOUND),
 )
 """Lines of the chart of times as shares of the best classical algorithm's."""
 

@@ -1,7 +1,6 @@
 """``taccl tune`` from what was asked to the directory on disk."""
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from taccl.files import read_text
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.replay.nccl import Settings, machine_of
 from taccl.replay.sweep import BoundAt, bounds_of
+from taccl.timing.deadline import Deadline
 from taccl.topology.file import expand_text, shipped_file
 from taccl.topology.graph import Topology
 from taccl.tuning.candidate import Machine, Outcome, Setting, digest_of
@@ -113,7 +113,7 @@ def tune(order: Order) -> Tuned:
     OutOfTimeError
         When no program was found in time.
     """
-    began = time.monotonic()
+    clock = Deadline()
     check_place(order.output)
     end = order.sizes[-1]
     topology, setting = _setting(order)
@@ -129,7 +129,7 @@ def tune(order: Order) -> Tuned:
             )
             run = Run(
                 setting, replace(plan, bounds=_at_sizes(order, bounds)), budget, order.workshop(),
-                journal, order.stop, order.watch, began=began,
+                journal, order.stop, order.watch, clock=clock,
             )  # fmt: skip
             outcomes = run.search()
             done = len(outcomes)
@@ -139,7 +139,7 @@ def tune(order: Order) -> Tuned:
                 journal.keep(key, json.dumps(texts))
         if not _is_there(order.output, texts):
             write_directory(order.output, texts)
-    return Tuned(order.output, texts, done, time.monotonic() - began)
+    return Tuned(order.output, texts, done, clock.spent)
 
 
 def _setting(order: Order) -> tuple[Topology, Setting]:

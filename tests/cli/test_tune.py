@@ -104,7 +104,7 @@ def test_the_report_says_what_was_won_and_its_charts_say_what_they_show(
     assert re.search(r'class="verdict">allgather, \S+ to \S+: \d+ files?; .* times as fast', text)
     for label in (
         "algbw, GB/s", "size of the buffer", "this library", "the best classical algorithm",
-        "NCCL by its own model", "bound: no algorithm is faster",
+        "NCCL by its own model", "bound: no program is faster",
     ):  # fmt: skip
         assert f">{label}</text>" in text
 
