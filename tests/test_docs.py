@@ -1,5 +1,6 @@
 """The pages for people are true: generated ones are up to date, commands run, links lead on."""
 
+import importlib
 import json
 import re
 from collections.abc import Callable
@@ -46,6 +47,7 @@ from tests.docs.report_picture import report_picture
 from tests.generators import pair, ring4, star5, twin2x2
 from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
+from tests.test_layers import LEVEL
 
 GENERATED: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
@@ -138,6 +140,27 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
     for file in re.findall(r"`(taccl/[\w/]+\.py|(?:topologies|sketches)/)`", page.read_text()):
         assert (ROOT / file).exists(), file
+
+
+def test_the_stops_of_a_chunk_are_functions_that_exist() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    assert len(re.findall(r"(?m)^\d+\. ", text)) == 15
+    names = re.findall(r"`(taccl(?:\.\w+)+)`", text)
+    assert len(names) >= 15
+    for name in names:
+        module, _, function = name.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), function)), name
+
+
+def test_the_picture_of_rooms_is_that_of_the_layers() -> None:
+    picture = (ROOT / "docs/architecture.md").read_text().split("```")[1].splitlines()[1:]
+    rows = [line[:24].split() for line in picture if line]
+    shown = sorted(room for row in rows for room in row)
+    assert shown == sorted({*LEVEL} - {"__init__", "__main__"})
+        {*LEVEL} - {"__init__", "__main__"}
+    )
+    levels = [LEVEL[room] for row in reversed(rows) for room in row]
+    assert levels == sorted(levels)
 
 
 def test_every_feature_names_a_test() -> None:

@@ -75,6 +75,8 @@ def any_curves(logical: LogicalTopology, collective: Collective | str) -> tuple[
 
     Parameters
     ----------
+    logical
+        The network, as the sketch restricts it.
     collective
         What is done, in any number of chunks; a name of the table stands for root 0.
 
@@ -100,6 +102,12 @@ def any_bounds(
 
     Parameters
     ----------
+    logical
+        The network, as the sketch restricts it.
+    collective
+        As for :func:`any_curves`.
+    size
+        Bytes of the counted buffer.
     message_bytes
         With it one more bound, in the world ``program``: for programs whose messages have at most
         so many bytes.
@@ -125,6 +133,15 @@ def program_curves(
 ) -> tuple[Curve, ...]:
     """Return the bounds that hold for programs whose messages have at most so many bytes.
 
+    Parameters
+    ----------
+    logical
+        The network, as the sketch restricts it.
+    collective
+        As for :func:`any_curves`.
+    message_bytes
+        Bytes of the largest message.
+
     Raises
     ------
     NoScheduleError
@@ -138,6 +155,15 @@ def fixed_bounds(
     logical: LogicalTopology, collective: Collective, chunk_size: Fraction
 ) -> tuple[Bound, ...]:
     """Return the best bound of each kind for this chunk count with one chunk per message.
+
+    Parameters
+    ----------
+    logical
+        The network, as the sketch restricts it.
+    collective
+        What is done, with its chunk count.
+    chunk_size
+        Bytes of a chunk, exact.
 
     Raises
     ------

@@ -23,7 +23,7 @@ from taccl.replay.sweep import Row
 from taccl.replay.trace import Span, Trace, Why
 from taccl.report.played import Played
 from taccl.topology.graph import Edge, Topology
-from taccl.units import PS_PER_US, Time, format_size, microseconds
+from taccl.units import PS_PER_US, Time, counted, format_size, microseconds
 
 PARTS = (
     "launch", "alpha", "bandwidth", "queueing for a link", "waiting for a dependency",
@@ -163,7 +163,17 @@ class Explanation:
 
 
 def explain(played: Played, row: Row, replay: Replay) -> Explanation:
-    """Return where the time of a replay goes; ``row`` is its result."""
+    """Return where the time of a replay goes; ``row`` is its result.
+
+    Parameters
+    ----------
+    played
+        The replay with every message.
+    row
+        Its result.
+    replay
+        How to run the program again, on a changed machine.
+    """
     trace, topology = played.trace, played.topology
     if trace.time is None:
         return Explanation(row, trace.reason)
@@ -337,7 +347,7 @@ def explanation_text(found: Explanation) -> str:
         same = "the same " if part.name == "bandwidth" else ""
         spans = ""
         if part.count and part.name != "launch":
-            spans = f"  in {same}{_plural(part.count)}"
+            spans = f"  in {same}{counted(part.count, 'span')}"
         if part.alpha and part.name != "alpha":
             spans += f", {_exact(part.alpha)} us of it alpha"
         time = _exact(part.time).rjust(width)
@@ -386,10 +396,6 @@ def _exact(time: Time) -> str:
     """Return microseconds with every picosecond."""
     whole, rest = divmod(time, PS_PER_US)
     return f"{whole}.{rest:06d}".rstrip("0").rstrip(".")
-
-
-def _plural(count: int) -> str:
-    return "1 span" if count == 1 else f"{count} spans"
 
 
 def _names(names: tuple[str, ...]) -> str:

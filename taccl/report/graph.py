@@ -153,7 +153,11 @@ def dot(topology: Topology) -> str:
         members[server].append(vertex)
     for server, vertices in members.items():
         indent = "  " if server is None else "    "
-        named = [f"{indent}{_node(topology, vertex)}" for vertex in vertices]
+        named = [
+            f"{indent}v{vertex} [label={_quoted(topology.vertex_name(vertex))}"
+            f"{', shape=circle' if vertex < topology.num_ranks else ''}];"
+            for vertex in vertices
+        ]
         if server is not None:
             named = [
                 f"  subgraph cluster_{server} {{", f'    label="server {server}";', *named, "  }",
@@ -163,11 +167,6 @@ def dot(topology: Topology) -> str:
         ways = ", dir=both" if line.both else ""
         text.append(f"  v{line.tail} -> v{line.head} [label={_quoted(line.text)}{ways}];")
     return "\n".join([*text, "}"]) + "\n"
-
-
-def _node(topology: Topology, vertex: int) -> str:
-    shape = ", shape=circle" if vertex < topology.num_ranks else ""
-    return f"v{vertex} [label={_quoted(topology.vertex_name(vertex))}{shape}];"
 
 
 def _printable(text: str) -> str:

@@ -346,7 +346,17 @@ class Run:
 
 
 def run_key(setting: Setting, plan: Plan, budget: Budget) -> str:
-    """Return the hash of all that the results of a run depend on."""
+    """Return the hash of all that the results of a run depend on.
+
+    Parameters
+    ----------
+    setting
+        Machines, runtime and tasks.
+    plan
+        The candidates.
+    budget
+        Candidates and seconds.
+    """
     return digest_of([
         setting.task(plan.baseline()[0]), [machine.digest for machine in setting.machines],
         setting.names, plan.collectives, plan.effort, plan.seed, budget.candidates, budget.seconds,

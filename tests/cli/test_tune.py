@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from taccl.cli.tune_progress import shown
+from taccl.cli.tune import shown
 from taccl.tuning import executors
 from taccl.tuning.library_file import LibraryFile
 from tests.cli.conftest import Run
