@@ -157,8 +157,6 @@ def test_the_picture_of_rooms_is_that_of_the_layers() -> None:
     rows = [line[:24].split() for line in picture if line]
     shown = sorted(room for row in rows for room in row)
     assert shown == sorted({*LEVEL} - {"__init__", "__main__"})
-        {*LEVEL} - {"__init__", "__main__"}
-    )
     levels = [LEVEL[room] for row in reversed(rows) for room in row]
     assert levels == sorted(levels)
 
