@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,47 @@ def test_the_readme_is_short() -> None:
     section = text.split("## What works")[1].split("\n## ")[0]
     assert 2 < sum(line.startswith("|") for line in section.splitlines()) - 2 <= 30
     assert "tests/" not in text
+
+
+def test_the_readme_says_what_the_model_leaves_out_and_what_ring_is() -> None:
+    text = (ROOT / "README.md").read_text().lower()
+    section = text.split("## what the model leaves out")[1].split("\n## ")[0]
+    for word in ("rate of a threadblock", "latency of ll", "launch of the kernel", "one* ring"):
+        assert word in section
+
+
+def test_the_home_page_is_enough_to_begin() -> None:
+    page = ROOT / "docs" / "index.md"
+    text = page.read_text()
+    assert "pip install" in text.split("## Installation")[1].split("\n## ")[0]
+    assert len(text.partition("\n![")[0].split()) > 50, "what it is for, before the first picture"
+    assert {"pipeline.svg", "report.svg"} <= set(links_in(page))
+    # What lies beside docs/ is not on the site.
+    assert not re.search(r"README|CHANGELOG", text)
+
+
+def test_the_tutorial_shows_what_its_commands_print() -> None:
+    page = ROOT / "docs" / "tutorial.md"
+    languages = [block.language for block in blocks(page) if block.language != "sh"]
+    assert languages.count("bash") > 5
+    assert all(
+        "text" in (before, after)
+        for before, after in pairwise(languages)
+        if "bash" in (before, after)
+    )
+    assert {"alpha-beta.svg", "program.svg", "report.svg"} <= set(links_in(page))
+
+
+def test_pages_say_it_in_the_words_of_the_field() -> None:
+    texts = {page.name: " ".join(page.read_text().split()) for page in PAGES}
+    assert "stops early once within 0.5 % of the bound" in texts["engines.md"]
+    assert "one slow NIC breaks every symmetry" in texts["concepts.md"]
+    for old in (
+        "it ends within 0.5 %", "any other ends the scan", "does not divide runs NCCL",
+        "must receive or send, over these", "nothing to object to", "costs nothing that was found",
+        "keeps every odd edge",
+    ):  # fmt: skip
+        assert [name for name, text in texts.items() if old in text] == []
 
 
 def test_the_readme_names_every_command() -> None:

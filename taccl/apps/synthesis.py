@@ -390,7 +390,7 @@ def _finish(request: Request, result: Result, scorer: Scorer, free: Candidate | 
         if proved is None:
             raise OutOfTimeError(
                 f"a schedule was found ({result.engine}), and no time was left to judge it",
-                fix="raise --time-limit"
+                fix=("let it run longer" if request.stop.is_set() else "raise --time-limit")
                 + ("" if request.target is None else ", or use --runtime none"),
             ) from None
         request.report(f"no time was left to judge {result.engine}: {proved.engine} it is")

@@ -166,7 +166,7 @@ def _of_nccl(near: dict[str, Any]) -> str:
     """Return what NCCL's model expects; below the bound it is told to be wrong."""
     if not near["nccl"]:
         return ""
-    told = f"NCCL's model {near['nccl_us']:.6g} us ({near['nccl']})"
+    told = f"NCCL's model {near['nccl_us']:.6g} us ({near['nccl']}), launch of the kernel included"
     below = near["bound_us"] is not None and near["nccl_us"] < near["bound_us"]
     return (
         f"{told}, below the bound: its inputs do not fit, and nothing is left to it"
