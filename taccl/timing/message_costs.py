@@ -8,6 +8,7 @@ the bytes, and alpha only delays), and the resources are edges. A rule that hold
 
 from fractions import Fraction
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,7 @@ def reversed_uses(uses: Uses) -> Uses:
 
 def as_list(column: Times) -> Times:
     """Return a column as a list, which plain Python reads and writes several times as fast."""
-    return column.tolist()  # type: ignore[return-value]
+    return cast("Times", column.tolist())
 
 
 def as_lists(uses: Uses) -> Uses:
