@@ -167,6 +167,8 @@ def steps_of(problem: Problem, program: GridProgram) -> list[Step]:
     ----------
     problem
         An AllGather, ReduceScatter, AllReduce, AlltoAll, Broadcast or Reduce of all ranks.
+    program
+        For these ranks; of a Broadcast or Reduce with the root first.
     """
     name, everything = problem.collective.name, tuple(range(problem.collective.num_chunks))
     if name == "alltoall":
@@ -189,7 +191,15 @@ def steps_of(problem: Problem, program: GridProgram) -> list[Step]:
 
 
 def gathered(problem: Problem, program: GridProgram) -> list[Step]:
-    """Return the steps of a program as an AllGather, whatever is asked for."""
+    """Return the steps of a program as an AllGather, whatever is asked for.
+
+    Parameters
+    ----------
+    problem
+        With so many chunks for each rank.
+    program
+        For all ranks, without sums.
+    """
     own = dict(enumerate(blocks(problem)))
     steps: list[Step] = []
     for rank, acting in program.acting:
@@ -270,7 +280,15 @@ def _crossing(
 
 
 def pieces_of(lane: int, cut: tuple[int, int]) -> range:
-    """Return the numbers of the pieces that come to a rank in a wave; every second has one more."""
+    """Return the numbers of the pieces that come to a rank in a wave.
+
+    Parameters
+    ----------
+    lane
+        Its place in its server: of half a piece, every second rank gets all.
+    cut
+        From and to which half piece.
+    """
     return range(*((half + lane % 2) // 2 for half in cut))
 
 
@@ -470,7 +488,7 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     if grid is None:
         return
     order, inside, across = grid
-    lanes = [order[first : first + inside.radix] for first in range(0, len(order), inside.radix)]
+    lanes = servers(problem) or []
     if name not in HALVES:
         rooted = name != "alltoall" and over_servers(problem, lanes)
         yield from [rooted] if rooted else []
@@ -522,10 +540,10 @@ def three_step(problem: Problem) -> Iterator[Iterator[Step]]:
     shares all ranks out among the other servers, each a gateway for part of its server. Which rank
     is the gateway depends on the other server: no digit tells it.
     """
-    lanes = servers(problem)
-    if problem.collective.name != "alltoall" or lanes is None or _server_grid(problem) is None:
+    grid, lanes = _server_grid(problem), servers(problem) or []
+    if problem.collective.name != "alltoall" or grid is None:
         return
-    order, inside, _ = _server_grid(problem) or ((), Digit(1, 1), None)
+    order, inside, _ = grid
     home = GridProgram(order, (Turn("exchange", inside, parts=(1,)),), split=True)
     pairs = [
         (server, (server + shift) % len(lanes))
@@ -585,10 +603,8 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
     ranks, personal = problem.topology.num_ranks, name == "alltoall"
     if lanes is None or name not in ("allgather", "reducescatter", "alltoall"):
         return
-    if (
-        not 1 < ranks <= MOST_RANKS
-        or (ranks.bit_length() if personal else ranks) * chunks > MOST_SENDS
-    ):
+    hops = ranks.bit_length() if personal else ranks
+    if not 1 < ranks <= MOST_RANKS or hops * chunks > MOST_SENDS:
         return
     order, count, size = tuple(rank for ranks in lanes for rank in ranks), len(lanes), len(lanes[0])
     for classes in range(1, min(size, MOST_CLASSES) + 1 if count > 1 else 2):
@@ -596,13 +612,18 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
             continue
         nics = written(size // classes, classes)
         for outer, inner, last in product(written(count, size), nics, list(written(classes))):
-            for turns in _crossing_turns(len(inner), classes):
-                own = [(*inner[:turn], *outer, *inner[turn:], *last) for turn in turns]
+            for crossings in _crossing_turns(len(inner), classes) if outer else [(0,)]:
+                own = [(*inner[:turn], *outer, *inner[turn:], *last) for turn in crossings]
                 yield GridProgram(order, tuple(_in_step(own)), classes)
             if personal and classes > 1 and len(last) == 1:
+                folds = [Turn("fold", digit) for digit in next(written(classes))]
+                home = [Turn("exchange", digit, parts=(1,)) for digit in next(written(size))]
+                spreads = [turn._replace(kind="spread") for turn in reversed(folds)]
                 for turn in sorted({0, len(inner)}):
-                    alone = (*inner[:turn], *outer, *inner[turn:])
-                    yield GridProgram(order, _by_one(size, classes, alone), classes, split=True)
+                    digits = (*inner[:turn], *outer, *inner[turn:])
+                    alone = [Turn("exchange", digit, (0,)) for digit in digits]
+                    turns = (*folds, *home, *alone, *spreads)
+                    yield GridProgram(order, turns, classes, split=True)
 
 
 def _crossing_turns(inner: int, classes: int) -> Iterator[tuple[int, ...]]:
@@ -616,14 +637,6 @@ def _in_step(programs: Sequence[Sequence[Digit]]) -> Iterator[Turn]:
     for digits in zip(*programs, strict=True):
         for digit, classes in groupby(range(len(digits)), key=lambda c: digits[c]):
             yield Turn("exchange", digit, tuple(classes))
-
-
-def _by_one(size: int, classes: int, digits: Sequence[Digit]) -> tuple[Turn, ...]:
-    """Return an AlltoAll's turns in which the first of every NIC's ranks crosses for all."""
-    folds = [Turn("fold", digit) for digit in next(written(classes))]
-    home = [Turn("exchange", digit, parts=(1,)) for digit in next(written(size))]
-    alone = [Turn("exchange", digit, (0,)) for digit in digits]
-    return (*folds, *home, *alone, *(Turn("spread", turn.digit) for turn in reversed(folds)))
 
 
 def written(places: int, weight: int = 1) -> Iterator[tuple[Digit, ...]]:
@@ -863,6 +876,8 @@ def butterflies(problem: Problem, worth: Time | None = None) -> Iterator[Iterato
 
     Parameters
     ----------
+    problem
+        An AllReduce; of anything else there is none.
     worth
         Picoseconds; what takes longer by the clock is left out.
     """
