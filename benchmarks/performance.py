@@ -24,11 +24,11 @@ HEAD = """## The shipped machines against ring and all-pairs
 
 Made by `make performance`: `taccl synthesize X C --nodes N --size 1MB --time-limit 20`
 (seed 0, alpha rule `occupy`, runtime `portable`), and the same with `--engine ring`
-and `--engine all-pairs`. Times are those of the replay of the verified program on the
-shipped topology. A dash: the algorithm does not exist on the machine's links. `ring` is *one* ring
-through all ranks; it is not NCCL's ring, which runs many at once on several channels. `gap` is to
-what no algorithm can beat; `gap_fixed` to what no schedule of this chunk count without batches can
-beat, and a dash where the schedule batches.
+and `--engine all-pairs`. Times are replays of the verified programs on the shipped topology; a
+dash: the machine's links don't allow the algorithm. `ring` is *one* ring through all ranks; NCCL
+runs many at once, one on each channel. *k* is the chunk count for each rank, *speed-up* the time of
+the faster of ring and all-pairs / *replay us*. *gap* is that of the replay, *gap_fixed* that of the
+makespan; a dash: the schedule has batches, for which the fixed bound does not hold.
 
 | machine | collective | engine | k | replay us | ring us | all-pairs us | speed-up | bound us | \
 gap | gap_fixed | seconds |
@@ -45,13 +45,13 @@ FIXED_HEAD = """
 NOTES = """
 ### Reading the gaps
 
-At 1 MB much of the time is alpha, and `bound us` holds for every algorithm, however few messages it
-sends: what one message must cost counts once for each rank on the way, what several need for their
-bytes counts in full, but both together are not counted. So on the switched machines `gap` stays
-large while `gap_fixed` is small: what can be proved about schedules without batches is in the
-second table.
+At 1 MB much of the time is alpha, and *bound us* can't count all of it: as one message could carry
+everything that crosses an edge, a bound counts all the bytes there and one alpha, or the alphas of
+a chain of messages and few bytes. The fixed bound counts an alpha for every chunk. So on switched
+machines *gap* is large where *gap_fixed* is small.
 
-`auto` keeps the schedule whose *program* is fastest, so a makespan may stand above its replay.
+`auto` keeps the schedule whose program replays fastest: its makespan need not be the least that was
+found, and may be above its replay.
 """
 
 

@@ -1,9 +1,10 @@
 """``python -m taccl`` and the ``taccl`` command."""
 
 import gc
-import time
 
-BEGAN = time.monotonic()
+from taccl.timing.deadline import Deadline
+
+BEGAN = Deadline()
 """All but what Python itself takes to start is counted in time limits from here."""
 
 RARELY = (200_000, 20, 100)

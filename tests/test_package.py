@@ -1,6 +1,8 @@
 """What a newcomer gets: a wheel that works wherever it is installed, and `make demo`."""
 
+import ast
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -8,7 +10,7 @@ import sys
 import tomllib
 from email import message_from_bytes
 from email.message import Message
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -100,6 +102,24 @@ def test_the_wheel_has_a_name_of_its_own_and_types(wheel: Path, metadata: Messag
     assert "taccl/py.typed" in names
     # Nothing but the package: no `topologies` that any other distribution could have, too.
     assert {name.split("/")[0].split("-")[0] for name in names} == {"taccl", "taccl_synth"}
+
+
+def test_what_is_installed_with_it_is_what_it_imports() -> None:
+    imported = {
+        (name.name if isinstance(node, ast.Import) else node.module or "").partition(".")[0]
+        for path in (ROOT / "taccl").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level)
+        for name in node.names
+    }
+    declared = {re.split(r"[<>=]", line)[0].lower() for line in PROJECT["project"]["dependencies"]}
+    used = {
+        name.lower()
+        for module, names in packages_distributions().items()
+        if module in imported
+        for name in names
+    }
+    assert declared - used == set()
 
 
 def test_the_demo_evaluates_what_its_file_serves_and_says_where_the_command_is(

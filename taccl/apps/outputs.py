@@ -7,6 +7,7 @@ from pathlib import Path
 from taccl.apps.programs import BETWEEN_SERVERS, Lowering, Target, program_name, serves
 from taccl.apps.request import Request, asked_collective
 from taccl.apps.synthesis import Synthesis
+from taccl.bounds import any_of
 from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import InputError
 from taccl.files import check_apart, check_output, write_all_atomic
@@ -18,6 +19,7 @@ from taccl.msccl.program import Program
 from taccl.msccl.runtimes import LOADED_BY
 from taccl.msccl.xml import read_xml, write_xml
 from taccl.report.tables import candidate_lines, candidate_rows
+from taccl.synth.search import turns_of
 from taccl.units import counted, format_size, format_time, gigabytes_per_second, microseconds
 from taccl.verify import require_valid
 
@@ -237,6 +239,16 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
         "busbw_gbps": found.busbw,
         "seconds": round(found.seconds, 3),
         "ended_by": found.ended,
+        "turns": [
+            {
+                "engine": one.engine,
+                "chunks_per_rank": one.chunks,
+                "seconds": round(one.seconds, 3),
+                "score_us": None if one.time is None else microseconds(one.time),
+                "won_us": None if won is None else microseconds(won),
+            }
+            for one, won in turns_of(found.attempts)
+        ],
         "compile_seconds": round(found.compiled, 3),
         "seed": request.seed,
         "alpha_rule": schedule.topology.alpha_rule_stated,
@@ -318,6 +330,7 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
     schedule, program, bound = found.schedule, found.program, found.bound
     target = found.request.target
     collective = schedule.collective
+    holds_for = any_of(bound.kind)
     lines = [
         f"{collective.name} on {schedule.topology.name}, {collective.num_ranks} ranks,"
         f" {format_size(found.request.size)} in {counted(collective.chunks_per_rank, 'chunk')}"
@@ -329,8 +342,8 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
     if program is not None and found.replay is not None:
         lines.append(
             f"  program     {format_time(found.replay)} by replay at {found.size} bytes,"
-            f" {counted(program.num_threadblocks, 'threadblock')},"
-            f" {counted(program.channels, 'channel')}, {counted(program.num_steps, 'step')}"
+            f" up to {counted(program.num_threadblocks, 'threadblock')} a rank,"
+            f" {counted(program.channels, 'channel')}, up to {counted(program.num_steps, 'step')}"
         )
         if target is not None and target.protocol == "auto" and program.protocol != "Simple":
             lines.append(f"  protocol    {_why_not_simple(program)}")
@@ -347,10 +360,10 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
         )
     lines.append(
         f"  bandwidth   algbw {found.algbw:.3f} GB/s, busbw {found.busbw:.3f} GB/s"
-        f" (at most {gigabytes_per_second(found.size, bound.time):.3f} algbw by any algorithm)"
+        f" (at most {gigabytes_per_second(found.size, bound.time):.3f} algbw by {holds_for})"
     )
     gap = "no gap known" if found.gap is None else f"gap {found.gap:.1%}"
-    lines.append(f"  bound       {format_time(bound.time)} ({bound.kind}, any algorithm), {gap}")
+    lines.append(f"  bound       {format_time(bound.time)} ({bound.kind}, {holds_for}), {gap}")
     fixed, gap_fixed = found.bound_fixed, found.gap_fixed
     if fixed is not None and gap_fixed is not None:
         lines.append(

@@ -3,7 +3,6 @@
 From measurements, or a topology, and an algorithm to the order of ranks that is fastest.
 """
 
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from taccl.placement.search import Found, Limits, search
 from taccl.replay.cost import model_of
 from taccl.replay.timing import Timing
 from taccl.synth.templates.classical import CLASSICAL
+from taccl.timing.deadline import Deadline
 from taccl.topology.core_form import topology_digest, topology_document
 from taccl.topology.file import document_text, load_topology, topology_from_document
 from taccl.topology.graph import Topology
@@ -155,7 +155,7 @@ def place(
     ProgramError
         When the program does not fit, or comes to no end.
     """
-    began = time.monotonic()
+    clock = Deadline()
     report("reading")
     topology, seats = load_places(question)
     topology.check_ranks_connected()
@@ -164,7 +164,7 @@ def place(
     replays = Replays(program, topology, size, model_of(question.runtime))
     limits = question.limits
     if limits.seconds is not None:
-        limits = replace(limits, seconds=max(1.0, limits.seconds - (time.monotonic() - began)))
+        limits = replace(limits, seconds=max(1.0, limits.seconds - clock.spent))
 
     def progress(count: int, best: Time) -> None:
         report(f"{best / 1e6:.6g} us after {count} replays")

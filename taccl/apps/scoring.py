@@ -6,7 +6,6 @@ size that all of them cut into whole chunks; their own sizes are kept for what i
 
 import hashlib
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -133,7 +132,7 @@ class Scorer:
     logical
         What schedules have to respect; None: the whole of their own topology.
     last
-        When judging the first program is given up, by ``time.monotonic``.
+        When judging the first program is given up, by the monotonic clock.
     engine
         Who searches now.
     best
@@ -219,7 +218,7 @@ class Scorer:
         known = self._known.get(key)
         if known is None:
             task = replace(lowering_of(schedule, target, self.size, "score"), over=self.over)
-            began = time.monotonic()
+            clock = Deadline()
             try:
                 known = self._compared(task)
                 if self.best is None or known < self.best.time:
@@ -229,7 +228,7 @@ class Scorer:
                 self.report(f"not lowered: {error.problem}")
                 known = error
             self._known[key] = known
-            self.slowest = max(self.slowest, time.monotonic() - began)
+            self.slowest = max(self.slowest, clock.spent)
         return known
 
     def _save_time(self, best: Scored, task: Lowering) -> None:
@@ -238,7 +237,7 @@ class Scorer:
             return
         program, found = task.best
         if self.judged is None:
-            began = time.monotonic()
+            clock = Deadline()
             # Nothing else can be written: it may take all the time that there is.
             self.clock.move(self.last)
             lowering = lowering_of(best.schedule, task.target, self.size, best.engine)
@@ -249,7 +248,7 @@ class Scorer:
                 self.clock.move(self._end)
                 return
             self.judged = Proved(best.schedule, best.engine, proved, found, task.size, task.best)
-            self._pace = (time.monotonic() - began) / max(1, work_of(program))
+            self._pace = (clock.spent) / max(1, work_of(program))
         self.clock.move(self._end - MARGIN * self._pace * work_of(program))
 
     def _compared(self, task: Lowering) -> Time:

@@ -6,7 +6,6 @@ competes; what that costs is found by a short search without it.
 """
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,16 @@ from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Stat
 from taccl.model.schedule import Schedule
 from taccl.msccl.program import Program
 from taccl.synth.engines import ENGINES, solve
-from taccl.synth.search import Attempt, Budget, along, chosen, is_enough, opening, portfolio
+from taccl.synth.search import (
+    RESERVE,
+    Attempt,
+    Search,
+    along,
+    chosen,
+    is_enough,
+    opening,
+    portfolio,
+)
 from taccl.timing.deadline import Deadline, TimeUp, forget, kept
 from taccl.topology.graph import whole
 from taccl.topology.symmetry import make_group
@@ -81,6 +89,8 @@ class Synthesis:
     ended
         What ended the search: ``bound`` (the time is within 0.5 % of it), ``search`` (nothing was
         left to try), ``clock`` (the time limit) or ``user``.
+    attempts
+        What each engine made of each turn, in order.
     compiled
         Seconds before the search in which loops were compiled, on a new machine.
     """
@@ -98,6 +108,7 @@ class Synthesis:
     free: Candidate | None
     seconds: float
     ended: str
+    attempts: tuple[Attempt, ...] = ()
     compiled: float = 0.0
 
     @property
@@ -191,15 +202,15 @@ def synthesize(request: Request) -> Synthesis:
         When a judge objects to what was found, which is a bug in an engine.
     """
     compiled = compile_ahead(request.report, request.stop)
-    began = time.monotonic() - request.spent
+    clock = Deadline.after((1 - RESERVED) * request.time_limit, spent=request.spent)
     whole_ = asked_collective(request.collective, request.logical.topology, request.root)
     request = replace(sized(request, whole_), target=writable(request, whole_))
-    scorer = _scorer(request, began)
+    scorer = _scorer(request, clock)
     found: list[Attempt] = []
     free: Candidate | None = None
     try:
         with kept(scorer.clock):
-            _search(request, whole_, scorer, began, found)
+            _search(request, whole_, scorer, found)
             free = _without_sketch(request, whole_, chosen(found))
     except TimeUp as up:
         if up.deadline is not scorer.clock:
@@ -218,7 +229,7 @@ def synthesize(request: Request) -> Synthesis:
     known = opened is not None and opened.schedule is schedule
     if schedule is None or not (known or scorer.score(schedule) is not None):
         raise _why(scorer, result)
-    return replace(_finish(request, result, scorer, free, began), compiled=compiled)
+    return replace(_finish(request, result, scorer, free), compiled=compiled, attempts=tuple(found))
 
 
 def _best_of(scorer: Scorer, found: Sequence[Attempt]) -> Iterator[Attempt]:
@@ -263,20 +274,17 @@ def _unserved(request: Request, collective: Collective) -> NoScheduleError | Non
     return None if why is None else why(collective)
 
 
-def _scorer(request: Request, began: float) -> Scorer:
-    """Return what scores the schedules of a request that began then, by the monotonic clock."""
+def _scorer(request: Request, clock: Deadline) -> Scorer:
+    """Return what scores the schedules of a request that is to be searched until a deadline."""
     channels, target = request.logical.channels, request.target
     target = None if target is None else target.within(channels)
-    limit = request.time_limit
-    clock = Deadline() if request.deterministic else Deadline(began + limit - RESERVED * limit)
-
-    def over() -> bool:
-        return request.stop.is_set() or clock.over
-
-    last = began + (1 + GRACE) * limit
+    last = clock.began + (1 + GRACE) * request.time_limit
+    counted = request.time_limit if request.deterministic else None
+    end = math.inf if request.deterministic else clock.end
+    clock = replace(clock, end=end, counted=counted, stop=request.stop)
     return Scorer(
-        target, request.size, request.report, over=over, clock=clock, logical=request.logical,
-        last=last,
+        target, request.size, request.report, over=lambda: clock.over, clock=clock,
+        logical=request.logical, last=last,
     )  # fmt: skip
 
 
@@ -295,23 +303,24 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> None:
         scorer.best = None  # only an answer where the engine has none
 
 
-def _search(
-    request: Request, collective: Collective, scorer: Scorer, began: float, found: list[Attempt]
-) -> None:
+def _search(request: Request, collective: Collective, scorer: Scorer, found: list[Attempt]) -> None:
     """Add what engines make of the chunk counts to what is found."""
     if request.engine in ENGINES and not (request.deterministic or request.steps):
         _open(request, collective, scorer)
     series = series_of(request, collective, scorer)
     if request.engine == "auto":
-        share = 1.0 if request.logical.name is None else 1 - FREE
-        portfolio(series, share * request.time_limit, began, found)
+        reserve = 0.0 if request.logical.name is None else FREE * request.time_limit
+        portfolio(Search(series, scorer.clock, found, reserve))
         return
 
     def engine(problem: Problem, options: Options) -> Result:
         return solve(problem, request.engine, options)
 
-    budget = Budget(request.time_limit, request.deterministic, began)
-    found.extend(along(request.engine, engine, series, budget))
+    seconds = (1 - RESERVE) * request.time_limit
+    clock = replace(scorer.clock, end=scorer.clock.began + seconds)
+    if request.deterministic:
+        clock.counted = seconds
+    found.extend(along(request.engine, engine, series, clock))
 
 
 def _why(scorer: Scorer, result: Result) -> TacclError:
@@ -329,7 +338,6 @@ def _why(scorer: Scorer, result: Result) -> TacclError:
 
 def _without_sketch(request: Request, collective: Collective, result: Result) -> Candidate | None:
     """Return the best that a short search finds for a result's chunk count without the sketch."""
-    began = time.monotonic()
     topology = request.logical.topology
     if request.engine != "auto" or request.logical.name is None or request.stop.is_set():
         return None
@@ -337,18 +345,17 @@ def _without_sketch(request: Request, collective: Collective, result: Result) ->
         return None
     count = result.schedule.collective.chunks_per_rank
     free = replace(request, logical=whole(topology, topology.rotations), chunks=count)
-    series = series_of(free, collective, _scorer(free, time.monotonic()))
+    clock = Deadline.after(FREE * request.time_limit)
+    scorer = _scorer(replace(free, time_limit=FREE * request.time_limit), clock)
     try:
-        found = chosen(portfolio(series, FREE * request.time_limit, began))
+        found = chosen(portfolio(Search(series_of(free, collective, scorer), scorer.clock)))
     except NoScheduleError:
         return None
     scored = [candidate for candidate in found.candidates if candidate.score is not None]
     return min(scored, key=lambda candidate: candidate.score or 0, default=None)
 
 
-def _finish(
-    request: Request, result: Result, scorer: Scorer, free: Candidate | None, began: float
-) -> Synthesis:
+def _finish(request: Request, result: Result, scorer: Scorer, free: Candidate | None) -> Synthesis:
     """Prove what was found within what is left of the time; else give what was proved before.
 
     Raises
@@ -359,8 +366,9 @@ def _finish(
     found = result.schedule
     if found is None:
         raise _nothing(request)
-    end = math.inf if request.deterministic else began + (1 + GRACE) * request.time_limit
-    last = Deadline(min(end, time.monotonic() + HASTE) if request.stop.is_set() else end)
+    last = Deadline(math.inf if request.deterministic else scorer.last)
+    if request.stop.is_set():
+        last = last.within(HASTE)
     proved = None
     try:
         with kept(last):
@@ -382,14 +390,14 @@ def _finish(
         if proved is None:
             raise OutOfTimeError(
                 f"a schedule was found ({result.engine}), and no time was left to judge it",
-                fix="raise --time-limit"
+                fix=("let it run longer" if request.stop.is_set() else "raise --time-limit")
                 + ("" if request.target is None else ", or use --runtime none"),
             ) from None
         request.report(f"no time was left to judge {result.engine}: {proved.engine} it is")
         status = result.status if request.stop.is_set() else Status.TIME_LIMIT
         result = replace(result, schedule=proved.schedule, engine=proved.engine, status=status)
         found = proved.schedule
-    return _told(request, result, found, proved, (free, began, scorer.clock))
+    return _told(request, result, found, proved, free, scorer.clock)
 
 
 def _settled(lowering: Lowering, clock: Deadline) -> Lowering:
@@ -406,17 +414,17 @@ def _settled(lowering: Lowering, clock: Deadline) -> Lowering:
 
 def _told(
     request: Request, result: Result, schedule: Schedule, proved: Proved | None,
-    rest: tuple[Candidate | None, float, Deadline],
+    free: Candidate | None, clock: Deadline,
 ) -> Synthesis:  # fmt: skip
     """Return all that is said of a schedule."""
-    logical, (free, began, clock) = request.logical, rest
+    logical = request.logical
     size = request.size if proved is None else proved.size
     bare = whole(logical.topology)
     fixed = fixed_bounds(bare, schedule.collective, schedule.chunk_size)
     most = None if request.target is None or proved is None else request.target.message_bytes
     sketched = () if logical.name is None else any_bounds(logical, schedule.collective, size)
     bounds = any_bounds(bare, schedule.collective, size, most)
-    seconds = time.monotonic() - began
+    seconds = clock.spent
     least = schedule.makespan if proved is None else proved.time
     if request.stop.is_set():
         ended = "user"

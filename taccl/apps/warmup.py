@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
@@ -34,6 +33,7 @@ from taccl.synth.flow.insertion_scheduler import inserted
 from taccl.synth.guided import scheduler, scheduler_state, tree_list_scheduler
 from taccl.synth.templates.classical import classical_schedules
 from taccl.timing import earliest_start, occupancy
+from taccl.timing.deadline import Deadline
 from taccl.timing.jit import stamp_of
 from taccl.timing.retiming import times_of
 from taccl.topology.symmetry import make_group
@@ -126,7 +126,7 @@ def compile_ahead(report: Callable[[str], None], stop: Event | None = None) -> f
     stamp = stamp_of(PARTS, os.environ.get("NUMBA_CACHE_DIR", ""))
     if stamp.exists() or stamp in _COMPILED:
         return 0.0
-    began = time.monotonic()
+    clock = Deadline()
     report(f"compiling {len(KERNELS)} loops, once on this machine and not in the time limit ...")
     try:
         stamp.parent.mkdir(parents=True, exist_ok=True)
@@ -142,9 +142,8 @@ def compile_ahead(report: Callable[[str], None], stop: Event | None = None) -> f
     if not kept:
         report(f"no cache can be kept in {stamp.parent}: set NUMBA_CACHE_DIR to a folder of yours")
     _COMPILED.add(stamp)
-    seconds = time.monotonic() - began
-    report(f"compiled in {seconds:.0f} s")
-    return seconds
+    report(f"compiled in {clock.spent:.0f} s")
+    return clock.spent
 
 
 _COMPILED: set[Path] = set()

@@ -16,12 +16,13 @@ from taccl.bounds.combine import (
     WORLDS,
     any_bounds,
     any_curves,
+    any_of,
     best,
     fixed_bounds,
     program_curves,
 )
 
 __all__ = [
-    "ASSUMED", "KINDS", "WORLDS", "Curve", "any_bounds", "any_curves", "best", "fixed_bounds",
-    "program_curves",
+    "ASSUMED", "KINDS", "WORLDS", "Curve", "any_bounds", "any_curves", "any_of", "best",
+    "fixed_bounds", "program_curves",
 ]  # fmt: skip

@@ -67,18 +67,37 @@ class Curve:
 
 
 def flat(kind: str, time: Time) -> Curve:
-    """Return a bound that does not depend on the size."""
+    """Return a bound that does not depend on the size.
+
+    Parameters
+    ----------
+    kind
+        The idea: a key of ``KINDS``.
+    time
+        Picoseconds.
+    """
     return Curve(kind, ((Fraction(time), Fraction(0)),))
 
 
 def fluid(kind: str, gates: Gates, share: Fraction) -> Curve | None:
-    """Return when ``share`` of every byte of ``size`` can have crossed; None: at once."""
+    """Return when ``share`` of every byte of ``size`` can have crossed; None: at once.
+
+    Parameters
+    ----------
+    kind
+        The idea: a key of ``KINDS``.
+    gates
+        What the data passes.
+    share
+        Data that must cross, in units of ``size``.
+    """
     if share <= 0 or not gates:
         return None
     if any(gate.busy == 0 for gate, _ in gates):
         return None
     ordered = sorted(gates)
-    unit = _common_unit(gates)
+    # What makes the rates of all gates integers, or a fine grid to round them up to.
+    unit = min(lcm(*{gate.busy.numerator for gate, _ in gates}), GRID)
     lines = []
     rate, area = 0, 0
     for i, (gate, count) in enumerate(ordered):
@@ -91,14 +110,18 @@ def fluid(kind: str, gates: Gates, share: Fraction) -> Curve | None:
     return Curve(kind, tuple(lines)) if lines else None
 
 
-def _common_unit(gates: Gates) -> int:
-    """Return what makes the rates of all gates integers, or a fine grid to round them up to."""
-    unit = lcm(*{gate.busy.numerator for gate, _ in gates})
-    return min(unit, GRID)
-
-
 def whole(gates: Gates, needed: Fraction | int, floor: Time = 0) -> Time:
-    """Return when, at ``floor`` or later, whole messages can first add up to ``needed``."""
+    """Return when, at ``floor`` or later, whole messages can first add up to ``needed``.
+
+    Parameters
+    ----------
+    gates
+        What the messages pass; ``busy`` is the time of a message.
+    needed
+        Weight of the messages that must cross.
+    floor
+        Picoseconds.
+    """
     if needed <= 0 or not gates or any(gate.busy <= 0 for gate, _ in gates):
         return floor
     if all(gate.weight == 0 for gate, _ in gates):
@@ -119,7 +142,15 @@ def whole(gates: Gates, needed: Fraction | int, floor: Time = 0) -> Time:
 
 
 def crossed(gates: Gates, time: Time) -> int:
-    """Return how many whole messages can have crossed by a time; ``busy`` must be whole, too."""
+    """Return how many whole messages can have crossed by a time; ``busy`` must be whole, too.
+
+    Parameters
+    ----------
+    gates
+        What the messages pass.
+    time
+        Picoseconds.
+    """
     return _crossed([(g.start, int(g.busy), g.weight * count) for g, count in gates], time)
 
 

@@ -26,9 +26,9 @@ from taccl.topology.graph import LogicalTopology, Topology
 from taccl.units import Time
 
 KINDS: Mapping[str, str] = MappingProxyType({
-    "latency": "the longest path in alphas that data must take, plus its bytes on the last link",
+    "latency": "how far data must go by alpha (weighted diameter), plus its bytes on the last link",
     "reach": "dissemination time under port limits: how soon one rank's data can reach all",
-    "port": "bytes through the busiest rank, server or NIC group, by its bandwidth",
+    "port": "bytes through the busiest rank, server or ranks that share a NIC, by its bandwidth",
     "cut": "bytes that must leave a set of ranks, by the bandwidth out of it; the worst set",
     "packing": "a spanning tree for every chunk, at the edge prices of the optimal tree packing",
     "flow": "a shortest path for all data, at the edge prices of the optimal multi-commodity flow",
@@ -38,17 +38,20 @@ KINDS: Mapping[str, str] = MappingProxyType({
     "reduce": "2(n-1) messages for every piece, at the edge prices of the optimal tree packing",
 })  # fmt: skip
 
-ASSUMED = (
-    "messages go from one rank to one rank: switches copy and add nothing; bytes are not mixed"
-)
+ASSUMED = "messages go from one rank to one rank: switches copy and add nothing; no network coding"
 """What all of them assume."""
 
 WORLDS: Mapping[str, str] = MappingProxyType({
-    "any": "every algorithm, chunking and batching",
+    "any": "every algorithm, in any number of chunks and batches",
     "program": "every program of the runtime, whose messages have a largest size",
     "fixed": "every algorithm with this chunk count and one chunk to a message",
-    "sketch": "every algorithm, chunking and batching on the links that the sketch allows",
+    "sketch": "every algorithm on the links that the sketch allows, in any chunks and batches",
 })  # fmt: skip
+
+
+def any_of(kind: str) -> str:
+    """Return what is no faster than a bound of a kind: any algorithm, or any program."""
+    return "any program" if kind == "message" else "any algorithm"
 
 
 IDEAS: tuple[Callable[[Net, Collective], Iterator[Crossing]], ...] = (
@@ -72,6 +75,8 @@ def any_curves(logical: LogicalTopology, collective: Collective | str) -> tuple[
 
     Parameters
     ----------
+    logical
+        The network, as the sketch restricts it.
     collective
         What is done, in any number of chunks; a name of the table stands for root 0.
 
@@ -97,6 +102,12 @@ def any_bounds(
 
     Parameters
     ----------
+    logical
+        The network, as the sketch restricts it.
+    collective
+        As for :func:`any_curves`.
+    size
+        Bytes of the counted buffer.
     message_bytes
         With it one more bound, in the world ``program``: for programs whose messages have at most
         so many bytes.
@@ -122,6 +133,15 @@ def program_curves(
 ) -> tuple[Curve, ...]:
     """Return the bounds that hold for programs whose messages have at most so many bytes.
 
+    Parameters
+    ----------
+    logical
+        The network, as the sketch restricts it.
+    collective
+        As for :func:`any_curves`.
+    message_bytes
+        Bytes of the largest message.
+
     Raises
     ------
     NoScheduleError
@@ -135,6 +155,15 @@ def fixed_bounds(
     logical: LogicalTopology, collective: Collective, chunk_size: Fraction
 ) -> tuple[Bound, ...]:
     """Return the best bound of each kind for this chunk count with one chunk per message.
+
+    Parameters
+    ----------
+    logical
+        The network, as the sketch restricts it.
+    collective
+        What is done, with its chunk count.
+    chunk_size
+        Bytes of a chunk, exact.
 
     Raises
     ------

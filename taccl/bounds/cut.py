@@ -93,6 +93,15 @@ def counted_at(net: Net, cover: IntArray, rows: NDArray[np.bool_]) -> Gates | No
     """Return the edges that messages on some links are counted at as gates; None: some have none.
 
     Like :meth:`Net.gates`, for very many edges at once.
+
+    Parameters
+    ----------
+    net
+        The network.
+    cover
+        For each link an edge that it crosses, or ``NONE``.
+    rows
+        Mask of the links to count.
     """
     links = np.flatnonzero(rows)
     edges = cover[links]
@@ -212,6 +221,8 @@ def make_graph(net: Net, extra: Fraction = Fraction(1), *, backwards: bool = Fal
 
     Parameters
     ----------
+    net
+        The network.
     extra
         A rate that should be an integer after scaling, too.
     backwards
@@ -243,6 +254,13 @@ def narrowest(
     """Return a cut of least capacity between two sets of vertices, and the vertices before it.
 
     None when what is narrowest is free.
+
+    Parameters
+    ----------
+    graph
+        The used edges with their capacities.
+    sources, sinks
+        Vertices before and behind the cut.
     """
     source, sink = graph.vertices, graph.vertices + 1
     supplies = [(source, rank) for rank in sources] + [(rank, sink) for rank in sinks]
@@ -255,7 +273,19 @@ def narrowest(
 
 
 def narrow_crossing(net: Net, graph: Graph, kind: str, ends: tuple[int, int]) -> Iterator[Crossing]:
-    """Yield a whole ``size`` that must get from one rank to another, over the narrowest cut."""
+    """Yield a whole ``size`` that must get from one rank to another, over the narrowest cut.
+
+    Parameters
+    ----------
+    net
+        The network.
+    graph
+        Its flow graph.
+    kind
+        The idea: a key of ``KINDS``.
+    ends
+        The rank that has the data, and the rank that needs it.
+    """
     source, sink = ends
     found = narrowest(graph, [source], [sink])
     if found is None:
@@ -286,6 +316,8 @@ def worst_set(
 
     Parameters
     ----------
+    net
+        The network.
     sinks
         Ranks of which the set leaves one out.
     backwards
@@ -338,7 +370,15 @@ MOST_VISITS = 1_200_000_000
 
 
 def port_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
-    """Yield what must leave and enter every rank and every server."""
+    """Yield what must leave and enter every rank and every server.
+
+    Parameters
+    ----------
+    net
+        The network.
+    collective
+        What is done.
+    """
     ranks = range(net.num_ranks)
     graph = make_graph(net)
     looked_at = MOST_VISITS // (len(net.src) + 20 * net.num_ranks)
@@ -379,6 +419,13 @@ def cut_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     """Yield what must leave the set of ranks with most data for its capacity.
 
     A gather is one commodity, so that its worst set is the optimum of the flow, and is called so.
+
+    Parameters
+    ----------
+    net
+        The network.
+    collective
+        What is done.
     """
     name, root = collective.name, collective.root
     if name in ("broadcast", "reduce") and root is not None:
@@ -413,7 +460,15 @@ MOST_SET_VISITS = 100_000_000
 
 
 def shared_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
-    """Yield what groups of ranks must receive (send), each link counted at one of its edges."""
+    """Yield what groups of ranks must receive (send), each link counted at one of its edges.
+
+    Parameters
+    ----------
+    net
+        The network.
+    collective
+        What is done.
+    """
     if not is_uniform(collective) and net.num_ranks > MANY_RANKS:
         return
     chosen = one_of_each(net, collective)

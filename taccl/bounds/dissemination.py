@@ -93,7 +93,15 @@ class Spread:
 
 
 def reach(net: Net, collective: Collective) -> Time:
-    """Return how soon every rank can have heard of all others that it must hear of."""
+    """Return how soon every rank can have heard of all others that it must hear of.
+
+    Parameters
+    ----------
+    net
+        The network.
+    collective
+        What is done.
+    """
     ranks, root = net.num_ranks, collective.root
     if not 1 < ranks <= MOST_RANKS or (not is_uniform(collective) and ranks > MANY_RANKS):
         return 0
@@ -116,8 +124,12 @@ def informed(spread: Spread, distances: IntArray, wanted: int) -> Time:
 
     Parameters
     ----------
+    spread
+        What every rank can do at most.
     distances
         From that rank to every rank, ascending, in picoseconds.
+    wanted
+        Ranks that must know.
     """
     near: list[Time] = distances[distances < FAR].tolist()
     inner = list(_rises(spread.inner, [(0, 1)], None, spread.server))
@@ -126,11 +138,9 @@ def informed(spread: Spread, distances: IntArray, wanted: int) -> Time:
     inner[-1] = (inner[-1][0], inner[-1][1] + spread.server - known)
     alike = spread.inner + spread.outer
     ways = ((alike, [(0, 1)]), (spread.outer, inner))
-    return max(_last(_rises(ports, growth, near, wanted)) for ports, growth in ways)
-
-
-def _last(rises: Iterator[tuple[Time, int]]) -> Time:
-    return max(time for time, _ in rises)
+    return max(
+        max(time for time, _ in _rises(ports, growth, near, wanted)) for ports, growth in ways
+    )
 
 
 def _rises(
@@ -181,6 +191,8 @@ def spread_of(net: Net, *, backwards: bool) -> Spread | None:
 
     Parameters
     ----------
+    net
+        The network.
     backwards
         Whether to look at what ranks receive, from the end.
     """
@@ -194,7 +206,17 @@ def spread_of(net: Net, *, backwards: bool) -> Spread | None:
 
 
 def ports_of(net: Net, rows: NDArray[np.bool_], *, backwards: bool) -> tuple[Port, ...] | None:
-    """Return the ports of a rank that is at least as good as all; None where some are free."""
+    """Return the ports of a rank that is at least as good as all; None where some are free.
+
+    Parameters
+    ----------
+    net
+        The network.
+    rows
+        Mask of the links that the ports serve.
+    backwards
+        Whether to look at what ranks receive, from the end.
+    """
     links = np.flatnonzero(rows)
     if not len(links):
         return ()

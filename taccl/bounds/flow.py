@@ -59,6 +59,13 @@ def flow_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     """Yield the demand of all pairs (or of any chunks) at the prices of an optimal flow.
 
     What has a worst cut instead is left out: all-gather and its like, and one root.
+
+    Parameters
+    ----------
+    net
+        The network.
+    collective
+        What is done.
     """
     by_chunk = not is_uniform(collective)
     if (by_chunk and collective.root is not None) or net.num_ranks > MOST_RANKS:

@@ -109,7 +109,15 @@ class Inlet:
 
 
 def drain(net: Net, collective: Collective) -> Time:
-    """Return how soon all that must enter some set of ranks can have spread inside it."""
+    """Return how soon all that must enter some set of ranks can have spread inside it.
+
+    Parameters
+    ----------
+    net
+        The network.
+    collective
+        What is done.
+    """
     many = not is_uniform(collective) and net.num_ranks > MANY_RANKS
     if many or (collective.name in COLLECTIVES and collective.name not in SPREADING):
         return 0
@@ -123,7 +131,15 @@ def drain(net: Net, collective: Collective) -> Time:
 
 
 def drained(inlet: Inlet, floor: Time = 0) -> Time:
-    """Return the least time at which an inlet can have been served, at ``floor`` or later."""
+    """Return the least time at which an inlet can have been served, at ``floor`` or later.
+
+    Parameters
+    ----------
+    inlet
+        A set of ranks and the chunks that must come in.
+    floor
+        Picoseconds.
+    """
     moments = list(_moments(inlet))
     if _fits(inlet, moments, floor):
         return floor

@@ -48,7 +48,15 @@ FEW = 4
 
 
 def farthest(net: Net, collective: Collective) -> Time:
-    """Return the largest distance that some data must go; of very many pairs, of some of them."""
+    """Return the largest distance that some data must go; of very many pairs, of some of them.
+
+    Parameters
+    ----------
+    net
+        The network.
+    collective
+        What is done.
+    """
     if collective.root is not None:
         inward = flows_in(collective)
         return int(net.distance_from(collective.root, backwards=inward).max())
@@ -71,7 +79,15 @@ def _farthest_of_all(net: Net, ranks: tuple[int, ...]) -> Time:
 
 
 def latency_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
-    """Yield, for every rank and its hardest peers, what enters from and leaves for the peer."""
+    """Yield, for every rank and its hardest peers, what enters from and leaves for the peer.
+
+    Parameters
+    ----------
+    net
+        The network.
+    collective
+        What is done.
+    """
     chosen = one_of_each(net, collective)
     if collective.root is not None and net.num_ranks <= MANY_RANKS:
         chosen = tuple(range(net.num_ranks))
@@ -157,6 +173,13 @@ def without_latency(topology: Topology, message_bytes: int) -> Topology:
     """Return the network on which the latency of messages of so many bytes is part of each byte.
 
     Betas are exact, in picoseconds a byte; no message has alpha or overhead.
+
+    Parameters
+    ----------
+    topology
+        The network.
+    message_bytes
+        Bytes of the largest message.
     """
     table = topology.links
     least = np.full(len(topology.edges), np.iinfo(np.int64).max, dtype=np.int64)
@@ -174,5 +197,13 @@ def without_latency(topology: Topology, message_bytes: int) -> Topology:
 
 
 def in_messages(logical: LogicalTopology, message_bytes: int) -> LogicalTopology:
-    """Return the same for the links that are allowed."""
+    """Return the same for the links that are allowed.
+
+    Parameters
+    ----------
+    logical
+        The network, as the sketch restricts it.
+    message_bytes
+        Bytes of the largest message.
+    """
     return replace(logical, topology=without_latency(logical.topology, message_bytes))

@@ -48,7 +48,17 @@ SPARSE = 8
 
 
 def shortest(ranks: int, ends: Ends, lengths: IntArray) -> IntArray:
-    """Return the least length from rank to rank, ``FAR`` where there is no path."""
+    """Return the least length from rank to rank, ``FAR`` where there is no path.
+
+    Parameters
+    ----------
+    ranks
+        How many there are.
+    ends
+        Where each link begins and ends.
+    lengths
+        Picoseconds of each link.
+    """
     longest = int(lengths.max(initial=0)) * ranks
     if ranks * ranks > SPARSE * len(lengths) and longest < EXACT:
         return _searched(ranks, ends, lengths)
@@ -92,7 +102,19 @@ def _searched(ranks: int, ends: Ends, lengths: IntArray) -> IntArray:
 
 
 def shortest_from(ranks: int, ends: Ends, lengths: IntArray, starts: Sequence[int]) -> IntArray:
-    """Return the least length to every rank from any of some, ``FAR`` where there is no path."""
+    """Return the least length to every rank from any of some, ``FAR`` where there is no path.
+
+    Parameters
+    ----------
+    ranks
+        How many there are.
+    ends
+        Where each link begins and ends.
+    lengths
+        Picoseconds of each link.
+    starts
+        Ranks at distance 0.
+    """
     return relaxed(ranks, by_head(ends), lengths, starts)
 
 
@@ -113,7 +135,19 @@ def by_head(ends: Ends) -> ByHead:
 
 
 def relaxed(ranks: int, links: ByHead, lengths: IntArray, starts: Sequence[int]) -> IntArray:
-    """Return the least length to every rank from any of some, all links relaxed until it holds."""
+    """Return the least length to every rank from any of some, all links relaxed until it holds.
+
+    Parameters
+    ----------
+    ranks
+        How many there are.
+    links
+        In order of where they end.
+    lengths
+        Picoseconds of each link, by its number.
+    starts
+        Ranks at distance 0.
+    """
     distance = np.full(ranks, FAR, dtype=np.int64)
     distance[list(starts)] = 0
     if not len(links.order):
@@ -196,7 +230,15 @@ are what :func:`counted` counts for any collective, known without looking at chu
 
 
 def leaves(collective: Collective, inside: Sequence[int]) -> Fraction:
-    """Return what must leave a set of ranks in a collective, in units of ``size``."""
+    """Return what must leave a set of ranks in a collective, in units of ``size``.
+
+    Parameters
+    ----------
+    collective
+        What is done.
+    inside
+        The ranks of the set.
+    """
     ranks = collective.num_ranks
     if not 0 < len(inside) < ranks:
         return Fraction(0)
@@ -211,23 +253,24 @@ def counted(collective: Collective, inside: Sequence[int]) -> Fraction:
 
     A chunk that is copied must leave when only the set has it and others want it; of a sum some
     part must leave when the set has a part of it and others want it.
+
+    Parameters
+    ----------
+    collective
+        What is done.
+    inside
+        The ranks of the set.
     """
     within = np.zeros(collective.num_ranks, dtype=np.bool_)
     within[list(inside)] = True
-    some, every = (_of_sets(collective, within, test) for test in (np.any, np.all))
+    some, every = (
+        np.array([test(within[list(ranks)]) for ranks in collective.rank_sets], dtype=np.bool_)
+        for test in (np.any, np.all)
+    )
     has = some if collective.reduces else every
     wanted = ~every
     count = int(np.count_nonzero(has[collective.source_set] & wanted[collective.target_set]))
     return Fraction(count, collective.chunks_in_size)
-
-
-def _of_sets(
-    collective: Collective,
-    within: NDArray[np.bool_],
-    test: Callable[[NDArray[np.bool_]], np.bool_],
-) -> NDArray[np.bool_]:
-    """Return for every set of ranks whether some (all) of them are in a set."""
-    return np.array([test(within[list(ranks)]) for ranks in collective.rank_sets], dtype=np.bool_)
 
 
 def between_pairs(collective: Collective) -> NDArray[np.int64]:
@@ -431,6 +474,15 @@ def make_net(
 ) -> Net:
     """Return the network of the allowed links.
 
+    Parameters
+    ----------
+    logical
+        The network, as the sketch restricts it.
+    collective
+        What is done.
+    chunk
+        Bytes of a chunk where every message carries exactly one; None: messages are cut at will.
+
     Raises
     ------
     NoScheduleError
@@ -513,6 +565,13 @@ def one_of_each(net: Net, collective: Collective) -> tuple[int, ...]:
     """Return the ranks to look at: one of each orbit where the collective treats ranks alike.
 
     With a root, which comes first, one of each orbit at each distance from it.
+
+    Parameters
+    ----------
+    net
+        The network.
+    collective
+        What is done.
     """
     ranks, root = np.arange(net.num_ranks), collective.root
     if not is_whole(net) or (root is None and not is_uniform(collective)):
@@ -527,7 +586,15 @@ def one_of_each(net: Net, collective: Collective) -> tuple[int, ...]:
 
 
 def servers_of(net: Net, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the servers that the given ranks are in, each as its ranks."""
+    """Return the servers that the given ranks are in, each as its ranks.
+
+    Parameters
+    ----------
+    net
+        The network.
+    ranks
+        Ranks to look at.
+    """
     members: dict[int, list[int]] = {}
     for rank, server in enumerate(net.topology.server_of):
         members.setdefault(server, []).append(rank)
@@ -580,7 +647,15 @@ def proved_orbits(net: Net) -> Orbits:
 
 
 def is_same_on(values: IntArray, orbit: IntArray) -> bool:
-    """Tell whether equal things have equal values."""
+    """Tell whether equal things have equal values.
+
+    Parameters
+    ----------
+    values
+        One for each thing.
+    orbit
+        For each thing the representative of its orbit.
+    """
     return bool(np.array_equal(values, values[orbit]))
 
 

@@ -102,7 +102,15 @@ def pairs_of(net: Net) -> Pairs:
 
 
 def cheapest_tree(pairs: Pairs, cost: IntArray) -> IntArray:
-    """Return the links of a spanning tree of least cost (Kruskal's)."""
+    """Return the links of a spanning tree of least cost (Kruskal's).
+
+    Parameters
+    ----------
+    pairs
+        The pairs of ranks that have a link.
+    cost
+        Price of each link.
+    """
     links = pairs.cheapest(cost)
     order = np.argsort(cost[links], kind="stable")
     parent = list(range(pairs.num_ranks))
@@ -126,7 +134,15 @@ def _root(parent: list[int], rank: int) -> int:
 
 
 def tree_prices(net: Net, pairs: Pairs) -> Floats | None:
-    """Return a price for a unit on every edge of the topology; None when it would take too long."""
+    """Return a price for a unit on every edge of the topology; None when it would take too long.
+
+    Parameters
+    ----------
+    net
+        The network.
+    pairs
+        Its pairs of ranks that have a link.
+    """
     used = np.array(net.used)
     if len(net.src) > MOST_LINKS or not net.busy:
         return None
@@ -199,6 +215,13 @@ def packing_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     """Yield the units of every chunk at the prices of an optimal packing of spanning trees.
 
     Left out where some chunk is for a few ranks only, or summed for several.
+
+    Parameters
+    ----------
+    net
+        The network.
+    collective
+        What is done.
     """
     kinds = _kinds(net, collective)
     edges = np.array([edge for edge in net.used if edge in net.busy], dtype=np.int64)

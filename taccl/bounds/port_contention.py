@@ -151,7 +151,17 @@ class Messages(NamedTuple):
 
 
 def messages_of(port: Port, grid: Grid, finest: float) -> Messages:
-    """Return the messages that arrive in time; kinds differ by a cell, or by a share of it."""
+    """Return the messages that arrive in time; kinds differ by a cell, or by a share of it.
+
+    Parameters
+    ----------
+    port
+        The port they pass.
+    grid
+        Cells of time.
+    finest
+        Factor from a kind to the next, where that is more than one cell.
+    """
     rows = []
     kind = port.overhead // grid.cell
     while kind <= grid.last:
@@ -204,7 +214,15 @@ class Program:
 
 
 def program_of(server: Server, grid: Grid) -> Program:
-    """Return the program for a server and a time."""
+    """Return the program for a server and a time.
+
+    Parameters
+    ----------
+    server
+        What is known of the server.
+    grid
+        Cells of the time that is asked for.
+    """
     inner = messages_of(server.inner, grid, FINEST_INSIDE)
     outer = messages_of(server.outer, grid, FINEST_IN)
     held = np.array([server.held((k + 1) * grid.cell) for k in range(grid.last + 2)])
@@ -349,6 +367,13 @@ def proved(program: Program, prices: Prices) -> Fraction:
     """Return what any prices prove: they are raised until no variable is worth more than it costs.
 
     What all then costs, in exact arithmetic, is a bound on the share, whoever made the prices.
+
+    Parameters
+    ----------
+    program
+        The linear program.
+    prices
+        Dual values, SCALE for one message.
     """
     server, last = program.server, program.grid.last
     everything = server.ranks * (server.ranks - 1)
@@ -446,10 +471,14 @@ def too_short(topology: Topology, collective: str, size: int, time: Time) -> boo
 
     Parameters
     ----------
+    topology
+        The network.
     collective
         One of GATHERS; of others nothing is proved.
     size
         Bytes of the buffer.
+    time
+        Picoseconds.
     """
     return any(_is_short(server, time) for server in _servers(topology, collective, size))
 
@@ -459,6 +488,12 @@ def growth(topology: Topology, collective: str, size: int, low: Time, tries: int
 
     Parameters
     ----------
+    topology
+        The network.
+    collective
+        One of GATHERS.
+    size
+        Bytes of the buffer.
     low
         A bound that is known.
     tries

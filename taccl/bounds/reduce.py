@@ -31,7 +31,7 @@ from taccl.bounds.arrival_curves import gather
 from taccl.bounds.cut import COVERS, counted_at, make_graph, narrow_crossing
 from taccl.bounds.flow import rounded
 from taccl.bounds.net import Crossing, Net
-from taccl.bounds.packing import Pairs, cheapest_tree, pairs_of, tree_prices
+from taccl.bounds.packing import cheapest_tree, pairs_of, tree_prices
 from taccl.collectives import Collective
 
 MANY_RANKS = 128
@@ -39,7 +39,15 @@ MANY_RANKS = 128
 
 
 def reduce_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
-    """Yield the messages all pieces need between ranks, between servers, and over narrow cuts."""
+    """Yield the messages all pieces need between ranks, between servers, and over narrow cuts.
+
+    Parameters
+    ----------
+    net
+        The network.
+    collective
+        What is done; of any but an allreduce nothing is said.
+    """
     if collective.name != "allreduce" or net.num_ranks < 2:
         return
     for part in sorted({tuple(range(net.num_ranks)), net.topology.server_of}):
@@ -68,16 +76,12 @@ def _along_trees(net: Net) -> Iterator[Crossing]:
     if prices is None:
         return
     for weights in rounded(prices):
-        total = 2 * _tree_price(net, pairs, weights)
+        cost = np.add.reduceat(weights[net.edges], net.first[:-1])
+        total = 2 * int(cost[cheapest_tree(pairs, cost)].sum())
         priced = [edge for edge in net.used if weights[edge]]
         gates = [net.gate(edge, net.through[edge], int(weights[edge])) for edge in priced]
         if total > 0:
             yield Crossing("reduce", gather(gates), Fraction(total))
-
-
-def _tree_price(net: Net, pairs: Pairs, weights: NDArray[np.int64]) -> int:
-    cost = np.add.reduceat(weights[net.edges], net.first[:-1])
-    return int(cost[cheapest_tree(pairs, cost)].sum())
 
 
 def _far_ranks(net: Net) -> list[int]:

@@ -23,7 +23,7 @@ from taccl.cli import (
     verify,
 )
 from taccl.cli.help import UsageError, illustrate, usage_told
-from taccl.cli.progress import say
+from taccl.cli.output import say
 from taccl.errors import TacclError, TacclWarning
 
 app = typer.Typer(

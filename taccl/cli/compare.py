@@ -27,7 +27,7 @@ from taccl.cli.options import (
     read,
     sizes_of,
 )
-from taccl.cli.progress import progress
+from taccl.cli.output import progress
 
 COMPARED_NAMES = "table, csv, json"
 

@@ -21,7 +21,6 @@ from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
-    from typer._click.core import Parameter
     from typer._click.exceptions import UsageError as UsageError
 else:
     # Typer names no error of its parser but this one, which is the child of what they all are.
@@ -179,8 +178,12 @@ class GroupedCommand(TyperCommand):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                is_argument = param.param_type_name == "argument"
-                records["Arguments" if is_argument else _group(param)].append(record)
+                heading = getattr(param, "rich_help_panel", None) or OTHERS
+                if param.param_type_name == "argument":
+                    heading = "Arguments"
+                elif param.name == "help":
+                    heading = OUTPUT
+                records[heading].append(record)
         for heading in ("Arguments", *GROUPS):
             if heading in records:
                 with formatter.section(heading):
@@ -192,11 +195,6 @@ class GroupedCommand(TyperCommand):
             with formatter.section("Examples"):
                 for line in self.epilog.splitlines():
                     formatter.write(f"  {line}\n")
-
-
-def _group(param: "Parameter") -> str:
-    named: str | None = getattr(param, "rich_help_panel", None)
-    return named or (OUTPUT if param.name == "help" else OTHERS)
 
 
 def illustrate(group: typer.Typer, path: str = "") -> None:

@@ -6,7 +6,6 @@ The names in the help texts are constants, as the tables they come from live beh
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ from typing import Annotated, TypeVar
 import typer
 
 from taccl.cli.help import COLLECTIVE, MACHINE, OUTPUT, PROGRAM, listed, shipped
-from taccl.cli.output import states_of, told
-from taccl.cli.progress import say
+from taccl.cli.output import say, states_of, told
 from taccl.errors import InputError, OutOfTimeError, did_you_mean
-from taccl.timing.deadline import hurry
+from taccl.timing.deadline import Deadline, hurry
 from taccl.units import parse_size
 
 COLLECTIVE_NAMES = (
@@ -47,14 +45,14 @@ Value = TypeVar("Value")
 
 @dataclass
 class Process:
-    """When the program began, by ``time.monotonic``; None in a process of somebody else's."""
+    """Since when the program runs; None in a process of somebody else's."""
 
-    started: float | None = None
+    started: Deadline | None = None
 
     def spent(self) -> float:
         """Return the seconds since the program began, once: later calls are of another one."""
         started, self.started = self.started, None
-        return 0.0 if started is None else time.monotonic() - started
+        return 0.0 if started is None else started.spent
 
 
 PROCESS = Process()
@@ -182,6 +180,15 @@ Verbose = Annotated[
 def read(option: str, parse: Callable[[object], Value], text: object) -> Value:
     """Return an option's value; errors name the option.
 
+    Parameters
+    ----------
+    option
+        Its name, ``--size``.
+    parse
+        Turns text into the value; raises InputError.
+    text
+        What was given.
+
     Raises
     ------
     InputError
@@ -200,6 +207,15 @@ def size_of(text: str) -> int:
 
 def sizes_of(begin: str | None, end: str | None, factor: int, size: str) -> list[int]:
     """Return the sizes of a sweep ``-b B -e E -f F`` in nccl-tests' syntax, or the one size.
+
+    Parameters
+    ----------
+    begin, end
+        Text of ``-b`` and ``-e``.
+    factor
+        Of each size to the one before.
+    size
+        Text of ``--size``.
 
     Raises
     ------
@@ -224,6 +240,15 @@ def sizes_of(begin: str | None, end: str | None, factor: int, size: str) -> list
 def chosen(option: str, text: str, names: str) -> str:
     """Return one of the comma-separated names, by any case.
 
+    Parameters
+    ----------
+    option
+        Its name.
+    text
+        What was given.
+    names
+        Separated by a comma and a space.
+
     Raises
     ------
     InputError
@@ -240,6 +265,11 @@ def chosen(option: str, text: str, names: str) -> str:
 
 def chosen_if_given(option: str, text: str | None, names: str) -> str | None:
     """Return one of the comma-separated names, by any case; None where the option is left out.
+
+    Parameters
+    ----------
+    option, text, names
+        As for :func:`chosen`.
 
     Raises
     ------

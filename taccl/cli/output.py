@@ -1,15 +1,21 @@
-"""Which files a command has written, told by the files themselves: for the second Ctrl-C.
+"""What a command puts out: its text, the files that it has written, and progress on stderr.
 
-The text that a command makes: to stdout, or to the file of ``-o``.
+The text goes to stdout, or to the file of ``-o``. Progress on a terminal is one line, in place, cut
+to the width that there is; elsewhere, and with ``-v``, a line each, which stays; ``-v`` puts the
+seconds since the start before it.
 """
 
-from collections.abc import Iterator, Sequence
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from taccl.cli.help import OUTPUT
+from taccl.timing.deadline import Deadline
 
 TextOutput = Annotated[
     Path | None,
@@ -31,6 +37,8 @@ def deliver(
 
     Parameters
     ----------
+    text
+        What the command makes.
     output
         None or ``-``: stdout.
     inputs
@@ -80,9 +88,54 @@ def _files(outputs: Sequence[Path | None]) -> Iterator[Path]:
 
 
 def told(before: States, after: States) -> str:
-    """Return what an interrupted command has written between two moments."""
+    """Return what an interrupted command has written between two moments.
+
+    Parameters
+    ----------
+    before, after
+        States of the outputs, from :func:`states_of`.
+    """
     written = sorted(str(path) for path, state in after.items() if before.get(path) != state)
     if not written:
         return "interrupted before anything could be written"
     more = f" and {len(written) - MAX_NAMED} more" if len(written) > MAX_NAMED else ""
     return f"interrupted after writing {', '.join(written[:MAX_NAMED])}{more}, and nothing else"
+
+
+_CLEAR = "\r\033[K"
+
+
+def say(line: str) -> None:
+    """Print a line to stderr that stays, in place of the one that is shown at the moment."""
+    typer.echo(f"{_CLEAR if sys.stderr.isatty() else ''}{line}", err=True)
+
+
+@contextmanager
+def progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Callable[[str], None]]:
+    """Give what shows what is being done; at the end nothing of a terminal's line is left.
+
+    Parameters
+    ----------
+    quiet
+        Show nothing.
+    verbose
+        Show a line each, with the seconds since the start.
+    """
+    if quiet:
+        yield lambda _line: None
+    elif verbose:
+        clock = Deadline()
+        yield lambda line: say(f"{clock.spent:7.1f} s  {line}")
+    elif not sys.stderr.isatty():
+        yield say
+    else:
+        try:
+            yield _in_place
+        finally:
+            typer.echo(_CLEAR, err=True, nl=False)
+
+
+def _in_place(line: str) -> None:
+    # The last column is left free: terminals that fill it go on to the next line.
+    width = shutil.get_terminal_size().columns - 1
+    typer.echo(f"{_CLEAR}{line[:width]}", err=True, nl=False)

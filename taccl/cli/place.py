@@ -22,7 +22,7 @@ from taccl.cli.options import (
     interruptible,
     size_of,
 )
-from taccl.cli.progress import progress
+from taccl.cli.output import progress
 from taccl.errors import InputError
 
 

@@ -36,8 +36,7 @@ from taccl.cli.options import (
     read,
     size_of,
 )
-from taccl.cli.output import is_stdout
-from taccl.cli.progress import progress, say
+from taccl.cli.output import is_stdout, progress, say
 from taccl.errors import InputError
 from taccl.units import parse_size
 

@@ -28,13 +28,21 @@ from taccl.cli.options import (
     read,
     sizes_of,
 )
-from taccl.cli.output import is_stdout
-from taccl.cli.progress import progress
+from taccl.cli.output import is_stdout, progress
 from taccl.errors import InputError
 from taccl.units import parse_size
 
 if TYPE_CHECKING:
     from taccl.tuning.executors import Workshop
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from taccl.units import format_size, microseconds
+
+if TYPE_CHECKING:
+    from taccl.tuning.run import Progress
 
 TIME_LIMIT = 300.0
 """Seconds, where neither a time nor a number is given."""
@@ -161,7 +169,7 @@ def tune(
 ) -> None:
     """Search programs for collectives and sizes, and write the best ones as a directory."""
     from taccl.apps.warmup import compile_ahead
-    from taccl.cli.tune_progress import shown
+    from taccl.collectives import collective_name
     from taccl.replay.nccl import Settings, parse_settings
     from taccl.tuning.run import Budget
     from taccl.tuning.session import Order, tune
@@ -186,7 +194,7 @@ def tune(
     told = shown(quiet=quiet, verbose=verbose, as_json=as_json)
     with interruptible(output) as stop, told as watch:
         order = Order(
-            topology, _collectives(collectives), tuple(sizes),
+            topology, tuple(dict.fromkeys(map(collective_name, collectives))), tuple(sizes),
             chosen("--runtime", runtime, RUNTIME_NAMES), Budget(candidates, seconds), output,
             _workshop(workers, scheduler, mpi=mpi), nodes, fabric,
             chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
@@ -196,13 +204,6 @@ def tune(
     from taccl.tuning.library_report import as_object, summary
 
     typer.echo(json.dumps(as_object(found)) if as_json else summary(found))
-
-
-def _collectives(texts: list[str]) -> tuple[str, ...]:
-    """Return the names of collectives, each once, in the order given."""
-    from taccl.collectives import collective_name
-
-    return tuple(dict.fromkeys(collective_name(text) for text in texts))
 
 
 def _workshop(workers: int | None, scheduler: str | None, *, mpi: bool) -> "Callable[[], Workshop]":
@@ -253,3 +254,92 @@ def explain(
     name = collective_name(collective)
     found: dict[str, Any] = answer(directory, name, read("--size", parse_size, size))
     typer.echo(json.dumps(found) if as_json else answer_text(found))
+
+
+@contextmanager
+def shown(
+    *, quiet: bool, as_json: bool, verbose: bool = False
+) -> Iterator[Callable[["Progress"], None]]:
+    """Give what shows progress on stderr; ``verbose``: of every candidate, known or in vain.
+
+    Parameters
+    ----------
+    quiet
+        Show nothing.
+    as_json
+        Show a JSON object for each candidate.
+    verbose
+        Show every candidate, also one that was known or in vain.
+    """
+    if quiet:
+        yield lambda _progress: None
+    elif as_json:
+        yield _as_json
+    else:
+        with progress(verbose=verbose) as say:
+            every = verbose or sys.stderr.isatty()
+            yield lambda told: say(_line(told)) if every or _is_news(told) else None
+
+
+def _as_json(progress: "Progress") -> None:
+    outcome = progress.outcome
+    if outcome is not None:
+        sizes, bounds = progress.picker.plan.sizes, progress.picker.plan.bounds
+        facts = {
+            "done": progress.done,
+            "total": progress.total,
+            "running": progress.running,
+            "seconds": round(progress.spent, 1),
+            "left_seconds": None if progress.left is None else round(progress.left, 1),
+            "known": progress.known,
+            "collective": outcome.spec.collective,
+            "candidate": outcome.spec.told(),
+            "size_bytes": outcome.spec.size,
+            "programs": len(outcome.played),
+            "reason": outcome.reason,
+            "best": [
+                {
+                    "collective": name,
+                    "size_bytes": sizes[place],
+                    "time_us": microseconds(time),
+                    "bound_us": microseconds(bound) if (bound := bounds[name][place]) else None,
+                }
+                for (name, place), time in sorted(progress.picker.best.items())
+            ],
+        }
+        typer.echo(json.dumps(facts), err=True)
+
+
+def _is_news(progress: "Progress") -> bool:
+    """Tell whether a line that stays is worth it: not of each that was known, or was in vain."""
+    if progress.outcome is None or (progress.known and progress.done % 50):
+        return False
+    return bool(progress.outcome.played or progress.outcome.failed)
+
+
+def _line(progress: "Progress") -> str:
+    count = f"{progress.done}/{progress.total}" if progress.total else str(progress.done)
+    left = "" if progress.left is None else f", {progress.left:.0f} s left"
+    found = progress.outcome
+    told = ""
+    if found is not None:
+        what = found.reason if not found.played else _best(progress)
+        told = (
+            f": {found.spec.collective} {format_size(found.spec.size)} {found.spec.told()}: {what}"
+        )
+    return f"{count} candidates{left}{told}"
+
+
+def _best(progress: "Progress") -> str:
+    """Return the best time at the size of the last candidate, beside its bound."""
+    found = progress.outcome
+    if found is None:
+        return ""
+    place = progress.picker.plan.sizes.index(found.spec.size)
+    time = progress.picker.best.get((found.spec.collective, place))
+    bound = progress.picker.plan.bounds[found.spec.collective][place]
+    own = min((t for one in found.played if (t := one.times[place]) is not None), default=None)
+    told = "-" if own is None else f"{microseconds(own):.6g} us"
+    if time:
+        told += f", best {microseconds(time):.6g}"
+    return told + (f", bound {microseconds(bound):.6g}" if bound else "")

@@ -191,21 +191,20 @@ def _fields(runtime: str, verdict: "Verdict") -> dict[str, object]:
             }
             for one in verdict.selections
         ],
-        "findings": [_finding(finding) for finding in verdict.findings],
-    }
-
-
-def _finding(finding: "Finding") -> dict[str, object]:
-    return {
-        "rule": finding.rule,
-        "severity": finding.severity.value,
-        "explanation": finding.explanation,
-        "gpu": finding.gpu,
-        "threadblock": finding.threadblock,
-        "step": finding.step,
-        "line": finding.line,
-        "column": finding.column,
-        "fix": finding.fix,
+        "findings": [
+            {
+                "rule": finding.rule,
+                "severity": finding.severity.value,
+                "explanation": finding.explanation,
+                "gpu": finding.gpu,
+                "threadblock": finding.threadblock,
+                "step": finding.step,
+                "line": finding.line,
+                "column": finding.column,
+                "fix": finding.fix,
+            }
+            for finding in verdict.findings
+        ],
     }
 
 

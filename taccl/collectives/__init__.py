@@ -46,7 +46,7 @@ def _owned(num_ranks: int, k: int) -> tuple[IntColumn, IntColumn, IntColumn]:
 
 
 def allgather(num_ranks: int, k: int) -> Collective:
-    """Every rank's k chunks go to every rank."""
+    """``k`` chunks of each of ``num_ranks`` ranks go to every rank."""
     owner, index, position = _owned(num_ranks, k)
     everyone = np.full(num_ranks * k, num_ranks, dtype=np.int32)
     return Collective(
@@ -57,7 +57,7 @@ def allgather(num_ranks: int, k: int) -> Collective:
 
 
 def reducescatter(num_ranks: int, k: int) -> Collective:
-    """Chunk (d, i) is summed over all ranks and ends on rank d."""
+    """Each of ``k`` chunks (d, i) is summed over all ``num_ranks`` and ends on rank d."""
     owner, index, position = _owned(num_ranks, k)
     everyone = np.full(num_ranks * k, num_ranks, dtype=np.int32)
     return Collective(
@@ -68,7 +68,7 @@ def reducescatter(num_ranks: int, k: int) -> Collective:
 
 
 def allreduce(num_ranks: int, k: int) -> Collective:
-    """Every one of n*k chunks is summed over all ranks and ends on all ranks."""
+    """Every one of ``num_ranks`` * ``k`` chunks is summed over all ranks and ends on all ranks."""
     owner, index, position = _owned(num_ranks, k)
     everyone = np.full(num_ranks * k, num_ranks, dtype=np.int32)
     return Collective(
@@ -79,7 +79,7 @@ def allreduce(num_ranks: int, k: int) -> Collective:
 
 
 def alltoall(num_ranks: int, k: int) -> Collective:
-    """Chunk (s, d, i) goes from rank s to rank d; its id is (s*n + d)*k + i."""
+    """Chunk (s, d, i) goes from s to d; its id is (s*n + d)*``k`` + i, n being ``num_ranks``."""
     position = np.arange(num_ranks * num_ranks * k, dtype=np.int32)
     source, rest = position // (num_ranks * k), position % (num_ranks * k)
     target, index = rest // k, rest % k
@@ -91,12 +91,12 @@ def alltoall(num_ranks: int, k: int) -> Collective:
 
 
 def broadcast(num_ranks: int, k: int, root: int) -> Collective:
-    """Chunks 0 to k-1 of the root go to every rank."""
+    """``k`` chunks of the ``root`` go to each of ``num_ranks`` ranks."""
     return _with_one_root("broadcast", num_ranks, k, root, reduces=False)
 
 
 def reduce(num_ranks: int, k: int, root: int) -> Collective:
-    """Every one of k chunks is summed over all ranks and ends on the root."""
+    """Every one of ``k`` chunks is summed over all ``num_ranks`` and ends on the ``root``."""
     return _with_one_root("reduce", num_ranks, k, root, reduces=True)
 
 
@@ -111,7 +111,7 @@ def _with_one_root(name: str, num_ranks: int, k: int, root: int, *, reduces: boo
 
 
 def gather(num_ranks: int, k: int, root: int) -> Collective:
-    """Every rank's k chunks go to the root."""
+    """``k`` chunks of each of ``num_ranks`` ranks go to the ``root``."""
     owner, index, position = _owned(num_ranks, k)
     return Collective(
         "gather", num_ranks, k, reduces=False, rank_sets=_everyone(num_ranks),
@@ -121,7 +121,7 @@ def gather(num_ranks: int, k: int, root: int) -> Collective:
 
 
 def scatter(num_ranks: int, k: int, root: int) -> Collective:
-    """Chunk (d, i) goes from the root to rank d."""
+    """``k`` chunks (d, i) go from the ``root`` to each rank d of ``num_ranks``."""
     target, index, position = _owned(num_ranks, k)
     at_root = np.full_like(target, root)
     return Collective(
@@ -190,7 +190,15 @@ COLLECTIVES: Mapping[str, Kind] = MappingProxyType({
 
 
 def chunk_counts(name: str, servers: int) -> tuple[int, ...]:
-    """Return the chunks for each rank that are tried, in order, on so many servers."""
+    """Return the chunks for each rank that are tried, in order, on so many servers.
+
+    Parameters
+    ----------
+    name
+        A collective of the table.
+    servers
+        How many servers there are.
+    """
     kind = COLLECTIVES[name]
     return (*kind.chunk_counts, *(kind.counts_across if servers > 1 else ()))
 
@@ -233,6 +241,12 @@ def build_collective(
 
     Parameters
     ----------
+    name
+        Any spelling of a name of the table.
+    num_ranks
+        How many ranks take part.
+    chunks_per_rank
+        Chunks that each rank's part is cut into.
     root
         For the collectives that have one; None: rank 0.
 
@@ -270,10 +284,24 @@ def build_collective(
 
 
 def chunk_size_of(collective: Collective, size: int) -> Fraction:
-    """Return the exact bytes of a chunk when the counted buffer has ``size`` bytes."""
+    """Return the exact bytes of a chunk when the counted buffer has ``size`` bytes.
+
+    Parameters
+    ----------
+    collective
+        What is done.
+    """
     return Fraction(size, collective.chunks_in_size)
 
 
 def busbw_factor(name: str, num_ranks: int) -> Fraction:
-    """Return busbw / algbw for a collective, as nccl-tests counts; 1 for those of files."""
+    """Return busbw / algbw for a collective, as nccl-tests counts; 1 for those of files.
+
+    Parameters
+    ----------
+    name
+        Of a collective.
+    num_ranks
+        How many ranks take part.
+    """
     return COLLECTIVES[name].busbw(num_ranks) if name in COLLECTIVES else Fraction(1)

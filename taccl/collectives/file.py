@@ -59,6 +59,13 @@ class DemandFile(FileModel):
 def make_demand(record: DemandFile, document: Document) -> Collective:
     """Return the collective of a demand.
 
+    Parameters
+    ----------
+    record
+        The fields of the file.
+    document
+        The file, for the places in errors.
+
     Raises
     ------
     InputError
@@ -97,7 +104,7 @@ def _coarser(demand: Counts, unit: int) -> int:
 def _collective(counts: Counts, unit: int) -> Collective:
     ranks = len(counts)
     pairs = counts.ravel()
-    index = _positions(pairs)
+    index = np.arange(int(pairs.sum())) - np.repeat(np.cumsum(pairs) - pairs, pairs)  # in its pair
     source, target = (np.repeat(ends.ravel(), pairs) for ends in np.indices(counts.shape))
     by_target = (np.cumsum(counts, axis=1) - counts)[source, target] + index
     by_source = (np.cumsum(counts, axis=0) - counts)[source, target] + index
@@ -108,13 +115,6 @@ def _collective(counts: Counts, unit: int) -> Collective:
         output_at=by_source.astype(np.int32), owner=owner, index=index.astype(np.int32),
     )  # fmt: skip
     return replace(found, size=unit * found.chunks_in_size)
-
-
-def _positions(counts: Counts) -> Counts:
-    """Return 0 .. n-1 for every n of some counts."""
-    ends = np.cumsum(counts)
-    found: Counts = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
-    return found
 
 
 MAX_OFFSET = 1 << 20
@@ -168,13 +168,22 @@ def make_collective(
 ) -> Collective:
     """Return the collective of a record that stands at some place of a document.
 
+    Parameters
+    ----------
+    record
+        The fields of the collective.
+    document
+        The file, for the places in errors.
+    where
+        Path of the record within the document.
+
     Raises
     ------
     InputError
         With file, line, field, value and fix.
     """
     place = _Place(document, where)
-    if _plain(record.name) in COLLECTIVES:
+    if record.name.lower().replace("_", "").replace("-", "").replace(" ", "") in COLLECTIVES:
         raise document.error(
             f"{shown(record.name)} is a collective of its own", (*where, "name"),
             "give this one another name",
@@ -227,10 +236,6 @@ def collective_document(collective: Collective) -> dict[str, object]:
             for chunk in range(0, collective.num_chunks, k)
         ],
     }
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
 def _owner(sources: Sequence[int], targets: Sequence[int], *, reduces: bool) -> int:

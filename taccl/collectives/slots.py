@@ -140,6 +140,15 @@ def fit_layouts(collective: Collective, hops: Sequence[Hop], batches: Iterable[B
     """Return the places of all chunks under the first layout of every rank that suits its batches.
 
     Where none does, the default stays.
+
+    Parameters
+    ----------
+    collective
+        What is done.
+    hops
+        Every hop that some chunk takes.
+    batches
+        Chunks that travel together.
     """
     slots = place_chunks(collective, hops)
     at_rank: dict[int, list[Batch]] = {}
@@ -154,23 +163,20 @@ def fit_layouts(collective: Collective, hops: Sequence[Hop], batches: Iterable[B
             # A rank's places depend on its own layout only: all may have the one that is tried.
             if name not in everywhere:
                 everywhere[name] = place_chunks(collective, hops, dict.fromkeys(ranks, name))
-            if _suits(everywhere[name], rank, own):
+            tried = everywhere[name]
+            if all(
+                (one.src != rank or tried.source_run(one.chunks, rank, one.arrived) is not None)
+                and (
+                    one.dst != rank
+                    or one.reduce
+                    or _consecutive([tried.held(chunk, rank) for chunk in one.chunks])
+                )
+                for one in own
+            ):
                 if name != DEFAULT_LAYOUT:
                     layouts[rank] = name
                 break
     return place_chunks(collective, hops, layouts) if layouts else slots
-
-
-def _suits(slots: Slots, rank: int, batches: Iterable[Batch]) -> bool:
-    return all(
-        (batch.src != rank or slots.source_run(batch.chunks, rank, batch.arrived) is not None)
-        and (
-            batch.dst != rank
-            or batch.reduce
-            or _consecutive([slots.held(chunk, rank) for chunk in batch.chunks])
-        )
-        for batch in batches
-    )
 
 
 def place_chunks(
@@ -180,6 +186,10 @@ def place_chunks(
 
     Parameters
     ----------
+    collective
+        What is done.
+    hops
+        Every hop that some chunk takes.
     layouts
         Names of LAYOUTS by rank; ranks that are left out have the first.
     """
@@ -222,7 +232,17 @@ def _staged(
 
 
 def side_by_side(collective: Collective, one: int, other: int, rank: int) -> bool:
-    """Tell whether chunks of the same targets may become neighbours at a rank they get to."""
+    """Tell whether chunks of the same targets may become neighbours at a rank they get to.
+
+    Parameters
+    ----------
+    collective
+        What is done.
+    one, other
+        Ids of the chunks.
+    rank
+        Where they arrive.
+    """
     if not collective.is_target(one, rank):
         return True
     apart = collective.output_offset(one, rank) - collective.output_offset(other, rank)

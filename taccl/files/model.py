@@ -80,6 +80,15 @@ M = TypeVar("M", bound=FileModel)
 def load_model(path: str | Path, model: type[M], max_nodes: int = MAX_NODES) -> M:
     """Read a YAML or JSON file into a model.
 
+    Parameters
+    ----------
+    path
+        Of the file.
+    model
+        Its fields.
+    max_nodes
+        Values that the file may have.
+
     Raises
     ------
     InputError
@@ -90,6 +99,13 @@ def load_model(path: str | Path, model: type[M], max_nodes: int = MAX_NODES) -> 
 
 def fit_model(document: Document, model: type[M]) -> M:
     """Return a document as a model.
+
+    Parameters
+    ----------
+    document
+        The parsed file.
+    model
+        Its fields.
 
     Raises
     ------
@@ -181,12 +197,30 @@ T = TypeVar("T")
 
 
 def refuse(problem: str, fix: str) -> PydanticCustomError:
-    """Return the error that a validator raises to be reported with its place."""
+    """Return the error that a validator raises to be reported with its place.
+
+    Parameters
+    ----------
+    problem
+        What was found, and what it should be.
+    fix
+        What to write instead.
+    """
     return PydanticCustomError("taccl", "{problem}", {"problem": problem, "fix": fix})
 
 
 def checked(parse: Callable[[Any], T], what: str, fix: str) -> Callable[[object], T]:
-    """Return a validator that parses text or a number, and reports what the parser refuses."""
+    """Return a validator that parses text or a number, and reports what the parser refuses.
+
+    Parameters
+    ----------
+    parse
+        Turns text or a number into the value; raises InputError.
+    what
+        What the value should be, for errors.
+    fix
+        What to write instead.
+    """
 
     def validate(value: object) -> T:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):

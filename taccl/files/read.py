@@ -64,6 +64,13 @@ def shown(value: object) -> str:
 def parse(text: str, max_nodes: int) -> object:
     """Return the value that YAML or JSON text stands for.
 
+    Parameters
+    ----------
+    text
+        YAML or JSON.
+    max_nodes
+        Values that the text may have.
+
     Raises
     ------
     RefusedError, json.JSONDecodeError, yaml.YAMLError
@@ -277,7 +284,15 @@ def plain_text_is_safe(text: str) -> bool:
 
 
 def line_of(text: str, path: Sequence[str | int]) -> int | None:
-    """Return the line where the longest known part of a path starts, by one pass over events."""
+    """Return the line where the longest known part of a path starts, by one pass over events.
+
+    Parameters
+    ----------
+    text
+        YAML or JSON.
+    path
+        Keys and positions, from the top.
+    """
     best, depth = None, 0
     here: list[list[object]] = []
     try:
@@ -376,6 +391,11 @@ def field_name(path: FieldPath) -> str:
 def read_bytes(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file of at most ``max_bytes``.
 
+    Parameters
+    ----------
+    path
+        Of the file.
+
     Raises
     ------
     InputError
@@ -399,6 +419,11 @@ def read_bytes(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 def read_text(path: str | Path, max_bytes: int = MAX_BYTES) -> str:
     """Return the text of a regular UTF-8 file of at most ``max_bytes``.
+
+    Parameters
+    ----------
+    path
+        Of the file.
 
     Raises
     ------
@@ -445,6 +470,13 @@ def _read_error(file: str, error: OSError | ValueError) -> InputError:
 def read_document(path: str | Path, max_nodes: int = MAX_NODES) -> Document:
     """Read a YAML or JSON file, told apart by content.
 
+    Parameters
+    ----------
+    path
+        Of the file.
+    max_nodes
+        Values that the file may have.
+
     Raises
     ------
     InputError
@@ -454,7 +486,17 @@ def read_document(path: str | Path, max_nodes: int = MAX_NODES) -> Document:
 
 
 def parse_document(text: str, file: str | None, max_nodes: int = MAX_NODES) -> Document:
-    """Parse YAML or JSON text; see :func:`read_document`."""
+    """Parse YAML or JSON text; see :func:`read_document`.
+
+    Parameters
+    ----------
+    text
+        YAML or JSON.
+    file
+        Its name, for errors.
+    max_nodes
+        Values that the text may have.
+    """
     try:
         value = parse(text, max_nodes)
     except RefusedError as error:

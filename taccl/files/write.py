@@ -28,6 +28,15 @@ def write_atomic(path: str | Path, text: str, *, field: str = "output") -> None:
 
     What exists is replaced only when everything is on disk; a device or pipe is written to.
 
+    Parameters
+    ----------
+    path
+        Of the file.
+    text
+        Its content.
+    field
+        The option that errors name.
+
     Raises
     ------
     InputError
@@ -38,6 +47,13 @@ def write_atomic(path: str | Path, text: str, *, field: str = "output") -> None:
 
 def write_all_atomic(texts: Mapping[str | Path, str], *, field: str = "output") -> None:
     """Write several files: all temporary files first, then all the replacing.
+
+    Parameters
+    ----------
+    texts
+        Path to content.
+    field
+        The option that errors name.
 
     Raises
     ------
@@ -69,6 +85,13 @@ def write_all_atomic(texts: Mapping[str | Path, str], *, field: str = "output") 
 def check_output(path: str | Path, *, field: str = "output") -> None:
     """Raise, before any long work, when a file can't be written; write nothing.
 
+    Parameters
+    ----------
+    path
+        Of the file.
+    field
+        The option that errors name.
+
     Raises
     ------
     InputError
@@ -99,6 +122,15 @@ def _refuse_dash(path: str | Path, field: str) -> None:
 
 def check_apart(output: str | Path, others: Iterable[str | Path], *, field: str = "output") -> None:
     """Raise when an output is a file that is read or written for something else, too.
+
+    Parameters
+    ----------
+    output
+        Path of the output.
+    others
+        Paths of inputs and of other outputs.
+    field
+        The option that errors name.
 
     Raises
     ------

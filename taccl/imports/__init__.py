@@ -94,6 +94,15 @@ IMPORTS: Mapping[str, Format] = MappingProxyType({
 def import_files(paths: Sequence[str], kind: str | None, options: ImportOptions) -> Imported:
     """Return our file of one or several foreign ones; kinds are guessed when left out.
 
+    Parameters
+    ----------
+    paths
+        Of the files.
+    kind
+        A name of ``IMPORTS``; None: guessed.
+    options
+        What the files do not say.
+
     Raises
     ------
     InputError
@@ -107,7 +116,15 @@ def import_files(paths: Sequence[str], kind: str | None, options: ImportOptions)
     for source, name in zip(sources, kinds, strict=True):
         row = IMPORTS[name]
         if row.topology is not None:
-            _check_alone(paths, source.file, name, options.fabric)
+            composing = (("--fabric", options.fabric.kind), ("--count", options.fabric.count))
+            given = [option for option, value in composing if value]
+            if len(paths) > 1 or given:
+                raise InputError(
+                    f"is a whole topology ({name}), not a host that can be joined to others",
+                    file=source.file,
+                    field=given[0] if given else None,
+                    fix=f"leave {given[0]} out" if given else "import it alone",
+                )  # fmt: skip
             try:
                 document = row.topology(source.document, options)
                 topology = topology_from_document(document, source.file)  # for its errors
@@ -172,22 +189,23 @@ def _guessed(source: Source) -> str:
     return found
 
 
-def _check_alone(paths: Sequence[str], file: str, kind: str, fabric: FabricOptions) -> None:
-    """Refuse to compose what is a whole topology."""
-    given = [f"--{n}" for n, v in (("fabric", fabric.kind), ("count", fabric.count)) if v]
-    if len(paths) > 1 or given:
-        raise InputError(
-            f"is a whole topology ({kind}), not a host that can be joined to others", file=file,
-            field=given[0] if given else None,
-            fix=f"leave {given[0]} out" if given else "import it alone",
-        )  # fmt: skip
-
-
 def import_document(path: str, kind: str | None, options: ImportOptions) -> Mapping[str, object]:
-    """Return our file, as a document, of a foreign one; see :func:`import_files`."""
+    """Return our file, as a document, of a foreign one; see :func:`import_files`.
+
+    Parameters
+    ----------
+    path, kind, options
+        As for :func:`import_files`.
+    """
     return import_files([path], kind, options).document
 
 
 def import_topology(path: str, kind: str | None, options: ImportOptions) -> Topology:
-    """Return the topology of a foreign file; see :func:`import_files`."""
+    """Return the topology of a foreign file; see :func:`import_files`.
+
+    Parameters
+    ----------
+    path, kind, options
+        As for :func:`import_files`.
+    """
     return topology_from_document(import_document(path, kind, options), path)

@@ -155,6 +155,13 @@ def is_graph_json(value: object) -> bool:
 def read_graph_json(document: Document, options: GraphOptions) -> Topology:
     """Return the topology of a graph.
 
+    Parameters
+    ----------
+    document
+        The graph.
+    options
+        What the graph does not say.
+
     Raises
     ------
     InputError
@@ -168,7 +175,14 @@ def read_graph_json(document: Document, options: GraphOptions) -> Topology:
         _edge(edge, index, vertices, document, options, parallel=ends[edge.src, edge.dst] > 1)
         for index, edge in enumerate(record.edges)
     ]
-    _warn_ignored(record, document)
+    names = list(_ignored(record))
+    if names:
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        warnings.warn(
+            f"{document.file}: ignored {', '.join(shown(name) for name in names[:8])}{more}",
+            TacclWarning,
+            stacklevel=3,
+        )
     core: dict[str, object] = {
         "taccl": "topology/1",
         "name": record.name or Path(document.file or "graph").stem,
@@ -191,7 +205,15 @@ def read_graph_json(document: Document, options: GraphOptions) -> Topology:
 
 
 def graph_comments(document: Document, topology: Topology) -> tuple[str, ...]:
-    """Return what a topology file of a graph says of what the graph does not."""
+    """Return what a topology file of a graph says of what the graph does not.
+
+    Parameters
+    ----------
+    document
+        The graph.
+    topology
+        What was made of it.
+    """
     named = _names_hosts(fit_model(document, GraphJsonFile))
     return () if named or len(set(topology.server_of)) < 2 else (INFERRED,)
 
@@ -312,14 +334,3 @@ def _ignored(record: GraphJsonFile) -> Iterator[str]:
     for rows in (record.nodes, record.edges):
         for key in sorted({key for row in rows for key in row.model_extra or {}}):
             yield f"{'nodes' if rows is record.nodes else 'edges'}[].{key}"
-
-
-def _warn_ignored(record: GraphJsonFile, document: Document) -> None:
-    names = list(_ignored(record))
-    if names:
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        warnings.warn(
-            f"{document.file}: ignored {', '.join(shown(name) for name in names[:8])}{more}",
-            TacclWarning,
-            stacklevel=4,
-        )

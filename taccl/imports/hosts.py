@@ -7,6 +7,11 @@ What hosts are made of: bandwidths of links that tools name without saying how f
 All figures are GB/s in one direction, as NCCL and RCCL count them: what a program can reach, not
 what a data sheet promises. PCIe is width x speed / 80, three quarters of the nominal rate.
 
+Hubs also come from classes of PCIe paths between devices. Two devices that are at most ``PIX``
+apart share a switch, two that are ``PHB`` apart a host bridge, and so on: the classes nest, so that
+each class groups the groups of the nearer ones. Every group is a hub, and every hub or device below
+it has one link to it.
+
 References
 ----------
 NVIDIA/nccl 2.30.7, ``src/graph/topo.h`` (``SM*_NVLINK_BW``, ``*_QPI_BW``, ``AMD_BW``, ``P9_BW``,
@@ -111,7 +116,15 @@ GPU_NAMES = ", ".join(GPUS)
 
 
 def pcie_bandwidth(generation: int, width: int = 16) -> Fraction:
-    """Return GB/s of a PCIe link."""
+    """Return GB/s of a PCIe link.
+
+    Parameters
+    ----------
+    generation
+        1, 2 ... as in PCIe 4.0.
+    width
+        Lanes.
+    """
     return Fraction(width * LANE[generation], 80)
 
 
@@ -257,6 +270,13 @@ def with_nics(host: Host, options: HostOptions) -> Host:
 
     They are spread over the GPUs, each on a PCIe switch with its GPU.
 
+    Parameters
+    ----------
+    host
+        The server.
+    options
+        How many NICs, and their bandwidth.
+
     Raises
     ------
     InputError
@@ -324,7 +344,8 @@ def tidy(host: Host) -> Host:
         above, rate = places.pop(name)
         moved = below.pop(name)
         for thing in moved:
-            places[thing] = above, _least(places[thing][1], rate)
+            rates = [each for each in (places[thing][1], rate) if each is not None]
+            places[thing] = above, min(rates, default=None)
         if above is not None:
             below[above].discard(name)
             below[above] |= moved
@@ -372,10 +393,6 @@ def _named(nics: Sequence[HostNic], taken: set[str]) -> Iterator[HostNic]:
         yield replace(nic, name=name)
 
 
-def _least(*rates: Fraction | None) -> Fraction | None:
-    return min((rate for rate in rates if rate is not None), default=None)
-
-
 LINK_ALPHA = "0.7us"
 PCIE_ALPHA = "1us"
 FABRIC_ALPHA = "1.7us"
@@ -411,6 +428,13 @@ def compose(
 ) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return a topology file in the server form, as a document, and its comments.
 
+    Parameters
+    ----------
+    hosts
+        Servers; one stands for ``options.count`` of its kind.
+    options
+        How they are joined.
+
     Raises
     ------
     InputError
@@ -430,7 +454,8 @@ def compose(
             fix="give the output of a host with its NICs, or add nics: to the imported file",
         )  # fmt: skip
     nodes = [_node(host) for host in hosts]
-    name = _name(hosts[0].file)
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(hosts[0].file).stem).strip("-.")[:60]
+    name = plain if plain and not plain.isdigit() else f"host-{plain or 0}"
     document: dict[str, object] = {"taccl": "topology/1", "name": name}
     if all(node == nodes[0] for node in nodes):
         document |= {"node": nodes[0], "count": max(count, len(hosts))}
@@ -465,11 +490,6 @@ def _comments(hosts: Sequence[Host], options: FabricOptions) -> Iterator[str]:
         yield f"fabric: {options.kind or 'switch'} ({asked}); its ports are as fast as the NICs"
 
 
-def _name(file: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).strip("-.")[:60]
-    return plain if plain and not plain.isdigit() else f"host-{plain or 0}"
-
-
 def _node(host: Host) -> dict[str, object]:
     """Return the record of one server."""
     node: dict[str, object] = {"gpus": host.num_gpus}
@@ -477,7 +497,7 @@ def _node(host: Host) -> dict[str, object]:
     if host.wires:
         node["wires"] = [_wire(wire) for wire in host.wires]
     switches: list[dict[str, object]] = []
-    groups = _by_rate(host.switched)
+    groups = _sorted({gpu: rate for gpu, rate in enumerate(host.switched) if rate is not None})
     if groups:
         switches += _star("nvswitch", groups, host.num_gpus, {"alpha": LINK_ALPHA})
     if host.nics or not joined:
@@ -521,21 +541,14 @@ def _switches(host: Host, *, joined: bool) -> Iterator[dict[str, object]]:
         if hub.above is not None:
             links.append(_link(hub.above, hub.rate))
         groups = _sorted(at[hub.name])
-        star = _star(hub.name, groups, 0, cost) if groups else iter([_bare(hub.name)])
+        bare: dict[str, object] = {"name": hub.name, "members": []}
+        star = _star(hub.name, groups, 0, cost) if groups else iter([bare])
         yield {**next(star), **({"links": links} if links else {}), **extra}
         yield from ({**entry, **extra} for entry in star)
 
 
-def _bare(name: str) -> dict[str, object]:
-    return {"name": name, "members": []}
-
-
 Group = tuple[Fraction | None, list[int]]
 """A rate, and the GPUs whose link to a switch has it."""
-
-
-def _by_rate(rates: Sequence[Fraction | None]) -> list[Group]:
-    return _sorted({gpu: rate for gpu, rate in enumerate(rates) if rate is not None})
 
 
 def _sorted(rates: Mapping[int, Fraction | None]) -> list[Group]:
@@ -578,3 +591,106 @@ def _with_gpus(host: Host) -> set[str]:
                 found.add(hub)
                 hub = above[hub]
     return found
+
+
+LEVELS: Mapping[str, int] = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
+"""Classes of PCIe paths, from near to far; 0 stands for one that is not known."""
+
+SYSTEM = 5
+SAME_NODE = 4
+_HUBS = {1: "pcie", 2: "bridge", 3: "cpu", 4: "numa"}
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """What is known about how far devices are apart.
+
+    Parameters
+    ----------
+    level
+        For every two devices a value of LEVELS, or 0.
+    numa
+        NUMA node of every device, where it is known.
+    """
+
+    level: Sequence[Sequence[int]]
+    numa: Sequence[str | None]
+
+    def groups(self, level: int) -> list[int]:
+        """Return for each device the first device that it is joined to by paths up to a level."""
+        group = list(range(len(self.level)))
+        for a, row in enumerate(self.level):
+            for b in range(a):
+                if group[a] != group[b] and self._close(row[b], a, b, level):
+                    old, new = max(group[a], group[b]), min(group[a], group[b])
+                    group = [new if home == old else home for home in group]
+        return group
+
+    def _close(self, known: int, a: int, b: int, level: int) -> bool:
+        if known:
+            return known <= level
+        together = self.numa[a] is not None and self.numa[a] == self.numa[b]
+        return level == SYSTEM or (level == SAME_NODE and together)
+
+
+def closer(classes: Classes) -> tuple[int, int, str] | None:
+    """Return two devices and the class by which others join them, nearer than they say."""
+    for name, level in LEVELS.items():
+        group = classes.groups(level)
+        for a, row in enumerate(classes.level):
+            for b in range(a):
+                if group[a] == group[b] and row[b] > level:
+                    return a, b, name
+    return None
+
+
+def hub_tree(
+    classes: Classes, lane: Fraction, sockets: Fraction
+) -> tuple[tuple[Hub, ...], list[Plug]]:
+    """Return the hubs, and where every device is.
+
+    Parameters
+    ----------
+    classes
+        How far the devices are apart.
+    lane, sockets
+        GB/s of a device's link, and of a socket's link to the others.
+    """
+    count = len(classes.level)
+    top: list[int | str] = list(range(count))
+    hubs: dict[str, Hub] = {}
+    plugs = [Plug("cpu0", lane)] * count
+    for level in range(1, SYSTEM + 1):
+        group = classes.groups(level)
+        inside: dict[int, dict[int | str, None]] = {}
+        for device in range(count):
+            inside.setdefault(group[device], {})[top[device]] = None
+        names: dict[int, str] = {}
+        for home, children in inside.items():
+            if len(children) > 1:
+                names[home] = _add(hubs, plugs, level, list(children), (lane, sockets))
+        top = [names.get(group[device], top[device]) for device in range(count)]
+    if not hubs:  # one device, and nothing for it to meet
+        hubs["cpu0"] = Hub("cpu0")
+    return tuple(hubs.values()), plugs
+
+
+def _add(
+    hubs: dict[str, Hub],
+    plugs: list[Plug],
+    level: int,
+    children: Sequence[int | str],
+    rates: tuple[Fraction, Fraction],
+) -> str:
+    """Add a hub above some hubs and devices."""
+    kind = _HUBS.get(level, SOCKETS)
+    name = SOCKETS if level == SYSTEM else f"{kind}{sum(h.startswith(kind) for h in hubs)}"
+    lane, sockets = rates
+    rate = sockets if level == SYSTEM else lane
+    hubs[name] = Hub(name)
+    for child in children:
+        if isinstance(child, str):
+            hubs[child] = Hub(child, name, rate)
+        else:
+            plugs[child] = Plug(name, min(rate, lane))
+    return name

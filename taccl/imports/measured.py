@@ -121,12 +121,27 @@ def name_of(cell: str) -> str:
 
 
 def unknown_unit(unit: str, file: str, line: int) -> InputError:
-    """Return the error that refuses a unit."""
+    """Return the error that refuses a unit.
+
+    Parameters
+    ----------
+    unit
+        What was found.
+    file, line
+        Where.
+    """
     return InputError(f"has an unknown unit {shown(unit)}", file=file, line=line, fix=_FIX)
 
 
 def columns_of(head: Sequence[str], file: str, line: int) -> tuple[Column, ...]:
     """Return the columns that the head line of a list of pairs names.
+
+    Parameters
+    ----------
+    head
+        Cells of the head line.
+    file, line
+        Where it is.
 
     Raises
     ------
@@ -267,6 +282,8 @@ def read_measurements(files: Sequence[str], unit: str | None = None) -> Measurem
 
     Parameters
     ----------
+    files
+        Paths.
     unit
         Of matrices that do not say it; a time is a latency, a rate a bandwidth.
 
@@ -326,7 +343,8 @@ def _value(cell: str, unit: str | None, place: _Place) -> Value:
             )
         text = f"{cell}{unit}"
     try:
-        return parse_time(text) if text.endswith(TIME_UNITS) and "/" not in text else _rate(text)
+        is_time = text.endswith(TIME_UNITS) and "/" not in text
+        return parse_time(text) if is_time else parse_beta(text)
     except InputError as error:
         what = "a latency or a bandwidth"
         raise place.error(
@@ -334,10 +352,6 @@ def _value(cell: str, unit: str | None, place: _Place) -> Value:
             if number else f"should be {what}, got {shown(cell)}",
             "write a number that is finite and not negative, such as 12.5, 3us or 25GB/s",
         ) from None  # fmt: skip
-
-
-def _rate(text: str) -> Fraction:
-    return parse_beta(text)
 
 
 def _read_matrix(lines: Sequence[str], file: str, found: Measurements, unit: str | None) -> None:
@@ -498,17 +512,14 @@ def _read_osu(lines: Sequence[str], file: str, found: Measurements, unit: str | 
                     "give the output of osu_latency, osu_multi_lat or osu_bw",
                 )
             src, dst = (found.number(end, place) for end in ends)
-            _osu_row(text.split(), (src, dst), what, place, found)
-
-
-def _osu_row(
-    cells: Sequence[str], pair: Pair, what: str, place: _Place, found: Measurements
-) -> None:
-    """Keep a line of OSU's table: bytes, the value, and perhaps percentiles."""
-    if len(cells) < 2:
-        raise place.error(f"should be a size and a {what}, got {shown(cells[0])}", "give it whole")
-    size = _size(cells[0], place.at("size"))
-    found.add(pair, size, _value(cells[1], "us" if what == "latency" else "MB/s", place.at(what)))
+            cells = text.split()
+            if len(cells) < 2:
+                raise place.error(
+                    f"should be a size and a {what}, got {shown(cells[0])}", "give it whole"
+                )
+            size = _size(cells[0], place.at("size"))
+            unit = "us" if what == "latency" else "MB/s"
+            found.add((src, dst), size, _value(cells[1], unit, place.at(what)))
 
 
 def first_missing(found: Measurements) -> tuple[str, str] | None:
@@ -535,8 +546,12 @@ def measured_topology(
 
     Parameters
     ----------
+    found
+        Latencies and bandwidths of pairs.
     server_of
         The server of each host; all different where a host is a server.
+    alpha_rule
+        ``occupy`` or ``delay``: what overhead an edge has.
 
     Raises
     ------
@@ -572,6 +587,13 @@ def pair_costs(found: Measurements, src: int, dst: int) -> tuple[Time, Fraction]
     """Return alpha and beta of a pair; what was measured the other way serves where nothing else.
 
     Without any bandwidth, and one size of messages, bytes cost as good as nothing.
+
+    Parameters
+    ----------
+    found
+        Latencies and bandwidths of pairs.
+    src, dst
+        Numbers of the hosts.
     """
     pair, back = (src, dst), (dst, src)
     latencies = found.latencies.get(pair) or found.latencies.get(back) or []

@@ -12,9 +12,8 @@ NVIDIA/nccl 2.30.7, ``src/graph/topo.cc``: ``ncclTopoAddCpu``, ``ncclTopoAddPci`
 ``ncclTopoConnectCpus``; ROCm/rccl, ``src/graph/xml.h`` (``NCCL_TOPO_XML_VERSION``),
 ``src/graph/topo.cc`` (``ncclTopoAddXGMI``).
 
-What an NCCL topology XML has said so far: attributes in their ranges, places, and notes.
-
-The links of an NCCL topology XML beside its PCI trees: NVLink, xGMI, C2C, PCI of switches.
+The text becomes a tree of elements that know their lines, within limits that hostile text can't get
+round: document types and entities are refused, and so are deep or large trees.
 """
 
 import re
@@ -23,6 +22,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Protocol
+from xml.etree.ElementTree import ParseError
+
+from defusedxml import DefusedXmlException
+from defusedxml.ElementTree import DefusedXMLParser
 
 from taccl.errors import InputError, TacclWarning
 from taccl.files import shown
@@ -46,7 +50,107 @@ from taccl.imports.hosts import (
     pcie_bandwidth,
     rate_text,
 )
-from taccl.imports.xml_tree import Element, read_tree
+
+MAX_TEXT = 1 << 20
+MAX_ELEMENTS = 4096
+MAX_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element: its attributes, what it holds, and its line."""
+
+    tag: str
+    attributes: Mapping[str, str]
+    line: int
+    children: list["Element"] = field(default_factory=list)
+
+
+class _Expat(Protocol):
+    @property
+    def CurrentLineNumber(self) -> int: ...  # noqa: N802 - expat's own name
+
+
+class _Builder:
+    """Target of the XML parser."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.expat: _Expat | None = None
+        self.root: Element | None = None
+        self.path: list[Element] = []
+        self.count = 0
+
+    def error(self, problem: str, fix: str) -> InputError:
+        """Return an error at the current line."""
+        line = None if self.expat is None else self.expat.CurrentLineNumber
+        return InputError(problem, file=self.file, line=line, fix=fix)
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        """Take an element."""
+        self.count += 1
+        if self.count > MAX_ELEMENTS or len(self.path) >= MAX_DEPTH:
+            what = f"{MAX_ELEMENTS} elements" if self.count > MAX_ELEMENTS else "64 levels"
+            raise self.error(f"has more than {what}", "give the description of one host")
+        line = 1 if self.expat is None else self.expat.CurrentLineNumber
+        element = Element(tag, dict(attributes), line)
+        if self.path:
+            self.path[-1].children.append(element)
+        else:
+            self.root = element
+        self.path.append(element)
+
+    def end(self, tag: str) -> None:  # noqa: ARG002 - the parser passes the tag
+        """Leave an element."""
+        self.path.pop()
+
+    def data(self, text: str) -> None:
+        """Refuse text: all is in attributes."""
+        if text.strip():
+            raise self.error(f"text stands between elements: {shown(text.strip())}", "remove it")
+
+    def close(self) -> None:
+        """End the document."""
+
+
+def read_tree(text: str, file: str) -> Element:
+    """Return the root of an XML text.
+
+    Parameters
+    ----------
+    text
+        The XML.
+    file
+        Its name, for errors.
+
+    Raises
+    ------
+    InputError
+        With the line, when it is no XML or beyond a limit.
+    """
+    builder = _Builder(file)
+    if len(text) > MAX_TEXT:
+        raise InputError(
+            "is larger than 1 MiB", file=file, line=1, fix="give the description of one host"
+        )
+    try:
+        parser = DefusedXMLParser(target=builder, forbid_dtd=True)
+        builder.expat = parser.parser
+        parser.feed(text)
+        parser.close()
+    except DefusedXmlException:
+        raise builder.error(
+            "document types and entities are refused", "remove the DOCTYPE"
+        ) from None
+    except ParseError as error:
+        reason = str(error).partition(": line")[0]
+        raise builder.error(f"is no XML: {reason}", "correct the XML there") from None
+    except (ValueError, LookupError) as error:
+        raise builder.error(f"is unreadable: {error}", "save the file as UTF-8") from None
+    if builder.root is None:
+        raise builder.error("is empty", "give an XML file")
+    return builder.root
+
 
 _BUS = re.compile(r"[0-9A-Fa-f.:]{1,32}")
 _NUMBER = re.compile(r"\s*(-?[0-9]{1,12}|0x[0-9A-Fa-f]{1,12})\s*")
@@ -164,7 +268,17 @@ class Reading:
 
 
 def check_places(element: Element, above: str | None, reading: Reading) -> None:
-    """Refuse known elements in places where they mean nothing; note unknown ones."""
+    """Refuse known elements in places where they mean nothing; note unknown ones.
+
+    Parameters
+    ----------
+    element
+        What is looked at.
+    above
+        Tag of the element around it; None: it is the root.
+    reading
+        What was found so far; added to.
+    """
     if element.tag not in INSIDE:
         reading.ignored[f"<{element.tag[:40]}>"] = None
         return
@@ -219,6 +333,13 @@ def in_order(reading: Reading) -> list[ListedGpu]:
 def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
     """Return the links of the GPUs.
 
+    Parameters
+    ----------
+    gpus
+        In order of rank.
+    reading
+        What was found so far; added to.
+
     Raises
     ------
     InputError
@@ -232,7 +353,11 @@ def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
     for number, gpu in enumerate(gpus):
         for child in gpu.element.children:
             if child.tag == "c2c":
-                plugs[number] += (Plug(gpu.cpu, _c2c(child, reading)),)
+                width = reading.number(child, "bw", 1, 100_000_000, 0)  # MB/s, see ncclTopoAddC2c
+                if not width:
+                    raise reading.error("has no bw", child, 'write bw="57220", in MB/s')
+                count = reading.number(child, "count", 1, MAX_COUNT, 1)
+                plugs[number] += (Plug(gpu.cpu, Fraction(width * count, 1000)),)
             if child.tag not in LINK_TAGS:
                 continue
             kind, bus = _target(child, number_of, reading)
@@ -317,14 +442,6 @@ def _rate(gpu: ListedGpu, reading: Reading) -> Fraction:
     return rate
 
 
-def _c2c(link: Element, reading: Reading) -> Fraction:
-    """Return GB/s of a chip-to-chip link, which is given in MB/s (``ncclTopoAddC2c``)."""
-    rate = reading.number(link, "bw", 1, 100_000_000, 0)
-    if not rate:
-        raise reading.error("has no bw", link, 'write bw="57220", in MB/s')
-    return Fraction(rate * reading.number(link, "count", 1, MAX_COUNT, 1), 1000)
-
-
 def read_pci_links(reading: Reading) -> Iterator[tuple[str, str]]:
     """Yield the pairs of PCI devices that are joined beside their tree, each once."""
     seen: set[frozenset[str]] = set()
@@ -359,6 +476,15 @@ def is_nccl_xml(text: str) -> bool:
 def read_nccl_xml(text: str, file: str, options: HostOptions) -> Host:
     """Return the host that an NCCL topology XML describes.
 
+    Parameters
+    ----------
+    text
+        The XML.
+    file
+        Its name, for errors.
+    options
+        What the file does not say.
+
     Raises
     ------
     InputError
@@ -377,7 +503,13 @@ def read_nccl_xml(text: str, file: str, options: HostOptions) -> Host:
         _add_cpu(cpu, reading, several=len(cpus) > 1)
     if len(cpus) > 1:
         reading.hubs[SOCKETS] = Hub(SOCKETS)
-    _check_counts(root, reading)
+    if not reading.gpus:
+        raise reading.error("has no <gpu>", root, "give the description of a host with GPUs")
+    if len(reading.gpus) > MAX_GPUS or len(reading.nics) > MAX_DEVICES:
+        raise reading.error(
+            f"has {len(reading.gpus)} GPUs and {len(reading.nics)} NICs, more than {MAX_GPUS} or"
+            f" {MAX_DEVICES}", root, "give the description of one host",
+        )  # fmt: skip
     gpus = in_order(reading)
     links = read_links(gpus, reading)
     beside = tuple(read_pci_links(reading))
@@ -413,16 +545,6 @@ def _check_one_host(cpus: Sequence[Element], reading: Reading) -> None:
                 f"there are two CPUs with numaid {number}", cpu, "give every CPU its own"
             )
         ids.add(number)
-
-
-def _check_counts(root: Element, reading: Reading) -> None:
-    if not reading.gpus:
-        raise reading.error("has no <gpu>", root, "give the description of a host with GPUs")
-    if len(reading.gpus) > MAX_GPUS or len(reading.nics) > MAX_DEVICES:
-        raise reading.error(
-            f"has {len(reading.gpus)} GPUs and {len(reading.nics)} NICs, more than {MAX_GPUS} or"
-            f" {MAX_DEVICES}", root, "give the description of one host",
-        )  # fmt: skip
 
 
 def _add_cpu(cpu: Element, reading: Reading, *, several: bool) -> None:

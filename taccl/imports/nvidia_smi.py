@@ -20,17 +20,20 @@ from taccl.errors import InputError, TacclWarning
 from taccl.files import shown
 from taccl.imports.hosts import (
     GPUS,
+    LEVELS,
     MAX_DEVICES,
     MAX_GPUS,
+    Classes,
     Gpu,
     Host,
     HostNic,
     HostOptions,
     Wire,
+    closer,
+    hub_tree,
     pcie_bandwidth,
     rate_text,
 )
-from taccl.imports.path_classes import LEVELS, Classes, closer, hub_tree
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU = re.compile(r"GPU[0-9]{1,6}")
@@ -97,6 +100,15 @@ def _is_header(line: str) -> bool:
 def read_nvidia_smi(text: str, file: str, options: HostOptions) -> Host:
     """Return the host that the text of ``nvidia-smi topo -m`` describes.
 
+    Parameters
+    ----------
+    text
+        The output of the tool.
+    file
+        Its name, for errors.
+    options
+        What the text does not say.
+
     Raises
     ------
     InputError
@@ -116,7 +128,14 @@ def read_nvidia_smi(text: str, file: str, options: HostOptions) -> Host:
     generation = options.pcie or gpu.pcie
     lane, sockets = pcie_bandwidth(generation), options.sockets or gpu.sockets
     classes = Classes([[LEVELS.get(c, 0) for c in row] for row in matrix.cells], matrix.numa)
-    _warn_closer(matrix, classes, file)
+    found = closer(classes)
+    if found is not None:
+        a, b, kind = found
+        warnings.warn(
+            f"{file}:{matrix.lines[a]}: {shown(matrix.names[a])} to {shown(matrix.names[b])} is"
+            f" {matrix.cells[a][b]}, but others join them by {kind}: taken as {kind}",
+            TacclWarning, stacklevel=3,
+        )  # fmt: skip
     hubs, plugs = hub_tree(classes, lane, sockets)
     nics = tuple(
         HostNic(matrix.legend.get(nic, nic), options.nic or gpu.nic, plugs[device])
@@ -128,17 +147,6 @@ def read_nvidia_smi(text: str, file: str, options: HostOptions) -> Host:
         tuple((plugs[device],) for device in gpus), nics,
         tuple(_notes(matrix, name, switched, options)), name,
     )  # fmt: skip
-
-
-def _warn_closer(matrix: _Matrix, classes: Classes, file: str) -> None:
-    found = closer(classes)
-    if found is not None:
-        a, b, kind = found
-        warnings.warn(
-            f"{file}:{matrix.lines[a]}: {shown(matrix.names[a])} to {shown(matrix.names[b])} is"
-            f" {matrix.cells[a][b]}, but others join them by {kind}: taken as {kind}",
-            TacclWarning, stacklevel=4,
-        )  # fmt: skip
 
 
 def _matrix(text: str, file: str) -> _Matrix:

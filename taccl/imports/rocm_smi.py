@@ -15,14 +15,15 @@ from taccl.files import shown
 from taccl.imports.hosts import (
     GPUS,
     MAX_GPUS,
+    Classes,
     Gpu,
     Host,
     HostOptions,
     Wire,
+    hub_tree,
     pcie_bandwidth,
     rate_text,
 )
-from taccl.imports.path_classes import Classes, hub_tree
 
 _TITLE = re.compile(r"\s*={3,}\s*(.*?)\s*={3,}\s*$")
 _GPU = re.compile(r"GPU[0-9]{1,6}")
@@ -60,6 +61,15 @@ def is_rocm_smi(text: str) -> bool:
 
 def read_rocm_smi(text: str, file: str, options: HostOptions) -> Host:
     """Return the host that the text of ``rocm-smi --showtopo`` describes.
+
+    Parameters
+    ----------
+    text
+        The output of the tool.
+    file
+        Its name, for errors.
+    options
+        What the text does not say.
 
     Raises
     ------
@@ -107,7 +117,8 @@ def _read(text: str, file: str) -> tuple[dict[str, _Table], dict[str, str]]:
     for number, line in enumerate(text.split("\n"), 1):
         title = _TITLE.match(line)
         if title:
-            section = _section(title[1])
+            begun = title[1].lower()
+            section = next((n for begin, n in _SECTIONS.items() if begun.startswith(begin)), None)
             if section is not None and (section in tables or (section == "numa" and numa)):
                 raise _error(f"there are two tables {shown(title[1])}", file, number)
         elif section == "numa":
@@ -115,10 +126,6 @@ def _read(text: str, file: str) -> tuple[dict[str, _Table], dict[str, str]]:
         elif section is not None and line.strip() and not line.startswith(("Format", "'", '"')):
             _add_row(tables, section, line.split(), file, number)
     return tables, numa
-
-
-def _section(title: str) -> str | None:
-    return next((n for begin, n in _SECTIONS.items() if title.lower().startswith(begin)), None)
 
 
 def _add_row(

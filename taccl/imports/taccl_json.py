@@ -86,13 +86,27 @@ def is_taccl_topology(value: object) -> bool:
 def read_taccl_topology(document: Document, options: TacclOptions) -> dict[str, object]:
     """Return the topology file, as a document, that a TACCL file stands for.
 
+    Parameters
+    ----------
+    document
+        TACCL's file.
+    options
+        What the file does not say.
+
     Raises
     ------
     InputError
         With file, line, field and fix.
     """
     record = fit_model(document, TacclTopologyFile)
-    _warn_ignored(record, document)
+    names = list(record.model_extra or {})
+    if names:
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        warnings.warn(
+            f"{document.file}: ignored {', '.join(shown(name) for name in names[:8])}{more}",
+            TacclWarning,
+            stacklevel=3,
+        )
     numbers = _original(record, document, options)
     if options.costs == "original":
         return numbers
@@ -240,14 +254,3 @@ def _time(record: OriginalRecord, amount: Fraction | None) -> str:
     """Return an amount of units as a time, rounded to picoseconds."""
     time = round((amount or Fraction(0)) * parse_time(record.time_unit))
     return f"{Decimal(time).scaleb(-6).normalize():f}us"
-
-
-def _warn_ignored(record: TacclTopologyFile, document: Document) -> None:
-    names = list(record.model_extra or {})
-    if names:
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        warnings.warn(
-            f"{document.file}: ignored {', '.join(shown(name) for name in names[:8])}{more}",
-            TacclWarning,
-            stacklevel=4,
-        )

@@ -69,7 +69,15 @@ End = tuple[int, Lane, int, bool]
 
 
 def lanes_of(messages: Sequence[Message], topology: Topology) -> list[Lane]:
-    """Return the lane of every message."""
+    """Return the lane of every message.
+
+    Parameters
+    ----------
+    messages
+        In any order.
+    topology
+        What their links belong to.
+    """
     known: dict[int, Lane] = {}
     for message in messages:
         if message.link not in known:
@@ -92,10 +100,18 @@ def assign_blocks(
 
     Parameters
     ----------
+    moves
+        In one legal order.
+    lanes
+        The link of every message.
+    topology
+        What the links belong to.
     connection
         From :func:`number_connections`.
     joins
         Receiving ends that share a threadblock with a sending end.
+    instances
+        Copies of every threadblock.
     """
     members: dict[End, list[int]] = defaultdict(list)
     local: dict[int, list[int]] = defaultdict(list)
@@ -128,6 +144,13 @@ def ways_needed(messages: Sequence[Message], lanes: Sequence[Lane], slots: int) 
 
     ``slots`` messages fit a connection, and each leaves its slot when it arrives. Links for which
     one connection is enough are left out.
+
+    Parameters
+    ----------
+    messages
+        With their starts and arrivals, in picoseconds.
+    lanes
+        The link of every message.
     """
     queues: dict[Lane, list[Message]] = defaultdict(list)
     for message, lane in zip(messages, lanes, strict=True):
@@ -151,6 +174,15 @@ def pair_ends(
     """Return receiving ends and the ends of the same rank that send to the same peer.
 
     Both have one number among the connections of their pairs, and neither is joined already.
+
+    Parameters
+    ----------
+    lanes
+        The link of every message.
+    connection
+        Message to the number of its connection among those of the pair.
+    joins
+        Receiving ends that share a threadblock with a sending end.
     """
     used = {(lanes[message], number) for message, number in connection.items()}
     taken = set(joins.values())
@@ -174,6 +206,12 @@ def number_connections(
 
     Parameters
     ----------
+    moves
+        In one legal order.
+    lanes
+        The link of every message.
+    topology
+        What the links belong to.
     parts
         Stretches of time that a link is cut into, where it is more than one.
     ways
@@ -255,7 +293,15 @@ def count_connections(blocks: Sequence[Block]) -> dict[tuple[int, int], int]:
 def assign_channels(
     connections: Mapping[tuple[int, int], int], blocks_per_channel: int
 ) -> dict[tuple[int, int], list[int]]:
-    """Return the channels of every pair's connections, ascending, each as low as possible."""
+    """Return the channels of every pair's connections, ascending, each as low as possible.
+
+    Parameters
+    ----------
+    connections
+        Pair of ranks to the number of its connections.
+    blocks_per_channel
+        Threadblocks of a rank that may send (receive) on one channel.
+    """
     load: dict[tuple[str, int, int], int] = defaultdict(int)
     channels: dict[tuple[int, int], list[int]] = {}
     # A pair and its reverse follow each other, so that they get the same channels.

@@ -118,6 +118,14 @@ def place_moves(
 
     Parameters
     ----------
+    messages
+        In order of their starts.
+    events
+        Sends, arrivals and sums of the messages, in one legal order.
+    slots
+        The places of all chunks.
+    modes
+        What the program claims to serve.
     singly
         Whether every move is of one chunk.
     packs
@@ -213,7 +221,11 @@ def _send_packed(layout: _Layout, message: Message, number: int) -> Iterator[Mov
         chunk: _readable(layout, chunk, rank, arrived=arrived)
         for chunk, arrived in zip(message.chunks, message.arrived, strict=True)
     }
-    kept = {chunk: _after(layout, message, chunk) for chunk in message.chunks}
+    # Sums are added in any order, so they are not copied on arrival.
+    kept = {
+        chunk: (None if message.reduce else _kept(layout, chunk, message.dst))
+        for chunk in message.chunks
+    }
     chunks, places = packed(message.chunks, read, kept)
     layout.order[number] = chunks
     if layout.slots.collective.reduces:
@@ -236,11 +248,6 @@ def _readable(layout: _Layout, chunk: int, rank: int, *, arrived: bool) -> list[
         # What is relayed is nowhere but where it arrived, and of own values nothing is staged.
         own = tuple(place for place in own if place.buffer != SCRATCH)
     return [*(() if landed is None else (landed,)), *map(_slot, own)]
-
-
-def _after(layout: _Layout, message: Message, chunk: int) -> Slot | None:
-    """Return where a chunk is copied to after it has arrived; sums are added in any order."""
-    return None if message.reduce else _kept(layout, chunk, message.dst)
 
 
 def _begin_sums(layout: _Layout, chunks: Sequence[int], rank: int, number: int) -> Iterator[Move]:
@@ -282,14 +289,17 @@ def _runs(
     """Yield (first pair, count) for runs of pairs whose slots are adjacent on both sides."""
     start = 0
     for end in range(1, len(pairs) + 1):
-        if end < len(pairs) and end - start < longest and _follows(pairs[end - 1], pairs[end]):
+        if (
+            end < len(pairs)
+            and end - start < longest
+            and all(
+                b == (a.buffer, a.offset + 1)
+                for a, b in zip(pairs[end - 1], pairs[end], strict=True)
+            )
+        ):
             continue
         yield pairs[start], end - start
         start = end
-
-
-def _follows(one: tuple[Slot, Slot], two: tuple[Slot, Slot]) -> bool:
-    return all(b == (a.buffer, a.offset + 1) for a, b in zip(one, two, strict=True))
 
 
 def _own_copies(layout: _Layout, messages: Sequence[Message]) -> Iterator[Move]:

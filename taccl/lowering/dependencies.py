@@ -70,7 +70,15 @@ class Parts:
 
 
 def find_parts(moves: Sequence[Move], modes: Sequence[Mode]) -> Parts:
-    """Return the parts that moves touch."""
+    """Return the parts that moves touch.
+
+    Parameters
+    ----------
+    moves
+        In one legal order.
+    modes
+        What the program claims to serve.
+    """
     ranks = np.array([move.rank for move in moves], dtype=np.int64)
     chunks = np.array([move.chunks for move in moves], dtype=np.int64)
     sides = [_side([move.src for move in moves]), _side([move.dst for move in moves])]
@@ -291,6 +299,10 @@ def find_dependences(
 
     Parameters
     ----------
+    draft
+        The moves.
+    blocks
+        Threadblocks with the positions of their moves.
     order
         One of ORDERS.
     held
@@ -300,7 +312,16 @@ def find_dependences(
     """
     clocks = _start_clocks(len(draft.moves), blocks)
     owner = clocks.owner
-    over = _copies_after(draft.moves, blocks) if open_sends else {}
+    moves = draft.moves
+    over = {
+        send: after
+        for block in blocks
+        for send, after in pairwise(block.moves)
+        if open_sends
+        and moves[send].op is Op.SEND
+        and moves[after].op is Op.COPY
+        and after == send + 1
+    }
     if open_sends:
         sends = (number for number, move in enumerate(draft.moves) if move.op is Op.SEND)
         clocks.bare = frozenset(number for number in sends if number not in over)
@@ -318,16 +339,6 @@ def find_dependences(
         ]
         result.append(clocks.advance(number, move, others))
     return result, clocks
-
-
-def _copies_after(moves: Sequence[Move], blocks: Sequence[Block]) -> dict[int, int]:
-    """Return the sends after which their threadblock copies something, and these copies."""
-    return {
-        send: after
-        for block in blocks
-        for send, after in pairwise(block.moves)
-        if moves[send].op is Op.SEND and moves[after].op is Op.COPY and after == send + 1
-    }
 
 
 def _start_clocks(count: int, blocks: Sequence[Block]) -> Clocks:
@@ -353,6 +364,15 @@ def write_steps(
 
     All dependences of a step but one go on nops before it. Every ``re`` follows its own receive
     or a ``re`` with another target, so the parser's fusion of reductions never applies.
+
+    Parameters
+    ----------
+    moves
+        In one legal order.
+    blocks
+        Threadblocks with the positions of their moves.
+    dependences
+        For every move, the moves of other threadblocks that it waits for.
     """
     refs = _number_steps(len(moves), blocks, dependences)
     awaited = {target for needs in dependences for target in needs}

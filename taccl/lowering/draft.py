@@ -42,7 +42,15 @@ class Draft:
 
 
 def with_copies_after(draft: Draft, sends: Collection[int]) -> Draft:
-    """Return the draft with a copy of one chunk to scratch of its own right after some sends."""
+    """Return the draft with a copy of one chunk to scratch of its own right after some sends.
+
+    Parameters
+    ----------
+    draft
+        The moves.
+    sends
+        Positions of moves that send.
+    """
     moves: list[Move] = []
     scratch = list(draft.scratch)
     for number, move in enumerate(draft.moves):
@@ -61,6 +69,8 @@ def make_draft(
 
     Parameters
     ----------
+    schedule
+        What the program does.
     in_place, out_of_place
         The modes to serve.
     singly

@@ -116,6 +116,8 @@ def fuse_sends(
 
     Parameters
     ----------
+    draft
+        The moves.
     connection
         Message to the number of its connection among those of the pair.
     ops

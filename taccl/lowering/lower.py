@@ -13,7 +13,7 @@ cut into more parts than a connection holds can block: whoever asks for those lo
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -136,6 +136,13 @@ class Lowered:
 def lower(schedule: Schedule, options: LowerOptions) -> Program:
     """Turn a verified schedule into a threadblock program.
 
+    Parameters
+    ----------
+    schedule
+        What the program does.
+    options
+        The runtime's limits, modes and instances.
+
     Raises
     ------
     LoweringError
@@ -146,6 +153,13 @@ def lower(schedule: Schedule, options: LowerOptions) -> Program:
 
 def draft_of(schedule: Schedule, options: LowerOptions) -> Draft:
     """Return the draft that programs with these options are made from.
+
+    Parameters
+    ----------
+    schedule
+        What the programs do.
+    options
+        The runtime's limits, modes and instances.
 
     Raises
     ------
@@ -177,10 +191,6 @@ def _check_threadblocks(needed: int, options: LowerOptions) -> None:
         raise _exceeds(THREADBLOCKS, needed, options.max_threadblocks, MANY_THREADBLOCKS)
 
 
-def _most(ranks: Iterable[int]) -> int:
-    return max(Counter(ranks).values(), default=0)
-
-
 def _exceeds(what: str, value: int, allowed: int, fix: str) -> LoweringError:
     kind = TooManyError if what == THREADBLOCKS else LoweringError
     return kind(f"the program needs {value} {what}, and {allowed} are allowed", fix=fix)
@@ -188,6 +198,13 @@ def _exceeds(what: str, value: int, allowed: int, fix: str) -> LoweringError:
 
 def finish(draft: Draft, options: LowerOptions) -> Lowered:
     """Make a program of a draft.
+
+    Parameters
+    ----------
+    draft
+        From :func:`draft_of` with the same options.
+    options
+        The runtime's limits, modes and instances.
 
     Raises
     ------
@@ -217,7 +234,8 @@ def _fit_blocks(
         if options.paired:
             joins |= pair_ends(lanes, connection, joins)
         blocks = assign_blocks(made.moves, lanes, topology, connection, joins, options.instances)
-        _check_threadblocks(_most(block.rank for block in blocks), options)
+        most = max(Counter(block.rank for block in blocks).values(), default=0)
+        _check_threadblocks(most, options)
         crowded = _crowded(blocks, [len(block.moves) for block in blocks], options.max_steps)
         if not crowded:
             waits, clocks = find_dependences(
@@ -276,7 +294,10 @@ def _assemble(
 ) -> Program:
     """Put steps, threadblocks and ranks together, once for each instance."""
     collective, copies = schedule.collective, options.instances
-    inputs, outputs = _buffers(collective)
+    # ``custom`` is called with one count for both, which msccl compares with nchunksperloop.
+    inputs = outputs = (collective.chunks_in_size,) * collective.num_ranks
+    if collective.name in COLLECTIVES:
+        inputs, outputs = collective.input_sizes, collective.output_sizes
     spans = count_connections(blocks)
     channels = assign_channels(
         {pair: span * copies for pair, span in spans.items()}, _HARD.max_blocks_per_channel
@@ -317,17 +338,6 @@ def _assemble(
     )  # fmt: skip
     _check(program, options)
     return program
-
-
-def _buffers(collective: Collective) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the chunks of every rank's input and output.
-
-    ``custom`` is called with one count for both, which msccl compares with nchunksperloop.
-    """
-    if collective.name in COLLECTIVES:
-        return collective.input_sizes, collective.output_sizes
-    counted = (collective.chunks_in_size,) * collective.num_ranks
-    return counted, counted
 
 
 def _replicate(step: Step, copy: int, copies: int) -> Step:

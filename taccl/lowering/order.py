@@ -39,11 +39,18 @@ from taccl.model.schedule import Schedule
 from taccl.msccl.program import Slot
 from taccl.msccl.runtimes import MAX_COUNT
 from taccl.topology.graph import Topology
-from taccl.units import Time
 
 
 def shifted(slot: Slot, by: int) -> Slot:
-    """Return the slot so many places further on."""
+    """Return the slot so many places further on.
+
+    Parameters
+    ----------
+    slot
+        A buffer and an offset in chunks.
+    by
+        Chunks.
+    """
     return Slot(slot.buffer, slot.offset + by)
 
 
@@ -174,6 +181,13 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
 
     A batch becomes several messages where its chunks are no neighbours and nothing packs them,
     where it has more than 71 chunks, or everywhere when ``singly`` is set.
+
+    Parameters
+    ----------
+    schedule
+        With the sends of all orbits.
+    slots
+        The places of all chunks.
     """
     rows: dict[tuple[int, bool], list[int]] = {}
     batches, reduces = schedule.batch.tolist(), schedule.reduce.tolist()
@@ -182,7 +196,11 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
     chunks, links = schedule.chunk.tolist(), schedule.link.tolist()
     starts, ends = schedule.start.tolist(), schedule.end.tolist()
     table = schedule.topology.links
-    first = _first_arrivals(chunks, table.dst[schedule.link].tolist(), ends)
+    first: dict[tuple[int, int], int] = {}
+    for place, end in zip(
+        zip(chunks, table.dst[schedule.link].tolist(), strict=True), ends, strict=True
+    ):
+        first[place] = min(end, first.get(place, end))
     messages = []
     for (_, reduce), group in rows.items():
         row = group[0]
@@ -194,7 +212,9 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
         beside = schedule.packs or slots.adjacent(moved, src, dst, arrived, reduce=reduce)
         if singly or not beside:
             size = 1
-        released = start + _busy(schedule, link, len(group))
+        moved_bytes = len(group) * schedule.chunk_size
+        busy = [schedule.topology.busy(link, e, moved_bytes) for e in table.edges_of(link)]
+        released = start + max(busy)
         messages += [
             Message(
                 link, src, dst, tuple(moved[i : i + size]), tuple(arrived[i : i + size]),
@@ -204,22 +224,6 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
         ]  # fmt: skip
     messages.sort(key=lambda message: (message.start, message.end))
     return messages
-
-
-def _busy(schedule: Schedule, link: int, chunks: int) -> Time:
-    """Return how long a message holds the edge of its link that it holds longest."""
-    edges = schedule.topology.links.edges_of(link)
-    size = chunks * schedule.chunk_size
-    return max(schedule.topology.busy(link, edge, size) for edge in edges)
-
-
-def _first_arrivals(
-    chunks: list[int], ranks: list[int], ends: list[int]
-) -> dict[tuple[int, int], int]:
-    first: dict[tuple[int, int], int] = {}
-    for chunk, rank, end in zip(chunks, ranks, ends, strict=True):
-        first[chunk, rank] = min(end, first.get((chunk, rank), end))
-    return first
 
 
 def _has_arrived(
@@ -264,7 +268,17 @@ class _Graph:
 def order_events(
     messages: list[Message], topology: Topology, collective: Collective
 ) -> list[Event]:
-    """Return all events of the messages in one legal order."""
+    """Return all events of the messages in one legal order.
+
+    Parameters
+    ----------
+    messages
+        In order of (start, end).
+    topology
+        What their links belong to.
+    collective
+        What they do.
+    """
     graph = _Graph(messages)
     for message in messages:
         send, receive, apply = graph.node(), graph.node(), graph.node()

@@ -41,6 +41,8 @@ def share_scratch(
 
     Parameters
     ----------
+    moves
+        In one legal order.
     clocks
         What is known when a move starts, with all dependences that the program will have.
     scratch
@@ -102,7 +104,9 @@ def _runs(moves: Sequence[Move], clocks: Clocks, scratch: Sequence[int]) -> dict
     for move in moves:
         for slot in _scratch_of(move):
             for offset in range(slot.offset + 1, slot.offset + move.chunks):
-                _join(joined[move.rank], slot.offset, offset)
+                roots = joined[move.rank]
+                low, high = sorted((_root(roots, slot.offset), _root(roots, offset)))
+                roots[high] = low
     runs: dict[int, dict[int, _Run]] = defaultdict(dict)
     for rank, roots in enumerate(joined):
         for offset in range(len(roots)):
@@ -132,8 +136,3 @@ def _root(roots: list[int], offset: int) -> int:
     while roots[offset] != offset:
         roots[offset] = offset = roots[roots[offset]]
     return offset
-
-
-def _join(roots: list[int], one: int, two: int) -> None:
-    low, high = sorted((_root(roots, one), _root(roots, two)))
-    roots[high] = low

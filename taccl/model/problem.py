@@ -111,6 +111,8 @@ class Options:
         Why a schedule has no score.
     rounds
         Steps, rounds and chunks, for engine ``exact`` to answer SCCL's question instead.
+    known
+        Schedules of this problem that were found before, the best first: where to start from.
     starts
         Called with the name of an engine before it runs.
     stop
@@ -129,6 +131,7 @@ class Options:
     score: Callable[[Schedule], Time | None] | None = None
     refusal: Callable[[Schedule], str | None] = lambda _schedule: None
     rounds: tuple[int, int, int] | None = None
+    known: tuple[Schedule, ...] = ()
     starts: Callable[[str], None] = lambda _name: None
     stop: Event = field(default_factory=Event)
     report: Callable[[str], None] = lambda _line: None

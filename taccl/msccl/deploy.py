@@ -129,12 +129,30 @@ DEPLOYMENTS: Mapping[str, Deployment] = MappingProxyType({
 
 
 def needs(program: Program, runtime: str) -> tuple[str, ...]:
-    """Return the variables without which a runtime takes no notice of a program."""
+    """Return the variables without which a runtime takes no notice of a program.
+
+    Parameters
+    ----------
+    program
+        The program of the file.
+    runtime
+        A name of ``RUNTIMES``.
+    """
     return tuple(note.text for note in DEPLOYMENTS[runtime].needed if note.when(program))
 
 
 def path_for(program: Program, runtime: str, path: Path) -> dict[str, Path]:
-    """Return the file that each runtime loads: a portable reduce-scatter is written twice."""
+    """Return the file that each runtime loads: a portable reduce-scatter is written twice.
+
+    Parameters
+    ----------
+    program
+        The program of the file.
+    runtime
+        A name of ``RUNTIMES``, or of what several of them load.
+    path
+        Where the file is written.
+    """
     spelled_twice = runtime in LOADED_BY and program.collective == "reducescatter"
     return {
         name: path.with_suffix(f".msccl{path.suffix}")
@@ -145,7 +163,17 @@ def path_for(program: Program, runtime: str, path: Path) -> dict[str, Path]:
 
 
 def deployment(program: Program, runtime: str, path: Path) -> dict[str, dict[str, list[str]]]:
-    """Return ``environment`` and ``pitfalls`` of a file for each runtime that loads it."""
+    """Return ``environment`` and ``pitfalls`` of a file for each runtime that loads it.
+
+    Parameters
+    ----------
+    program
+        The program of the file.
+    runtime
+        A name of ``RUNTIMES``, or of what several of them load.
+    path
+        Where the file is written.
+    """
     paths = path_for(program, runtime, path)
     files = set(paths.values())
     return {
@@ -173,7 +201,13 @@ def deployment(program: Program, runtime: str, path: Path) -> dict[str, dict[str
 
 
 def deployment_lines(program: Program, runtime: str, path: Path) -> list[str]:
-    """Return the block that people read: variables for each runtime, then each pitfall once."""
+    """Return the block that people read: variables for each runtime, then each pitfall once.
+
+    Parameters
+    ----------
+    program, runtime, path
+        As for :func:`deployment`.
+    """
     found = deployment(program, runtime, path)
     lines = [
         f"  load with   {' '.join(row['environment'])} ({name}{DEPLOYMENTS[name].version})"

@@ -118,6 +118,13 @@ class _Open:
 def read_document(content: str | bytes, *, file: str | None = None) -> Document:
     """Read a file as the runtimes do.
 
+    Parameters
+    ----------
+    content
+        The whole file.
+    file
+        Its name, for errors.
+
     Raises
     ------
     ProgramError
@@ -172,7 +179,18 @@ def _take(document: Document, stack: list[_Open], node: Node) -> Fault | None:
     if known and element is None:
         return Fault("<gpu> has no id", node.at, 'add id="..."')
     if not known:
-        _skipped(document, stack, node)
+        # A child of a step makes the reader crash; other elements are skipped.
+        if stack and _LEVELS[min(stack[-1].level, 4)] == "step" and stack[-1].level < _UNKNOWN:
+            _add(
+                document, "elements",
+                f"<step> holds <{node.name[:40]}>, and the reader follows a null pointer there",
+                (node.at, "leave steps empty", Severity.BREAKS),
+            )  # fmt: skip
+        elif not stack or stack[-1].level < _UNKNOWN:
+            _add(
+                document, "elements", f"<{node.name[:40]}> is skipped with all it holds",
+                (node.at, "copies must be cpy steps", Severity.WARNING),
+            )  # fmt: skip
     if node.kind is not Kind.SINGLE:
         stack.append(_Open(node.name, level + 1 if known else _UNKNOWN, element, node.at))
     return None
@@ -235,21 +253,6 @@ def _overrun(
         f" {MAX_TEXT} and writes on",
         (node.at, "shorten the value", severity),
     )
-
-
-def _skipped(document: Document, stack: list[_Open], node: Node) -> None:
-    """Tell of an element that no runtime reads; a child of a step makes the reader crash."""
-    if stack and _LEVELS[min(stack[-1].level, 4)] == "step" and stack[-1].level < _UNKNOWN:
-        _add(
-            document, "elements",
-            f"<step> holds <{node.name[:40]}>, and the reader follows a null pointer there",
-            (node.at, "leave steps empty", Severity.BREAKS),
-        )  # fmt: skip
-    elif not stack or stack[-1].level < _UNKNOWN:
-        _add(
-            document, "elements", f"<{node.name[:40]}> is skipped with all it holds",
-            (node.at, "copies must be cpy steps", Severity.WARNING),
-        )  # fmt: skip
 
 
 def _add(document: Document, rule: str, explanation: str, rest: tuple[int, str, Severity]) -> None:

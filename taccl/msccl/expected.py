@@ -49,7 +49,19 @@ class Mode(NamedTuple):
 
 
 def mode_of(collective: str, num_ranks: int, chunks_per_loop: int, *, in_place: bool) -> Mode:
-    """Return how a collective's calls place their buffers in one mode."""
+    """Return how a collective's calls place their buffers in one mode.
+
+    Parameters
+    ----------
+    collective
+        Its name.
+    num_ranks
+        Ranks of the program.
+    chunks_per_loop
+        Chunks that the counted buffer is cut into.
+    in_place
+        Whether input and output lie in one buffer.
+    """
     nothing = (0,) * num_ranks
     own = tuple(rank * chunks_per_loop // num_ranks for rank in range(num_ranks))
     input_shift = own if collective == "allgather" else nothing
@@ -77,7 +89,15 @@ def work_of(program: Program) -> int:
 
 
 def expected_of(program: Program, root: int = 0) -> Collective | Finding:
-    """Return what a program's name and chunk count say it does; a finding when they say nothing."""
+    """Return what a program's name and chunk count say it does; a finding when they say nothing.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    root
+        Rank of the root, for collectives that have one.
+    """
     name = program.collective
     if name not in _KNOWN:
         return Finding(
@@ -120,14 +140,30 @@ def _with_chunks(collective: Collective, chunks: int) -> Collective:
 
 
 def value_of(collective: Collective, chunk: int) -> Value:
-    """Return what a target should have; copies of one chunk are one value, that of the first."""
+    """Return what a target should have; copies of one chunk are one value, that of the first.
+
+    Parameters
+    ----------
+    collective
+        What is done.
+    chunk
+        Its id.
+    """
     sources = collective.sources(chunk)
     named = sources if collective.reduces else sources[:1]
     return tuple((rank, collective.input_offset(chunk, rank)) for rank in named)
 
 
 def inputs_of(collective: Collective, mode: Mode) -> dict[tuple[int, Cell], Value]:
-    """Return the memory before the first step."""
+    """Return the memory before the first step.
+
+    Parameters
+    ----------
+    collective
+        What is done.
+    mode
+        How a call places its buffers.
+    """
     memory: dict[tuple[int, Cell], Value] = {}
     for chunk in range(collective.num_chunks):
         whole = value_of(collective, chunk)
@@ -139,7 +175,15 @@ def inputs_of(collective: Collective, mode: Mode) -> dict[tuple[int, Cell], Valu
 
 
 def room_of(collective: Collective, mode: Mode) -> Sequence[Mapping[str, int]]:
-    """Return the chunks of the buffers that every rank passes; scratch is the runtime's own."""
+    """Return the chunks of the buffers that every rank passes; scratch is the runtime's own.
+
+    Parameters
+    ----------
+    collective
+        What is done.
+    mode
+        How a call places its buffers.
+    """
     sizes = zip(collective.input_sizes, collective.output_sizes, strict=True)
     if not mode.in_place:
         return [{"i": inputs, "o": outputs} for inputs, outputs in sizes]
@@ -167,7 +211,17 @@ class Wrong(NamedTuple):
 def wrong_outputs(
     memory: Mapping[Owned, Value], mode: Mode, collective: Collective
 ) -> Iterator[Wrong]:
-    """Yield the outputs that are wrong, chunk by chunk."""
+    """Yield the outputs that are wrong, chunk by chunk.
+
+    Parameters
+    ----------
+    memory
+        What each cell of each rank holds in the end.
+    mode
+        How the call placed its buffers.
+    collective
+        What should have been done.
+    """
     for chunk in range(collective.num_chunks):
         wanted = value_of(collective, chunk)
         for rank in collective.targets(chunk):
@@ -179,7 +233,17 @@ def wrong_outputs(
 
 
 def result_findings(run: Run, mode: Mode, wrong: Sequence[Wrong]) -> Iterator[Finding]:
-    """Yield a finding for every wrong output, at the step that wrote it last, if one did."""
+    """Yield a finding for every wrong output, at the step that wrote it last, if one did.
+
+    Parameters
+    ----------
+    run
+        The run that wrote the outputs.
+    mode
+        How the call placed its buffers.
+    wrong
+        Outputs that :func:`wrong_outputs` yields.
+    """
     writers = _writers(run, mode, {(one.rank, one.cell) for one in wrong})
     for one in wrong:
         place = writers.get((one.rank, one.cell))

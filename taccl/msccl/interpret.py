@@ -59,6 +59,10 @@ def judge(
 
     Parameters
     ----------
+    program
+        What is judged.
+    runtime
+        A name of ``RUNTIMES``.
     collective
         What it should do, as for :func:`interpret`.
     safe
@@ -93,6 +97,10 @@ def interpret(
 
     Parameters
     ----------
+    program
+        What is run.
+    in_place
+        The mode: whether input and output lie in one buffer.
     collective
         What it should do; None: what its name and its chunk count say, with the root that
         :func:`find_root` finds.
@@ -117,7 +125,8 @@ def interpret(
     if not run.stuck:
         wrong = wrong_outputs(machine.memory, mode, expected)
         findings += result_findings(run, mode, list(islice(wrong, MAX_FINDINGS)))
-    return [_in_mode(finding, in_place=in_place) for finding in findings]
+    words = "in place" if in_place else "out of place"
+    return [replace(finding, explanation=f"{words}: {finding.explanation}") for finding in findings]
 
 
 def has_open_sends(program: Program) -> bool:
@@ -137,7 +146,15 @@ def has_open_sends(program: Program) -> bool:
 
 
 def count_wrong(program: Program, *, in_place: bool) -> int | None:
-    """Return how many chunks of all outputs are wrong in the end; None: that can't be told."""
+    """Return how many chunks of all outputs are wrong in the end; None: that can't be told.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    in_place
+        The mode: whether input and output lie in one buffer.
+    """
     expected = expected_of(program, find_root(program) or 0)
     if isinstance(expected, Finding) or work_of(program) > MAX_WORK:
         return None
@@ -190,14 +207,6 @@ def find_root(program: Program) -> int | None:
             elif len(value) == 1 and value[0][0] in votes:
                 votes[value[0][0]] += 1
     return max(votes, key=lambda rank: votes[rank])
-
-
-def _in_mode(finding: Finding, *, in_place: bool) -> Finding:
-    words = "in place" if in_place else "out of place"
-    return Finding(
-        finding.rule, f"{words}: {finding.explanation}", finding.gpu, finding.threadblock,
-        finding.step, finding.fix,
-    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -257,7 +266,13 @@ def _step(machine: _Machine, place: Place, number: int) -> None:
         return
     parts = [machine.read(place, sources)] if sources else []
     if step.receives:
-        parts.append(_received(machine, step, place, number))
+        message = machine.sent[machine.run.sender[number]]
+        if len(message) != step.count:
+            machine.report(
+                "count", f"receives {step.count} chunks, and its message has {len(message)}",
+                place, "give both ends of a message one count",
+            )  # fmt: skip
+        parts.append(message)
     if step.op is Op.REDUCE:
         parts.append(machine.read(place, targets))
     values = [_add(*terms) for terms in zip(*parts, strict=False)]
@@ -295,16 +310,6 @@ def _check_operands(
                 " room for",
             )  # fmt: skip
             break
-
-
-def _received(machine: _Machine, step: Step, place: Place, number: int) -> list[Value]:
-    values = machine.sent[machine.run.sender[number]]
-    if len(values) != step.count:
-        machine.report(
-            "count", f"receives {step.count} chunks, and its message has {len(values)}", place,
-            "give both ends of a message one count",
-        )  # fmt: skip
-    return values
 
 
 def _add(*terms: Value) -> Value:

@@ -45,7 +45,15 @@ WHY = "the host has the network move one step a message and the kernel posts fou
 
 
 def hangs_between_servers(collective: str, protocol: str) -> bool:
-    """Tell whether a collective's messages in a protocol never arrive at another server."""
+    """Tell whether a collective's messages in a protocol never arrive at another server.
+
+    Parameters
+    ----------
+    collective
+        Its name.
+    protocol
+        ``Simple``, ``LL`` or ``LL128``.
+    """
     return protocol == "Simple" and collective in HOST_STEPS
 
 
@@ -54,6 +62,8 @@ def network_findings(program: Program, server_of: Sequence[int] | None) -> Itera
 
     Parameters
     ----------
+    program
+        What is looked at.
     server_of
         The server of every rank; None: unknown, which makes a warning of it.
     """
@@ -149,20 +159,16 @@ def offsets(program: Program, runtime: Runtime) -> Iterator[Finding]:
                 continue
             end = slot.offset + max(step.count, 1)
             room = min(size[slot.buffer], runtime.max_offset + 1)
+            # The parser looks at the first chunk, and lets -1 pass; for ``rrc`` it does not look.
+            passes = step.op is Op.RECV_REDUCE_COPY or -1 <= slot.offset < size[slot.buffer]
             if slot.offset < 0 or end > room:
                 yield Finding(
                     "offsets",
                     f"uses chunks {slot.offset} to {end - 1} of buffer {slot.buffer.value}, which"
                     f" has {room}",
                     gpu.rank, block.id, position, "stay within the buffer",
-                    _severity(step, slot, size[slot.buffer]),
+                    Severity.BREAKS if passes else Severity.REJECTED,
                 )  # fmt: skip
-
-
-def _severity(step: Step, slot: Slot, room: int) -> Severity:
-    """Tell what the parser makes of an operand: it looks at the first chunk, and lets -1 pass."""
-    passes = step.op is Op.RECV_REDUCE_COPY or -1 <= slot.offset < room
-    return Severity.BREAKS if passes else Severity.REJECTED
 
 
 def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
@@ -267,7 +273,15 @@ Rule = Callable[[Program, Runtime], Iterator[Finding]]
 
 
 def check_limits(program: Program, runtime: str) -> list[Finding]:
-    """Return everything about a program that a runtime refuses or breaks on."""
+    """Return everything about a program that a runtime refuses or breaks on.
+
+    Parameters
+    ----------
+    program
+        What is looked at.
+    runtime
+        A name of ``RUNTIMES``.
+    """
     record = RUNTIMES[runtime]
     return [finding for rule in RULES.values() for finding in rule(program, record)]
 

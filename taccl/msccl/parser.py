@@ -165,6 +165,15 @@ def parse_steps(
     """Return the steps that the kernel runs.
 
     ``ends`` counts the threadblocks before this one that send (receive) on a channel.
+
+    Parameters
+    ----------
+    report
+        Where findings go.
+    element
+        The ``<tb>`` whose children are steps.
+    gpu, block
+        What the element stands for, still without steps.
     """
     line = _Line(report, gpu, block, ends)
     for child in element.children:
@@ -374,6 +383,15 @@ class _Head:
 def parse(document: Document, runtime: str, *, file: str | None = None) -> Parsed:
     """Return what a runtime makes of a document.
 
+    Parameters
+    ----------
+    document
+        The file as the runtimes read it.
+    runtime
+        A name of ``RUNTIMES``.
+    file
+        Its name, for errors.
+
     Raises
     ------
     ProgramError
@@ -538,13 +556,10 @@ def _gpus(report: Report, algo: Element, head: _Head) -> dict[int, Gpu]:
             )  # fmt: skip
         gpu = _gpu(report, element, rank, head)
         if gpu is not None:
-            found[rank] = gpu if rank not in found else _merged(found[rank], gpu)
+            if rank in found and not gpu.threadblocks:  # what a second element of a rank leaves
+                gpu = replace(gpu, threadblocks=found[rank].threadblocks)
+            found[rank] = gpu
     return found
-
-
-def _merged(one: Gpu, two: Gpu) -> Gpu:
-    """Return what is left of two elements of one rank: blocks of the later one, if it has any."""
-    return two if two.threadblocks else replace(two, threadblocks=one.threadblocks)
 
 
 _CHUNKS = ("i_chunks", "o_chunks", "s_chunks")

@@ -53,11 +53,19 @@ def find_races(run: Run, mode: Mode, *, open_sends: bool = False) -> list[Findin
 
     Parameters
     ----------
+    run
+        The program's :func:`taccl.msccl.run.maximal_run`.
+    mode
+        How the call places its buffers.
     open_sends
         Sends post before all of their threadblock have read.
     """
     where = places(run)
-    early = _early(run, where) if open_sends else frozenset[int]()
+    early = frozenset(  # the sends whose posts release some step
+        step
+        for step in run.released_by.values()
+        if open_sends and run.blocks[where[step].block][1].steps[where[step].step].op is Op.SEND
+    )
     blocks: dict[int, list[int]] = defaultdict(list)
     for number, (rank, _) in enumerate(run.blocks):
         blocks[rank].append(number)
@@ -99,15 +107,6 @@ class _Order:
     before: Sequence[Mapping[int, int]]
     column: Mapping[int, int]
     early: AbstractSet[int]
-
-
-def _early(run: Run, where: Sequence[Place]) -> frozenset[int]:
-    """Return the sends whose posts release some step."""
-    return frozenset(
-        step
-        for step in run.released_by.values()
-        if run.blocks[where[step].block][1].steps[where[step].step].op is Op.SEND
-    )
 
 
 def _slabs(run: Run, ranks: Sequence[int]) -> Iterator[frozenset[int]]:
@@ -221,6 +220,15 @@ def accesses(step: Step, rank: int, mode: Mode) -> Iterator[tuple[Cell, bool]]:
     """Yield the memory cells a step touches and whether it writes them.
 
     A copy of a cell onto itself only reads.
+
+    Parameters
+    ----------
+    step
+        What is done.
+    rank
+        Whose step it is.
+    mode
+        How the call places its buffers.
     """
     for index in range(step.count if step.op is not Op.NOP else 0):
         source = target = None

@@ -114,6 +114,11 @@ def maximal_run(
 
     ``chunks_per_message`` cuts steps into messages (None: one message a step); ``slots`` bounds
     the messages of a connection (None: unbounded).
+
+    Parameters
+    ----------
+    program
+        What is run.
     """
     blocks = list(program.blocks())
     lengths = [len(block.steps) for _, block in blocks]

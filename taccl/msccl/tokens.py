@@ -181,7 +181,8 @@ def nodes(text: str) -> Iterator[Node | Fault]:
 def _unusual(text: str, at: int) -> tuple[Node | None, int]:
     """Read one tag the slow way; None at the end of the text (``xmlGetNode``)."""
     while True:
-        start = _after_blanks(text, at)
+        found = _BLANKS.match(text, at)
+        start = at if found is None else found.end()
         if start == len(text):
             return None, start
         if text[start] != "<":
@@ -199,18 +200,14 @@ def _unusual(text: str, at: int) -> tuple[Node | None, int]:
             raise _FaultError("a comment is not closed", start, "end it with -->")
         at = closed + 3
     if name == "" and ended == "/":
-        return _closing(text, start, at)
-    return _opening(text, start, (name, ended, at))
-
-
-def _closing(text: str, start: int, at: int) -> tuple[Node, int]:
-    name, ended, at = _token(text, at)
-    if ended != ">":
+        name, ended, at = _token(text, at)
+        if ended == ">":
+            return Node(name, (), Kind.CLOSE, start), at
         raise _FaultError(
             f"{_shown(ended)} stands in the closing tag </{name[:40]}", at - 1,
             f"write </{name[:40].strip()}>",
         )  # fmt: skip
-    return Node(name, (), Kind.CLOSE, start), at
+    return _opening(text, start, (name, ended, at))
 
 
 def _opening(text: str, start: int, token: tuple[str, str, int]) -> tuple[Node, int]:
@@ -264,11 +261,6 @@ def _value(text: str, key: str, at: int) -> tuple[str, str, int]:
             )
         return value, ended, end + 2
     return text[at + 1 : end], text[end + 1], end + 2
-
-
-def _after_blanks(text: str, at: int) -> int:
-    found = _BLANKS.match(text, at)
-    return at if found is None else found.end()
 
 
 def _stray(text: str, at: int) -> _FaultError:

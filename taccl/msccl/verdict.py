@@ -87,7 +87,15 @@ _IN_BYTES = frozenset({"allgather", "broadcast", "alltoall"})
 
 
 def selected_for(program: Program, runtime: str) -> Selection:
-    """Return what a call must be like to be served by a program."""
+    """Return what a call must be like to be served by a program.
+
+    Parameters
+    ----------
+    program
+        What is loaded.
+    runtime
+        A name of ``RUNTIMES``.
+    """
     record = RUNTIMES[runtime]
     modes = (("in place", program.in_place), ("out of place", program.out_of_place))
     in_bytes = record.exclusive_max_bytes and program.collective in _IN_BYTES
@@ -186,6 +194,15 @@ def judge_text(
 ) -> Verdict:
     """Return the verdict of a runtime on a file's content; parameters as of a Question.
 
+    Parameters
+    ----------
+    content
+        The bytes of the file.
+    runtime
+        A name of ``RUNTIMES``, or ``portable``.
+    size, structure_only, bitwise, servers
+        As in :class:`Question`.
+
     Raises
     ------
     InputError
@@ -198,6 +215,13 @@ def judge_text(
 
 def judge_for_each(content: bytes, question: Question) -> dict[str, Verdict]:
     """Return the verdict of every runtime on a file's content.
+
+    Parameters
+    ----------
+    content
+        The bytes of the file.
+    question
+        How it is looked at.
 
     Raises
     ------
@@ -215,8 +239,12 @@ def judge_for(content: bytes, runtime: str, question: Question, known: Known) ->
 
     Parameters
     ----------
+    content
+        The bytes of the file.
     runtime
         A name of RUNTIMES; ``portable``: all that load such a file must run it.
+    question
+        How it is looked at.
     known
         What was found of the same content for other runtimes; added to.
 
@@ -244,7 +272,14 @@ def judge_for(content: bytes, runtime: str, question: Question, known: Known) ->
     program = next(iter(programs.values()), fallback)
     safe = None
     if program is not None and not structure_only:
-        program = _all_modes(program, programs.values())
+        both = [program, *programs.values()]
+        program = replace(  # it claims every mode in which some runtime would run it
+            program,
+            in_place=any(one.in_place for one in both),
+            out_of_place=any(one.out_of_place for one in both),
+            min_bytes=min(one.min_bytes for one in both),
+            max_bytes=max(one.max_bytes for one in both),
+        )
         safe = safe_size(program, runtime) if work_of(program) <= MAX_WORK else None
         behaviour = [
             *_behaviour(program, names, known),
@@ -341,18 +376,6 @@ def _merged(found: dict[str, list[Finding]]) -> list[Finding]:
         else replace(finding, explanation=f"{' and '.join(names)}: {finding.explanation}")
         for finding, names in of.items()
     ]
-
-
-def _all_modes(program: Program, others: Iterable[Program]) -> Program:
-    """Return a program that claims every mode in which some runtime would run it."""
-    both = [program, *others]
-    return replace(
-        program,
-        in_place=any(one.in_place for one in both),
-        out_of_place=any(one.out_of_place for one in both),
-        min_bytes=min(one.min_bytes for one in both),
-        max_bytes=max(one.max_bytes for one in both),
-    )
 
 
 def _followed(

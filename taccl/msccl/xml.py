@@ -59,7 +59,15 @@ _NOP_TARGET = Slot(Buffer.OUTPUT, -1)
 
 
 def write_xml(program: Program, runtime: str = "portable") -> str:
-    """Return the text of a program for a runtime."""
+    """Return the text of a program for a runtime.
+
+    Parameters
+    ----------
+    program
+        What is written.
+    runtime
+        A name of ``RUNTIMES``, or ``portable``: for all that load such a file.
+    """
     return "\n".join(_lines(program, runtime)) + "\n"
 
 
@@ -349,10 +357,6 @@ def read_xml(text: str | bytes, *, file: str | None = None, runtime: str | None 
         raise reader.error(f"no XML: {error}", "give an MSCCL XML") from None
     except (ValueError, LookupError) as error:
         raise reader.error(f"unreadable text: {error}", "save the file as UTF-8") from None
-    return _program(reader)
-
-
-def _program(reader: _Reader) -> Program:
     if reader.head is None:
         raise reader.error("the file has no <algo>", "give an MSCCL XML")
     return replace(reader.head, gpus=tuple(_gpu(reader, rank) for rank in range(reader.ranks)))

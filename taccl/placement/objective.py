@@ -1,6 +1,6 @@
 """What a program takes when its ranks are taken by the places of a machine in some order.
 
-The program is compiled once (:mod:`taccl.replay.columns`). Another order only changes which link
+The program is compiled once (:mod:`taccl.replay.machine`). Another order only changes which link
 each connection uses: how long messages hold its edges, which edges, and when they arrive. So every
 order is a replay of the same steps with other costs, exactly as if the program ran on the permuted
 topology.
@@ -23,11 +23,20 @@ from taccl.errors import InputError, ProgramError, TacclWarning
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import SENDS, Buffer, Gpu, Program, Slot, Step, Threadblock
 from taccl.replay import layout
-from taccl.replay.columns import Columns, Kind, LinkClass, columns_of
 from taccl.replay.compile import Connection, wire
 from taccl.replay.cost import ReplayModel
 from taccl.replay.layout import Machine
-from taccl.replay.machine import MAX_TOTAL, Split, machine_of, messages_of, split
+from taccl.replay.machine import (
+    MAX_TOTAL,
+    Columns,
+    Kind,
+    LinkClass,
+    Split,
+    columns_of,
+    machine_of,
+    messages_of,
+    split,
+)
 from taccl.replay.timing import EXTRAPOLATED_ABOVE, run_machine
 from taccl.topology.graph import Edge, Topology
 from taccl.units import Time, ceil_time
@@ -44,7 +53,15 @@ _MAPPED = {
 
 
 def permuted_topology(topology: Topology, order: Sequence[int]) -> Topology:
-    """Return the machine whose rank ``r`` is the given one's ``order[r]``; edge ids stay."""
+    """Return the machine whose rank ``r`` is the given one's ``order[r]``; edge ids stay.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    order
+        ``order[rank]`` is the place that takes the rank.
+    """
     number = {place: rank for rank, place in enumerate(order)}
 
     def vertex(old: int) -> int:
@@ -73,6 +90,13 @@ def permuted_program(program: Program, order: Sequence[int]) -> Program:
 
     Where chunks belong to ranks (an allgather's output), they move along, which steps of several
     chunks may not survive.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    order
+        A permutation of the ranks.
 
     Raises
     ------
@@ -296,7 +320,15 @@ class _Table:
 
 
 def wire_all(topology: Topology, positions: int) -> tuple[Connection, ...]:
-    """Return connections of all pairs, routed over other ranks where there is no link."""
+    """Return connections of all pairs, routed over other ranks where there is no link.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    positions
+        Connections of each pair.
+    """
     ranks = range(topology.num_ranks)
     blocks = [
         [Threadblock(number, dst, None, i) for number, (dst, i) in enumerate(

@@ -114,7 +114,15 @@ class Servers:
 
 
 def servers_of(server_of: Sequence[int], *, inside: bool = True) -> Servers:
-    """Return the servers of a machine, by the first place of each."""
+    """Return the servers of a machine, by the first place of each.
+
+    Parameters
+    ----------
+    server_of
+        The server of each place.
+    inside
+        Whether places of one server may be exchanged.
+    """
     blocks: dict[int, list[int]] = {}
     for place, server in enumerate(server_of):
         blocks.setdefault(server, []).append(place)
@@ -127,7 +135,15 @@ def flat(blocks: Sequence[Sequence[int]]) -> Order:
 
 
 def moves(servers: Servers, blocks: Blocks) -> Iterator[Move]:
-    """Yield every move from an order: of the servers, and of the places in each of them."""
+    """Yield every move from an order: of the servers, and of the places in each of them.
+
+    Parameters
+    ----------
+    servers
+        Which places belong together.
+    blocks
+        The order, as the places of each server.
+    """
     several = servers.inside and len(blocks) < servers.num_places
     yield from _of_sequence(-1, len(blocks), turned=several)
     if servers.inside:
@@ -150,7 +166,15 @@ def _of_sequence(block: int, length: int, *, turned: bool) -> Iterator[Move]:
 
 
 def moved(blocks: Blocks, move: Move) -> Blocks:
-    """Return the order that a move leads to."""
+    """Return the order that a move leads to.
+
+    Parameters
+    ----------
+    blocks
+        The order, as the places of each server.
+    move
+        One of :func:`moves`.
+    """
     if move.block >= 0:
         inner = list(blocks)
         inner[move.block] = tuple(_moved(inner[move.block], move))
@@ -177,7 +201,19 @@ def _moved(items: Sequence[Item], move: Move) -> list[Item]:
 
 
 def shaken(servers: Servers, blocks: Blocks, rng: random.Random, strength: int) -> Blocks:
-    """Return an order some random moves away."""
+    """Return an order some random moves away.
+
+    Parameters
+    ----------
+    servers
+        Which places belong together.
+    blocks
+        The order, as the places of each server.
+    rng
+        Where moves are drawn from.
+    strength
+        How many moves.
+    """
     for _ in range(strength):
         levels = [-1] if len(blocks) > 1 else []
         if servers.inside:
@@ -234,7 +270,15 @@ class Proxy:
 
 
 def pair_times(replays: Replays, messages: Sequence[tuple[int, int]]) -> Ints:
-    """Return how long messages keep the link between each two places, one after the other."""
+    """Return how long messages keep the link between each two places, one after the other.
+
+    Parameters
+    ----------
+    replays
+        Whose links and sizes of messages they are.
+    messages
+        Pairs of bytes and how many messages have so many.
+    """
     table, n = replays.table, replays.topology.num_ranks
     rows = table.row[:, :, 0]
     found = np.zeros((n, n), np.int64)
@@ -259,7 +303,19 @@ def ring_of(loads: Sequence[Load]) -> list[int] | None:
 
 
 def starts(replays: Replays, servers: Servers, seed: int, stop: Callable[[], bool]) -> list[Blocks]:
-    """Return orders of ranks to start from, seeded; none where the time is up."""
+    """Return orders of ranks to start from, seeded; none where the time is up.
+
+    Parameters
+    ----------
+    replays
+        The program on the machine.
+    servers
+        Which places belong together.
+    seed
+        For what is drawn.
+    stop
+        Tells whether the time is up.
+    """
     rng = random.Random(seed)
     found: list[Blocks] = []
     ring = ring_of(replays.loads)
@@ -278,7 +334,19 @@ def starts(replays: Replays, servers: Servers, seed: int, stop: Callable[[], boo
 def annealed(
     proxy: Proxy, servers: Servers, rng: random.Random, stop: Callable[[], bool]
 ) -> Blocks:
-    """Return an order that is good by the proxy: threshold accepting with a falling threshold."""
+    """Return an order that is good by the proxy: threshold accepting with a falling threshold.
+
+    Parameters
+    ----------
+    proxy
+        The guess at what an order takes.
+    servers
+        Which places belong together.
+    rng
+        Where moves are drawn from.
+    stop
+        Tells whether the time is up.
+    """
     current = best = servers.random(rng)
     value = least = int(proxy.of([flat(current)])[0])
     for step in range(ANNEALED):
@@ -298,6 +366,15 @@ def tours(replays: Replays, servers: Servers, stop: Callable[[], bool]) -> list[
 
     Legs between servers are so long that a good trip leaves each server once; it begins where it
     enters one.
+
+    Parameters
+    ----------
+    replays
+        A ring program on the machine.
+    servers
+        Which places belong together.
+    stop
+        Tells whether the time is up.
     """
     (messages,) = {load.messages for load in replays.loads if load.messages} or {()}
     times = pair_times(replays, messages)
@@ -367,7 +444,15 @@ def tour(costs: Ints) -> Order | None:
 
 
 def ring_bound(replays: Replays, servers: Servers) -> Time | None:
-    """Return a time that no order of a ring program beats; None where it is no ring."""
+    """Return a time that no order of a ring program beats; None where it is no ring.
+
+    Parameters
+    ----------
+    replays
+        The program on the machine.
+    servers
+        Which places belong together.
+    """
     ring = ring_of(replays.loads)
     n = servers.num_places
     if ring is None or len(ring) != n or n < 2:

@@ -7,7 +7,6 @@ input gives the same order.
 """
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from taccl.placement.orders import (
     shaken,
     starts,
 )
+from taccl.timing.deadline import Deadline
 from taccl.units import Time
 
 EVERY_ORDER = 50_000
@@ -108,7 +108,7 @@ class _Search:
         self, replays: Replays, limits: Limits, stop: Callable[[], bool], report: "Report"
     ) -> None:
         self.replays, self.limits, self.stop, self.report = replays, limits, stop, report
-        self.began = time.monotonic()
+        self.clock = Deadline()
         self.known: dict[Order, Time] = {}
         self.best: tuple[Time, Order] | None = None
         self.enough: Time = -1
@@ -123,7 +123,7 @@ class _Search:
             return "interrupted"
         if limits.replays is not None and self.counted >= limits.replays:
             return "replays"
-        if limits.seconds is not None and time.monotonic() - self.began >= limits.seconds:
+        if limits.seconds is not None and self.clock.spent >= limits.seconds:
             return "time"
         return ""
 
@@ -168,6 +168,19 @@ def search(
     The order as given is always replayed, to compare with; where it tears servers apart, so is
     the one that takes them by their first places, which the search begins with then.
 
+    Parameters
+    ----------
+    replays
+        The program on the machine.
+    servers
+        Which places belong together.
+    limits
+        Seconds, replays, seed and random orders.
+    stop
+        Tells whether to end now.
+    report
+        Is told the number of replays and every new best time.
+
     Raises
     ------
     ProgramError
@@ -186,7 +199,9 @@ def search(
         if bound is not None:
             state.enough = bound
         if few:
-            ended = _every(state, servers)
+            ended = "all"
+            for every in servers.all():
+                state.time(every)
         else:
             _improve(state, servers, rng)
     except _EndError as end:
@@ -205,16 +220,22 @@ def _as_given(state: _Search, servers: Servers) -> Time:
     return time
 
 
-def _every(state: _Search, servers: Servers) -> str:
-    for order in servers.all():
-        state.time(order)
-    return "all"
-
-
 def climb(
     replays: Replays, servers: Servers, limits: Limits, stop: Callable[[], bool] = lambda: False
 ) -> Found:
-    """Return what local search alone finds, however few orders there are."""
+    """Return what local search alone finds, however few orders there are.
+
+    Parameters
+    ----------
+    replays
+        The program on the machine.
+    servers
+        Which places belong together.
+    limits
+        Seconds, replays and seed.
+    stop
+        Tells whether to end now.
+    """
     state = _Search(replays, limits, stop, lambda _count, _time: None)
     identity, ended = _as_given(state, servers), "settled"
     try:
@@ -228,7 +249,10 @@ def climb(
 def _improve(state: _Search, servers: Servers, rng: random.Random) -> None:
     """Improve the best starts, then shake the best order of all until nothing comes of it."""
     proxy = Proxy(state.replays)
-    first = [servers.split(order) for order in _best_known(state)]
+    first = [
+        servers.split(order)
+        for order in sorted(state.known, key=lambda order: (state.known[order], order))[:CLIMBED]
+    ]
     pool: list[Blocks] = [blocks for blocks in first if blocks is not None]
     pool += starts(state.replays, servers, state.limits.seed, state.over)
     timed = sorted({(state.time(flat(blocks)), blocks) for blocks in pool})
@@ -244,10 +268,6 @@ def _improve(state: _Search, servers: Servers, rng: random.Random) -> None:
         fruitless = 0 if found < least else fruitless + 1
         if found <= value or fruitless % STUCK == 0:
             current, value = other, found
-
-
-def _best_known(state: _Search) -> list[Order]:
-    return sorted(state.known, key=lambda order: (state.known[order], order))[:CLIMBED]
 
 
 def _of_best(state: _Search, servers: Servers) -> tuple[Blocks, Time]:
@@ -275,7 +295,17 @@ def _descend(
 
 
 def neighbours(servers: Servers, blocks: Blocks, rng: random.Random) -> list[Blocks]:
-    """Return what the moves from an order lead to: all of them, or some drawn where many are."""
+    """Return what the moves from an order lead to: all of them, or some drawn where many are.
+
+    Parameters
+    ----------
+    servers
+        Which places belong together.
+    blocks
+        The order, as the places of each server.
+    rng
+        Where moves are drawn from.
+    """
     lengths = [len(blocks), *(map(len, blocks) if servers.inside else ())]
     if sum(length * length for length in lengths) * 4 <= LOOKED_AT:
         return [moved(blocks, move) for move in moves(servers, blocks)]

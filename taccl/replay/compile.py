@@ -107,6 +107,10 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
 
     Parameters
     ----------
+    program
+        What is run.
+    topology
+        The machine.
     route
         Whether a pair without a link uses the shortest path through other ranks, whose edges a
         message holds all at once; warns once a pair.
@@ -129,7 +133,14 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
         for key, sends in _ends(rank, block):
             named.setdefault(key, (rank, block.id))
             if any(step.op in (SENDS if sends else RECEIVES) for step in block.steps):
-                _claim(senders if sends else receivers, key, (rank, block.id))
+                claimed = senders if sends else receivers
+                if key in claimed:
+                    raise ProgramError(
+                        f"rank {rank}: threadblocks {claimed[key][1]} and {block.id} share one end"
+                        f" of the connection {key[0]} -> {key[1]} on channel {key[2]}",
+                        fix="give each threadblock of a peer its own channel",
+                    )
+                claimed[key] = (rank, block.id)
     found: list[Connection] = []
     keys = sorted(named)
     for (src, dst), group in itertools.groupby(keys, key=lambda key: key[:2]):
@@ -147,17 +158,6 @@ def _ends(rank: int, block: Threadblock) -> Iterator[tuple[tuple[int, int, int],
         yield (rank, block.send_to, block.channel), True
     if block.recv_from is not None:
         yield (block.recv_from, rank, block.channel), False
-
-
-def _claim(ends: dict[tuple[int, int, int], End], key: tuple[int, int, int], end: End) -> None:
-    if key in ends:
-        src, dst, channel = key
-        raise ProgramError(
-            f"rank {end[0]}: threadblocks {ends[key][1]} and {end[1]} share one end of the"
-            f" connection {src} -> {dst} on channel {channel}",
-            fix="give each threadblock of a peer its own channel",
-        )
-    ends[key] = end
 
 
 def _pair(
@@ -326,7 +326,17 @@ class _Fused(NamedTuple):
 
 
 def unfit(program: Program, size: int, model: ReplayModel) -> str:
-    """Return why a program can't run at a size at all; empty when it can."""
+    """Return why a program can't run at a size at all; empty when it can.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    size
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    """
     unit = program.chunks_per_loop * model.element_bytes
     if size <= 0 or size % unit:
         return (
@@ -341,7 +351,17 @@ def unfit(program: Program, size: int, model: ReplayModel) -> str:
 
 
 def count_messages(program: Program, size: int, model: ReplayModel) -> int:
-    """Return how many messages and pieces of local work a replay follows."""
+    """Return how many messages and pieces of local work a replay follows.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    size
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    """
     message, _ = model.of_protocol(program.protocol)
     chunk = size // program.chunks_per_loop
     together = model.joined(program, chunk)
@@ -351,7 +371,17 @@ def count_messages(program: Program, size: int, model: ReplayModel) -> int:
 
 
 def why_not(program: Program, size: int, model: ReplayModel) -> str:
-    """Return why this replay can't follow a program at a size; empty when it can."""
+    """Return why this replay can't follow a program at a size; empty when it can.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    size
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    """
     reason = unfit(program, size, model)
     if reason:
         return reason
@@ -371,6 +401,19 @@ def compile_program(
     protocol_costs: bool = False,
 ) -> Compiled:
     """Return a program at a size that it can run at (see :func:`why_not`).
+
+    Parameters
+    ----------
+    program
+        What is run.
+    topology
+        The machine.
+    size
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    route, protocol_costs
+        As for :func:`taccl.replay.interpreter.replay`.
 
     Raises
     ------
@@ -421,7 +464,15 @@ def _check_peers(rank: int, block: Threadblock) -> None:
 
 
 def no_peer(rank: int, threadblock: int, position: int, *, sends: bool) -> ProgramError:
-    """Return the error of a step that sends or receives without a peer."""
+    """Return the error of a step that sends or receives without a peer.
+
+    Parameters
+    ----------
+    rank, threadblock, position
+        Where the step is; the position counts steps from 0.
+    sends
+        Whether it sends.
+    """
     return ProgramError(
         f"rank {rank} threadblock {threadblock} step {position}"
         f" {'sends' if sends else 'receives'}, but the threadblock has no peer for that",

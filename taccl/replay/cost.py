@@ -78,7 +78,15 @@ class ReplayModel:
 
 
 def model_of(runtime: str, element_bytes: int = 4) -> ReplayModel:
-    """Return the replay constants of a runtime of the table."""
+    """Return the replay constants of a runtime of the table.
+
+    Parameters
+    ----------
+    runtime
+        A name of ``RUNTIMES``.
+    element_bytes
+        Bytes of an element.
+    """
     row = RUNTIMES[runtime]
     return ReplayModel(row.name, row.message_bytes, row.fifo_slots, element_bytes)
 
@@ -88,6 +96,13 @@ def local_time(op: Op, local: LocalCosts, size: int, sources: int = 1) -> Time:
 
     A plain send and a forwarding copy work while the data is on the wire. ``sources`` counts the
     operands of a fused reduction.
+
+    Parameters
+    ----------
+    op
+        What the step does.
+    local
+        Picoseconds a byte of copies and of reductions.
     """
     if op in (Op.COPY, Op.RECV):
         return ceil_time(local.copy_beta, size)

@@ -15,22 +15,24 @@ The rules are those of interpreter.py, and so are the times where nothing is dis
 The k-th message of a connection has the k-th delay of the connection's own stream of random
 numbers, whatever else happens, so that programs and sizes are compared under the same luck.
 
-Random delays in whole picoseconds, the same on every machine: no floating point is involved.
+Programs and background senders stand side by side as one set of threadblocks and connections.
+Random delays are whole picoseconds, the same on every machine: no floating point is involved.
 """
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from random import Random
 
 from taccl.msccl.program import Program
-from taccl.replay.background_traffic import Assembly, assemble, delayed, slowed, slowed_work
 from taccl.replay.compile import (
     MAX_MESSAGES,
     ROUTED,
+    Action,
+    Block,
     Compiled,
     Connection,
     Flight,
@@ -40,12 +42,220 @@ from taccl.replay.compile import (
     wire,
 )
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel
-from taccl.replay.deadlock import deadlock
-from taccl.replay.interpreter import DUE, KINDS, LINK, WORKED, Run, standstill
-from taccl.replay.scenario import Change, Delay, Scenario
+from taccl.replay.interpreter import DUE, KINDS, LINK, WORKED, Run, deadlock, standstill
+from taccl.replay.scenario import Change, Delay, Flow, Scenario
 from taccl.replay.trace import Trace
 from taccl.topology.graph import EdgeId, Topology
-from taccl.units import Time
+from taccl.units import Time, ceil_time
+
+ENDLESS = 1 << 62
+"""Iterations of a background sender, and slots of its connection, which nobody empties."""
+
+
+@dataclass(frozen=True, eq=False)
+class Assembly:
+    """What runs side by side.
+
+    Parameters
+    ----------
+    compiled
+        Threadblocks by rank, then the first program's, the second's; the background's last.
+    group_of_block, group_of_connection
+        Whose each is: the number of the program; of the background one more than the last.
+    programs
+        How many there are.
+    flows
+        The background senders, one for each of the last blocks.
+    """
+
+    compiled: Compiled
+    group_of_block: tuple[int, ...]
+    group_of_connection: tuple[int, ...]
+    programs: int
+    flows: tuple[Flow, ...] = ()
+
+    @property
+    def first_flow(self) -> int:
+        """The block of the first background sender; as many as there are blocks when none."""
+        return len(self.compiled.blocks) - len(self.flows)
+
+
+def assemble(parts: Sequence[Compiled], flows: Sequence[Flow], topology: Topology) -> Assembly:
+    """Put compiled programs and background senders side by side.
+
+    Parameters
+    ----------
+    parts
+        The programs, compiled on the topology.
+    flows
+        The background senders.
+    topology
+        The machine.
+    """
+    parts = (*parts, _background(flows, topology))
+    everyone = sorted(
+        (block.rank, number, block.id) for number, part in enumerate(parts) for block in part.blocks
+    )
+    place = {key: index for index, key in enumerate(everyone)}
+    blocks: dict[int, Block] = {}
+    connections: list[Connection] = []
+    senders: list[int | None] = []
+    receivers: list[int | None] = []
+    for number, part in enumerate(parts):
+        places = [place[block.rank, number, block.id] for block in part.blocks]
+        move = _Move((*places, len(everyone)), len(connections))
+        blocks |= zip(places, map(move.moved, part.blocks), strict=True)
+        connections += part.connections
+        senders += map(move.block, part.senders)
+        receivers += map(move.block, part.receivers)
+    compiled = Compiled(
+        tuple(blocks[index] for index in range(len(everyone))), tuple(connections),
+        tuple(senders), tuple(receivers), tuple(slots for part in parts for slots in part.slots),
+        max(part.width for part in parts),
+    )  # fmt: skip
+    return Assembly(
+        compiled,
+        tuple(number for _, number, _ in everyone),
+        tuple(number for number, part in enumerate(parts) for _ in part.connections),
+        len(parts) - 1,
+        tuple(flows),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """How the numbers of a part become those of the whole.
+
+    Parameters
+    ----------
+    places
+        Where its blocks are; at the end, the number of a block that does not exist.
+    connections
+        How many there are before its own.
+    """
+
+    places: tuple[int, ...]
+    connections: int
+
+    def block(self, number: int | None) -> int | None:
+        return None if number is None else self.places[number]
+
+    def connection(self, number: int | None) -> int | None:
+        return None if number is None else number + self.connections
+
+    def moved(self, block: Block) -> Block:
+        return replace(
+            block,
+            receives_on=self.connection(block.receives_on),
+            sends_on=self.connection(block.sends_on),
+            full=tuple(map(self._action, block.full)),
+            last=tuple(map(self._action, block.last)),
+        )
+
+    def _action(self, action: Action) -> Action:
+        if not action.needs:
+            return action
+        needs = tuple((self.places[other], position) for other, position in action.needs)
+        return action._replace(needs=needs)
+
+
+def _background(flows: Sequence[Flow], topology: Topology) -> Compiled:
+    """Return the background as a program: each sender repeats one message for ever."""
+    connections = tuple(_connections(flows, topology))
+    blocks = []
+    for number, (flow, connection) in enumerate(zip(flows, connections, strict=True)):
+        message = Action(
+            needs=(), receives=False, flight=connection.flight(flow.size), local=0, posts=-1,
+            step=0, size=flow.size,
+        )  # fmt: skip
+        steps = (message,)
+        blocks.append(Block(topology.num_ranks, number, None, number, steps, steps, ENDLESS))
+    numbers = tuple(range(len(blocks)))
+    return Compiled(
+        tuple(blocks), connections, numbers, (None,) * len(blocks), (ENDLESS,) * len(blocks), 1
+    )
+
+
+def _connections(flows: Sequence[Flow], topology: Topology) -> Iterator[Connection]:
+    for number, flow in enumerate(flows):
+        betas = ((edge, topology.edges[edge].beta) for edge in flow.edges)
+        held = tuple((edge, beta) for edge, beta in betas if beta is not None)
+        slowest = max((beta for _, beta in held), default=Fraction(0))
+        yield Connection(
+            topology.num_ranks, topology.num_ranks, number, ROUTED, flow.overhead, flow.overhead,
+            slowest, held,
+        )  # fmt: skip
+
+
+def slowed_time(time: Time, factor: Fraction) -> Time:
+    """Return a multiple of a time, rounded up.
+
+    Parameters
+    ----------
+    time
+        Picoseconds.
+    factor
+        At least 1.
+    """
+    return ceil_time(factor, time)
+
+
+def slowed_work(compiled: Compiled, slow: Sequence[Fraction]) -> Compiled:
+    """Return a program in which the local work of each rank takes a multiple of its time.
+
+    Parameters
+    ----------
+    compiled
+        The program.
+    slow
+        Factor of each rank, at least 1.
+    """
+
+    def actions(steps: tuple[Action, ...], factor: Fraction) -> tuple[Action, ...]:
+        return tuple(step._replace(local=slowed_time(step.local, factor)) for step in steps)
+
+    blocks = tuple(
+        block if slow[block.rank] == 1 else replace(
+            block,
+            full=actions(block.full, slow[block.rank]),
+            last=actions(block.last, slow[block.rank]),
+        )
+        for block in compiled.blocks
+    )  # fmt: skip
+    return replace(compiled, blocks=blocks)
+
+
+def slowed(flight: Flight, factor: Fraction) -> Flight:
+    """Return the course of a message that takes a multiple of its time.
+
+    Parameters
+    ----------
+    flight
+        Arrival and releases of edges, in picoseconds from the start.
+    factor
+        At least 1.
+    """
+    releases = tuple((slowed_time(time, factor), edges) for time, edges in flight.releases)
+    return Flight(slowed_time(flight.arrival, factor), releases)
+
+
+def delayed(flight: Flight, delay: Time, *, occupies: bool) -> Flight:
+    """Return the course of a message with more latency, which may hold its edges, too.
+
+    Parameters
+    ----------
+    flight
+        Arrival and releases of edges, in picoseconds from the start.
+    delay
+        Picoseconds.
+    occupies
+        Whether the edges are held for the delay, too.
+    """
+    releases = flight.releases
+    if occupies:
+        releases = tuple((time + delay if edges else time, edges) for time, edges in releases)
+    return Flight(flight.arrival + delay, releases)
+
 
 _BITS = 64
 
@@ -134,13 +344,29 @@ def mean_time(times: Sequence[Time]) -> Time | None:
 
 
 def percentile(times: Sequence[Time], percent: int) -> Time | None:
-    """Return the least of the times that so many percent of them do not exceed."""
+    """Return the least of the times that so many percent of them do not exceed.
+
+    Parameters
+    ----------
+    times
+        Picoseconds.
+    percent
+        0 to 100.
+    """
     ordered = sorted(times)
     return ordered[max(-(-percent * len(ordered) // 100), 1) - 1] if ordered else None
 
 
 def weakened(topology: Topology, scenario: Scenario) -> Topology:
-    """Return the topology with what a scenario leaves of its bandwidths throughout."""
+    """Return the topology with what a scenario leaves of its bandwidths throughout.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    scenario
+        What disturbs it.
+    """
     edges = tuple(
         edge if edge.beta is None else replace(
             edge, beta=edge.beta / scenario.factors.get(edge.id, Fraction(1))
@@ -152,6 +378,17 @@ def weakened(topology: Topology, scenario: Scenario) -> Topology:
 
 def check_up(program: Program, topology: Topology, scenario: Scenario, *, route: bool) -> None:
     """Refuse a program that sends over an edge that is down.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    topology
+        The machine.
+    scenario
+        What disturbs it.
+    route
+        As for :func:`taccl.replay.interpreter.replay`.
 
     Raises
     ------
@@ -227,6 +464,13 @@ class Setup:
 
 def disturbed(setup: Setup, loads: Sequence[Load]) -> Outcome:
     """Replay one or two programs under a scenario, in all its runs.
+
+    Parameters
+    ----------
+    setup
+        The machine, the scenario and the runtime's constants.
+    loads
+        One or two programs, with their sizes and starts.
 
     Raises
     ------
@@ -315,7 +559,13 @@ class DisturbedRun(Run):
         factors = [*(setup.factor(load.program) for load in loads), Fraction(1)]
         self.wire_factor = [factors[group] for group in together.group_of_block]
         self.slow = [scenario.slow.get(block.rank, Fraction(1)) for block in blocks]
-        self.streams = _streams(together, scenario, number)
+        delay, groups = scenario.message_delay, together.group_of_connection
+        self.streams = [
+            Stream(delay, f"{scenario.seed} {number} message {group} {c.src} {c.dst} {c.channel}")
+            if delay is not None and group < together.programs
+            else None
+            for c, group in zip(together.compiled.connections, groups, strict=True)
+        ]
         self.latest = [0] * len(together.compiled.connections)
         starts = _starts(setup, number)
         self.due = [
@@ -398,17 +648,6 @@ class DisturbedRun(Run):
         if block >= self.first_flow:
             self.due[block] += self.together.flows[block - self.first_flow].period
             self.background += 1
-
-
-def _streams(together: Assembly, scenario: Scenario, number: int) -> list[Stream | None]:
-    """Return the random delays of each connection's messages; None for the background."""
-    delay, groups = scenario.message_delay, together.group_of_connection
-    return [
-        Stream(
-            delay, f"{scenario.seed} {number} message {group} {c.src} {c.dst} {c.channel}"
-        ) if delay is not None and group < together.programs else None
-        for c, group in zip(together.compiled.connections, groups, strict=True)
-    ]  # fmt: skip
 
 
 def _starts(setup: Setup, number: int) -> Mapping[int, Time]:

@@ -75,7 +75,17 @@ from taccl.replay.layout import (
 
 
 def push_event(m: Machine, time: int, event: int) -> None:
-    """Put an event into the queue."""
+    """Put an event into the queue.
+
+    Parameters
+    ----------
+    m
+        The state of the replay.
+    time
+        Picoseconds.
+    event
+        Its number.
+    """
     queue = m.queue
     at = m.counter[QUEUED]
     m.counter[QUEUED] = at + 1
@@ -116,7 +126,15 @@ def pop_event(m: Machine) -> int:
 
 
 def precedes(m: Machine, a: int, b: int) -> bool:
-    """Tell whether the request of block ``a`` is served before that of ``b``."""
+    """Tell whether the request of block ``a`` is served before that of ``b``.
+
+    Parameters
+    ----------
+    m
+        The state of the replay.
+    a, b
+        Rows of blocks.
+    """
     first, second = m.blocks[a, SINCE], m.blocks[b, SINCE]
     return first < second or (first == second and a < b)
 
@@ -132,7 +150,17 @@ def _meld(m: Machine, a: int, b: int) -> int:
 
 
 def park(m: Machine, block: int, edge: int) -> None:
-    """Put a blocked send into the heap of a busy edge."""
+    """Put a blocked send into the heap of a busy edge.
+
+    Parameters
+    ----------
+    m
+        The state of the replay.
+    block
+        Row of the block that sends.
+    edge
+        Row of the edge that is busy.
+    """
     m.blocks[block, PARKED] = edge
     m.blocks[block, CHILD] = -1
     m.blocks[block, NEXT] = -1
@@ -141,7 +169,15 @@ def park(m: Machine, block: int, edge: int) -> None:
 
 
 def unpark(m: Machine, edge: int) -> None:
-    """Take the first send from those parked at an edge."""
+    """Take the first send from those parked at an edge.
+
+    Parameters
+    ----------
+    m
+        The state of the replay.
+    edge
+        Row of the edge.
+    """
     blocks = m.blocks
     root = m.edges[edge, ROOT]
     child = blocks[root, CHILD]
@@ -165,7 +201,15 @@ def unpark(m: Machine, edge: int) -> None:
 
 
 def add_candidate(m: Machine, block: int) -> None:
-    """Put a send into the heap of those to look at now."""
+    """Put a send into the heap of those to look at now.
+
+    Parameters
+    ----------
+    m
+        The state of the replay.
+    block
+        Row of the block that sends.
+    """
     heap = m.candidates
     at = m.counter[CANDIDATES]
     m.counter[CANDIDATES] = at + 1
@@ -452,7 +496,15 @@ def _start_waiting(m: Machine) -> None:
 
 
 def run_events(m: Machine, budget: int) -> int:
-    """Replay until the end, until the watched block begins an iteration, or for some events."""
+    """Replay until the end, until the watched block begins an iteration, or for some events.
+
+    Parameters
+    ----------
+    m
+        The state of the replay.
+    budget
+        Most events to handle.
+    """
     counter = m.counter
     stop = counter[EVENTS] + budget
     while counter[EVENTS] < stop:

@@ -187,6 +187,8 @@ def choices(machine: Machine, collective: str, size: int) -> tuple[Choice, ...]:
 
     Parameters
     ----------
+    machine
+        What NCCL's model knows of the machine.
     collective
         A name of COLLECTIVES.
     size
@@ -204,7 +206,17 @@ def choices(machine: Machine, collective: str, size: int) -> tuple[Choice, ...]:
 
 
 def fastest(machine: Machine, collective: str, size: int) -> Choice | None:
-    """Return what NCCL runs; None where it has no model."""
+    """Return what NCCL runs; None where it has no model.
+
+    Parameters
+    ----------
+    machine
+        What NCCL's model knows of the machine.
+    collective
+        A name of COLLECTIVES.
+    size
+        Bytes of the larger one of the send and the receive buffer.
+    """
     found = choices(machine, collective, size)
     allowed = [choice for choice in found if machine.allows(choice.protocol)]
     return min(allowed, key=lambda choice: choice.time, default=None)
@@ -221,8 +233,12 @@ Way = tuple[str, str]
 
 
 def _time(machine: Machine, collective: str, way: Way, size: int) -> Time:
-    bandwidth = _bandwidth(machine, collective, way) * _correction(way, size)
-    latency = _latency(machine, collective, way) * _plateau(machine, collective, way, size)
+    bandwidth = _bandwidth(machine, collective, way)
+    doubling, row = (size // 64).bit_length() - 1, _CORRECTION[way[1]]
+    if way[0] == "Tree" and 0 <= doubling < len(row):
+        bandwidth *= Fraction(row[doubling], 10)
+    latency = _us(_BASE[way[0]], way[1]) + sum(_hops(machine, collective, way))
+    latency *= _plateau(machine, collective, way, size)
     return ceil((latency + size / (1000 * bandwidth)) * PS_PER_US)
 
 
@@ -265,14 +281,6 @@ def _on_links(machine: Machine, way: Way, carried: Fraction) -> Fraction:
     return carried * Fraction(85, 100) if plain else carried
 
 
-def _correction(way: Way, size: int) -> Fraction:
-    """Return what part of its bandwidth a tree has at a size."""
-    doubling = (size // 64).bit_length() - 1
-    row = _CORRECTION[way[1]]
-    known = way[0] == "Tree" and 0 <= doubling < len(row)
-    return Fraction(row[doubling], 10) if known else Fraction(1)
-
-
 def _plateau(machine: Machine, collective: str, way: Way, size: int) -> Fraction:
     """Return by how much the latency of a ring between servers grows with the size."""
     each = machine.channels * machine.ranks
@@ -280,11 +288,6 @@ def _plateau(machine: Machine, collective: str, way: Way, size: int) -> Fraction
     if not large or way != ("Ring", "Simple") or collective != "allreduce":
         return Fraction(1)
     return Fraction(19, 10) if machine.generation == "volta" else Fraction(14, 10)
-
-
-def _latency(machine: Machine, collective: str, way: Way) -> Fraction:
-    """Return microseconds."""
-    return _us(_BASE[way[0]], way[1]) + sum(_hops(machine, collective, way))
 
 
 def _hops(machine: Machine, collective: str, way: Way) -> Iterator[Fraction]:
@@ -375,12 +378,22 @@ class Settings:
 
 
 def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
-    """Return what NCCL's model would know of a topology."""
+    """Return what NCCL's model would know of a topology.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    settings
+        What the user says of it; the rest is found.
+    """
     given = Settings() if settings is None else settings
     ports, nics = server_ports(topology), server_nics(topology)
     inside = sum(ports, Fraction(0)) if ports else LOCAL
-    known = GENERATION_OF.get(topology.gpu or "")
-    generation = given.generation or known or _generation(inside if ports else Fraction(0))
+    rows = zip(GENERATIONS, NVLINKS, strict=True)
+    fast_enough = (name for name, link in rows if not ports or inside <= link)
+    known = GENERATION_OF.get(topology.gpu or "") or next(fast_enough, GENERATIONS[-1])
+    generation = given.generation or known
     row = GENERATIONS.index(generation)
     wire = given.wire or ("nvlink" if inside >= LEAST_NVLINK else "pci")
     most = COUNTED[row] if wire == "nvlink" and ports else inside
@@ -394,11 +407,6 @@ def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
     )  # fmt: skip
 
 
-def _generation(inside: Fraction) -> str:
-    fast_enough = (name for name, most in zip(GENERATIONS, NVLINKS, strict=True) if inside <= most)
-    return next(fast_enough, GENERATIONS[-1])
-
-
 def found_channels(
     ports: Sequence[Fraction], nics: Sequence[Fraction], generation: str, gpus: int = 8
 ) -> tuple[int, Fraction]:
@@ -408,6 +416,8 @@ def found_channels(
     ----------
     ports, nics
         GB/s of a GPU to its server, and of a server to the others; empty: no limit there.
+    generation
+        One of GENERATIONS.
     gpus
         Of a server. A ring through several leaves each by the NIC of one GPU, not by its ports.
     """
@@ -454,7 +464,8 @@ def server_ports(topology: Topology) -> tuple[Fraction, ...]:
     ports: dict[int, dict[EdgeId, Fraction]] = defaultdict(dict)
     for link in inside:
         path = table.edges_of(link)
-        src, port = int(table.src[link]), _first_limited(topology, path)
+        src = int(table.src[link])
+        port = next((edge for edge in path if topology.edges[edge].beta is not None), path[0])
         width = min(_width(topology, edge) for edge in path)
         ports[src][port] = max(width, ports[src].get(port, Fraction(0)))
     return _least(ports.values())
@@ -528,10 +539,6 @@ def _width(topology: Topology, edge: EdgeId) -> Fraction:
     """Return the GB/s of an edge."""
     beta = topology.edges[edge].beta
     return LOCAL if beta is None else min(LOCAL, 1000 / beta)
-
-
-def _first_limited(topology: Topology, path: Sequence[EdgeId]) -> EdgeId:
-    return next((edge for edge in path if topology.edges[edge].beta is not None), path[0])
 
 
 def _least(found: Iterable[Mapping[EdgeId, Fraction]]) -> tuple[Fraction, ...]:

@@ -267,6 +267,13 @@ class Scenario:
 def read_scenario(path: str, topology: Topology) -> Scenario:
     """Return the scenario of a file for a topology.
 
+    Parameters
+    ----------
+    path
+        Of the file.
+    topology
+        The machine.
+
     Raises
     ------
     InputError
@@ -278,6 +285,15 @@ def read_scenario(path: str, topology: Topology) -> Scenario:
 
 def bind(record: ScenarioFile, document: Document, topology: Topology) -> Scenario:
     """Return what a scenario's names of edges, links and ranks mean on a topology.
+
+    Parameters
+    ----------
+    record
+        The fields of the file.
+    document
+        The file, for the places in errors.
+    topology
+        The machine.
 
     Raises
     ------
@@ -295,23 +311,19 @@ def bind(record: ScenarioFile, document: Document, topology: Topology) -> Scenar
             f"all {record.runs} runs would be equal, as there is no jitter", ("runs",),
             "leave runs out, or add jitter",
         )  # fmt: skip
+    also = None
+    if record.also is not None:  # its path is relative to the scenario's file
+        path = Path(document.file or "").parent / record.also.program
+        also = str(path), record.also.size, record.also.start
     return Scenario(
         record.name, record.seed, record.runs or (DEFAULT_RUNS if random else 1), factors, down,
         tuple(_flows(record, place)), tuple(_changes(record, place)), late, slow,
-        messages, starts, _also(record, document), document,
+        messages, starts, also, document,
     )  # fmt: skip
 
 
 def _delay(record: DistributionRecord | None) -> Delay | None:
     return None if record is None else Delay(record.distribution, record.mean)
-
-
-def _also(record: ScenarioFile, document: Document) -> tuple[str, int | None, Time] | None:
-    """Return the second program, whose path is relative to the scenario's file."""
-    if record.also is None:
-        return None
-    path = Path(document.file or "").parent / record.also.program
-    return str(path), record.also.size, record.also.start
 
 
 @dataclass(frozen=True, eq=False)

@@ -167,6 +167,19 @@ def sweep(
 ) -> tuple[Row, ...]:
     """Replay programs, given with their file names, at all sizes.
 
+    Parameters
+    ----------
+    programs
+        File name and program.
+    topology
+        The machine.
+    sizes
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    route, protocol_costs
+        As for :func:`taccl.replay.interpreter.replay`.
+
     Raises
     ------
     ProgramError
@@ -190,9 +203,25 @@ def sweep(
 def row_of(
     trace: Trace, program: Program, topology: Topology, bound: BoundAt, file: str = ""
 ) -> Row:
-    """Return the row of one replay."""
+    """Return the row of one replay.
+
+    Parameters
+    ----------
+    trace
+        What the replay gave.
+    program
+        What was run.
+    topology
+        The machine.
+    bound
+        The best bound, by size.
+    file
+        The program's file.
+    """
     found = bound(trace.size)
-    bottleneck, used = _bottleneck(trace, topology)
+    edge, bottleneck, used = trace.busiest_edge, "", None
+    if edge is not None and trace.time:
+        bottleneck, used = topology.edges[edge].name, trace.edge_busy[edge] / trace.time
     return Row(
         program.collective, topology.name, topology.num_ranks, trace.size, trace.time,
         file=file, program=program.name, alpha_rule=topology.alpha_rule_stated,
@@ -202,13 +231,6 @@ def row_of(
         in_place=program.in_place, out_of_place=program.out_of_place,
         note=trace.reason or _note(trace, program),
     )  # fmt: skip
-
-
-def _bottleneck(trace: Trace, topology: Topology) -> tuple[str, float | None]:
-    edge = trace.busiest_edge
-    if edge is None or not trace.time:
-        return "", None
-    return topology.edges[edge].name, trace.edge_busy[edge] / trace.time
 
 
 def _note(trace: Trace, program: Program) -> str:
@@ -238,6 +260,14 @@ def bounds_of(
 
     Parameters
     ----------
+    topology
+        The machine.
+    collective
+        Its name, or what a file defines.
+    root
+        Rank of the root.
+    routed
+        Whether pairs without a link send through other ranks.
     message_bytes
         The largest message of a program, for bounds that hold for programs; not for routed ones.
     """
@@ -264,6 +294,13 @@ def bounds_of(
 
 def sizes_between(begin: int, end: int, factor: int = 2) -> tuple[int, ...]:
     """Return ``begin``, ``begin * factor`` ... up to ``end``, as ``-b -e -f`` of nccl-tests do.
+
+    Parameters
+    ----------
+    begin, end
+        Bytes, both inclusive.
+    factor
+        Of each size to the one before.
 
     Raises
     ------

@@ -14,7 +14,7 @@ class Why(Enum):
     NOTHING = "nothing"
     ORDER = "the step before it"
     ARRIVAL = "the arrival of its message"
-    DEPENDENCE = "a dependence"
+    DEPENDENCE = "a dependency"
     SLOT = "a FIFO slot"
     LINK = "a busy edge"
 
@@ -100,7 +100,8 @@ class Trace:
         """Ids of the spans up to the last one to finish; each waited for the one before it."""
         if not self.spans:
             return ()
-        last: int | None = max(range(len(self.spans)), key=lambda i: (_finish(self.spans[i]), -i))
+        ends = [max(span.end, span.arrival or 0) for span in self.spans]
+        last: int | None = ends.index(max(ends))
         path = []
         while last is not None:
             path.append(last)
@@ -120,7 +121,3 @@ class Trace:
         """The edge that was held longest, the first of equals; None when none was."""
         edge = max(range(len(self.edge_busy)), key=lambda e: (self.edge_busy[e], -e), default=None)
         return edge if edge is not None and self.edge_busy[edge] > 0 else None
-
-
-def _finish(span: Span) -> Time:
-    return max(span.end, span.arrival or 0)

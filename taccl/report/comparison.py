@@ -111,7 +111,15 @@ class _Scale:
 
 
 def style_of(turn: int, dashes: str = "none") -> str:
-    """Return the style of the line with a number."""
+    """Return the style of the line with a number.
+
+    Parameters
+    ----------
+    turn
+        Number of the line; colours are used in turn.
+    dashes
+        As of SVG's ``stroke-dasharray``.
+    """
     return f'class="line" stroke="{COLOURS[turn % len(COLOURS)]}" stroke-dasharray="{dashes}"'
 
 
@@ -184,7 +192,17 @@ def _grid(sizes: Sequence[int], ticks: Sequence[float], x: _Scale, y: _Scale) ->
 
 
 def legend(lines: Sequence[Line], left: float, top: float, columns: int) -> Iterator[str]:
-    """Yield the elements of a legend, ``columns`` names to a line of text."""
+    """Yield the elements of a legend, ``columns`` names to a line of text.
+
+    Parameters
+    ----------
+    lines
+        In order.
+    left, top
+        Pixels.
+    columns
+        Names to a line of text.
+    """
     for number, line in enumerate(lines):
         row, column = divmod(number, columns)
         x, y = left + column * 340, top + row * LINE
@@ -194,7 +212,19 @@ def legend(lines: Sequence[Line], left: float, top: float, columns: int) -> Iter
 
 
 def chart(what: str, sizes: Sequence[int], lines: Sequence[Line], *, share: bool = False) -> str:
-    """Return one diagram with its legend as an element of a page, in the page's own colours."""
+    """Return one diagram with its legend as an element of a page, in the page's own colours.
+
+    Parameters
+    ----------
+    what
+        The title.
+    sizes
+        Bytes, ascending.
+    lines
+        A value for each size.
+    share
+        Whether values are parts of one, not times.
+    """
     box = Box(64, 30, 640, 240)
     below = box.top + box.height + 64
     width, height = box.left + box.width + 40, below + LINE * ((len(lines) + 1) // 2)
@@ -441,7 +471,7 @@ def _modelled(found: Comparison, nccl: Modelled) -> Iterator[str]:
         time, bound = found.modelled(place), found.bounds[place]
         yield (
             f"below the bound at {' to '.join(sizes)}: NCCL's model expects {_us(time)} us at"
-            f" {format_size(found.sizes[place])}, where no algorithm takes less than"
+            f" {format_size(found.sizes[place])}, where no program takes less than"
             f" {_us(bound[1] if bound else None)}: its inputs do not fit this machine; set them"
             " with --nccl"
         )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from taccl.bounds import any_bounds, best
 from taccl.errors import InputError
 from taccl.topology.file import topology_document
-from taccl.topology.graph import Edge, Topology, whole
+from taccl.topology.graph import Topology, whole
 from taccl.topology.rates import gigabytes, rank_rates, slowest_edges, unlike
 from taccl.topology.symmetry import make_group
 from taccl.units import Time, counted, format_time, microseconds
@@ -74,7 +74,13 @@ class Differences:
 
 
 def differences(first: Topology, second: Topology) -> Differences:
-    """Compare two topologies: edges by name, links by pair of ranks."""
+    """Compare two topologies: edges by name, links by pair of ranks.
+
+    Parameters
+    ----------
+    first, second
+        The machines.
+    """
     facts = [_facts(topology) for topology in (first, second)]
     added, removed, changed = _pairs(first, second)
     return Differences(
@@ -104,7 +110,11 @@ def _facts(topology: Topology) -> dict[str, object]:
         "receive_gbps": _range(receives),
     }
     for name, size in (("allgather", topology.num_ranks * BYTES), ("alltoall", BYTES)):
-        facts[f"{name}_bound_us"] = _bound(topology, name, size)
+        facts[f"{name}_bound_us"] = (
+            microseconds(best(any_bounds(whole(topology), name, size)).time)
+            if topology.num_ranks <= MAX_BOUND_RANKS
+            else None
+        )
     return facts
 
 
@@ -120,24 +130,19 @@ def _range(rates: Sequence[Fraction]) -> list[float]:
     return sorted({float(min(rates)), float(max(rates))})
 
 
-def _bound(topology: Topology, collective: str, size: int) -> float | None:
-    if topology.num_ranks > MAX_BOUND_RANKS:
-        return None
-    return microseconds(best(any_bounds(whole(topology), collective, size)).time)
-
-
 def _edges(first: Topology, second: Topology) -> Iterator[Change]:
-    one, other = ({e.name: _edge(t, e) for e in t.edges} for t in (first, second))
+    one, other = (
+        {
+            e.name: (t.vertex_name(e.tail), t.vertex_name(e.head), (e.beta, e.alpha, e.overhead))
+            for e in t.edges
+        }
+        for t in (first, second)
+    )
     for name, before in one.items():
         after = other.get(name)
         if before != after:
             yield Change(name, before, after)
     yield from (Change(name, None, after) for name, after in other.items() if name not in one)
-
-
-def _edge(topology: Topology, edge: Edge) -> tuple[str, str, Cost]:
-    ends = topology.vertex_name(edge.tail), topology.vertex_name(edge.head)
-    return *ends, (edge.beta, edge.alpha, edge.overhead)
 
 
 Pairs = tuple[tuple[int, int], ...]
@@ -187,7 +192,15 @@ def differences_fields(found: Differences) -> dict[str, object]:
         "same": found.same,
         "facts": {what: {"a": a, "b": b} for what, (a, b) in found.facts.items()},
         "edges": {
-            sort: [_change_fields(change) for change in each] for sort, each in sorts.items()
+            sort: [
+                {
+                    "name": change.name,
+                    "a": _edge_fields(change.before),
+                    "b": _edge_fields(change.after),
+                }
+                for change in each
+            ]
+            for sort, each in sorts.items()
         },
         "links": {
             "added": [list(pair) for pair in found.added],
@@ -195,10 +208,6 @@ def differences_fields(found: Differences) -> dict[str, object]:
             "changed": [list(pair) for pair in found.changed],
         },
     }
-
-
-def _change_fields(change: Change) -> dict[str, object]:
-    return {"name": change.name, "a": _edge_fields(change.before), "b": _edge_fields(change.after)}
 
 
 def _edge_fields(edge: tuple[str, str, Cost] | None) -> dict[str, object] | None:

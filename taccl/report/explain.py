@@ -6,7 +6,7 @@ The critical path is the chain of spans from the start to the last arrival, each
 for the one before it. The time from the start of a span to the start of the next is charged to
 what the first one did (alpha and bandwidth of its message, or local work); but where the next one
 did not follow it in the data or in the threadblock, to what made it wait: an edge that the message
-held, a dependence on it, or the FIFO slot that it freed. So the parts add up to the time, to the
+held, a dependency on it, or the FIFO slot that it freed. So the parts add up to the time, to the
 picosecond. A queue on one edge is then a chain of waits, and the time in it is queueing. Of several
 critical paths one is told.
 """
@@ -17,22 +17,23 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from taccl.bounds import any_of
 from taccl.msccl.program import Op
 from taccl.replay.sweep import Row
 from taccl.replay.trace import Span, Trace, Why
 from taccl.report.played import Played
 from taccl.topology.graph import Edge, Topology
-from taccl.units import PS_PER_US, Time, format_size, microseconds
+from taccl.units import PS_PER_US, Time, counted, format_size, microseconds
 
 PARTS = (
-    "launch", "alpha", "bandwidth", "queueing for a link", "waiting for a dependence",
+    "launch", "alpha", "bandwidth", "queueing for a link", "waiting for a dependency",
     "waiting for a FIFO slot", "local work",
 )  # fmt: skip
 """What the time is split into."""
 
 _CHARGED = {
     Why.LINK: "queueing for a link",
-    Why.DEPENDENCE: "waiting for a dependence",
+    Why.DEPENDENCE: "waiting for a dependency",
     Why.SLOT: "waiting for a FIFO slot",
 }
 
@@ -51,7 +52,8 @@ class Part:
     time
         Picoseconds.
     count
-        Spans of the critical path that are charged to it.
+        Spans of the critical path that are charged to it: every span is charged to one part, but
+        alpha and bandwidth are those of the same messages.
     alpha
         What of the time is alpha (or overhead) of messages; the rest of it is their bytes.
     """
@@ -161,7 +163,17 @@ class Explanation:
 
 
 def explain(played: Played, row: Row, replay: Replay) -> Explanation:
-    """Return where the time of a replay goes; ``row`` is its result."""
+    """Return where the time of a replay goes; ``row`` is its result.
+
+    Parameters
+    ----------
+    played
+        The replay with every message.
+    row
+        Its result.
+    replay
+        How to run the program again, on a changed machine.
+    """
     trace, topology = played.trace, played.topology
     if trace.time is None:
         return Explanation(row, trace.reason)
@@ -169,7 +181,7 @@ def explain(played: Played, row: Row, replay: Replay) -> Explanation:
     parts = [("launch", topology.local.launch, 0), *_charges(played, legs)]
     times: Counter[str] = Counter()
     alphas: Counter[str] = Counter()
-    counts: Counter[str] = Counter(name for name, time, _ in parts if time)
+    counts: Counter[str] = Counter(name for name, time, _ in parts if time or name != "launch")
     for name, time, alpha in parts:
         times[name] += time
         alphas[name] += alpha
@@ -332,7 +344,10 @@ def explanation_text(found: Explanation) -> str:
     width = max(len(_exact(part.time)) for part in found.parts)
     for part in found.parts:
         share = part.time / row.time if row.time else 0.0
-        spans = "" if not part.count or part.name == "launch" else f"  in {_plural(part.count)}"
+        same = "the same " if part.name == "bandwidth" else ""
+        spans = ""
+        if part.count and part.name != "launch":
+            spans = f"  in {same}{counted(part.count, 'span')}"
         if part.alpha and part.name != "alpha":
             spans += f", {_exact(part.alpha)} us of it alpha"
         time = _exact(part.time).rjust(width)
@@ -341,7 +356,9 @@ def explanation_text(found: Explanation) -> str:
     lines += _parameters_text(found, row.time)
     if row.bound is not None:
         gap = "" if row.gap is None else f", gap {row.gap:.1%}"
-        lines.append(f"  bound for any algorithm: {_exact(row.bound)} us ({row.bound_kind}){gap}")
+        lines.append(
+            f"  bound for {any_of(row.bound_kind)}: {_exact(row.bound)} us ({row.bound_kind}){gap}"
+        )
     if row.note:
         lines.append(f"  note: {_one_line(row.note)}")
     return "\n".join(lines)
@@ -351,9 +368,9 @@ def _bottleneck_text(found: Explanation) -> Iterator[str]:
     row = found.row
     if not row.bottleneck or row.time is None or found.faster is None:
         return
-    held = f"held {row.utilisation or 0:.1%} of the time"
-    yield f"  bottleneck: edge {_one_line(row.bottleneck)}, {held}"
-    then = f"edge {_one_line(found.faster.bottleneck)} is held {found.faster.utilisation:.1%}"
+    busy = f"busy {row.utilisation or 0:.1%} of the time"
+    yield f"  bottleneck: edge {_one_line(row.bottleneck)}, {busy}"
+    then = f"edge {_one_line(found.faster.bottleneck)} is busy {found.faster.utilisation:.1%}"
     yield f"  with twice its bandwidth: {_changed(found.faster, row.time)}; then {then} of the time"
 
 
@@ -379,10 +396,6 @@ def _exact(time: Time) -> str:
     """Return microseconds with every picosecond."""
     whole, rest = divmod(time, PS_PER_US)
     return f"{whole}.{rest:06d}".rstrip("0").rstrip(".")
-
-
-def _plural(count: int) -> str:
-    return "1 span" if count == 1 else f"{count} spans"
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -1,18 +1,292 @@
-"""Topologies in the formats of other tools: one function a format, one row in EXPORTS."""
+"""Topologies in the formats of other tools: one function a format, one row in EXPORTS.
+
+ASTRA-sim's analytical backend has products of rings, switches and full meshes. Dimension by
+dimension, from the nearest: every rank has one link (ring, full mesh: one to each neighbour) or one
+port (switch) in each dimension, all alike. Servers with a NIC for each GPU and a rail for each NIC
+are such a product; a NIC that GPUs share or a hybrid cube mesh is none. The backend counts a GB as
+2^30 bytes, and the latency of a switch twice, up and down.
+
+References
+----------
+W. Won et al., "ASTRA-sim2.0", ISPASS 2023; astra-sim/astra-network-analytical,
+``BasicTopology.cpp`` (``bw_GBps_to_Bpns``, ``compute_communication_delay``), ``Switch.cpp``.
+"""
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from types import MappingProxyType
 
-from taccl.errors import TacclWarning
-from taccl.report.export_astra import astra_sim
+from taccl.errors import InputError, TacclWarning
 from taccl.report.export_nccl import nccl_xml
 from taccl.report.graph import dot
 from taccl.topology.graph import Edge, LocalCosts, Topology
-from taccl.units import PS_PER_US, beta_text
+from taccl.units import PS_PER_US, Time, beta_text
+
+RING, SWITCH, FULL = "Ring", "Switch", "FullyConnected"
+_GB = Fraction(10**9, 1 << 30)
+MAX_SHAPES = 200
+"""How many ways to see a network as a product are tried."""
+
+Cost = tuple[Fraction | None, Time]
+"""Beta and alpha."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Star:
+    """A switch: the ranks on it, and what they send and receive by."""
+
+    name: str
+    members: tuple[int, ...]
+    costs: frozenset[Cost]
+
+
+@dataclass(frozen=True, slots=True)
+class _Dim:
+    """A dimension: what it is, ranks, distance of neighbours, and the cost of a link or port."""
+
+    kind: str
+    size: int
+    stride: int
+    costs: frozenset[Cost]
+
+
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """Wires by their ends, and switches by the ranks on them; switches of one link are gone."""
+
+    ranks: int
+    wires: Mapping[tuple[int, int], Cost]
+    stars: Mapping[tuple[int, ...], _Star]
+
+    def neighbours(self, rank: int) -> set[int]:
+        """Return the ranks that a rank has a wire to."""
+        return {head for tail, head in self.wires if tail == rank}
+
+
+def astra_sim(topology: Topology) -> str:
+    """Return the network file of a topology.
+
+    Raises
+    ------
+    InputError
+        When it is no product of rings, switches and full meshes; says why.
+    """
+    network = _network(topology)
+    dims = _dims(network, topology.name)
+    lines = [
+        f"# {topology.name}, for ASTRA-sim's analytical backend; GB/s of 2^30 bytes, ns",
+        f"topology: [ {', '.join(dim.kind for dim in dims)} ]",
+        f"npus_count: [ {', '.join(str(dim.size) for dim in dims)} ]",
+        f"bandwidth: [ {', '.join(_bandwidth(dim) for dim in dims)} ]",
+        f"latency: [ {', '.join(_latency(dim) for dim in dims)} ]",
+    ]
+    if any(dim.kind == SWITCH for dim in dims):
+        lines.insert(1, "# latency of a Switch: half of one crossing, as it counts twice")
+    return "\n".join(lines) + "\n"
+
+
+def _bandwidth(dim: _Dim) -> str:
+    (beta,) = {beta for beta, _ in dim.costs}
+    return f"{float(1000 / beta * _GB) if beta else 0.0!r}"
+
+
+def _latency(dim: _Dim) -> str:
+    alphas = [alpha for _, alpha in dim.costs]
+    crossing = sum(alphas) if len(alphas) == 2 else 2 * alphas[0]
+    return f"{(crossing / 2 if dim.kind == SWITCH else alphas[0]) / 1000!r}"
+
+
+def _refuse(name: str, why: str) -> InputError:
+    return InputError(
+        f"{name} is no product of rings, switches and full meshes: {why}", field="--to",
+        fix="export --to graph, or a topology that ASTRA-sim can say, such as torus2d:4x4",
+    )  # fmt: skip
+
+
+def _network(topology: Topology) -> _Network:
+    """Return a topology without the switches that only pass something on, such as NICs."""
+    ranks = topology.num_ranks
+    arcs: dict[tuple[int, int], Cost] = {}
+    for edge in topology.edges:
+        if (edge.tail, edge.head) in arcs:
+            one, other = map(topology.vertex_name, (edge.tail, edge.head))
+            raise _refuse(topology.name, f"{one} has parallel links to {other}")
+        arcs[edge.tail, edge.head] = (edge.beta, edge.alpha)
+    into, out = _ends(arcs)
+    for vertex in range(ranks, ranks + len(topology.switches)):
+        _pass_on(vertex, arcs, into, out)
+    wires = {ends: cost for ends, cost in arcs.items() if max(ends) < ranks}
+    stars = {star.members: star for star in _stars(topology, arcs, into, out)}
+    free = next((ends for ends, cost in wires.items() if cost[0] is None), None)
+    if free is not None:
+        raise _refuse(topology.name, f"the link {free[0]}->{free[1]} has no bandwidth")
+    return _Network(ranks, wires, stars)
+
+
+def _pass_on(vertex: int, arcs: dict[tuple[int, int], Cost], into: "Ends", out: "Ends") -> None:
+    """Take out a switch that joins two vertices only, in one direction or both."""
+    one_way = len(into[vertex]) == len(out[vertex]) == 1 and into[vertex] != out[vertex]
+    if not one_way and not (len(into[vertex]) == 2 and into[vertex] == out[vertex]):
+        return
+    ways = [(a, b) for a in sorted(into[vertex]) for b in sorted(out[vertex]) if a != b]
+    if any(way in arcs for way in ways):
+        return
+    for tail, head in ways:
+        first, second = arcs[tail, vertex], arcs[vertex, head]
+        betas = [beta for beta, _ in (first, second) if beta is not None]
+        arcs[tail, head] = (max(betas, default=None), first[1] + second[1])
+    for tail, head in ways:
+        del arcs[tail, vertex], arcs[vertex, head]
+        out[tail] = (out[tail] - {vertex}) | {head}
+        into[head] = (into[head] - {vertex}) | {tail}
+    into[vertex], out[vertex] = set(), set()
+
+
+Ends = dict[int, set[int]]
+
+
+def _ends(arcs: Mapping[tuple[int, int], Cost]) -> tuple[Ends, Ends]:
+    into: Ends = defaultdict(set)
+    out: Ends = defaultdict(set)
+    for tail, head in arcs:
+        into[head].add(tail)
+        out[tail].add(head)
+    return into, out
+
+
+def _stars(
+    topology: Topology, arcs: Mapping[tuple[int, int], Cost], into: Ends, out: Ends
+) -> Iterator[_Star]:
+    """Yield the switches, each with ranks only around it."""
+    found: set[tuple[int, ...]] = set()
+    for number, switch in enumerate(topology.switches):
+        vertex = topology.num_ranks + number
+        if not into[vertex] and not out[vertex]:
+            continue
+        members = tuple(sorted(into[vertex]))
+        if into[vertex] != out[vertex] or max(members) >= topology.num_ranks:
+            shared = sum(rank < topology.num_ranks for rank in into[vertex] | out[vertex])
+            why = f"{shared} GPUs share it" if shared > 1 else "it joins other switches"
+            raise _refuse(topology.name, f"{switch.name} is no switch of ranks: {why}")
+        ups = {arcs[rank, vertex] for rank in members}
+        downs = {arcs[vertex, rank] for rank in members}
+        if len(ups) > 1 or len(downs) > 1 or {b for b, _ in ups} != {b for b, _ in downs}:
+            raise _refuse(topology.name, f"the ports of {switch.name} are not alike")
+        if None in {beta for beta, _ in ups} or members in found:
+            why = "is beside an equal one" if members in found else "has no bandwidth"
+            raise _refuse(topology.name, f"{switch.name} {why}")
+        found.add(members)
+        yield _Star(switch.name, members, frozenset(ups | downs))
+
+
+def _dims(network: _Network, name: str) -> list[_Dim]:
+    """Return the dimensions, the nearest first."""
+    near = network.neighbours(0)
+    around = [star.members for star in network.stars.values() if 0 in star.members]
+    problems: list[str] = []
+    for sizes in islice(_shapes(network.ranks, near, around, 1), MAX_SHAPES):
+        try:
+            return _match(network, sizes)
+        except _NoMatchError as error:
+            problems.append(str(error))
+    raise _refuse(name, problems[0] if problems else "rank 0 has links that fit no grid of ranks")
+
+
+Shape = tuple[tuple[str, int, int], ...]
+"""Kind, size and stride of every dimension."""
+
+
+def _shapes(
+    ranks: int, near: set[int], around: Sequence[tuple[int, ...]], stride: int
+) -> Iterator[Shape]:
+    """Yield the shapes that the links of rank 0 could be of, from a stride on."""
+    left = ranks // stride
+    if left == 1:
+        yield ()
+        return
+    options: list[tuple[str, int]] = []
+    for members in around:
+        size = len(members)
+        if members == tuple(range(0, stride * size, stride)):
+            options.append((SWITCH, size))
+    run = 2
+    while (run - 1) * stride in near:
+        options.append((RING if run <= 3 else FULL, run))
+        run += 1
+    if stride in near:
+        options += [
+            (RING, other // stride + 1)
+            for other in sorted(near)
+            if other % stride == 0 and other // stride >= 3
+        ]
+    for kind, size in sorted(options, key=lambda option: -option[1]):
+        if size > 1 and left % size == 0:
+            for rest in _shapes(ranks, near, around, stride * size):
+                yield ((kind, size, stride), *rest)
+
+
+class _NoMatchError(Exception):
+    """A shape is not that of a network; says why."""
+
+
+def _match(network: _Network, shape: Shape) -> list[_Dim]:
+    """Return the dimensions of a shape that is all of a network."""
+    wires, stars = set(network.wires), set(network.stars)
+    dims = []
+    for kind, size, stride in shape:
+        if kind == SWITCH:
+            costs = _switches(network, size, stride, stars)
+        else:
+            costs = _wires(network, (kind, size, stride), wires)
+        dims.append(_Dim(kind, size, stride, costs))
+    if wires:
+        raise _NoMatchError("the link {}->{} is in no dimension".format(*min(wires)))
+    if stars:
+        raise _NoMatchError(f"{network.stars[min(stars)].name} is in no dimension")
+    return dims
+
+
+def _switches(
+    network: _Network, size: int, stride: int, left: set[tuple[int, ...]]
+) -> frozenset[Cost]:
+    """Return what the ports of a dimension of switches cost, and take them from those left."""
+    costs: frozenset[Cost] = frozenset()
+    for rank in range(network.ranks):
+        base = rank - rank // stride % size * stride
+        members = tuple(range(base, base + size * stride, stride))
+        star = network.stars.get(members)
+        if star is None:
+            raise _NoMatchError(f"no switch joins ranks {members[0]} to {members[-1]}")
+        if costs not in (frozenset(), star.costs):
+            raise _NoMatchError(f"{star.name} is not like the others of its dimension")
+        left.discard(members)
+        costs = star.costs
+    return costs
+
+
+def _wires(
+    network: _Network, dim: tuple[str, int, int], left: set[tuple[int, int]]
+) -> frozenset[Cost]:
+    """Return what the links of a ring or full mesh cost, and take them from those left."""
+    kind, size, stride = dim
+    costs: set[Cost] = set()
+    for rank in range(network.ranks):
+        place = rank // stride % size
+        for step in {1, size - 1} if kind == RING else range(1, size):
+            ends = rank, rank + ((place + step) % size - place) * stride
+            if ends not in network.wires:
+                raise _NoMatchError("there is no link {}->{}".format(*ends))
+            left.discard(ends)
+            costs.add(network.wires[ends])
+    if len(costs) > 1:
+        told = sorted({f"{float(1000 / beta):.4g}" for beta, _ in costs if beta})
+        raise _NoMatchError(f"links of one dimension differ ({', '.join(told)} GB/s, or in alpha)")
+    return frozenset(costs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,13 @@ class _Graph:
 def server_of(topology: Topology, server: int) -> Server:
     """Return one server of a topology as a host.
 
+    Parameters
+    ----------
+    topology
+        The machine.
+    server
+        Its number.
+
     Raises
     ------
     InputError
@@ -347,7 +354,12 @@ def nccl_xml(topology: Topology) -> str:
         When its switches are no trees with GPUs and NICs as leaves.
     """
     server = server_of(topology, 0)
-    writer = _Writer(server, *_generation(server))
+    rates = {*server.wires.values(), *server.switched.values()}
+    options = [(sm, nvlink_bandwidth(sm)) for sm in SMS]
+    generation, link = min(  # the compute capability whose links make all bandwidths, or nearly
+        options, key=lambda option: max((_loss(rate, option[1]) for rate in rates), default=0)
+    )
+    writer = _Writer(server, generation, link)
     name = re.sub(r"--+|[<>]", "-", topology.name)
     writer.lines += [f"<!-- server 0 of {topology.num_servers} of {name} -->"]
     writer.lines += ['<system version="1">']
@@ -373,15 +385,6 @@ def _warn(topology: Topology, writer: _Writer) -> None:
         problems.append("no NICs, as one server has none (--nodes 2)")
     if problems:
         warnings.warn(f"{topology.name}: {'; '.join(problems)}", TacclWarning, stacklevel=4)
-
-
-def _generation(server: Server) -> tuple[int, Fraction]:
-    """Return a compute capability whose links make all bandwidths of NVLink, or nearly."""
-    rates = {*server.wires.values(), *server.switched.values()}
-    options = [(sm, nvlink_bandwidth(sm)) for sm in SMS]
-    return min(
-        options, key=lambda option: max((_loss(rate, option[1]) for rate in rates), default=0)
-    )
 
 
 def _loss(rate: Fraction, link: Fraction) -> Fraction:

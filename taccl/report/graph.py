@@ -40,7 +40,7 @@ def heat_scale() -> str:
     )
     return (
         '<p class="scale" role="img" aria-label="Colours of load, from 0% blue to 100% red">'
-        f"<span>held 0%</span>{patches}<span>100% of the time</span></p>"
+        f"<span>busy 0%</span>{patches}<span>100% of the time</span></p>"
     )
 
 
@@ -153,7 +153,11 @@ def dot(topology: Topology) -> str:
         members[server].append(vertex)
     for server, vertices in members.items():
         indent = "  " if server is None else "    "
-        named = [f"{indent}{_node(topology, vertex)}" for vertex in vertices]
+        named = [
+            f"{indent}v{vertex} [label={_quoted(topology.vertex_name(vertex))}"
+            f"{', shape=circle' if vertex < topology.num_ranks else ''}];"
+            for vertex in vertices
+        ]
         if server is not None:
             named = [
                 f"  subgraph cluster_{server} {{", f'    label="server {server}";', *named, "  }",
@@ -163,11 +167,6 @@ def dot(topology: Topology) -> str:
         ways = ", dir=both" if line.both else ""
         text.append(f"  v{line.tail} -> v{line.head} [label={_quoted(line.text)}{ways}];")
     return "\n".join([*text, "}"]) + "\n"
-
-
-def _node(topology: Topology, vertex: int) -> str:
-    shape = ", shape=circle" if vertex < topology.num_ranks else ""
-    return f"v{vertex} [label={_quoted(topology.vertex_name(vertex))}{shape}];"
 
 
 def _printable(text: str) -> str:
@@ -225,7 +224,7 @@ def loaded_svg(topology: Topology, busy: Sequence[Time], time: Time) -> str:
     for line in lines:
         edge = max(line.edges, key=lambda number: busy[number])
         share = busy[edge] / time if time else 0.0
-        told = f"edge {topology.edges[edge].name} held {share:.1%} of the time; {line.text}"
+        told = f"edge {topology.edges[edge].name} busy {share:.1%} of the time; {line.text}"
         drawn.append((heat_colour(share) if busy[edge] else FREE, told))
     return _picture(topology, lines, drawn)
 

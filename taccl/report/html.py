@@ -31,7 +31,7 @@ from taccl.errors import InputError
 from taccl.model.problem import Candidate
 from taccl.model.schedule import Schedule, Send
 from taccl.replay.sweep import Row
-from taccl.replay.trace import Span, Why
+from taccl.replay.trace import Why
 from taccl.report.comparison import BOUND, Line, chart, style_of
 from taccl.report.explain import Explanation
 from taccl.report.graph import heat_colour, heat_scale, lines_of, loaded_svg
@@ -208,8 +208,10 @@ def timeline_data(played: Played) -> Data:
         wire = (span.gpu, span.threadblock, span.link)
         if span.link is not None and wire not in texts:
             texts[wire] = links.setdefault(link_text(played, span), len(links))
+        kind = RECEIVES if played.receives(span) else WORKS
         _append(columns, (
-            tracks[span.gpu, span.threadblock], span.step, span.iteration, _kind(played, span),
+            tracks[span.gpu, span.threadblock], span.step, span.iteration,
+            kind if span.link is None else SENDS,
             span.start + shift, span.end - span.start,
             -1 if span.arrival is None else span.arrival + shift, span.size,
             texts.get(wire, -1), -1 if span.waited_for is None else span.waited_for,
@@ -290,7 +292,10 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
     A track is a link and a span a message, from its start to the release of its last edge.
     """
     topology, table = schedule.topology, schedule.topology.links
-    messages = _messages(schedule)
+    found: dict[int, list[Send]] = {}
+    for send in schedule.expand().sends():
+        found.setdefault(send.batch, []).append(send)
+    messages = sorted(found.values(), key=lambda m: (m[0].start, m[0].end, m[0].link))
     used = sorted({message[0].link for message in messages})
     tracks = {link: number for number, link in enumerate(used)}
     columns: Columns = {name: [] for name in _NAMES}
@@ -334,23 +339,9 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
     }, tuple(edge_busy)
 
 
-def _messages(schedule: Schedule) -> list[list[Send]]:
-    """Return the sends of all messages, in order of start and link."""
-    found: dict[int, list[Send]] = {}
-    for send in schedule.expand().sends():
-        found.setdefault(send.batch, []).append(send)
-    return sorted(found.values(), key=lambda m: (m[0].start, m[0].end, m[0].link))
-
-
 def _append(columns: Columns, values: tuple[int, ...]) -> None:
     for name, value in zip(_NAMES, values, strict=True):
         columns[name].append(value)
-
-
-def _kind(played: Played, span: Span) -> int:
-    if span.link is not None:
-        return SENDS
-    return RECEIVES if played.receives(span) else WORKS
 
 
 def packed(data: object) -> str:
@@ -416,7 +407,9 @@ def page(
     nccl
         What NCCL's own model expects, for the verdict and the chart.
     """
-    script, style = _script(), _static("page.css")
+    parts, style = "\n".join(_static(name) for name in SCRIPTS), _static("page.css")
+    script = f'"use strict";\n(() => {{\n{parts}}})();\n'
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     said = verdict([view.row for view in views], nccl) if views else ""
     body = [
         f"<h1>{text_of(title)}</h1>",
@@ -439,7 +432,7 @@ def page(
         '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\';'
-        f" img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{_hash(script)}'\">",
+        f" img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'\">",
         '<link rel="icon" href="data:,">',
         f"<title>{text_of(title)}</title>",
         f"<style>{style}</style>",
@@ -455,15 +448,6 @@ def page(
 
 def _static(name: str) -> str:
     return files("taccl.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _script() -> str:
-    parts = "\n".join(_static(name) for name in SCRIPTS)
-    return f'"use strict";\n(() => {{\n{parts}}})();\n'
-
-
-def _hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 _SUMMARY = (
@@ -522,7 +506,7 @@ def _rates(rows: Sequence[Row], nccl: NcclTime) -> Iterator[str]:
         ]  # fmt: skip
         lines += [
             Line("NCCL by its own model", style_of(-1, "2 3"), _rate_points(expected)),
-            Line("bound: no algorithm is faster", BOUND, _rate_points(bounds)),
+            Line("bound: no program is faster", BOUND, _rate_points(bounds)),
         ]
         drawn = [line for line in lines if line.points]
         if drawn:
@@ -562,7 +546,9 @@ def _view(number: int, view: View) -> str:
         parts.append(f'<p class="note">Not in detail: {text_of(view.explanation.why_not)}</p>')
     if view.timeline is not None:
         if view.explanation is not None:
-            parts += _explained(view.explanation, _held(view))
+            names = (edge.name for edge in view.topology.edges)
+            held = dict(zip(names, view.edge_busy, strict=False))
+            parts += _explained(view.explanation, held)
         parts += [_timeline(view.timeline), _chunks(view.timeline)]
         parts += load(view.topology, view.edge_busy, view.row.time)
     return "\n".join([*parts, "</section>"])
@@ -592,12 +578,6 @@ def _candidates(candidates: Sequence[Candidate]) -> Iterator[str]:
     )
 
 
-def _held(view: View) -> Mapping[str, Time]:
-    """Return for how long each edge was held, by its name."""
-    names = (edge.name for edge in view.topology.edges)
-    return dict(zip(names, view.edge_busy, strict=False))
-
-
 def _explained(found: Explanation, held: Mapping[str, Time]) -> Iterator[str]:
     yield "<h3>Where the time goes</h3>"
     time = found.row.time
@@ -616,9 +596,9 @@ def _explained(found: Explanation, held: Mapping[str, Time]) -> Iterator[str]:
     if found.row.bottleneck and found.faster is not None:
         then = found.faster
         yield (
-            f"<p>Bottleneck: edge {text_of(found.row.bottleneck)}, held"
+            f"<p>Bottleneck: edge {text_of(found.row.bottleneck)}, busy"
             f" {found.row.utilisation or 0:.1%} of the time. With twice its bandwidth the program"
-            f" would take {us(then.time)} us, and edge {text_of(then.bottleneck)} would be held"
+            f" would take {us(then.time)} us, and edge {text_of(then.bottleneck)} would be busy"
             f" {then.utilisation:.1%} of that.</p>"
         )
     overhead = (("whose own overhead the critical path pays", found.overhead_on),)

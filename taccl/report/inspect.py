@@ -81,13 +81,29 @@ class Shape:
 
 
 def whole_size(program: Program, size: int) -> int:
-    """Return the largest size up to ``size`` in whole chunks, of at least one byte each."""
+    """Return the largest size up to ``size`` in whole chunks, of at least one byte each.
+
+    Parameters
+    ----------
+    program
+        Whose chunks they are.
+    size
+        Bytes of the counted buffer.
+    """
     chunks = program.chunks_per_loop
     return size - size % chunks or chunks
 
 
 def inspect_program(program: Program, size: int | None = None) -> Shape:
-    """Return a program's shape; ``size`` is cut to whole chunks."""
+    """Return a program's shape; ``size`` is cut to whole chunks.
+
+    Parameters
+    ----------
+    program
+        What is looked at.
+    size
+        Bytes of the counted buffer; None: amounts stay chunks.
+    """
     ops = Counter(step.op for _, block in program.blocks() for step in block.steps)
     return Shape(
         program,
@@ -145,7 +161,25 @@ def as_record(shape: Shape) -> dict[str, object]:
         "steps": program.num_steps,
         "ops": dict(shape.ops),
         "size_bytes": shape.size,
-        "per_rank": [_rank_record(shape, rank) for rank in shape.ranks],
+        "per_rank": [
+            {
+                "rank": rank.rank,
+                "threadblocks": rank.threadblocks,
+                "steps": rank.steps,
+                "channels": list(rank.channels),
+                "connections_out": rank.connections_out,
+                "connections_in": rank.connections_in,
+                "peers_out": rank.peers_out,
+                "peers_in": rank.peers_in,
+                "chunks_out": rank.chunks_out,
+                "chunks_in": rank.chunks_in,
+                "chunks_local": rank.chunks_local,
+                "scratch_chunks": rank.scratch_chunks,
+                "bytes_out": shape.bytes_of(rank.chunks_out),
+                "bytes_in": shape.bytes_of(rank.chunks_in),
+            }
+            for rank in shape.ranks
+        ],
         "pairs": [
             {
                 "src": pair.src,
@@ -157,25 +191,6 @@ def as_record(shape: Shape) -> dict[str, object]:
             }
             for pair in shape.pairs
         ],
-    }
-
-
-def _rank_record(shape: Shape, rank: RankShape) -> dict[str, object]:
-    return {
-        "rank": rank.rank,
-        "threadblocks": rank.threadblocks,
-        "steps": rank.steps,
-        "channels": list(rank.channels),
-        "connections_out": rank.connections_out,
-        "connections_in": rank.connections_in,
-        "peers_out": rank.peers_out,
-        "peers_in": rank.peers_in,
-        "chunks_out": rank.chunks_out,
-        "chunks_in": rank.chunks_in,
-        "chunks_local": rank.chunks_local,
-        "scratch_chunks": rank.scratch_chunks,
-        "bytes_out": shape.bytes_of(rank.chunks_out),
-        "bytes_in": shape.bytes_of(rank.chunks_in),
     }
 
 

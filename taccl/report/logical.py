@@ -24,6 +24,8 @@ def rows(logical: LogicalTopology, group: Group) -> Iterator[tuple[str, str]]:
 
     Parameters
     ----------
+    logical
+        The network, as the sketch restricts it.
     group
         The symmetries to be used.
     """

@@ -5,7 +5,6 @@ two, not how far apart they are in hops of a ring.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -148,10 +147,21 @@ def matrix_text(topology: Topology) -> str:
     """Return the matrix, if it can be read, and the legend: a line for each of the first kinds."""
     matrix = Matrix(topology)
     cells = matrix.cells()
-    lines = [] if cells is None else [*_grid(cells), ""]
-    rows = [("cell", "alpha", "links", "a rank", "path")]
+    lines = []
+    if cells is not None:
+        width = 1 + max([3, *(len(cell) for row in cells for cell in row)])
+        head = "".join(str(dst).rjust(width) for dst in range(len(cells)))
+        grid = ("".join(cell.rjust(width) for cell in row) for row in cells)
+        lines = ["rank".ljust(5) + head, *(f"{src:<5}{row}" for src, row in enumerate(grid)), ""]
+    rows = [("cell", "alpha", "links", "per rank", "path")]
     rows += [
-        (kind.cell, f"{microseconds(kind.alpha):g} us", str(kind.links), _span(kind), _path(kind))
+        (
+            kind.cell,
+            f"{microseconds(kind.alpha):g} us",
+            str(kind.links),
+            str(kind.least) if kind.least == kind.most else f"{kind.least}-{kind.most}",
+            _path(kind),
+        )
         for kind in matrix.kinds[:MAX_TOLD]
     ]
     if matrix.unlinked:
@@ -168,31 +178,29 @@ def matrix_text(topology: Topology) -> str:
     return "\n".join(lines)
 
 
-def _grid(cells: Sequence[Sequence[str]]) -> list[str]:
-    width = max([3, *(len(cell) for row in cells for cell in row)])
-    head = "rank".ljust(5) + "".join(str(dst).rjust(width + 1) for dst in range(len(cells)))
-    return [head] + [
-        str(src).ljust(5) + "".join(cell.rjust(width + 1) for cell in row)
-        for src, row in enumerate(cells)
-    ]
-
-
-def _span(kind: Kind) -> str:
-    return str(kind.least) if kind.least == kind.most else f"{kind.least}-{kind.most}"
-
-
 def _path(kind: Kind) -> str:
     crossed = "" if kind.edges < 3 else f", {kind.edges} edges"
     return f"{kind.about}{crossed}, such as {kind.example[0]} -> {kind.example[1]}"
 
 
 def topology_fields(topology: Topology, digest: str) -> dict[str, object]:
-    """Return what ``topology show --json`` prints."""
+    """Return what ``topology show --json`` prints.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    digest
+        Hash of the topology.
+    """
     matrix, (sends, receives) = Matrix(topology), rank_rates(topology)
+    members: dict[int, list[int]] = {}
+    for rank, server in enumerate(topology.server_of):
+        members.setdefault(server, []).append(rank)
     return {
         "name": topology.name,
         "ranks": topology.num_ranks,
-        "servers": [list(members) for members in _servers(topology)],
+        "servers": [members[server] for server in sorted(members)],
         "switches": [switch.name for switch in topology.switches],
         "edges": len(topology.edges),
         "links": len(topology.links),
@@ -214,10 +222,3 @@ def topology_fields(topology: Topology, digest: str) -> dict[str, object]:
         "unlinked_pairs": matrix.unlinked,
         "matrix": matrix.cells(),
     }  # fmt: skip
-
-
-def _servers(topology: Topology) -> list[list[int]]:
-    members: dict[int, list[int]] = {}
-    for rank, server in enumerate(topology.server_of):
-        members.setdefault(server, []).append(rank)
-    return [members[server] for server in sorted(members)]

@@ -50,7 +50,7 @@ class Traffic {
     const pair = `rank ${src} to rank ${dst}: `;
     if (!row) { this.status.textContent = pair + "nothing"; return; }
     const [, , messages, bytes, held, edge] = row, share = (100 * held / this.time).toFixed(1);
-    const busy = edge ? `, which hold edge ${edge} for ${us(held)} (${share}% of the time)` : "";
+    const busy = edge ? `, which keep edge ${edge} busy for ${us(held)} (${share}% of the time)` : "";
     this.status.textContent = `${pair}${bytes} bytes in ${messages} messages${busy}`;
   }
 }

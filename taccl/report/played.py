@@ -118,6 +118,19 @@ def play(
 ) -> Played:
     """Replay a program at one size, every message told.
 
+    Parameters
+    ----------
+    program
+        What is run.
+    topology
+        The machine.
+    size
+        Bytes of the counted buffer.
+    model
+        The runtime's constants.
+    route, protocol_costs
+        As for :func:`taccl.replay.interpreter.replay`.
+
     Raises
     ------
     ProgramError
@@ -139,7 +152,15 @@ def block_label(block: Threadblock) -> str:
 
 
 def span_label(played: Played, span: Span) -> str:
-    """Return the op, and for a message which way it goes."""
+    """Return the op, and for a message which way it goes.
+
+    Parameters
+    ----------
+    played
+        The replay.
+    span
+        One of its trace.
+    """
     op, block = played.op(span).value, played.blocks[span.gpu, span.threadblock]
     if span.link is not None:
         return f"{op} to {block.send_to}"
@@ -158,7 +179,15 @@ def _slots(slot: Slot, count: int) -> str:
 
 
 def link_text(played: Played, span: Span) -> str:
-    """Return the ranks of a message and the edges it crosses."""
+    """Return the ranks of a message and the edges it crosses.
+
+    Parameters
+    ----------
+    played
+        The replay.
+    span
+        A message of its trace.
+    """
     wire = played.connection(span)
     edges = ", ".join(played.topology.edges[edge].name for edge in played.crossed(span))
     routed = "routed over " if span.link == ROUTED else ""

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
 
-from taccl.bounds import ASSUMED, KINDS, WORLDS, best
+from taccl.bounds import ASSUMED, KINDS, WORLDS, any_of, best
 from taccl.model.problem import Bound, Candidate
 from taccl.replay.sweep import NOT_DISTURBED, Row
 from taccl.topology.graph import Topology
-from taccl.topology.lint import Checked, Finding
+from taccl.topology.lint import Checked
 from taccl.units import Time, counted, format_size, format_time, gigabytes_per_second, microseconds
 
 ELEMENT_BYTES = 4
@@ -37,32 +37,31 @@ def write_table(rows: Sequence[Row]) -> str:
     """Return aligned columns for reading; columns that are empty in all rows are left out."""
     if not rows:
         return ""
-    lines = [_shown(row) for row in rows]
+    lines = [
+        {
+            "file": row.file or row.program,
+            "collective": row.collective,
+            "engine": row.engine,
+            "size": format_size(row.size),
+            "time us": "-" if row.time is None else f"{microseconds(row.time):.6g}",
+            "algbw GB/s": _number(row.algbw, ".2f"),
+            "busbw GB/s": _number(row.busbw, ".2f"),
+            **_disturbed(row),
+            "bound us": "" if row.bound is None else f"{microseconds(row.bound):.6g}",
+            "gap": _number(row.gap, ".1%"),
+            "bottleneck": row.bottleneck,
+            "busy": _number(row.utilisation, ".0%"),
+            "costs": row.costs or "",
+            "#wrong": str(row.wrong or ""),
+            "note": row.note,
+        }
+        for row in rows
+    ]
     names = [name for name in lines[0] if any(line[name] for line in lines)]
     widths = {name: max(len(name), *(len(line[name]) for line in lines)) for name in names}
     made = ["  ".join(name.rjust(widths[name]) for name in names)]
     made += ["  ".join(line[name].rjust(widths[name]) for name in names) for line in lines]
     return "\n".join(line.rstrip() for line in made) + "\n"
-
-
-def _shown(row: Row) -> dict[str, str]:
-    return {
-        "file": row.file or row.program,
-        "collective": row.collective,
-        "engine": row.engine,
-        "size": format_size(row.size),
-        "time us": "-" if row.time is None else f"{microseconds(row.time):.6g}",
-        "algbw GB/s": _number(row.algbw, ".2f"),
-        "busbw GB/s": _number(row.busbw, ".2f"),
-        **_disturbed(row),
-        "bound us": "" if row.bound is None else f"{microseconds(row.bound):.6g}",
-        "gap": _number(row.gap, ".1%"),
-        "bottleneck": row.bottleneck,
-        "used": _number(row.utilisation, ".0%"),
-        "costs": row.costs or "",
-        "#wrong": str(row.wrong or ""),
-        "note": row.note,
-    }
 
 
 def _disturbed(row: Row) -> dict[str, str]:
@@ -253,20 +252,19 @@ def findings_fields(checked: Checked) -> dict[str, object]:
         "links": None if topology is None else len(topology.links),
         "rotations": None if topology is None else len(topology.rotations),
         "usable": checked.usable,
-        "findings": [_fields(finding) for finding in checked.findings],
-    }
-
-
-def _fields(finding: Finding) -> dict[str, object]:
-    return {
-        "rule": finding.rule,
-        "severity": finding.severity,
-        "file": finding.file,
-        "line": finding.line,
-        "field": finding.field,
-        "where": finding.where,
-        "problem": finding.problem,
-        "fix": finding.fix,
+        "findings": [
+            {
+                "rule": finding.rule,
+                "severity": finding.severity,
+                "file": finding.file,
+                "line": finding.line,
+                "field": finding.field,
+                "where": finding.where,
+                "problem": finding.problem,
+                "fix": finding.fix,
+            }
+            for finding in checked.findings
+        ],
     }
 
 
@@ -409,14 +407,17 @@ def verdict(rows: Sequence[Row], nccl: NcclTime) -> str:
         "" if expected is None else _beside_nccl(best.bound, expected),
     ]
     if best.bottleneck and best.utilisation is not None:
-        parts.append(f"the busiest edge, {best.bottleneck}, is held {best.utilisation:.0%} of it")
+        parts.append(
+            f"the busiest edge, {best.bottleneck}, is busy {best.utilisation:.0%} of the time"
+        )
     return "; ".join(part for part in parts if part) + "."
 
 
 def _beside_bound(row: Row) -> str:
     if row.bound is None or row.gap is None:
         return "no lower bound is known"
-    told = f"the {format_time(row.bound)} that no algorithm beats ({row.bound_kind} bound)"
+    who = any_of(row.bound_kind).removeprefix("any ")
+    told = f"the {format_time(row.bound)} that no {who} beats ({row.bound_kind} bound)"
     return f"that is {row.gap:.1%} above {told}" if row.gap > 0 else f"optimal: it meets {told}"
 
 

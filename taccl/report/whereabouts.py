@@ -6,7 +6,7 @@ the times of the spans. Sums are known by how many of a chunk's sources are in t
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -62,10 +62,15 @@ def program_where(program: Program) -> Where | None:
     start = _inputs(collective)
     for rank, offset, content in start:
         memory.write(rank, [Slot(Buffer.INPUT, offset)], [content])
+    cells = memory.numbers
+    numbered = [
+        (rank, cells[rank][memory.mode.cell(rank, Slot(Buffer.INPUT, offset))], content)
+        for rank, offset, content in start
+    ]
     effects, codes = _effects(program, memory), _Codes.of(collective)
     blocks = sorted((rank, block.id, block) for rank, block in program.blocks())
     return {
-        **_head(collective, _numbered(memory, start)),
+        **_head(collective, numbered),
         "steps": [
             [codes.moved(effects.get((rank, number, at))) for at in range(len(block.steps))]
             for rank, number, block in blocks
@@ -103,6 +108,8 @@ def schedule_where(
 
     Parameters
     ----------
+    schedule
+        What is shown.
     used
         The links, by track.
     messages
@@ -225,17 +232,6 @@ def _inputs(collective: Collective) -> list[tuple[int, int, Content]]:
             sources = 1 << position if collective.reduces else 1
             found.append((rank, collective.input_offset(chunk, rank), Content(chunk, sources)))
     return found
-
-
-def _numbered(
-    memory: _Memory, start: Sequence[tuple[int, int, Content]]
-) -> list[tuple[int, int, Content]]:
-    """Return inputs with the numbers of their cells instead of offsets."""
-    cells: Mapping[int, dict[Cell, int]] = memory.numbers
-    return [
-        (rank, cells[rank][memory.mode.cell(rank, Slot(Buffer.INPUT, offset))], content)
-        for rank, offset, content in start
-    ]
 
 
 def _head(collective: Collective, start: Iterable[tuple[int, int, Content]]) -> Where:

@@ -16,6 +16,13 @@ from taccl.topology.graph import LogicalTopology, Permutation, Topology
 def apply_sketch(topology: Topology, sketch: Sketch) -> LogicalTopology:
     """Return a topology as a sketch restricts it.
 
+    Parameters
+    ----------
+    topology
+        The machine.
+    sketch
+        What is to be respected.
+
     Raises
     ------
     InputError

@@ -281,5 +281,15 @@ def _patterns(records: list[PatternRecord], document: Document, part: str) -> tu
 
 
 def offset_permutation(offset: int, block: int, num_ranks: int) -> Permutation:
-    """Return the rotation by ``offset`` inside every block of ``block`` ranks."""
+    """Return the rotation by ``offset`` inside every block of ``block`` ranks.
+
+    Parameters
+    ----------
+    offset
+        Ranks.
+    block
+        Ranks of a block.
+    num_ranks
+        Ranks in all.
+    """
     return tuple((r % block + offset) % block + r // block * block for r in range(num_ranks))

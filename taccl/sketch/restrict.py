@@ -62,6 +62,13 @@ class Locals:
 def allowed_links(sketch: Sketch, places: Locals) -> Mask:
     """Return which links of a topology a sketch leaves open.
 
+    Parameters
+    ----------
+    sketch
+        What is to be respected.
+    places
+        The topology with its local numbers.
+
     Raises
     ------
     InputError
@@ -152,6 +159,13 @@ def _check_pairs_exist(sketch: Sketch, places: Locals, kept: Mask) -> None:
 def senders_of(sketch: Sketch, places: Locals) -> dict[int, frozenset[int]]:
     """Return for every rank the senders that its chunks leave its server by.
 
+    Parameters
+    ----------
+    sketch
+        What is to be respected.
+    places
+        The topology with its local numbers.
+
     Raises
     ------
     InputError
@@ -183,7 +197,15 @@ def senders_of(sketch: Sketch, places: Locals) -> dict[int, frozenset[int]]:
 
 
 def joined_ranks(topology: Topology, links: Mask) -> Mask:
-    """Return which rank has one of some links to which, as a matrix."""
+    """Return which rank has one of some links to which, as a matrix.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    links
+        Mask of the links.
+    """
     table = topology.links
     joined = np.zeros((topology.num_ranks,) * 2, dtype=np.bool_)
     joined[table.src[links], table.dst[links]] = True

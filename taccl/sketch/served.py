@@ -314,6 +314,10 @@ def check_reachable(topology: Topology, sketch: Sketch, allowed: Mask) -> None:
 
     Parameters
     ----------
+    topology
+        The machine.
+    sketch
+        What closes links.
     allowed
         The links that the sketch leaves open.
 
@@ -341,8 +345,12 @@ def why_unserved(
 
     Parameters
     ----------
+    topology
+        The machine.
     sketch
         One that :func:`taccl.sketch.apply_sketch` accepts.
+    collective
+        What is to be done.
     """
     if topology.num_ranks > MAX_RANKS:
         return None
@@ -358,6 +366,8 @@ def entries(sketch: Sketch, topology: Topology) -> tuple[Entry, ...]:
 
     Parameters
     ----------
+    sketch
+        What is looked at.
     topology
         On a large one many rules that close links are one entry, and so are many senders.
     """
@@ -366,7 +376,9 @@ def entries(sketch: Sketch, topology: Topology) -> tuple[Entry, ...]:
         found = [Entry("deny")]
     found += [Entry("relays")] if sketch.relays is not None else []
     many = (len(sketch.chunk_to_relay) * topology.num_ranks) ** 2 > MAX_WORK
-    if _names_gpus(sketch) and not many:
+    field = sketch.fields.get("chunk_to_relay", ("chunk_to_relay",))
+    # TACCL's files say it by GPU of every sender: there it is one entry.
+    if field[-1] == "chunk_to_relay" and not many:
         found += [Entry("chunk_to_relay", gpu) for gpu, _ in sketch.chunk_to_relay]
     elif sketch.chunk_to_relay:
         found.append(Entry("chunk_to_relay"))
@@ -375,13 +387,16 @@ def entries(sketch: Sketch, topology: Topology) -> tuple[Entry, ...]:
     return tuple(found)
 
 
-def _names_gpus(sketch: Sketch) -> bool:
-    """Tell whether the file has chunk_to_relay by GPU; TACCL's has the GPUs of every sender."""
-    return sketch.fields.get("chunk_to_relay", ("chunk_to_relay",))[-1] == "chunk_to_relay"
-
-
 def only(sketch: Sketch, kept: Sequence[Entry]) -> Sketch:
-    """Return the sketch with those of its entries, and without all others."""
+    """Return the sketch with those of its entries, and without all others.
+
+    Parameters
+    ----------
+    sketch
+        What is looked at.
+    kept
+        Some of its :func:`entries`.
+    """
     parts = {entry.part for entry in kept}
     rules = {entry.item for entry in kept if entry.part == "deny"}
     gpus = {entry.item for entry in kept if entry.part == "chunk_to_relay"}
@@ -400,6 +415,8 @@ def conflict(sketch: Sketch, parts: Sequence[Entry], test: Test) -> tuple[Entry,
 
     Parameters
     ----------
+    sketch
+        What is looked at.
     parts
         Entries to choose from; all together they leave something unserved.
     test

@@ -88,7 +88,15 @@ def read_taccl_json(document: Document) -> Sketch:
         With file, line, field and fix.
     """
     record = fit_model(document, TacclSketchFile)
-    _warn_unknown(record, document)
+    names = list(_unknown(record, ()))
+    if names:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        warnings.warn(
+            f"{document.file}: fields that TACCL does not read are ignored:"
+            f" {', '.join(names[:5])}{more}",
+            TacclWarning,
+            stacklevel=2,
+        )
     intra, inter = record.intranode_sketch, record.internode_sketch
     if inter is None and record.nnodes > 1:
         raise document.error(
@@ -154,15 +162,3 @@ def _unknown(record: FileModel, place: tuple[str, ...]) -> Iterator[str]:
     for name, value in record:
         if isinstance(value, FileModel):
             yield from _unknown(value, (*place, name))
-
-
-def _warn_unknown(record: TacclSketchFile, document: Document) -> None:
-    names = list(_unknown(record, ()))
-    if names:
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        warnings.warn(
-            f"{document.file}: fields that TACCL does not read are ignored:"
-            f" {', '.join(names[:5])}{more}",
-            TacclWarning,
-            stacklevel=3,
-        )

@@ -8,20 +8,19 @@ An engine along a series of chunk counts: more and more chunks, as long as they 
 Whatever runs an engine, alone or as one of several, runs it this way, so that one among several
 does with its share of the time what it would do with as much time alone.
 
-Engine ``auto``: every algorithm and engine in one time budget, the best by the given score.
+Engine ``auto``: every algorithm and engine in one time limit, the best by the given score.
 
-The classical algorithms come first; then every engine that searches goes along the series of chunk
-counts with a quarter of the time, just as it would alone with as much. So the answer
-is as good as that of any classical algorithm, and of any engine alone within a quarter of the
-time, but where a gap below ``ENOUGH`` to the bound ended the search, a problem is too large for an
-engine's share (``LARGE``, ``HUGE``, ``COUNTED``), or the clock gave one less luck than alone. The
-engines take turns, as each may use all cores. The time that they leave goes to the best of them,
-from another seed.
+The classical algorithms come first; then every engine that searches has a short turn. After that,
+turns go to whom more chunks may pay, and to whoever may improve the best schedule, which all of
+them start from: the exact engine as its hint, the staged one as what it polishes, the guided one
+as routes to improve. So a turn that wins nothing is not repeated before somebody else has won. A
+problem that is too large for an engine (``LARGE``, ``HUGE``, ``COUNTED``) is left out, and a gap
+below ``ENOUGH`` to the bound ends the search. Where work is counted, every engine goes along the
+series of chunk counts with a quarter of the work.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from types import MappingProxyType
@@ -35,6 +34,7 @@ from taccl.synth.flow.engine import flow
 from taccl.synth.guided.engine import guided
 from taccl.synth.staged.engine import staged
 from taccl.synth.templates.classical import CLASSICAL, run_classical, textbook_schedule
+from taccl.timing.deadline import Deadline
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
 
@@ -82,21 +82,6 @@ class Series:
         return 0.3 if self.long else 0.75
 
 
-@dataclass(frozen=True)
-class Budget:
-    """The seconds that an engine has for a series, and since when."""
-
-    seconds: float
-    deterministic: bool
-    began: float
-
-    @property
-    def left(self) -> float:
-        """Seconds left for searching; where work is counted, all of them."""
-        spent = 0.0 if self.deterministic else time.monotonic() - self.began
-        return self.seconds * (1 - RESERVE) - spent
-
-
 @dataclass(frozen=True, eq=False)
 class Attempt:
     """What an engine made of one chunk count.
@@ -115,6 +100,8 @@ class Attempt:
         Why there is no schedule.
     reason
         Why a schedule is out of the running.
+    seconds
+        Of searching and scoring, by the clock.
     """
 
     engine: str
@@ -123,6 +110,7 @@ class Attempt:
     score: Time | None
     error: NoScheduleError | None = None
     reason: str | None = None
+    seconds: float = 0.0
 
     @property
     def time(self) -> Time | None:
@@ -141,17 +129,26 @@ class Attempt:
         return (Candidate(self.result.engine, self.chunks, makespan, self.time, self.reason),)
 
 
-def along(name: str, engine: Engine, series: Series, budget: Budget) -> Iterator[Attempt]:
+def along(name: str, engine: Engine, series: Series, clock: Deadline) -> Iterator[Attempt]:
     """Yield what an engine makes of a series; the last may be a failure.
 
     A count that can't be served or lowered ends the series, as more chunks would not fit either.
     But some algorithms exist from two chunks on: these are tried with the second count, too.
+
+    Parameters
+    ----------
+    name, engine
+        Which engine.
+    series
+        Of chunk counts.
+    clock
+        For all of them; each gets a share of what is left.
     """
     scores: list[Time] = []
     for number, count in enumerate(series.counts):
-        left = budget.left
+        left = clock.left
         # Twice the chunks take twice as long to lower.
-        least = 1.0 if budget.deterministic else 1.0 + 2 * series.overhead()
+        least = 1.0 if clock.counted is not None else 1.0 + 2 * series.overhead()
         if scores and (left < least or not series.pays(scores)):
             return
         problem, options = series.task(count, max(0.5, series.share(number) * left))
@@ -166,23 +163,24 @@ def along(name: str, engine: Engine, series: Series, budget: Budget) -> Iterator
 
 
 def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> Attempt:
-    """Run an engine once."""
-    chunks = problem.collective.chunks_per_rank
+    """Run an engine once, and score what it gives."""
+    clock, chunks = Deadline(), problem.collective.chunks_per_rank
     options.starts(name)
     try:
         result = engine(problem, options)
     except NoScheduleError as error:
-        return Attempt(name, chunks, None, None, error)
+        return Attempt(name, chunks, None, None, error, seconds=clock.spent)
     schedule = result.schedule
     if schedule is None:
         late = OutOfTimeError("no schedule was found in time", fix="raise --time-limit")
-        return Attempt(name, chunks, None, None, late)
+        return Attempt(name, chunks, None, None, late, seconds=clock.spent)
     score = schedule.makespan if options.score is None else options.score(schedule)
     reason = options.refusal(schedule)
     if score is None:
-        return Attempt(name, chunks, result, None, reason=reason or "it can't be lowered")
-    options.report(f"{result.engine}, {chunks} chunks a rank: {score / 1e6:.2f} us")
-    return Attempt(name, chunks, result, score, reason=reason)
+        reason = reason or "it can't be lowered"
+    else:
+        options.report(f"{result.engine}, {chunks} chunks a rank: {score / 1e6:.2f} us")
+    return Attempt(name, chunks, result, score, reason=reason, seconds=clock.spent)
 
 
 SEARCHES: Mapping[str, Engine] = MappingProxyType({
@@ -194,12 +192,22 @@ SEARCHES: Mapping[str, Engine] = MappingProxyType({
 """Engines that search, in turn."""
 
 QUARTER = 1 / len(SEARCHES)
+"""Of counted work, for each of them."""
 
-ALL = 0.97
-"""Of the time limit, for everything but judging and writing."""
-
-FIRST = 0.15
+FIRST = 0.1
 """Of the time limit, for the classical algorithms before the engines; the rest come after them."""
+
+TURN = 0.12
+"""Of the time limit, for the first turn of an engine; where engines leave theirs, for more."""
+
+NEXT = 0.2
+"""Of the time limit, for every turn after its first."""
+
+CLOSE = Fraction(5, 4)
+"""Times the best score: an engine further from it gets no more chunks before others."""
+
+KNOWN = 2
+"""Schedules of a chunk count that the next engine starts from."""
 
 HOPELESS = Fraction(3, 2)
 """Times the best score: a classical schedule that alone takes longer is not lowered."""
@@ -219,27 +227,33 @@ COUNTED = 400
 PAIR = 1e-4
 """Seconds that it takes to let two chunks follow each other on a link in a model of messages."""
 
-WORTH_MORE = 2.0
-"""Seconds left from which one more search is worth it."""
+WORTH_MORE = 1.0
+"""Seconds left from which one more turn is worth it, once every engine had one."""
 
 
 @dataclass(eq=False)
-class _Run:
-    """What is found so far, and when all has to be done."""
+class Search:
+    """One search: what is asked, when it ends, and what is found; engines take turns in it.
+
+    Parameters
+    ----------
+    series
+        Problems by chunk count.
+    clock
+        The end, or the work that each part may count.
+    found
+        What came of it so far, failures included: whoever ends the search has it.
+    reserve
+        Seconds that are kept for what comes after it.
+    """
 
     series: Series
-    seconds: float
-    options: Options
-    began: float
-    found: list[Attempt]
+    clock: Deadline
+    found: list[Attempt] = field(default_factory=list)
+    reserve: float = 0.0
 
-    def budget(self, share: float) -> Budget:
-        """Return a share of the time, or as much of it as is left."""
-        now = time.monotonic()
-        seconds = share * self.seconds
-        if not self.options.deterministic:
-            seconds = min(seconds, self.began + ALL * self.seconds - now)
-        return Budget(seconds, self.options.deterministic, now)
+    def __post_init__(self) -> None:
+        self.seconds = self.clock.left - self.reserve
 
     @property
     def best(self) -> Attempt | None:
@@ -250,18 +264,32 @@ class _Run:
     @property
     def over(self) -> bool:
         """Tell whether what is found is good enough, or there is no time for more."""
-        if self.options.stop.is_set() and any(one.result is not None for one in self.found):
+        if self.clock.stop.is_set() and any(one.result is not None for one in self.found):
             return True
         best = self.best
         if best is None:
             return False
-        return is_enough(best.time or 0, self.series.floor) or self.budget(1.0).seconds <= 0
+        return is_enough(best.time or 0, self.series.floor) or self.clock.left <= self.reserve
 
     @property
     def spare(self) -> float:
         """Seconds left for one more search, less what its lowering and judging take."""
-        budget = self.budget(1.0)
-        return min(budget.left, budget.seconds - self.series.overhead())
+        return self.clock.left - self.reserve - self.series.overhead()
+
+    def known(self, chunks: int) -> tuple[Schedule, ...]:
+        """Return the best schedules of a chunk count, for the next engine to start from."""
+        rows = {
+            id(one.result.schedule): (one.time, one.result.schedule)
+            for one in self.found
+            if one.chunks == chunks and one.time is not None and one.result is not None
+        }
+        ranked = sorted(rows.values(), key=lambda row: row[0] or 0)[:KNOWN]
+        return tuple(schedule for _, schedule in ranked if schedule is not None)
+
+    def task(self, chunks: int, seconds: float) -> tuple[Problem, Options]:
+        """Return the problem of a chunk count, and options that have what is known of it."""
+        problem, options = self.series.task(chunks, seconds)
+        return problem, replace(options, known=self.known(chunks))
 
     def take(self, attempts: Iterator[Attempt]) -> None:
         """Take attempts as long as more are of use."""
@@ -271,70 +299,148 @@ class _Run:
                 return
 
 
-def is_enough(time_: Time, floor: Time) -> bool:
+def is_enough(time: Time, floor: Time) -> bool:
     """Tell whether a time is so close to a bound that no more is searched for."""
-    return time_ <= floor * (1 + ENOUGH)
+    return time <= floor * (1 + ENOUGH)
 
 
-def portfolio(
-    series: Series, seconds: float, began: float | None = None, found: list[Attempt] | None = None
-) -> list[Attempt]:
-    """Run everything on a series; return what came of it, failures included.
+def portfolio(search: Search) -> list[Attempt]:
+    """Run everything on a search; return what came of it, failures included."""
+    classical = _classical(search)
+    _advance(search, classical, FIRST, more=bool(SEARCHES))
+    if search.clock.counted is None:
+        _take_turns(search)
+    else:
+        for name in SEARCHES:
+            if search.over:
+                break
+            series = replace(search.series, task=search.task)
+            counted = replace(search.clock, counted=(1 - RESERVE) * QUARTER * search.seconds)
+            search.take(along(name, _fitting(search, name), series, counted))
+    _advance(search, classical, 1.0)
+    return search.found
+
+
+@dataclass(eq=False)
+class _Player:
+    """An engine that takes turns.
 
     Parameters
     ----------
-    seconds
-        For all of it, in wall clock, or counted work for each.
-    began
-        By the monotonic clock; None: now.
-    found
-        What is returned, if given: whoever ends the search in the middle has what came before.
+    name
+        Of the engine.
+    scores
+        Its best, by chunk count in the order in which they were tried.
+    asked
+        The best attempts that it was asked to improve.
+    turns
+        That it had.
     """
-    _, options = series.task(series.counts[0], seconds)
-    began = time.monotonic() if began is None else began
-    run = _Run(series, seconds, options, began, [] if found is None else found)
-    classical = _classical(run)
-    _advance(run, classical, FIRST, more=bool(SEARCHES))
-    for name in SEARCHES:
-        if run.over:
-            break
-        run.take(along(name, _fitting(run, name), series, run.budget(QUARTER)))
-    _advance(run, classical, 1.0)
-    if not run.over:
-        _go_on(run)
-    return run.found
+
+    name: str
+    scores: dict[int, Time] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+    turns: int = 0
+
+    def following(self, series: Series) -> int | None:
+        """Return the next chunk count that may pay; None: none does."""
+        scores = list(self.scores.values())
+        untried = [count for count in series.counts if count not in self.scores]
+        return untried[0] if untried and series.pays(scores) else None
 
 
-def _classical(run: _Run) -> dict[str, Iterator[Attempt]]:
+def _take_turns(search: Search) -> None:
+    """Let engines take turns: each one, then more chunks for who is close, then who can improve.
+
+    Whoever improves the best schedule is asked again; who did not is asked when there is another.
+    """
+    series = search.series
+    players = [_Player(name) for name in SEARCHES]
+    while players and not search.over:
+        fresh = [player for player in players if not player.turns]
+        if fresh:
+            player, count = fresh[0], series.counts[0]
+            seconds = max(TURN * search.seconds, search.spare / (len(fresh) + 2))
+        else:
+            if search.spare < WORTH_MORE:
+                return
+            player, count = _next(search, players)
+            seconds = max(NEXT * search.seconds, WORTH_MORE)
+        attempt = _turn(search, player, count, min(seconds, max(0.5, search.spare)))
+        if attempt.score is None and not (
+            isinstance(attempt.error, NoAlgorithmError) and not player.scores and count < 2
+        ):
+            players.remove(player)
+
+
+def _next(search: Search, players: Sequence[_Player]) -> tuple[_Player, int]:
+    """Return whose turn it is, and with which chunk count."""
+    best = search.best
+    if best is None:
+        player = min(players, key=lambda player: player.turns)
+        return player, player.following(search.series) or search.series.counts[0]
+    wide = [
+        (player.turns, min(player.scores.values(), default=0), count, number)
+        for number, player in enumerate(players)
+        if (count := player.following(search.series)) is not None
+    ]
+    close = [row for row in wide if row[1] <= CLOSE * (best.time or 0)]
+    if close:
+        *_, count, number = min(close)
+        return players[number], count
+    idle = [player for player in players if id(best) not in player.asked]
+    if not idle and wide:
+        *_, count, number = min(wide)
+        return players[number], count
+    player = min(idle or players, key=lambda one: (one.turns, one.name != best.engine))
+    return player, best.chunks
+
+
+def _turn(search: Search, player: _Player, count: int, seconds: float) -> Attempt:
+    """Have an engine search for some seconds, from what is known and another seed each time."""
+    problem, options = search.task(count, seconds)
+    options = replace(options, seed=options.seed + (player.turns if count in player.scores else 0))
+    attempt = attempted(player.name, _fitting(search, player.name), problem, options)
+    player.turns += 1
+    if attempt.score is not None:
+        player.scores[count] = min(attempt.score, player.scores.get(count, attempt.score))
+    before = search.best
+    search.found.append(attempt)
+    if before is not None and search.best is before and before.chunks == count:
+        player.asked.add(id(before))
+    return attempt
+
+
+def _classical(search: Search) -> dict[str, Iterator[Attempt]]:
     """Return the series of every classical algorithm, not yet begun."""
-    series = replace(run.series, task=partial(_promising, run))
-    budget = Budget(run.seconds, run.options.deterministic, run.began)
+    series = replace(search.series, task=partial(_promising, search))
+    clock = search.clock.share(1 - RESERVE)
     return {
-        name: along(name, partial(run_classical, name, patient=False), series, budget)
+        name: along(name, partial(run_classical, name, patient=False), series, clock)
         for name in CLASSICAL
     }
 
 
-def _fitting(run: _Run, name: str) -> Engine:
+def _fitting(search: Search, name: str) -> Engine:
     """Return an engine that refuses problems too large for its share of the time, with the reason.
 
     The exact engine's model may be too large, and the staged engine too slow where there is
     something already.
     """
-    search = SEARCHES[name]
+    engine = SEARCHES[name]
 
-    def engine(problem: Problem, options: Options) -> Result:
-        if name == "exact" and not _is_small(problem, options, QUARTER * run.seconds):
+    def fitting(problem: Problem, options: Options) -> Result:
+        if name == "exact" and not _is_small(problem, options, QUARTER * search.seconds):
             raise OutOfTimeError("left out: its model is too large for its share of the time")
-        if name == "taccl" and run.best and _is_huge(problem):
+        if name == "taccl" and search.best and _is_huge(problem):
             raise OutOfTimeError("left out: it would route for longer than its share of the time")
-        return search(problem, options)
+        return engine(problem, options)
 
-    return engine
+    return fitting
 
 
 def _advance(
-    run: _Run, lanes: dict[str, Iterator[Attempt]], share: float, *, more: bool = False
+    search: Search, lanes: dict[str, Iterator[Attempt]], share: float, *, more: bool = False
 ) -> None:
     """Take attempts from all series in turn, for a share of the time; drop those that end.
 
@@ -343,31 +449,31 @@ def _advance(
     more
         Whether other searches follow: else it goes on until something is found.
     """
-    budget = run.budget(share)
+    clock = search.clock.share(share)
     while lanes:
         for name, lane in tuple(lanes.items()):
-            late = budget.left <= 0
-            if run.over or (late and (run.best or (more and run.budget(1.0).seconds > 0))):
+            late = clock.over
+            if search.over or (late and (search.best or (more and not search.clock.over))):
                 return
             attempt = next(lane, None)
             if attempt is None:
                 del lanes[name]
             else:
-                run.found.append(attempt)
+                search.found.append(attempt)
 
 
-def _promising(run: _Run, count: int, seconds: float) -> tuple[Problem, Options]:
+def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Options]:
     """Return a task whose score does not lower what would take much longer than the best.
 
     Its makespan is taken for its score then, and it is out of the running.
     """
-    problem, options = run.series.task(count, seconds)
+    problem, options = search.series.task(count, seconds)
     score = options.score
     if score is None:
         return problem, options
 
     def is_hopeless(schedule: Schedule) -> bool:
-        best = run.best
+        best = search.best
         return best is not None and schedule.makespan > HOPELESS * (best.time or 0)
 
     def promising(schedule: Schedule) -> Time | None:
@@ -396,25 +502,14 @@ def _is_huge(problem: Problem) -> bool:
     return int(problem.logical.allowed.sum()) * len(problem.representatives) > HUGE
 
 
-def _go_on(run: _Run) -> None:
-    """Spend what is left of the time on the best engine and its chunk count, from another seed."""
-    best, left = run.best, run.spare
-    if best is None or run.options.deterministic or left < WORTH_MORE:
-        return
-    name = best.engine if best.engine in SEARCHES else "guided"
-    tried = {attempt.chunks for attempt in run.found if attempt.engine == name}
-    more = tuple(n for n in run.series.counts if n > best.chunks and n not in tried)
-    if more:
-        # Its quarter was too short for them.
-        series = replace(run.series, counts=more)
-        run.take(along(name, _fitting(run, name), series, run.budget(1.0)))
-        best, left = run.best or best, run.spare
-        if run.over or left < WORTH_MORE:
-            return
-        name = best.engine if best.engine in SEARCHES else "guided"
-    problem, options = run.series.task(best.chunks, left)
-    others = replace(options, seed=options.seed + 1)
-    run.take(iter([attempted(name, _fitting(run, name), problem, others)]))
+def turns_of(found: Sequence[Attempt]) -> Iterator[tuple[Attempt, Time | None]]:
+    """Yield attempts with the picoseconds that each won over the best before; None: the first."""
+    best: Time | None = None
+    for one in found:
+        won = None if best is None or one.time is None else max(0, best - one.time)
+        yield one, won
+        if one.time is not None:
+            best = one.time if best is None else min(best, one.time)
 
 
 def chosen(found: Sequence[Attempt], *, stopped: bool = False) -> Result:
@@ -464,15 +559,14 @@ def auto(problem: Problem, options: Options) -> Result:
     NoScheduleError
         When no candidate exists.
     """
-    began = time.monotonic()
+    clock = options.begin()
 
     def task(_count: int, seconds: float) -> tuple[Problem, Options]:
         return problem, replace(options, time_limit=seconds)
 
     series = Series((problem.collective.chunks_per_rank,), task, options.floor)
-    found = portfolio(series, options.time_limit, began)
-    result = chosen(found, stopped=options.stop.is_set())
-    return replace(result, seconds=time.monotonic() - began)
+    result = chosen(portfolio(Search(series, clock)), stopped=options.stop.is_set())
+    return replace(result, seconds=clock.spent)
 
 
 FEW_MESSAGES = (

@@ -210,7 +210,8 @@ def _set_timer() -> None:
 
 def _ring(_number: int, _frame: FrameType | None) -> None:
     # From the outside in: who ends more goes first.
-    late = next((deadline for deadline in _KEPT if deadline.over), None)
+    now = time.monotonic()
+    late = next((deadline for deadline in _KEPT if now >= deadline.end), None)
     if late is not None:
         late.passed.set()
         raise TimeUp(late)

@@ -139,7 +139,15 @@ def read_graph(document: Document) -> Topology:
 
 
 def graph_topology(record: GraphFile, document: Document) -> Topology:
-    """Return the topology of a core-form record; ``document`` serves error messages."""
+    """Return the topology of a core-form record; ``document`` serves error messages.
+
+    Parameters
+    ----------
+    record
+        The fields of the file.
+    document
+        The file, for the places in errors.
+    """
     switches = tuple(
         Switch(s.name, s.multicast, s.reduce, s.across == "servers") for s in record.switches
     )
@@ -203,7 +211,15 @@ def _edges(
 
 
 def edge_names(tail: str, head: str, name: str | None) -> tuple[str, str]:
-    """Return the names of an edge and of its reverse."""
+    """Return the names of an edge and of its reverse.
+
+    Parameters
+    ----------
+    tail, head
+        Names of its ends.
+    name
+        Its own, if it has one.
+    """
     return (name, f"{name}.reverse") if name else (f"{tail}->{head}", f"{head}->{tail}")
 
 
@@ -257,6 +273,17 @@ def permutations(
     document: Document, place: Sequence[str | int], rows: Sequence[Sequence[int]], size: int
 ) -> tuple[Permutation, ...]:
     """Return rows as permutations of ``0 .. size-1``.
+
+    Parameters
+    ----------
+    document
+        The file, for the places in errors.
+    place
+        Path of the rows within the document.
+    rows
+        Where each of the numbers goes.
+    size
+        How many numbers.
 
     Raises
     ------

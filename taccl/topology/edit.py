@@ -5,7 +5,7 @@ found in it.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -44,6 +44,13 @@ class Loss:
 def read_losses(edges: Sequence[str], links: Sequence[str], factor: str | None) -> list[Loss]:
     """Return what ``--edge``, ``--link`` and ``--factor`` stand for.
 
+    Parameters
+    ----------
+    edges, links
+        ``NAME`` or ``NAME=FACTOR``, as on the command line.
+    factor
+        What is left of those without a factor of their own.
+
     Raises
     ------
     InputError
@@ -64,6 +71,15 @@ def read_losses(edges: Sequence[str], links: Sequence[str], factor: str | None) 
 
 def read_loss(option: str, text: str, factor: str | None) -> Loss:
     """Return the loss that ``NAME`` or ``NAME=FACTOR`` stands for.
+
+    Parameters
+    ----------
+    option
+        ``--edge`` or ``--link``.
+    text
+        Its value.
+    factor
+        What is left where the value has no factor.
 
     Raises
     ------
@@ -91,6 +107,13 @@ def degrade(topology: Topology, losses: Sequence[Loss]) -> tuple[Topology, list[
     """Return the topology with slower and without removed edges, and what there is to say of it.
 
     Losses of one edge multiply.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    losses
+        What is left of which edges.
 
     Raises
     ------
@@ -184,13 +207,29 @@ def _edges_of(topology: Topology, loss: Loss) -> list[EdgeId]:
 
 
 def edges_called(topology: Topology, text: str) -> list[EdgeId]:
-    """Return the edges of a name, in which ``*`` is any text."""
+    """Return the edges of a name, in which ``*`` is any text.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    text
+        A name, or one with ``*``.
+    """
     pieces = re.split(r"\*+", text)
     return [edge.id for edge in topology.edges if _fits(edge.name, pieces)]
 
 
 def edges_between(topology: Topology, text: str) -> list[EdgeId]:
-    """Return the edges of all links between two ranks: ``0-1``, or one way, ``0->1``."""
+    """Return the edges of all links between two ranks: ``0-1``, or one way, ``0->1``.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    text
+        The two ranks.
+    """
     match = TWO_RANKS.fullmatch(text.strip())
     if match is None:
         return []
@@ -220,14 +259,12 @@ def _fits(name: str, pieces: Sequence[str]) -> bool:
 
 def _rotations(before: Topology, after: Topology) -> tuple[Permutation, ...]:
     """Return the rotations that still hold, or as powers, or of a larger group that is found."""
-    held = [_first_that_holds(after, rotation) for rotation in before.rotations]
+    held = (
+        next((power for power in powers(rotation) if is_symmetry(after, power)), None)
+        for rotation in before.rotations
+    )
     kept = tuple(dict.fromkeys(power for power in held if power is not None))
     if kept == before.rotations:
         return kept
     found = search_group(after)
     return found.generators if len(found) > len(free_group(after, kept)) else kept
-
-
-def _first_that_holds(topology: Topology, rotation: Permutation) -> Permutation | None:
-    candidates: Iterable[Permutation] = powers(rotation)
-    return next((power for power in candidates if is_symmetry(topology, power)), None)

@@ -98,6 +98,17 @@ def read_topology(
     """Return a topology, though ranks may be cut off, and the file it is from, if there is one.
 
     See :func:`load_topology`.
+
+    Parameters
+    ----------
+    spec
+        A file, a name of a shipped file or a short form.
+    nodes
+        Servers, instead of the file's count.
+    fabric
+        The kind that joins them, instead of the file's.
+    sketched
+        What the sketch says, for the machines that TACCL computes with.
     """
     if is_short_form(spec):
         _no_overrides(spec, nodes, fabric, "a shape")
@@ -116,6 +127,13 @@ def has_count(spec: str) -> bool:
 
 def topology_from_document(document: object, file: str | None = None) -> Topology:
     """Return the topology that a document in any of the forms describes.
+
+    Parameters
+    ----------
+    document
+        The parsed file.
+    file
+        Its name, for errors.
 
     Raises
     ------
@@ -146,6 +164,13 @@ def _read(
 
 def check_kind(document: Document, kind: str) -> None:
     """Refuse a document whose ``taccl`` line is missing or names another kind of file.
+
+    Parameters
+    ----------
+    document
+        The parsed file.
+    kind
+        ``topology``, ``sketch`` ...
 
     Raises
     ------
@@ -193,6 +218,15 @@ def _folder(name: str) -> Path:
 
 def shipped_file(spec: str, folder: str, field: str) -> str:
     """Return the path that a spec stands for: itself, or that of a shipped file.
+
+    Parameters
+    ----------
+    spec
+        A path, or a name without its extension.
+    folder
+        ``topologies`` or ``sketches``.
+    field
+        What errors call it.
 
     Raises
     ------
@@ -282,7 +316,15 @@ def expand_text(topology: Topology) -> str:
 
 
 def document_text(document: Mapping[str, object], comments: Sequence[str] = ()) -> str:
-    """Return a topology file as YAML, one line for each entry of a list."""
+    """Return a topology file as YAML, one line for each entry of a list.
+
+    Parameters
+    ----------
+    document
+        Fields of the file.
+    comments
+        Lines to begin with.
+    """
     lines = [f"# {comment}" for comment in comments]
     return "\n".join([*lines, *_block(document, "")]) + "\n"
 

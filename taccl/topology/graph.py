@@ -418,5 +418,13 @@ class LogicalTopology:
 
 
 def whole(topology: Topology, symmetry: Sequence[Permutation] = ()) -> LogicalTopology:
-    """Return the logical topology that allows every link."""
+    """Return the logical topology that allows every link.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    symmetry
+        Permutations of the ranks that may be used.
+    """
     return LogicalTopology(topology, np.ones(len(topology.links), dtype=np.bool_), tuple(symmetry))

@@ -146,7 +146,15 @@ def derive_links(topology: "Topology") -> LinkTable:
             raise _too_many(topology, f"{MAX_LINKS} links", fix)
     cut = sorted({ends for paths in found for ends in paths.cut()})
     if cut:
-        _warn_cut(topology, cut)
+        src, dst = cut[0]
+        others = f" (and so have {len(cut) - 1} other pairs)" if len(cut) > 1 else ""
+        warnings.warn(
+            f"{topology.name}: rank {src} has more than {MAX_PATHS} equal paths to rank"
+            f" {dst}{others}; the first {MAX_PATHS} are used (model equal spines as one with the"
+            " pooled bandwidth)",
+            TacclWarning,
+            stacklevel=2,
+        )
     return _table(topology, [paths.only(paths.place < MAX_PATHS) for paths in found])
 
 
@@ -159,18 +167,6 @@ def _too_many(topology: "Topology", what: str, fix: str) -> InputError:
         f"{topology.name} has more than {what} between its {topology.num_ranks} ranks",
         field="topology",
         fix=fix,
-    )
-
-
-def _warn_cut(topology: "Topology", cut: list[tuple[int, int]]) -> None:
-    src, dst = cut[0]
-    others = f" (and so have {len(cut) - 1} other pairs)" if len(cut) > 1 else ""
-    warnings.warn(
-        f"{topology.name}: rank {src} has more than {MAX_PATHS} equal paths to rank"
-        f" {dst}{others}; the first {MAX_PATHS} are used (model equal spines as one with the"
-        " pooled bandwidth)",
-        TacclWarning,
-        stacklevel=3,
     )
 
 

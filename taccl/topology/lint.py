@@ -139,7 +139,17 @@ class Facts:
 
 
 def listed(what: str, names: Sequence[str], total: int | None = None) -> str:
-    """Return ``edges a, b, c and 5 more``."""
+    """Return ``edges a, b, c and 5 more``.
+
+    Parameters
+    ----------
+    what
+        ``edge``, ``switch`` ...
+    names
+        Of some of them or all.
+    total
+        How many there are; None: those with names.
+    """
     count = len(names) if total is None else total
     text = ", ".join(names[:SHOWN])
     more = f" and {count - SHOWN} more" if count > SHOWN else ""
@@ -527,17 +537,14 @@ def check_topology(
         topology, document = read_topology(spec, nodes=nodes, fabric=fabric, sketched=sketched)
         found = lint(topology)
     except InputError as error:
-        return Checked(None, (_unread(error),), error)
+        unread = Finding(
+            "unread", "error", "", error.problem, error.fix or "", (), error.file, error.line,
+            error.field,
+        )  # fmt: skip
+        return Checked(None, (unread,), error)
     if document is None:
         return Checked(topology, found)
     return Checked(topology, tuple(_placed(finding, topology, document) for finding in found))
-
-
-def _unread(error: InputError) -> Finding:
-    return Finding(
-        "unread", "error", "", error.problem, error.fix or "", (), error.file, error.line,
-        error.field,
-    )  # fmt: skip
 
 
 def _placed(finding: Finding, topology: Topology, document: Document) -> Finding:

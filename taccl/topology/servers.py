@@ -63,7 +63,13 @@ MAX_SERVERS = 8192
 
 
 def check_overhead(alpha: Time, overhead: Time | None) -> None:
-    """Refuse an overhead that is more than the latency it is a part of."""
+    """Refuse an overhead that is more than the latency it is a part of.
+
+    Parameters
+    ----------
+    alpha, overhead
+        Picoseconds.
+    """
     if overhead is not None and overhead > alpha:
         raise refuse(
             f"overhead {overhead}ps is more than alpha {alpha}ps",
@@ -417,7 +423,10 @@ def problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, ...], str
     named: set[str] = set()
     names: list[tuple[str, int, tuple[str, ...]]] = [
         *(("switches", i, (switch.name,)) for i, switch in enumerate(node.switches)),
-        *(("nics", i, _names_of(nic)) for i, nic in enumerate(node.nics)),
+        *(
+            ("nics", i, (nic.name, f"{nic.name}.tx", f"{nic.name}.rx"))
+            for i, nic in enumerate(node.nics)
+        ),
     ]
     for kind, i, own in names:
         for name in own:
@@ -426,11 +435,6 @@ def problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, ...], str
         named.update(own)
     yield from _wire_problems(node)
     yield from _switch_problems(node)
-
-
-def _names_of(nic: NicRecord) -> tuple[str, ...]:
-    """Return what a NIC is called, and the two vertices that it becomes."""
-    return nic.name, f"{nic.name}.tx", f"{nic.name}.rx"
 
 
 def _wire_problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, ...], str]]:
@@ -453,7 +457,15 @@ def _wire_problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, ...
 
 
 def gpus_of(numbers: tuple[int, ...] | None, gpus: int) -> Sequence[int]:
-    """Return the GPUs that a set stands for; None is all."""
+    """Return the GPUs that a set stands for; None is all.
+
+    Parameters
+    ----------
+    numbers
+        Local GPUs.
+    gpus
+        How many a server has.
+    """
     return range(gpus) if numbers is None else numbers
 
 
@@ -491,7 +503,15 @@ def _switch_problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, .
 
 
 def used_switches(node: NodeRecord, *, with_nics: bool) -> list[NodeSwitchRecord]:
-    """Return the switches of a server, without those that serve its NICs where it has none."""
+    """Return the switches of a server, without those that serve its NICs where it has none.
+
+    Parameters
+    ----------
+    node
+        A server.
+    with_nics
+        Whether it has NICs that are used.
+    """
     return [switch for switch in node.switches if with_nics or switch.across is None]
 
 
@@ -499,6 +519,13 @@ def shift(node: NodeRecord, *, with_nics: bool) -> Permutation | None:
     """Return the smallest step i -> i + d that the wires, switches and NICs of a server have.
 
     None where there is none, and where switches are joined to more than a tree.
+
+    Parameters
+    ----------
+    node
+        A server.
+    with_nics
+        Whether its NICs are used.
     """
     switches = used_switches(node, with_nics=with_nics)
     order = _leaves_first(switches)
@@ -587,6 +614,11 @@ def read_servers(
     document: Document, *, nodes: int | None = None, fabric: str | None = None
 ) -> Topology:
     """Return the expanded topology; ``nodes`` and ``fabric`` override count and fabric kind.
+
+    Parameters
+    ----------
+    document
+        The file.
 
     Raises
     ------

@@ -43,6 +43,13 @@ def grid_pairs(dims: Sequence[int], *, wrap: bool) -> Pairs:
     """Yield each pair of neighbours of a mesh (a torus when it wraps) once.
 
     The last dimension varies fastest; in a dimension of two the way round is no second wire.
+
+    Parameters
+    ----------
+    dims
+        Ranks along each dimension.
+    wrap
+        Whether the ends of a dimension are joined.
     """
     strides = _strides(dims)
     for place in range(math.prod(dims)):
@@ -61,7 +68,15 @@ def _strides(dims: Sequence[int]) -> list[int]:
 def translations(
     dims: Sequence[int], along: Sequence[int] | None = None
 ) -> tuple[Permutation, ...]:
-    """Return for every dimension, or for those asked for, the step by one, which wraps."""
+    """Return for every dimension, or for those asked for, the step by one, which wraps.
+
+    Parameters
+    ----------
+    dims
+        Ranks along each dimension.
+    along
+        Numbers of dimensions.
+    """
     total, strides = math.prod(dims), _strides(dims)
     asked = range(len(dims)) if along is None else along
     return tuple(
@@ -103,7 +118,17 @@ def _network(
 
 
 def hub(dims: Dims, beta: Fraction, alpha: Time) -> Network:
-    """Return ranks on one switch."""
+    """Return ranks on one switch.
+
+    Parameters
+    ----------
+    dims
+        The number of ranks.
+    beta
+        Picoseconds a byte of a cable.
+    alpha
+        Picoseconds of a cable between switches; half of it is on one to a rank.
+    """
     (ranks,) = dims
     return _network(ranks, ["hub"], ((rank, ranks, beta) for rank in range(ranks)), alpha)
 
@@ -116,6 +141,10 @@ def leaf_spine(dims: Dims, beta: Fraction, alpha: Time) -> Network:
     dims
         Leaves, ranks of a leaf and, if it is not 1, the oversubscription: what the ranks of a leaf
         can send over what the leaf can send to the spine.
+    beta
+        Picoseconds a byte of a cable.
+    alpha
+        Picoseconds of a cable between switches; half of it is on one to a rank.
     """
     leaves, per_leaf, over = (*dims, 1)[:3]
     ranks = leaves * per_leaf
@@ -136,6 +165,15 @@ def fat_tree(dims: Dims, beta: Fraction, alpha: Time) -> Network:
     """Return the fat-tree of k-port switches: k pods of k/2 edge switches of k/2 ranks.
 
     The k/2 aggregation switches of a pod are one vertex, and so are the (k/2)^2 core switches.
+
+    Parameters
+    ----------
+    dims
+        The number k of ports.
+    beta
+        Picoseconds a byte of a cable.
+    alpha
+        Picoseconds of a cable between switches; half of it is on one to a rank.
     """
     (k,) = dims
     half = k // 2
@@ -170,6 +208,10 @@ def dragonfly(dims: Dims, beta: Fraction, alpha: Time) -> Network:
     ----------
     dims
         Groups g, routers of a group a and ranks of a router p. Balanced is a = 2p = 2h, g = ah + 1.
+    beta
+        Picoseconds a byte of a cable.
+    alpha
+        Picoseconds of a cable between switches; half of it is on one to a rank.
     """
     groups, routers, per_router = dims
     ranks = groups * routers * per_router

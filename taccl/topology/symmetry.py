@@ -40,6 +40,13 @@ _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 def vertex_image(topology: Topology, permutation: Sequence[int]) -> NDArray[np.int32]:
     """Return where every vertex goes when rank r becomes ``permutation[r]``.
 
+    Parameters
+    ----------
+    topology
+        The machine.
+    permutation
+        Where every rank goes.
+
     Raises
     ------
     InputError
@@ -52,7 +59,15 @@ def vertex_image(topology: Topology, permutation: Sequence[int]) -> NDArray[np.i
 
 
 def is_symmetry(topology: Topology, permutation: Sequence[int]) -> bool:
-    """Tell whether a topology maps onto itself when rank r becomes ``permutation[r]``."""
+    """Tell whether a topology maps onto itself when rank r becomes ``permutation[r]``.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    permutation
+        Where every rank goes.
+    """
     try:
         vertex_image(topology, permutation)
     except InputError:
@@ -62,6 +77,13 @@ def is_symmetry(topology: Topology, permutation: Sequence[int]) -> bool:
 
 def edge_image(topology: Topology, vertices: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return where every edge goes with its ends; of equal parallel edges the k-th to the k-th.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    vertices
+        Where every vertex goes.
 
     Raises
     ------
@@ -174,6 +196,13 @@ def refine(topology: Topology, *sides: NDArray[np.int64]) -> list[NDArray[np.int
 
     Returns the coarsest colours, 0, 1, ..., under which equal vertices of all copies have equal
     neighbours over equal edges; finer than or equal to those given.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    *sides
+        For each copy the colour of every vertex.
     """
     edges, total = topology.edge_table, len(sides[0])
     tail = np.concatenate([edges.tail + i * total for i in range(len(sides))])
@@ -222,6 +251,13 @@ NO_IMAGES: Mapping[Permutation, Row] = MappingProxyType({})
 
 def close_group(generators: Iterable[Permutation], num_ranks: int) -> tuple[Permutation, ...]:
     """Return all products of the generators, the identity first, in a fixed order.
+
+    Parameters
+    ----------
+    generators
+        Permutations of the ranks.
+    num_ranks
+        How many there are.
 
     Raises
     ------
@@ -443,7 +479,15 @@ class Group:
 
 
 def moves_all(topology: Topology, row: Row) -> bool:
-    """Tell whether a symmetry moves every rank and every resource."""
+    """Tell whether a symmetry moves every rank and every resource.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    row
+        Where the symmetry takes every vertex.
+    """
     n, edges = topology.num_ranks, topology.edge_table
     still = row == np.arange(len(row))
     # An edge goes with its ends, and of equal parallel edges the k-th to the k-th.
@@ -455,6 +499,13 @@ def smallest_of_orbit(images: Sequence[NDArray[np.integer]], count: int) -> NDAr
     """Return the smallest member of the orbit of each of 0 .. count-1 under some permutations.
 
     Each image is an integer row of length ``count``: where a permutation takes every number.
+
+    Parameters
+    ----------
+    images
+        Rows of length ``count``.
+    count
+        How many numbers.
     """
     orbit = np.arange(count, dtype=np.int32)
     while True:
@@ -470,6 +521,13 @@ def smallest_of_orbit(images: Sequence[NDArray[np.integer]], count: int) -> NDAr
 
 def make_group(topology: Topology, generators: Iterable[Permutation]) -> Group:
     """Return the group that verified generators span.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    generators
+        Permutations of the ranks.
 
     Raises
     ------
@@ -503,6 +561,13 @@ def _group(
 def check_symmetry(topology: Topology, permutation: Permutation) -> None:
     """Return when a rank permutation is a symmetry of the topology.
 
+    Parameters
+    ----------
+    topology
+        The machine.
+    permutation
+        Where every rank goes.
+
     Raises
     ------
     InputError
@@ -515,6 +580,13 @@ def free_group(topology: Topology, generators: Sequence[Permutation]) -> Group:
     """Return the largest group found that acts freely, from subsets and powers of generators.
 
     Generators are added one at a time, each as its smallest power that keeps the group free.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    generators
+        Symmetries of the topology.
     """
     best = make_group(topology, ())
     for order in (list(generators), list(reversed(generators))):
@@ -534,6 +606,10 @@ def grow_free(
 
     Parameters
     ----------
+    topology
+        The machine.
+    choices
+        Lists of symmetries, in order of preference.
     limit
         The group is done when it has so many elements; None: one for each rank.
     images

@@ -75,6 +75,8 @@ def search_group(topology: Topology, keeps: Keeps = lambda _: True) -> Group:
 
     Parameters
     ----------
+    topology
+        The machine.
     keeps
         Which symmetries of the topology may be used: those that collective and sketch have, too.
     """

@@ -128,6 +128,15 @@ class OriginalFile(TopologyHeader):
 def check_record(record: OriginalRecord, document: Document, place: Sequence[str | int]) -> None:
     """Refuse numbers that don't fit the machine.
 
+    Parameters
+    ----------
+    record
+        The numbers of TACCL's machine.
+    document
+        The file, for the places in errors.
+    place
+        Path of the record within the document.
+
     Raises
     ------
     InputError
@@ -215,6 +224,8 @@ def read_original(
 
     Parameters
     ----------
+    document
+        The file.
     nodes
         Servers; None: those of the sketch, else one.
     sketched

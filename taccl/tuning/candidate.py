@@ -441,16 +441,13 @@ def _played(asked: _Asked, lowering: Lowering) -> Iterator[Played]:
                 continue
         program = replace(own, protocol=protocol, max_bytes=high)
         safe = largest_safe_size(program, asked.runtime, low, high)
+        packed = base64.b85encode(zlib.compress(write_xml(own, asked.runtime).encode()))
         yield Played(
-            _packed(own, asked.runtime), protocol, tuple(_times(asked, program, safe)), safe,
+            packed.decode(), protocol, tuple(_times(asked, program, safe)), safe,
             lowering.target.divisor(lowering.schedule.collective.chunks_in_size),
             sum(len(block.steps) for _, block in program.blocks()),
             sum(len(gpu.threadblocks) for gpu in program.gpus), lowering.target.copies,
         )  # fmt: skip
-
-
-def _packed(program: Program, runtime: str) -> str:
-    return base64.b85encode(zlib.compress(write_xml(program, runtime).encode())).decode()
 
 
 def _times(asked: _Asked, program: Program, safe: int) -> Iterator[Time | None]:
@@ -467,6 +464,14 @@ def _times(asked: _Asked, program: Program, safe: int) -> Iterator[Time | None]:
 
 
 def program_of(played: Played, runtime: str) -> Program:
-    """Return the program of a result, in its protocol."""
+    """Return the program of a result, in its protocol.
+
+    Parameters
+    ----------
+    played
+        A result of a candidate.
+    runtime
+        Whose XML it is.
+    """
     text = zlib.decompress(base64.b85decode(played.xml)).decode()
     return replace(read_xml(text, runtime=runtime), protocol=played.protocol)

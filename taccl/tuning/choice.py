@@ -61,13 +61,31 @@ class Stretch:
 
 
 def fastest_at(programs: Sequence[Times], place: int) -> int | None:
-    """Return the number of the fastest program at a size, of equals the first."""
+    """Return the number of the fastest program at a size, of equals the first.
+
+    Parameters
+    ----------
+    programs
+        For each program its time at every size, in picoseconds, or None.
+    place
+        Number of the size.
+    """
     found = [(time, number) for number, one in enumerate(programs) if (time := one[place])]
     return min(found, default=(0, None))[1]
 
 
 def is_good_enough(time: Time | None, least: Time, classical: Time | None) -> bool:
-    """Tell whether a time may stand in for the least one."""
+    """Tell whether a time may stand in for the least one.
+
+    Parameters
+    ----------
+    time
+        Picoseconds of the program; None: it can't run.
+    least
+        Picoseconds of the fastest.
+    classical
+        Picoseconds of the fastest classical algorithm, if there is one.
+    """
     if not time:
         return False
     return time * 100 <= least * (100 + SLACK) and (classical is None or time <= classical)

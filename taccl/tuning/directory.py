@@ -299,13 +299,28 @@ def locked(place: Path) -> Iterator[None]:
 
 
 def beside(place: Path, suffix: str) -> Path:
-    """Return the path of a file that belongs to a directory and lies beside it."""
+    """Return the path of a file that belongs to a directory and lies beside it.
+
+    Parameters
+    ----------
+    place
+        The directory.
+    suffix
+        What its name is continued by.
+    """
     whole = place.absolute()
     return whole.with_name(whole.name + suffix)
 
 
 def write_directory(place: Path, texts: Mapping[str, str]) -> None:
     """Write files, given by their names within it, as a whole directory.
+
+    Parameters
+    ----------
+    place
+        The directory.
+    texts
+        Name within it to content.
 
     Raises
     ------

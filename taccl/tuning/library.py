@@ -338,7 +338,15 @@ def _files_for(library: Library, runtime: str) -> list[str]:
 
 
 def entries_of(collective: str, outcomes: Sequence[Outcome]) -> tuple[Entry, ...]:
-    """Return the programs of a collective, in the order of their candidates."""
+    """Return the programs of a collective, in the order of their candidates.
+
+    Parameters
+    ----------
+    collective
+        Its name.
+    outcomes
+        Of candidates, in their order.
+    """
     return tuple(
         Entry(outcome, played)
         for outcome in outcomes

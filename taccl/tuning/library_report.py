@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taccl.errors import InputError
 from taccl.files import load_model
 from taccl.tuning.directory import INDEX, beside
-from taccl.tuning.library_file import LibraryCollective, LibraryFile, LibraryRange, LibrarySize
+from taccl.tuning.library_file import LibraryFile
 from taccl.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -73,6 +73,15 @@ def _number(value: float | None, form: str = ".6g") -> str:
 def answer(directory: Path, collective: str, size: int) -> dict[str, Any]:
     """Return which file of a library runs for a call, and why.
 
+    Parameters
+    ----------
+    directory
+        Of the library.
+    collective
+        The name of the call.
+    size
+        Bytes of the call.
+
     Raises
     ------
     InputError
@@ -92,7 +101,11 @@ def answer(directory: Path, collective: str, size: int) -> dict[str, Any]:
         )  # fmt: skip
     own = index.collectives[known.index(collective)]
     one = next((one for one in own.ranges if one.min_bytes <= size <= one.max_bytes), None)
-    near = _nearest(own, size)
+    near = min(
+        own.sizes,
+        key=lambda one: max(one.size_bytes, size) / max(1, min(one.size_bytes, size)),
+        default=None,
+    )
     found: dict[str, Any] = {
         "collective": collective, "size_bytes": size, "ranks": index.topology.ranks,
         "runtime": index.runtime, "in_library": one is not None,
@@ -104,24 +117,10 @@ def answer(directory: Path, collective: str, size: int) -> dict[str, Any]:
     return {
         **found,
         **one.model_dump(),
-        "runs": _runs(one, size),
+        "runs": one.file is not None and size % (one.divisor_bytes or 1) == 0,
         "nearest": near.model_dump() if near else None,
         "candidates": own.candidates.model_dump(),
     }
-
-
-def _runs(one: LibraryRange, size: int) -> bool:
-    """Tell whether the file takes a call of exactly this size."""
-    return one.file is not None and size % (one.divisor_bytes or 1) == 0
-
-
-def _nearest(own: LibraryCollective, size: int) -> LibrarySize | None:
-    """Return the size of the run that is nearest by ratio."""
-    return min(
-        own.sizes,
-        key=lambda one: max(one.size_bytes, size) / max(1, min(one.size_bytes, size)),
-        default=None,
-    )
 
 
 def answer_text(found: dict[str, Any]) -> str:
@@ -167,7 +166,7 @@ def _of_nccl(near: dict[str, Any]) -> str:
     """Return what NCCL's model expects; below the bound it is told to be wrong."""
     if not near["nccl"]:
         return ""
-    told = f"NCCL's model {near['nccl_us']:.6g} us ({near['nccl']})"
+    told = f"NCCL's model {near['nccl_us']:.6g} us ({near['nccl']}), launch of the kernel included"
     below = near["bound_us"] is not None and near["nccl_us"] < near["bound_us"]
     return (
         f"{told}, below the bound: its inputs do not fit, and nothing is left to it"

@@ -7,7 +7,7 @@ from typing import Any
 from taccl.report.comparison import BOUND, Line, chart, style_of
 from taccl.report.html import table, text_of
 from taccl.tuning.library import Library
-from taccl.units import format_size
+from taccl.units import counted, format_size
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -22,13 +22,13 @@ _TIMES = (
     ("this library", "time_us", style_of(0)),
     ("the best classical algorithm", "classical_us", style_of(1)),
     ("NCCL by its own model", "nccl_us", style_of(-1, "2 3")),
-    ("bound: no algorithm is faster", "bound_us", BOUND),
+    ("bound: no program is faster", "bound_us", BOUND),
 )
 """Lines of the chart of bandwidth: name, field of the index in microseconds, style."""
 
 _SHARES = (
     ("this library", "over_classical", style_of(0)),
-    ("bound: no algorithm is faster", "bound_over_classical", BOUND),
+    ("bound: no program is faster", "bound_over_classical", BOUND),
 )
 """Lines of the chart of times as shares of the best classical algorithm's."""
 
@@ -71,7 +71,7 @@ def _verdict(found: Mapping[str, Any]) -> str:
     shares = [size["over_classical"] for size in sizes if size["over_classical"]]
     gaps = [size["gap"] for size in sizes if size["gap"] is not None]
     ends = [format_size(sizes[place]["size_bytes"]) for place in (0, -1)]
-    parts = [f"{found['collective']}, {' to '.join(ends)}: {_count(len(served), 'file')}"]
+    parts = [f"{found['collective']}, {' to '.join(ends)}: {counted(len(served), 'file')}"]
     if shares:
         parts.append(
             f"{1 / max(shares):.2f} to {1 / min(shares):.2f} times as fast as the best classical"
@@ -80,10 +80,6 @@ def _verdict(found: Mapping[str, Any]) -> str:
     if gaps:
         parts.append(f"{min(gaps):.1%} to {max(gaps):.1%} above the bound")
     return "; ".join(parts) + "."
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _collective(found: Mapping[str, Any]) -> Iterator[str]:

@@ -7,7 +7,6 @@ interrupted. Timed, each is chosen knowing all results there are.
 A candidate whose worker was lost runs once more, alone; if it is lost again, it has failed.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from threading import Event
 
 from taccl.errors import InputError
 from taccl.synth.templates.classical import CLASSICAL
+from taccl.timing.deadline import Deadline
 from taccl.tuning.candidate import (
     OTHER_VERSION,
     Outcome,
@@ -107,8 +107,8 @@ class Run:
         Called with progress.
     work
         From a task to its result.
-    began
-        When the time began to count, by ``time.monotonic``.
+    clock
+        Since when the time counts.
     """
 
     setting: Setting
@@ -119,7 +119,7 @@ class Run:
     stop: Event = field(default_factory=Event)
     watch: Callable[[Progress], None] = lambda _progress: None
     work: Work = run_task
-    began: float = field(default_factory=time.monotonic)
+    clock: Deadline = field(default_factory=Deadline)
 
     def __post_init__(self) -> None:
         """Begin with nothing."""
@@ -129,7 +129,7 @@ class Run:
         self._specs: list[Spec | None] = list(self.plan.baseline())
         self._baseline = len(self._specs)
         self._running: dict[Future[str], int] = {}
-        self._started: dict[int, float] = {}
+        self._started: dict[int, Deadline] = {}
         self._alone: list[int] = []
         self._lost: set[int] = set()
         self._learned = 0
@@ -143,7 +143,7 @@ class Run:
     @property
     def spent(self) -> float:
         """Seconds, those of interrupted runs included."""
-        return self._before + time.monotonic() - self.began
+        return self._before + self.clock.spent
 
     def search(self) -> list[Outcome]:
         """Run the search and return its results in the order in which they were chosen."""
@@ -254,7 +254,7 @@ class Run:
             self._lose([place], str(error))
             return
         self._running[future] = place
-        self._started[place] = time.monotonic()
+        self._started[place] = Deadline()
 
     def _collect(self) -> None:
         """Wait for a result, or for a while, and take in what there is."""
@@ -286,10 +286,9 @@ class Run:
         """End a timed search that doesn't: a solver hangs. What ran beside it starts again."""
         if self.budget.seconds is None or not self.workshop.shares_fate:
             return
-        now = time.monotonic()
         for place in sorted(self._running.values()):
             most = max(OVERDUE, OVERDUE_TIMES * self._spec(place).effort)
-            if now - self._started[place] > most:
+            if self._started[place].spent > most:
                 self._running.clear()
                 self.workshop.renew()
                 self._fail(place, f"took more than {most:g} seconds", passing=True)
@@ -347,7 +346,17 @@ class Run:
 
 
 def run_key(setting: Setting, plan: Plan, budget: Budget) -> str:
-    """Return the hash of all that the results of a run depend on."""
+    """Return the hash of all that the results of a run depend on.
+
+    Parameters
+    ----------
+    setting
+        Machines, runtime and tasks.
+    plan
+        The candidates.
+    budget
+        Candidates and seconds.
+    """
     return digest_of([
         setting.task(plan.baseline()[0]), [machine.digest for machine in setting.machines],
         setting.names, plan.collectives, plan.effort, plan.seed, budget.candidates, budget.seconds,

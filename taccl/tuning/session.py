@@ -1,7 +1,6 @@
 """``taccl tune`` from what was asked to the directory on disk."""
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from taccl.files import read_text
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.replay.nccl import Settings, machine_of
 from taccl.replay.sweep import BoundAt, bounds_of
+from taccl.timing.deadline import Deadline
 from taccl.topology.file import expand_text, shipped_file
 from taccl.topology.graph import Topology
 from taccl.tuning.candidate import Machine, Outcome, Setting, digest_of
@@ -113,7 +113,7 @@ def tune(order: Order) -> Tuned:
     OutOfTimeError
         When no program was found in time.
     """
-    began = time.monotonic()
+    clock = Deadline()
     check_place(order.output)
     end = order.sizes[-1]
     topology, setting = _setting(order)
@@ -121,25 +121,29 @@ def tune(order: Order) -> Tuned:
     with locked(order.output), Journal(beside(order.output, ".journal")) as journal:
         plan, budget = _plan(order, topology), _budget(order)
         key = digest_of(["library", run_key(setting, plan, budget), str(order.nccl), end])
-        done, texts = 0, _remembered(journal, key)
-        if texts is None:
+        done, kept = 0, journal.find(key)
+        if kept is not None:
+            texts = {str(name): str(text) for name, text in json.loads(kept).items()}
+        else:
             bounds = tuple(
                 bounds_of(topology, name, message_bytes=plan.message_bytes)
                 for name in order.collectives
             )
             run = Run(
                 setting, replace(plan, bounds=_at_sizes(order, bounds)), budget, order.workshop(),
-                journal, order.stop, order.watch, began=began,
+                journal, order.stop, order.watch, clock=clock,
             )  # fmt: skip
             outcomes = run.search()
             done = len(outcomes)
             library = _library(order, topology, setting, outcomes, bounds, end)
             texts = {**library.texts, "report.html": page(library)}
-            if not library.asked["interrupted"] and not _to_be_tried_again(order, outcomes):
+            # The same command may find more where something passed, unless its time is over.
+            again = order.budget.seconds is None and any(one.passing for one in outcomes)
+            if not library.asked["interrupted"] and not again:
                 journal.keep(key, json.dumps(texts))
         if not _is_there(order.output, texts):
             write_directory(order.output, texts)
-    return Tuned(order.output, texts, done, time.monotonic() - began)
+    return Tuned(order.output, texts, done, clock.spent)
 
 
 def _setting(order: Order) -> tuple[Topology, Setting]:
@@ -177,6 +181,13 @@ def whole_sizes(sizes: tuple[int, ...], ranks: int) -> tuple[int, ...]:
     cut to a multiple of 4 bytes for each rank, and of as many times that, a power of two, as it is
     16 times as large as. What is less than 4 bytes a rank stays. On a power of two of ranks,
     powers of two stay what they are.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of the counted buffer.
+    ranks
+        How many take part.
     """
     found = set()
     for size in sizes:
@@ -261,17 +272,6 @@ def _library(
     }  # fmt: skip
     chosen = tuple(chooser.choose() for chooser in choosers)
     return Library(setting, topology, tuple(outcomes), choosers, chosen, bounds, asked)
-
-
-def _to_be_tried_again(order: Order, outcomes: list[Outcome]) -> bool:
-    """Tell whether the same command may find more: not when its time is over."""
-    return order.budget.seconds is None and any(one.passing for one in outcomes)
-
-
-def _remembered(journal: Journal, key: str) -> dict[str, str] | None:
-    """Return the files of the same run, if it was over before."""
-    found = journal.find(key)
-    return None if found is None else {str(k): str(v) for k, v in json.loads(found).items()}
 
 
 def _is_there(output: Path, texts: dict[str, str]) -> bool:

@@ -111,6 +111,8 @@ def verify(
 
     Parameters
     ----------
+    schedule
+        What is judged.
     few
         Schedules of more sends are judged by representatives where their symmetry allows it.
     """
@@ -146,6 +148,13 @@ def _all_sends(schedule: Schedule, logical: LogicalTopology | None) -> Sends:
 
 def require_valid(schedule: Schedule, logical: LogicalTopology | None = None) -> None:
     """Return when a schedule is correct.
+
+    Parameters
+    ----------
+    schedule
+        What is judged.
+    logical
+        The network with the rules of the sketch.
 
     Raises
     ------

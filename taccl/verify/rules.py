@@ -31,7 +31,12 @@ def message(sends: Sends) -> Iterator[Finding]:
         )
     yield from _twice_in_a_message(sends)
     rows = sends.first
-    expected = _durations(sends, schedule.link[rows])
+    link = schedule.link[rows]
+    table = sends.schedule.topology.links
+    betas, of_edge = _numbered_betas(sends)
+    # The betas are numbered in ascending order: the largest number is the largest beta.
+    slowest = np.maximum.reduceat(of_edge[table.edge_ids], table.edge_start[:-1])
+    expected = table.alpha[link] + _transfers(sends, betas, slowest[link], sends.carried)
     took = schedule.end[rows] - schedule.start[rows]
     for number in np.flatnonzero(took != expected)[:MAX_FINDINGS].tolist():
         row = int(rows[number])
@@ -51,15 +56,6 @@ def _twice_in_a_message(sends: Sends) -> Iterator[Finding]:
     wrong = np.zeros(len(order), dtype=np.bool_)
     wrong[order[1:][again]] = True
     yield from sends.findings(wrong, "is twice in one message")
-
-
-def _durations(sends: Sends, link: NDArray[np.int32]) -> Int64:
-    """Return the time from start to arrival of every message."""
-    table = sends.schedule.topology.links
-    betas, of_edge = _numbered_betas(sends)
-    # The betas are numbered in ascending order: the largest number is the largest beta.
-    slowest = np.maximum.reduceat(of_edge[table.edge_ids], table.edge_start[:-1])
-    return table.alpha[link] + _transfers(sends, betas, slowest[link], sends.carried)
 
 
 def _numbered_betas(sends: Sends) -> tuple[list[Fraction], Int64]:
@@ -220,7 +216,9 @@ def delivered(sends: Sends) -> Iterator[Finding]:
     if collective.reduces:
         return
     num_ranks = collective.num_ranks
-    starts, flat = _flat_sets(collective.rank_sets)
+    rank_sets = collective.rank_sets
+    starts = np.cumsum([0, *(len(ranks) for ranks in rank_sets)]).astype(np.int64)
+    flat = np.array([rank for ranks in rank_sets for rank in ranks], dtype=np.int32)
     target_set = collective.target_set[sends.chunks]
     lengths = (starts[1:] - starts[:-1])[target_set]
     chunk = np.repeat(sends.chunks, lengths)
@@ -233,11 +231,6 @@ def delivered(sends: Sends) -> Iterator[Finding]:
     missing = np.append(keys, -1)[at] != key
     for i in np.flatnonzero(missing)[:MAX_FINDINGS].tolist():
         yield None, f"chunk {chunk[i]} never arrives at rank {rank[i]}"
-
-
-def _flat_sets(rank_sets: tuple[tuple[int, ...], ...]) -> tuple[Int64, NDArray[np.int32]]:
-    starts = np.cumsum([0, *(len(ranks) for ranks in rank_sets)]).astype(np.int64)
-    return starts, np.array([rank for ranks in rank_sets for rank in ranks], dtype=np.int32)
 
 
 def hops(sends: Sends) -> Int64:
@@ -429,18 +422,18 @@ def max_extra_hops(sends: Sends) -> Iterator[Finding]:
         return
     taken = hops(sends)
     used, where = np.unique(collective.owner[sends.schedule.chunk], return_inverse=True)
-    shortest = np.stack([_shortest(sends, logical, owner) for owner in used.tolist()])
+    shortest = np.stack(
+        [
+            _distances(_joined(logical, _open_to(sends, logical, owner)), (owner,))
+            for owner in used.tolist()
+        ]
+    )
     limit = shortest[where, sends.dst] + logical.max_extra_hops
     for row in np.flatnonzero(taken > limit)[:MAX_FINDINGS].tolist():
         yield (
             row,
             (f"{sends.name(row)} ends a path of {taken[row]} hops, the sketch allows {limit[row]}"),
         )
-
-
-def _shortest(sends: Sends, logical: LogicalTopology, owner: int) -> NDArray[np.int64]:
-    """Return the fewest hops from an owner to every rank over links that its chunks may take."""
-    return _distances(_joined(logical, _open_to(sends, logical, owner)), (owner,))
 
 
 def _open_to(sends: Sends, logical: LogicalTopology, owner: int) -> NDArray[np.bool_]:
@@ -479,7 +472,8 @@ def on_shortest_paths(sends: Sends) -> Iterator[Finding]:
     known: dict[int, NDArray[np.int64]] = {}
     for ranks, (sources, targets, owner) in zip(on_way, kinds.T.tolist(), strict=True):
         if owner not in known:
-            known[owner] = _hops_between(sends, logical, owner)
+            join = _joined(logical, _open_to(sends, logical, owner))
+            known[owner] = np.stack([_distances(join, (rank,)) for rank in range(len(join))])
         hops_between = known[owner]
         stops = [collective.rank_sets[sources], collective.rank_sets[targets]]
         if collective.reduces:
@@ -493,12 +487,6 @@ def on_shortest_paths(sends: Sends) -> Iterator[Finding]:
             int(row),
             f"{sends.name(int(row))} visits rank {lost}, which is on no path with the fewest hops",
         )
-
-
-def _hops_between(sends: Sends, logical: LogicalTopology, owner: int) -> NDArray[np.int64]:
-    """Return the fewest hops from every rank to every other for the chunks of an owner."""
-    join = _joined(logical, _open_to(sends, logical, owner))
-    return np.stack([_distances(join, (rank,)) for rank in range(len(join))])
 
 
 def _between(

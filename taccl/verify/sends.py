@@ -1,6 +1,6 @@
 """The sends under judgement in columns, with what several rules need to know of them.
 
-These are all sends of a schedule, or one representative of every orbit (see net.py). A rule
+These are all sends of a schedule, or one representative of every orbit (see orbits.py). A rule
 that asks what other sends do at the same chunk and rank, or on the same edge, asks by
 :attr:`Sends.turned` and :attr:`Sends.edge_orbit`: where all sends are there, they themselves.
 """

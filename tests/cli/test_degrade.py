@@ -1,11 +1,14 @@
 """``taccl topology degrade``: a machine on a bad day as a file."""
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from taccl.topology.file import load_topology
 from tests.cli.conftest import Run
+from tests.docs.markdown import ROOT
 
 
 def test_a_degraded_machine_is_written_and_served(run: Run, tmp_path: Path) -> None:
@@ -37,6 +40,22 @@ def test_a_name_that_is_one_way_of_a_pair_is_told_and_a_link_is_both(
         assert "one way only" not in told(*options)
         betas = {edge.name: edge.beta for edge in load_topology(str(path)).edges}
         assert betas["s0/ib3.tx->rail3"] == betas["rail3->s0/ib3.rx"] == 80
+
+
+def test_the_example_of_the_page_slows_both_ways(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "scenarios.md").read_text()
+    (example,) = re.findall(r"^`?taccl (topology degrade .* slow\.yaml)", text, re.MULTILINE)
+    assert run(*shlex.split(example)).status == 0
+    before = load_topology("dgx-a100", nodes=2).edges
+    slower = {
+        edge.name
+        for edge, now in zip(before, load_topology("slow.yaml").edges, strict=True)
+        if edge.beta != now.beta
+    }
+    assert slower == {"s0/ib3.tx->rail3", "rail3->s0/ib3.rx"}
 
 
 def test_what_is_left_of_a_machine_is_compared_with_the_machine_by_nodes(

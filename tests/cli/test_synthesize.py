@@ -180,6 +180,18 @@ def test_progress_goes_to_stderr(run: Run) -> None:
     assert "chunks a rank" not in done.out
 
 
+def test_a_large_gap_comes_with_what_ended_the_search_and_what_to_do(run: Run) -> None:
+    ring = ("synthesize", "ring:4", "allgather", "--engine", "ring", "-q")
+    assert (
+        "  note        nothing was left to try, and the gap is large: try --engine auto"
+        in run(*ring).out
+    )
+    assert json.loads(run(*ring, "--json").out)["ended_by"] == "search"
+    small = run(*ring[:4], "double-ring", "-q").out
+    assert "any algorithm), gap 17.1%" in small
+    assert "the gap is large" not in small
+
+
 def test_a_schedule_that_is_optimal_is_told_apart_from_a_program_that_is_not(run: Run) -> None:
     ring = ("synthesize", "ring:2", "allgather", "--engine", "ring", "-q")
     both, one = run(*ring, "--size", "1MB").out, run(*ring, "--size", "64MB").out
@@ -187,7 +199,7 @@ def test_a_schedule_that_is_optimal_is_told_apart_from_a_program_that_is_not(run
     assert "any algorithm), gap 0.0%" in both
     # Messages of at most 512 KiB: the program's bound is above what the schedule takes.
     assert "ring (schedule optimal, program 0.1% above the bound, " in one
-    assert "any algorithm), gap 0.1%" in one
+    assert "any program), gap 0.1%" in one
 
 
 def test_a_bound_for_programs_proves_no_schedule_optimal(run: Run) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from taccl.cli.tune_progress import shown
+from taccl.cli.tune import shown
 from taccl.tuning import executors
 from taccl.tuning.library_file import LibraryFile
 from tests.cli.conftest import Run
@@ -104,7 +104,7 @@ def test_the_report_says_what_was_won_and_its_charts_say_what_they_show(
     assert re.search(r'class="verdict">allgather, \S+ to \S+: \d+ files?; .* times as fast', text)
     for label in (
         "algbw, GB/s", "size of the buffer", "this library", "the best classical algorithm",
-        "NCCL by its own model", "bound: no algorithm is faster",
+        "NCCL by its own model", "bound: no program is faster",
     ):  # fmt: skip
         assert f">{label}</text>" in text
 
@@ -153,6 +153,7 @@ def test_explain_says_which_file_runs_and_why(run: Run, library: Path) -> None:
     assert "allgather of 4096 bytes on 4 ranks: algorithms/allgather-" in done.out
     assert "the fastest of" in done.out
     assert "bound 1.41024 us (latency)" in done.out
+    assert re.search(r"NCCL's model \S+ us \(\w+ \w+\), launch of the kernel included", done.out)
     odd = run("explain", library, "--collective", "allgather", "--size", "4097")
     assert "are no multiple of" in odd.out
     beyond = run("explain", library, "--collective", "allgather", "--size", "1G", "--json")

@@ -91,7 +91,7 @@ LIBRARY_MEANINGS: Mapping[str, Mapping[str, str]] = {
         "size_bytes": "the size",
         "file": "who serves it; null: no file",
         "time_us": "of that file, by replay",
-        "bound_us": "no algorithm is faster",
+        "bound_us": "no program is faster",
         "bound_kind": "the idea behind the bound",
         "gap": "time / bound - 1",
         "best_us": "time of the fastest program of all",

@@ -569,6 +569,8 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "seconds": "wall clock from the start of the command, but for compiling",
         "ended_by": "what ended the search: `bound` (within 0.5 % of it), `search` (nothing left"
         " to try), `clock` or `user`",
+        "turns": "what each engine made of each turn, in order: `chunks_per_rank`, `seconds`,"
+        " `score_us` (null: nothing in the running), `won_us` over the best before it",
         "compile_seconds": "wall clock of compiling, on a new machine; not part of `seconds`",
         "seed": "of the search",
         "alpha_rule": "`occupy`, `delay` or `explicit`",
@@ -600,11 +602,11 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "time_us": "modelled time; null when it can't run at this size",
         "algbw_gbps": "size / time",
         "busbw_gbps": "`algbw_gbps` times the factor of nccl-tests",
-        "bound_us": "no algorithm is faster",
+        "bound_us": "no program is faster",
         "bound_kind": "the idea behind the bound",
         "gap": "time / bound - 1",
-        "bottleneck": "the edge that was held longest",
-        "utilisation": "the part of the time that it was held",
+        "bottleneck": "the edge that was busy longest",
+        "utilisation": "the part of the time that it was busy",
         "note": "why there is no time, that the size is outside the file's range, or what is wrong"
         " with the result",
         "scenario": "name of the scenario; null without one, as all of the next five",
@@ -791,14 +793,15 @@ EXPLANATION_FIELDS: Mapping[str, str] = {
     "time_us": "modelled time; null when it can't run at this size",
     "note": "as in the row; or why nothing is explained, and then no field follows",
     "time_ps": "the time in picoseconds",
-    "parts": "what the critical path is made of: part, time_ps, spans, and alpha_ps, what of the"
-    " time is alpha of messages; the times add up to `time_ps`",
+    "parts": "what the critical path is made of: part, time_ps, spans (the same for alpha and"
+    " bandwidth), and alpha_ps, what of the time is alpha of messages; the times add up to"
+    " `time_ps`",
     "path": "the critical path: its first and last span, and how many spans it has",
-    "bottleneck": "the edge that was held longest",
-    "utilisation": "the part of the time that it was held",
+    "bottleneck": "the edge that was busy longest",
+    "utilisation": "the part of the time that it was busy",
     "twice_as_fast_us": "the time by a replay in which the bottleneck has half its beta",
-    "then_bottleneck": "the edge that is held longest in that replay",
-    "then_utilisation": "the part of its time that it is held",
+    "then_bottleneck": "the edge that is busy longest in that replay",
+    "then_utilisation": "the part of its time that it is busy",
     "alpha_on_path": "edges whose alpha the critical path pays",
     "overhead_on_path": "edges whose own overhead it pays",
     "beta_on_path": "edges whose beta it pays: the slowest of a message, or the one queued for",
@@ -807,7 +810,7 @@ EXPLANATION_FIELDS: Mapping[str, str] = {
     "off_path_twice_as_fast_us": "the time by a replay in which all of those have half their alpha,"
     " overhead and beta: the same, unless messages then meet in another order; null without any",
     "edges_unused": "edges that carry nothing: changing them changes nothing",
-    "bound_us": "no algorithm is faster",
+    "bound_us": "no program is faster",
     "bound_kind": "the idea behind the bound",
     "gap": "time / bound - 1",
 }

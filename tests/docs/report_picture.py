@@ -47,7 +47,7 @@ def report_picture() -> str:
         Line("NCCL by its own model", style_of(-1, "2 3"), tuple(
             (size, gigabytes_per_second(size, nccl(size) or 0)) for size in SIZES
         )),
-        Line("bound: no algorithm is faster", BOUND, tuple(
+        Line("bound: no program is faster", BOUND, tuple(
             (r.size, gigabytes_per_second(r.size, r.bound or 0)) for r in rows
         )),
     ]  # fmt: skip
@@ -90,7 +90,7 @@ def _placed(picture: str, x: float, y: float, width: float, height: float) -> st
 
 
 def _scale(x: float, y: float) -> Iterator[str]:
-    yield f'<text x="{x}" y="{y + 10}">held 0%</text>'
+    yield f'<text x="{x}" y="{y + 10}">busy 0%</text>'
     for step in range(21):
         fill = heat_colour(step / 20)
         yield f'<rect x="{x + 56 + 10 * step}" y="{y}" width="10" height="12" fill="{fill}"/>'

@@ -41,6 +41,16 @@ def test_the_table_covers_the_runtimes_that_load_files() -> None:
     assert set(DEPLOYMENTS) == set(RUNTIMES) - set(LOADED_BY)
 
 
+def test_notes_say_what_to_do_about_the_directory_and_odd_counts() -> None:
+    lines = deployment_lines(program(chunks_per_loop=4), "portable", FILE)
+    told = [line.split(maxsplit=1)[1] for line in lines if line.strip().startswith("note")]
+    assert (
+        "keep other files out of MSCCL_ALGO_DIR: the loader stops at the first it can't parse"
+        " (executor, rccl)"
+    ) in told
+    assert "element counts that are not a multiple of 4 fall back to NCCL" in told
+
+
 def test_only_allreduce_needs_nccl_algo() -> None:
     assert needs(program(), "msccl") == ("NCCL_ALGO=MSCCL,RING,TREE",)
     assert needs(program(collective="allgather"), "msccl") == ()

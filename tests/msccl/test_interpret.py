@@ -1,12 +1,15 @@
 """What the interpreter says of hand-made programs, right and wrong."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from taccl.collectives import build_collective
+from taccl.msccl import races
 from taccl.msccl.interpret import find_root, interpret, judge
 from taccl.msccl.program import Buffer, Finding, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
+from taccl.msccl.run import Place
 from taccl.msccl.runtimes import RUNTIMES, message_chunks
 from taccl.msccl.sizes import deadlock, largest_safe_size
 from taccl.msccl.xml import read_xml
@@ -493,6 +496,26 @@ def test_races_are_found_with_clocks_of_one_rank_at_a_time(
     assert judge(clean, "portable") == []
     loose = with_each_step(clean, lambda step: replace(step, depends=None))
     assert "race" in rules(judge(loose, "portable"))
+
+
+def test_a_program_whose_ranks_order_their_own_steps_needs_no_clocks_of_all_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    longest: list[int] = []
+    own = races._clocks
+
+    def watched(
+        order: races._Order, widths: Sequence[int], where: Sequence[Place]
+    ) -> Iterator[tuple[int, int, races.Clock]]:
+        for number, step, clock in own(order, widths, where):
+            longest.append(len(clock))
+            yield number, step, clock
+
+    monkeypatch.setattr(races, "_clocks", watched)
+    for collective in ("allgather", "reducescatter", "alltoall"):
+        clean = make(pairs_schedule(collective, mesh(6)))
+        assert judge(clean, "portable") == []
+        assert max(longest) == max(len(gpu.threadblocks) for gpu in clean.gpus)
 
 
 def test_dependences_found_without_messages_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:

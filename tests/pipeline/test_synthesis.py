@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from taccl.apps import Request, Synthesis, Target, load_network, synthesize
+from taccl.apps.outputs import summary
 from taccl.apps.request import CHUNK_COUNTS, asked_collective, series_of
 from taccl.apps.scoring import Scorer
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.model.problem import Status
 from taccl.msccl.interpret import judge
-from taccl.synth.search import Attempt, Series, portfolio
+from taccl.synth.search import Attempt, Search, portfolio
 from taccl.topology.graph import LogicalTopology, whole
 from taccl.verify import verify
 from tests.generators import pair, ring4
@@ -223,6 +224,8 @@ def test_with_a_sketch_the_report_says_what_it_costs() -> None:
     assert result.sketch_cost > 0.4
     assert verify(result.schedule, request.logical) == []
     assert (free.free, free.sketch_cost) == (None, None)
+    assert f"  sketch      costs {result.sketch_cost:.1%}: " in summary(result, [])
+    assert "\n  sketch" not in summary(free, [])
 
 
 def test_the_cost_of_a_sketch_is_for_auto_to_find() -> None:
@@ -238,11 +241,9 @@ def test_the_search_without_the_sketch_takes_its_tenth_of_the_time(
 ) -> None:
     given: list[float] = []
 
-    def watched(
-        series: Series, seconds: float, began: float, found: list[Attempt] | None = None
-    ) -> list[Attempt]:
-        given.append(seconds)
-        return portfolio(series, seconds, began, found)
+    def watched(search: Search) -> list[Attempt]:
+        given.append(search.seconds)
+        return portfolio(search)
 
     monkeypatch.setattr("taccl.apps.synthesis.portfolio", watched)
     request = Request(
@@ -260,7 +261,9 @@ def test_a_sketch_never_costs_less_than_nothing() -> None:
         replace(whole(ring4()), name="all"), "allgather", 4000, chunks=1, target=None,
         time_limit=3.0, deterministic=True, workers=1,
     )  # fmt: skip
-    assert synthesize(request).sketch_cost == 0
+    found = synthesize(request)
+    assert found.sketch_cost == 0
+    assert "sketch      no faster schedule was found without the sketch (" in summary(found, [])
 
 
 @cache

@@ -1,8 +1,11 @@
 """Time limits and Ctrl-C end what never looks at a clock, and there is an answer all the same."""
 
+import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,10 +15,11 @@ from threading import Event, Timer
 import pytest
 
 from taccl.apps import Request, Synthesis, synthesize, warmup
+from taccl.apps.outputs import summary
 from taccl.apps.programs import Lowering
 from taccl.apps.request import load_network
 from taccl.errors import OutOfTimeError
-from taccl.model.problem import Options, Problem, Result
+from taccl.model.problem import Bound, Options, Problem, Result
 from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import judge
 from taccl.synth.templates.classical import CLASSICAL, textbook_schedule
@@ -120,8 +124,25 @@ def test_nothing_is_written_that_was_not_judged(monkeypatch: pytest.MonkeyPatch)
             pass
 
     monkeypatch.setattr(Lowering, "proved", never)
-    with pytest.raises(OutOfTimeError, match="no"):
+    with pytest.raises(OutOfTimeError, match="no") as caught:
         synthesize(asked())
+    assert str(caught.value.fix).startswith("raise --time-limit")
+
+
+def test_who_interrupts_what_was_not_judged_is_not_told_to_raise_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop = Event()
+
+    def never(_lowering: Lowering) -> None:
+        stop.set()
+        while True:
+            pass
+
+    monkeypatch.setattr(Lowering, "proved", never)
+    with pytest.raises(OutOfTimeError, match="no time was left to judge") as caught:
+        synthesize(asked("ring", stop))
+    assert str(caught.value.fix).startswith("let it run longer")
 
 
 def test_an_interrupt_ends_what_never_looks_at_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +166,55 @@ def test_an_interrupt_ends_what_never_looks_at_the_event(monkeypatch: pytest.Mon
     assert seconds < 20
     assert found.ended == "user"
     assert found.program is not None
+
+
+def test_who_ran_out_of_time_with_a_large_gap_is_told_to_give_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("taccl.synth.engines.ENGINES", {"guided": endless})
+    found = synthesize(asked("guided"))
+    assert found.gap is not None
+    slow = replace(found, bounds=tuple(replace(b, time=found.time // 2) for b in found.bounds))
+    for ended, told in (
+        ("clock", "give it more than 1.5 s (--time-limit), or use --engine auto"),
+        ("user", "the search was interrupted, and the gap is large: let it run longer"),
+        ("search", "nothing was left to try, and the gap is large: try --engine auto"),
+    ):
+        assert told in summary(replace(slow, ended=ended), [])
+    assert "the gap is large" not in summary(replace(slow, bounds=(floor_of(found),)), [])
+
+
+def floor_of(found: Synthesis) -> Bound:
+    """Return a bound that what was found meets."""
+    return replace(found.bounds[0], time=found.time)
+
+
+def test_the_clock_starts_after_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> float:
+        time.sleep(2 * LIMIT)
+        return 2 * LIMIT
+
+    monkeypatch.setattr("taccl.apps.synthesis.compile_ahead", slow)
+    found = synthesize(asked())
+    assert found.compiled == 2 * LIMIT
+    assert found.seconds < 2 * LIMIT
+
+
+@pytest.mark.slow
+def test_a_cold_machine_compiles_before_its_clock_and_finds_more_than_a_ring(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "taccl", "synthesize", "ndv2", "allgather", "--time-limit", "10",
+         "--json"],
+        check=True, capture_output=True, text=True,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["compile_seconds"] > 0
+    # A ring takes 25 us.
+    assert found["engine"] != "ring"
+    assert found["replay_us"] < 13
 
 
 def test_loops_are_compiled_once_for_a_cache(

@@ -87,7 +87,7 @@ def test_a_second_table_tells_what_nccl_expects_of_each_way_and_what_it_would_ru
         "from 4KiB on: NCCL would run Tree LL, not Ring LL",
         "from 5KB on: NCCL's model expects more time than the fastest here takes",
         "from 6KB on: NCCL's model expects less time than the fastest here takes",
-        "below the bound at 1KB to 1MB: NCCL's model expects 1 us at 1MB, where no algorithm takes"
+        "below the bound at 1KB to 1MB: NCCL's model expects 1 us at 1MB, where no program takes"
         " less than 40: its inputs do not fit this machine; set them with --nccl",
         "NCCL's model was given gpu=volta",
     ]

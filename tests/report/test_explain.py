@@ -57,6 +57,14 @@ def test_a_ring_pays_alpha_and_bandwidth_of_every_hop() -> None:
     assert sum(time for time, _ in times.values()) == 6 * 1900
 
 
+def test_every_span_of_the_critical_path_is_counted_once() -> None:
+    for played in random_replays(range(60)):
+        found = explained(played)
+        spans = {each.name: each.count for each in found.parts}
+        assert spans["alpha"] == spans["bandwidth"]
+        assert sum(spans.values()) - spans["bandwidth"] - spans["launch"] == found.path[2]
+
+
 def test_a_queue_at_a_port_is_queueing() -> None:
     # Ranks 1, 2, 3 send to rank 0 at once: two of the three messages go before the last.
     sends = [[block(0, 0, None, ["s"])] for _ in range(3)]
@@ -89,12 +97,12 @@ def test_local_work_before_a_dependent_send_is_local_work() -> None:
     assert part(played, "local work") == 500 + 500  # the copy and the receive
 
 
-def test_a_send_that_waits_for_another_to_leave_waits_for_a_dependence() -> None:
+def test_a_send_that_waits_for_another_to_leave_waits_for_a_dependency() -> None:
     topology = network(3, [(0, 1, 700, None, 3), (0, 2, 700, None, 3)])
     blocks = [block(0, 1, None, [step("s", posts=True)]), block(1, 2, None, [step("s", 1, (0, 0))])]
     receivers = [[block(0, None, 0, ["r"])] for _ in range(2)]
     played = play(program(blocks, *receivers), topology, 100, SMALL)
-    assert part(played, "waiting for a dependence") == 700 + 300
+    assert part(played, "waiting for a dependency") == 700 + 300
 
 
 def test_twice_the_bandwidth_of_the_only_edge_halves_the_bandwidth_part() -> None:

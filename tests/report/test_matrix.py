@@ -39,9 +39,9 @@ def test_the_text_is_a_matrix_and_a_legend() -> None:
         "1     L25   X L25",
         "2       . L25   X",
         "",
-        "cell  alpha  links    a rank  path",
-        "L25   1 us   4        1-2     a direct link, such as 0 -> 1",
-        ".     -      2 pairs          no link: other ranks forward",
+        "cell  alpha  links    per rank  path",
+        "L25   1 us   4        1-2       a direct link, such as 0 -> 1",
+        ".     -      2 pairs            no link: other ranks forward",
         "numbers in cells are GB/s of the slowest edge; 2xL25 is two links",
     ]
 

@@ -175,7 +175,9 @@ def test_a_cell_of_the_heat_map_tells_what_the_pair_sent(show: Show) -> None:
     with show(allgather()) as shown:
         shown.click(*shown.at(TRAFFIC, CHUNK_GUTTER + 28 + 9, CHUNK_GUTTER + 9))
         told = shown.text(".traffic .status")
-        assert told.startswith("rank 0 to rank 1: 192 bytes in 3 messages, which hold edge e0 for")
+        assert told.startswith(
+            "rank 0 to rank 1: 192 bytes in 3 messages, which keep edge e0 busy for"
+        )
         shown.click(*shown.at(TRAFFIC, CHUNK_GUTTER + 9, CHUNK_GUTTER + 28 + 9))
         assert shown.text(".traffic .status") == "rank 1 to rank 0: nothing"
 

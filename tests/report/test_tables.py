@@ -103,7 +103,7 @@ def test_csv_has_a_header_and_a_line_for_each_row() -> None:
 def test_a_table_aligns_its_columns_and_leaves_out_empty_ones() -> None:
     assert WRITERS["table"]([FULL, NONE]) == (
         "    file  collective  size  time us  algbw GB/s  busbw GB/s  bound us    gap"
-        "  bottleneck  used   note\n"
+        "  bottleneck  busy   note\n"
         "ring.xml   allreduce  1MiB    35.12       29.86       52.25        30  17.1%"
         "         0-1   88%\n"
         "ring.xml   allreduce  100B        -" + " " * 61 + "can't\n"

@@ -18,14 +18,12 @@ from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.replay import events, layout
-from taccl.replay.columns import columns_of
 from taccl.replay.cost import ReplayModel, model_of
 from taccl.replay.interpreter import replay
 from taccl.replay.layout import Machine
-from taccl.replay.machine import machine_of, split
-from taccl.replay.steady import Snapshot, repeats, watch
+from taccl.replay.machine import columns_of, machine_of, split
 from taccl.replay.sweep import BoundAt, bounds_of, sweep
-from taccl.replay.timing import Timing, traces
+from taccl.replay.timing import Snapshot, Timing, repeats, traces, watch
 from taccl.replay.trace import Trace
 from taccl.topology.file import load_topology
 from taccl.topology.graph import ALPHA_RULES, LocalCosts, Topology

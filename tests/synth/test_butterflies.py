@@ -1,14 +1,15 @@
 """Butterflies whose classes take turns at a NIC: times by hand, and every answer verified."""
 
 import sys
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
 
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
-from taccl.synth.templates.butterflies import MOST_ROWS, butterflies
-from taccl.synth.templates.classical import classical_schedule
+from taccl.synth.templates.classical import classical_schedule, stepwise
+from taccl.synth.templates.grid_programs import MOST_ROWS
 from taccl.topology.file import load_topology, topology_from_document
 from taccl.topology.graph import Topology
 from taccl.verify import verify
@@ -23,6 +24,12 @@ MACHINES = (
 
 def never() -> bool:
     return False
+
+
+def butterflies(
+    problem: Problem, over: Callable[[], bool], worth: int | None = None
+) -> tuple[Schedule, ...]:
+    return stepwise(problem, "butterflies", lambda _line: None, over, worth)
 
 
 def machine(name: str, nodes: int | None) -> Topology:
@@ -135,7 +142,7 @@ def test_both_alpha_rules_and_odd_chunk_counts_are_served(rule: str, chunks: int
     [("ring:8", "allreduce"), ("hub:6", "allreduce"), ("hub:8", "allgather")],
 )
 def test_what_makes_no_cube_has_none(name: str, collective: str) -> None:
-    assert butterflies(problem_of(load_topology(name), collective, 1, 10), never) == []
+    assert butterflies(problem_of(load_topology(name), collective, 1, 10), never) == ()
 
 
 @pytest.mark.parametrize(
@@ -147,18 +154,18 @@ def test_ways_with_too_many_sends_are_left_out_for_others(
 ) -> None:
     # To exchange everything in log n dimensions takes n n log n sends: 24 576 for 64 ranks, and
     # 524 288 for 256.
-    monkeypatch.setattr(sys.modules["taccl.synth.templates.butterflies"], "MOST_ROWS", most)
+    monkeypatch.setattr(sys.modules["taccl.synth.templates.grid_programs"], "MOST_ROWS", most)
     problem = problem_of(load_topology("dgx2", nodes=nodes), "allreduce", 1, 32)
     (found,) = butterflies(problem, lambda: True)
     assert verify(found, problem.logical) == []
     assert len(found) < most
-    assert butterflies(problem_of(load_topology(f"hub:{ranks}"), "allreduce", 1, 1), never) == []
+    assert butterflies(problem_of(load_topology(f"hub:{ranks}"), "allreduce", 1, 1), never) == ()
 
 
 def test_what_takes_longer_by_the_clocks_is_not_timed() -> None:
     problem = problem_of(nodes_of(4, 1, 2), "allreduce", 1, Fraction(4, 8))
     assert butterflies(problem, never, 512 * 10**6)
-    assert butterflies(problem, never, 511 * 10**6) == []
+    assert butterflies(problem, never, 511 * 10**6) == ()
 
 
 def test_one_schedule_is_handed_over_when_time_is_up() -> None:

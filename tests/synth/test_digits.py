@@ -9,7 +9,7 @@ import pytest
 from taccl.apps import Request, synthesize
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
-from taccl.synth.templates.mixed_radix import written
+from taccl.synth.templates.grid_programs import written
 from taccl.topology.file import load_topology
 from taccl.topology.graph import whole
 from tests.sweep import for_each
@@ -37,13 +37,13 @@ def test_every_answer_is_valid(
 
 @for_each("places", range(1, 100))
 def test_digits_tell_all_places_apart(places: int) -> None:
-    for digits in written(0, places):
-        values = {tuple(place // d.weight % d.radix for d in digits) for place in range(places)}
+    for digits in written(places):
+        values = {tuple(digit.of(place) for digit in digits) for place in range(places)}
         assert len(values) == places == prod(d.radix for d in digits)
 
 
 def test_places_are_written_in_small_digits_two_and_one() -> None:
-    radices = [[digit.radix for digit in digits] for digits in written(0, 72)]
+    radices = [[digit.radix for digit in digits] for digits in written(72)]
     assert radices == [[2, 2, 2, 3, 3], [4, 6, 3], [8, 9], [72]]
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
-from taccl.synth.templates.classical import CLASSICAL, classical_schedule
-from taccl.synth.templates.grid_templates import stepwise
+from taccl.synth.templates.classical import CLASSICAL, classical_schedule, stepwise
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
 from taccl.verify import verify

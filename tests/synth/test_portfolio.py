@@ -1,6 +1,6 @@
 """Engine ``auto``: as good as its parts, what it lists, and when it ends."""
 
-import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from threading import Event
@@ -13,8 +13,9 @@ from taccl.model.problem import Bound, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
 from taccl.synth import search as portfolio
 from taccl.synth.engines import ENGINES, solve
-from taccl.synth.search import QUARTER, SEARCHES, Attempt, Series, chosen, is_enough
+from taccl.synth.search import QUARTER, SEARCHES, Attempt, Search, Series, chosen, is_enough
 from taccl.synth.templates.classical import CLASSICAL, run_classical
+from taccl.timing.deadline import Deadline
 from taccl.topology.file import load_topology
 from tests.generators import random_problem, star5
 from tests.synth.problems import QUICK, problem_of
@@ -64,20 +65,87 @@ def slow_ring() -> Schedule:
     return schedule
 
 
-def test_every_search_gets_a_quarter_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_search_gets_a_quarter_of_counted_work(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = recorded(monkeypatch, slow_ring())
     solve(problem_of(star5(), "allgather"), "auto", replace(QUICK, time_limit=40.0))
     assert [name for name, _ in calls] == [*SEARCHES]
     assert [seconds for _, seconds in calls] == pytest.approx([8.5] * len(SEARCHES))
 
 
-def test_the_time_that_is_left_goes_to_one_more_search_from_another_seed(
+def timed(seconds: float) -> Options:
+    return replace(QUICK, deterministic=False, time_limit=seconds)
+
+
+class _Clocked:
+    """Searches that take the time that they get, by a clock of their own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.calls: list[tuple[str, int, int, tuple[Schedule, ...]]] = []
+        self.seconds: list[float] = []
+        self.better: Mapping[str, int] = {}
+        monkeypatch.setattr("taccl.timing.deadline.time.monotonic", lambda: self.now)
+        monkeypatch.setattr(portfolio, "CLASSICAL", {})
+        monkeypatch.setattr(portfolio, "SEARCHES", {name: self._engine(name) for name in SEARCHES})
+
+    def _engine(self, name: str) -> Callable[[Problem, Options], Result]:
+        def search(problem: Problem, options: Options) -> Result:
+            self.now += options.time_limit
+            chunks = problem.collective.chunks_per_rank
+            self.calls.append((name, chunks, options.seed, options.known))
+            self.seconds.append(options.time_limit)
+            return Result(Status.FEASIBLE, slow_ring(), (), name, 0.0)
+
+        return search
+
+    def run(self, counts: tuple[int, ...], seconds: float = 40.0, overhead: float = 0.0) -> None:
+        def score(_schedule: Schedule) -> int:
+            name, chunks, *_ = self.calls[-1]
+            return 1000 - self.better.get(f"{name} {chunks}", 0)
+
+        series = broadcasts(counts, replace(timed(seconds), score=score))
+        series = replace(series, overhead=lambda: overhead)
+        found = Search(series, Deadline.after(seconds))
+        portfolio.portfolio(found)
+
+
+def test_every_engine_has_a_short_turn_before_one_has_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls = recorded(monkeypatch, slow_ring())
-    timed = replace(QUICK, deterministic=False, time_limit=40.0)
-    solve(problem_of(star5(), "allgather"), "auto", timed)
-    assert len(calls) == len(SEARCHES) + 1
+    clocked = _Clocked(monkeypatch)
+    clocked.run((1, 2))
+    assert [(name, chunks) for name, chunks, *_ in clocked.calls[:4]] == [(n, 1) for n in SEARCHES]
+    assert clocked.seconds[:4] == pytest.approx([40 / 6, 40 / 6, 40 / 6, 40 / 6], rel=0.02)
+    assert sum(clocked.seconds) <= 40
+
+
+def test_more_chunks_go_to_who_is_close_and_engines_start_from_what_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocked = _Clocked(monkeypatch)
+    clocked.better = {"exact 1": 500, "exact 2": 600}
+    clocked.run((1, 2))
+    engines = [(name, chunks) for name, chunks, *_ in clocked.calls]
+    assert engines[4] == ("exact", 2)
+    known = [schedules for *_, schedules in clocked.calls]
+    assert [len(schedules) for schedules in known[:5]] == [0, 1, 2, 2, 0]
+
+
+def test_who_did_not_improve_the_best_is_not_asked_again_before_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocked = _Clocked(monkeypatch)
+    clocked.better = {"guided 1": 10}
+    clocked.run((1,), 80.0)
+    after = [(name, seed) for name, _, seed, _ in clocked.calls[4:]]
+    assert after[0] == ("guided", 1), "all but it were asked after it had found the best"
+    assert len({name for name, _ in after[:4]}) == len(after[:4])
+
+
+def test_the_last_turn_leaves_time_to_score_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocked = _Clocked(monkeypatch)
+    clocked.run((1,), 40.0, overhead=10.0)
+    assert sum(clocked.seconds) <= 30.0 + 0.5
 
 
 def test_a_schedule_at_the_bound_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +238,7 @@ def test_several_counts_compete_and_each_is_listed() -> None:
         problem = problem_of(load_topology("ring:4"), "broadcast", count, 16_000_000 // count)
         return problem, replace(QUICK, time_limit=seconds)
 
-    found = chosen(portfolio.portfolio(Series((1, 2, 4), task, long=True), 5.0))
+    found = chosen(portfolio.portfolio(Search(Series((1, 2, 4), task, long=True), counted(5.0))))
     assert found.schedule is not None
     assert found.schedule.collective.chunks_per_rank == 4
     assert {one.chunks for one in found.candidates} == {1, 2, 4}
@@ -182,8 +250,7 @@ def test_no_model_is_tried_that_takes_longer_to_make_than_its_time(
 ) -> None:
     # 32 links, and 64 chunks that may follow each other on each: 13 seconds.
     calls = recorded(monkeypatch, slow_ring())
-    timed = replace(QUICK, deterministic=False, time_limit=seconds)
-    solve(problem_of(load_topology("ndv2"), "alltoall"), "auto", timed)
+    solve(problem_of(load_topology("ndv2"), "alltoall"), "auto", timed(seconds))
     assert ("exact" in [name for name, _ in calls]) is tries
 
 
@@ -211,7 +278,7 @@ def test_every_chunk_count_is_looked_at_for_what_it_is_large(
 ) -> None:
     # One chunk and 8 links, and two of them.
     monkeypatch.setattr(portfolio, "COUNTED", 8)
-    found = portfolio.portfolio(broadcasts((1, 2), QUICK), 8.0)
+    found = portfolio.portfolio(Search(broadcasts((1, 2), QUICK), counted(8.0)))
     assert [(one.chunks, one.result is None) for one in found if one.engine == "exact"] == [
         (1, False), (2, True),
     ]  # fmt: skip
@@ -219,20 +286,13 @@ def test_every_chunk_count_is_looked_at_for_what_it_is_large(
 
 def test_what_was_spent_before_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = recorded(monkeypatch, slow_ring())
-    timed = replace(QUICK, deterministic=False)
-    portfolio.portfolio(broadcasts((1,), timed), 40.0, time.monotonic() - 39.0)
+    clock = Deadline.after(40.0, spent=41.0)
+    portfolio.portfolio(Search(broadcasts((1,), timed(40.0)), clock))
     assert calls == []
 
 
-def test_one_more_search_leaves_time_to_judge_and_write_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls = recorded(monkeypatch, slow_ring())
-    timed = replace(QUICK, deterministic=False)
-    slow = replace(broadcasts((1,), timed), overhead=lambda: 10.0)
-    portfolio.portfolio(slow, 40.0)
-    assert len(calls) == len(SEARCHES) + 1
-    assert calls[-1][1] <= portfolio.ALL * 40.0 - 10.0
+def counted(seconds: float, stop: Event | None = None) -> Deadline:
+    return Deadline(counted=seconds, stop=stop or Event())
 
 
 def test_an_interrupt_ends_it_even_where_nothing_can_be_lowered(
@@ -242,7 +302,7 @@ def test_an_interrupt_ends_it_even_where_nothing_can_be_lowered(
     stop.set()
     calls = recorded(monkeypatch, slow_ring())
     options = replace(QUICK, stop=stop, score=lambda _schedule: None)
-    found = portfolio.portfolio(broadcasts((1,), options), 40.0)
+    found = portfolio.portfolio(Search(broadcasts((1,), options), counted(40.0, stop)))
     assert calls == []
     assert sum(one.result is not None for one in found) == 1
 
@@ -252,7 +312,8 @@ def test_algorithms_leave_the_searches_their_time_even_where_nothing_can_be_lowe
 ) -> None:
     monkeypatch.setattr(portfolio, "FIRST", 0.0)
     recorded(monkeypatch, slow_ring())
-    timed = replace(QUICK, deterministic=False, score=lambda _schedule: None)
-    engines = [one.engine for one in portfolio.portfolio(broadcasts((1,), timed), 40.0)]
+    unscored = replace(timed(40.0), score=lambda _schedule: None)
+    found = portfolio.portfolio(Search(broadcasts((1,), unscored), Deadline.after(40.0)))
+    engines = [one.engine for one in found]
     assert engines[: len(SEARCHES)] == [*SEARCHES]
     assert {*CLASSICAL} <= {*engines}

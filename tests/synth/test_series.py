@@ -1,6 +1,5 @@
 """An engine along a series of chunk counts: what is tried, with how much time, and when it ends."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from threading import Event
@@ -11,7 +10,8 @@ from taccl.errors import NoAlgorithmError, NoScheduleError
 from taccl.model.problem import Options, Problem, Result
 from taccl.model.schedule import Schedule
 from taccl.synth.engines import solve
-from taccl.synth.search import RESERVE, Attempt, Budget, Series, along
+from taccl.synth.search import Attempt, Series, along
+from taccl.timing.deadline import Deadline
 from tests.generators import ring4
 from tests.synth.problems import QUICK, problem_of
 
@@ -42,8 +42,8 @@ def ring(problem: Problem, options: Options) -> Result:
     return solve(problem, "ring", options)
 
 
-def counted(seconds: float = 10.0) -> Budget:
-    return Budget(seconds, deterministic=True, began=0.0)
+def counted(seconds: float = 10.0) -> Deadline:
+    return Deadline(counted=seconds)
 
 
 def tried(series: Series, engine: Callable[[Problem, Options], Result] = ring) -> list[Attempt]:
@@ -114,16 +114,15 @@ def test_one_count_gets_all_the_time_and_the_first_of_several_most(
 ) -> None:
     seen: list[float] = []
     tried(series_of(counts, {1: 30, 2: 20, 4: 10}, long=long, seen=seen))
-    assert seen == pytest.approx([share * 10 * (1 - RESERVE) for share in shares])
+    assert seen == pytest.approx([share * 10 for share in shares])
 
 
 def test_without_time_only_the_first_count_is_tried() -> None:
-    late = Budget(10.0, deterministic=False, began=time.monotonic() - 60)
+    late = Deadline.after(10.0, spent=60.0)
     found = list(along("ring", ring, series_of((1, 2), {1: 30, 2: 20}), late))
     assert [one.chunks for one in found] == [1]
 
 
 def test_no_count_is_begun_that_would_take_too_long_to_score() -> None:
     slow = replace(series_of((1, 2), {1: 30, 2: 20}), overhead=lambda: 100.0)
-    budget = Budget(10.0, deterministic=False, began=time.monotonic())
-    assert [one.chunks for one in along("ring", ring, slow, budget)] == [1]
+    assert [one.chunks for one in along("ring", ring, slow, Deadline.after(10.0))] == [1]

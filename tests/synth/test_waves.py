@@ -9,7 +9,7 @@ from taccl.apps.programs import Target
 from taccl.apps.scoring import lowering_of
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
-from taccl.synth.templates.pipelined_allgather import MOST_SHARES, MOST_WAVES, cuts_of
+from taccl.synth.templates.grid_programs import MOST_SHARES, MOST_WAVES, cuts_of
 from taccl.topology.file import load_topology
 from tests.sweep import for_each
 from tests.synth.problems import problem_of

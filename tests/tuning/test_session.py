@@ -2,7 +2,6 @@
 
 from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -28,8 +27,9 @@ class Clock(Loyal):
         self.now, self.seconds, self.useless = 0.0, seconds, useless
         self.started: list[tuple[float, Spec]] = []
 
-    def monotonic(self) -> float:
-        """Return the time."""
+    @property
+    def spent(self) -> float:
+        """Seconds since the run began."""
         return self.now
 
     def submit(self, work: Work, task: str) -> "Future[str]":
@@ -58,7 +58,7 @@ def order(place: Path, clock: Clock, **budget: float) -> Order:
 def use(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run read this clock."""
     for module in (run, session):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+        monkeypatch.setattr(module, "Deadline", lambda: clock)
 
 
 def test_nothing_starts_when_the_time_to_search_is_over(

@@ -55,7 +55,8 @@ class _State:
 def exact(problem: Problem, options: Options) -> Result:
     """Solve a problem to proven optimality, or as far as the time allows.
 
-    The model gets a short part of the time first; where that does not close the gap, the staged
+    The hint is the best schedule that is known. Where none is, it is one that takes no search; the
+    model gets a short part of the time then, and where that does not close the gap, the staged
     engine looks for a better hint, and the model gets the rest.
 
     With ``options.rounds`` the question is SCCL's instead: whether there is an algorithm of so
@@ -75,10 +76,11 @@ def exact(problem: Problem, options: Options) -> Result:
     def left() -> float:
         return options.time_limit / 3 if options.deterministic else clock.left
 
-    state = _State(min(_first(problem, options, clock), key=_makespan), options.floor, 0)
+    first = options.known or _first(problem, options, clock)
+    state = _State(min(first, key=_makespan), options.floor, 0)
     models = () if state.closed or clock.over else _models(problem, options, clock)
-    state = _solve(models, state, options, FIRST * left())
-    if not (state.closed or clock.over):
+    state = _solve(models, state, options, (1.0 if options.known else FIRST) * left())
+    if not (state.closed or clock.over or options.known):
         share = STAGED if _open(models, state, options, (1 - STAGED) * left()) else ALONE
         state = _hinted(problem, state, options, share * left())
         for flows in models:

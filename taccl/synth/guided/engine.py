@@ -33,8 +33,7 @@ from taccl.synth.message_coalescing import MOST_ROWS, coarser, cut_and_joined
 from taccl.synth.plan import adjacent, in_turn, plan_decisions, rows_of
 from taccl.synth.staged.engine import ordered
 from taccl.synth.staged.routing import networks
-from taccl.synth.templates.butterflies import butterflies
-from taccl.synth.templates.grid_templates import KINDS, stepwise
+from taccl.synth.templates.classical import stepwise
 from taccl.synth.time_reversal import Mirror, mirrored, played_backwards
 from taccl.timing.deadline import Deadline
 from taccl.timing.message_costs import uses_of
@@ -215,6 +214,9 @@ LONGER = 0.3
 PROMISING = 1.25
 """Times the least makespan: above that, a schedule is not worth a replay."""
 
+GATHERS = ("waves", "folding", "digits")
+"""Grid programs that are tried first; what takes longer than they by a clock is not timed."""
+
 STEPWISE = 0.15
 """Of the time limit, for schedules in few steps of whole messages; the first is always timed."""
 
@@ -289,7 +291,7 @@ def _batched(problem: Problem, options: Options) -> list[Schedule]:
     found: list[Schedule] = []
     clock = options.begin()
     early = clock.within(STEPWISE * options.time_limit)
-    for kind in KINDS:
+    for kind in GATHERS:
         if not (found and early.over):
             found += stepwise(problem, kind, options.report, lambda: early.over)
     late = clock.within(COALESCING * options.time_limit)
@@ -298,7 +300,7 @@ def _batched(problem: Problem, options: Options) -> list[Schedule]:
     least = min(map(_makespan, found), default=None)
     worth = None if least is None else int(PROMISING * least)
     if not (found and late.over):
-        found += butterflies(problem, lambda: late.over, worth)
+        found += stepwise(problem, "butterflies", options.report, lambda: late.over, worth)
     if problem.collective.name != "allreduce" or options.stop.is_set():
         return found
     if found and _is_best(found, problem, options):
@@ -310,6 +312,7 @@ def _improved(
     problem: Problem, found: Sequence[Schedule], options: Options, clock: Deadline
 ) -> list[Schedule]:
     """Return better schedules than the best one of single chunks, where the gap is wide."""
+    found = [*found, *options.known]
     single = min((one for one in found if not one.batches), key=_makespan, default=None)
     if options.deterministic:
         clock = replace(options, time_limit=COUNTED * options.time_limit).begin()

@@ -64,7 +64,7 @@ def staged(problem: Problem, options: Options) -> Result:
 
     A small problem is routed again without it; of a larger one, and where a sketch asks for the
     symmetry, the routes are kept and only order and messages are decided for every chunk by
-    itself. Time that is left goes into the best schedule.
+    itself. Time that is left goes into the best schedule, which may be one that was known before.
 
     Raises
     ------
@@ -80,6 +80,7 @@ def staged(problem: Problem, options: Options) -> Result:
         candidates += _solve(free, options, clock.share(0.6), kept=1)
     elif candidates[0].makespan > options.floor and len(problem.group) > 1 and options.batch:
         candidates += _unfolded(problem, candidates[:2], options, clock.share(0.6))
+    candidates += _known(problem, options)
     best = min(candidates, key=lambda candidate: candidate.makespan)
     if not options.deterministic:
         best = _polished(best, options, clock)
@@ -89,6 +90,14 @@ def staged(problem: Problem, options: Options) -> Result:
     elif best.makespan <= options.floor:
         status = Status.OPTIMAL
     return Result(status, best.schedule, (), "taccl", clock.spent)
+
+
+def _known(problem: Problem, options: Options) -> Iterator[Candidate]:
+    """Yield what was found elsewhere, with its plan; sums may be exchanged there, and have none."""
+    for schedule in options.known:
+        if not (problem.collective.reduces or schedule.packs):
+            orbits = replace(problem, group=make_group(problem.topology, schedule.generators))
+            yield Candidate(schedule, plan_decisions(orbits, rows_of(schedule.decisions())))
 
 
 def _unfolded(

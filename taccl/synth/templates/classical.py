@@ -60,8 +60,10 @@ Thakur, Rabenseifner, Gropp: Optimization of collective communication operations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
+from typing import NamedTuple
 
 from taccl.errors import NoAlgorithmError, NoScheduleError
 from taccl.model.problem import Candidate, Options, Problem, Result, Status, candidate_of
@@ -69,14 +71,24 @@ from taccl.model.routes import may_leave
 from taccl.model.schedule import Decisions, Schedule, message_groups, retime
 from taccl.synth.list_scheduler import dispatched, load_of
 from taccl.synth.plan import plan_decisions, rows_of
-from taccl.synth.templates.hierarchical import hierarchical, three_step, two_step
-from taccl.synth.templates.recursive_doubling import (
+from taccl.synth.templates.grid_programs import (
+    MOST_ROWS,
+    Algorithm,
+    all_pairs,
     bruck,
+    butterflies,
     halving_doubling,
+    hierarchical,
+    leader_gathers,
+    made,
     one_shot,
+    pipelined_gathers,
     recursive_doubling,
+    small_gathers,
+    three_step,
+    two_step,
 )
-from taccl.synth.templates.rings import all_pairs, double_ring, parameter_server, ring
+from taccl.synth.templates.rings import double_ring, parameter_server, ring
 from taccl.synth.templates.steps import HALVES, Step, best_links, in_runs
 from taccl.synth.templates.trees import (
     binomial,
@@ -87,10 +99,8 @@ from taccl.synth.templates.trees import (
     scatter_allgather,
 )
 from taccl.topology.symmetry import make_group
+from taccl.units import Time
 from taccl.verify import verify
-
-Algorithm = Callable[[Problem], Iterator[Iterator[Step]]]
-"""The steps of every way to do it (orders of ranks, sizes of pieces); empty if inapplicable."""
 
 PACKED: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "bruck": (*HALVES, "alltoall"),
@@ -125,16 +135,16 @@ def _once(algorithm: Callable[[Problem], Iterator[Step] | None]) -> Algorithm:
 CLASSICAL: Mapping[str, Algorithm] = MappingProxyType({
     "ring": ring,
     "double-ring": double_ring,
-    "all-pairs": all_pairs,
-    "halving-doubling": halving_doubling,
-    "bruck": bruck,
+    "all-pairs": made(all_pairs),
+    "halving-doubling": made(halving_doubling),
+    "bruck": made(bruck),
     "double-binary-tree": double_binary_tree,
     "hierarchical": hierarchical,
-    "two-step": two_step,
+    "two-step": made(two_step),
     "three-step": three_step,
     "parameter-server": parameter_server,
-    "recursive-doubling": _once(recursive_doubling),
-    "one-shot": _once(one_shot),
+    "recursive-doubling": made(recursive_doubling),
+    "one-shot": made(one_shot),
     "chain": _once(chain),
     "double-chain": _once(double_chain),
     "binomial": _once(binomial),
@@ -163,6 +173,8 @@ class Trial:
         What to try; None: the algorithm of that name.
     packs
         Whether messages are of any chunks, as the ways have them.
+    most
+        Sends of all ways together that are timed; None: MAX_SENDS.
     """
 
     problem: Problem
@@ -174,6 +186,7 @@ class Trial:
     left_out: list[str] = field(default_factory=list)
     ways: Algorithm | None = None
     packs: bool = False
+    most: int | None = None
 
     @property
     def reason(self) -> str:
@@ -254,7 +267,7 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
     problem = trial.problem
     packs = trial.batch and trial.packs
     links = best_links(problem)
-    left = MAX_SENDS
+    left = most = MAX_SENDS if trial.most is None else trial.most
     for number, steps in enumerate((trial.ways or CLASSICAL[trial.name])(problem)):
         if number and trial.over():
             return
@@ -264,7 +277,7 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
             left -= len(step[0])
             if left < 0 and not (trial.patient and number == 0):
                 trial.left_out.append(
-                    f"{trial.name} has more than {MAX_SENDS} sends, which take long to time"
+                    f"{trial.name} has more than {most} sends, which take long to time"
                 )
                 return
         cut = trial.batch and not packs
@@ -326,6 +339,54 @@ def _early(problem: Problem, decisions: Decisions, report: Callable[[str], None]
 def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule | None:
     """Return the schedule of a classical algorithm with the least makespan, if it exists."""
     return next(iter(classical_schedules(problem, name, batch=batch)), None)
+
+
+class Kind(NamedTuple):
+    """The ways of a kind, whether ranks pack what they send, and how many sends are timed."""
+
+    ways: Callable[..., Iterator[Iterator[Step]]]
+    packs: bool = False
+    most: int | None = None
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType({
+    "waves": Kind(made(pipelined_gathers), packs=True),
+    "folding": Kind(made(leader_gathers)),
+    "digits": Kind(made(small_gathers), packs=True),
+    "butterflies": Kind(butterflies, most=MOST_ROWS),
+})  # fmt: skip
+"""Grid programs of whole messages in few steps: they follow from how a machine is built."""
+
+
+def stepwise(
+    problem: Problem,
+    kind: str,
+    report: Callable[[str], None],
+    over: Callable[[], bool],
+    worth: Time | None = None,
+) -> tuple[Schedule, ...]:
+    """Return the best schedules of a kind; none where there are no such servers, or links.
+
+    Parameters
+    ----------
+    kind
+        A name of KINDS.
+    report
+        Called when there is something to compile.
+    over
+        Tells whether to look no further once something is found.
+    worth
+        Picoseconds: butterflies that take longer by the clock are not timed.
+    """
+    logical = problem.logical
+    limited = logical.connections_per_rank is not None or logical.own_chunks_first
+    if limited or logical.symmetry_asked:
+        return ()
+    ways, packs, most = KINDS[kind]
+    every = ways if worth is None else partial(ways, worth=worth)
+    return schedules_of(Trial(
+        problem, kind, batch=True, over=over, report=report, ways=every, packs=packs, most=most
+    ))  # fmt: skip
 
 
 def run_classical(name: str, problem: Problem, options: Options, *, patient: bool = True) -> Result:

@@ -1,4 +1,4 @@
-"""Algorithms in which ranks send to one another directly: all pairs, and parameter servers.
+"""Rings and parameter servers.
 
 Rings: in which order ranks stand in one, and what is passed round it.
 
@@ -188,7 +188,7 @@ def ring(problem: Problem) -> Iterator[Iterator[Step]]:
         own = blocks(problem)
         for order in ring_orders(problem):
             back = (order[0], *order[:0:-1])
-            gather, spread = (list(_passed(way, own, len(order) - 1)) for way in (order, back))
+            gather, spread = (list(passed(way, own, len(order) - 1)) for way in (order, back))
             yield halves(problem, gather, spread)
 
 
@@ -210,14 +210,14 @@ def double_ring(problem: Problem) -> Iterator[Iterator[Step]]:
             ways = _delivered(problem, order, n // 2), _delivered(problem, back, (n - 1) // 2)
             yield iter(_turns(*ways))
             return
-        yield halves(problem, _turns(_passed(order, own, n // 2), _passed(back, own, (n - 1) // 2)))
+        yield halves(problem, _turns(passed(order, own, n // 2), passed(back, own, (n - 1) // 2)))
         if problem.collective.chunks_per_rank > 1:
             near, far = zip(*(shards(chunks, 2) for chunks in own), strict=True)
-            yield halves(problem, _turns(_passed(order, near, n - 1), _passed(back, far, n - 1)))
+            yield halves(problem, _turns(passed(order, near, n - 1), passed(back, far, n - 1)))
         return
 
 
-def _passed(order: Order, own: Sequence[tuple[int, ...]], hops: int) -> Iterator[Step]:
+def passed(order: Order, own: Sequence[tuple[int, ...]], hops: int) -> Iterator[Step]:
     """Yield the steps that take what every rank owns so many places on, place by place."""
     n = len(order)
     for hop in range(hops):
@@ -243,21 +243,6 @@ def _turns(one: Iterator[Step], other: Iterator[Step]) -> list[Step]:
     return [
         step for number in range(longest) for way in (these, those) for step in way[number:][:1]
     ]
-
-
-def all_pairs(problem: Problem) -> Iterator[Iterator[Step]]:
-    """Every rank sends to every other directly; AllReduce is ReduceScatter, then AllGather."""
-    n, name, links = problem.topology.num_ranks, problem.collective.name, best_links(problem)
-    if name not in (*HALVES, "alltoall") or len(links) < n * (n - 1):
-        return
-    pairs = [(rank, (rank + shift) % n) for shift in range(1, n) for rank in range(n)]
-    if name == "alltoall":
-        yield ((pair_block(problem, *pair), *pair, False) for pair in pairs)
-        return
-    own = blocks(problem)
-    summed = [(own[peer], rank, peer, True) for rank, peer in pairs]
-    spread = [(own[rank], rank, peer, False) for rank, peer in pairs]
-    yield iter({"allgather": spread, "reducescatter": summed, "allreduce": summed + spread}[name])
 
 
 def parameter_server(problem: Problem) -> Iterator[Iterator[Step]]:

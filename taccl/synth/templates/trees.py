@@ -281,6 +281,33 @@ def on_tree(problem: Problem, hops: Sequence[tuple[Rank, Rank]]) -> Iterator[Ste
     return _along(problem, [(c, *ends) for c in range(collective.num_chunks) for ends in hops])
 
 
+def over_servers(problem: Problem, lanes: Sequence[Sequence[Rank]]) -> Iterator[Step] | None:
+    """Return the steps on a tree over servers from the root's, and another in each of them.
+
+    None where a server has neither a binomial tree nor a chain.
+
+    Parameters
+    ----------
+    lanes
+        The ranks of every server, all of one number.
+    """
+    root, links, inward = problem.collective.root or 0, best_links(problem), is_inward(problem)
+    home = next(number for number, ranks in enumerate(lanes) if root in ranks)
+    lane = lanes[home].index(root)
+    heads = [ranks[lane] for ranks in (*lanes[home:], *lanes[:home])]
+    hops = doubled(heads)
+    for head in heads:
+        ranks = next(some for some in lanes if head in some)
+        inside = doubled([*ranks[lane:], *ranks[:lane]])
+        if any(((b, a) if inward else (a, b)) not in links for a, b in inside):
+            order = tour(problem, head, closed=False, backwards=inward, within=ranks)
+            if order is None:
+                return None
+            inside = list(pairwise(order))
+        hops += inside
+    return on_tree(problem, hops)
+
+
 def scatter_allgather(problem: Problem) -> Iterator[Step] | None:
     """Each chunk goes to one rank of the root's server, on to its counterparts, then to all there.
 

@@ -1,0 +1,996 @@
+"""Programs on a mixed-radix grid: ranks exchange, halve, fold and spread along one digit at a time.
+
+Ranks stand in an order; the place of each is written in digits of some radices (servers, NICs of a
+server, ranks at a NIC; 2 · 2 · 2, or 8 in one). A program goes through digits in turns; in a turn,
+ranks that differ in this digit only meet:
+
+exchange    each gives every other one what that needs: all it holds in an AllGather, in an AlltoAll
+            what is for ranks with that digit;
+sum         each sends all it holds to every other one, and adds what comes;
+halve       each sends the part (of as many as the radix) that the other goes on with;
+fold        all give what they hold to the one whose digit is 0, and go on with nothing;
+spread      the one whose digit is 0 gives what the others need;
+rotate      each sends one way round, to the rank that is so many places away: for any number of
+            ranks;
+cross       pieces of what ranks own go to other servers, a wave of them at a time.
+
+A digit of radix q costs q - 1 messages, and in an AlltoAll a q-th of what a rank holds in each:
+small radices have few messages, large ones move each byte less often. These are the index and the
+concatenation of Bruck, Ho, Kipnis, Upfal and Weathersby (1997) on a grid of any radices; halving
+and doubling, recursive doubling, hierarchical and two-step algorithms are programs as well (Thakur,
+Rabenseifner, Gropp 2005). A ReduceScatter is the AllGather's program backwards, and an AllReduce
+one after the other, unless the program sums.
+
+The classes of a NIC (the ranks that share it) may take turns at it, one between servers while the
+other is inside its server. What ranks hold may be in parts, which go through digits at different
+times: what stays in its server and what leaves it, or the waves of a pipeline.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import (
+    accumulate,
+    combinations_with_replacement,
+    groupby,
+    pairwise,
+    permutations,
+    product,
+)
+from operator import mul
+from typing import NamedTuple
+
+from taccl.model.problem import Problem
+from taccl.synth.templates.rings import passed, tour
+from taccl.synth.templates.steps import (
+    HALVES,
+    LANDED,
+    Links,
+    Step,
+    best_links,
+    bits,
+    blocks,
+    halves,
+    linked,
+    pair_block,
+    servers,
+    shards,
+)
+from taccl.synth.templates.trees import over_servers
+from taccl.topology.graph import EdgeId, LinkId, Rank
+from taccl.units import Time
+
+
+class Digit(NamedTuple):
+    """A digit of places: ``place // weight % radix``.
+
+    Parameters
+    ----------
+    weight
+        The product of the radices below it.
+    radix
+        How many ranks meet.
+    """
+
+    weight: int
+    radix: int
+
+    def of(self, place: int) -> int:
+        """Return the digit of a place."""
+        return place // self.weight % self.radix
+
+
+class Turn(NamedTuple):
+    """An operation along a digit.
+
+    Parameters
+    ----------
+    kind
+        ``exchange``, ``sum``, ``halve``, ``fold``, ``spread``, ``rotate`` or ``cross``.
+    digit
+        Along which ranks meet.
+    classes
+        Who takes part: of every so many ranks in a row these; None: all.
+    parts
+        What is sent of what ranks hold.
+    into
+        The part that is made of what arrives; None: each part stays what it is.
+    pieces
+        For ``cross``: from and to which half piece (half a chunk) of those that come to a rank.
+    """
+
+    kind: str
+    digit: Digit
+    classes: tuple[int, ...] | None = None
+    parts: tuple[int, ...] = (0,)
+    into: int | None = None
+    pieces: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class GridProgram:
+    """Turns of ranks on a grid.
+
+    Parameters
+    ----------
+    order
+        The ranks by place.
+    turns
+        In order.
+    classes
+        How many ranks in a row are classes 0, 1 ... of ``Turn.classes``.
+    acting
+        Ranks beyond the grid, each with the rank of the grid that acts for it.
+    sums
+        Whether an AllReduce's values are summed in every turn: what arrives in one is part of what
+        is sent in the next, not before. Else it is the gather backwards, and forwards.
+    split
+        Whether an AlltoAll's chunks that stay in their server are part 1, and all others part 0.
+    """
+
+    order: tuple[Rank, ...]
+    turns: tuple[Turn, ...]
+    classes: int = 1
+    acting: tuple[tuple[Rank, Rank], ...] = ()
+    sums: bool = False
+    split: bool = False
+
+    def meetings(self, turn: Turn) -> Iterator[tuple[int, int]]:
+        """Yield the places (from, to) of who sends to whom in a turn, in sequence."""
+        count, (weight, radix) = len(self.order), turn.digit
+        for shift in range(1, radix):
+            for place in self.places(turn):
+                digit = turn.digit.of(place)
+                to = place + ((digit + shift) % radix - digit) * weight
+                if turn.kind == "rotate":
+                    yield place, (place - shift * weight) % count
+                elif turn.kind == "fold":
+                    if digit == shift:
+                        yield place, place - digit * weight
+                elif turn.kind != "spread" or digit == 0:
+                    yield place, to
+
+    def places(self, turn: Turn) -> Sequence[int]:
+        """Return the places of the ranks that take part in a turn, class by class."""
+        count = len(self.order)
+        if turn.classes is None:
+            return range(count)
+        return [place for c in turn.classes for place in range(c, count, self.classes)]
+
+
+def steps_of(problem: Problem, program: GridProgram) -> list[Step]:
+    """Return the steps by which a program does what a problem asks for.
+
+    Parameters
+    ----------
+    problem
+        An AllGather, ReduceScatter, AllReduce, AlltoAll, Broadcast or Reduce of all ranks.
+    """
+    name, everything = problem.collective.name, tuple(range(problem.collective.num_chunks))
+    if name == "alltoall":
+        return list(_moved(problem, program))
+    if name in ("broadcast", "reduce"):
+        spread = list(_held(problem, program, {program.order[0]: everything}))
+        turned: list[Step] = [(chunks, dst, src, True) for chunks, src, dst, _ in reversed(spread)]
+        return spread if name == "broadcast" else turned
+    if name != "allreduce" or not (program.sums or program.acting):
+        return list(halves(problem, gathered(problem, program)))
+    steps: list[Step] = [(everything, rank, acting, True) for rank, acting in program.acting]
+    grid = replace(program, acting=())
+    if program.sums:
+        steps += [LANDED] if steps else []
+        steps += _held(problem, grid, dict.fromkeys(program.order, everything))
+    else:
+        shares = dict(zip(program.order, shards(everything, len(program.order)), strict=True))
+        steps += halves(problem, list(_held(problem, grid, shares)))
+    return [*steps, *((everything, acting, rank, False) for rank, acting in program.acting)]
+
+
+def gathered(problem: Problem, program: GridProgram) -> list[Step]:
+    """Return the steps of a program as an AllGather, whatever is asked for."""
+    own = dict(enumerate(blocks(problem)))
+    steps: list[Step] = []
+    for rank, acting in program.acting:
+        steps.append((own[rank], rank, acting, False))
+        own[acting] = (*own[rank], *own[acting])
+    return [*steps, *_held(problem, program, own)]
+
+
+def _held(
+    problem: Problem, program: GridProgram, own: Mapping[Rank, tuple[int, ...]]
+) -> Iterator[Step]:
+    """Yield the messages of chunks that ranks keep or sum, by what each holds at first."""
+    order, holdings = program.order, _Holdings(program, defaultdict(tuple), defaultdict(set))
+    for rank, chunks in own.items():
+        holdings.held[0, rank] = chunks
+        holdings.has[rank].update(chunks)
+    rounds = any(turn.kind == "sum" for turn in program.turns)
+    for turn in program.turns:
+        adds = program.sums and turn.kind in ("sum", "halve", "fold")
+        if turn.kind == "cross":
+            for chunks, src, dst in _crossing(problem, program, turn):
+                holdings.held[turn.parts[0], dst] += chunks
+                holdings.has[dst].update(chunks)
+                yield chunks, src, dst, False
+            continue
+        before = holdings.held.copy()
+        for ends in program.meetings(turn):
+            message: tuple[int, ...] = ()
+            for part in turn.parts:
+                message += holdings.handed_over(turn, part, ends, before[part, order[ends[0]]])
+            if message:
+                holdings.has[order[ends[1]]].update(message)
+                yield message, order[ends[0]], order[ends[1]], adds
+        if rounds:
+            yield LANDED
+    for rank, acting in program.acting:
+        every = range(problem.collective.num_chunks)
+        yield tuple(c for c in every if c not in holdings.has[rank]), acting, rank, False
+
+
+class _Holdings(NamedTuple):
+    """What ranks hold by part, and all that they have, in the course of a program."""
+
+    program: GridProgram
+    held: dict[tuple[int, Rank], tuple[int, ...]]
+    has: dict[Rank, set[int]]
+
+    def handed_over(
+        self, turn: Turn, part: int, ends: tuple[int, int], chunks: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Return what one rank sends another of a part, and take note of what both go on with."""
+        sums, (rank, peer) = self.program.sums, (self.program.order[place] for place in ends)
+        if turn.kind == "halve" and chunks:
+            mine, sent = (turn.digit.of(place) for place in ends)
+            shares = shards(chunks, turn.digit.radix)
+            self.held[part, rank], self.held[part, peer] = shares[mine], shares[sent]
+            return shares[sent]
+        if turn.kind == "fold":
+            self.held[part, rank] = ()
+        if not (sums and turn.kind in ("sum", "fold")):
+            self.held[part if turn.into is None else turn.into, peer] += chunks
+        return chunks if sums else tuple(c for c in chunks if c not in self.has[peer])
+
+
+def _crossing(
+    problem: Problem, program: GridProgram, turn: Turn
+) -> Iterator[tuple[tuple[int, ...], Rank, Rank]]:
+    """Yield (chunks, from, to) of the pieces that cross servers in a wave."""
+    own, k, order = blocks(problem), problem.collective.chunks_per_rank, program.order
+    width, count = turn.digit
+    for lane in range(width):
+        for server in range(count):
+            come: dict[Rank, tuple[int, ...]] = defaultdict(tuple)
+            for piece in pieces_of(lane, turn.pieces):
+                src = order[(server + 1 + piece // k) % count * width + lane]
+                come[src] += (own[src][piece % k],)
+            yield from ((come[src], src, order[server * width + lane]) for src in come)
+
+
+def pieces_of(lane: int, cut: tuple[int, int]) -> range:
+    """Return the numbers of the pieces that come to a rank in a wave; every second has one more."""
+    return range(*((half + lane % 2) // 2 for half in cut))
+
+
+def _moved(problem: Problem, program: GridProgram) -> Iterator[Step]:
+    """Yield the messages of an AlltoAll: every chunk is handed on until it is where it belongs."""
+    order, count = program.order, len(program.order)
+    server = [problem.topology.server_of[rank] for rank in order]
+    held: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for src, dst in permutations(range(count), 2):
+        held[int(program.split and server[src] == server[dst]), src].append((src, dst))
+    for turn in program.turns:
+        going: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
+        for part, place in product(turn.parts, program.places(turn)):
+            for pair in held.pop((part, place), ()):
+                going[part, place, _met(turn, place, pair[1], count)].append(pair)
+        for place, to in program.meetings(turn):
+            message: list[tuple[int, int]] = []
+            for part in turn.parts:
+                moved = going.pop((part, place, _met(turn, place, to, count)), [])
+                held[part, to] += moved
+                message += moved
+            if message:
+                chunks = (c for a, b in message for c in pair_block(problem, order[a], order[b]))
+                yield tuple(chunks), order[place], order[to], False
+        for (part, place, _), stay in going.items():
+            held[part, place] += stay
+
+
+def _met(turn: Turn, place: int, end: int, count: int) -> int:
+    """Tell which of those that a place meets takes what goes to an end (its digit, or distance)."""
+    if turn.kind == "rotate":
+        return turn.digit.of((place - end) % count)
+    return 0 if turn.kind == "fold" else turn.digit.of(end)
+
+
+Algorithm = Callable[[Problem], Iterator[Iterator[Step]]]
+"""The steps of every way to do it (orders of ranks, sizes of pieces); empty if inapplicable."""
+
+
+def made(programs: Callable[[Problem], Iterator[GridProgram]]) -> Algorithm:
+    """Return the algorithm of some programs: the steps of those that have links everywhere."""
+
+    def ways(problem: Problem) -> Iterator[Iterator[Step]]:
+        links = best_links(problem)
+        for program in programs(problem):
+            steps = steps_of(problem, program)
+            if linked(links, steps):
+                yield iter(steps)
+
+    return ways
+
+
+def _exchanges(order: Sequence[Rank], *digits: Digit, kind: str = "exchange") -> GridProgram:
+    """Return the program in which all ranks go through digits in one way."""
+    return GridProgram(tuple(order), tuple(Turn(kind, digit) for digit in digits))
+
+
+def all_pairs(problem: Problem) -> Iterator[GridProgram]:
+    """Every rank sends to every other directly; AllReduce is ReduceScatter, then AllGather."""
+    n, name = problem.topology.num_ranks, problem.collective.name
+    if name == "allreduce":
+        turns = (Turn("halve", Digit(1, n)), Turn("exchange", Digit(1, n)))
+        yield GridProgram(tuple(range(n)), turns, sums=True)
+    elif name in (*HALVES, "alltoall"):
+        yield _exchanges(range(n), Digit(1, n))
+
+
+def halving_doubling(problem: Problem) -> Iterator[GridProgram]:
+    """Exchange with the rank that differs in one bit, twice as much (half as much) each time.
+
+    AllGather doubles, first between servers and then from the lowest bit, so that what a rank
+    holds lies side by side; ReduceScatter plays it backwards; AllReduce is one after the other.
+    Where ranks are no power of two, of the first ones each odd one acts for its neighbour. A
+    Broadcast scatters shares by halving the ranks each time, and then doubles; a Reduce plays that
+    backwards.
+    """
+    n, name = problem.topology.num_ranks, problem.collective.name
+    power = 1 << (n.bit_length() - 1)
+    if name in ("broadcast", "reduce") and n > 1 and problem.collective.num_chunks > 1:
+        order = tuple(((problem.collective.root or 0) + place) % n for place in range(n))
+        down = [Turn("halve", Digit(bit, 2)) for bit in reversed(bits(power))]
+        up = [Turn("exchange", Digit(bit, 2)) for bit in bits(power)]
+        beyond = tuple(zip(order[power:], order, strict=False))
+        yield GridProgram(order[:power], (*down, *up), acting=beyond)
+    if name in HALVES and n > 1:
+        acting = tuple((2 * pair, 2 * pair + 1) for pair in range(n - power))
+        order = (*(odd for _, odd in acting), *range(2 * len(acting), n))
+        server = problem.topology.server_of
+        turns = sorted(bits(power), key=lambda bit: (server[order[0]] == server[order[bit]], bit))
+        yield replace(_exchanges(order, *(Digit(bit, 2) for bit in turns)), acting=acting)
+
+
+def recursive_doubling(problem: Problem) -> Iterator[GridProgram]:
+    """AllReduce: everyone exchanges its whole sum with the rank that differs in one bit.
+
+    Where ranks are no power of two, those beyond the largest one give their values to a partner
+    first and get the sum from it at the end (Thakur, Rabenseifner, Gropp 2005, section 4.5).
+
+    AlltoAll, for a power of two of ranks: everyone gives to that rank what is for ranks which have
+    that bit as it has; so chunks cross a hypercube along its edges.
+    """
+    n, name, server = (
+        problem.topology.num_ranks,
+        problem.collective.name,
+        problem.topology.server_of,
+    )
+    power = 1 << (n.bit_length() - 1)
+    digits = [
+        Digit(bit, 2)
+        for bit in sorted(bits(power), key=lambda bit: (server[0] != server[bit], bit))
+    ]
+    if name == "alltoall" and n == power:
+        yield _exchanges(range(n), *digits)
+    if name == "allreduce":
+        acting = tuple((rank, rank - power) for rank in range(power, n))
+        program = _exchanges(range(power), *digits, kind="sum")
+        yield replace(program, acting=acting, sums=True)
+
+
+def bruck(problem: Problem) -> Iterator[GridProgram]:
+    """Send to the rank 1, 2, 4 ... places away, in ceil(log2(n)) rounds, for any n.
+
+    AllGather sends all that a rank holds, as far as the receiver lacks it. AlltoAll sends what has
+    that bit in the distance that it must go. Ranks pack what is sent (Bruck, Ho, Kipnis, Upfal and
+    Weathersby 1997).
+    """
+    n, name = problem.topology.num_ranks, problem.collective.name
+    if name in (*HALVES, "alltoall") and n > 1:
+        far = (Digit(1 << i, 2) for i in range((n - 1).bit_length()))
+        yield _exchanges(range(n), *far, kind="rotate")
+
+
+MAX_TRIED = 5
+"""Ranks up to which one shot is tried where messages have to wait: each try times all again."""
+
+
+def one_shot(problem: Problem) -> Iterator[GridProgram]:
+    """AllReduce: everyone sends its whole buffer to everyone, and sums all by itself.
+
+    A value must have left for everyone before another is added to it, so that on shared ports
+    this exists under the rule ``delay`` only, for buffers that are sent within one alpha. Few ranks
+    may hold messages back for that; many are not tried.
+    """
+    n, links = problem.topology.num_ranks, best_links(problem)
+    program = replace(_exchanges(range(n), Digit(1, n), kind="sum"), sums=True)
+    pairs = list(program.meetings(program.turns[0]))
+    if problem.collective.name != "allreduce" or any(pair not in links for pair in pairs):
+        return
+    if n <= MAX_TRIED or _leaves_in_time(problem, [links[pair] for pair in pairs]):
+        yield program
+
+
+def _leaves_in_time(problem: Problem, sequence: Sequence[int]) -> bool:
+    """Tell whether each rank's last message over these links starts before any gets there."""
+    topology = problem.topology
+    size = problem.collective.num_chunks * problem.chunk_size
+    table = topology.links
+    free: dict[int, int] = defaultdict(int)
+    last: dict[int, int] = defaultdict(int)
+    first: dict[int, int] = {}
+    for link in sequence:
+        edges = [e for e in table.edges_of(link) if topology.edges[e].beta is not None]
+        start = max((free[edge] for edge in edges), default=0)
+        free |= {edge: start + topology.busy(link, edge, size) for edge in edges}
+        src, dst = int(table.src[link]), int(table.dst[link])
+        last[src] = max(last[src], start)
+        end = start + topology.arrival(link, size)
+        first[dst] = min(first.get(dst, end), end)
+    return all(last[rank] < end for rank, end in first.items())
+
+
+def _server_grid(problem: Problem) -> tuple[tuple[Rank, ...], Digit, Digit] | None:
+    """Return the ranks server by server, and the digits inside and across.
+
+    None unless there are several servers of several ranks, all of one size.
+    """
+    lanes = servers(problem)
+    if lanes is None or min(len(lanes), len(lanes[0])) == 1:
+        return None
+    width = len(lanes[0])
+    order = tuple(rank for ranks in lanes for rank in ranks)
+    return order, Digit(1, width), Digit(width, len(lanes))
+
+
+def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Gather along every rail, then what each rail has inside every server.
+
+    A rail has the ranks of one place in every server. Inside, ranks send to all others where they
+    have links, else round a ring. The second way sends few messages: to the first rank of each
+    server, from first to first, and to all inside. ReduceScatter plays it backwards; AllReduce is
+    one after the other.
+
+    With a root: a binomial tree over the ranks of its place, and in every server another, or a
+    chain where that has no links.
+    """
+    grid, name, links = _server_grid(problem), problem.collective.name, best_links(problem)
+    if grid is None:
+        return
+    order, inside, across = grid
+    lanes = [order[first : first + inside.radix] for first in range(0, len(order), inside.radix)]
+    if name not in HALVES:
+        rooted = name != "alltoall" and over_servers(problem, lanes)
+        yield from [rooted] if rooted else []
+        return
+    leaders = [Turn("fold", inside), Turn("exchange", across), Turn("spread", inside)]
+    ways = [
+        gathered(problem, _exchanges(order, across, inside)),
+        gathered(problem, GridProgram(order, tuple(leaders))),
+    ]
+    if not all(pair in links for ranks in lanes for pair in permutations(ranks, 2)):
+        ways[0] = _round_rings(problem, lanes, gathered(problem, _exchanges(order, across)))
+    for gather in ways:
+        steps = list(halves(problem, gather))
+        if gather and linked(links, steps):
+            yield iter(steps)
+
+
+def _round_rings(
+    problem: Problem, lanes: Sequence[Sequence[Rank]], crossed: list[Step]
+) -> list[Step]:
+    """Return an AllGather that passes what has crossed round a ring in every server; or nothing."""
+    rings = [tour(problem, ranks[0], within=ranks) for ranks in lanes]
+    held = blocks(problem)
+    for chunks, _, rank, _ in crossed:
+        held[rank] += chunks
+    inside = [list(passed(ring, held, len(ring) - 1)) for ring in rings if ring is not None]
+    if len(inside) < len(lanes):
+        return []
+    return crossed + [step for steps in zip(*inside, strict=True) for step in steps]
+
+
+def two_step(problem: Problem) -> Iterator[GridProgram]:
+    """AlltoAll: to the rank with the destination's place in its server, then across on that rail.
+
+    So a rank talks to as many ranks as its server has and as there are servers; what it sends
+    across to one of them lies side by side there.
+    """
+    grid = _server_grid(problem)
+    if problem.collective.name == "alltoall" and grid is not None:
+        order, inside, across = grid
+        leaving = (Turn("exchange", inside), Turn("exchange", across))
+        yield GridProgram(order, (*leaving, Turn("exchange", inside, parts=(1,))), split=True)
+
+
+def three_step(problem: Problem) -> Iterator[Iterator[Step]]:
+    """AlltoAll: to a gateway of the server, across to the other server's, and on to all there.
+
+    Two servers share one connection; the ranks of a server take turns as gateways. The second way
+    shares all ranks out among the other servers, each a gateway for part of its server. Which rank
+    is the gateway depends on the other server: no digit tells it.
+    """
+    lanes = servers(problem)
+    if problem.collective.name != "alltoall" or lanes is None or _server_grid(problem) is None:
+        return
+    order, inside, _ = _server_grid(problem) or ((), Digit(1, 1), None)
+    home = GridProgram(order, (Turn("exchange", inside, parts=(1,)),), split=True)
+    pairs = [
+        (server, (server + shift) % len(lanes))
+        for shift in range(1, len(lanes))
+        for server in range(len(lanes))
+    ]
+    for doors in sorted({1, max(1, len(lanes[0]) // (len(lanes) - 1))}):
+        staged = [one for pair in pairs for one in _by_gateways(problem, lanes, pair, doors)]
+        staged.sort(key=lambda one: one[0])
+        steps = [*(step for _, step in staged), *steps_of(problem, home)]
+        if linked(best_links(problem), steps):
+            yield iter(steps)
+
+
+def _by_gateways(
+    problem: Problem, lanes: Sequence[Sequence[Rank]], pair: tuple[int, int], doors: int
+) -> Iterator[tuple[int, Step]]:
+    """Yield (stage, step) of what goes from one server to another by so many gateways."""
+    ranks, peers = lanes[pair[0]], lanes[pair[1]]
+    width, first = len(ranks), sum(pair) * doors
+    served: dict[int, list[Rank]] = {}
+    for lane, rank in enumerate(ranks):
+        served.setdefault((first + (lane - first) % doors) % width, []).append(rank)
+
+    def between(sources: Sequence[Rank], targets: Sequence[Rank]) -> tuple[int, ...]:
+        return tuple(c for src in sources for dst in targets for c in pair_block(problem, src, dst))
+
+    for number, own in served.items():
+        out, into = ranks[number], peers[number]
+        for rank in own:
+            if rank != out:
+                yield 0, (between([rank], peers), rank, out, False)
+        yield 1, (between(own, peers), out, into, False)
+        for peer in peers:
+            if peer != into:
+                yield 2, (between(own, [peer]), into, peer, False)
+
+
+MOST_CLASSES = 8
+"""Ranks at one NIC; of more, the combinations are too many."""
+
+MOST_SENDS = 150_000
+"""About how many chunks are sent in a way that is tried: timing three of them takes a second."""
+
+MOST_RANKS = 112
+"""A message may have chunks for half of them, each copied alone: a threadblock has 64 steps."""
+
+
+def small_gathers(problem: Problem) -> Iterator[GridProgram]:
+    """AlltoAll, AllGather, ReduceScatter for small buffers: all get to all, digit by digit.
+
+    The classes of one NIC may cross servers at different times: what a class holds stays in it
+    until all else is done. In an AlltoAll they may also fold: one of them crosses alone with what
+    leaves the server, and gives what has come to those that it is for. Ranks pack what they send.
+    """
+    lanes, name, chunks = servers(problem), problem.collective.name, problem.collective.num_chunks
+    ranks, personal = problem.topology.num_ranks, name == "alltoall"
+    if lanes is None or name not in ("allgather", "reducescatter", "alltoall"):
+        return
+    if (
+        not 1 < ranks <= MOST_RANKS
+        or (ranks.bit_length() if personal else ranks) * chunks > MOST_SENDS
+    ):
+        return
+    order, count, size = tuple(rank for ranks in lanes for rank in ranks), len(lanes), len(lanes[0])
+    for classes in range(1, min(size, MOST_CLASSES) + 1 if count > 1 else 2):
+        if size % classes:
+            continue
+        nics = written(size // classes, classes)
+        for outer, inner, last in product(written(count, size), nics, list(written(classes))):
+            for turns in _crossing_turns(len(inner), classes):
+                own = [(*inner[:turn], *outer, *inner[turn:], *last) for turn in turns]
+                yield GridProgram(order, tuple(_in_step(own)), classes)
+            if personal and classes > 1 and len(last) == 1:
+                for turn in sorted({0, len(inner)}):
+                    alone = (*inner[:turn], *outer, *inner[turn:])
+                    yield GridProgram(order, _by_one(size, classes, alone), classes, split=True)
+
+
+def _crossing_turns(inner: int, classes: int) -> Iterator[tuple[int, ...]]:
+    """Yield after how many digits inside its server every class crosses servers."""
+    spread = tuple(inner * c // max(1, classes - 1) for c in range(classes))
+    yield from dict.fromkeys((spread, (0,) * classes, (inner,) * classes))
+
+
+def _in_step(programs: Sequence[Sequence[Digit]]) -> Iterator[Turn]:
+    """Yield the exchanges of all classes, each by its next digit at a time."""
+    for digits in zip(*programs, strict=True):
+        for digit, classes in groupby(range(len(digits)), key=lambda c: digits[c]):
+            yield Turn("exchange", digit, tuple(classes))
+
+
+def _by_one(size: int, classes: int, digits: Sequence[Digit]) -> tuple[Turn, ...]:
+    """Return an AlltoAll's turns in which the first of every NIC's ranks crosses for all."""
+    folds = [Turn("fold", digit) for digit in next(written(classes))]
+    home = [Turn("exchange", digit, parts=(1,)) for digit in next(written(size))]
+    alone = [Turn("exchange", digit, (0,)) for digit in digits]
+    return (*folds, *home, *alone, *(Turn("spread", turn.digit) for turn in reversed(folds)))
+
+
+def written(places: int, weight: int = 1) -> Iterator[tuple[Digit, ...]]:
+    """Yield ways to write so many places in digits, the most digits first.
+
+    Parameters
+    ----------
+    places
+        How many.
+    weight
+        Of the lowest digit.
+    """
+    primes = list(_primes(places))
+    pairs = [math.prod(primes[first : first + 2]) for first in range(0, len(primes), 2)]
+    low = next(q for q in range(math.isqrt(places), 0, -1) if places % q == 0)
+    radices = (primes, pairs, [low, places // low], [places])
+    for digits in dict.fromkeys(tuple(q for q in some if q > 1) for some in radices):
+        weights = accumulate(digits, mul, initial=weight)
+        yield tuple(Digit(*digit) for digit in zip(weights, digits, strict=False))
+
+
+def _primes(number: int) -> Iterator[int]:
+    factor = 2
+    while number > 1:
+        if number % factor:
+            factor += 1
+        else:
+            yield factor
+            number //= factor
+
+
+NEIGHBOURS = (2, 4, 8)
+"""Ranks of which one crosses servers for all."""
+
+MOST_LED = 300_000
+"""Chunks that all ranks together get in a gather by leaders."""
+
+
+def leader_gathers(problem: Problem) -> Iterator[GridProgram]:
+    """AllGather and ReduceScatter for middling buffers: one of some neighbours crosses for all.
+
+    Where g ranks share a NIC, each of them crossing it pays g alphas. Here neighbours gather inside
+    their server by doubling, from the lowest bit; after log2(g) rounds the first of them has what
+    all hold, and alone exchanges it with its peers in other servers, while the doubling goes on.
+    What has crossed is spread to the g ranks in log2(g) rounds, and doubled inside the server like
+    what is its own. Blocks lie side by side all the time: a message for each server's is enough.
+    """
+    grid, collective = _server_grid(problem), problem.collective
+    if collective.name not in ("allgather", "reducescatter") or grid is None:
+        return
+    order, (_, size), (_, count) = grid
+    if count & (count - 1) or size & (size - 1) or len(order) * collective.num_chunks > MOST_LED:
+        return
+    for classes in (g for g in NEIGHBOURS if g <= size):
+        near = [Digit(bit, 2) for bit in bits(classes)]
+        far = [Digit(bit * classes, 2) for bit in bits(size // classes)]
+        across = [Digit(bit * size, 2) for bit in bits(count)]
+        turns = [Turn("exchange", digit) for digit in near]
+        turns += [Turn("exchange", digit, (0,), (0, 1), into=1) for digit in across]
+        turns += [Turn("exchange", digit) for digit in far]
+        turns += [Turn("spread", digit, parts=(1,)) for digit in near]
+        turns += [Turn("exchange", digit, parts=(1,)) for digit in far]
+        yield GridProgram(order, tuple(turns), classes)
+
+
+MOST_WAVES, MOST_SHARES = 5, 16
+"""Waves, and into how many shares all that crosses is cut for them."""
+
+MOST_PIPELINED = 60_000
+"""Chunks sent in a pipelined gather: timing a few takes a second."""
+
+TIMED, MOST_TIMED = 12, 100_000
+"""Pipelined gathers that are timed exactly, and chunks sent in all of them."""
+
+Free = defaultdict[EdgeId, Time]
+"""From when on edges are free, in picoseconds."""
+
+
+def pipelined_gathers(problem: Problem) -> Iterator[GridProgram]:
+    """Gathers for large buffers: chunks cross in waves, and each is doubled inside its server.
+
+    A machine's servers gather what is their own digit by digit, while every rank sends its chunks
+    to the ranks at its place in all other servers. What comes is cut into waves, each as large as
+    what can cross while those before it are gathered inside: the ports inside are busy from the
+    start, messages are few and long, and after the last arrival there is only a small wave left. A
+    wave may also wait before its last digit and go through it with the next: one message less.
+
+    A wave may end at half a piece (a chunk): then every second rank has one more in it. How many
+    half pieces there are in a wave, and which wave waits, is chosen by a clock for the ports of one
+    rank and the NICs of one server. Ranks pack what they send.
+    """
+    grid, collective, links = _server_grid(problem), problem.collective, best_links(problem)
+    if collective.name not in HALVES or grid is None:
+        return
+    order, (_, width), across = grid
+    sends = len(order) * collective.num_chunks * (2 if collective.name == "allreduce" else 1)
+    rails = _exchanges(order, across).meetings(Turn("exchange", across))
+    if sends > MOST_PIPELINED or not all((order[a], order[b]) in links for a, b in rails):
+        return
+    programs: list[GridProgram] = []
+    for digits in written(width):
+        inside = _exchanges(order, *digits)
+        ends = (pair for turn in inside.turns for pair in inside.meetings(turn))
+        if all((order[a], order[b]) in links for a, b in ends):
+            for cuts in cuts_of(2 * (across.radix - 1) * collective.chunks_per_rank):
+                waves = enumerate(pairwise((0, *cuts)), 1)
+                crossing = [Turn("cross", across, None, (w,), pieces=cut) for w, cut in waves]
+                for late in (None, *range(len(cuts))):
+                    turns = (*crossing, *_in_waves(digits, len(cuts), late))
+                    programs.append(GridProgram(order, turns))
+    yield from sorted(programs, key=_pipeline_clock(problem, order, links))[
+        : min(TIMED, MOST_TIMED // sends)
+    ]
+
+
+def cuts_of(parts: int) -> Iterator[tuple[int, ...]]:
+    """Yield after how many parts waves may end: of so many shares each, fewer and fewer."""
+    shares = min(parts, MOST_SHARES)
+    for sizes in _descending(shares, shares, MOST_WAVES):
+        yield tuple(parts * end // shares for end in accumulate(sizes))
+
+
+def _descending(total: int, largest: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Yield all ways to write a number as a sum of so many descending ones."""
+    if total == 0:
+        yield ()
+    elif most:
+        for first in range(min(total, largest), 0, -1):
+            for rest in _descending(total - first, first, most - 1):
+                yield first, *rest
+
+
+def _in_waves(digits: Sequence[Digit], waves: int, late: int | None) -> Iterator[Turn]:
+    """Yield the turns of wave after wave; one may wait for the next before its last digit."""
+    for wave in range(waves + 1):
+        for digit in digits[:-1]:
+            yield Turn("exchange", digit, parts=(wave,))
+        if wave != late:
+            together = (wave,) if wave - 1 != late else (wave - 1, wave)
+            yield Turn("exchange", digits[-1], parts=together)
+
+
+def _pipeline_clock(
+    problem: Problem, order: Sequence[Rank], links: Links
+) -> Callable[[GridProgram], Time]:
+    """Return what tells about how long a pipelined gather takes: one server's NICs, one's ports."""
+    topology = problem.topology
+
+    @cache
+    def costs(link: LinkId, parts: int) -> tuple[Time, tuple[tuple[EdgeId, Time], ...]]:
+        size = parts * problem.chunk_size / 2
+        edges = topology.links.edges_of(link)
+        held = tuple((edge, topology.busy(link, edge, size)) for edge in edges)
+        return topology.arrival(link, size), held
+
+    def sent(free: Free, pair: tuple[Rank, Rank], parts: int, ready: Time) -> Time:
+        """Return when a message arrives that may start at a time."""
+        arrival, held = costs(links[pair], parts)
+        start = max(ready, *(free[edge] for edge, _ in held))
+        free.update((edge, start + time) for edge, time in held)
+        return start + arrival
+
+    k = problem.collective.chunks_per_rank
+
+    @cache
+    def come_from(cut: tuple[int, int], lane: int, count: int) -> Counter[int]:
+        return Counter((1 + piece // k) % count for piece in pieces_of(lane, cut))
+
+    @cache
+    def crossed(crossing: tuple[Turn, ...]) -> tuple[Free, list[Time], list[int]]:
+        """Return when edges are free again, and when so many half pieces for a rank have come."""
+        free: Free = defaultdict(int)
+        ready, amounts = [0], [2 * k]
+        for (width, count), pieces in ((turn.digit, turn.pieces) for turn in crossing):
+            ready.append(max((
+                sent(free, (order[server * width + lane], order[lane]), 2 * number, 0)
+                for lane in range(width)
+                for server, number in come_from(pieces, lane % 2, count).items()
+            ), default=0))  # fmt: skip
+            amounts.append(pieces[1] - pieces[0])
+        return free, ready, amounts
+
+    def time(program: GridProgram) -> Time:
+        before, *columns = crossed(tuple(t for t in program.turns if t.kind == "cross"))
+        free, (ready, amounts) = before.copy(), map(list, columns)
+        for turn in program.turns:
+            if turn.kind == "cross":
+                continue
+            start = max(ready[wave] for wave in turn.parts)
+            amount = sum(amounts[wave] for wave in turn.parts)
+            peers = [order[digit * turn.digit.weight] for digit in range(1, turn.digit.radix)]
+            end = max(sent(free, (order[0], peer), amount, start) for peer in peers)
+            for wave in turn.parts:
+                ready[wave] = end
+                amounts[wave] *= turn.digit.radix
+        return max(ready)
+
+    return time
+
+
+MOST_ROWS = 500_000
+"""Chunks sent, of all butterflies that are timed: each takes 2 to 4 us."""
+
+BEST = 6
+"""Butterflies that are timed besides the best of every kind."""
+
+Ops = Sequence[tuple[str, Digit]]
+"""Kinds of turns, and the digits that they go through."""
+
+Phases = tuple[Ops, Sequence[Ops], Ops]
+"""What all classes do together, then each by itself (nothing where it is folded), then all."""
+
+
+def butterflies(problem: Problem, worth: Time | None = None) -> Iterator[Iterator[Step]]:
+    """AllReduce for small buffers: whole messages, and ranks take turns at the NIC they share.
+
+    Servers, the NICs of a server, and the ranks at a NIC (or any neighbours, which may share a
+    leaf's uplink) are a cube: every bit of a place is a digit in which pairs of ranks meet. It is
+    gone through in one of three ways:
+
+    sum         one message each, of all they hold;
+    halve       each gets its sum back at the end: two messages each, and half as much to carry in
+                all digits between them;
+    fold        two messages, one of each direction, and no load on the NIC they share in all
+                digits between them; before the NIC's digits, or after those that are halved.
+
+    The digits between servers are summed, as many as there are bits; the classes of one NIC may go
+    through them at different times, one between servers while the other is inside its server: where
+    two ranks share a NIC, whole buffers then take no longer than if each had its own. How many of
+    the digits of NICs are halved, what is done with the classes, and after how many of its digits
+    each class goes between servers is tried in all combinations, on a clock for every class, which
+    also tells the order of their turns. Of each kind and number of classes the best by the clock
+    comes first: it knows of the NIC that a class shares, not of what leads on from there.
+
+    Recursive doubling (all summed, between servers last) and halving and doubling (all halved) are
+    the two ends (Thakur, Rabenseifner, Gropp 2005, sections 4.5 and 4.6).
+
+    Parameters
+    ----------
+    worth
+        Picoseconds; what takes longer by the clock is left out.
+    """
+    clocked = sorted(
+        (
+            (time, program.classes, kind, program)
+            for classes, across in _cubes(problem)
+            for clock in (_class_clock(problem, classes, across),)
+            for kind, phases in _phases(problem, classes, across)
+            for time, program in (clock(phases),)
+            if worth is None or time <= worth
+        ),
+        key=lambda way: way[:3],
+    )
+    kinds: set[tuple[int, str]] = set()
+    first: list[GridProgram] = []
+    others: list[GridProgram] = []
+    for _, classes, kind, program in clocked:
+        (others if (classes, kind) in kinds else first).append(program)
+        kinds.add((classes, kind))
+    left = MOST_ROWS
+    for program in (*first, *others[:BEST]):
+        steps = steps_of(problem, program)
+        sends = sum(len(chunks) for chunks, *_ in steps)
+        if sends <= left:
+            left -= sends
+            yield iter(steps)
+
+
+def _cubes(problem: Problem) -> Iterator[tuple[int, int]]:
+    """Yield how many neighbours are classes, and the lowest bit of a place that is for servers."""
+    lanes, ranks = servers(problem), problem.topology.num_ranks
+    if problem.collective.name != "allreduce" or lanes is None:
+        return
+    if 2 * ranks * problem.collective.num_chunks > MOST_ROWS:
+        return  # even where all is halved
+    links, order = best_links(problem), [rank for server in lanes for rank in server]
+    count, size = len(lanes), len(lanes[0])
+    if any(n & (n - 1) for n in (count, size)) or ranks == 1:
+        return
+    pairs = ((order[a], order[a ^ bit]) for bit in bits(ranks) for a in range(ranks))
+    if all(pair in links for pair in pairs):
+        # Hosts of one rank may share what leads to others as well.
+        for classes in (1, *bits(2 * min(size if size > 1 else count, MOST_CLASSES))[1:]):
+            yield classes, max(size, classes)
+
+
+def _phases(problem: Problem, classes: int, across: int) -> Iterator[tuple[str, Phases]]:
+    """Yield what is done with the classes, and all that is done."""
+    every = [Digit(bit, 2) for bit in bits(problem.topology.num_ranks)]
+    nics = [digit for digit in every if classes <= digit.weight < across]
+    between = [("sum", digit) for digit in every if digit.weight >= across]
+    for kind in ("sum", "halve", "fold") if classes > 1 else ("sum",):
+        shared = [(kind, digit) for digit in every if digit.weight < classes]
+        down, last = ([], shared) if kind == "sum" else (shared, [])
+        acting = 1 if kind == "fold" else classes
+        for halved in range(len(nics) + 1):
+            halves = [("halve", digit) for digit in nics[:halved]]
+            rest = [("sum", digit) for digit in nics[halved:]]
+            for turns in combinations_with_replacement(range(len(rest) + 1), acting):
+                alone = [(*rest[:turn], *between, *rest[turn:]) for turn in turns]
+                own = [(*halves, *ops, *_undone(halves)) for ops in alone]
+                yield kind, (down, own, (*last, *_undone(down)))
+                if kind == "fold" and halves:
+                    # Leave only a part of a buffer to others: all have halved theirs before.
+                    folded = (*halves, *down)
+                    yield "fold late", (folded, alone, _undone(folded))
+
+
+def _undone(ops: Ops) -> Ops:
+    return [("exchange" if kind == "halve" else "spread", digit) for kind, digit in reversed(ops)]
+
+
+def _class_clock(
+    problem: Problem, classes: int, across: int
+) -> Callable[[Phases], tuple[Time, GridProgram]]:
+    """Return what tells about how long phases take, and their turns in the order of their starts.
+
+    By the fastest links of each digit, and the NIC that classes share.
+    """
+    topology, links, size = problem.topology, best_links(problem), problem.chunk_size
+    order = tuple(rank for ranks in servers(problem) or () for rank in ranks)
+    every = tuple(range(classes))
+    fastest = {
+        bit: min(
+            (links[order[place], order[place ^ bit]] for place in range(len(order))),
+            key=lambda link: topology.arrival(link, size),
+        )
+        for bit in bits(len(order))
+    }
+
+    def time(phases: Phases) -> tuple[Time, GridProgram]:
+        first, own, last = phases
+        part = dict.fromkeys(every, float(problem.collective.num_chunks))
+        clock: dict[int, Time] = dict.fromkeys(every, 0)
+        nic: Time = 0
+        turns: list[Turn] = []
+
+        def start(op: tuple[str, Digit], makers: tuple[int, ...]) -> Time:
+            ready = max(clock[c] for c in makers)
+            return max(ready, nic) if op[1].weight >= across else ready
+
+        def make(op: tuple[str, Digit], makers: tuple[int, ...]) -> None:
+            nonlocal nic
+            (kind, digit), begin = op, start(op, makers)
+            link = fastest[digit.weight]
+            for c in makers:
+                part[c] *= 0.5 if kind == "halve" else 1
+            amount = size * round(part[makers[0]])
+            if digit.weight >= across:
+                edges = topology.links.edges_of(link)
+                busy = [e for e in edges if topology.edges[e].beta is not None]
+                nic = begin + max((topology.busy(link, e, amount) for e in busy), default=0)
+            for c in makers:
+                part[c] *= 2 if kind == "exchange" else 1
+                clock[c] = begin + topology.arrival(link, amount)
+            turns.append(Turn(kind, digit, makers))
+
+        for op in first:
+            make(op, every)
+        waiting = {c: list(ops) for c, ops in enumerate(own)}
+        while any(waiting.values()):
+            chosen = min((start(ops[0], (c,)), -len(ops), c) for c, ops in waiting.items() if ops)[
+                -1
+            ]
+            make(waiting[chosen].pop(0), (chosen,))
+        for op in last:
+            make(op, every)
+        return max(clock.values()), GridProgram(order, tuple(turns), classes, sums=True)
+
+    return time
