@@ -6,16 +6,15 @@ numbered densely. Nothing here grows with chunks but the rows of :class:`Wanted`
 """
 
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.model.problem import Problem
 from taccl.model.routes import Network, build_network
-from taccl.topology.links import LinkTable
-from taccl.units import ceil_time
+from taccl.timing.message_costs import uses_of
+from taccl.timing.occupancy import Uses
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,45 +58,21 @@ class Arcs:
 
     def arrival(self, chunks: int = 1) -> NDArray[np.int64]:
         """Return for every arc the picoseconds from start to arrival of a message."""
-        if chunks not in self._arrivals:
-            self._arrivals[chunks] = self._arrival(chunks)
-        return self._arrivals[chunks]
-
-    def _arrival(self, chunks: int) -> NDArray[np.int64]:
-        table = self.problem.topology.links
-        times = _ceil_times(table, chunks * self.problem.chunk_size)
-        slowest = np.zeros(len(table), dtype=np.int64)
-        lengths = np.diff(table.edge_start)
-        some = lengths > 0
-        slowest[some] = np.maximum.reduceat(times[table.edge_ids], table.edge_start[:-1][some])
-        arrival: NDArray[np.int64] = (table.alpha + slowest)[self.link]
-        return arrival
+        return self._uses(chunks).arrival
 
     def held(self, chunks: int = 1) -> NDArray[np.int64]:
         """Return for every use of a resource the picoseconds a message holds it."""
-        if chunks not in self._holds:
-            self._holds[chunks] = self._held(chunks)
-        return self._holds[chunks]
+        return self._uses(chunks).held
 
-    def _held(self, chunks: int) -> NDArray[np.int64]:
-        table = self.problem.topology.links
-        times = _ceil_times(table, chunks * self.problem.chunk_size)
-        owner = np.repeat(np.arange(len(self)), np.diff(self.use_start))
-        busy: NDArray[np.int64] = table.overhead[self.link[owner]] + times[self._used_edges]
-        return busy
+    def _uses(self, chunks: int) -> Uses:
+        if chunks not in self._by_length:
+            problem, lengths = self.problem, np.full(len(self), chunks, dtype=np.int64)
+            self._by_length[chunks] = uses_of(problem.group, problem.chunk_size, self.link, lengths)
+        return self._by_length[chunks]
 
     @cached_property
-    def _arrivals(self) -> dict[int, NDArray[np.int64]]:
+    def _by_length(self) -> dict[int, Uses]:
         return {}
-
-    @cached_property
-    def _holds(self) -> dict[int, NDArray[np.int64]]:
-        return {}
-
-    @cached_property
-    def _used_edges(self) -> NDArray[np.int32]:
-        """The edge of every use, as ``use_resource`` has its orbit."""
-        return _used_edges(self.problem, self.link)[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,18 +202,3 @@ def _used_edges(
     counts = np.bincount(owner[kept], minlength=len(links))
     start = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     return start, edges[kept]
-
-
-def _ceil_times(table: LinkTable, size: Fraction) -> NDArray[np.int64]:
-    """Return ceil(beta * size) for every edge, in picoseconds."""
-    betas, numbers = _betas(table)
-    times: NDArray[np.int64] = np.array([ceil_time(beta, size) for beta in betas], dtype=np.int64)
-    return times[numbers] if len(betas) else times
-
-
-@lru_cache(maxsize=4)
-def _betas(table: LinkTable) -> tuple[tuple[Fraction, ...], NDArray[np.int64]]:
-    """Return the different betas of a topology, and which of them every edge has."""
-    known: dict[Fraction, int] = {}
-    numbers = [known.setdefault(beta, len(known)) for beta in table.betas]
-    return tuple(known), np.array(numbers, dtype=np.int64)

@@ -6,11 +6,14 @@ Times only guide the choice; retime() computes those that count.
 """
 
 import heapq
-from collections import defaultdict
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from taccl.model.routes import Arc, Demand, Network
+from taccl.timing.message_costs import as_list, as_lists, uses_of
+from taccl.timing.occupancy import earliest_start, occupy
 from taccl.topology.graph import Rank
 from taccl.units import Time
 
@@ -43,20 +46,28 @@ def shortest(network: Network) -> Network:
 
 
 class _Ports:
-    """When each resource orbit is free, in planned time."""
+    """When each resource orbit is free, in planned time, and what a chunk holds on each link."""
 
     def __init__(self, network: Network) -> None:
-        self.uses = network.uses
-        self.duration = network.duration
-        self.free: dict[int, Time] = defaultdict(int)
+        problem, links = network.problem, network.links
+        chunks = np.ones(len(links), dtype=np.int64)
+        self._uses = as_lists(
+            uses_of(problem.group, problem.chunk_size, np.array(links, dtype=np.int32), chunks)
+        )
+        self._row = {link: row for row, link in enumerate(links)}
+        self._free = as_list(np.zeros(len(problem.topology.edges), dtype=np.int64))
 
-    def earliest(self, link: int, ready: Time) -> Time:
-        return max([ready, *(self.free[orbit] for orbit, _ in self.uses[link])])
+    def start(self, link: int, ready: Time) -> Time:
+        """Return when a chunk that is ready can start on a link."""
+        return earliest_start(self._uses, self._free, self._row[link], ready)
+
+    def arrival(self, link: int, ready: Time) -> Time:
+        """Return when a chunk that is ready can arrive."""
+        return self.start(link, ready) + int(self._uses.arrival[self._row[link]])
 
     def take(self, link: int, start: Time) -> Time:
-        for orbit, busy in self.uses[link]:
-            self.free[orbit] = max(self.free[orbit], start + busy)
-        return start + self.duration[link]
+        """Send a chunk; return when it arrives."""
+        return occupy(self._uses, self._free, self._row[link], start)
 
 
 def _hop_limit(network: Network, demand: Demand, rank: Rank) -> int:
@@ -78,8 +89,7 @@ def _grow(network: Network) -> list[Hop]:
     def offer(number: int, tail: Rank) -> None:
         for arc in leaving[number].get(tail, ()):
             if arc.head not in at[number]:
-                start = ports.earliest(arc.link, at[number][tail][0])
-                heapq.heappush(heap, (start + ports.duration[arc.link], number, arc))
+                heapq.heappush(heap, (ports.arrival(arc.link, at[number][tail][0]), number, arc))
 
     for number, demand in enumerate(network.demands):
         for root in demand.roots:
@@ -92,11 +102,12 @@ def _grow(network: Network) -> list[Hop]:
             continue
         if depth + 1 > _hop_limit(network, network.demands[number], arc.head):
             continue
-        start = ports.earliest(arc.link, ready)
-        if start + ports.duration[arc.link] > planned:
-            heapq.heappush(heap, (start + ports.duration[arc.link], number, arc))
+        end = ports.arrival(arc.link, ready)
+        if end > planned:
+            heapq.heappush(heap, (end, number, arc))
             continue
-        end = ports.take(arc.link, start)
+        start = ports.start(arc.link, ready)
+        ports.take(arc.link, start)
         at[number][arc.head] = (end, depth + 1)
         wanted[number].discard(arc.head)
         hops.append(Hop(start, end, number, arc))
@@ -131,7 +142,7 @@ def _paths(network: Network) -> list[Hop]:
     hops = []
     for number in order:
         for arc, ready in _earliest_path(network, network.demands[number], ports):
-            start = ports.earliest(arc.link, ready)
+            start = ports.start(arc.link, ready)
             hops.append(Hop(start, ports.take(arc.link, start), number, arc))
     return hops
 
@@ -154,7 +165,7 @@ def _earliest_path(network: Network, demand: Demand, ports: _Ports) -> list[tupl
             return _trace(via, rank, depth)
         for arc in leaving.get(rank, ()):
             if depth < limit:
-                end = ports.earliest(arc.link, time) + ports.duration[arc.link]
+                end = ports.arrival(arc.link, time)
                 if (arc.head, depth + 1) not in via or end < best.get(arc.head, end + 1):
                     best[arc.head] = min(end, best.get(arc.head, end))
                     via[arc.head, depth + 1] = (arc, time)

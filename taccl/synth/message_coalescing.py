@@ -20,8 +20,16 @@ from numpy.typing import NDArray
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule, retime
-from taccl.synth.list_scheduler import decide, load_of, message_graph, messages_by_start
+from taccl.synth.list_scheduler import (
+    decide,
+    load_of,
+    message_graph,
+    message_uses,
+    messages_by_start,
+)
 from taccl.synth.plan import Adjacency, Message, Plan, plan_decisions, rows_of
+from taccl.timing.message_costs import reversed_uses
+from taccl.timing.retiming import starts_in_order
 from taccl.units import Time
 
 Pair = tuple[Message, Message]
@@ -250,18 +258,14 @@ def _window(
     That is with all others in this order, and nothing ending after the last of all.
     """
     graph = message_graph(plan, messages)
-    last = max(end)
-    free: dict[int, Time] = {}
-    start_by = [last] * len(messages)
-    slack = [0] * len(messages)
-    for number in range(len(messages) - 1, -1, -1):
-        link = plan.moves[messages[number][0]].link
-        arrival, uses = plan.costs(link, len(messages[number]))
-        arrive_by = min([last, *(start_by[child] for child in graph.children[number])])
-        slack[number] = arrive_by - end[number]
-        releases = (free.get(resource, last + held) - held for resource, held in uses)
-        start_by[number] = min([arrive_by - arrival, *releases])
-        for resource, _ in uses:
-            free[resource] = start_by[number]
+    last, uses = max(end), message_uses(plan, messages)
+    # Backwards in time each message starts as soon as it may after those that need it.
+    waits = [[(child, True) for child in children] for children in graph.children]
+    backwards = starts_in_order(reversed_uses(uses), waits, range(len(messages) - 1, -1, -1))
+    start_by = (last - np.array(backwards, dtype=np.int64) - uses.arrival).tolist()
+    slack = [
+        min((start_by[child] for child in children), default=last) - end[number]
+        for number, children in enumerate(graph.children)
+    ]
     ready = [max((end[n] for n in waiting), default=0) for waiting in graph.waiting]
     return ready, slack

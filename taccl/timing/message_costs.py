@@ -8,19 +8,21 @@ the bytes, and alpha only delays), and the resources are edges. A rule that hold
 
 from fractions import Fraction
 from functools import lru_cache
-from typing import cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.timing.occupancy import Times, Uses
-from taccl.topology.links import LinkTable
-from taccl.topology.symmetry import Group
 from taccl.units import ceil_time
+
+if TYPE_CHECKING:
+    from taccl.topology.links import LinkTable
+    from taccl.topology.symmetry import Group
 
 
 def uses_of(
-    group: Group,
+    group: "Group",
     chunk_size: Fraction,
     link: NDArray[np.int32],
     chunks: NDArray[np.int64],
@@ -61,7 +63,8 @@ def reversed_uses(uses: Uses) -> Uses:
 
 def as_list(column: Times) -> Times:
     """Return a column as a list, which plain Python reads and writes several times as fast."""
-    return cast("Times", column.tolist())
+    listed: Times = column.tolist()
+    return listed
 
 
 def as_lists(uses: Uses) -> Uses:
@@ -70,7 +73,7 @@ def as_lists(uses: Uses) -> Uses:
 
 
 def byte_times(
-    table: LinkTable, edge: NDArray[np.int32], chunk_size: Fraction, chunks: NDArray[np.int64]
+    table: "LinkTable", edge: NDArray[np.int32], chunk_size: Fraction, chunks: NDArray[np.int64]
 ) -> Times:
     """Return ceil(beta * bytes) in picoseconds for some edges.
 
@@ -92,7 +95,7 @@ def byte_times(
 
 
 @lru_cache(maxsize=4)
-def _betas(table: LinkTable) -> tuple[tuple[Fraction, ...], NDArray[np.int64]]:
+def _betas(table: "LinkTable") -> tuple[tuple[Fraction, ...], NDArray[np.int64]]:
     """Return the different betas of a topology, and which of them every edge has."""
     # Fractions are slow to hash, and most edges share theirs.
     known: dict[Fraction, int] = {}

@@ -107,6 +107,22 @@ def occupy(uses: Uses, free: Times, message: int, start: int) -> int:
     return int(start + uses.arrival[message])
 
 
+def free_after(uses: Uses, start: Times, resources: int) -> Times:
+    """Return from when on every resource is free, after messages with known starts.
+
+    Parameters
+    ----------
+    start
+        Of every message, in picoseconds.
+    resources
+        How many there are.
+    """
+    free = np.zeros(resources, dtype=np.int64)
+    begin = np.repeat(start, np.diff(uses.first)) + uses.offset
+    np.maximum.at(free, uses.resource, begin + uses.held)
+    return free
+
+
 def place_of(table: Reservations, resource: int, time: int) -> int:
     """Return the first reservation of a resource that ends after a time."""
     low, high = 0, int(table.entries[resource])

@@ -3,7 +3,7 @@
 Few sends are timed by the plain functions, many by compiled code; both say the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import cache
 
@@ -17,6 +17,7 @@ from taccl.timing.jit import machine_code
 from taccl.timing.message_costs import as_list, as_lists, uses_of
 from taccl.timing.occupancy import NOTHING, Times, Uses
 from taccl.topology.symmetry import Group
+from taccl.units import Time
 
 WORTH_COMPILED = 20_000
 """Sends that take as long in Python as loading compiled code."""
@@ -109,6 +110,35 @@ def compiled() -> tuple[Pass, Pass]:
         machine_code(earliest_start.start_copies, parts, "copies"),
         machine_code(earliest_start.start_sums, parts, "sums"),
     )
+
+
+def starts_in_order(
+    uses: Uses, waits: Sequence[Sequence[tuple[int, bool]]], order: Iterable[int]
+) -> list[Time]:
+    """Return when messages start, each as soon as it may after those before it in an order.
+
+    Parameters
+    ----------
+    uses
+        What the messages hold, in any unit of time.
+    waits
+        Of each message: the others that it waits for, and whether for their arrival, else start.
+    order
+        The messages, each after all that it waits for.
+    """
+    uses, start = as_lists(uses), [0] * len(waits)
+    free = as_list(np.zeros(max(uses.resource, default=-1) + 1, dtype=np.int64))
+    for message in order:
+        ready = max(
+            (
+                start[other] + int(uses.arrival[other]) * arrives
+                for other, arrives in waits[message]
+            ),
+            default=0,
+        )
+        start[message] = occupancy.earliest_start(uses, free, message, ready)
+        occupancy.occupy(uses, free, message, start[message])
+    return start
 
 
 def _sources(collective: Collective) -> NDArray[np.bool_]:

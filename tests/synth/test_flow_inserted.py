@@ -10,9 +10,10 @@ from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule, retime
 from taccl.synth.flow import insertion_scheduler
 from taccl.synth.flow.engine import flow
-from taccl.synth.flow.insertion_loop import NEVER, Book, Roads, change, search, undo
+from taccl.synth.flow.insertion_loop import Book, Roads, change, search, undo
 from taccl.synth.flow.insertion_scheduler import inserted
 from taccl.synth.flow.routes import question_of
+from taccl.timing.occupancy import NEVER
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Switch, whole
 from taccl.verify import verify
@@ -96,7 +97,9 @@ def opened(seed: int, collective: str) -> tuple[Problem, Roads, Book]:
 def reservations(book: Book) -> list[list[tuple[int, int]]]:
     return [
         [(int(row[0]), int(row[1])) for row in zip(begin[:n], finish[:n], strict=True)]
-        for begin, finish, n in zip(book.begin, book.finish, book.entries.tolist(), strict=True)
+        for begin, finish, n in zip(
+            book.table.begin, book.table.finish, book.table.entries.tolist(), strict=True
+        )
     ]
 
 
@@ -105,13 +108,13 @@ def reservations(book: Book) -> list[list[tuple[int, int]]]:
 def test_the_book_holds_what_the_ways_hold_and_nothing_twice(seed: int, collective: str) -> None:
     _, roads, book = opened(seed, collective)
     search(roads, book, 20, 0)
-    held: list[list[tuple[int, int]]] = [[] for _ in book.entries]
+    held: list[list[tuple[int, int]]] = [[] for _ in book.table.entries]
     for chunk in range(len(book.arrive)):
         for hop in range(book.length[chunk]):
             arc, start = book.arc[chunk, hop], int(book.start[chunk, hop])
-            for i in range(roads.use_start[arc], roads.use_start[arc + 1]):
-                begin = start + int(roads.offset[i])
-                held[roads.use[i]].append((begin, begin + int(roads.held[i])))
+            for i in range(roads.uses.first[arc], roads.uses.first[arc + 1]):
+                begin = start + int(roads.uses.offset[i])
+                held[roads.uses.resource[i]].append((begin, begin + int(roads.uses.held[i])))
     assert reservations(book) == [sorted(rows) for rows in held]
     for rows in reservations(book):
         ends = [end for _, end in rows]
@@ -133,7 +136,8 @@ def test_machine_code_does_what_the_plain_functions_do(collective: str) -> None:
     _, _, compiled = opened(4, collective)
     ends = search(roads, plain, 50, 0), insertion_scheduler._compiled()(roads, compiled, 50, 0)
     assert ends[0] == ends[1]
-    for one, other in zip(plain, compiled, strict=True):
+    columns = ((*book.table, *book[1:]) for book in (plain, compiled))
+    for one, other in zip(*columns, strict=True):
         assert np.array_equal(np.asarray(one), np.asarray(other))
 
 

@@ -25,7 +25,6 @@ from taccl.synth.guided.scheduler_state import (
     EPS_OVER,
     EPS_UNDER,
     IN_ORDER,
-    MIRRORED,
     NEVER,
     RUN_FIELDS,
     TURNS,
@@ -106,7 +105,7 @@ class Naive:
         arcs, arrival = self.arcs, int(self.arcs.arrival()[arc])
         uses = range(int(arcs.use_start[arc]), int(arcs.use_start[arc + 1]))
         held = [(int(arcs.use_resource[use]), int(arcs.held()[use])) for use in uses]
-        if self.run[MIRRORED]:
+        if arcs.reverse:
             return [(resource, arrival - time, arrival) for resource, time in held]
         return [(resource, 0, time) for resource, time in held]
 
@@ -152,7 +151,7 @@ def test_a_run_takes_what_a_search_through_everything_takes(
     wanted = wanted_of(arcs)
     price = np.random.default_rng(seed).integers(1, 1000, len(arcs))
     run = np.zeros(RUN_FIELDS, dtype=np.int64)
-    run[[TURNS, MIRRORED]] = IN_ORDER, reverse
+    run[TURNS] = IN_ORDER
     run[[EPS_OVER, EPS_UNDER]] = ((10, 10), (13, 10), (0, 0))[seed % 3]
     made = grown(arcs, wanted, price, run, by_machine=by_machine)
     assert made == naive(arcs, wanted, price, run)

@@ -25,18 +25,24 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from taccl.collectives.slots import DEFAULT_LAYOUT
 from taccl.model.problem import Options, Status
 from taccl.model.schedule import Decisions, Schedule, message_groups, retime
-from taccl.synth.list_scheduler import decide
+from taccl.synth.list_scheduler import decide, message_uses
 from taccl.synth.plan import Adjacency, Message, Plan
 from taccl.timing.deadline import Deadline
+from taccl.timing.retiming import starts_in_order
 from taccl.units import Time
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
+
+Amount = TypeVar("Amount", int, NDArray[np.int64])
 
 MAX_TICKS = 1 << 16
 MAX_MOVES = 3000
@@ -56,7 +62,7 @@ class _Ticks:
 
     size: int
 
-    def up(self, time: Time) -> int:
+    def up(self, time: Amount) -> Amount:
         return -(-time // self.size)
 
 
@@ -217,26 +223,23 @@ def _hint(
     number_of = {(m.chunk, m.link, m.reduce): n for n, m in enumerate(plan.moves)}
     rows = schedule.decisions()
     numbers = [number_of[chunk, link, reduce] for chunk, link, _, reduce in rows.rows()]
-    arrive = [0] * len(plan.moves)
-    start = [0] * len(plan.moves)
-    free: dict[int, int] = defaultdict(int)
-    known = set()
-    for group in message_groups(rows.batch):
-        message = [numbers[row] for row in group]
-        known.add(frozenset(message))
-        duration, uses = plan.costs(plan.moves[message[0]].link, len(message))
-        before = [arrive[n] for m in message for n in plan.moves[m].needs]
-        before += [start[n] for m in message for n in plan.moves[m].follows]
-        time = max([0, *before, *(free[orbit] for orbit, _ in uses)])
-        for orbit, busy in uses:
-            free[orbit] = time + ticks.up(busy)
-        for number in message:
-            start[number], arrive[number] = time, time + ticks.up(duration)
+    messages = [tuple(numbers[row] for row in group) for group in message_groups(rows.batch)]
+    owner = {move: number for number, message in enumerate(messages) for move in message}
+    waits = [
+        [(owner[before], before in plan.moves[move].needs)
+         for move in message for before in (*plan.moves[move].needs, *plan.moves[move].follows)]
+        for message in messages
+    ]  # fmt: skip
+    uses = message_uses(plan, messages)
+    uses = uses._replace(held=ticks.up(uses.held), arrival=ticks.up(uses.arrival))
+    starts = starts_in_order(uses, waits, range(len(messages)))
+    known = {frozenset(message) for message in messages}
     for message_, chosen in zip(candidates, x.chosen, strict=True):
         model.add_hint(chosen, frozenset(message_) in known)
     for number in range(len(plan.moves)):
-        model.add_hint(x.start[number], start[number])
-        model.add_hint(x.arrive[number], arrive[number])
+        message = owner[number]
+        model.add_hint(x.start[number], starts[message])
+        model.add_hint(x.arrive[number], starts[message] + int(uses.arrival[message]))
 
 
 def _sequence(plan: Plan, messages: Sequence[Message], starts: Sequence[int]) -> Decisions:

@@ -20,12 +20,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.int32]
-Times = NDArray[np.int64]
+from taccl.timing.occupancy import (
+    NEVER,
+    NOTHING,
+    Numbers,
+    Reservations,
+    Times,
+    Uses,
+    cancel,
+    earliest_gap,
+    reserve,
+)
+
 Flags = NDArray[np.bool_]
 
-NOTHING = -1
-NEVER = 1 << 61
 UNSERVED = 1 << 46
 """What the arrival of a chunk that has no way counts: more than a minute."""
 MOST_REMOVED = 8
@@ -47,10 +55,10 @@ class Roads(NamedTuple):
     ----------
     first
         Arcs that leave rank r are ``first[r] .. first[r+1]-1``.
-    tail, head, arrival
-        Of every arc: where it begins and ends, and how many picoseconds it takes.
-    use_start, use, offset, held
-        CSR: arc a holds resource ``use[i]`` from ``offset[i]`` after its start for ``held[i]``.
+    tail, head
+        Of every arc: where it begins and ends.
+    uses
+        What a chunk holds on every arc.
     allowed
         (kinds, arcs): which arcs a chunk may take.
     least
@@ -62,11 +70,7 @@ class Roads(NamedTuple):
     first: Times
     tail: Numbers
     head: Numbers
-    arrival: Times
-    use_start: Times
-    use: Numbers
-    offset: Times
-    held: Times
+    uses: Uses
     allowed: Flags
     least: Times
     root: Numbers
@@ -79,8 +83,8 @@ class Book(NamedTuple):
 
     Parameters
     ----------
-    begin, finish, entries
-        (resources, slots) and (resources,): when each is held, in order.
+    table
+        When each resource is held.
     label, via, since, seen
         By rank, of the chunk that is inserted: when it gets there, on which arc, started when.
     length, arc, start, arrive
@@ -99,9 +103,7 @@ class Book(NamedTuple):
         What was accepted in the last rounds, by their number.
     """
 
-    begin: Times
-    finish: Times
-    entries: Numbers
+    table: Reservations
     label: Times
     via: Numbers
     since: Times
@@ -130,67 +132,6 @@ def below(book: Book, count: int) -> int:
     return int((book.random[0] >> 16) % count)
 
 
-def place_of(book: Book, resource: int, time: int) -> int:
-    """Return the first reservation of a resource that ends after a time."""
-    low, high = 0, int(book.entries[resource])
-    while low < high:
-        middle = (low + high) >> 1
-        if book.finish[resource, middle] > time:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-def first_start(roads: Roads, book: Book, arc: int, ready: int) -> int:
-    """Return when an arc can be started first: all that it holds is free, each in its time.
-
-    NEVER where the book has no room: on a way each rank may use a resource once more.
-    """
-    start, tried = ready, NOTHING
-    most = book.begin.shape[1] - len(book.label)
-    while tried != start:
-        tried = start
-        for i in range(roads.use_start[arc], roads.use_start[arc + 1]):
-            resource = roads.use[i]
-            if book.entries[resource] >= most:
-                return NEVER
-            place = place_of(book, resource, start + roads.offset[i])
-            while (
-                place < book.entries[resource]
-                and book.begin[resource, place] < start + roads.offset[i] + roads.held[i]
-            ):
-                start = int(book.finish[resource, place] - roads.offset[i])
-                place += 1
-    return start
-
-
-def reserve(roads: Roads, book: Book, arc: int, start: int) -> None:
-    """Write into the book what an arc holds."""
-    for i in range(roads.use_start[arc], roads.use_start[arc + 1]):
-        resource = roads.use[i]
-        begin = start + roads.offset[i]
-        place = place_of(book, resource, begin)
-        for other in range(book.entries[resource], place, -1):
-            book.begin[resource, other] = book.begin[resource, other - 1]
-            book.finish[resource, other] = book.finish[resource, other - 1]
-        book.begin[resource, place] = begin
-        book.finish[resource, place] = begin + roads.held[i]
-        book.entries[resource] += 1
-
-
-def release(roads: Roads, book: Book, arc: int, start: int) -> None:
-    """Strike out what an arc holds."""
-    for i in range(roads.use_start[arc], roads.use_start[arc + 1]):
-        resource = roads.use[i]
-        book.entries[resource] -= 1
-        for place in range(
-            place_of(book, resource, start + roads.offset[i]), book.entries[resource]
-        ):
-            book.begin[resource, place] = book.begin[resource, place + 1]
-            book.finish[resource, place] = book.finish[resource, place + 1]
-
-
 def insert(roads: Roads, book: Book, chunk: int, blink: int) -> None:
     """Reserve the way by which a chunk arrives first, if there is any.
 
@@ -209,7 +150,7 @@ def insert(roads: Roads, book: Book, chunk: int, blink: int) -> None:
         book.seen[rank] = True
         for arc in range(roads.first[rank], roads.first[rank + 1]):
             head = roads.head[arc]
-            soonest = book.label[rank] + roads.arrival[arc]
+            soonest = book.label[rank] + roads.uses.arrival[arc]
             if (
                 book.seen[head]
                 or not roads.allowed[kind, arc]
@@ -219,9 +160,12 @@ def insert(roads: Roads, book: Book, chunk: int, blink: int) -> None:
                 or (blink > 0 and below(book, blink) == 0)
             ):
                 continue
-            start = first_start(roads, book, arc, int(book.label[rank]))
-            if start + roads.arrival[arc] < book.label[head]:
-                book.label[head] = start + roads.arrival[arc]
+            # On a way each rank may use a resource once more.
+            start = earliest_gap(
+                roads.uses, book.table, arc, int(book.label[rank]), len(book.label)
+            )
+            if start + roads.uses.arrival[arc] < book.label[head]:
+                book.label[head] = start + roads.uses.arrival[arc]
                 book.since[head] = start
                 book.via[head] = arc
         rank, nearest = NOTHING, NEVER
@@ -244,7 +188,7 @@ def write(roads: Roads, book: Book, chunk: int) -> None:
             arc = book.via[rank]
             book.arc[chunk, hops] = arc
             book.start[chunk, hops] = book.since[rank]
-            reserve(roads, book, arc, int(book.since[rank]))
+            reserve(roads.uses, book.table, arc, int(book.since[rank]))
             hops += 1
             rank = int(roads.tail[arc])
     book.length[chunk] = hops
@@ -253,7 +197,7 @@ def write(roads: Roads, book: Book, chunk: int) -> None:
 def remove(roads: Roads, book: Book, chunk: int) -> None:
     """Strike out the way of a chunk."""
     for hop in range(book.length[chunk]):
-        release(roads, book, book.arc[chunk, hop], int(book.start[chunk, hop]))
+        cancel(roads.uses, book.table, book.arc[chunk, hop], int(book.start[chunk, hop]))
     book.length[chunk] = 0
 
 
@@ -273,7 +217,7 @@ def put_back(roads: Roads, book: Book, number: int, chunk: int) -> None:
     for hop in range(book.length[chunk]):
         book.arc[chunk, hop] = book.old_arc[number, hop]
         book.start[chunk, hop] = book.old_start[number, hop]
-        reserve(roads, book, book.arc[chunk, hop], int(book.start[chunk, hop]))
+        reserve(roads.uses, book.table, book.arc[chunk, hop], int(book.start[chunk, hop]))
 
 
 def latest(arrive: Times) -> int:

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Decisions
 from taccl.synth.flow import insertion_loop
-from taccl.synth.flow.insertion_loop import MOST_REMOVED, NEVER, Book, Roads
+from taccl.synth.flow.insertion_loop import MOST_REMOVED, Book, Roads
 from taccl.synth.flow.program import Net
 from taccl.synth.flow.routes import Question, question_of
+from taccl.timing import occupancy
 from taccl.timing.deadline import Deadline
 from taccl.timing.jit import machine_code, telling
+from taccl.timing.occupancy import NEVER, Reservations, Uses
 from taccl.units import Time
 
 MESSAGE = "compiling the search for routes and times; once on this machine, for about 5 s"
@@ -96,7 +98,7 @@ def _roads(question: Question) -> Roads:
     tail = network.tail[order]
     return Roads(
         np.searchsorted(tail, np.arange(network.num_ranks + 1)).astype(np.int64),
-        tail, network.head[order], arrival[order], start, arcs.use_resource[at], offset, held,
+        tail, network.head[order], Uses(start, arcs.use_resource[at], offset, held, arrival[order]),
         wanted.allowed[:, order], _least(network), root.astype(np.int32), end.astype(np.int32),
         wanted.kind,
     )  # fmt: skip
@@ -121,7 +123,7 @@ def _book(roads: Roads, seed: int) -> Book:
     ranks, chunks, resources = (
         len(roads.first) - 1,
         len(roads.root),
-        int(roads.use.max(initial=0)) + 1,
+        int(roads.uses.resource.max(initial=0)) + 1,
     )
     away = roads.least[roads.root, roads.end]
     hops, slots = ranks, 2 * chunks + ranks
@@ -133,7 +135,8 @@ def _book(roads: Roads, seed: int) -> Book:
         return np.zeros(shape, dtype=np.int64)
 
     return Book(
-        times(resources, slots), times(resources, slots), numbers(resources), times(ranks),
+        Reservations(times(resources, slots), times(resources, slots), numbers(resources)),
+        times(ranks),
         numbers(ranks), times(ranks), np.zeros(ranks, dtype=np.bool_), numbers(chunks),
         numbers(chunks, hops), times(chunks, hops), times(chunks), numbers(chunks),
         numbers(chunks, hops), times(chunks, hops), times(chunks), numbers(MOST_REMOVED),
@@ -150,7 +153,7 @@ def _decisions(question: Question, roads: Roads, book: Book) -> Decisions:
     for row, chunk in enumerate(question.wanted.chunk.tolist()):
         for hop in range(int(book.kept_length[row])):
             arc, start = int(book.kept_arc[row, hop]), int(book.kept_start[row, hop])
-            time = -(start + int(roads.arrival[arc])) if question.backwards else start
+            time = -(start + int(roads.uses.arrival[arc])) if question.backwards else start
             # From the end of a way to its root; messages that take no time start at one time.
             place = hop if question.backwards else -hop
             rows.append((time, chunk, place, int(question.network.arcs.link[order[arc]])))
@@ -162,4 +165,4 @@ def _decisions(question: Question, roads: Roads, book: Book) -> Decisions:
 
 @cache
 def _compiled() -> Callable[[Roads, Book, int, Time], int]:
-    return machine_code(insertion_loop.search, [insertion_loop], "reserved")
+    return machine_code(insertion_loop.search, [insertion_loop, occupancy], "reserved")

@@ -36,6 +36,8 @@ from taccl.synth.staged.routing import networks
 from taccl.synth.templates.classical import stepwise
 from taccl.synth.time_reversal import Mirror, mirrored, played_backwards
 from taccl.timing.deadline import Deadline
+from taccl.timing.message_costs import uses_of
+from taccl.timing.occupancy import free_after
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
 
@@ -495,12 +497,7 @@ def _begin_after(problem: Problem, summed: Schedule) -> Begin:
     ready = np.zeros(collective.num_chunks, dtype=np.int64)
     ends = table.dst[summed.link] == collective.owner[summed.chunk]
     np.maximum.at(ready, summed.chunk[ends], summed.end[ends])
-    number = np.full(len(table), -1, dtype=np.int64)
-    number[arcs.link] = np.arange(len(arcs))
-    owner = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
-    last = np.full(len(arcs), -1, dtype=np.int64)
-    np.maximum.at(last, number[summed.link], summed.start)
-    used = last[owner] >= 0
-    free = np.zeros(arcs.num_resources, dtype=np.int64)
-    np.maximum.at(free, arcs.use_resource[used], (last[owner] + arcs.held())[used])
+    _, first, chunks = np.unique(summed.batch, return_index=True, return_counts=True)
+    uses = uses_of(problem.group, problem.chunk_size, summed.link[first], chunks)
+    free = free_after(uses, summed.start[first], len(problem.topology.edges))[arcs.resources]
     return Begin(ready[np.array(problem.representatives)], free)

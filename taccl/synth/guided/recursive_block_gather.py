@@ -253,14 +253,14 @@ def _best_run(arcs: Arcs, field: Field, grow: Grow, runs: int) -> tuple[Times, T
     tables = [price_arcs(arcs, even, mix) for mix in MIXES]
     state = state_of(field)
     best, least = None, (NEVER - 1, 0)
-    for table, run in islice(runs_of(0, len(tables), mirrored=arcs.reverse), runs):
+    for table, run in islice(runs_of(0, len(tables)), runs):
         reset(field, state)
         makespan = grow(field, state, tables[table], run, least[0] + 1)
         rank = (makespan, int(state.at.sum()))
         if rank < least:
             sends = slice(int(state.counter[COUNT]))
             arc = state.sent_arc[sends].astype(np.int64)
-            end = state.sent_at[sends] + field.arrival[field.kind_of[arc]]
+            end = state.sent_at[sends] + field.uses.arrival[field.kind_of[arc]]
             best = np.stack((state.sent_chunk[sends], arc, end)), state.free.copy()
             least = rank
     return best

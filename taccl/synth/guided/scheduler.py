@@ -7,11 +7,13 @@ import numpy as np
 
 from taccl.synth.guided import scheduler_state, tree_list_scheduler
 from taccl.synth.guided.scheduler_state import RUN_FIELDS, Field, Growth, Times, state_of
+from taccl.timing import occupancy
 from taccl.timing.jit import machine_code, telling
+from taccl.timing.occupancy import Uses
 
 MESSAGE = "compiling the guided scheduler; once on this machine, for about 10 s"
 
-PARTS = (tree_list_scheduler, scheduler_state)
+PARTS = (tree_list_scheduler, scheduler_state, occupancy)
 
 Grow = Callable[[Field, Growth, Times, Times, int], int]
 
@@ -40,8 +42,8 @@ def _nothing() -> tuple[Field, Growth, Times, Times, int]:
     times, numbers = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int32)
     flags = np.zeros(1, dtype=np.bool_)
     field = Field(
-        numbers, numbers, times, numbers, times, numbers, times, times, numbers, flags[None],
-        flags[None], flags, times[None], times, numbers[None],
+        numbers, numbers, times, numbers, Uses(times, numbers, times, times, times), numbers,
+        flags[None], flags[None], flags, times[None], times, numbers[None],
     )  # fmt: skip
     state = state_of(field)
     return field, state, times, np.zeros(RUN_FIELDS, dtype=np.int64), 0

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.model.arcs import Arcs, Wanted
+from taccl.timing.message_costs import reversed_uses
+from taccl.timing.occupancy import Uses
 
 Times = NDArray[np.int64]
 Numbers = NDArray[np.int32]
@@ -16,8 +18,8 @@ MOST_PAIRS = (1 << 28, 1 << 26)
 """Of a chunk and an arc, 16 bytes each where they are touched: where chunks go to all ranks, and
 where they don't."""
 
-TURNS, EPS_OVER, EPS_UNDER, NOISE, APART, SEED, MIRRORED = range(7)
-RUN_FIELDS = 7
+TURNS, EPS_OVER, EPS_UNDER, NOISE, APART, SEED = range(6)
+RUN_FIELDS = 6
 
 LEFT, COUNT, MAKESPAN = range(3)
 COUNTERS = 3
@@ -33,9 +35,8 @@ class Field(NamedTuple):
     ----------
     tail, head, first
         The arcs, sorted by tail.
-    kind_of, start, resource, held, arrival
-        Arcs of one kind cost the same and hold the same: kind i holds ``resource[start[i]:
-        start[i+1]]`` for ``held`` and arrives after ``arrival`` picoseconds.
+    kind_of, uses
+        Arcs of one kind cost the same and hold the same: what a message holds, by kind.
     mask_of, allowed
         Arcs that a chunk may take: row ``mask_of[chunk]``.
     targets
@@ -54,10 +55,7 @@ class Field(NamedTuple):
     head: Numbers
     first: Times
     kind_of: Numbers
-    start: Times
-    resource: Numbers
-    held: Times
-    arrival: Times
+    uses: Uses
     mask_of: Numbers
     allowed: NDArray[np.bool_]
     targets: NDArray[np.bool_]
@@ -157,9 +155,10 @@ def field_of(
         ready = np.where(wanted.roots, begin.chunks[:, None], -1)
         free = begin.resources.copy()
     partial = np.array([not row.all() for row in wanted.targets | wanted.roots], dtype=np.bool_)
+    uses = Uses(start, arcs.use_resource[at], held[at] * 0, held[at], arrival[first_of])
     return Field(
-        arcs.tail, arcs.head, arcs.first, kinds.astype(np.int32), start,
-        arcs.use_resource[at], held[at], arrival[first_of], wanted.kind, wanted.allowed,
+        arcs.tail, arcs.head, arcs.first, kinds.astype(np.int32),
+        reversed_uses(uses) if arcs.reverse else uses, wanted.kind, wanted.allowed,
         wanted.targets, partial, ready, free,
         np.zeros((0, 0), dtype=np.int32) if hops is None else hops.reshape(chunks, -1),
     )  # fmt: skip
@@ -186,7 +185,7 @@ def _kinds(arcs: Arcs, arrival: Times, held: Times) -> tuple[Times, Times, Times
 def state_of(field: Field) -> Growth:
     """Return arrays for the runs on a field; :func:`reset` makes them ready for each."""
     chunks, ranks = field.targets.shape
-    arcs, kinds = len(field.tail), len(field.arrival)
+    arcs, kinds = len(field.tail), len(field.uses.arrival)
     entries = max(1, chunks * arcs)
 
     sends = chunks * ranks

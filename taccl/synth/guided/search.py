@@ -31,7 +31,6 @@ from taccl.synth.guided.scheduler_state import (
     EPS_OVER,
     EPS_UNDER,
     IN_ORDER,
-    MIRRORED,
     NEVER,
     NOISE,
     RARE_FIRST,
@@ -70,13 +69,13 @@ TEACHING = 6_000_000
 """Pairs of a chunk and an arc in all of them."""
 
 
-def runs_of(seed: int, tables: int, *, mirrored: bool) -> Iterator[tuple[int, Times]]:
+def runs_of(seed: int, tables: int) -> Iterator[tuple[int, Times]]:
     """Yield runs without end: a table of prices and the settings."""
 
     def run(rule: int, eps: tuple[int, int], noise: tuple[int, int], number: int) -> Times:
         settings = np.zeros(RUN_FIELDS, dtype=np.int64)
         settings[[TURNS, EPS_OVER, EPS_UNDER, NOISE, APART]] = rule, *eps, *noise
-        settings[[SEED, MIRRORED]] = (seed * 7919 + number * 104_729) % (1 << 31), mirrored
+        settings[SEED] = (seed * 7919 + number * 104_729) % (1 << 31)
         return settings
 
     yield 0, run(IN_ORDER, (0, 0), (0, 0), 0)
@@ -107,7 +106,7 @@ def taught_prices(arcs: Arcs, field: Field, grow: Grow) -> Floats:
     weights = np.full(arcs.num_resources, 1 / max(1, arcs.num_resources))
     total = np.zeros(arcs.num_resources)
     settings = np.zeros(RUN_FIELDS, dtype=np.int64)
-    settings[[EPS_OVER, EPS_UNDER, MIRRORED]] = 10, 10, arcs.reverse
+    settings[[EPS_OVER, EPS_UNDER]] = 10, 10
     for number in range(min(TAUGHT, TEACHING // max(1, len(arcs) * len(field.targets)))):
         reset(field, state)
         settings[SEED] = number
@@ -281,7 +280,7 @@ def search(
     workers = max(1, effort.workers) if pairs >= THREADED else 1
     states = [state_of(field) for _ in range(workers)]
     best, count = Best([], None, 0), 0
-    drawn = _drawn(effort.seed, tables, mirrored=arcs.reverse)
+    drawn = _drawn(effort.seed, tables)
     with ThreadPoolExecutor(workers) as pool:
         while count < effort.runs:
             part = count / effort.runs if counted else clock.spent / max(1e-9, clock.patience)
@@ -302,9 +301,9 @@ def search(
     return best.found
 
 
-def _drawn(seed: int, tables: Sequence[Times], *, mirrored: bool) -> Iterator[tuple[Times, Times]]:
+def _drawn(seed: int, tables: Sequence[Times]) -> Iterator[tuple[Times, Times]]:
     """Yield base prices and settings without end."""
-    for table, settings in runs_of(seed, len(tables), mirrored=mirrored):
+    for table, settings in runs_of(seed, len(tables)):
         yield tables[table], settings
 
 

@@ -4,8 +4,8 @@ Plain functions on the arrays of scheduler_state.py, which scheduler.py compiles
 (chunk, arc) is taken that would arrive first of those allowed; an arc into rank v is allowed while
 its price is at most (1 + eps) times the price of the cheapest way to v from the ranks that have
 the chunk. Where a chunk need not reach every rank, only arcs on the cheapest ways to its targets
-are. Starts are those that retime() gives the sends in this order. In a mirrored run a message
-holds its resources up to its arrival, so that the run can be played backwards.
+are. Starts are those that retime() gives the sends in this order. Where arcs are links turned
+round, a message holds its resources up to its arrival, so that the run can be played backwards.
 
 Heaps of the guided scheduler, on flat arrays: plain functions that scheduler.py compiles.
 
@@ -23,7 +23,6 @@ from taccl.synth.guided.scheduler_state import (
     IN_ORDER,
     LEFT,
     MAKESPAN,
-    MIRRORED,
     NEVER,
     NOISE,
     RARE_FIRST,
@@ -33,8 +32,7 @@ from taccl.synth.guided.scheduler_state import (
     Growth,
     Times,
 )
-
-NOTHING = -1
+from taccl.timing.occupancy import NOTHING, earliest_start, occupy
 
 
 def meld(g: Growth, one: int, other: int) -> int:
@@ -143,17 +141,6 @@ def price_of(f: Field, price: Times, run: Times, chunk: int, arc: int) -> int:
     return int(price[arc]) * (1024 + chance) >> 10
 
 
-def _window(f: Field, g: Growth, run: Times, kind: int) -> int:
-    """Return when all resources of a kind of arc are free."""
-    free = 0
-    for use in range(f.start[kind], f.start[kind + 1]):
-        at = g.free[f.resource[use]]
-        if run[MIRRORED]:
-            at -= f.arrival[kind] - f.held[use]
-        free = max(free, at)
-    return int(free)
-
-
 def _is_open(f: Field, g: Growth, price: Times, run: Times, entry: int) -> bool:
     """Tell whether an entry may still be taken."""
     chunk, arc = entry // len(f.tail), entry % len(f.tail)
@@ -192,7 +179,7 @@ def _drop(g: Growth, entry: int) -> None:
 
 def _first(f: Field, g: Growth, price: Times, run: Times, kind: int) -> int:
     """Return the entry of a kind that would arrive first, and note its key."""
-    free = _window(f, g, run, kind)
+    free = earliest_start(f.uses, g.free, kind, 0)
     root = g.later[kind]
     while root != NOTHING and g.key[root] <= free:
         entry = root
@@ -209,7 +196,7 @@ def _first(f: Field, g: Growth, price: Times, run: Times, kind: int) -> int:
         root = without_root(g, root)
     g.now[kind] = root
     if root != NOTHING:
-        g.finish[kind] = free + f.arrival[kind]
+        g.finish[kind] = free + f.uses.arrival[kind]
         g.turn[kind] = g.key[root]
         return int(root)
     root = g.later[kind]
@@ -217,12 +204,12 @@ def _first(f: Field, g: Growth, price: Times, run: Times, kind: int) -> int:
         _drop(g, root)
         root = without_root(g, root)
     g.later[kind] = root
-    g.finish[kind] = NEVER if root == NOTHING else g.key[root] + f.arrival[kind]
+    g.finish[kind] = NEVER if root == NOTHING else g.key[root] + f.uses.arrival[kind]
     g.turn[kind] = 0 if root == NOTHING else _turn(f, g, price, run, root)
     return int(root)
 
 
-def _push(f: Field, g: Growth, run: Times, chunk: int, arc: int) -> None:
+def _push(f: Field, g: Growth, chunk: int, arc: int) -> None:
     """Let an arc wait for its turn, from when its tail has the chunk."""
     entry = chunk * len(f.tail) + arc
     if len(g.waits) > 1:
@@ -232,7 +219,7 @@ def _push(f: Field, g: Growth, run: Times, chunk: int, arc: int) -> None:
     kind, ready = f.kind_of[arc], g.at[chunk, f.tail[arc]]
     g.key[entry] = ready
     g.later[kind] = insert(g, g.later[kind], entry)
-    finish = max(ready, _window(f, g, run, kind)) + f.arrival[kind]
+    finish = earliest_start(f.uses, g.free, kind, ready) + f.uses.arrival[kind]
     if finish <= g.finish[kind]:
         g.finish[kind] = finish
         g.turn[kind] = -NEVER
@@ -244,7 +231,7 @@ def _offer(f: Field, g: Growth, price: Times, run: Times, chunk: int, rank: int)
     mask = f.mask_of[chunk]
     for arc in range(f.first[rank], f.first[rank + 1]):
         if f.allowed[mask, arc] and _is_open(f, g, price, run, chunk * len(f.tail) + arc):
-            _push(f, g, run, chunk, arc)
+            _push(f, g, chunk, arc)
 
 
 def _measure(f: Field, g: Growth, price: Times, run: Times, chunk: int) -> None:
@@ -274,7 +261,7 @@ def _measure(f: Field, g: Growth, price: Times, run: Times, chunk: int) -> None:
                     waiting += 1
 
 
-def _aim(f: Field, g: Growth, run: Times, chunk: int) -> None:
+def _aim(f: Field, g: Growth, chunk: int) -> None:
     """Find which ranks are on the cheapest ways to the targets of a chunk, and set out for them."""
     for rank in range(len(g.queue)):
         g.useful[chunk, rank] = False
@@ -289,7 +276,7 @@ def _aim(f: Field, g: Growth, run: Times, chunk: int) -> None:
             g.useful[chunk, rank] = True
             rank = f.tail[arc]
             if g.at[chunk, rank] >= 0:
-                _push(f, g, run, chunk, arc)
+                _push(f, g, chunk, arc)
 
 
 def _arrive(f: Field, g: Growth, price: Times, run: Times, chunk: int, rank: int) -> None:
@@ -299,7 +286,7 @@ def _arrive(f: Field, g: Growth, price: Times, run: Times, chunk: int, rank: int
         g.queued[rank] = True
         _measure(f, g, price, run, chunk)
     if f.partial[chunk]:
-        _aim(f, g, run, chunk)
+        _aim(f, g, chunk)
     _offer(f, g, price, run, chunk, rank)
 
 
@@ -317,14 +304,13 @@ def _take(f: Field, g: Growth, price: Times, run: Times, kind: int, entry: int) 
     chunk, arc = entry // len(f.tail), entry % len(f.tail)
     head = f.head[arc]
     end = g.finish[kind]
-    start = end - f.arrival[kind]
+    start = end - f.uses.arrival[kind]
     if g.now[kind] == entry:
         g.now[kind] = without_root(g, entry)
     else:
         g.later[kind] = without_root(g, entry)
     _drop(g, entry)
-    for use in range(f.start[kind], f.start[kind + 1]):
-        g.free[f.resource[use]] = end if run[MIRRORED] else start + f.held[use]
+    occupy(f.uses, g.free, kind, start)
     g.at[chunk, head] = end
     g.depth[chunk, head] = g.depth[chunk, f.tail[arc]] + 1
     number = g.counter[COUNT]
