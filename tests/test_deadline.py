@@ -1,8 +1,12 @@
 """Deadlines end what never looks at a clock, and nothing else."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -75,6 +79,30 @@ def test_what_answers_errors_with_a_next_try_is_ended_all_the_same() -> None:
 
     with pytest.raises(TimeUp, match="time is up"), kept(Deadline.after(0.02)):
         stubborn()
+
+
+def test_what_is_being_imported_is_whole_before_the_deadline_rings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = "import time\nuntil = time.monotonic() + 0.2\nwhile time.monotonic() < until: pass\n"
+    (tmp_path / "slow_to_import.py").write_text(f"{slow}whole = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    deadline, found = Deadline.after(0.02), list[ModuleType]()
+    with pytest.raises(TimeUp, match="time is up"):
+        endless_from(deadline, lambda: found.append(import_module("slow_to_import")))
+    assert [module.whole for module in found] == [True]
+    assert [sys.modules.pop("slow_to_import")] == found
+
+
+def test_an_import_that_never_ends_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taccl.timing.deadline.MOST_WAIT", 0.1)
+    (tmp_path / "never_imported.py").write_text("while True: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(TimeUp, match="time is up"), kept(Deadline.after(0.02)):
+        import_module("never_imported")
+    assert "never_imported" not in sys.modules
 
 
 def test_nothing_rings_after_the_end_of_what_was_to_be_kept() -> None:

@@ -218,7 +218,7 @@ def test_the_tutorial_shows_what_its_commands_print() -> None:
 def test_pages_say_it_in_the_words_of_the_field() -> None:
     texts = {page.name: " ".join(page.read_text().split()) for page in PAGES}
     assert "stops early once within 0.5 % of the bound" in texts["engines.md"]
-    assert "one slow NIC breaks every symmetry" in texts["concepts.md"]
+    assert re.search("one slow NIC.* symmetry", texts["concepts.md"])
     for old in (
         "it ends within 0.5 %", "any other ends the scan", "does not divide runs NCCL",
         "must receive or send, over these", "nothing to object to", "costs nothing that was found",

@@ -3,7 +3,8 @@
 Engines look at the clock themselves and end in time as a rule. What does not (a model that is
 written down, a file that is judged, a pass in Python over millions of sends) is ended by an
 interval timer, whose signal handler raises :class:`TimeUp` in the main thread between two
-bytecodes. A solver or a compiled loop returns first, so these have limits of their own.
+bytecodes. A solver or a compiled loop returns first, so these have limits of their own. An import
+ends first, too, and so does the loading of compiled loops: what comes later needs them whole.
 
 Deadlines are nested: an inner one ends its own part only. Outside the main thread, and where there
 is no interval timer (Windows), only those who look at the clock keep them.
@@ -23,6 +24,13 @@ from types import FrameType
 
 AGAIN = 0.25
 """Seconds after which a signal that something swallowed is sent again."""
+
+ATOMIC = ("<frozen importlib.", "/numba/", "/llvmlite/")
+"""Parts of file names of code that is broken for good when it is ended half-way: imports, and what
+loads machine code."""
+
+WAIT, MOST_WAIT = 0.02, 5.0
+"""Seconds between two looks whether such code is over, and by which it may miss a deadline."""
 
 
 @dataclass(eq=False)
@@ -208,10 +216,23 @@ def _set_timer() -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN if seconds else 0.0)
 
 
-def _ring(_number: int, _frame: FrameType | None) -> None:
+def _ring(_number: int, frame: FrameType | None) -> None:
     # From the outside in: who ends more goes first.
     now = time.monotonic()
     late = next((deadline for deadline in _KEPT if now >= deadline.end), None)
-    if late is not None:
-        late.passed.set()
-        raise TimeUp(late)
+    if late is None:
+        return
+    late.passed.set()
+    if now < late.end + MOST_WAIT and _is_atomic(frame):
+        signal.setitimer(signal.ITIMER_REAL, WAIT, AGAIN)
+        return
+    raise TimeUp(late)
+
+
+def _is_atomic(frame: FrameType | None) -> bool:
+    """Tell whether a frame, or one that called it, is of code that must not be ended half-way."""
+    while frame is not None:
+        if any(part in frame.f_code.co_filename for part in ATOMIC):
+            return True
+        frame = frame.f_back
+    return False

@@ -23,7 +23,7 @@ def test_the_text_says_what_each_bound_is_and_what_it_holds_for(run: Run) -> Non
     assert drain.split()[1:5] == ["320.133", "us", "<-", "binding"]
     assert drain.endswith(KINDS["drain"])
     assert sum("<- binding" in line for line in lines) == 2
-    assert "bytes through the busiest rank, server or NIC group, by its bandwidth" in shown
+    assert "bytes through the busiest rank, server or ranks that share a NIC" in shown
     # 64 MB in 281.7 us.
     assert "  so algbw is at most 227.2 GB/s" in lines
 

@@ -1,4 +1,4 @@
-"""The time limit and Ctrl-C on machines for which Python alone has minutes to do."""
+"""Time limits and Ctrl-C, where Python alone has minutes to do and while libraries are loaded."""
 
 import os
 import resource
@@ -59,6 +59,12 @@ def ended(process: subprocess.Popen[str]) -> str:
 )
 def test_a_time_limit_is_kept(words: tuple[str, ...]) -> None:
     ended(started(*words, "-q"))
+
+
+@pytest.mark.slow
+def test_a_limit_that_comes_while_libraries_are_loaded_leaves_no_traceback() -> None:
+    for tenths in range(8, 28, 2):
+        ended(started("hub:4", "allgather", "--time-limit", str(tenths / 10), "-q"))
 
 
 @pytest.mark.slow
