@@ -97,8 +97,8 @@ def test_a_generated_page_is_up_to_date(name: str, request: pytest.FixtureReques
 
 
 def hurried(words: list[str]) -> list[str]:
-    """Return a command with a time limit of at most one second, or three with a sketch."""
-    most = 3 if "--sketch" in words else 1
+    """Return a command with a time limit of at most one second, or five with a sketch."""
+    most = 5 if "--sketch" in words else 1
     at = words.index("--time-limit") + 1 if "--time-limit" in words else len(words)
     return [
         *words[:at],
