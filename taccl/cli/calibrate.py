@@ -7,10 +7,8 @@ from typing import Annotated
 import typer
 
 from taccl.cli.help import OUTPUT
+from taccl.cli.names import ALPHA_RULE_NAMES, COLLECTIVE_NAMES, FIT_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
-    ALPHA_RULE_NAMES,
-    COLLECTIVE_NAMES,
-    RUNTIME_NAMES,
     AlphaRule,
     Fabric,
     Json,
@@ -19,8 +17,6 @@ from taccl.cli.options import (
     chosen,
     chosen_if_given,
 )
-
-FIT_NAMES = "alpha, beta, launch, local"
 
 
 def calibrate(

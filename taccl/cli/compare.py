@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from taccl.cli.help import OUTPUT
+from taccl.cli.names import ALPHA_RULE_NAMES, COMPARISON_FORMAT_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
-    ALPHA_RULE_NAMES,
-    RUNTIME_NAMES,
     AlphaRule,
     Begin,
     CollectiveArgument,
@@ -28,8 +27,6 @@ from taccl.cli.options import (
     sizes_of,
 )
 from taccl.cli.output import progress
-
-COMPARED_NAMES = "table, csv, json"
 
 
 def compare(
@@ -59,7 +56,8 @@ def compare(
         ),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help=f"One of {COMPARED_NAMES}.", rich_help_panel=OUTPUT)
+        str,
+        typer.Option("--format", help=f"One of {COMPARISON_FORMAT_NAMES}.", rich_help_panel=OUTPUT),
     ] = "table",
     as_json: Json = False,
     plot: Annotated[
@@ -79,7 +77,7 @@ def compare(
     from taccl.report.comparison import COMPARED
     from taccl.report.comparison import plot as plotted
 
-    form = "json" if as_json else chosen("--format", form, COMPARED_NAMES)
+    form = "json" if as_json else chosen("--format", form, COMPARISON_FORMAT_NAMES)
     given = Settings() if nccl is None else read("--nccl", parse_settings, nccl)
     if plot is not None:
         check_output(plot, field="--plot")

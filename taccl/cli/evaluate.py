@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from taccl.cli.help import MACHINE, OUTPUT
+from taccl.cli.names import ALPHA_RULE_NAMES, RESULT_FORMAT_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
-    ALPHA_RULE_NAMES,
-    RUNTIME_NAMES,
     AlphaRule,
     Begin,
     CollectiveArgument,
@@ -29,8 +28,6 @@ from taccl.cli.options import (
     sizes_of,
 )
 from taccl.errors import InputError
-
-FORMAT_NAMES = "table, nccl-tests, json, csv"
 
 
 def evaluate(
@@ -69,7 +66,7 @@ def evaluate(
         ),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help=f"One of {FORMAT_NAMES}.", rich_help_panel=OUTPUT)
+        str, typer.Option("--format", help=f"One of {RESULT_FORMAT_NAMES}.", rich_help_panel=OUTPUT)
     ] = "table",
     as_json: Json = False,
     trace: Annotated[
@@ -99,7 +96,7 @@ def evaluate(
     from taccl.replay.cost import model_of
     from taccl.report.tables import WRITERS
 
-    form = "json" if as_json else chosen("--format", form, FORMAT_NAMES)
+    form = "json" if as_json else chosen("--format", form, RESULT_FORMAT_NAMES)
     wanted = reports.Wanted(trace, html, explain, form)
     wanted.check(files)
     network = load_machine(

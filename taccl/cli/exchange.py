@@ -6,6 +6,15 @@ from typing import Annotated
 
 import typer
 
+from taccl.cli.names import (
+    BASE_NAMES,
+    COST_MODE_NAMES,
+    EXPORT_NAMES,
+    FABRIC_NAMES,
+    GPU_NAMES,
+    IMPORT_NAMES,
+    TIME_UNIT_NAMES,
+)
 from taccl.cli.options import (
     CostSketch,
     Fabric,
@@ -19,13 +28,6 @@ from taccl.cli.output import TextOutput, deliver
 from taccl.errors import InputError
 from taccl.units import parse_beta, parse_exact_size
 
-IMPORT_NAMES = "nccl, rocm-smi, nvidia-smi, graph, taccl"
-GPU_NAMES = "p100, v100, a40, a100, h100, b200, mi100, mi250, mi300x, other"
-FABRIC_NAMES = "switch, rail, leaf-spine, torus, mesh, none"
-EXPORT_NAMES = "dot, graph, nccl, astra-sim"
-BASE_NAMES = "NDv2, DGX2, HubAndSpoke, custom"
-TIME_UNIT_NAMES = "1us, 100ns, 10ns"
-COST_NAMES = "exact, original"
 MAX_SERVERS = 8192
 
 
@@ -120,7 +122,7 @@ def import_(
         TacclOptions(
             chosen_if_given("--base", base, BASE_NAMES), size,
             chosen_if_given("--time-unit", time_unit, TIME_UNIT_NAMES),
-            chosen("--costs", costs, COST_NAMES),
+            chosen("--costs", costs, COST_MODE_NAMES),
         ),
         HostOptions(
             chosen_if_given("--gpu", gpu, GPU_NAMES), beta and 1000 / beta, pcie,

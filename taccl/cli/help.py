@@ -32,7 +32,7 @@ Offer = Callable[[str], list[str]]
 
 
 def listed(names: str) -> Offer:
-    """Offer the names of a text such as ``occupy, delay``."""
+    """Offer the comma-separated `names`."""
 
     def offer(incomplete: str) -> list[str]:
         return [name for name in names.split(", ") if name.startswith(incomplete.lower())]

@@ -1,8 +1,4 @@
-"""Options that several commands share, and how their texts become values.
-
-The names in the help texts are constants, as the tables they come from live behind imports that
-``taccl --help`` should not pay for; a test holds them equal.
-"""
+"""Options that several commands share, and how their texts become values."""
 
 import signal
 import threading
@@ -15,22 +11,12 @@ from typing import Annotated, TypeVar
 import typer
 
 from taccl.cli.help import COLLECTIVE, MACHINE, OUTPUT, PROGRAM, listed, shipped
+from taccl.cli.names import ALPHA_RULE_NAMES, COLLECTIVE_NAMES, RUNTIME_NAMES
 from taccl.cli.output import say, states_of, told
 from taccl.errors import InputError, OutOfTimeError, did_you_mean
 from taccl.timing.deadline import Deadline, hurry
 from taccl.units import parse_size
 
-COLLECTIVE_NAMES = (
-    "allgather, reducescatter, allreduce, alltoall, broadcast, reduce, gather, scatter"
-)
-ENGINE_NAMES = (
-    "auto, guided, flow, taccl, exact, ring, double-ring, all-pairs, halving-doubling, bruck,"
-    " double-binary-tree, hierarchical, two-step, three-step, parameter-server,"
-    " recursive-doubling, one-shot, chain, double-chain, binomial, scatter-allgather, direct"
-)
-RUNTIME_NAMES = "msccl, executor, rccl, portable"
-PROTOCOL_NAMES = "auto, Simple, LL, LL128"
-ALPHA_RULE_NAMES = "occupy, delay"
 DTYPE_BYTES = {
     "int8": 1, "uint8": 1, "half": 2, "bfloat16": 2, "int32": 4, "uint32": 4, "float": 4,
     "int64": 8, "uint64": 8, "double": 8,

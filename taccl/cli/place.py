@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from taccl.cli.help import COLLECTIVE, MACHINE, OUTPUT, PROGRAM, SEARCH
+from taccl.cli.names import ALPHA_RULE_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
-    ALPHA_RULE_NAMES,
-    RUNTIME_NAMES,
     AlphaRule,
     Fabric,
     Json,

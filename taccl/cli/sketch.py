@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from taccl.cli.help import listed, shipped
+from taccl.cli.names import COLLECTIVE_NAMES
 from taccl.cli.options import (
-    COLLECTIVE_NAMES,
     Fabric,
     Nodes,
     Root,

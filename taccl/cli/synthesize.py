@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taccl.cli.help import COLLECTIVE, OUTPUT, PROGRAM, SEARCH, listed, shipped
+from taccl.cli.names import ALPHA_RULE_NAMES, ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
-    ALPHA_RULE_NAMES,
-    ENGINE_NAMES,
     PROCESS,
-    PROTOCOL_NAMES,
-    RUNTIME_NAMES,
     AlphaRule,
     CollectiveArgument,
     Fabric,

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taccl.cli.help import OUTPUT, PROGRAM, SEARCH
+from taccl.cli.names import ALPHA_RULE_NAMES, COLLECTIVE_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
-    ALPHA_RULE_NAMES,
-    COLLECTIVE_NAMES,
-    RUNTIME_NAMES,
     AlphaRule,
     Begin,
     End,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taccl.cli.help import shipped
-from taccl.cli.options import RUNTIME_NAMES, Json, Nodes, chosen, read
+from taccl.cli.names import RUNTIME_NAMES
+from taccl.cli.options import Json, Nodes, chosen, read
 from taccl.errors import InputError
 from taccl.units import parse_size
 

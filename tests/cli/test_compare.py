@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from defusedxml.ElementTree import fromstring
 
-from taccl.cli import compare
 from taccl.msccl.xml import write_xml
-from taccl.report.comparison import COMPARED
 from tests.cli.conftest import Run
 from tests.cli.test_bad_input import one_error
 from tests.pipeline.test_answers import ring_program, without_steps
@@ -29,10 +27,6 @@ def nothing_xml(tmp_path: Path) -> Path:
     path = tmp_path / "nothing.xml"
     path.write_text(write_xml(without_steps(ring_program()), "executor"))
     return path
-
-
-def test_the_formats_named_are_those_there_are() -> None:
-    assert compare.COMPARED_NAMES.split(", ") == list(COMPARED)
 
 
 def test_the_table_has_algorithms_files_nccl_and_the_bound(run: Run, ring_xml: Path) -> None:

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from taccl.cli import options
-from taccl.cli.place import place
 from taccl.imports.measured import read_measurements
 from taccl.units import parse_beta, parse_time
 from tests.cli.conftest import Run
@@ -279,8 +277,3 @@ def test_what_cannot_be_permuted_leaves_no_file_behind(run: Run, matrix: Path) -
     )  # fmt: skip
     one_error(done, "would no longer be neighbours", "--placed-xml")
     assert not output.exists()
-
-
-def test_the_options_named_exist() -> None:
-    assert place.__doc__
-    assert options.RUNTIME_NAMES

@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taccl.cli import exchange
 from taccl.errors import InputError, TacclWarning
 from taccl.files import Document
 from taccl.files.read import parse_document
-from taccl.imports import IMPORTS, ImportOptions, TacclOptions, import_document, import_topology
+from taccl.imports import ImportOptions, TacclOptions, import_document, import_topology
 from taccl.imports.taccl_json import read_taccl_topology
 from taccl.sketch import load_sketch
 from taccl.topology.core_form import topology_digest
 from taccl.topology.file import document_text, load_topology, topology_from_document
-from taccl.topology.graph import COST_MODES, Topology
+from taccl.topology.graph import Topology
 from taccl.topology.symmetry import check_symmetry
-from taccl.topology.taccl_costs import BASES, TIME_UNITS
+from taccl.topology.taccl_costs import TIME_UNITS
 from taccl.units import parse_time
 from tests.cli.conftest import Run
 from tests.cli.conftest import run as run
@@ -294,13 +293,6 @@ def test_any_number_is_taken_exactly_or_cut_to_a_whole_one(
         took = Fraction(repr(beta)) if costs == "exact" else int(Fraction(repr(invbw)))
         assert (edge.beta or 0) * size == took * ps
         assert edge.alpha == (round(Fraction(repr(alpha)) * ps) if costs == "exact" else 0)
-
-
-def test_the_names_in_help_texts_are_those_of_the_tables() -> None:
-    assert exchange.IMPORT_NAMES.split(", ") == list(IMPORTS)
-    assert exchange.BASE_NAMES.split(", ") == list(BASES)
-    assert exchange.TIME_UNIT_NAMES.split(", ") == list(TIME_UNITS)
-    assert exchange.COST_NAMES.split(", ") == list(COST_MODES)
 
 
 UNITS = {"1KB": "10ns", "32KB": "100ns", "1MB": "1us"}

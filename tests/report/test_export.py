@@ -11,7 +11,6 @@ import yaml
 from defusedxml.ElementTree import fromstring
 
 from taccl.bounds import any_bounds, best
-from taccl.cli import exchange
 from taccl.errors import InputError, TacclWarning
 from taccl.imports import FabricOptions, HostOptions
 from taccl.report.export import EXPORTS
@@ -61,10 +60,6 @@ def ring(*, ranks: int = 4, rates: Sequence[int] = (40, 40, 40, 40), alpha: int 
         )
     ]
     return build("ring", ranks, hops)
-
-
-def test_the_command_lists_what_there_is() -> None:
-    assert exchange.EXPORT_NAMES.split(", ") == list(EXPORTS)
 
 
 @for_each("seed", range(20))
