@@ -19,7 +19,7 @@ below ``ENOUGH`` to the bound ends the search. Where work is counted, every engi
 series of chunk counts with a quarter of the work.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -245,12 +245,15 @@ class Search:
         What came of it so far, failures included: whoever ends the search has it.
     reserve
         Seconds that are kept for what comes after it.
+    ranking
+        Classical algorithms, those first whose textbook schedules are known to end first.
     """
 
     series: Series
     clock: Deadline
     found: list[Attempt] = field(default_factory=list)
     reserve: float = 0.0
+    ranking: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self.seconds = self.clock.left - self.reserve
@@ -352,6 +355,7 @@ class _Player:
 def _take_turns(search: Search) -> None:
     """Let engines take turns: each one, then more chunks for who is close, then who can improve.
 
+    Of those who are close, whoever found the best goes on first, as long as more chunks pay.
     Whoever improves the best schedule is asked again; who did not is asked when there is another.
     """
     series = search.series
@@ -380,11 +384,11 @@ def _next(search: Search, players: Sequence[_Player]) -> tuple[_Player, int]:
         player = min(players, key=lambda player: player.turns)
         return player, player.following(search.series) or search.series.counts[0]
     wide = [
-        (player.turns, min(player.scores.values(), default=0), count, number)
-        for number, player in enumerate(players)
+        (player.name != best.engine, player.turns, min(player.scores.values(), default=0), count, n)
+        for n, player in enumerate(players)
         if (count := player.following(search.series)) is not None
     ]
-    close = [row for row in wide if row[1] <= CLOSE * (best.time or 0)]
+    close = [row for row in wide if row[2] <= CLOSE * (best.time or 0)]
     if close:
         *_, count, number = min(close)
         return players[number], count
@@ -417,7 +421,7 @@ def _classical(search: Search) -> dict[str, Iterator[Attempt]]:
     clock = search.clock.share(1 - RESERVE)
     return {
         name: along(name, partial(run_classical, name, patient=False), series, clock)
-        for name in CLASSICAL
+        for name in dict.fromkeys((*search.ranking, *CLASSICAL))
     }
 
 
@@ -579,8 +583,8 @@ MANY_CHUNKS = 20_000
 """Chunks at all ranks together, above which the first algorithm that exists must do."""
 
 
-def opening(problem: Problem, *, batch: bool) -> Iterator[tuple[str, Schedule]]:
-    """Yield algorithms by name, with exact schedules: the least makespan first where all are made.
+def opening(problem: Problem, *, batch: bool) -> Iterable[tuple[str, Schedule]]:
+    """Return algorithms by name, with exact schedules: the least makespan first where all are made.
 
     Parameters
     ----------
@@ -597,4 +601,4 @@ def opening(problem: Problem, *, batch: bool) -> Iterator[tuple[str, Schedule]]:
     names = FEW_MESSAGES if is_large else tuple(CLASSICAL)
     made = ((name, textbook_schedule(bare, name, batch=batch, fewest=is_large)) for name in names)
     found = ((name, schedule) for name, schedule in made if schedule is not None)
-    yield from found if is_large else sorted(found, key=lambda one: one[1].makespan)
+    return found if is_large else sorted(found, key=lambda one: one[1].makespan)
