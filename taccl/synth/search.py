@@ -227,8 +227,11 @@ COUNTED = 400
 PAIR = 1e-4
 """Seconds that it takes to let two chunks follow each other on a link in a model of messages."""
 
-WORTH_MORE = 1.0
-"""Seconds left from which one more turn is worth it, once every engine had one."""
+SHORTEST = 1.0
+"""Seconds of a turn, at least, if so many are left."""
+
+WORTH_MORE = 0.1
+"""Of the time limit: with less left, no more turn begins once every engine had one."""
 
 
 @dataclass(eq=False)
@@ -247,6 +250,8 @@ class Search:
         Seconds that are kept for what comes after it.
     ranking
         Classical algorithms, those first whose textbook schedules are known to end first.
+    opened
+        Picoseconds of what was there before the search, which is no attempt; None: nothing.
     """
 
     series: Series
@@ -254,6 +259,7 @@ class Search:
     found: list[Attempt] = field(default_factory=list)
     reserve: float = 0.0
     ranking: Sequence[str] = ()
+    opened: Time | None = None
 
     def __post_init__(self) -> None:
         self.seconds = self.clock.left - self.reserve
@@ -366,10 +372,10 @@ def _take_turns(search: Search) -> None:
             player, count = fresh[0], series.counts[0]
             seconds = max(TURN * search.seconds, search.spare / (len(fresh) + 2))
         else:
-            if search.spare < WORTH_MORE:
+            if search.spare < WORTH_MORE * search.seconds:
                 return
             player, count = _next(search, players)
-            seconds = max(NEXT * search.seconds, WORTH_MORE)
+            seconds = max(NEXT * search.seconds, SHORTEST)
         attempt = _turn(search, player, count, min(seconds, max(0.5, search.spare)))
         if attempt.score is None and not (
             isinstance(attempt.error, NoAlgorithmError) and not player.scores and count < 2
@@ -434,7 +440,7 @@ def _fitting(search: Search, name: str) -> Engine:
     engine = SEARCHES[name]
 
     def fitting(problem: Problem, options: Options) -> Result:
-        if name == "exact" and not _is_small(problem, options, QUARTER * search.seconds):
+        if name == "exact" and not _is_small(problem, options, search.spare / 2):
             raise OutOfTimeError("left out: its model is too large for its share of the time")
         if name == "taccl" and search.best and _is_huge(problem):
             raise OutOfTimeError("left out: it would route for longer than its share of the time")
@@ -477,8 +483,8 @@ def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Opt
         return problem, options
 
     def is_hopeless(schedule: Schedule) -> bool:
-        best = search.best
-        return best is not None and schedule.makespan > HOPELESS * (best.time or 0)
+        known = search.opened if search.best is None else search.best.time
+        return known is not None and schedule.makespan > HOPELESS * known
 
     def promising(schedule: Schedule) -> Time | None:
         return schedule.makespan if is_hopeless(schedule) else score(schedule)
