@@ -19,7 +19,7 @@ below ``ENOUGH`` to the bound ends the search. Where work is counted, every engi
 series of chunk counts with a quarter of the work.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -227,8 +227,11 @@ COUNTED = 400
 PAIR = 1e-4
 """Seconds that it takes to let two chunks follow each other on a link in a model of messages."""
 
-WORTH_MORE = 1.0
-"""Seconds left from which one more turn is worth it, once every engine had one."""
+SHORTEST = 1.0
+"""Seconds of a turn, at least, if so many are left."""
+
+WORTH_MORE = 0.1
+"""Of the time limit: with less left, no more turn begins once every engine had one."""
 
 
 @dataclass(eq=False)
@@ -245,12 +248,18 @@ class Search:
         What came of it so far, failures included: whoever ends the search has it.
     reserve
         Seconds that are kept for what comes after it.
+    ranking
+        Classical algorithms, those first whose textbook schedules are known to end first.
+    opened
+        Picoseconds of what was there before the search, which is no attempt; None: nothing.
     """
 
     series: Series
     clock: Deadline
     found: list[Attempt] = field(default_factory=list)
     reserve: float = 0.0
+    ranking: Sequence[str] = ()
+    opened: Time | None = None
 
     def __post_init__(self) -> None:
         self.seconds = self.clock.left - self.reserve
@@ -352,6 +361,7 @@ class _Player:
 def _take_turns(search: Search) -> None:
     """Let engines take turns: each one, then more chunks for who is close, then who can improve.
 
+    Of those who are close, whoever found the best goes on first, as long as more chunks pay.
     Whoever improves the best schedule is asked again; who did not is asked when there is another.
     """
     series = search.series
@@ -362,10 +372,10 @@ def _take_turns(search: Search) -> None:
             player, count = fresh[0], series.counts[0]
             seconds = max(TURN * search.seconds, search.spare / (len(fresh) + 2))
         else:
-            if search.spare < WORTH_MORE:
+            if search.spare < WORTH_MORE * search.seconds:
                 return
             player, count = _next(search, players)
-            seconds = max(NEXT * search.seconds, WORTH_MORE)
+            seconds = max(NEXT * search.seconds, SHORTEST)
         attempt = _turn(search, player, count, min(seconds, max(0.5, search.spare)))
         if attempt.score is None and not (
             isinstance(attempt.error, NoAlgorithmError) and not player.scores and count < 2
@@ -380,11 +390,11 @@ def _next(search: Search, players: Sequence[_Player]) -> tuple[_Player, int]:
         player = min(players, key=lambda player: player.turns)
         return player, player.following(search.series) or search.series.counts[0]
     wide = [
-        (player.turns, min(player.scores.values(), default=0), count, number)
-        for number, player in enumerate(players)
+        (player.name != best.engine, player.turns, min(player.scores.values(), default=0), count, n)
+        for n, player in enumerate(players)
         if (count := player.following(search.series)) is not None
     ]
-    close = [row for row in wide if row[1] <= CLOSE * (best.time or 0)]
+    close = [row for row in wide if row[2] <= CLOSE * (best.time or 0)]
     if close:
         *_, count, number = min(close)
         return players[number], count
@@ -417,7 +427,7 @@ def _classical(search: Search) -> dict[str, Iterator[Attempt]]:
     clock = search.clock.share(1 - RESERVE)
     return {
         name: along(name, partial(run_classical, name, patient=False), series, clock)
-        for name in CLASSICAL
+        for name in dict.fromkeys((*search.ranking, *CLASSICAL))
     }
 
 
@@ -430,7 +440,7 @@ def _fitting(search: Search, name: str) -> Engine:
     engine = SEARCHES[name]
 
     def fitting(problem: Problem, options: Options) -> Result:
-        if name == "exact" and not _is_small(problem, options, QUARTER * search.seconds):
+        if name == "exact" and not _is_small(problem, options, search.spare / 2):
             raise OutOfTimeError("left out: its model is too large for its share of the time")
         if name == "taccl" and search.best and _is_huge(problem):
             raise OutOfTimeError("left out: it would route for longer than its share of the time")
@@ -473,8 +483,8 @@ def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Opt
         return problem, options
 
     def is_hopeless(schedule: Schedule) -> bool:
-        best = search.best
-        return best is not None and schedule.makespan > HOPELESS * (best.time or 0)
+        known = search.opened if search.best is None else search.best.time
+        return known is not None and schedule.makespan > HOPELESS * known
 
     def promising(schedule: Schedule) -> Time | None:
         return schedule.makespan if is_hopeless(schedule) else score(schedule)
@@ -579,8 +589,8 @@ MANY_CHUNKS = 20_000
 """Chunks at all ranks together, above which the first algorithm that exists must do."""
 
 
-def opening(problem: Problem, *, batch: bool) -> Iterator[tuple[str, Schedule]]:
-    """Yield algorithms by name, with exact schedules: the least makespan first where all are made.
+def opening(problem: Problem, *, batch: bool) -> Iterable[tuple[str, Schedule]]:
+    """Return algorithms by name, with exact schedules: the least makespan first where all are made.
 
     Parameters
     ----------
@@ -597,4 +607,4 @@ def opening(problem: Problem, *, batch: bool) -> Iterator[tuple[str, Schedule]]:
     names = FEW_MESSAGES if is_large else tuple(CLASSICAL)
     made = ((name, textbook_schedule(bare, name, batch=batch, fewest=is_large)) for name in names)
     found = ((name, schedule) for name, schedule in made if schedule is not None)
-    yield from found if is_large else sorted(found, key=lambda one: one[1].makespan)
+    return found if is_large else sorted(found, key=lambda one: one[1].makespan)

@@ -223,6 +223,9 @@ STEPWISE = 0.15
 COALESCING = 0.3
 """Of the time limit, at most, for schedules in which neighbours travel together."""
 
+BUILT = 0.5
+"""Seconds, at least, for each of these two: cut off, they leave nothing."""
+
 JOINED = 4000
 """Sends of representatives up to which both phases of an allreduce are ordered in one list."""
 
@@ -260,6 +263,8 @@ def guided(problem: Problem, options: Options) -> Result:
         empty = retime(problem.collective, problem.group, problem.chunk_size, Decisions.of([]))
         return Result(Status.OPTIMAL, empty, (), "guided", 0.0)
     found = _batched(problem, options) if options.batch else []
+    if found and options.score is not None and not options.deterministic:
+        options.score(min(found, key=_makespan))  # so that it counts if time is up before the end
     cut = options.batch and _joins(problem) and _coarser(problem)
     kept = CUTTING * options.time_limit if cut else 0.0
     problems = list(_with_less_symmetry(problem, options, clock.left - kept))
@@ -289,12 +294,11 @@ def guided(problem: Problem, options: Options) -> Result:
 def _batched(problem: Problem, options: Options) -> list[Schedule]:
     """Return schedules in which chunks travel together from the start, if there are any."""
     found: list[Schedule] = []
-    clock = options.begin()
-    early = clock.within(STEPWISE * options.time_limit)
+    early = replace(options, time_limit=max(BUILT, STEPWISE * options.time_limit)).begin()
     for kind in GATHERS:
         if not (found and early.over):
             found += stepwise(problem, kind, options.report, lambda: early.over)
-    late = clock.within(COALESCING * options.time_limit)
+    late = replace(options, time_limit=max(BUILT, COALESCING * options.time_limit)).begin()
     schedule = coalesced(problem, compiled(options.report), lambda: late.over)
     found += [] if schedule is None else [schedule]
     least = min(map(_makespan, found), default=None)
