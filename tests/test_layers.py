@@ -141,3 +141,8 @@ def test_every_room_has_a_level_and_says_what_is_in_it() -> None:
 
 def test_a_chain_of_imports_has_at_most_28_modules() -> None:
     assert len(chain(neighbours())) <= 28
+
+
+def test_a_module_of_apps_is_at_most_three_modules_deep() -> None:
+    inside = {name for name in neighbours() if name.startswith("taccl.apps.")}
+    assert len(chain({name: neighbours()[name] & inside for name in inside})) <= 3

@@ -1,6 +1,6 @@
-"""A calibration as text and as JSON: every size before and after, and what has changed.
+"""From times that nccl-tests measured to the costs of a topology, and to a file that has them.
 
-From measured times to the costs of a topology, and to a file that has them.
+A calibration is told as text and as JSON: every size before and after, and what has changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +14,9 @@ import numpy as np
 from taccl.apps.comparison import textbook_program
 from taccl.apps.costs import BETWEEN, costly_document
 from taccl.apps.evaluation import read_program
-from taccl.apps.fitting import FITTED, NOT_TOLD, TOLD, TOLD_IF, Fit, Fitted, Part, Sample
+from taccl.apps.fitting import FITTED, NOT_TOLD, TOLD, TOLD_IF, Fit, Fitted, Part, Sample, Unknown
+from taccl.apps.networks import asked_collective, load_collective, load_machine
 from taccl.apps.programs import Target
-from taccl.apps.request import asked_collective, load_collective, load_machine
 from taccl.collectives import Collective
 from taccl.errors import InputError, did_you_mean
 from taccl.files import read_document
@@ -25,9 +25,9 @@ from taccl.msccl.program import Program
 from taccl.replay.cost import model_of
 from taccl.synth.templates.classical import CLASSICAL
 from taccl.topology.file import document_text, shipped_file, topology_from_document
-from taccl.topology.graph import LocalCosts, Topology
+from taccl.topology.graph import Topology
 from taccl.topology.shapes import is_short_form
-from taccl.units import MAX_SIZE, Time, format_size, gigabytes_per_second, microseconds
+from taccl.units import MAX_SIZE, Time, format_size, microseconds
 
 MIN_SIZES = 3
 
@@ -36,6 +36,15 @@ def read_runs(
     files: Sequence[str], collective: str | None, topology: Topology
 ) -> dict[str, tuple[Measured, ...]]:
     """Return the runs by the collective that was measured, checked against the topology.
+
+    Parameters
+    ----------
+    files
+        Outputs of nccl-tests.
+    collective
+        What was measured; None: as the files say.
+    topology
+        Where.
 
     Raises
     ------
@@ -66,6 +75,17 @@ def samples_of(
     runs: Sequence[Measured], program: Program, element_bytes: int, *, out_of_place: bool = False
 ) -> tuple[tuple[Sample, ...], tuple[str, ...]]:
     """Return the sizes that the program can be fitted to, and in words what was left out.
+
+    Parameters
+    ----------
+    runs
+        Of one collective.
+    program
+        What was run.
+    element_bytes
+        Bytes of an element.
+    out_of_place
+        Which of the two columns.
 
     Raises
     ------
@@ -111,26 +131,6 @@ def _unusable(point: Point, program: Program, unit: int, *, out_of_place: bool) 
     if not program.min_bytes <= point.size <= program.max_bytes:
         return f"{program.name} is for {program.min_bytes} to {program.max_bytes} bytes"
     return ""
-
-
-def classical_program(
-    topology: Topology, collective: Collective, algorithm: str, sizes: Sequence[int], target: Target
-) -> Program:
-    """Return the program of a classical algorithm, the fastest one at the middle one of the sizes.
-
-    Raises
-    ------
-    InputError
-        When there is none.
-    """
-    if algorithm not in CLASSICAL:
-        raise InputError(
-            f"unknown algorithm {algorithm[:40]!r}", field="--algorithm",
-            fix=f"{did_you_mean(algorithm, CLASSICAL)}use one of {', '.join(CLASSICAL)}, or"
-            " --program FILE.xml",
-        )  # fmt: skip
-    middle = sorted(sizes)[len(sizes) // 2]
-    return textbook_program(topology, collective, algorithm, middle, target)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +233,12 @@ def calibrate(question: Question) -> Calibration:
     parts: list[Part] = []
     left: list[str] = []
     for name, of_name in runs.items():
-        part, unused = _part(question, topology, asked or load_collective(name), of_name)
-        parts.append(part)
+        collective = asked_collective(asked or load_collective(name), topology)
+        program = _program(question, topology, collective, of_name)
+        samples, unused = samples_of(
+            of_name, program, of_name[0].element_bytes, out_of_place=question.out_of_place
+        )
+        parts.append(Part(collective.name, program, samples))
         left += unused
     (element_bytes,) = {run.element_bytes for of_name in runs.values() for run in of_name}
     fit = Fit(
@@ -252,18 +256,6 @@ def calibrate(question: Question) -> Calibration:
     return replace(found, text=document_text(document, _comments(found, question)))
 
 
-def _part(
-    question: Question, topology: Topology, asked: str | Collective, runs: Sequence[Measured]
-) -> tuple[Part, tuple[str, ...]]:
-    """Return what was measured of one collective, and in words what was left out."""
-    collective = asked_collective(asked, topology)
-    program = _program(question, topology, collective, runs)
-    samples, left = samples_of(
-        runs, program, runs[0].element_bytes, out_of_place=question.out_of_place
-    )
-    return Part(collective.name, program, samples), left
-
-
 def _program(
     question: Question, topology: Topology, collective: Collective, runs: Sequence[Measured]
 ) -> Program:
@@ -275,12 +267,19 @@ def _program(
         When it is for other ranks or another collective, or there is no such algorithm.
     """
     if question.program is None:
-        sizes = [point.size for run in runs for point in run.points]
+        if question.algorithm not in CLASSICAL:
+            raise InputError(
+                f"unknown algorithm {question.algorithm[:40]!r}", field="--algorithm",
+                fix=f"{did_you_mean(question.algorithm, CLASSICAL)}use one of"
+                f" {', '.join(CLASSICAL)}, or --program FILE.xml",
+            )  # fmt: skip
+        sizes = sorted(point.size for run in runs for point in run.points)
         target = Target(
             question.runtime, min_bytes=1, max_bytes=MAX_SIZE,
             element_bytes=runs[0].element_bytes,
         )  # fmt: skip
-        return classical_program(topology, collective, question.algorithm, sizes, target)
+        middle = sizes[len(sizes) // 2]
+        return textbook_program(topology, collective, question.algorithm, middle, target)
     program = read_program(question.program)
     problems: list[tuple[str, object, object]] = [
         ("ngpus", program.num_ranks, topology.num_ranks),
@@ -328,25 +327,13 @@ def _comments(found: Calibration, question: Question) -> list[str]:
     return [*lines, f"Not told apart by these runs: {unsure}."] if unsure else lines
 
 
-def link_costs(topology: Topology, *, across: bool) -> tuple[float, float] | None:
-    """Return alpha (us) and bandwidth (GB/s) of the first link inside, or between, servers."""
-    table, server = topology.links, topology.server_of
-    for link in range(len(table)):
-        differ = server[int(table.src[link])] != server[int(table.dst[link])]
-        if differ == across:
-            beta = table.max_beta(link)
-            rate = gigabytes_per_second(10**9, int(beta * 10**9)) if beta else 0.0
-            return microseconds(int(table.alpha[link])), rate
-    return None
-
-
 NOTES: Mapping[str, str] = MappingProxyType({
     TOLD: "", TOLD_IF: f"  ({TOLD_IF})", NOT_TOLD: "  (not told apart by these runs)"
 })  # fmt: skip
 
 
 def calibration_json(found: Calibration, output: str | None) -> dict[str, object]:
-    """Return what ``--json`` prints."""
+    """Return what ``--json`` prints of what was `found`; `output` is the file that was written."""
     return {
         "collective": ", ".join(part.collective for part in found.parts),
         "topology": found.before.name,
@@ -368,7 +355,7 @@ def calibration_json(found: Calibration, output: str | None) -> dict[str, object
         ],
         "error_before": found.error(after=False),
         "error_after": found.error(after=True),
-        "parameters": list(map(dict, _parameters(found))),
+        "parameters": _parameters(found),
         "left_out": list(found.left_out),
         "output": output,
     }
@@ -381,7 +368,7 @@ def _rows(found: Calibration) -> Iterator[tuple[Part, Sample, Time, Time]]:
 
 
 def calibration_text(found: Calibration, output: str | None) -> str:
-    """Return what is printed for people."""
+    """Return what is printed of what was `found`; `output` is the file that was written."""
     lines = []
     for part, rows in groupby(_rows(found), key=lambda row: row[0]):
         lines += [
@@ -390,12 +377,22 @@ def calibration_text(found: Calibration, output: str | None) -> str:
             f"{'size':>12}  {'measured us':>12}  {'before us':>12}  {'error':>8}"
             f"  {'after us':>12}  {'error':>8}",
         ]
-        lines += [_line(sample, before, after) for _, sample, before, after in rows]
+        for _, sample, *times in rows:
+            line = f"{format_size(sample.size):>12}  {microseconds(sample.time):>12.6g}"
+            for time in times:
+                line += f"  {microseconds(time):>12.6g}  {time / sample.time - 1:>+8.1%}"
+            lines.append(line)
     lines.append(
         f"error (root mean square)  {found.error(after=False):.2%} before,"
         f" {found.error(after=True):.2%} after"
     )
-    lines += [_shown(entry) for entry in _parameters(found)]
+    for entry in _parameters(found):
+        before, after = (
+            "free" if entry[key] is None else f"{entry[key]:.6g} {entry['unit']}"
+            for key in ("before", "after")
+        )
+        note = NOTES[str(entry["determined"])]
+        lines.append(f"{entry['name']!s:<24}  {before} -> {after}{note}")
     lines += [f"left out  {text}" for text in found.left_out[:8]]
     if len(found.left_out) > 8:
         lines.append(f"left out  and {len(found.left_out) - 8} more")
@@ -404,49 +401,31 @@ def calibration_text(found: Calibration, output: str | None) -> str:
     return "\n".join(lines)
 
 
-def _line(sample: Sample, before: Time, after: Time) -> str:
-    errors = [f"{time / sample.time - 1:+.1%}" for time in (before, after)]
-    times = [f"{microseconds(time):.6g}" for time in (sample.time, before, after)]
-    return (
-        f"{format_size(sample.size):>12}  {times[0]:>12}  {times[1]:>12}  {errors[0]:>8}"
-        f"  {times[2]:>12}  {errors[1]:>8}"
-    )
-
-
-def _parameters(found: Calibration) -> Iterator[Mapping[str, object]]:
-    for each in found.fitted:
-        before, after = (_value(each, topology) for topology in (found.before, found.after))
-        yield {
+def _parameters(found: Calibration) -> list[dict[str, object]]:
+    return [
+        {
             "name": each.unknown.name,
             "unit": "us" if each.unknown.kind in ("alpha", "launch") else "GB/s",
-            "before": before,
-            "after": after,
+            "before": _value(each.unknown, found.before),
+            "after": _value(each.unknown, found.after),
             "determined": each.determined,
         }
-
-
-def _value(fitted: Fitted, topology: Topology) -> float | None:
-    """Return a cost in its unit: of edges, that of the first link of their class; None: free."""
-    unknown, local = fitted.unknown, topology.local
-    if unknown.kind in ("alpha", "beta"):
-        costs = link_costs(topology, across=unknown.what == BETWEEN)
-        if costs is None:
-            return None
-        return costs[0] if unknown.kind == "alpha" else costs[1] or None
-    return _local(local, unknown.what)
-
-
-def _local(local: LocalCosts, what: str) -> float | None:
-    if what == "launch":
-        return microseconds(local.launch)
-    beta = local.copy_beta if what == "copy" else local.reduce_beta
-    return gigabytes_per_second(10**12, int(beta * 10**12)) if beta else None
-
-
-def _shown(entry: Mapping[str, object]) -> str:
-    values = [
-        "free" if value is None else f"{value:.6g} {entry['unit']}"
-        for value in (entry["before"], entry["after"])
+        for each in found.fitted
     ]
-    note = NOTES[str(entry["determined"])]
-    return f"{entry['name']!s:<24}  {values[0]} -> {values[1]}{note}"
+
+
+def _value(unknown: Unknown, topology: Topology) -> float | None:
+    """Return a cost in its unit: of edges, that of the first link of their class; None: free."""
+    local, table, server = topology.local, topology.links, np.array(topology.server_of)
+    if unknown.what == "launch":
+        return microseconds(local.launch)
+    beta = local.copy_beta if unknown.what == "copy" else local.reduce_beta
+    if unknown.kind in ("alpha", "beta"):
+        crosses = server[table.src] != server[table.dst]
+        of_class = np.flatnonzero(crosses == (unknown.what == BETWEEN))
+        if not len(of_class):
+            return None
+        if unknown.kind == "alpha":
+            return microseconds(int(table.alpha[of_class[0]]))
+        beta = table.max_beta(int(of_class[0]))
+    return float(1000 / beta) if beta else None

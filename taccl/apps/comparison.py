@@ -1,16 +1,9 @@
-"""Which algorithm is fastest at which size: classical ones and files, beside NCCL's model.
+"""Which algorithm is fastest at which size: classical ones and files, beside NCCL's own model.
 
 Every program is lowered once and replayed at all sizes, and at those between them at which the
-fastest changes.
-
-The program of a classical algorithm at one size.
-
-Sizes at which the first of several changes, such as the fastest.
-
-NCCL's own time model beside replays: a contender for each algorithm and protocol.
-
-These times win nothing, as another model counts other things (see :mod:`taccl.replay.nccl`). What
-NCCL would run is the fastest of those that it allows itself.
+fastest changes. The times of NCCL's model, a contender for each algorithm and protocol, win
+nothing, as another model counts other things (see :mod:`taccl.replay.nccl`); what NCCL would run is
+the fastest of those that it allows itself.
 """
 
 from collections import Counter
@@ -22,7 +15,7 @@ from math import isqrt, lcm
 from pathlib import Path
 
 from taccl.apps.evaluation import answer_of, read_program
-from taccl.apps.programs import Lowering, Target, program_name, serves
+from taccl.apps.programs import Target, lowering_of, serves
 from taccl.collectives import COLLECTIVES, Collective, chunk_size_of, has_xml
 from taccl.errors import InputError, LoweringError
 from taccl.model.problem import Problem
@@ -48,41 +41,57 @@ from taccl.topology.symmetry import make_group
 from taccl.units import Time
 
 
+def _problem(topology: Topology, collective: Collective, size: int) -> Problem:
+    group = make_group(topology, ())
+    return Problem(whole(topology), collective, chunk_size_of(collective, size), group)
+
+
+def _textbook(
+    topology: Topology, collective: Collective, algorithm: str, size: int, target: Target
+) -> tuple[list[tuple[Program, Time]], str]:
+    """Return the programs of an algorithm, each with its time, and why there is no other."""
+    chunks, reason = collective.chunks_in_size, ""
+    size = target.whole_size(size, chunks) or target.divisor(chunks)
+    programs: list[tuple[Program, Time]] = []
+    problem = _problem(topology, collective, size)
+    for schedule in classical_schedules(problem, algorithm, batch=True):
+        try:
+            programs.append(lowering_of(schedule, target, size, algorithm).best)
+        except LoweringError as error:
+            reason = error.problem
+    return programs, reason
+
+
 def textbook_program(
     topology: Topology, collective: Collective, algorithm: str, size: int, target: Target
-) -> tuple[Program, int]:
-    """Return the fastest program of a classical algorithm, and the bytes it is made for.
+) -> Program:
+    """Return the fastest program of a classical algorithm.
 
     Parameters
     ----------
     topology
         Where its ways are compared.
+    collective
+        What it does.
     algorithm
         A name of CLASSICAL.
     size
-        Bytes wanted; what comes back is the largest size of whole elements up to it.
+        Bytes, of which as many are taken as make whole elements.
+    target
+        What program is wanted.
 
     Raises
     ------
     InputError
         When there is none.
     """
-    chunks = collective.chunks_in_size
-    size = target.whole_size(size, chunks) or target.divisor(chunks)
-    problem = Problem(
-        whole(topology), collective, chunk_size_of(collective, size), make_group(topology, ())
-    )
-    label = program_name(topology.name, collective.name, algorithm, collective.chunks_per_rank)
-    programs = []
-    reason = f"there is no {algorithm} {collective.name} on {topology.name}"
-    for schedule in classical_schedules(problem, algorithm, batch=True):
-        try:
-            programs.append(Lowering(schedule, target, size, label).best)
-        except LoweringError as error:
-            reason = error.problem
+    programs, reason = _textbook(topology, collective, algorithm, size, target)
     if not programs:
-        raise InputError(reason, field="--algorithm", fix="give another algorithm, or an XML file")
-    return min(programs, key=lambda found: found[1])[0], size
+        raise InputError(
+            reason or f"there is no {algorithm} {collective.name} on {topology.name}",
+            field="--algorithm", fix="give another algorithm, or an XML file",
+        )  # fmt: skip
+    return min(programs, key=lambda found: found[1])[0]
 
 
 CLOSE = 100
@@ -93,7 +102,7 @@ Times = Mapping[str, Time | None]
 
 
 def first_of(times: Times, before: str | None = None) -> str | None:
-    """Return who takes least; of equals the one of the size before, else the first."""
+    """Return who takes least of the `times`; of equals the one `before`, else the first."""
     found = {name: time for name, time in times.items() if time is not None}
     least = min(found.values(), default=None)
     if before in found and found[before] == least:
@@ -115,6 +124,8 @@ def find_crossovers(
         Bytes, ascending.
     step
         What sizes between are multiples of.
+    times_at
+        Returns the times at a size in bytes.
     """
 
     def between(low: int, high: int, first: str, last: str) -> Iterator[Crossover]:
@@ -278,11 +289,9 @@ class _Candidate:
     def rows(self, sizes: Sequence[int]) -> tuple[Row, ...]:
         """Return the best result at every size."""
         by_size = zip(*(play(sizes) for play in self.plays), strict=True)
-        return tuple(min(rows, key=_time) for rows in by_size)
-
-
-def _time(row: Row) -> tuple[bool, int]:
-    return row.time is None, row.time or 0
+        return tuple(
+            min(rows, key=lambda row: (row.time is None, row.time or 0)) for rows in by_size
+        )
 
 
 def compare(question: Question) -> Comparison:
@@ -299,25 +308,38 @@ def compare(question: Question) -> Comparison:
     files = [_file(question, file) for file in dict.fromkeys(question.files)]
     absent: dict[str, str] = {}
     candidates = [*_algorithms(question, absent), *files]
+    # Sizes at which all candidates run; those too small for that as they are.
     step = lcm(*(candidate.divisor for candidate in candidates))
-    sizes = _whole(question.sizes, step)
-    shorts = _short_names(candidates)
-    contenders = [
-        Contender(c.name, c.kind, c.rows(sizes), c.note, shorts[c.name])
-        for c in _reported(question, candidates)
-    ]
+    sizes = tuple(dict.fromkeys(size - size % step or size for size in question.sizes))
+    # A file goes without its folder where no other has its name.
+    shorts = {c.name: Path(c.name).name if c.kind == "file" else c.name for c in candidates}
+    taken = Counter(shorts.values())
+    contenders: list[Contender] = []
+    for number, c in enumerate(candidates, 1):
+        question.report(f"replaying {c.name} ({number} of {len(candidates)})")
+        short = shorts[c.name] if taken[shorts[c.name]] == 1 else ""
+        contenders.append(Contender(c.name, c.kind, c.rows(sizes), c.note, short))
     question.report("looking for crossovers")
     race = _Race([c for c in candidates if not c.note], contenders, sizes)
     model = Model(topology, machine_of(topology, question.nccl), collective.name)
-    found = _modelled(model, race, sizes, step)
-    if found is None:
-        absent[NCCL] = f"it has no model of {collective.name}"
-    else:
+    chosen, modelled = model.chosen(sizes), None
+
+    def beside(size: int) -> Times:
+        least = race.least(size)
+        return {} if least is None else {HERE: least, NCCL: model.time(size)}
+
+    if chosen:
         contenders.append(model.contender(sizes))
+        modelled = Modelled(
+            model.ways(sizes), chosen, model.switches(sizes, step),
+            tuple(find_crossovers(sizes, step, beside)), described(model.machine),
+        )  # fmt: skip
+    else:
+        absent[NCCL] = f"it has no model of {collective.name}"
     return Comparison(
         collective.name, topology.name, topology.num_ranks, topology.rules_stated,
         question.runtime, sizes, tuple(map(question.bound, sizes)), tuple(contenders),
-        tuple(find_crossovers(sizes, step, race.times)), tuple(absent.items()), found,
+        tuple(find_crossovers(sizes, step, race.times)), tuple(absent.items()), modelled,
     )  # fmt: skip
 
 
@@ -347,41 +369,6 @@ class _Race:
         """Return the time of the fastest."""
         times = (time for time in self.times(size).values() if time is not None)
         return min(times, default=None)
-
-
-def _modelled(model: Model, race: _Race, sizes: Sequence[int], step: int) -> Modelled | None:
-    """Return what NCCL's model says beside what is replayed; None where it says nothing."""
-    chosen = model.chosen(sizes)
-    if not chosen:
-        return None
-
-    def beside(size: int) -> Times:
-        least = race.least(size)
-        return {} if least is None else {HERE: least, NCCL: model.time(size)}
-
-    return Modelled(
-        model.ways(sizes), chosen, model.switches(sizes, step),
-        tuple(find_crossovers(sizes, step, beside)), described(model.machine),
-    )  # fmt: skip
-
-
-def _reported(question: Question, candidates: Sequence[_Candidate]) -> Iterator[_Candidate]:
-    """Yield candidates, each reported before it is replayed."""
-    for number, candidate in enumerate(candidates, 1):
-        question.report(f"replaying {candidate.name} ({number} of {len(candidates)})")
-        yield candidate
-
-
-def _short_names(candidates: Sequence[_Candidate]) -> dict[str, str]:
-    """Return the name of each file without its folder, where no other has it; else nothing."""
-    files = {c.name: Path(c.name).name if c.kind == "file" else c.name for c in candidates}
-    taken = Counter(files.values())
-    return {name: short if taken[short] == 1 else "" for name, short in files.items()}
-
-
-def _whole(sizes: Sequence[int], step: int) -> tuple[int, ...]:
-    """Return sizes cut so that all candidates run; those too small for that as they are."""
-    return tuple(dict.fromkeys(size - size % step or size for size in sizes))
 
 
 def _file(question: Question, file: str) -> _Candidate:
@@ -425,70 +412,44 @@ def _replayed(question: Question, program: Program, *, file: str = "", engine: s
 
 def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candidate]:
     """Yield the classical algorithms that exist, and note why others do not."""
-    collective = question.collective
+    topology, collective = question.topology, question.collective
     kind = COLLECTIVES.get(collective.name)
     counts = kind.chunk_counts if kind is not None and kind.has_root else (1,)
     reference = question.sizes[len(question.sizes) // 2]
+    target = Target(question.runtime, min_bytes=min(question.sizes), max_bytes=max(question.sizes))
     for name in CLASSICAL if kind is not None else ():
         question.report(f"lowering {name}")
         plays: list[Play] = []
-        most = 1
-        refused: dict[str, str] = {}
+        most, reason = 1, ""
         for count in counts:
-            cut = collective.cut(count)
-            if not serves(question.runtime, collective):
-                made = _scheduled(question, cut, name, reference)
-            else:
-                programs = list(_programs(question, cut, name, reference, refused))
-                made = [_replayed(question, each, engine=name) for each in programs]
+            cut, made = collective.cut(count), list[Play]()
+            if serves(question.runtime, collective):
+                programs, refused = _textbook(topology, cut, name, reference, target)
+                made = [_replayed(question, program, engine=name) for program, _ in programs]
+                reason = refused or reason
+            elif classical_schedules(_problem(topology, cut, reference), name, batch=True):
+                made = [_scheduled(question, cut, name)]
             most = lcm(most, cut.chunks_in_size) if made else most
             plays += made
         if not plays:
-            absent[name] = refused.get(name, f"not for {collective.name}, or not on these links")
+            absent[name] = reason or f"not for {collective.name}, or not on these links"
         else:
             yield _Candidate(name, "algorithm", tuple(plays), most * ELEMENT_BYTES)
 
 
-def _problem(question: Question, collective: Collective, size: int) -> Problem:
-    topology = question.topology
-    group = make_group(topology, ())
-    return Problem(whole(topology), collective, chunk_size_of(collective, size), group)
-
-
-def _programs(
-    question: Question,
-    collective: Collective,
-    name: str,
-    reference: int,
-    refused: dict[str, str],
-) -> Iterator[Program]:
-    """Yield the programs of an algorithm at one chunk count, best at the reference size."""
-    target = Target(question.runtime, min_bytes=min(question.sizes), max_bytes=max(question.sizes))
-    chunks = collective.chunks_in_size
-    size = target.whole_size(reference, chunks) or target.divisor(chunks)
-    label = program_name(question.topology.name, collective.name, name, collective.chunks_per_rank)
-    for schedule in classical_schedules(_problem(question, collective, size), name, batch=True):
-        try:
-            yield Lowering(schedule, target, size, label).best[0]
-        except LoweringError as error:
-            refused[name] = error.problem
-
-
-def _scheduled(question: Question, collective: Collective, name: str, size: int) -> list[Play]:
+def _scheduled(question: Question, collective: Collective, name: str) -> Play:
     """Return the schedule of an algorithm whose collective no file can hold, timed at each size."""
-    if not classical_schedules(_problem(question, collective, size), name, batch=True):
-        return []
 
     def play(sizes: Sequence[int]) -> list[Row]:
-        rows = []
+        topology, rows = question.topology, []
         for size in sizes:
-            problem, found = _problem(question, collective, size), question.bound(size)
+            problem, found = _problem(topology, collective, size), question.bound(size)
             best = classical_schedules(problem, name, batch=True)[0]
             rows.append(Row(
-                collective.name, question.topology.name, question.topology.num_ranks, size,
-                best.makespan, engine=name, bound=found[1] if found else None,
+                collective.name, topology.name, topology.num_ranks, size, best.makespan,
+                engine=name, bound=found[1] if found else None,
                 bound_kind=found[0] if found else "", note="makespan of the schedule",
             ))  # fmt: skip
         return rows
 
-    return [play]
+    return play

@@ -8,14 +8,14 @@ each wire, half of it for each edge of a switch. What :func:`costly` does to the
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
 
 from taccl.topology.core_form import topology_document
-from taccl.topology.graph import Edge, LocalCosts, Topology
+from taccl.topology.graph import LocalCosts, Topology
 from taccl.units import (
     MAX_BETA,
     MAX_TIME,
@@ -27,11 +27,10 @@ from taccl.units import (
     parse_time,
 )
 
+Fields = dict[str, object]
+
 INSIDE, BETWEEN = "inside servers", "between servers"
 CLASSES = (INSIDE, BETWEEN)
-
-_PS_PER_BYTE_AT_1GB = 1000
-_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +86,9 @@ def classes_of(topology: Topology) -> tuple[str, ...]:
 
 
 def without_alpha(topology: Topology, classes: Sequence[str]) -> frozenset[str]:
-    """Return the classes that have edges, none of them with an alpha."""
-    alphas: dict[str, list[Time]] = {name: [] for name in CLASSES}
-    for edge, name in zip(topology.edges, classes, strict=True):
-        alphas[name].append(edge.alpha)
-    return frozenset(name for name, found in alphas.items() if found and not any(found))
+    """Return which `classes` of the edges of a `topology` have no edge with an alpha."""
+    pairs = zip(classes, topology.edges, strict=True)
+    return frozenset(classes) - {name for name, edge in pairs if edge.alpha}
 
 
 def _crossings(topology: Topology, classes: Sequence[str]) -> Iterator[Fraction]:
@@ -108,21 +105,16 @@ def _crossings(topology: Topology, classes: Sequence[str]) -> Iterator[Fraction]
 
 
 def costly(topology: Topology, classes: Sequence[str], costs: Costs) -> Topology:
-    """Return a topology with other costs."""
-    edges = [
-        _costly_edge(edge, costs.of(name), part)
-        for edge, name, part in zip(
-            topology.edges, classes, _crossings(topology, classes), strict=True
-        )
-    ]
+    """Return a `topology`, whose edges are of these `classes`, with other `costs`."""
+    edges = []
+    parts = _crossings(topology, classes)
+    for edge, name, part in zip(topology.edges, classes, parts, strict=True):
+        change = costs.of(name)
+        alpha = round(edge.alpha * change.alpha) + round(change.added * part)
+        overhead = edge.overhead and min(round(edge.overhead * change.alpha), alpha)
+        beta = edge.beta and edge.beta * change.beta
+        edges.append(replace(edge, alpha=alpha, overhead=overhead, beta=beta))
     return topology.with_costs(edges, costs.local)
-
-
-def _costly_edge(edge: Edge, costs: EdgeCosts, part: Fraction) -> Edge:
-    alpha = round(edge.alpha * costs.alpha) + round(costs.added * part)
-    overhead = edge.overhead and min(round(edge.overhead * costs.alpha), alpha)
-    beta = edge.beta and edge.beta * costs.beta
-    return replace(edge, alpha=alpha, overhead=overhead, beta=beta)
 
 
 def costly_document(
@@ -134,6 +126,10 @@ def costly_document(
     ----------
     document
         The file that ``topology`` is from; in another form it becomes a graph.
+    topology
+        With the costs of the file.
+    costs
+        The changes.
     name
         What the new one is called.
     """
@@ -145,13 +141,15 @@ def costly_document(
     for part in _parts(made):
         if costs.of(part.name) != EdgeCosts():
             _rewrite(part, costs.of(part.name), bare=part.name in bare)
-    local = _local_fields(costs.local)
+    rates = {"copy_bandwidth": costs.local.copy_beta, "reduce_bandwidth": costs.local.reduce_beta}
+    local: Fields = {key: rate_text(beta) for key, beta in rates.items() if beta}
+    if costs.local.launch:
+        local["launch"] = time_text(costs.local.launch)
     if local or "local" in made:
         made["local"] = local
     return made
 
 
-Fields = dict[str, object]
 _ALL = ("alpha", "overhead", "bandwidth")
 
 
@@ -208,15 +206,14 @@ def _nested(fields: Fields, *names: str) -> Iterator[Fields]:
 
 def _rewrite(part: _Part, costs: EdgeCosts, *, bare: bool) -> None:
     """Change the costs of one record of a file."""
-    scaled: Mapping[str, Callable[[object], str]] = {
-        "alpha": lambda value: time_text(round(parse_time(value) * costs.alpha)),
-        "overhead": lambda value: time_text(round(parse_time(value) * costs.alpha)),
-        "bandwidth": lambda value: rate_text(parse_beta(value) * costs.beta),
-    }
     for key in part.keys:
         value = part.fields.get(key)
-        if value not in (None, "none"):
-            part.fields[key] = scaled[key](value)
+        if value in (None, "none"):
+            continue
+        if key == "bandwidth":
+            part.fields[key] = rate_text(parse_beta(value) * costs.beta)
+        else:
+            part.fields[key] = time_text(round(parse_time(value) * costs.alpha))
     if bare and part.crossing:
         part.fields["alpha"] = time_text(costs.added)
 
@@ -230,13 +227,5 @@ def time_text(time: Time) -> str:
 def rate_text(beta: Fraction) -> str:
     """Return a beta as a bandwidth of six digits."""
     beta = min(max(beta, MIN_BETA), MAX_BETA)
-    text = f"{float(_PS_PER_BYTE_AT_1GB / beta):.{_DIGITS}g}GB/s"
+    text = f"{float(1000 / beta):.6g}GB/s"
     return text if "e" not in text else beta_text(beta)
-
-
-def _local_fields(local: LocalCosts) -> dict[str, object]:
-    rates = {"copy_bandwidth": local.copy_beta, "reduce_bandwidth": local.reduce_beta}
-    fields: dict[str, object] = {name: rate_text(beta) for name, beta in rates.items() if beta}
-    if local.launch:
-        fields["launch"] = time_text(local.launch)
-    return fields

@@ -1,8 +1,9 @@
-"""Reading programs back: evaluate them on a topology, judge them, and bound a collective.
+"""Programs of XML files: replayed size by size, judged, with what nccl-tests counts as ``#wrong``.
 
-Whether a program leaves the right data: what nccl-tests counts as ``#wrong``.
+Beside them the bounds of a collective.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,15 +11,18 @@ from pathlib import Path
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.bounds.port_contention import KIND, growth
 from taccl.collectives import Collective, chunk_size_of
-from taccl.errors import InputError
-from taccl.files import read_bytes, read_text
+from taccl.errors import InputError, TacclWarning
+from taccl.files import read_text
 from taccl.model.problem import Bound
 from taccl.msccl.interpret import count_wrong, interpret
 from taccl.msccl.program import Program
-from taccl.msccl.verdict import Question, Verdict, judge_for, judge_for_each
 from taccl.msccl.xml import read_xml
-from taccl.replay.cost import model_of
+from taccl.replay.cost import ReplayModel
 from taccl.replay.sweep import Row, sweep
+from taccl.replay.timing import traces
+from taccl.replay.trace import Trace
+from taccl.report.explain import Explanation, explain
+from taccl.report.played import Played, play
 from taccl.report.tables import Bounded
 from taccl.topology.graph import LogicalTopology, Topology, whole
 
@@ -76,13 +80,7 @@ def answer_of(program: Program) -> Answer:
     return Answer(max(counts), chunks, str(findings[0]))
 
 
-def with_wrong(row: Row, answer: Answer) -> Row:
-    """Return a row with its wrong elements, and what is wrong as a note."""
-    told = [row.note, answer.told] if row.time is not None else [row.note]
-    return replace(row, wrong=answer.elements(row.size), note="; ".join(filter(None, told)))
-
-
-def read_program(path: str | Path, runtime: str = "portable") -> Program:
+def read_program(path: str | Path) -> Program:
     """Return the program of an XML file.
 
     Raises
@@ -92,19 +90,53 @@ def read_program(path: str | Path, runtime: str = "portable") -> Program:
     ProgramError
         When it is no program.
     """
-    return read_xml(read_text(path), file=str(path), runtime=runtime)
+    return read_xml(read_text(path), file=str(path), runtime="portable")
 
 
-def evaluate(
-    files: Sequence[str],
-    topology: Topology,
-    sizes: Sequence[int],
-    runtime: str,
-    *,
-    route: bool = False,
-    protocol_costs: bool = False,
-) -> tuple[Row, ...]:
-    """Replay the programs of XML files on a topology at every size.
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Where and how programs are replayed.
+
+    Parameters
+    ----------
+    topology, model
+        The network, and the constants of the runtime.
+    route, protocol_costs
+        As :func:`taccl.replay.interpreter.replay` takes them.
+    """
+
+    topology: Topology
+    model: ReplayModel
+    route: bool = False
+    protocol_costs: bool = False
+
+    def play(self, program: Program, size: int) -> Played:
+        """Return a replay with all its spans."""
+        with warnings.catch_warnings():
+            # The rows have warned of routed pairs already.
+            warnings.simplefilter("ignore", TacclWarning)
+            return play(
+                program, self.topology, size, self.model,
+                route=self.route, protocol_costs=self.protocol_costs,
+            )  # fmt: skip
+
+    def explain(self, played: Played, row: Row) -> Explanation:
+        """Return where the time of a replay goes."""
+
+        def again(topology: Topology) -> Trace:
+            (trace,) = traces(
+                played.program, topology, [row.size], self.model,
+                route=self.route, protocol_costs=self.protocol_costs,
+            )  # fmt: skip
+            return trace
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TacclWarning)
+            return explain(played, row, again)
+
+
+def evaluate(files: Sequence[str], sizes: Sequence[int], setting: Setting) -> tuple[Row, ...]:
+    """Replay the programs of XML `files` in a `setting` at `sizes` in bytes, file by file.
 
     Raises
     ------
@@ -113,6 +145,7 @@ def evaluate(
     ProgramError
         When a file is no program, or its connections have no links.
     """
+    topology = setting.topology
     programs = [(file, read_program(file)) for file in files]
     for file, program in programs:
         if program.num_ranks != topology.num_ranks:
@@ -123,45 +156,25 @@ def evaluate(
                 fix="give the topology it was made for (--nodes)",
             )
     rows = sweep(
-        programs, topology, sizes, model_of(runtime), route=route, protocol_costs=protocol_costs
-    )
-    answers = [answer_of(program) for _, program in programs]
-    return tuple(with_wrong(row, answers[number // len(sizes)]) for number, row in enumerate(rows))
+        programs, topology, sizes, setting.model,
+        route=setting.route, protocol_costs=setting.protocol_costs,
+    )  # fmt: skip
+    answers = {file: answer_of(program) for file, program in programs}
+    found = []
+    for row in rows:
+        answer = answers[row.file]
+        told = (row.note, "" if row.time is None else answer.told)
+        note = "; ".join(filter(None, told))
+        found.append(replace(row, wrong=answer.elements(row.size), note=note))
+    return tuple(found)
 
 
-def whole_size(files: Sequence[str], size: int, element_bytes: int = 4) -> int:
-    """Return the largest size up to ``size`` that cuts into whole chunks in every file."""
+def whole_size(files: Sequence[str], size: int) -> int:
+    """Return the most bytes up to `size` that cut into whole chunks in all of the `files`."""
     for file in files:
-        divisor = read_program(file).chunks_per_loop * element_bytes
+        divisor = read_program(file).chunks_per_loop * ELEMENT_BYTES
         size = size - size % divisor or divisor
     return size
-
-
-def judge_file(path: str, runtime: str, question: Question | None = None) -> Verdict:
-    """Return all that is wrong with an XML file for a runtime, and which calls select it.
-
-    Raises
-    ------
-    InputError
-        When the file can't be read, or has other ranks than the question.
-    ProgramError
-        When it is no MSCCL XML.
-    """
-    asked = replace(question or Question(), file=path)
-    return judge_for(read_bytes(path), runtime, asked, {})
-
-
-def judge_file_for_each(path: str, question: Question) -> dict[str, Verdict]:
-    """Return the same for every runtime.
-
-    Raises
-    ------
-    InputError
-        When the file can't be read, or has other ranks than the question.
-    ProgramError
-        When it is no MSCCL XML.
-    """
-    return judge_for_each(read_bytes(path), replace(question, file=path))
 
 
 def bounds_for(
@@ -171,6 +184,12 @@ def bounds_for(
 
     Parameters
     ----------
+    logical
+        The network, as the sketch restricts it.
+    collective
+        What is done, cut into chunks.
+    size
+        Bytes of the counted buffer.
     grown
         Whether to look for a bound of kind growth as well, which takes from seconds to minutes.
 

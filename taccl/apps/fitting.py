@@ -3,13 +3,12 @@
 The unknowns are factors of the alphas and of the betas of each class of edges, the launch, and the
 costs of local work, none below 0. A single run tells only some of them apart: a ring has as many
 steps at every size, so launch and alpha look alike; runs of two collectives, of which one has twice
-the steps, tell more. So each unknown is drawn weakly towards what
-the topology says, launch and local work a little less weakly, and the result tells which of them
-the runs determine.
+the steps, tell more. So each unknown is drawn weakly towards what the topology says, launch and
+local work a little less weakly, and the result tells which of them the runs determine.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
@@ -22,7 +21,7 @@ from taccl.errors import InputError
 from taccl.msccl.program import Program
 from taccl.replay.cost import ReplayModel
 from taccl.replay.timing import traces
-from taccl.topology.graph import LocalCosts, Topology
+from taccl.topology.graph import Topology
 from taccl.units import Time
 
 FITTED = ("alpha", "beta", "launch", "local")
@@ -183,47 +182,39 @@ class Fit:
     @cached_property
     def unknowns(self) -> tuple[Unknown, ...]:
         """What is fitted, in the order of vectors."""
-        return tuple(u for u in self._unknowns() if u.kind in self.fitted)
-
-    def _unknowns(self) -> Iterator[Unknown]:
-        local = self.topology.local
+        found, local = list[Unknown](), self.topology.local
         for name in CLASSES:
             if name in self.classes:
-                yield Unknown("alpha", name, 0.0 if name in self.bare else 1.0)
-                yield Unknown("beta", name, 1.0, 1e-3)
-        yield Unknown("launch", "launch", local.launch / self.second)
-        for what, beta in (("copy", local.copy_beta), ("reduce", local.reduce_beta)):
-            yield Unknown("local", what, float(beta / self.beta))
+                found.append(Unknown("alpha", name, 0.0 if name in self.bare else 1.0))
+                found.append(Unknown("beta", name, 1.0, 1e-3))
+        found.append(Unknown("launch", "launch", local.launch / self.second))
+        found.append(Unknown("local", "copy", float(local.copy_beta / self.beta)))
+        found.append(Unknown("local", "reduce", float(local.reduce_beta / self.beta)))
+        return tuple(unknown for unknown in found if unknown.kind in self.fitted)
 
     def costs(self, values: Sequence[float]) -> Costs:
         """Return what a vector stands for; alphas and times are whole picoseconds."""
-        found = {(u.kind, u.what): v for u, v in zip(self.unknowns, values, strict=True)}
-        local = self.topology.local
-
-        def ratio(kind: str, what: str) -> Fraction | None:
-            value = found.get((kind, what))
-            return None if value is None else Fraction(round(value * 10**9), 10**9)
-
-        def either(value: Fraction | None, unit: Fraction, otherwise: Fraction) -> Fraction:
-            return otherwise if value is None else value * unit
-
+        found = {
+            (unknown.kind, unknown.what): Fraction(round(value * 10**9), 10**9)
+            for unknown, value in zip(self.unknowns, values, strict=True)
+        }
         edges = {}
         for name in CLASSES:
-            alpha, beta = ratio("alpha", name), ratio("beta", name) or Fraction(1)
+            alpha = found.get(("alpha", name))
+            change = EdgeCosts(beta=found.get(("beta", name)) or Fraction(1))
             if name in self.bare:
                 # Even, as half of it goes to each edge of a switch.
-                edges[name] = EdgeCosts(beta=beta, added=2 * round((alpha or 0) * self.second / 2))
-            else:
-                edges[name] = EdgeCosts(Fraction(1) if alpha is None else alpha, beta)
-        launch = either(ratio("launch", "launch"), Fraction(self.second), Fraction(local.launch))
-        return Costs(
-            LocalCosts(
-                either(ratio("local", "copy"), self.beta, local.copy_beta),
-                either(ratio("local", "reduce"), self.beta, local.reduce_beta),
-                round(launch),
-            ),
-            edges,
-        )
+                change = replace(change, added=2 * round((alpha or 0) * self.second / 2))
+            elif alpha is not None:
+                change = replace(change, alpha=alpha)
+            edges[name] = change
+        local = self.topology.local
+        if ("launch", "launch") in found:
+            local = replace(local, launch=round(found["launch", "launch"] * self.second))
+        if ("local", "copy") in found:
+            copy, reduce = (found["local", what] * self.beta for what in ("copy", "reduce"))
+            local = replace(local, copy_beta=copy, reduce_beta=reduce)
+        return Costs(local, edges)
 
     def times(self, topology: Topology) -> tuple[Time, ...]:
         """Return the replayed time of each sample.
@@ -233,20 +224,21 @@ class Fit:
         InputError
             When a program does not run at its size.
         """
-        return tuple(time for part in self.parts for time in self._times(part, topology))
-
-    def _times(self, part: Part, topology: Topology) -> Iterator[Time]:
-        sizes = sorted({sample.replayed for sample in part.samples})
-        found: dict[int, Time] = {}
-        for trace in traces(part.program, topology, sizes, self.model):
-            if trace.time is None:
-                raise InputError(
-                    f"{part.program.name} can't be replayed at {trace.size} bytes: {trace.reason}",
-                    field="--program",
-                    fix="leave that size out of the measured file",
-                )
-            found[trace.size] = trace.time
-        return (found[sample.replayed] for sample in part.samples)
+        found: list[Time] = []
+        for part in self.parts:
+            times: dict[int, Time] = {}
+            sizes = sorted({sample.replayed for sample in part.samples})
+            for trace in traces(part.program, topology, sizes, self.model):
+                if trace.time is None:
+                    raise InputError(
+                        f"{part.program.name} can't be replayed at {trace.size} bytes:"
+                        f" {trace.reason}",
+                        field="--program",
+                        fix="leave that size out of the measured file",
+                    )
+                times[trace.size] = trace.time
+            found += [times[sample.replayed] for sample in part.samples]
+        return tuple(found)
 
     def errors(self, topology: Topology) -> Vector:
         """Return how much more the replay takes than what was measured, as a part of that."""

@@ -1,18 +1,15 @@
 """What ``synthesize`` and ``convert`` write and print: XML, schedule JSON, summary, ``--json``."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from taccl.apps.programs import BETWEEN_SERVERS, Lowering, Target, program_name, serves
-from taccl.apps.request import Request, asked_collective
-from taccl.apps.synthesis import Synthesis
+from taccl.apps.networks import asked_collective
+from taccl.apps.programs import BETWEEN_SERVERS, Target, lowering_of, serves
+from taccl.apps.request import Request, Synthesis
 from taccl.bounds import any_of
 from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import InputError
-from taccl.files import check_apart, check_output, write_all_atomic
-from taccl.model.problem import Bound
-from taccl.model.schedule import Schedule
+from taccl.files import check_apart, write_all_atomic
 from taccl.model.schedule_file import read_schedule, schedule_text
 from taccl.msccl.deploy import deployment, deployment_lines
 from taccl.msccl.program import Program
@@ -24,24 +21,23 @@ from taccl.units import counted, format_size, format_time, gigabytes_per_second,
 from taccl.verify import require_valid
 
 
-def check_writable(*outputs: Path | None) -> None:
-    """Raise before a long search when an output can't be written.
-
-    Raises
-    ------
-    InputError
-        When the path is a directory, or its directory does not exist or can't be written.
-    """
-    for path in outputs:
-        if path is not None:
-            check_output(path)
-    given = [path for path in outputs if path is not None]
-    for number, path in enumerate(given):
-        check_apart(path, given[:number])
+def _nothing_to_write() -> InputError:
+    return InputError(
+        "--runtime none stops at the schedule, so there is no XML to write",
+        field="-o",
+        fix="use --schedule OUT.json, or another --runtime",
+    )
 
 
 def check_target(request: Request, output: Path | None) -> None:
     """Raise before a long search when no runtime, or not the one asked for, has the program.
+
+    Parameters
+    ----------
+    request
+        What is to be searched for.
+    output
+        Where its program is to be written; None: nowhere.
 
     Raises
     ------
@@ -63,14 +59,6 @@ def check_target(request: Request, output: Path | None) -> None:
             field=f"--{target.modes}",
             fix="use --outofplace",
         )
-
-
-def _nothing_to_write() -> InputError:
-    return InputError(
-        "--runtime none stops at the schedule, so there is no XML to write",
-        field="-o",
-        fix="use --schedule OUT.json, or another --runtime",
-    )
 
 
 def _check_served(target: Target, collective: Collective) -> None:
@@ -110,7 +98,17 @@ def _why_not_simple(program: Program) -> str:
 
 
 def xml_files(program: Program, runtime: str, output: Path) -> dict[str | Path, str]:
-    """Return the files of a program: two where the runtimes spell its collective differently."""
+    """Return the files of a program: two where the runtimes spell its collective differently.
+
+    Parameters
+    ----------
+    program
+        What is written.
+    runtime
+        A name of RUNTIMES.
+    output
+        Path of the first file.
+    """
     texts: dict[str | Path, str] = {output: write_xml(program, runtime)}
     if runtime == "portable" and program.collective == "reducescatter":
         texts[output.with_suffix(f".msccl{output.suffix}")] = write_xml(program, "msccl")
@@ -118,7 +116,7 @@ def xml_files(program: Program, runtime: str, output: Path) -> dict[str | Path, 
 
 
 def xml_text(found: Synthesis, warn: Callable[[str], None]) -> str:
-    """Return the XML of what was found; ``warn`` is called where one text is not for all runtimes.
+    """Return the XML of what was `found`; `warn` is called where it is not for all runtimes.
 
     Raises
     ------
@@ -135,7 +133,15 @@ def xml_text(found: Synthesis, warn: Callable[[str], None]) -> str:
 
 
 def write_outputs(found: Synthesis, output: Path | None, schedule: Path | None) -> list[Path]:
-    """Write what was asked for, all of it or nothing; return the paths."""
+    """Write all that was asked for, or nothing; return the paths.
+
+    Parameters
+    ----------
+    found
+        What is written.
+    output, schedule
+        Paths of the XML and of the schedule; None: not asked for.
+    """
     texts: dict[str | Path, str] = {}
     target = found.request.target
     if output is not None:
@@ -161,7 +167,18 @@ def convert(
 ) -> Mapping[str | Path, str]:
     """Lower a schedule file, judge the program, and write it (or return it without an output).
 
-    ``warn`` is called with what a person should know of the file.
+    Parameters
+    ----------
+    path
+        Of the schedule.
+    target
+        What program is wanted.
+    size
+        Bytes, of which as many are taken as make whole chunks.
+    output
+        Path of the XML; None: write nothing.
+    warn
+        Called with what a person should know of the file.
 
     Raises
     ------
@@ -178,18 +195,15 @@ def convert(
     require_valid(schedule)
     collective = schedule.collective
     _check_served(target, collective)
-    chunks = collective.chunks_in_size
-    whole = target.whole_size(size, chunks)
-    if not whole:
+    task = lowering_of(schedule, target, size, "schedule")
+    if not task.size:
+        chunks = collective.chunks_in_size
         raise InputError(
             f"{size} bytes are less than one element for each of {chunks} chunks",
             field="--size",
             fix=f"use at least {target.divisor(chunks)} bytes",
         )
-    name = program_name(
-        schedule.topology.name, collective.name, "schedule", collective.chunks_per_rank
-    )
-    program = Lowering(schedule, target, whole, name).settled().proved()
+    program = task.settled().proved()
     texts = xml_files(program, target.runtime, output or Path("out.xml"))
     if output is not None:
         write_all_atomic(texts)
@@ -201,21 +215,26 @@ def convert(
 
 
 def loading(texts: Mapping[str | Path, str], runtime: str) -> list[str]:
-    """Return how written files are loaded, for people."""
+    """Return how written files, `texts` by path, are loaded by a `runtime`, for people."""
     path, text = next(iter(texts.items()))
     return deployment_lines(read_xml(text, runtime=runtime), runtime, Path(path))
 
 
-def as_json(found: Synthesis, written: list[Path], output: Path | None = None) -> str:
-    """Return the one object that ``synthesize --json`` prints."""
-    return json.dumps(report(found, written, output), indent=2)
-
-
 def report(found: Synthesis, written: list[Path], output: Path | None = None) -> dict[str, object]:
-    """Return the fields of ``synthesize --json``."""
+    """Return the fields of ``synthesize --json``.
+
+    Parameters
+    ----------
+    found
+        What they tell of.
+    written
+        Paths of all files.
+    output
+        Path of the XML; None: there is none, and nothing to load.
+    """
     schedule, program, request = found.schedule, found.program, found.request
     chunk_bytes = schedule.chunk_size
-    fixed, proved = found.bound_fixed, found.bound_engine
+    fixed, proved, free = found.bound_fixed, found.bound_engine, found.free
     return {
         "collective": schedule.collective.name,
         "topology": schedule.topology.name,
@@ -231,7 +250,9 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
         "bound_us": microseconds(found.bound.time),
         "bound_kind": found.bound.kind,
         "bound_fixed_us": None if fixed is None else microseconds(fixed.time),
-        "bound_sketch_us": _largest_us(found.sketched),
+        "bound_sketch_us": (
+            microseconds(max(bound.time for bound in found.sketched)) if found.sketched else None
+        ),
         "bound_engine_us": None if proved is None else microseconds(proved),
         "gap": found.gap,
         "gap_fixed": found.gap_fixed,
@@ -260,44 +281,13 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
         "steps": None if program is None else program.num_steps,
         "verified": True,
         "sketch_cost": found.sketch_cost,
-        "free_us": _free_us(found),
+        "free_us": None if free is None or free.score is None else microseconds(free.score),
         "candidates": candidate_rows(found.candidates),
         "output": [str(path) for path in written],
         "deploy": None
         if program is None or request.target is None or output is None
         else deployment(program, request.target.runtime, output),
     }
-
-
-def _largest_us(bounds: tuple[Bound, ...]) -> float | None:
-    return microseconds(max(bound.time for bound in bounds)) if bounds else None
-
-
-def _free_us(found: Synthesis) -> float | None:
-    free = found.free
-    return None if free is None or free.score is None else microseconds(free.score)
-
-
-def _sketch_line(found: Synthesis) -> list[str]:
-    """Return what a sketch costs, in words."""
-    free, cost = found.free, found.sketch_cost
-    if free is None or free.score is None or cost is None:
-        return []
-    words = (
-        f"costs {cost:.1%}: {format_time(free.score)} without it"
-        if cost > 0
-        else "no faster schedule was found without the sketch"
-    )
-    return [
-        f"  sketch      {words} ({free.engine}, {counted(free.chunks, 'chunk')}, a short search)"
-    ]
-
-
-def _batches(schedule: Schedule) -> str:
-    """Return what the summary says of messages with several chunks."""
-    if not schedule.batches:
-        return ""
-    return ", some in batches that ranks pack" if schedule.packs else ", some in batches"
 
 
 LARGE_GAP = 0.25
@@ -326,7 +316,13 @@ def _advice(found: Synthesis) -> list[str]:
 
 
 def summary(found: Synthesis, written: list[Path], output: Path | None = None) -> str:
-    """Return what ``synthesize`` tells a person."""
+    """Return what ``synthesize`` tells a person.
+
+    Parameters
+    ----------
+    found, written, output
+        As for :func:`report`.
+    """
     schedule, program, bound = found.schedule, found.program, found.bound
     target = found.request.target
     collective = schedule.collective
@@ -337,7 +333,7 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
         f" for each rank ({schedule.topology.rules_stated})",
         f"  engine      {found.result.engine} ({found.status_told}, {found.seconds:.1f} s)",
         f"  schedule    {format_time(schedule.makespan)}, {counted(schedule.num_sends, 'send')}"
-        f"{_batches(schedule)}",
+        + (", some in batches" + schedule.packs * " that ranks pack" if schedule.batches else ""),
     ]
     if program is not None and found.replay is not None:
         lines.append(
@@ -347,14 +343,7 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
         )
         if target is not None and target.protocol == "auto" and program.protocol != "Simple":
             lines.append(f"  protocol    {_why_not_simple(program)}")
-        modes = [
-            name
-            for name, served in (
-                ("in place", program.in_place),
-                ("out of place", program.out_of_place),
-            )
-            if served
-        ]
+        modes = ["in place"] * program.in_place + ["out of place"] * program.out_of_place
         lines.append(
             f"  serves      {' and '.join(modes)}, {program.min_bytes} to {program.max_bytes} bytes"
         )
@@ -371,7 +360,13 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
             f" batches), gap {gap_fixed:.1%}"
         )
     lines += _advice(found)
-    lines += _sketch_line(found)
+    free, cost = found.free, found.sketch_cost
+    if free is not None and free.score is not None and cost is not None:
+        words = "no faster schedule was found without the sketch"
+        if cost > 0:
+            words = f"costs {cost:.1%}: {format_time(free.score)} without it"
+        by = f"{free.engine}, {counted(free.chunks, 'chunk')}, a short search"
+        lines.append(f"  sketch      {words} ({by})")
     lines += [
         f"  {'candidates' if number == 0 else '':<12}{line}"
         for number, line in enumerate(candidate_lines(found.candidates))

@@ -1,10 +1,10 @@
-"""A placement as text, as JSON, and as files for launchers and for the other commands.
+"""From measurements, or a topology, and an algorithm to the order of ranks that is fastest.
 
-From measurements, or a topology, and an algorithm to the order of ranks that is fastest.
+And that order as text, as JSON, and as files for launchers and for the other commands.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -12,9 +12,8 @@ from types import MappingProxyType
 
 from taccl.apps.comparison import textbook_program
 from taccl.apps.evaluation import read_program
+from taccl.apps.networks import asked_collective, load_collective, load_machine
 from taccl.apps.programs import Target
-from taccl.apps.request import asked_collective, load_collective, load_machine
-from taccl.collectives import Collective
 from taccl.errors import InputError, ScheduleError, TacclWarning, did_you_mean
 from taccl.files import shown
 from taccl.imports.hostfile import Seat, read_hostfile, seats_of
@@ -143,6 +142,8 @@ def place(
 
     Parameters
     ----------
+    question
+        What is placed where.
     stop
         Tells when to end with the best order so far.
     report
@@ -172,10 +173,18 @@ def place(
     servers = servers_of(topology.server_of, inside=question.inside)
     found = search(replays, servers, limits, stop, progress)
     same, first = tuple(range(topology.num_ranks)), flat(servers.blocks)
-    times = {
-        order: replayed(question, program, topology, size, order)
-        for order in dict.fromkeys((same, first, found.order))
-    }
+    times: dict[Order, Time] = {}
+    for order in dict.fromkeys((same, first, found.order)):
+        moved = permuted_topology(topology, order)
+        with warnings.catch_warnings():
+            # What is routed is told at the end.
+            warnings.simplefilter("ignore", TacclWarning)
+            trace = Timing(program, moved, model_of(question.runtime), route=True).at(size)
+        if trace.time is None:
+            raise InputError(
+                f"{program.name}: {trace.reason}", field="--size", fix="use another size"
+            )
+        times[order] = trace.time
     # The first is the order as given, unless that tears servers apart.
     # Where a pair has several equally good routes, which one is taken depends on the numbers.
     order = found.order if times[found.order] <= times[first] else first
@@ -240,7 +249,11 @@ def hosts_of(text: str | None) -> tuple[tuple[str, int], ...] | int | None:
 
 
 def program_of(question: Question, topology: Topology) -> tuple[Program, int]:
-    """Return the program to place, and the bytes to replay it at.
+    """Return the program of a `question` to place on a `topology`, and the bytes to replay it at.
+
+    An algorithm's is the fastest one where all pairs cost what is typical here: on a network
+    without differences it takes the ranks as they come, which leaves it to the order who is whose
+    neighbour.
 
     Raises
     ------
@@ -250,38 +263,24 @@ def program_of(question: Question, topology: Topology) -> tuple[Program, int]:
     name = ALIASES.get(question.algorithm.lower(), question.algorithm.lower())
     if name in CLASSICAL:
         collective = asked_collective(load_collective(question.collective), topology)
-        return classical_program(question, name, collective, topology)
-    if not Path(question.algorithm[:255]).is_file():
+        even = replace(typical(topology), name=topology.name)
+        target = Target(question.runtime)
+        program = textbook_program(even, collective, name, question.size, target)
+    elif Path(question.algorithm[:255]).is_file():
+        program = read_program(question.algorithm)
+        if program.num_ranks != topology.num_ranks:
+            raise InputError(
+                f"is for {program.num_ranks} ranks, {topology.name} has {topology.num_ranks}",
+                file=question.algorithm, field="ngpus", fix="give the machine it is to run on",
+            )  # fmt: skip
+    else:
         raise InputError(
             f"unknown algorithm {shown(question.algorithm)}", field="--algorithm",
             fix=f"{did_you_mean(name, [*ALIASES, *CLASSICAL])}use"
             f" {', '.join([*ALIASES, *CLASSICAL])}, or an MSCCL XML file",
         )  # fmt: skip
-    program = read_program(question.algorithm)
-    if program.num_ranks != topology.num_ranks:
-        raise InputError(
-            f"is for {program.num_ranks} ranks, {topology.name} has {topology.num_ranks}",
-            file=question.algorithm, field="ngpus", fix="give the machine it is to run on",
-        )  # fmt: skip
     unit = program.chunks_per_loop * model_of(question.runtime).element_bytes
     return program, question.size - question.size % unit or unit
-
-
-def classical_program(
-    question: Question, name: str, collective: Collective, topology: Topology
-) -> tuple[Program, int]:
-    """Return the fastest program of an algorithm where all pairs cost what is typical here.
-
-    On a network without differences an algorithm takes the ranks as they come, which leaves it to
-    the order who is whose neighbour.
-
-    Raises
-    ------
-    InputError
-        When there is none.
-    """
-    even = replace(typical(topology), name=topology.name)
-    return textbook_program(even, collective, name, question.size, Target(question.runtime))
 
 
 def typical(topology: Topology) -> Topology:
@@ -305,25 +304,6 @@ def typical(topology: Topology) -> Topology:
     )  # fmt: skip
 
 
-def replayed(
-    question: Question, program: Program, topology: Topology, size: int, order: Sequence[int]
-) -> Time:
-    """Return what the program takes on the permuted machine, as ``evaluate --route`` replays it.
-
-    Raises
-    ------
-    InputError
-        When it can't run.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TacclWarning)
-        moved = permuted_topology(topology, order)
-        trace = Timing(program, moved, model_of(question.runtime), route=True).at(size)
-    if trace.time is None:
-        raise InputError(f"{program.name}: {trace.reason}", field="--size", fix="use another size")
-    return trace.time
-
-
 ENDINGS: Mapping[str, str] = MappingProxyType({
     "all": "every order was replayed",
     "bound": "no order can beat the bound",
@@ -336,7 +316,7 @@ ENDINGS: Mapping[str, str] = MappingProxyType({
 
 
 def placed_json(placed: Placed, outputs: Mapping[str, str]) -> dict[str, object]:
-    """Return what ``--json`` prints."""
+    """Return what ``--json`` prints of what was `placed`, and of its `outputs`: files by kind."""
     found, seats = placed.found, placed.seats
     mean = placed.random_mean
     return {
@@ -366,7 +346,7 @@ def placed_json(placed: Placed, outputs: Mapping[str, str]) -> dict[str, object]
 
 
 def placed_text(placed: Placed, outputs: Mapping[str, str]) -> str:
-    """Return what is printed for people."""
+    """Return what is printed for people, of what was `placed` and its `outputs`: files by kind."""
     found, topology = placed.found, placed.topology
     servers = f" in {topology.num_servers} servers" if topology.num_servers > 1 else ""
     mean = placed.random_mean
@@ -387,7 +367,13 @@ def placed_text(placed: Placed, outputs: Mapping[str, str]) -> str:
     if mean is not None:
         gains.append(f"{mean / max(placed.time, 1):.3g} x the mean of random orders")
     lines.append(f"placed    {_us(placed.time)}: {', '.join(gains)}")
-    lines.append(_bound_line(placed))
+    if placed.proved:
+        lines.append("bound     the best order there is")
+    elif found.bound is None:
+        lines.append("bound     none is known for this algorithm")
+    else:
+        gap = placed.time / max(found.bound, 1) - 1
+        lines.append(f"bound     {_us(found.bound)} for any order of a ring, {gap:.2%} below")
     lines.append(f"search    {found.replays} replays, ended: {ENDINGS[found.ended]}")
     if placed.routed:
         lines.append("routed    pairs without a link are replayed over other ranks")
@@ -397,16 +383,6 @@ def placed_text(placed: Placed, outputs: Mapping[str, str]) -> str:
 
 def _us(time: float) -> str:
     return f"{time / 1e6:.6g} us"
-
-
-def _bound_line(placed: Placed) -> str:
-    found = placed.found
-    if placed.proved:
-        return "bound     the best order there is"
-    if found.bound is None:
-        return "bound     none is known for this algorithm"
-    gap = placed.time / max(found.bound, 1) - 1
-    return f"bound     {_us(found.bound)} for any order of a ring, {gap:.2%} below"
 
 
 def rankfile_text(placed: Placed) -> str:
@@ -455,6 +431,13 @@ def topology_text(placed: Placed) -> str:
 def xml_text(placed: Placed, runtime: str) -> str:
     """Return the program for the machine as given, verified and read back.
 
+    Parameters
+    ----------
+    placed
+        The order of its ranks.
+    runtime
+        A name of RUNTIMES.
+
     Raises
     ------
     InputError
@@ -463,22 +446,26 @@ def xml_text(placed: Placed, runtime: str) -> str:
         When a judge objects.
     """
     program = permuted_program(placed.program, placed.order)
-    _check(placed.program, runtime)
-    _check(program, runtime)
+    for each in (placed.program, program):
+        if findings := judge(each, runtime):
+            raise ScheduleError(f"program {each.name}", findings)
     text = write_xml(program, runtime)
     if read_xml(text, runtime=runtime) != program:
         raise ScheduleError("permuted program", ["reading it back gives another program"])
     return text
 
 
-def _check(program: Program, runtime: str) -> None:
-    findings = judge(program, runtime)
-    if findings:
-        raise ScheduleError(f"program {program.name}", findings)
-
-
 def files_of(placed: Placed, wanted: Mapping[str, str], runtime: str) -> dict[str, str]:
-    """Return the text of each file wanted, by kind: rankfile, hostfile, topology, xml.
+    """Return the text of each file.
+
+    Parameters
+    ----------
+    placed
+        What they tell of.
+    wanted
+        Their paths by kind: rankfile, hostfile, topology, xml.
+    runtime
+        The XML's.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The programs that can be made of one schedule, and the best of them by replay.
+"""Programs of one schedule: which there are, the fastest of them by replay, and its judges.
 
 The lowering has choices that only a replay can settle. XML carries no order across ranks: where
 ranks share a port, a message can get to it before its turn and delay the one whose turn it is. So
@@ -8,18 +8,14 @@ under way on it, or with one. When all are slower than the schedule, the message
 others in the replay are held back, round by round, until a replay finds none or the work is used
 up. Where the runtime has steps that receive and add or send on in one, they are used as far as
 that costs no time and narrows no range of sizes. Once time is up, the first program that runs must
-do. Where a rank would need more threadblocks than it
-may have, they send and receive. Of equally fast programs the one with the fewest
-steps, then threadblocks, wins.
-
-From a schedule to the program that is written: lowered, scored by replay, judged.
+do. Where a rank would need more threadblocks than it may have, they send and receive. Of equally
+fast programs the one with the fewest steps, then threadblocks, wins.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Protocol
 
 from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import InputError, LoweringError, ScheduleError
@@ -34,7 +30,7 @@ from taccl.msccl.limits import WHY, hangs_between_servers
 from taccl.msccl.program import RECEIVES, Op, Program
 from taccl.msccl.runtimes import RUNTIMES, Runtime
 from taccl.msccl.sizes import Safe, largest_safe_size, safe_size
-from taccl.replay.cost import model_of
+from taccl.replay.cost import ReplayModel, model_of
 from taccl.replay.interpreter import replay
 from taccl.replay.timing import traces
 from taccl.replay.trace import Span, Trace
@@ -49,197 +45,6 @@ FUSED = RECEIVES - {Op.RECV}
 
 MAX_MOVES = 30_000
 """Moves lowered in all rounds together, above which large schedules get fewer of them."""
-
-
-class Player(Protocol):
-    """Replays programs at one size."""
-
-    def replay(self, program: Program) -> Time | None:
-        """Return what a program takes, or None where it can't run."""
-
-    def accepts(self, program: Program) -> bool:
-        """Tell whether a program is what is asked for."""
-
-    def watched(self, program: Program) -> Trace:
-        """Return the same with spans."""
-
-    @property
-    def late(self) -> bool:
-        """Whether the first program that runs must do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A program, how it was made, and its time by replay."""
-
-    lowered: Lowered
-    options: LowerOptions
-    time: Time
-
-    @property
-    def cost(self) -> tuple[Time, int, int]:
-        """Time, then steps, then threadblocks; the least is best."""
-        program = self.lowered.program
-        steps = sum(len(block.steps) for _, block in program.blocks())
-        return self.time, steps, sum(len(gpu.threadblocks) for gpu in program.gpus)
-
-
-def best_candidate(
-    schedule: Schedule, options: LowerOptions, limits: Runtime, player: Player
-) -> Candidate | None:
-    """Return the best program of a schedule; None when none of them can run at the size.
-
-    Parameters
-    ----------
-    limits
-        The runtime's.
-    player
-        Replays programs.
-
-    Raises
-    ------
-    LoweringError
-        When no program keeps the limits: that of the first one that was tried.
-    """
-    draft = draft_of(schedule, options)
-    slots = limits.fifo_slots[options.protocol]
-    found, refused = _all_made(draft, _variants(options, slots), player)
-    if not found and isinstance(refused, TooManyError):
-        found, _ = _all_made(draft, _small_variants(options), player)
-    if not found:
-        if refused:
-            raise refused
-        return None
-    best = min(found, key=lambda candidate: candidate.cost)
-    if best.time > schedule.makespan and not player.late:
-        best = min(_held_back(draft, found, player), key=lambda candidate: candidate.cost)
-    return _fused(draft, best, limits, player)
-
-
-def _all_made(
-    draft: Draft, variants: Iterable[LowerOptions], player: Player
-) -> tuple[list[Candidate], LoweringError | None]:
-    """Return the programs of all variants, up to one as fast as the schedule, and an error."""
-    found: list[Candidate] = []
-    refused: LoweringError | None = None
-    for variant in variants:
-        if refused and (variant.slots or variant.order == "paced"):
-            continue  # It needs more of everything.
-        try:
-            candidate = _made(draft, variant, player)
-        except LoweringError as error:
-            refused = refused or error
-            continue
-        if candidate is None:
-            continue
-        if not player.accepts(candidate.lowered.program):
-            refused = refused or LoweringError(
-                "no program of the schedule found adds up in the same order on all ranks",
-                fix="use --engine ring, or leave --bitwise-consistent out",
-            )
-            continue
-        found.append(candidate)
-        if candidate.time <= draft.schedule.makespan or player.late:
-            break
-    return found, refused
-
-
-def _variants(options: LowerOptions, slots: int) -> Iterator[LowerOptions]:
-    for order in ORDERS:
-        for count in (None, slots):
-            yield replace(options, order=order, slots=count)
-
-
-def _small_variants(options: LowerOptions) -> Iterator[LowerOptions]:
-    for order in ORDERS:
-        yield replace(options, order=order, paired=True)
-
-
-def _fused(draft: Draft, best: Candidate, limits: Runtime, player: Player) -> Candidate:
-    """Return a candidate with fused steps, if it is as fast and as safe, else the given one."""
-    if player.late or not limits.ops >= FUSED:
-        return best
-    found = [best]
-    for ops in (FUSED, frozenset({Op.RECV_REDUCE_COPY})):
-        try:
-            candidate = _made(draft, replace(best.options, fused=ops), player)
-        except LoweringError:
-            continue
-        if candidate is not None and candidate.cost < best.cost:
-            found.append(candidate)
-    for candidate in sorted(found, key=lambda candidate: candidate.cost):
-        program = candidate.lowered.program
-        if candidate is best or (player.accepts(program) and _is_safe(program, limits)):
-            return candidate
-    return best
-
-
-def _is_safe(program: Program, limits: Runtime) -> bool:
-    """Tell whether a program ends at every size of its range."""
-    low, high = program.min_bytes, program.max_bytes
-    return largest_safe_size(program, limits.name, low, high) >= high
-
-
-def _made(draft: Draft, options: LowerOptions, player: Player) -> Candidate | None:
-    lowered = finish(draft, options)
-    time = player.replay(lowered.program)
-    return None if time is None else Candidate(lowered, options, time)
-
-
-def _held_back(draft: Draft, found: list[Candidate], player: Player) -> Iterator[Candidate]:
-    """Yield the candidates, and those with more and more messages held back to their turn."""
-    yield from found
-    ordered = [candidate for candidate in found if candidate.options.order == "ports"]
-    if not ordered:
-        return
-    current = min(ordered, key=lambda candidate: candidate.cost)
-    for _ in range(min(MAX_ROUNDS, MAX_MOVES // (len(draft.moves) + 1))):
-        held = dict(current.options.held)
-        for number, turn in _overtakers(current, draft, player).items():
-            held[number] = max(turn, held.get(number, turn))
-        if held == current.options.held:
-            return
-        try:
-            candidate = _made(draft, replace(current.options, held=held), player)
-        except LoweringError:
-            return
-        if candidate is None:
-            return
-        current = candidate
-        if player.accepts(current.lowered.program):
-            yield current
-        if current.time <= draft.schedule.makespan or player.late:
-            return
-
-
-def _overtakers(candidate: Candidate, draft: Draft, player: Player) -> dict[int, Time]:
-    """Return the messages that first made one of another rank wait which should have gone before.
-
-    With each comes the start that the delayed one has in the schedule. Only those that did so
-    first are told: what comes later may be a consequence.
-    """
-    messages, spans = draft.messages, player.watched(candidate.lowered.program).spans
-
-    def message_of(span: Span) -> int:
-        return candidate.lowered.senders[span.gpu, span.threadblock, span.step]
-
-    found: list[tuple[Time, int, Time]] = []
-    for span in spans:
-        if span.link is None or span.waited_for is None:
-            continue
-        other = spans[span.waited_for]
-        if other.link is None or other.gpu == span.gpu:
-            continue
-        waiting, overtaker = message_of(span), message_of(other)
-        if messages[overtaker].start > messages[waiting].start:
-            found.append((span.start, overtaker, messages[waiting].start))
-    first = min((start for start, _, _ in found), default=0)
-    turns: dict[int, Time] = {}
-    for start, overtaker, turn in found:
-        if start == first:
-            turns[overtaker] = max(turn, turns.get(overtaker, turn))
-    return turns
-
 
 COPIES = (2, 4)
 """Instances that are tried where none are asked for."""
@@ -361,9 +166,14 @@ class Lowering:
     over: Callable[[], bool] = lambda: False
 
     @property
-    def late(self) -> bool:
-        """Whether the first program that runs must do."""
-        return self.over()
+    def limits(self) -> Runtime:
+        """What the runtime allows."""
+        return RUNTIMES[self.target.runtime]
+
+    @property
+    def model(self) -> ReplayModel:
+        """The constants of the replay."""
+        return model_of(self.target.runtime, self.target.element_bytes)
 
     @cached_property
     def best(self) -> tuple[Program, Time]:
@@ -377,8 +187,7 @@ class Lowering:
         if self.made is not None:
             program, time = self.made
             return replace(program, name=self.name), time
-        limits = RUNTIMES[self.target.runtime]
-        found = best_candidate(self.schedule, self._options(), limits, self)
+        found = best_variant(self)
         if found is None:
             raise LoweringError(
                 f"no program for {self.target.runtime} runs at {self.size} bytes",
@@ -415,7 +224,7 @@ class Lowering:
             chosen = replace(chosen, target=target, made=chosen.best)
         for protocol in self.protocols[1:]:
             other = replace(chosen, target=replace(chosen.target, protocol=protocol), made=None)
-            if self.late:
+            if self.over():
                 break
             try:
                 times = [one.on_the_wire() for one in (other, chosen)]
@@ -428,8 +237,9 @@ class Lowering:
     def on_the_wire(self) -> Time:
         """Return what the best program takes with all the bytes that its protocol sends."""
         program, _ = self.best
-        model = model_of(self.target.runtime, self.target.element_bytes)
-        (trace,) = traces(program, self.schedule.topology, (self.size,), model, protocol_costs=True)
+        (trace,) = traces(
+            program, self.schedule.topology, (self.size,), self.model, protocol_costs=True
+        )
         return self.best[1] if trace.time is None else trace.time
 
     def _with_instances(self) -> "Lowering":
@@ -453,7 +263,7 @@ class Lowering:
         for copies in COPIES:
             target = replace(self.target, instances=copies)
             several = replace(self, target=target, made=None)
-            if self.late or self.size % target.divisor(self.schedule.collective.chunks_in_size):
+            if self.over() or self.size % target.divisor(self.schedule.collective.chunks_in_size):
                 continue
             try:
                 if several.best[1] < chosen.best[1] and several.best[1] <= limit:
@@ -466,8 +276,16 @@ class Lowering:
         """Tell whether a program is what the target asks for."""
         return not self.target.bitwise or not any(order_findings(program))
 
-    def _options(self) -> LowerOptions:
-        limits, target, protocol = RUNTIMES[self.target.runtime], self.target, self.protocols[0]
+    @property
+    def options(self) -> LowerOptions:
+        """What every variant of the program has in common.
+
+        Raises
+        ------
+        InputError
+            When the protocol that is asked for hangs.
+        """
+        limits, target, protocol = self.limits, self.target, self.protocols[0]
         in_place, out_of_place = target.claimed(self.schedule)
         low = self.size // 4 if target.min_bytes is None else target.min_bytes
         high = min(self.size * 4, MAX_SIZE) if target.max_bytes is None else target.max_bytes
@@ -487,14 +305,12 @@ class Lowering:
 
     def replay(self, program: Program) -> Time | None:
         """Return what a program takes at the size, or None where it can't run."""
-        model = model_of(self.target.runtime, self.target.element_bytes)
-        (trace,) = traces(program, self.schedule.topology, (self.size,), model)
+        (trace,) = traces(program, self.schedule.topology, (self.size,), self.model)
         return trace.time
 
     def watched(self, program: Program) -> Trace:
         """Return what a program does at the size, message by message."""
-        model = model_of(self.target.runtime, self.target.element_bytes)
-        return replay(program, self.schedule.topology, self.size, model)
+        return replay(program, self.schedule.topology, self.size, self.model)
 
     def proved(self) -> Program:
         """Return the best program, cut to the sizes it is safe at, after every judge agreed.
@@ -524,25 +340,197 @@ class Lowering:
                     fix="lower --min-bytes, or use --batch none",
                 )
             program, found = replace(program, max_bytes=found.size), None
-        findings = judge(program, runtime, self._asked(), found)
+        collective = self.schedule.collective
+        # The name and the chunk count of a program say the rest.
+        known = collective.name in COLLECTIVES and collective.root is None
+        asked = None if known else collective.cut(self.target.copies)
+        findings = judge(program, runtime, asked, found)
         if findings:
             raise ScheduleError(f"program {program.name}", findings)
         return program
 
-    def _asked(self) -> Collective | None:
-        """Return what the program should do; None where its name and chunk count say it."""
-        collective = self.schedule.collective
-        if collective.name in COLLECTIVES and collective.root is None:
-            return None
-        return collective.cut(self.target.copies)
+
+def lowering_of(
+    schedule: Schedule, target: Target, size: int, engine: str,
+    over: Callable[[], bool] = lambda: False,
+) -> Lowering:  # fmt: skip
+    """Return the task of lowering a schedule.
+
+    Parameters
+    ----------
+    schedule
+        What is lowered.
+    target
+        For what, within what a sketch allows.
+    size
+        Bytes of the buffer, perhaps more than make whole chunks.
+    engine
+        For the program's name.
+    over
+        Tells whether the first program that runs must do.
+    """
+    collective = schedule.collective
+    chunks = collective.chunks_per_rank
+    name = f"{collective.name}-{schedule.topology.name}-{engine}-k{chunks}"
+    size = target.whole_size(size, collective.chunks_in_size)
+    return Lowering(schedule, target, size, name, over=over)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A program, how it was made, and its time by replay in picoseconds."""
+
+    lowered: Lowered
+    options: LowerOptions
+    time: Time
+
+    @property
+    def cost(self) -> tuple[Time, int, int]:
+        """Time, then steps, then threadblocks; the least is best."""
+        program = self.lowered.program
+        steps = sum(len(block.steps) for _, block in program.blocks())
+        return self.time, steps, sum(len(gpu.threadblocks) for gpu in program.gpus)
+
+
+def best_variant(task: Lowering) -> Variant | None:
+    """Return the best program of a schedule; None when none of them can run at the size.
+
+    Raises
+    ------
+    LoweringError
+        When no program keeps the limits: that of the first one that was tried.
+    """
+    options, slots = task.options, task.limits.fifo_slots
+    draft = draft_of(task.schedule, options)
+    found, refused = _all_made(task, draft, (
+        replace(options, order=order, slots=count)
+        for order in ORDERS for count in (None, slots[options.protocol])
+    ))  # fmt: skip
+    if not found and isinstance(refused, TooManyError):
+        paired = (replace(options, order=order, paired=True) for order in ORDERS)
+        found, _ = _all_made(task, draft, paired)
+    if not found:
+        if refused:
+            raise refused
+        return None
+    best = min(found, key=lambda variant: variant.cost)
+    if best.time > task.schedule.makespan and not task.over():
+        best = min(_held_back(task, draft, found), key=lambda variant: variant.cost)
+    return _fused(task, draft, best)
+
+
+def _all_made(
+    task: Lowering, draft: Draft, variants: Iterable[LowerOptions]
+) -> tuple[list[Variant], LoweringError | None]:
+    """Return the programs of all variants, up to one as fast as the schedule, and an error."""
+    found: list[Variant] = []
+    refused: LoweringError | None = None
+    for options in variants:
+        if refused and (options.slots or options.order == "paced"):
+            continue  # It needs more of everything.
+        try:
+            variant = _made(task, draft, options)
+        except LoweringError as error:
+            refused = refused or error
+            continue
+        if variant is None:
+            continue
+        if not task.accepts(variant.lowered.program):
+            refused = refused or LoweringError(
+                "no program of the schedule found adds up in the same order on all ranks",
+                fix="use --engine ring, or leave --bitwise-consistent out",
+            )
+            continue
+        found.append(variant)
+        if variant.time <= draft.schedule.makespan or task.over():
+            break
+    return found, refused
+
+
+def _made(task: Lowering, draft: Draft, options: LowerOptions) -> Variant | None:
+    lowered = finish(draft, options)
+    time = task.replay(lowered.program)
+    return None if time is None else Variant(lowered, options, time)
+
+
+def _fused(task: Lowering, draft: Draft, best: Variant) -> Variant:
+    """Return a variant with fused steps, if it is as fast and as safe, else the given one."""
+    if task.over() or not task.limits.ops >= FUSED:
+        return best
+    faster: list[Variant] = []
+    for ops in (FUSED, frozenset({Op.RECV_REDUCE_COPY})):
+        try:
+            variant = _made(task, draft, replace(best.options, fused=ops))
+        except LoweringError:
+            continue
+        if variant is not None and variant.cost < best.cost:
+            faster.append(variant)
+    for variant in sorted(faster, key=lambda variant: variant.cost):
+        program = variant.lowered.program
+        low, high = program.min_bytes, program.max_bytes
+        if task.accepts(program) and (
+            largest_safe_size(program, task.limits.name, low, high) >= high
+        ):
+            return variant
+    return best
+
+
+def _held_back(task: Lowering, draft: Draft, found: list[Variant]) -> Iterator[Variant]:
+    """Yield the variants, and those with more and more messages held back to their turn."""
+    yield from found
+    ordered = [variant for variant in found if variant.options.order == "ports"]
+    if not ordered:
+        return
+    current = min(ordered, key=lambda variant: variant.cost)
+    for _ in range(min(MAX_ROUNDS, MAX_MOVES // (len(draft.moves) + 1))):
+        held = dict(current.options.held)
+        for number, turn in _overtakers(task, draft, current).items():
+            held[number] = max(turn, held.get(number, turn))
+        if held == current.options.held:
+            return
+        try:
+            variant = _made(task, draft, replace(current.options, held=held))
+        except LoweringError:
+            return
+        if variant is None:
+            return
+        current = variant
+        if task.accepts(current.lowered.program):
+            yield current
+        if current.time <= draft.schedule.makespan or task.over():
+            return
+
+
+def _overtakers(task: Lowering, draft: Draft, variant: Variant) -> dict[int, Time]:
+    """Return the messages that first made one of another rank wait which should have gone before.
+
+    With each comes the start that the delayed one has in the schedule. Only those that did so
+    first are told: what comes later may be a consequence.
+    """
+    messages, spans = draft.messages, task.watched(variant.lowered.program).spans
+
+    def message_of(span: Span) -> int:
+        return variant.lowered.senders[span.gpu, span.threadblock, span.step]
+
+    found: list[tuple[Time, int, Time]] = []
+    for span in spans:
+        if span.link is None or span.waited_for is None:
+            continue
+        other = spans[span.waited_for]
+        if other.link is None or other.gpu == span.gpu:
+            continue
+        waiting, overtaker = message_of(span), message_of(other)
+        if messages[overtaker].start > messages[waiting].start:
+            found.append((span.start, overtaker, messages[waiting].start))
+    first = min((start for start, _, _ in found), default=0)
+    turns: dict[int, Time] = {}
+    for start, overtaker, turn in found:
+        if start == first:
+            turns[overtaker] = max(turn, turns.get(overtaker, turn))
+    return turns
 
 
 def serves(runtime: str, collective: Collective) -> bool:
-    """Tell whether a runtime has files for a collective."""
+    """Tell whether a `runtime` has files for a `collective`."""
     known = collective.name in COLLECTIVES
     return has_xml(collective.name) and (known or "custom" in RUNTIMES[runtime].collectives)
-
-
-def program_name(topology: str, collective: str, engine: str, chunks: int) -> str:
-    """Return the label that a program carries."""
-    return f"{collective}-{topology}-{engine}-k{chunks}"

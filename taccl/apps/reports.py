@@ -2,27 +2,23 @@
 
 import hashlib
 import json
-import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from taccl.apps.comparison import Model
-from taccl.apps.evaluation import read_program
-from taccl.apps.synthesis import Synthesis
-from taccl.errors import InputError, TacclWarning
-from taccl.files import check_output, read_bytes, write_all_atomic
+from taccl.apps.evaluation import Setting, read_program
+from taccl.apps.request import Synthesis
+from taccl.errors import InputError
+from taccl.files import check_outputs, read_bytes, write_all_atomic
 from taccl.model.problem import Candidate
-from taccl.msccl.program import Program
-from taccl.replay.cost import ReplayModel, model_of
+from taccl.replay.cost import model_of
 from taccl.replay.nccl import Settings, machine_of
 from taccl.replay.sweep import Row, bounds_of, row_of
 from taccl.replay.timing import traces
-from taccl.replay.trace import Trace
-from taccl.report.explain import Explanation, explain, explanation_text
+from taccl.report.explain import Explanation, explanation_text
 from taccl.report.html import View, page, schedule_data, timeline_data
-from taccl.report.played import Played, play
+from taccl.report.played import Played
 from taccl.report.tables import NcclTime, columns_of
 from taccl.report.trace import chrome_trace
 from taccl.topology.graph import Topology
@@ -52,7 +48,7 @@ class Wanted:
     form: str = "table"
 
     def check(self, files: Sequence[str]) -> None:
-        """Raise before any work when something can't be given.
+        """Raise before any work on `files` when something can't be given.
 
         Raises
         ------
@@ -60,8 +56,7 @@ class Wanted:
             When a file can't be written, a trace is asked for several programs, or the format
             has no place for an explanation.
         """
-        _check_file("--trace", self.trace, files)
-        _check_file("--html", self.html, (*files, *([self.trace] if self.trace else ())))
+        check_outputs([("--trace", self.trace), ("--html", self.html)], files)
         if self.trace is not None and len(files) != 1:
             raise InputError(
                 f"a trace is of one program, got {len(files)} files",
@@ -76,62 +71,6 @@ class Wanted:
             )
 
 
-def _check_file(option: str, path: Path | None, others: Sequence[str | Path]) -> None:
-    """Raise when a file can't be written, or is one of the others."""
-    if path is None:
-        return
-    check_output(path, field=option)
-    if os.path.realpath(path) in map(os.path.realpath, others):
-        raise InputError(
-            "is also the name of another file of this command",
-            file=str(path),
-            field=option,
-            fix="use another name",
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Setting:
-    """Where and how programs are replayed.
-
-    Parameters
-    ----------
-    topology, model
-        The network, and the constants of the runtime.
-    route, protocol_costs
-        As :func:`taccl.replay.interpreter.replay` takes them.
-    """
-
-    topology: Topology
-    model: ReplayModel
-    route: bool = False
-    protocol_costs: bool = False
-
-    def play(self, program: Program, size: int) -> Played:
-        """Return a replay with all its spans."""
-        with warnings.catch_warnings():
-            # The rows have warned of routed pairs already.
-            warnings.simplefilter("ignore", TacclWarning)
-            return play(
-                program, self.topology, size, self.model,
-                route=self.route, protocol_costs=self.protocol_costs,
-            )  # fmt: skip
-
-    def explain(self, played: Played, row: Row) -> Explanation:
-        """Return where the time of a replay goes."""
-
-        def again(topology: Topology) -> Trace:
-            (trace,) = traces(
-                played.program, topology, [row.size], self.model,
-                route=self.route, protocol_costs=self.protocol_costs,
-            )  # fmt: skip
-            return trace
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TacclWarning)
-            return explain(played, row, again)
-
-
 def evaluation_text(
     wanted: Wanted,
     written: str,
@@ -143,10 +82,16 @@ def evaluation_text(
 
     Parameters
     ----------
+    wanted
+        What to write and print.
     written
         The rows in ``wanted.form``.
+    files
+        Those of the programs.
     rows
         All sizes of the first file, then of the next; the last size is the one told in detail.
+    setting
+        How they were replayed.
     """
     if not (wanted.trace or wanted.html or wanted.explain):
         return written
@@ -159,19 +104,22 @@ def evaluation_text(
     if wanted.trace is not None:
         texts[wanted.trace] = chrome_trace(played[0])
     if wanted.html is not None:
+        options = {"--route": setting.route, "--protocol-costs": setting.protocol_costs}
         views = [
-            _view(each, one, _made_with(setting, one.row.file))
+            _view(each, one, (
+                # What a page says of its inputs, so that its numbers can be had again.
+                ("sha256 of the file", hashlib.sha256(read_bytes(one.row.file)).hexdigest()),
+                ("constants", setting.model.name),
+                ("rules", setting.topology.rules_stated),
+                ("options", ", ".join(name for name, on in options.items() if on) or "none"),
+            ))
             for each, one in zip(played, found, strict=True)
-        ]
+        ]  # fmt: skip
         title = f"taccl evaluate on {setting.topology.name}"
         texts[wanted.html] = page(title, rows, views, _nccl(setting.topology))
     write_all_atomic(texts)
-    return _with_explanations(wanted, written, rows, found) if wanted.explain else written
-
-
-def _with_explanations(
-    wanted: Wanted, written: str, rows: Sequence[Row], found: Sequence[Explanation]
-) -> str:
+    if not wanted.explain:
+        return written
     if wanted.form == "json":
         report = {
             "rows": [columns_of(row) for row in rows],
@@ -190,48 +138,21 @@ def _nccl(topology: Topology) -> NcclTime:
     return lambda collective, size: Model(topology, machine, collective).time(size)
 
 
-def _made_with(setting: Setting, file: str) -> tuple[tuple[str, str], ...]:
-    """Return what a page says of its inputs, so that its numbers can be had again."""
-    options = {"--route": setting.route, "--protocol-costs": setting.protocol_costs}
-    return (
-        ("sha256 of the file", hashlib.sha256(read_bytes(file)).hexdigest()),
-        ("constants", setting.model.name),
-        ("rules", setting.topology.rules_stated),
-        ("options", ", ".join(name for name, given in options.items() if given) or "none"),
-    )
-
-
 def _view(
     played: Played,
     found: Explanation,
     facts: tuple[tuple[str, str], ...],
     candidates: Sequence[Candidate] = (),
 ) -> View:
-    runs = played.trace.time is not None
+    timeline = None if played.trace.time is None else timeline_data(played)
     return View(
-        found.row,
-        played.topology,
-        timeline_data(played) if runs else None,
-        played.trace.edge_busy,
-        found,
-        facts,
+        found.row, played.topology, timeline, played.trace.edge_busy, found, facts,
         tuple(candidates),
-    )
-
-
-def check_report(report: Path | None, *others: Path | None) -> None:
-    """Raise before a long search when the page of ``synthesize --report`` can't be written.
-
-    Raises
-    ------
-    InputError
-        When it can't be written, or is one of the other outputs.
-    """
-    _check_file("--report", report, [other for other in others if other is not None])
+    )  # fmt: skip
 
 
 def write_report(found: Synthesis, report: Path | None) -> list[Path]:
-    """Write the page of ``synthesize --report``; return its path, if one was asked for."""
+    """Write the page of ``synthesize --report`` on what was `found`; return the path `report`."""
     if report is None:
         return []
     write_all_atomic({report: synthesis_page(found)}, field="--report")
@@ -258,23 +179,19 @@ def synthesis_page(found: Synthesis) -> str:
         return page(title, [row], [view], _nccl(topology))
     setting = Setting(topology, model_of(target.runtime, target.element_bytes))
     bound = bounds_of(topology, schedule.collective, message_bytes=target.message_bytes)
-    sizes = _sizes(program, found.size, target.element_bytes)
+    # The size, and others around it that the program serves, in whole chunks: rounded up, as the
+    # smallest size served need not cut into whole chunks.
+    unit = program.chunks_per_loop * target.element_bytes
+    around = (found.size // 4, found.size // 2, found.size, 2 * found.size, 4 * found.size)
+    whole = (-(-size // unit) * unit for size in around)
+    served = {size for size in whole if program.min_bytes <= size <= program.max_bytes}
+    sizes = sorted(served | {found.size})
     replayed = traces(program, topology, sizes, setting.model)
     rows = [row_of(trace, program, topology, bound) for trace in replayed]
     played = setting.play(program, found.size)
     row = row_of(played.trace, program, topology, bound)
     view = _view(played, setting.explain(played, row), _facts(found), found.candidates)
     return page(title, rows, [view], _nccl(topology))
-
-
-def _sizes(program: Program, size: int, element_bytes: int) -> list[int]:
-    """Return the size, and others around it that the program serves, in whole chunks."""
-    unit = program.chunks_per_loop * element_bytes
-    around = (size // 4, size // 2, size, 2 * size, 4 * size)
-    # Rounded up, as the smallest size served need not cut into whole chunks.
-    whole = (-(-each // unit) * unit for each in around)
-    served = {each for each in whole if program.min_bytes <= each <= program.max_bytes}
-    return sorted(served | {size})
 
 
 def _facts(found: Synthesis) -> tuple[tuple[str, str], ...]:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from taccl.apps.evaluation import read_program
-from taccl.apps.reports import Setting
+from taccl.apps.evaluation import Setting, read_program
 from taccl.errors import InputError, TacclWarning
 from taccl.files import read_text
 from taccl.msccl.program import Program
@@ -34,6 +33,10 @@ def load_scenario(
 
     Parameters
     ----------
+    path
+        Of the file.
+    topology
+        What the scenario disturbs.
     detailed
         Whether single messages are to be shown, which only static scenarios allow.
 
@@ -56,7 +59,7 @@ def load_scenario(
 
 
 def left_of(scenario: Scenario, setting: Setting) -> Setting:
-    """Return the setting with the bandwidths that a scenario leaves throughout."""
+    """Return the `setting` with the bandwidths that a `scenario` leaves throughout."""
     return replace(setting, topology=weakened(setting.topology, scenario))
 
 
@@ -65,6 +68,10 @@ def under(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> tuple[Ro
 
     Parameters
     ----------
+    scenario
+        What disturbs the programs.
+    setting
+        Where and how they run.
     rows
         Those of the undisturbed machine: all sizes of the first file, then of the next.
 
@@ -84,23 +91,9 @@ def under(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> tuple[Ro
         for file, of_file in groupby(rows, key=lambda row: row.file):
             program, plain = read_program(file), list(of_file)
             outcomes = _outcomes(setup, program, [row.size for row in plain], also)
-            pairs = zip(plain, outcomes, strict=True)
-            found += [_row(setup, program, row, outcome) for row, outcome in pairs]
+            for row, outcome in zip(plain, outcomes, strict=True):
+                found.append(_row(setup, program, row, outcome))
     return tuple(found)
-
-
-def _outcomes(
-    setup: Setup, program: Program, sizes: Sequence[int], also: Program | None
-) -> list[Outcome]:
-    """Replay a program at all sizes; what is only another topology by the faster replay."""
-    if not setup.scenario.is_static:
-        return [disturbed(setup, _loads(setup, program, size, also)) for size in sizes]
-    check_up(program, setup.topology, setup.scenario, route=setup.route)
-    found = traces(
-        program, setup.network, sizes, setup.model,
-        route=setup.route, protocol_costs=setup.protocol_costs,
-    )  # fmt: skip
-    return [Outcome(trace, () if trace.time is None else (trace.time,)) for trace in found]
 
 
 def _second(setup: Setup) -> Program | None:
@@ -125,13 +118,27 @@ def _second(setup: Setup) -> Program | None:
     return program
 
 
-def _loads(setup: Setup, program: Program, size: int, also: Program | None) -> list[Load]:
-    """Return what runs: the program, and the second one, by default with as many whole chunks."""
-    if also is None or setup.scenario.also is None:
-        return [Load(program, size)]
-    _, given, start = setup.scenario.also
-    unit = also.chunks_per_loop * setup.model.element_bytes
-    return [Load(program, size), Load(also, given or size - size % unit or unit, start)]
+def _outcomes(
+    setup: Setup, program: Program, sizes: Sequence[int], also: Program | None
+) -> list[Outcome]:
+    """Replay a program at all sizes; what is only another topology by the faster replay."""
+    if setup.scenario.is_static:
+        check_up(program, setup.topology, setup.scenario, route=setup.route)
+        found = traces(
+            program, setup.network, sizes, setup.model,
+            route=setup.route, protocol_costs=setup.protocol_costs,
+        )  # fmt: skip
+        return [Outcome(trace, () if trace.time is None else (trace.time,)) for trace in found]
+    outcomes = []
+    for size in sizes:
+        loads = [Load(program, size)]
+        if also is not None and setup.scenario.also is not None:
+            # By default with as many whole chunks.
+            _, given, start = setup.scenario.also
+            unit = also.chunks_per_loop * setup.model.element_bytes
+            loads.append(Load(also, given or size - size % unit or unit, start))
+        outcomes.append(disturbed(setup, loads))
+    return outcomes
 
 
 def _row(setup: Setup, program: Program, plain: Row, outcome: Outcome) -> Row:

@@ -13,7 +13,7 @@ from math import lcm
 
 import numpy as np
 
-from taccl.apps.programs import Lowering, Target, program_name
+from taccl.apps.programs import Lowering, Target, lowering_of
 from taccl.errors import LoweringError
 from taccl.model.schedule import Schedule
 from taccl.msccl.expected import work_of
@@ -35,28 +35,17 @@ def common_size(target: Target, size: int, chunks_in_size: int, counts: Sequence
 
     Parameters
     ----------
+    target
+        What programs are wanted.
+    size
+        Bytes of the buffer that are asked for.
     chunks_in_size
         Chunks of the buffer where each rank has one.
+    counts
+        Chunks of each rank.
     """
     common = target.whole_size(size, chunks_in_size * lcm(*counts))
     return common if common >= LEAST * size else 0
-
-
-def lowering_of(schedule: Schedule, target: Target, size: int, engine: str) -> Lowering:
-    """Return the task of lowering a schedule.
-
-    Parameters
-    ----------
-    target
-        For what, within what a sketch allows.
-    size
-        Bytes of the buffer, perhaps more than make whole chunks.
-    engine
-        For the program's name.
-    """
-    collective = schedule.collective
-    name = program_name(schedule.topology.name, collective.name, engine, collective.chunks_per_rank)
-    return Lowering(schedule, target, target.whole_size(size, collective.chunks_in_size), name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +54,6 @@ class Scored:
 
     Parameters
     ----------
-    key
-        Tells it from other schedules.
     schedule, engine
         What, and who was searching.
     task
@@ -75,7 +62,6 @@ class Scored:
         The score, in picoseconds.
     """
 
-    key: bytes
     schedule: Schedule
     engine: str
     task: Lowering | None
@@ -92,18 +78,14 @@ class Proved:
         What it was made of, and who found that.
     program
         Cut to the sizes that it is safe at.
-    time, size
-        Picoseconds by replay, at so many bytes.
-    made
-        The program as it was lowered, with its time.
+    task
+        Its lowering, done.
     """
 
     schedule: Schedule
     engine: str
     program: Program
-    time: Time
-    size: int
-    made: tuple[Program, Time]
+    task: Lowering
 
 
 @dataclass(eq=False)
@@ -125,10 +107,9 @@ class Scorer:
         Bytes at which programs are compared; 0: each at the whole chunks of ``size``.
     slowest
         Seconds that a score took, at most.
-    over
-        Tells whether time is up: then the first program of a schedule that runs must do.
     clock
-        The end of the search; one that never comes is left alone, and nothing is judged early.
+        The end of the search, after which the first program of a schedule that runs must do; one
+        that never comes is left alone, and nothing is judged early.
     logical
         What schedules have to respect; None: the whole of their own topology.
     last
@@ -148,7 +129,6 @@ class Scorer:
     report: Callable[[str], None]
     common: int = 0
     slowest: float = 0.0
-    over: Callable[[], bool] = lambda: False
     clock: Deadline = field(default_factory=Deadline)
     logical: LogicalTopology | None = None
     last: float = math.inf
@@ -169,12 +149,13 @@ class Scorer:
 
     def score(self, schedule: Schedule) -> Time | None:
         """Return picoseconds; None when there is no program."""
-        if self.target is None:
-            if self.best is None or schedule.makespan < self.best.time:
-                self.best = Scored(b"", schedule, self.engine, None, schedule.makespan)
-            return schedule.makespan
-        known = self._scored(schedule, self.target)
+        known = self._scored(schedule)
         return None if isinstance(known, LoweringError) else known
+
+    def refusal(self, schedule: Schedule) -> str | None:
+        """Return why a schedule has no score."""
+        known = self._scored(schedule)
+        return known.problem if isinstance(known, LoweringError) else None
 
     def open(self, schedule: Schedule) -> bool:
         """Take the first program of a schedule that runs; return whether there is one.
@@ -185,57 +166,53 @@ class Scorer:
             self.score(schedule)
             self.opened = self.best
             return True
-        task = replace(
-            lowering_of(schedule, self.target, self.size, self.engine), over=lambda: True
-        )
+        task = lowering_of(schedule, self.target, self.size, self.engine, over=lambda: True)
         try:
             found = self._compared(task)
         except LoweringError:
             return False
-        self.best = self.opened = Scored(_key(schedule), schedule, self.engine, task, found)
+        self.best = self.opened = Scored(schedule, self.engine, task, found)
         self._save_time(self.best, task)
         return True
-
-    def refusal(self, schedule: Schedule) -> str | None:
-        """Return why a schedule has no score."""
-        if self.target is None:
-            return None
-        known = self._scored(schedule, self.target)
-        return known.problem if isinstance(known, LoweringError) else None
 
     def lowering(self, schedule: Schedule, engine: str) -> Lowering | None:
         """Return the task of lowering a schedule, already done for the one that scored best."""
         if self.target is None:
             return None
-        task = replace(lowering_of(schedule, self.target, self.size, engine), over=self.over)
+        task = lowering_of(schedule, self.target, self.size, engine, over=lambda: self.clock.over)
         for one in (self.best, self.opened):
-            if one is not None and one.task is not None and one.key == _key(schedule):
+            if one is not None and one.task is not None and _key(one.schedule) == _key(schedule):
                 return replace(task, made=one.task.best)
         return task
 
-    def _scored(self, schedule: Schedule, target: Target) -> Time | LoweringError:
+    def _scored(self, schedule: Schedule) -> Time | LoweringError:
+        if self.target is None:
+            if self.best is None or schedule.makespan < self.best.time:
+                self.best = Scored(schedule, self.engine, None, schedule.makespan)
+            return schedule.makespan
         key = _key(schedule)
-        known = self._known.get(key)
-        if known is None:
-            task = replace(lowering_of(schedule, target, self.size, "score"), over=self.over)
-            clock = Deadline()
-            try:
-                known = self._compared(task)
-                if self.best is None or known < self.best.time:
-                    self.best = Scored(key, schedule, self.engine, task, known)
-                    self._save_time(self.best, task)
-            except LoweringError as error:
-                self.report(f"not lowered: {error.problem}")
-                known = error
-            self._known[key] = known
-            self.slowest = max(self.slowest, clock.spent)
+        if key in self._known:
+            return self._known[key]
+        known: Time | LoweringError
+        clock = Deadline()
+        task = lowering_of(schedule, self.target, self.size, "score", over=lambda: self.clock.over)
+        try:
+            known = self._compared(task)
+            if self.best is None or known < self.best.time:
+                self.best = Scored(schedule, self.engine, task, known)
+                self._save_time(self.best, task)
+        except LoweringError as error:
+            self.report(f"not lowered: {error.problem}")
+            known = error
+        self._known[key] = known
+        self.slowest = max(self.slowest, clock.spent)
         return known
 
     def _save_time(self, best: Scored, task: Lowering) -> None:
         """Judge the first program, and leave as much time as judging the best one takes."""
         if self.clock.end == math.inf:
             return
-        program, found = task.best
+        program, _ = task.best
         if self.judged is None:
             clock = Deadline()
             # Nothing else can be written: it may take all the time that there is.
@@ -247,7 +224,7 @@ class Scorer:
             except LoweringError:
                 self.clock.move(self._end)
                 return
-            self.judged = Proved(best.schedule, best.engine, proved, found, task.size, task.best)
+            self.judged = Proved(best.schedule, best.engine, proved, task)
             self._pace = (clock.spent) / max(1, work_of(program))
         self.clock.move(self._end - MARGIN * self._pace * work_of(program))
 

@@ -1,4 +1,4 @@
-"""The whole story on one page: network and collective -> schedule -> program, bounded and proved.
+"""From a request to a verified schedule and its program: chunk counts, search, judges, bounds.
 
 Several chunk counts are tried where the user gave none, while each is better than the one before;
 candidates are compared by the replay of their programs. With a sketch, only what respects it
@@ -7,38 +7,58 @@ competes; what that costs is found by a short search without it.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 
-from taccl.apps.programs import Lowering
-from taccl.apps.request import Request, asked_collective, series_of, sized, writable
-from taccl.apps.scoring import Proved, Scorer
+from taccl.apps.networks import DEFAULT_SIZE, asked_collective, logical_group, size_of_chunks
+from taccl.apps.programs import Lowering, serves
+from taccl.apps.request import Request, Synthesis
+from taccl.apps.scoring import Proved, Scorer, common_size
 from taccl.apps.warmup import compile_ahead
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.bounds.net import check_times
-from taccl.collectives import Collective, busbw_factor, chunk_size_of
-from taccl.errors import LoweringError, NoScheduleError, OutOfTimeError, TacclError
-from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Status
+from taccl.collectives import (
+    COLLECTIVES,
+    Collective,
+    build_collective,
+    chunk_counts,
+    chunk_size_of,
+)
+from taccl.errors import InputError, NoScheduleError, OutOfTimeError
+from taccl.model.problem import Candidate, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
-from taccl.msccl.program import Program
+from taccl.msccl.runtimes import RUNTIMES
 from taccl.synth.engines import ENGINES, solve
 from taccl.synth.search import (
     FEW_MESSAGES,
     RESERVE,
     Attempt,
     Search,
+    Series,
     along,
     chosen,
     is_enough,
     opening,
     portfolio,
 )
-from taccl.timing.deadline import Deadline, TimeUp, forget, kept
+from taccl.synth.steps_rounds import chunks_per_rank
+from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
 from taccl.topology.graph import whole
 from taccl.topology.symmetry import make_group
-from taccl.units import Time
 from taccl.verify import require_valid
+
+CHUNK_COUNTS = (1, 2, 4)
+"""What ``--chunks auto`` tries, in order, for collectives from files."""
+
+MOST = 8
+"""Chunk counts up to which the one with the least bound is looked for."""
+
+SECOND = 0.1
+"""Share of the time, at most, for the bounds of these counts."""
+
+MAX_RANKS = 64
+"""Ranks up to which it is."""
 
 RESERVED = 0.06
 """Share of the time limit that the search leaves for judging and writing, at least."""
@@ -59,137 +79,6 @@ FREE = 0.1
 """Share of the time limit for the search without the sketch that is asked for."""
 
 
-@dataclass(frozen=True, eq=False)
-class Synthesis:
-    """What was found: the schedule, its program, and how far both are from the bounds.
-
-    Parameters
-    ----------
-    request
-        What was asked.
-    result
-        The engine's answer for the chosen chunk count.
-    schedule
-        Verified.
-    program
-        Judged clean; None with ``--runtime none``.
-    replay
-        Picoseconds of the program; None without one.
-    size
-        Bytes the program was replayed at: ``request.size`` cut to whole chunks.
-    bounds, fixed, sketched
-        Lower bounds for any algorithm, for this chunk count without batches, and for any
-        algorithm under the sketch.
-    candidates
-        Everything compared.
-    free
-        The best of what a short search found without the sketch; None: there is no sketch, or
-        the engine is not ``auto``.
-    seconds
-        Wall clock, with what was spent before the search.
-    ended
-        What ended the search: ``bound`` (the time is within 0.5 % of it), ``search`` (nothing was
-        left to try), ``clock`` (the time limit) or ``user``.
-    attempts
-        What each engine made of each turn, in order.
-    compiled
-        Seconds before the search in which loops were compiled, on a new machine.
-    """
-
-    request: Request
-    result: Result
-    schedule: Schedule
-    program: Program | None
-    replay: Time | None
-    size: int
-    bounds: tuple[Bound, ...]
-    fixed: tuple[Bound, ...]
-    sketched: tuple[Bound, ...]
-    candidates: tuple[Candidate, ...]
-    free: Candidate | None
-    seconds: float
-    ended: str
-    attempts: tuple[Attempt, ...] = ()
-    compiled: float = 0.0
-
-    @property
-    def time(self) -> Time:
-        """Picoseconds: the replay, or the makespan without a program."""
-        return self.schedule.makespan if self.replay is None else self.replay
-
-    @property
-    def bound(self) -> Bound:
-        """The largest bound for any algorithm."""
-        return best(self.bounds)
-
-    @property
-    def bound_fixed(self) -> Bound | None:
-        """The largest bound for this chunk count; None when the schedule batches."""
-        return None if self.schedule.batches or not self.fixed else best(self.fixed)
-
-    @property
-    def gap(self) -> float | None:
-        """Time / bound - 1."""
-        return self.time / self.bound.time - 1 if self.bound.time else None
-
-    @property
-    def gap_fixed(self) -> float | None:
-        """Makespan / fixed bound - 1."""
-        bound = self.bound_fixed
-        return None if bound is None or not bound.time else self.schedule.makespan / bound.time - 1
-
-    @property
-    def sketch_cost(self) -> float | None:
-        """Time / the best time known without the sketch - 1.
-
-        What respects the sketch is known without it, too, so this is never below 0.
-        """
-        if self.free is None or not self.time:
-            return None
-        free = self.time if self.free.score is None else min(self.time, self.free.score)
-        return self.time / free - 1 if free else None
-
-    @property
-    def bound_engine(self) -> Time | None:
-        """What the engine proved of the problem as it was asked, in picoseconds; None: nothing."""
-        proved = (bound.time for bound in self.result.bounds if bound.world == "engine")
-        return max(proved, default=None)
-
-    @property
-    def status(self) -> Status:
-        """Optimal when a bound proves it, else how the search ended.
-
-        Bounds for programs say nothing of a schedule: its messages may be of any size.
-        """
-        fixed = self.bound_fixed
-        bound = best([bound for bound in self.bounds if bound.world != "program"])
-        if self.schedule.makespan <= bound.time or self.time <= self.bound.time:
-            return Status.OPTIMAL
-        if not self.request.batch and fixed and self.schedule.makespan <= fixed.time:
-            return Status.OPTIMAL
-        if self.schedule.makespan <= (self.bound_engine or 0):
-            return Status.OPTIMAL
-        return Status.FEASIBLE if self.result.status is Status.OPTIMAL else self.result.status
-
-    @property
-    def status_told(self) -> str:
-        """The status in words that say what is optimal: the schedule alone, or the program, too."""
-        if self.status is not Status.OPTIMAL or not self.gap or self.replay is None:
-            return self.status.value
-        return f"schedule optimal, program {self.gap:.1%} above the bound"
-
-    @property
-    def algbw(self) -> float:
-        """GB/s of the counted buffer."""
-        return float(Fraction(self.size) * 1000 / self.time) if self.time else 0.0
-
-    @property
-    def busbw(self) -> float:
-        """GB/s as nccl-tests normalises it."""
-        ranks = self.schedule.topology.num_ranks
-        return self.algbw * float(busbw_factor(self.schedule.collective.name, ranks))
-
-
 def synthesize(request: Request) -> Synthesis:
     """Find, verify, lower and judge the best schedule for a request.
 
@@ -204,15 +93,15 @@ def synthesize(request: Request) -> Synthesis:
     """
     compiled = compile_ahead(request.report, request.stop)
     clock = Deadline.after((1 - RESERVED) * request.time_limit, spent=request.spent)
-    whole_ = asked_collective(request.collective, request.logical.topology, request.root)
-    request = replace(sized(request, whole_), target=writable(request, whole_))
+    collective = asked_collective(request.collective, request.logical.topology, request.root)
+    request = _completed(request, collective)
     scorer = _scorer(request, clock)
     found: list[Attempt] = []
     free: Candidate | None = None
     try:
         with kept(scorer.clock):
-            _search(request, whole_, scorer, found)
-            free = _without_sketch(request, whole_, chosen(found))
+            _search(request, collective, scorer, found)
+            free = _without_sketch(request, collective, chosen(found))
     except TimeUp as up:
         if up.deadline is not scorer.clock:
             raise
@@ -220,73 +109,97 @@ def synthesize(request: Request) -> Synthesis:
         found = [one for one in found if one.result is not None]
     except NoScheduleError as error:
         if scorer.opened is None or not isinstance(error, OutOfTimeError):
-            raise _unserved(request, whole_) or error from None
+            # A sketch may know which of its fields are in conflict.
+            why = request.logical.why_unserved
+            raise (None if why is None else why(collective)) or error from None
         found = []
-    found += _best_of(scorer, found)
+    # What scored best may be of an engine that was ended before it gave it back.
+    first = scorer.best or (None if found else scorer.opened)
+    least = min((one.time for one in found if one.time is not None), default=None)
+    if first is not None and (least is None or first.time < least):
+        chunks = first.schedule.collective.chunks_per_rank
+        result = Result(Status.TIME_LIMIT, first.schedule, (), first.engine, 0.0)
+        found.append(Attempt(first.engine, chunks, result, first.time))
     if not found:
-        raise _nothing(request, whole_)
+        raise _nothing(request, collective)
     result = chosen(found, stopped=request.stop.is_set())
     schedule, opened = result.schedule, scorer.opened
     known = opened is not None and opened.schedule is schedule
     if schedule is None or not (known or scorer.score(schedule) is not None):
-        raise _why(scorer, result)
-    return replace(_finish(request, result, scorer, free), compiled=compiled, attempts=tuple(found))
+        lowering = None if schedule is None else scorer.lowering(schedule, result.engine)
+        if lowering is not None:
+            lowering.proved()  # its error says which limit is in the way
+        raise OutOfTimeError("no schedule was found", fix="raise --time-limit")
+    result, proved = _proved(request, result, schedule, scorer)
+    answer = _answer(request, result, schedule, proved, scorer.clock)
+    return replace(answer, free=free, attempts=tuple(found), compiled=compiled)
 
 
-def _best_of(scorer: Scorer, found: Sequence[Attempt]) -> Iterator[Attempt]:
-    """Yield what scored best, if the engine that found it was ended before it gave it back.
+def _completed(request: Request, collective: Collective) -> Request:
+    """Return a request with the size and the program that it leaves open.
 
-    Where there is nothing at all, the opening.
+    Raises
+    ------
+    InputError
+        When chunks of the topology's chunk size make no size, a file says another one, or the
+        runtime's reader has no room for so many ranks (``MAX_NODES`` of its xml.cc).
     """
-    best = scorer.best or (None if found else scorer.opened)
-    least = min((one.time for one in found if one.time is not None), default=None)
-    if best is not None and (least is None or best.time < least):
-        chunks = best.schedule.collective.chunks_per_rank
-        result = Result(Status.TIME_LIMIT, best.schedule, (), best.engine, 0.0)
-        yield Attempt(best.engine, chunks, result, best.time)
-
-
-def _nothing(request: Request, collective: Collective | None = None) -> OutOfTimeError:
-    """Return the error of a search that ended without a schedule."""
-    if request.stop.is_set():
-        return OutOfTimeError("interrupted before there was a schedule", fix="let it run longer")
-    problem, fix = f"no schedule was found within {request.time_limit:g} s", "raise --time-limit"
-    if collective is not None:
-        least = _least_sends(collective)
-        if least > MANY_SENDS:
-            problem += f": one for {collective.num_ranks} ranks has at least {least} sends"
-    return OutOfTimeError(problem, fix=fix)
-
-
-def _least_sends(collective: Collective) -> int:
-    """Return how many sends every schedule has at least."""
-    sets = [frozenset(ranks) for ranks in collective.rank_sets]
-    pairs = Counter(
-        zip(collective.source_set.tolist(), collective.target_set.tolist(), strict=True)
-    )
-    if collective.reduces:
-        return sum(n * (len(sets[a]) + len(sets[b]) - 2) for (a, b), n in pairs.items())
-    return sum(n * len(sets[b] - sets[a]) for (a, b), n in pairs.items())
-
-
-def _unserved(request: Request, collective: Collective) -> NoScheduleError | None:
-    """Return the error that names the fields of the sketch in conflict, where these are known."""
-    why = request.logical.why_unserved
-    return None if why is None else why(collective)
+    chunk_size, size, count = request.logical.topology.chunk_size, request.size, request.chunks
+    if collective.size is not None:
+        if size not in (0, collective.size):
+            raise InputError(
+                f"the file says how many bytes there are, {collective.size} in the largest buffer,"
+                f" got {size}",
+                field="--size",
+                fix="leave --size out",
+            )
+        size = collective.size
+    elif not size and chunk_size is not None:
+        count = count or request.logical.chunks_per_rank or 1
+        size = size_of_chunks(chunk_size, collective.chunks_in_size * count)
+    request, target = replace(request, size=size or DEFAULT_SIZE, chunks=count), request.target
+    if target is None:
+        return request
+    room = RUNTIMES[target.runtime].max_nodes - 1
+    if collective.num_ranks > room:
+        raise InputError(
+            f"{target.runtime} reads files for {room} ranks at most, got {collective.num_ranks}",
+            field="TOPOLOGY",
+            fix="use --runtime none for the schedule alone, or fewer --nodes",
+        )
+    if serves(target.runtime, collective):
+        return request
+    request.report(f"{target.runtime} has no XML for {collective.name}: schedule only")
+    return replace(request, target=None)
 
 
 def _scorer(request: Request, clock: Deadline) -> Scorer:
     """Return what scores the schedules of a request that is to be searched until a deadline."""
-    channels, target = request.logical.channels, request.target
-    target = None if target is None else target.within(channels)
+    target = request.target
+    target = None if target is None else target.within(request.logical.channels)
     last = clock.began + (1 + GRACE) * request.time_limit
     counted = request.time_limit if request.deterministic else None
     end = math.inf if request.deterministic else clock.end
     clock = replace(clock, end=end, counted=counted, stop=request.stop)
     return Scorer(
-        target, request.size, request.report, over=lambda: clock.over, clock=clock,
-        logical=request.logical, last=last,
-    )  # fmt: skip
+        target, request.size, request.report, clock=clock, logical=request.logical, last=last
+    )
+
+
+def _nothing(request: Request, collective: Collective) -> OutOfTimeError:
+    """Return the error of a search that ended without a schedule."""
+    if request.stop.is_set():
+        return OutOfTimeError("interrupted before there was a schedule", fix="let it run longer")
+    problem = f"no schedule was found within {request.time_limit:g} s"
+    sets = [frozenset(ranks) for ranks in collective.rank_sets]
+    ends = zip(collective.source_set.tolist(), collective.target_set.tolist(), strict=True)
+    least = sum(
+        count * (len(sets[a]) + len(sets[b]) - 2 if collective.reduces else len(sets[b] - sets[a]))
+        for (a, b), count in Counter(ends).items()
+    )
+    if least > MANY_SENDS:
+        problem += f": one for {collective.num_ranks} ranks has at least {least} sends"
+    return OutOfTimeError(problem, fix="raise --time-limit")
 
 
 def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[str]:
@@ -331,19 +244,6 @@ def _search(request: Request, collective: Collective, scorer: Scorer, found: lis
     found.extend(along(request.engine, engine, series, clock))
 
 
-def _why(scorer: Scorer, result: Result) -> TacclError:
-    """Return the error of a schedule without a program: which limit is in the way."""
-    lowering = None
-    if result.schedule is not None:
-        lowering = scorer.lowering(result.schedule, result.engine)
-    try:
-        if lowering is not None:
-            lowering.proved()
-    except LoweringError as error:
-        return error
-    return OutOfTimeError("no schedule was found", fix="raise --time-limit")
-
-
 def _without_sketch(request: Request, collective: Collective, result: Result) -> Candidate | None:
     """Return the best that a short search finds for a result's chunk count without the sketch."""
     topology = request.logical.topology
@@ -363,7 +263,9 @@ def _without_sketch(request: Request, collective: Collective, result: Result) ->
     return min(scored, key=lambda candidate: candidate.score or 0, default=None)
 
 
-def _finish(request: Request, result: Result, scorer: Scorer, free: Candidate | None) -> Synthesis:
+def _proved(
+    request: Request, result: Result, found: Schedule, scorer: Scorer
+) -> tuple[Result, Proved | None]:
     """Prove what was found within what is left of the time; else give what was proved before.
 
     Raises
@@ -371,41 +273,35 @@ def _finish(request: Request, result: Result, scorer: Scorer, free: Candidate | 
     OutOfTimeError
         When there was no time to prove anything.
     """
-    found = result.schedule
-    if found is None:
-        raise _nothing(request)
+    judged = scorer.judged
     last = Deadline(math.inf if request.deterministic else scorer.last)
     if request.stop.is_set():
         last = last.within(HASTE)
-    proved = None
     try:
         with kept(last):
-            if scorer.judged is None or scorer.judged.schedule is not found:
+            if judged is None or judged.schedule is not found:
                 require_valid(found, request.logical)
-            if (lowering := scorer.lowering(found, result.engine)) is not None:
-                settled = _settled(lowering, scorer.clock)
-                proved = scorer.judged
-                if proved is None or proved.made is not settled.made:
-                    made = settled.best
-                    proved = Proved(
-                        found, result.engine, settled.proved(), made[1], settled.size, made
-                    )
+            lowering = scorer.lowering(found, result.engine)
+            if lowering is None:
+                return result, None
+            settled = _settled(lowering, scorer.clock)
+            if judged is None or judged.task.best is not settled.made:
+                judged = Proved(found, result.engine, settled.proved(), settled)
+            return result, judged
     except TimeUp as up:
         if up.deadline is not last:
             raise
         forget(last)
-        proved = scorer.judged
-        if proved is None:
-            raise OutOfTimeError(
-                f"a schedule was found ({result.engine}), and no time was left to judge it",
-                fix=("let it run longer" if request.stop.is_set() else "raise --time-limit")
-                + ("" if request.target is None else ", or use --runtime none"),
-            ) from None
-        request.report(f"no time was left to judge {result.engine}: {proved.engine} it is")
-        status = result.status if request.stop.is_set() else Status.TIME_LIMIT
-        result = replace(result, schedule=proved.schedule, engine=proved.engine, status=status)
-        found = proved.schedule
-    return _told(request, result, found, proved, free, scorer.clock)
+    judged = scorer.judged
+    if judged is None:
+        raise OutOfTimeError(
+            f"a schedule was found ({result.engine}), and no time was left to judge it",
+            fix=("let it run longer" if request.stop.is_set() else "raise --time-limit")
+            + ("" if request.target is None else ", or use --runtime none"),
+        )
+    request.report(f"no time was left to judge {result.engine}: {judged.engine} it is")
+    status = result.status if request.stop.is_set() else Status.TIME_LIMIT
+    return replace(result, schedule=judged.schedule, engine=judged.engine, status=status), judged
 
 
 def _settled(lowering: Lowering, clock: Deadline) -> Lowering:
@@ -420,28 +316,143 @@ def _settled(lowering: Lowering, clock: Deadline) -> Lowering:
         return replace(lowering, target=replace(lowering.target, instances=1))
 
 
-def _told(
-    request: Request, result: Result, schedule: Schedule, proved: Proved | None,
-    free: Candidate | None, clock: Deadline,
-) -> Synthesis:  # fmt: skip
-    """Return all that is said of a schedule."""
-    logical = request.logical
-    size = request.size if proved is None else proved.size
-    bare = whole(logical.topology)
-    fixed = fixed_bounds(bare, schedule.collective, schedule.chunk_size)
-    most = None if request.target is None or proved is None else request.target.message_bytes
-    sketched = () if logical.name is None else any_bounds(logical, schedule.collective, size)
-    bounds = any_bounds(bare, schedule.collective, size, most)
-    seconds = clock.spent
-    least = schedule.makespan if proved is None else proved.time
+def _answer(
+    request: Request, result: Result, found: Schedule, proved: Proved | None, clock: Deadline
+) -> Synthesis:
+    """Return all that is said of a schedule: the one that was found, or the one that was proved."""
+    logical, bare = request.logical, whole(request.logical.topology)
+    schedule, program, time, size, most = found, None, None, request.size, None
+    if proved is not None:
+        schedule, program = proved.schedule, proved.program
+        time, size = proved.task.best[1], proved.task.size
+        most = None if request.target is None else request.target.message_bytes
+    collective = schedule.collective
+    bounds = any_bounds(bare, collective, size, most)
+    seconds, reached = clock.spent, schedule.makespan if time is None else time
     if request.stop.is_set():
         ended = "user"
-    elif is_enough(least, best(bounds).time):
+    elif is_enough(reached, best(bounds).time):
         ended = "bound"
     else:
         ended = "clock" if clock.over or seconds >= LATE * request.time_limit else "search"
     return Synthesis(
-        replace(request, chunks=schedule.collective.chunks_per_rank), result, schedule,
-        None if proved is None else proved.program, None if proved is None else proved.time,
-        size, bounds, fixed, sketched, result.candidates, free, seconds, ended,
+        replace(request, chunks=collective.chunks_per_rank), result, schedule, program, time, size,
+        bounds, fixed_bounds(bare, collective, schedule.chunk_size),
+        () if logical.name is None else any_bounds(logical, collective, size),
+        result.candidates, None, seconds, ended,
     )  # fmt: skip
+
+
+def series_of(request: Request, collective: Collective, scorer: Scorer) -> Series:
+    """Return the problems of a request, by chunk count; the scorer compares these at one size.
+
+    Parameters
+    ----------
+    request
+        With its size.
+    collective
+        What is asked for, uncut.
+    scorer
+        Of the schedules; it learns the bytes at which programs of all counts are compared.
+
+    Raises
+    ------
+    InputError
+        When not even the first count leaves a whole element for every chunk.
+    """
+    logical, target = request.logical, scorer.target
+    group = logical_group(logical, collective)
+    asked = request.chunks or logical.chunks_per_rank
+    if request.steps and asked:
+        asked = chunks_per_rank(collective.name, collective.num_ranks, asked)
+    counts: tuple[int, ...] = CHUNK_COUNTS
+    if asked:
+        counts = (asked,)
+    elif collective.name in COLLECTIVES:
+        counts = chunk_counts(collective.name, logical.topology.num_servers)
+    long = len(counts) > len(CHUNK_COUNTS) + 1
+    if len(counts) > 1 and not long:
+        counts = _best_second(request, collective, counts, scorer.clock.share(SECOND))
+    single = len(counts) == 1
+    if request.target is not None:
+        unit = request.target.divisor(collective.chunks_in_size)
+        if request.size < counts[0] * unit:
+            raise InputError(
+                f"{request.size} bytes are less than one element for each of"
+                f" {counts[0] * collective.chunks_in_size} chunks",
+                field="--size",
+                fix=f"use at least {counts[0] * unit} bytes or fewer --chunks",
+            )
+        counts = tuple(count for count in counts if count * unit <= request.size)
+    if target is not None:
+        scorer.common = common_size(target, request.size, collective.chunks_in_size, counts)
+
+    @cache
+    def problem_of(count: int) -> tuple[Problem, Options]:
+        cut = collective.cut(count)
+        problem = Problem(logical, cut, chunk_size_of(cut, request.size), group)
+        return problem, _options(request, problem, scorer)
+
+    def task(count: int, seconds: float) -> tuple[Problem, Options]:
+        problem, options = problem_of(count)
+        return problem, replace(options, time_limit=seconds)
+
+    problem, options = problem_of(counts[0])
+    most = None if target is None else target.message_bytes
+    floors = any_bounds(logical, problem.collective, scorer.common or request.size, most)
+    floor = best(floors).time
+    # Another count may have a lower bound for one chunk to a message.
+    floor = max(floor, options.floor) if single else floor
+    return Series(counts, task, floor, long, lambda: scorer.slowest)
+
+
+def _best_second(
+    request: Request, collective: Collective, counts: tuple[int, ...], clock: Deadline
+) -> tuple[int, ...]:
+    """Return the counts with the one second that has the least bound without batches, if it pays.
+
+    It does where whole chunks share links evenly that have different speeds, or do not divide the
+    chunks. It has to be more than a hundredth below what is tried before.
+    """
+    if collective.name not in COLLECTIVES or collective.num_ranks > MAX_RANKS or request.steps:
+        return counts
+    bounds = {}
+    for count in sorted({*counts, *range(1, MOST + 1)}, key=lambda one: (one not in counts, one)):
+        if clock.over:
+            return counts
+        cut = collective.cut(count)
+        found = fixed_bounds(request.logical, cut, chunk_size_of(cut, request.size))
+        bounds[count] = best(found).time
+    least = min(bounds, key=lambda count: (bounds[count], count))
+    before = counts[: counts.index(least)] if least in counts else counts
+    if 101 * bounds[least] >= 100 * min((bounds[count] for count in before), default=0):
+        return counts
+    return (counts[0], least, *(count for count in counts[1:] if count != least))
+
+
+def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:
+    """Return how engines may search a problem, for the default time."""
+    own, logical = problem.collective, problem.logical
+    floors = any_bounds(logical, own, request.size)
+    if not request.batch:
+        floors += fixed_bounds(logical, own, problem.chunk_size)
+    parts = [own]
+    if own.name == "allreduce":
+        halves = ("reducescatter", "allgather")
+        parts = [build_collective(name, own.num_ranks, own.chunks_per_rank) for name in halves]
+    return Options(
+        seed=request.seed,
+        workers=request.workers,
+        deterministic=request.deterministic,
+        batch=request.batch,
+        floor=best(floors).time,
+        fixed_floors={
+            part.name: best(fixed_bounds(logical, part, problem.chunk_size)).time for part in parts
+        },
+        rounds=(*request.steps, request.chunks or 1) if request.steps else None,
+        score=scorer.score,
+        refusal=scorer.refusal,
+        starts=scorer.starts,
+        stop=Either(request.stop, scorer.clock.passed),
+        report=request.report,
+    )

@@ -16,16 +16,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from taccl.apps.programs import Target
-from taccl.apps.request import load_network, logical_group
-from taccl.apps.scoring import lowering_of
+from taccl.apps.networks import load_network, logical_group
+from taccl.apps.programs import Target, lowering_of
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import OutOfTimeError
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
 from taccl.prices import arborescence, arborescence_loops
 from taccl.replay import events, layout
-from taccl.replay.cost import model_of
 from taccl.replay.timing import Timing
 from taccl.synth import list_scheduler_loop
 from taccl.synth.flow import insertion_loop
@@ -48,39 +46,25 @@ SIZE = 4096
 """Bytes of the small problem."""
 
 
-def _silent(_line: str) -> None:
-    """Report nothing."""
-
-
 def _problem(collective: str) -> Problem:
     logical = load_network("hub:4")
     cut = build_collective(collective, 4, 1)
     return Problem(logical, cut, chunk_size_of(cut, SIZE), logical_group(logical, cut))
 
 
-def _ring() -> Schedule:
-    schedule, *_ = classical_schedules(_problem("allgather"), "ring", batch=True)
+def _ring(collective: str = "allgather") -> Schedule:
+    schedule, *_ = classical_schedules(_problem(collective), "ring", batch=True)
     return schedule
 
 
-def _guided() -> None:
-    scheduler.compiled(_silent)
-
-
 def _replay() -> None:
-    schedule, target = _ring(), Target()
-    program, _ = lowering_of(schedule, target, SIZE, "ring").best
-    model = model_of(target.runtime, target.element_bytes)
-    Timing(program, schedule.topology, model).at(SIZE)
+    task = lowering_of(_ring(), Target(), SIZE, "ring")
+    Timing(task.best[0], task.schedule.topology, task.model).at(SIZE)
 
 
 def _reserved() -> None:
     options = Options(deterministic=True)
     next(inserted(_problem("alltoall"), options, options.begin(), 0))
-
-
-def _dispatch() -> None:
-    _ring()
 
 
 def _arborescence() -> None:
@@ -90,18 +74,17 @@ def _arborescence() -> None:
 
 
 def _retiming() -> None:
-    for collective in ("allgather", "reducescatter"):
-        schedule, *_ = classical_schedules(_problem(collective), "ring", batch=True)
+    for schedule in map(_ring, ("allgather", "reducescatter")):
         columns = (schedule.chunk, schedule.link, schedule.batch, schedule.reduce)
         group = make_group(schedule.topology, ())
         times_of(schedule.collective, group, schedule.chunk_size, columns, plain=False)
 
 
-KERNELS: Mapping[str, Callable[[], None]] = MappingProxyType({
-    "guided": _guided,
+KERNELS: Mapping[str, Callable[[], object]] = MappingProxyType({
+    "guided": lambda: scheduler.compiled(lambda _line: None),
     "replay": _replay,
     "reserved": _reserved,
-    "dispatch": _dispatch,
+    "dispatch": _ring,
     "arborescence": _arborescence,
     "retiming": _retiming,
 })  # fmt: skip
@@ -151,13 +134,7 @@ _COMPILED: set[Path] = set()
 
 
 def _in_children(stop: Event) -> bool:
-    """Compile every loop in a child process, as many at a time as there are cores.
-
-    Returns
-    -------
-    bool
-        Whether all of them ended well.
-    """
+    """Compile every loop in a child process, one a core; return whether all of them ended well."""
     command = [sys.executable, "-m", "taccl.apps.warmup"]
     waiting, running = list(KERNELS), list[subprocess.Popen[bytes]]()
     well = True

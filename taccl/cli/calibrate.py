@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.help import OUTPUT
-from taccl.cli.names import ALPHA_RULE_NAMES, COLLECTIVE_NAMES, FIT_NAMES, RUNTIME_NAMES
+from taccl.cli.help import output_option
+from taccl.cli.names import COLLECTIVE_NAMES, FIT_NAMES
 from taccl.cli.options import (
     AlphaRule,
+    Constants,
     Fabric,
     Json,
     Nodes,
     TopologyArgument,
     chosen,
-    chosen_if_given,
 )
 
 
@@ -26,8 +26,7 @@ def calibrate(
         typer.Option("--measured", help="Output of nccl-tests, text or JSON; may be repeated."),
     ],
     files: Annotated[
-        list[str] | None,
-        typer.Argument(help="More files of --measured.", show_default=False),
+        list[str] | None, typer.Argument(help="More files of --measured.", show_default=False)
     ] = None,
     nodes: Nodes = None,
     fabric: Fabric = None,
@@ -51,30 +50,23 @@ def calibrate(
         bool, typer.Option("--out-of-place", help="Take that column, not the in-place one.")
     ] = False,
     alpha_rule: AlphaRule = None,
-    runtime: Annotated[
-        str, typer.Option("--runtime", help=f"Whose constants: {RUNTIME_NAMES}.")
-    ] = "executor",
+    runtime: Constants = "executor",
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="The YAML file to write.", rich_help_panel=OUTPUT),
+        Path | None, output_option("-o", "--output", help="The YAML file to write.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Fit the costs of a topology to what nccl-tests measured, and write it as a file."""
     from taccl.apps.calibration import Question, calibration_json, calibration_text
     from taccl.apps.calibration import calibrate as solve
-    from taccl.files import check_apart, check_output, write_atomic
+    from taccl.files import check_outputs, write_atomic
 
     runs = (*measured, *(files or ()))
-    if output is not None:
-        check_output(output, field="-o")
-        check_apart(output, [topology, *runs, *([program] if program else [])], field="-o")
+    check_outputs([("-o", output)], [topology, *runs, *([program] if program else [])])
     found = solve(
         Question(
-            topology, runs, nodes, fabric,
-            chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
-            collective, program, algorithm.lower(), chosen("--runtime", runtime, RUNTIME_NAMES),
-            tuple(chosen("--fit", part.strip(), FIT_NAMES) for part in fit.split(",")),
+            topology, runs, nodes, fabric, alpha_rule, collective, program, algorithm.lower(),
+            runtime, tuple(chosen("--fit", part.strip(), FIT_NAMES) for part in fit.split(",")),
             out_of_place,
         )
     )  # fmt: skip

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.help import OUTPUT
-from taccl.cli.names import ALPHA_RULE_NAMES, COMPARISON_FORMAT_NAMES, RUNTIME_NAMES
+from taccl.cli.help import output_option
+from taccl.cli.names import COMPARISON_FORMAT_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
     AlphaRule,
     Begin,
@@ -21,8 +21,7 @@ from taccl.cli.options import (
     Root,
     TopologyArgument,
     Verbose,
-    chosen,
-    chosen_if_given,
+    one_of,
     read,
     sizes_of,
 )
@@ -45,7 +44,7 @@ def compare(
     alpha_rule: AlphaRule = None,
     root: Root = None,
     runtime: Annotated[
-        str, typer.Option("--runtime", help=f"Whose constants and limits: {RUNTIME_NAMES}.")
+        str, one_of(RUNTIME_NAMES, "--runtime", "Whose constants and limits: {}.")
     ] = "executor",
     nccl: Annotated[
         str | None,
@@ -56,41 +55,33 @@ def compare(
         ),
     ] = None,
     form: Annotated[
-        str,
-        typer.Option("--format", help=f"One of {COMPARISON_FORMAT_NAMES}.", rich_help_panel=OUTPUT),
+        str, one_of(COMPARISON_FORMAT_NAMES, "--format", "One of {}.", "Output")
     ] = "table",
     as_json: Json = False,
     plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot", help="Write an SVG: time and algbw against size.", rich_help_panel=OUTPUT
-        ),
+        Path | None, output_option("--plot", help="Write an SVG: time and algbw against size.")
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Replay classical algorithms and files, size by size, beside NCCL's model and the bound."""
     from taccl.apps import comparison
-    from taccl.apps.request import asked_collective, load_collective, load_machine
-    from taccl.files import check_apart, check_output, write_atomic
+    from taccl.apps.networks import asked_collective, load_collective, load_machine
+    from taccl.files import check_outputs, write_atomic
     from taccl.replay.nccl import Settings, parse_settings
     from taccl.report.comparison import COMPARED
     from taccl.report.comparison import plot as plotted
 
-    form = "json" if as_json else chosen("--format", form, COMPARISON_FORMAT_NAMES)
+    form = "json" if as_json else form
     given = Settings() if nccl is None else read("--nccl", parse_settings, nccl)
-    if plot is not None:
-        check_output(plot, field="--plot")
-        check_apart(plot, [topology, collective, *(files or ())], field="--plot")
+    check_outputs([("--plot", plot)], [topology, collective, *(files or ())])
     network = load_machine(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch,
-        alpha_rule=chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
-    )  # fmt: skip
+        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+    )
     with progress(quiet=quiet or form == "json", verbose=verbose) as report:
         question = comparison.Question(
             network, asked_collective(load_collective(collective), network, root),
-            sizes_of(begin, end, factor, ""), files or (),
-            chosen("--runtime", runtime, RUNTIME_NAMES), given, report,
+            sizes_of(begin, end, factor, ""), files or (), runtime, given, report,
         )  # fmt: skip
         found = comparison.compare(question)
     if plot is not None:

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.help import MACHINE, OUTPUT
-from taccl.cli.names import ALPHA_RULE_NAMES, RESULT_FORMAT_NAMES, RUNTIME_NAMES
+from taccl.cli.help import machine_option, output_option
+from taccl.cli.names import RESULT_FORMAT_NAMES
 from taccl.cli.options import (
     AlphaRule,
     Begin,
     CollectiveArgument,
+    Constants,
     CostSketch,
     End,
     Fabric,
@@ -22,8 +23,7 @@ from taccl.cli.options import (
     Size,
     SizeOfChunks,
     TopologyArgument,
-    chosen,
-    chosen_if_given,
+    one_of,
     size_of,
     sizes_of,
 )
@@ -33,12 +33,7 @@ from taccl.errors import InputError
 def evaluate(
     files: Annotated[list[str], typer.Argument(help="MSCCL XML files.", show_default=False)],
     topology: Annotated[
-        str,
-        typer.Option(
-            "--topology",
-            help="Where they run: a file, name or short form.",
-            rich_help_panel=MACHINE,
-        ),
+        str, machine_option("--topology", help="Where they run: a file, name or short form.")
     ],
     nodes: Nodes = None,
     fabric: Fabric = None,
@@ -48,9 +43,7 @@ def evaluate(
     end: End = None,
     factor: Factor = 2,
     alpha_rule: AlphaRule = None,
-    runtime: Annotated[
-        str, typer.Option("--runtime", help=f"Whose constants: {RUNTIME_NAMES}.")
-    ] = "executor",
+    runtime: Constants = "executor",
     route: Annotated[
         bool, typer.Option("--route", help="Send over other ranks where a pair has no link.")
     ] = False,
@@ -59,60 +52,41 @@ def evaluate(
     ] = False,
     scenario: Annotated[
         str | None,
-        typer.Option(
-            "--scenario",
-            help="A file that says what disturbs the machine meanwhile.",
-            rich_help_panel=MACHINE,
-        ),
+        machine_option("--scenario", help="A file that says what disturbs the machine meanwhile."),
     ] = None,
-    form: Annotated[
-        str, typer.Option("--format", help=f"One of {RESULT_FORMAT_NAMES}.", rich_help_panel=OUTPUT)
-    ] = "table",
+    form: Annotated[str, one_of(RESULT_FORMAT_NAMES, "--format", "One of {}.", "Output")] = "table",
     as_json: Json = False,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            "--trace",
-            help="Write a Chrome (Perfetto) trace of the last size.",
-            rich_help_panel=OUTPUT,
-        ),
+        output_option("--trace", help="Write a Chrome (Perfetto) trace of the last size."),
     ] = None,
     html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html", help="Write a page: timeline, chunks, links, tables.", rich_help_panel=OUTPUT
-        ),
+        Path | None, output_option("--html", help="Write a page: timeline, chunks, links, tables.")
     ] = None,
     explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="Say where the time of the last size goes.", rich_help_panel=OUTPUT
-        ),
+        bool, output_option("--explain", help="Say where the time of the last size goes.")
     ] = False,
 ) -> None:
     """Replay programs on a topology, size by size, beside the bound."""
     from taccl.apps import evaluation, reports, scenarios
-    from taccl.apps.request import load_machine
+    from taccl.apps.networks import load_machine
     from taccl.replay.cost import model_of
     from taccl.report.tables import WRITERS
 
-    form = "json" if as_json else chosen("--format", form, RESULT_FORMAT_NAMES)
+    form = "json" if as_json else form
     wanted = reports.Wanted(trace, html, explain, form)
     wanted.check(files)
     network = load_machine(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch,
-        alpha_rule=chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
-    )  # fmt: skip
+        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+    )
     case = scenarios.load_scenario(scenario, network, detailed=bool(trace or html or explain))
-    runtime = chosen("--runtime", runtime, RUNTIME_NAMES)
+    model = model_of(runtime)
+    setting = evaluation.Setting(network, model, route, protocol_costs)
     sizes = sizes_of(begin, end, factor, size)
     if begin is None and end is None:
         # One size is cut to whole chunks, as a run of that many bytes would be padded.
         sizes = [evaluation.whole_size(files, sizes[0])]
-    rows = evaluation.evaluate(
-        files, network, sizes, runtime, route=route, protocol_costs=protocol_costs
-    )
-    setting = reports.Setting(network, model_of(runtime), route, protocol_costs)
+    rows = evaluation.evaluate(files, sizes, setting)
     if case is not None:
         rows = scenarios.under(case, setting, rows)
         setting = scenarios.left_of(case, setting)
@@ -151,18 +125,12 @@ def bound(
 ) -> None:
     """Print what no algorithm can beat, by kind, and which bound is the binding one."""
     from taccl.apps import evaluation
-    from taccl.apps.request import (
-        asked_collective,
-        default_size,
-        load_collective,
-        load_network,
-    )
+    from taccl.apps.networks import asked_collective, default_size, load_collective, load_network
     from taccl.report.tables import bounded_json, bounded_table, bounded_text
 
     logical = load_network(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch,
-        alpha_rule=chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
-    )  # fmt: skip
+        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+    )
     made = asked_collective(load_collective(collective), logical.topology, root).cut(chunks)
     if begin is None and end is None:
         count = default_size(logical.topology, made) if size is None else size_of(size)
@@ -173,9 +141,7 @@ def bound(
         raise InputError(
             "can't be given beside -b and -e", field="--size", fix="leave one of them out"
         )
-    rows = [
-        evaluation.bounds_for(logical, made, count, grown=growth)
-        for count in sizes_of(begin, end, factor, "")
-    ]
+    sizes = sizes_of(begin, end, factor, "")
+    rows = [evaluation.bounds_for(logical, made, count, grown=growth) for count in sizes]
     shown = {"rows": [bounded_json(row) for row in rows]}
     typer.echo(json.dumps(shown, indent=2) if as_json else bounded_table(rows))

@@ -20,8 +20,7 @@ from taccl.cli.options import (
     Fabric,
     Nodes,
     TopologyArgument,
-    chosen,
-    chosen_if_given,
+    one_of,
     read,
 )
 from taccl.cli.output import TextOutput, deliver
@@ -37,15 +36,14 @@ def import_(
         typer.Argument(help="A foreign file; several hosts make one cluster.", show_default=False),
     ],
     kind: Annotated[
-        str | None, typer.Option("--from", help=f"Its format: {IMPORT_NAMES}; guessed if left out.")
+        str | None, one_of(IMPORT_NAMES, "--from", "Its format: {}; guessed if left out.")
     ] = None,
     count: Annotated[
         int | None,
         typer.Option("--count", min=1, max=MAX_SERVERS, help="Hosts: servers like the one given."),
     ] = None,
     fabric: Annotated[
-        str | None,
-        typer.Option("--fabric", help=f"Hosts: what joins their NICs: {FABRIC_NAMES}."),
+        str | None, one_of(FABRIC_NAMES, "--fabric", "Hosts: what joins their NICs: {}.")
     ] = None,
     leaves: Annotated[
         int | None, typer.Option("--leaves", min=1, help="leaf-spine: how many leaves.")
@@ -64,7 +62,7 @@ def import_(
         str | None, typer.Option("--dims", help="torus, mesh: servers in each dimension: 2x2.")
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option("--gpu", help=f"Hosts: {GPU_NAMES}; guessed if left out.")
+        str | None, one_of(GPU_NAMES, "--gpu", "Hosts: {}; guessed if left out.")
     ] = None,
     pcie: Annotated[
         int | None, typer.Option("--pcie", min=1, max=6, help="Hosts: generation of PCIe.")
@@ -73,8 +71,7 @@ def import_(
         str | None, typer.Option("--nic-speed", help="Hosts: of each NIC: 200Gb/s.")
     ] = None,
     nics: Annotated[
-        int | None,
-        typer.Option("--nics", min=1, help="Hosts: NICs, where the file names none."),
+        int | None, typer.Option("--nics", min=1, help="Hosts: NICs, where the file names none.")
     ] = None,
     sockets: Annotated[
         str | None, typer.Option("--sockets", help="Hosts: between two sockets: 16GB/s.")
@@ -87,20 +84,20 @@ def import_(
         bool, typer.Option("--allow-free", help="graph: edges without numbers cost nothing.")
     ] = False,
     base: Annotated[
-        str | None,
-        typer.Option("--base", help=f"taccl: the machine: {BASE_NAMES}; guessed from its name."),
+        str | None, one_of(BASE_NAMES, "--base", "taccl: the machine: {}; guessed from its name.")
     ] = None,
     chunk_size: Annotated[
         str | None,
         typer.Option("--chunk-size", help="taccl: the chunk whose times the file gives: 1MB."),
     ] = None,
     time_unit: Annotated[
-        str | None,
-        typer.Option("--time-unit", help=f"taccl: what its numbers count: {TIME_UNIT_NAMES}."),
+        str | None, one_of(TIME_UNIT_NAMES, "--time-unit", "taccl: what its numbers count: {}.")
     ] = None,
     costs: Annotated[
         str,
-        typer.Option("--costs", help="taccl: exact, or original: as TACCL computes with them."),
+        one_of(
+            COST_MODE_NAMES, "--costs", "taccl: exact, or original: as TACCL computes with them."
+        ),
     ] = "exact",
     output: TextOutput = None,
 ) -> None:
@@ -119,22 +116,14 @@ def import_(
     size = None if chunk_size is None else read("--chunk-size", parse_exact_size, chunk_size)
     options = ImportOptions(
         GraphOptions(beta, allow_free),
-        TacclOptions(
-            chosen_if_given("--base", base, BASE_NAMES), size,
-            chosen_if_given("--time-unit", time_unit, TIME_UNIT_NAMES),
-            chosen("--costs", costs, COST_MODE_NAMES),
-        ),
+        TacclOptions(base, size, time_unit, costs),
         HostOptions(
-            chosen_if_given("--gpu", gpu, GPU_NAMES), beta and 1000 / beta, pcie,
-            _rate("--nic-speed", nic_speed), _rate("--sockets", sockets), nics,
+            gpu, beta and 1000 / beta, pcie, _rate("--nic-speed", nic_speed),
+            _rate("--sockets", sockets), nics,
         ),
-        FabricOptions(
-            chosen_if_given("--fabric", fabric, FABRIC_NAMES), count,
-            _fields(leaves, uplink, oversubscription, spine, dims),
-        ),
+        FabricOptions(fabric, count, _fields(leaves, uplink, oversubscription, spine, dims)),
     )  # fmt: skip
-    name = chosen_if_given("--from", kind, IMPORT_NAMES)
-    found = import_files(files, name, options)
+    found = import_files(files, kind, options)
     deliver(document_text(found.document, found.comments), output, files)
 
 
@@ -174,16 +163,15 @@ def _fields(
 
 def export(
     topology: TopologyArgument,
-    to: Annotated[str, typer.Option("--to", help=f"The format: {EXPORT_NAMES}.")],
+    to: Annotated[str, one_of(EXPORT_NAMES, "--to", "The format: {}.")],
     nodes: Nodes = None,
     fabric: Fabric = None,
     sketch: CostSketch = None,
     output: TextOutput = None,
 ) -> None:
     """Write a topology in another tool's format."""
-    from taccl.apps.request import load_machine
+    from taccl.apps.networks import load_machine
     from taccl.report.export import EXPORTS
 
-    name = chosen("--to", to, EXPORT_NAMES)
-    text = EXPORTS[name].write(load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
+    text = EXPORTS[to].write(load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
     deliver(text, output, [topology])

@@ -1,18 +1,15 @@
-"""``--help``: options by what they are about, then examples; plain text, so that it is quick.
+"""How the command line explains itself: ``--help``, completion, and what its parser objects to.
 
-Typer's own panels want rich, whose import alone takes as long as all of ``taccl --help``.
-
-What the shell offers while a value is typed.
-
-Names come from the same texts that help shows, and from the shipped files. Where nothing fits, the
-shell goes on with file names.
-
-What the parser of the command line objects to, told as all errors are: where, what, the fix.
+Help has options by what they are about, then examples, in plain text: typer's own panels want rich,
+whose import alone takes as long as all of ``taccl --help``. A shell is offered the names that help
+shows, and those of shipped files; where nothing fits, it goes on with file names. What the parser
+objects to is told as all errors are: where, what, the fix.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -61,52 +58,40 @@ def usage_told(error: UsageError) -> str:
         return message
     shows = f"{error.ctx.command_path if error.ctx else 'taccl COMMAND'} --help shows what there is"
     match = _SUGGESTED.fullmatch(message)
-    if isinstance(error, typer.BadParameter) and error.param is not None:
-        problem, fix = _of_value(error, message)
-    elif option := getattr(error, "option_name", None):
-        problem, fix = _of_option(error, option, message, shows)
-    elif match is not None:
-        problem, fix = _lower(match[1]), f"did you mean {match[2].replace(chr(39), '')}? {shows}"
-    else:
-        problem, fix = _lower(message), shows
-    return f"error: {problem}\n  fix: {fix}"
-
-
-def _of_value(error: typer.BadParameter, message: str) -> tuple[str, str]:
-    """Return what is wrong with the value of an option or argument, and the fix."""
-    param = error.param
-    if param is None or error.ctx is None:
-        return _lower(message), "taccl COMMAND --help shows what there is"
-    is_option = param.param_type_name == "option"
-    where = max(param.opts, key=len) if is_option else str(param.name).upper()
-    problem = "is missing" if message.startswith("Missing") else _lower(error.message)
-    name, about = param.get_help_record(error.ctx) or (where, "")
-    return f"{where}: {problem}", f"give {name}: {about}"
-
-
-def _of_option(error: UsageError, option: str, message: str, shows: str) -> tuple[str, str]:
-    """Return what is wrong with an option that there is not, or with its having a value."""
-    if "No such" in message:
+    option = getattr(error, "option_name", None)
+    problem, fix = _lower(message), shows
+    if isinstance(error, typer.BadParameter) and error.param is not None and error.ctx is not None:
+        param = error.param
+        is_option = param.param_type_name == "option"
+        where = max(param.opts, key=len) if is_option else str(param.name).upper()
+        problem = "is missing" if message.startswith("Missing") else _lower(error.message)
+        name, about = param.get_help_record(error.ctx) or (where, "")
+        problem, fix = f"{where}: {problem}", f"give {name}: {about}"
+    elif option and "No such" in message:
         close = ", ".join(getattr(error, "possibilities", None) or ())
         suggested = f"did you mean {close}? " if close else ""
-        return f"{option}: there is no such option", f"{suggested}{shows}"
-    if "does not take" in message:
-        return f"{option}: takes no value", f"write {option} alone"
-    return f"{option}: wants a value", f"write it after {option}; {shows}"
+        problem, fix = f"{option}: there is no such option", f"{suggested}{shows}"
+    elif option and "does not take" in message:
+        problem, fix = f"{option}: takes no value", f"write {option} alone"
+    elif option:
+        problem, fix = f"{option}: wants a value", f"write it after {option}; {shows}"
+    elif match is not None:
+        problem, fix = _lower(match[1]), f"did you mean {match[2].replace(chr(39), '')}? {shows}"
+    return f"error: {problem}\n  fix: {fix}"
 
 
 def _lower(text: str) -> str:
     return (text[:1].lower() + text[1:].rstrip(".")).removeprefix("input ")
 
 
-MACHINE = "Machine"
-COLLECTIVE = "Collective"
-SEARCH = "Search"
-PROGRAM = "Program"
-OUTPUT = "Output"
-OTHERS = "Options"
-GROUPS = (MACHINE, COLLECTIVE, SEARCH, PROGRAM, OTHERS, OUTPUT)
-"""Headings of ``--help`` in their order, as options name them in ``rich_help_panel``."""
+GROUPS = ("Machine", "Collective", "Search", "Program", "Options", "Output")
+"""Headings of ``--help`` in their order; an option of none of the others is under ``Options``."""
+
+machine_option = partial(typer.Option, rich_help_panel="Machine")
+collective_option = partial(typer.Option, rich_help_panel="Collective")
+search_option = partial(typer.Option, rich_help_panel="Search")
+program_option = partial(typer.Option, rich_help_panel="Program")
+output_option = partial(typer.Option, rich_help_panel="Output")
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "synthesize": (
@@ -176,13 +161,12 @@ class GroupedCommand(TyperCommand):
         """Write arguments and options under their headings."""
         records: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                heading = getattr(param, "rich_help_panel", None) or OTHERS
-                if param.param_type_name == "argument":
-                    heading = "Arguments"
-                elif param.name == "help":
-                    heading = OUTPUT
+            heading = getattr(param, "rich_help_panel", None) or "Options"
+            if param.param_type_name == "argument":
+                heading = "Arguments"
+            elif param.name == "help":
+                heading = "Output"
+            if (record := param.get_help_record(ctx)) is not None:
                 records[heading].append(record)
         for heading in ("Arguments", *GROUPS):
             if heading in records:
@@ -198,7 +182,7 @@ class GroupedCommand(TyperCommand):
 
 
 def illustrate(group: typer.Typer, path: str = "") -> None:
-    """Give all commands of a group this help, with their examples."""
+    """Give all commands of a `group` this help, with examples; `path`: words before them."""
     for info in group.registered_commands:
         name = info.name or getattr(info.callback, "__name__", "")
         info.cls = GroupedCommand

@@ -10,7 +10,13 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from taccl.cli.help import COLLECTIVE, MACHINE, OUTPUT, PROGRAM, listed, shipped
+from taccl.cli.help import (
+    collective_option,
+    listed,
+    machine_option,
+    output_option,
+    shipped,
+)
 from taccl.cli.names import ALPHA_RULE_NAMES, COLLECTIVE_NAMES, RUNTIME_NAMES
 from taccl.cli.output import say, states_of, told
 from taccl.errors import InputError, OutOfTimeError, did_you_mean
@@ -43,6 +49,57 @@ class Process:
 
 PROCESS = Process()
 
+
+def chosen(option: str, text: str, names: str) -> str:
+    """Return one of the comma-separated names, by any case.
+
+    Parameters
+    ----------
+    option
+        Its name.
+    text
+        What was given.
+    names
+        Separated by a comma and a space.
+
+    Raises
+    ------
+    InputError
+        When it is none of them.
+    """
+    known = {name.lower(): name for name in names.split(", ")}
+    if text.lower() not in known:
+        raise InputError(
+            f"should be one of {names}, got {text[:40]!r}", field=option,
+            fix=f"{did_you_mean(text, known)}use {names}",
+        )  # fmt: skip
+    return known[text.lower()]
+
+
+def one_of(names: str, option: str, told: str, heading: str = "Options") -> object:
+    """Return an option that takes, and offers, one of some names in any case.
+
+    Parameters
+    ----------
+    names
+        Separated by a comma and a space.
+    option
+        Its name.
+    told
+        What help says, with ``{}`` for the names.
+    heading
+        One of GROUPS.
+    """
+
+    def callback(text: str | None) -> str | None:
+        return None if text is None else chosen(option, text, names)
+
+    return typer.Option(
+        option, help=told.format(names), rich_help_panel=heading, callback=callback,
+        autocompletion=listed(names),
+    )  # fmt: skip
+
+
 TopologyArgument = Annotated[
     str,
     typer.Argument(
@@ -60,107 +117,64 @@ CollectiveArgument = Annotated[
     ),
 ]
 Nodes = Annotated[
-    int | None,
-    typer.Option(
-        "--nodes", min=1, help="Servers; overrides the file's count.", rich_help_panel=MACHINE
-    ),
+    int | None, machine_option("--nodes", min=1, help="Servers; overrides the file's count.")
 ]
 Fabric = Annotated[
-    str | None,
-    typer.Option(
-        "--fabric",
-        help="Overrides the file's fabric: switch or rail.",
-        rich_help_panel=MACHINE,
-    ),
+    str | None, machine_option("--fabric", help="Overrides the file's fabric: switch or rail.")
 ]
 AlphaRule = Annotated[
     str | None,
-    typer.Option(
-        "--alpha-rule",
-        help=f"How alpha occupies a link: {ALPHA_RULE_NAMES}.",
-        autocompletion=listed(ALPHA_RULE_NAMES),
-        rich_help_panel=MACHINE,
-    ),
+    one_of(ALPHA_RULE_NAMES, "--alpha-rule", "How alpha occupies a link: {}.", "Machine"),
 ]
 Size = Annotated[
     str,
-    typer.Option(
-        "--size",
-        help="Buffer as nccl-tests counts it; 1MB is 1e6 bytes, 1MiB or 1M 2^20.",
-        rich_help_panel=COLLECTIVE,
+    collective_option(
+        "--size", help="Buffer as nccl-tests counts it; 1MB is 1e6 bytes, 1MiB or 1M 2^20."
     ),
 ]
 CostSketch = Annotated[
     str | None,
-    typer.Option(
-        "--sketch",
-        help="For imported files with original costs, which depend on it.",
-        rich_help_panel=MACHINE,
-    ),
+    machine_option("--sketch", help="For imported files with original costs, which depend on it."),
 ]
 Begin = Annotated[
-    str | None,
-    typer.Option(
-        "-b", "--begin", help="First size (K, M, G: powers of 2).", rich_help_panel=COLLECTIVE
-    ),
+    str | None, collective_option("-b", "--begin", help="First size (K, M, G: powers of 2).")
 ]
 End = Annotated[
-    str | None,
-    typer.Option(
-        "-e", "--end", help="Last size (K, M, G: powers of 2).", rich_help_panel=COLLECTIVE
-    ),
+    str | None, collective_option("-e", "--end", help="Last size (K, M, G: powers of 2).")
 ]
 Factor = Annotated[
-    int,
-    typer.Option(
-        "-f", "--factor", min=2, max=1024, help="From a size to the next.",
-        rich_help_panel=COLLECTIVE,
-    ),
-]  # fmt: skip
+    int, collective_option("-f", "--factor", min=2, max=1024, help="From a size to the next.")
+]
 SizeOfChunks = Annotated[
     str | None,
-    typer.Option(
+    collective_option(
         "--size",
         help="Buffer as nccl-tests counts it; 1MB is 1e6 bytes, 1MiB or 1M 2^20. Left out: chunks"
         " of the topology's chunk_size, else 1MB.",
         show_default=False,
-        rich_help_panel=COLLECTIVE,
     ),
 ]
 Root = Annotated[
     int | None,
-    typer.Option(
+    collective_option(
         "--root",
         help="The rank that broadcast and scatter start from, and reduce and gather end at; left"
         " out: 0.",
         show_default=False,
-        rich_help_panel=COLLECTIVE,
     ),
 ]
-Runtime = Annotated[
-    str,
-    typer.Option(
-        "--runtime",
-        help=f"One of {RUNTIME_NAMES}, none.",
-        autocompletion=listed(f"{RUNTIME_NAMES}, none"),
-        rich_help_panel=PROGRAM,
-    ),
-]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT),
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=OUTPUT)
-]
+Runtime = Annotated[str, one_of(f"{RUNTIME_NAMES}, none", "--runtime", "One of {}.", "Program")]
+Constants = Annotated[str, one_of(RUNTIME_NAMES, "--runtime", "Whose constants: {}.")]
+Json = Annotated[bool, output_option("--json", help="Print one JSON object and nothing else.")]
+Quiet = Annotated[bool, output_option("--quiet", "-q", help="No progress on stderr.")]
 Verbose = Annotated[
     bool,
-    typer.Option(
-        "--verbose", "-v",
+    output_option(
+        "--verbose",
+        "-v",
         help="Every step on stderr, a line each with its seconds, on a terminal, too.",
-        rich_help_panel=OUTPUT,
     ),
-]  # fmt: skip
+]
 
 
 def read(option: str, parse: Callable[[object], Value], text: object) -> Value:
@@ -221,48 +235,6 @@ def sizes_of(begin: str | None, end: str | None, factor: int, size: str) -> list
         sizes.append(first)
         first *= factor
     return sizes
-
-
-def chosen(option: str, text: str, names: str) -> str:
-    """Return one of the comma-separated names, by any case.
-
-    Parameters
-    ----------
-    option
-        Its name.
-    text
-        What was given.
-    names
-        Separated by a comma and a space.
-
-    Raises
-    ------
-    InputError
-        When it is none of them.
-    """
-    known = {name.lower(): name for name in names.split(", ")}
-    if text.lower() not in known:
-        raise InputError(
-            f"should be one of {names}, got {text[:40]!r}", field=option,
-            fix=f"{did_you_mean(text, known)}use {names}",
-        )  # fmt: skip
-    return known[text.lower()]
-
-
-def chosen_if_given(option: str, text: str | None, names: str) -> str | None:
-    """Return one of the comma-separated names, by any case; None where the option is left out.
-
-    Parameters
-    ----------
-    option, text, names
-        As for :func:`chosen`.
-
-    Raises
-    ------
-    InputError
-        When it is none of them, as nothing at all is.
-    """
-    return None if text is None else chosen(option, text, names)
 
 
 def element_bytes(dtype: str) -> int:

@@ -14,14 +14,11 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.help import OUTPUT
+from taccl.cli.help import output_option
 from taccl.timing.deadline import Deadline
 
 TextOutput = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--output", help="The file to write; left out or -: stdout.", rich_help_panel=OUTPUT
-    ),
+    Path | None, output_option("-o", "--output", help="The file to write; left out or -: stdout.")
 ]
 
 

@@ -6,8 +6,13 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.help import COLLECTIVE, MACHINE, OUTPUT, PROGRAM, SEARCH
-from taccl.cli.names import ALPHA_RULE_NAMES, RUNTIME_NAMES
+from taccl.cli.help import (
+    collective_option,
+    machine_option,
+    output_option,
+    search_option,
+)
+from taccl.cli.names import RUNTIME_NAMES
 from taccl.cli.options import (
     AlphaRule,
     Fabric,
@@ -16,9 +21,8 @@ from taccl.cli.options import (
     Quiet,
     Size,
     Verbose,
-    chosen,
-    chosen_if_given,
     interruptible,
+    one_of,
     size_of,
 )
 from taccl.cli.output import progress
@@ -36,111 +40,61 @@ def place(
     ] = None,
     topology: Annotated[
         str | None,
-        typer.Option(
-            "--topology",
-            help="A machine instead: a file, name or short form.",
-            rich_help_panel=MACHINE,
-        ),
+        machine_option("--topology", help="A machine instead: a file, name or short form."),
     ] = None,
     nodes: Nodes = None,
     fabric: Fabric = None,
     servers: Annotated[
         str | None,
-        typer.Option(
-            "--servers",
-            help="Which ranks stay together: a hostfile, or how many a server has.",
-            rich_help_panel=MACHINE,
+        machine_option(
+            "--servers", help="Which ranks stay together: a hostfile, or how many a server has."
         ),
     ] = None,
     whole_servers: Annotated[
-        bool,
-        typer.Option(
-            "--whole-servers",
-            help="Leave the order within each server as it is.",
-            rich_help_panel=SEARCH,
-        ),
+        bool, search_option("--whole-servers", help="Leave the order within each server as it is.")
     ] = False,
     unit: Annotated[
         str | None,
-        typer.Option(
-            "--unit",
-            help="Of a matrix that does not say it: us, GB/s and the like.",
-            rich_help_panel=MACHINE,
-        ),
+        machine_option("--unit", help="Of a matrix that does not say it: us, GB/s and the like."),
     ] = None,
     algorithm: Annotated[
         str,
-        typer.Option(
-            "--algorithm",
-            help="ring, tree, halving-doubling, another engine, or an XML file.",
-            rich_help_panel=COLLECTIVE,
+        collective_option(
+            "--algorithm", help="ring, tree, halving-doubling, another engine, or an XML file."
         ),
     ] = "ring",
     collective: Annotated[
-        str,
-        typer.Option("--collective", help="What the algorithm does.", rich_help_panel=COLLECTIVE),
+        str, collective_option("--collective", help="What the algorithm does.")
     ] = "allreduce",
     size: Size = "1MB",
     alpha_rule: AlphaRule = None,
     runtime: Annotated[
-        str,
-        typer.Option(
-            "--runtime", help=f"Whose constants: {RUNTIME_NAMES}.", rich_help_panel=PROGRAM
-        ),
+        str, one_of(RUNTIME_NAMES, "--runtime", "Whose constants: {}.", "Program")
     ] = "executor",
     time_limit: Annotated[
-        float,
-        typer.Option(
-            "--time-limit", min=0.1, max=86400, help="Seconds in all.", rich_help_panel=SEARCH
-        ),
+        float, search_option("--time-limit", min=0.1, max=86400, help="Seconds in all.")
     ] = 25,
     replays: Annotated[
         int | None,
-        typer.Option(
-            "--replays",
-            min=1,
-            help="End after so many replays, not by the clock.",
-            rich_help_panel=SEARCH,
-        ),
+        search_option("--replays", min=1, help="End after so many replays, not by the clock."),
     ] = None,
     samples: Annotated[
-        int,
-        typer.Option(
-            "--random",
-            min=0,
-            max=100_000,
-            help="Random orders to compare with.",
-            rich_help_panel=SEARCH,
-        ),
+        int, search_option("--random", min=0, max=100_000, help="Random orders to compare with.")
     ] = 100,
-    seed: Annotated[
-        int, typer.Option("--seed", help="Of all that is drawn.", rich_help_panel=SEARCH)
-    ] = 0,
+    seed: Annotated[int, search_option("--seed", help="Of all that is drawn.")] = 0,
     rankfile: Annotated[
-        Path | None,
-        typer.Option("--rankfile", help="Write an Open MPI rankfile.", rich_help_panel=OUTPUT),
+        Path | None, output_option("--rankfile", help="Write an Open MPI rankfile.")
     ] = None,
     hostfile: Annotated[
-        Path | None,
-        typer.Option(
-            "--hostfile", help="Write the hosts in the order of ranks.", rich_help_panel=OUTPUT
-        ),
+        Path | None, output_option("--hostfile", help="Write the hosts in the order of ranks.")
     ] = None,
     placed_topology: Annotated[
         Path | None,
-        typer.Option(
-            "--placed-topology",
-            help="Write the machine with its new numbers, as YAML.",
-            rich_help_panel=OUTPUT,
-        ),
+        output_option("--placed-topology", help="Write the machine with its new numbers, as YAML."),
     ] = None,
     placed_xml: Annotated[
         Path | None,
-        typer.Option(
-            "--placed-xml",
-            help="Write the program with new ranks, as MSCCL XML.",
-            rich_help_panel=OUTPUT,
-        ),
+        output_option("--placed-xml", help="Write the program with new ranks, as MSCCL XML."),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -149,29 +103,23 @@ def place(
     """Search for the order of ranks that makes an algorithm fastest on a network."""
     from taccl.apps.placing import Question, files_of, placed_json, placed_text
     from taccl.apps.placing import place as solve
-    from taccl.files import check_apart, check_output, write_all_atomic
+    from taccl.files import check_outputs, write_all_atomic
     from taccl.placement.search import Limits
 
-    options = {
+    outputs = {
         "rankfile": ("--rankfile", rankfile), "hostfile": ("--hostfile", hostfile),
         "topology": ("--placed-topology", placed_topology), "xml": ("--placed-xml", placed_xml),
     }  # fmt: skip
-    wanted: dict[str, str] = {}
     inputs = [*(files or ()), *(name for name in (topology, servers, algorithm) if name)]
-    for kind, (option, path) in options.items():
-        if path is not None:
-            check_output(path, field=option)
-            check_apart(path, [*inputs, *wanted.values()], field=option)
-            wanted[kind] = str(path)
-    runtime = chosen("--runtime", runtime, RUNTIME_NAMES)
+    check_outputs(outputs.values(), inputs)
+    wanted = {kind: str(path) for kind, (_, path) in outputs.items() if path is not None}
     if placed_xml is not None and runtime == "portable":
         raise InputError(
             "portable is no single file", field="--runtime", fix="use msccl, executor or rccl"
         )
     question = Question(
-        tuple(files or ()), unit, topology, nodes, fabric,
-        chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
-        servers, algorithm, collective, size_of(size), runtime, not whole_servers,
+        tuple(files or ()), unit, topology, nodes, fabric, alpha_rule, servers, algorithm,
+        collective, size_of(size), runtime, not whole_servers,
         Limits(None if replays is not None else time_limit, replays, seed, samples),
     )  # fmt: skip
     with interruptible() as stopped:

@@ -45,20 +45,14 @@ def show(
 ) -> None:
     """Print what remains of a topology under a sketch: links, relays, senders, symmetry, limits."""
     from taccl.apps import load_network, logical_group
-    from taccl.files import check_apart, check_output, write_all_atomic
+    from taccl.files import check_outputs, write_all_atomic
     from taccl.report import graph, logical
 
-    wanted = {"--svg": (svg, graph.svg), "--dot": (dot, graph.dot)}
-    others: list[str | Path] = [sketch, topology]
-    for option, (path, _) in wanted.items():
-        if path is not None:
-            check_output(path, field=option)
-            check_apart(path, others, field=option)
-            others.append(path)
+    check_outputs([("--svg", svg), ("--dot", dot)], [sketch, topology])
     network = load_network(topology, nodes=nodes, fabric=fabric, sketch=sketch)
-    texts: dict[str | Path, str] = {
-        path: draw(logical.picture(network)) for path, draw in wanted.values() if path is not None
-    }
+    drawn = logical.picture(network)
+    pictures = ((svg, graph.svg), (dot, graph.dot))
+    texts: dict[str | Path, str] = {path: draw(drawn) for path, draw in pictures if path}
     write_all_atomic(texts)
     typer.echo(f"{network.name} on {network.topology.name}")
     for what, value in logical.rows(network, logical_group(network)):
@@ -105,7 +99,7 @@ def suggest(
     output: TextOutput = None,
 ) -> None:
     """Print a sketch for a topology, with a comment on why each of its parts is as it is."""
-    from taccl.apps.request import asked_collective, default_size, load_collective
+    from taccl.apps.networks import asked_collective, default_size, load_collective
     from taccl.sketch.suggest import suggest_sketch
     from taccl.topology.file import load_topology
 

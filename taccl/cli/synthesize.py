@@ -3,14 +3,21 @@
 ``taccl warmup``: compile what searches need, once on a machine.
 """
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taccl.cli.help import COLLECTIVE, OUTPUT, PROGRAM, SEARCH, listed, shipped
-from taccl.cli.names import ALPHA_RULE_NAMES, ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
+from taccl.cli.help import (
+    collective_option,
+    output_option,
+    program_option,
+    search_option,
+    shipped,
+)
+from taccl.cli.names import ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
     PROCESS,
     AlphaRule,
@@ -25,11 +32,10 @@ from taccl.cli.options import (
     SizeOfChunks,
     TopologyArgument,
     Verbose,
-    chosen,
-    chosen_if_given,
     chunk_count,
     element_bytes,
     interruptible,
+    one_of,
     read,
     size_of,
 )
@@ -53,68 +59,44 @@ def warmup(quiet: Quiet = False, verbose: Verbose = False) -> None:
 
 Protocol = Annotated[
     str,
-    typer.Option(
+    one_of(
+        PROTOCOL_NAMES,
         "--protocol",
-        help=f"One of {PROTOCOL_NAMES}; auto: Simple, where that hangs LL128 or LL.",
-        rich_help_panel=PROGRAM,
+        "One of {}; auto: Simple, where that hangs LL128 or LL.",
+        "Program",
     ),
 ]
-InPlace = Annotated[
-    bool, typer.Option("--inplace", help="Serve in-place calls only.", rich_help_panel=PROGRAM)
-]
-OutOfPlace = Annotated[
-    bool,
-    typer.Option("--outofplace", help="Serve out-of-place calls only.", rich_help_panel=PROGRAM),
-]
-Both = Annotated[
-    bool, typer.Option("--both", help="Serve both modes with one file.", rich_help_panel=PROGRAM)
-]
+InPlace = Annotated[bool, program_option("--inplace", help="Serve in-place calls only.")]
+OutOfPlace = Annotated[bool, program_option("--outofplace", help="Serve out-of-place calls only.")]
+Both = Annotated[bool, program_option("--both", help="Serve both modes with one file.")]
 Instances = Annotated[
     int | None,
-    typer.Option(
-        "--instances", min=1, max=64,
+    program_option(
+        "--instances",
+        min=1,
+        max=64,
         help="Copies, each for a share of every chunk (default: as many as save 5 %).",
-        rich_help_panel=PROGRAM,
     ),
-]  # fmt: skip
+]
 BitwiseConsistent = Annotated[
     bool,
-    typer.Option(
-        "--bitwise-consistent",
-        help="Only programs that add up in one order on all ranks.",
-        rich_help_panel=PROGRAM,
+    program_option(
+        "--bitwise-consistent", help="Only programs that add up in one order on all ranks."
     ),
 ]
 Channels = Annotated[
-    int | None,
-    typer.Option(
-        "--channels", min=1, max=128, help="The most channels to use.", rich_help_panel=PROGRAM
-    ),
+    int | None, program_option("--channels", min=1, max=128, help="The most channels to use.")
 ]
 MinBytes = Annotated[
-    str | None,
-    typer.Option(
-        "--min-bytes",
-        help="Smallest size to serve (K, M, G: powers of 2).",
-        rich_help_panel=PROGRAM,
-    ),
+    str | None, program_option("--min-bytes", help="Smallest size to serve (K, M, G: powers of 2).")
 ]
 MaxBytes = Annotated[
-    str | None,
-    typer.Option(
-        "--max-bytes", help="Largest size to serve (K, M, G: powers of 2).", rich_help_panel=PROGRAM
-    ),
+    str | None, program_option("--max-bytes", help="Largest size to serve (K, M, G: powers of 2).")
 ]
 Output = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--output", help="The XML file to write; -: stdout.", rich_help_panel=OUTPUT
-    ),
+    Path | None, output_option("-o", "--output", help="The XML file to write; -: stdout.")
 ]
-Dtype = Annotated[
-    str,
-    typer.Option("--dtype", help="Data type, as nccl-tests names it.", rich_help_panel=COLLECTIVE),
-]
+Dtype = Annotated[str, collective_option("--dtype", help="Data type, as nccl-tests names it.")]
 
 
 def synthesize(
@@ -124,84 +106,48 @@ def synthesize(
     fabric: Fabric = None,
     sketch: Annotated[
         str | None,
-        typer.Option(
+        search_option(
             "--sketch",
             help="A sketch file or the name of a shipped one.",
             autocompletion=shipped("sketches"),
-            rich_help_panel=SEARCH,
         ),
     ] = None,
     size: SizeOfChunks = None,
     dtype: Dtype = "float",
     chunks: Annotated[
         str,
-        typer.Option(
-            "--chunks",
-            help="Chunks for each rank (and pair): auto or a number.",
-            rich_help_panel=COLLECTIVE,
-        ),
+        collective_option("--chunks", help="Chunks for each rank (and pair): auto or a number."),
     ] = "auto",
     batch: Annotated[
         str,
-        typer.Option(
+        one_of(
+            "auto, none",
             "--batch",
-            help="auto: chunks may travel together; none: one by one.",
-            rich_help_panel=COLLECTIVE,
+            "auto: chunks may travel together; none: one by one.",
+            "Collective",
         ),
     ] = "auto",
     root: Root = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            "--engine",
-            help=f"One of {ENGINE_NAMES}.",
-            autocompletion=listed(ENGINE_NAMES),
-            rich_help_panel=SEARCH,
-        ),
-    ] = "auto",
+    engine: Annotated[str, one_of(ENGINE_NAMES, "--engine", "One of {}.", "Search")] = "auto",
     steps: Annotated[
         int | None,
-        typer.Option(
-            "--steps",
-            help="Engine exact: is there an algorithm of so many steps ...?",
-            rich_help_panel=SEARCH,
-        ),
+        search_option("--steps", help="Engine exact: is there an algorithm of so many steps ...?"),
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(
-            "--rounds",
-            help="... of so many rounds in all, and --chunks chunks (SCCL)?",
-            rich_help_panel=SEARCH,
-        ),
+        search_option("--rounds", help="... of so many rounds in all, and --chunks chunks (SCCL)?"),
     ] = None,
     time_limit: Annotated[
-        float,
-        typer.Option(
-            "--time-limit",
-            min=0.1,
-            max=86400,
-            help="Seconds for the search.",
-            rich_help_panel=SEARCH,
-        ),
+        float, search_option("--time-limit", min=0.1, max=86400, help="Seconds for the search.")
     ] = 60.0,
     seed: Annotated[
-        int,
-        typer.Option(
-            "--seed", min=0, max=2**31 - 1, help="For the solvers.", rich_help_panel=SEARCH
-        ),
+        int, search_option("--seed", min=0, max=2**31 - 1, help="For the solvers.")
     ] = 0,
     workers: Annotated[
-        int,
-        typer.Option(
-            "--workers", min=1, max=256, help="Threads of a solver.", rich_help_panel=SEARCH
-        ),
+        int, search_option("--workers", min=1, max=256, help="Threads of a solver.")
     ] = 2,
     deterministic: Annotated[
-        bool,
-        typer.Option(
-            "--deterministic", help="Count work instead of seconds.", rich_help_panel=SEARCH
-        ),
+        bool, search_option("--deterministic", help="Count work instead of seconds.")
     ] = False,
     alpha_rule: AlphaRule = None,
     runtime: Runtime = "portable",
@@ -216,16 +162,11 @@ def synthesize(
     bitwise_consistent: BitwiseConsistent = False,
     output: Output = None,
     schedule: Annotated[
-        Path | None,
-        typer.Option("--schedule", help="Write the schedule as JSON.", rich_help_panel=OUTPUT),
+        Path | None, output_option("--schedule", help="Write the schedule as JSON.")
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(
-            "--report",
-            help="Write a page: timeline, chunks, links, tables.",
-            rich_help_panel=OUTPUT,
-        ),
+        output_option("--report", help="Write a page: timeline, chunks, links, tables."),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -234,7 +175,8 @@ def synthesize(
     """Find a schedule for a collective, prove it correct, and write it as MSCCL XML."""
     from taccl import apps as pipeline
     from taccl.apps import outputs, reports
-    from taccl.apps.request import load_collective
+    from taccl.apps.networks import load_collective
+    from taccl.files import check_outputs
 
     target = _target(
         runtime, protocol, (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
@@ -244,15 +186,14 @@ def synthesize(
         raise InputError("--json needs stdout, too", field="-o", fix="name a file")
     request = pipeline.Request(
         logical=pipeline.load_network(
-            topology, nodes=nodes, fabric=fabric, sketch=sketch,
-            alpha_rule=chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
+            topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
         ),
         collective=load_collective(collective),
         root=root,
         size=0 if size is None else size_of(size),
         chunks=chunk_count(chunks),
-        batch=chosen("--batch", batch, "auto, none") == "auto",
-        engine=chosen("--engine", engine, ENGINE_NAMES),
+        batch=batch == "auto",
+        engine=engine,
         steps=_steps(steps, rounds, engine, chunk_count(chunks)),
         target=target,
         time_limit=time_limit,
@@ -260,22 +201,23 @@ def synthesize(
         workers=workers,
         deterministic=deterministic,
         spent=PROCESS.spent(),
-    )  # fmt: skip
+    )
     file = None if is_stdout(output) else output
     outputs.check_target(request, output)
-    outputs.check_writable(file, schedule)
-    reports.check_report(report, file, schedule)
+    check_outputs([("output", file), ("output", schedule), ("--report", report)])
     with interruptible(file, schedule, report) as stop:
         with progress(quiet=quiet or as_json, verbose=verbose) as show:
-            found = pipeline.synthesize(replace(pipeline.with_stop(request, stop), report=show))
+            found = pipeline.synthesize(replace(request, stop=stop, report=show))
         written = outputs.write_outputs(found, file, schedule)
         written += reports.write_report(found, report)
     if output is not None and (text := outputs.caution(found.schedule.collective)):
         _warn(text)
     if is_stdout(output):
         typer.echo(outputs.xml_text(found, _warn), nl=False)
-    tell = outputs.as_json if as_json else outputs.summary
-    typer.echo(tell(found, written, file), err=is_stdout(output))
+    text = outputs.summary(found, written, file)
+    if as_json:
+        text = json.dumps(outputs.report(found, written, file), indent=2)
+    typer.echo(text, err=is_stdout(output))
 
 
 def _steps(
@@ -360,12 +302,11 @@ def _target(
             field=f"--{wanted[0]}",
             fix="give one of --inplace, --outofplace, --both",
         )
-    name = chosen("--runtime", runtime, f"{RUNTIME_NAMES}, none")
-    if name == "none":
+    if runtime == "none":
         return None
     return Target(
-        runtime=name,
-        protocol=chosen("--protocol", protocol, PROTOCOL_NAMES),
+        runtime=runtime,
+        protocol=protocol,
         modes=wanted[0] if wanted else "auto",
         instances=instances,
         channels=channels,

@@ -30,23 +30,16 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print what a topology consists of, and a matrix of the paths between its ranks."""
-    from taccl.apps.request import load_machine
-    from taccl.files import check_apart, check_output, write_all_atomic
+    from taccl.apps.networks import load_machine
+    from taccl.files import check_outputs, write_all_atomic
     from taccl.report import graph
     from taccl.report.matrix import matrix_text, topology_fields
     from taccl.topology.file import describe, topology_digest
 
-    wanted = {"--svg": (svg, graph.svg), "--dot": (dot, graph.dot)}
-    others: list[str | Path] = [topology]
-    for option, (path, _) in wanted.items():
-        if path is not None:
-            check_output(path, field=option)
-            check_apart(path, others, field=option)
-            others.append(path)
+    check_outputs([("--svg", svg), ("--dot", dot)], [topology])
     network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
-    texts: dict[str | Path, str] = {
-        path: draw(network) for path, draw in wanted.values() if path is not None
-    }
+    pictures = ((svg, graph.svg), (dot, graph.dot))
+    texts: dict[str | Path, str] = {path: draw(network) for path, draw in pictures if path}
     write_all_atomic(texts)
     if as_json:
         fields = topology_fields(network, topology_digest(network))
@@ -94,7 +87,7 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two topologies; exit status 0: the same, 1: they differ."""
-    from taccl.apps.request import load_both
+    from taccl.apps.networks import load_both
     from taccl.report.differences import differences, differences_fields, differences_text
 
     found = differences(*load_both(first, second, nodes))
@@ -113,7 +106,7 @@ def expand(
     output: TextOutput = None,
 ) -> None:
     """Print a topology as the plain graph that engines see."""
-    from taccl.apps.request import load_machine
+    from taccl.apps.networks import load_machine
     from taccl.topology.file import expand_text
 
     text = expand_text(load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
@@ -145,7 +138,7 @@ def degrade(
     output: TextOutput = None,
 ) -> None:
     """Print a topology some of whose edges are slower or gone, as a plain graph."""
-    from taccl.apps.request import load_machine
+    from taccl.apps.networks import load_machine
     from taccl.topology.edit import degrade, read_losses
     from taccl.topology.file import document_text, topology_document
 

@@ -1,14 +1,16 @@
 """``taccl tune`` and ``taccl explain``: a library of programs, and which of them runs when."""
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taccl.cli.help import OUTPUT, PROGRAM, SEARCH
-from taccl.cli.names import ALPHA_RULE_NAMES, COLLECTIVE_NAMES, RUNTIME_NAMES
+from taccl.cli.help import output_option, program_option, search_option
+from taccl.cli.names import COLLECTIVE_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
     AlphaRule,
     Begin,
@@ -20,26 +22,17 @@ from taccl.cli.options import (
     Quiet,
     TopologyArgument,
     Verbose,
-    chosen,
-    chosen_if_given,
     interruptible,
+    one_of,
     read,
     sizes_of,
 )
 from taccl.cli.output import is_stdout, progress
 from taccl.errors import InputError
-from taccl.units import parse_size
+from taccl.units import format_size, microseconds, parse_size
 
 if TYPE_CHECKING:
     from taccl.tuning.executors import Workshop
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from taccl.units import format_size, microseconds
-
-if TYPE_CHECKING:
     from taccl.tuning.run import Progress
 
 TIME_LIMIT = 300.0
@@ -57,14 +50,7 @@ def tune(
         ),
     ],
     output: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--output",
-            help="The directory to write.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
-        ),
+        Path, output_option("-o", "--output", help="The directory to write.", show_default=False)
     ],
     nodes: Nodes = None,
     fabric: Fabric = None,
@@ -73,93 +59,69 @@ def tune(
     factor: Factor = 2,
     alpha_rule: AlphaRule = None,
     runtime: Annotated[
-        str, typer.Option("--runtime", help=f"One of {RUNTIME_NAMES}.", rich_help_panel=PROGRAM)
+        str, one_of(RUNTIME_NAMES, "--runtime", "One of {}.", "Program")
     ] = "portable",
     sketch: Annotated[
         list[str] | None,
-        typer.Option(
-            "--sketch",
-            help="Tried beside the whole topology; may be given more than once.",
-            rich_help_panel=SEARCH,
+        search_option(
+            "--sketch", help="Tried beside the whole topology; may be given more than once."
         ),
     ] = None,
     time_limit: Annotated[
         float | None,
-        typer.Option(
+        search_option(
             "--time-limit",
             min=1,
             max=864000,
             show_default=False,
             help=f"Seconds for the whole run (default {TIME_LIMIT:g}).",
-            rich_help_panel=SEARCH,
         ),
     ] = None,
     candidates: Annotated[
         int | None,
-        typer.Option(
+        search_option(
             "--candidates",
             min=0,
             max=1_000_000,
             show_default=False,
             help="Searches in all, instead of a time: the same files from every run.",
-            rich_help_panel=SEARCH,
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
+        search_option(
             "--workers",
             min=1,
             max=1024,
             show_default=False,
             help="Processes (default: one for each core).",
-            rich_help_panel=SEARCH,
         ),
     ] = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(
-            "--scheduler",
-            help="Run on the workers of this Dask scheduler instead.",
-            rich_help_panel=SEARCH,
-        ),
+        search_option("--scheduler", help="Run on the workers of this Dask scheduler instead."),
     ] = None,
     mpi: Annotated[
         bool,
-        typer.Option(
-            "--mpi",
-            help="Run on the ranks of an MPI job (mpi4py.futures) instead.",
-            rich_help_panel=SEARCH,
-        ),
+        search_option("--mpi", help="Run on the ranks of an MPI job (mpi4py.futures) instead."),
     ] = False,
     seed: Annotated[
-        int,
-        typer.Option(
-            "--seed", min=0, max=2**31 - 1, help="For the solvers.", rich_help_panel=SEARCH
-        ),
+        int, search_option("--seed", min=0, max=2**31 - 1, help="For the solvers.")
     ] = 0,
     nccl: Annotated[
         str | None,
-        typer.Option(
-            "--nccl",
-            help="Inputs of NCCL's model, as taccl compare takes them.",
-            rich_help_panel=PROGRAM,
-        ),
+        program_option("--nccl", help="Inputs of NCCL's model, as taccl compare takes them."),
     ] = None,
     keep_all: Annotated[
         bool,
-        typer.Option(
-            "--keep-all",
-            help="Leave no sizes to NCCL where its own model says it is faster.",
-            rich_help_panel=PROGRAM,
+        program_option(
+            "--keep-all", help="Leave no sizes to NCCL where its own model says it is faster."
         ),
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option(
-            "--json",
-            help="JSON: progress, a line each, on stderr; the result on stdout.",
-            rich_help_panel=OUTPUT,
+        output_option(
+            "--json", help="JSON: progress, a line each, on stderr; the result on stdout."
         ),
     ] = False,
     quiet: Quiet = False,
@@ -193,10 +155,9 @@ def tune(
     with interruptible(output) as stop, told as watch:
         order = Order(
             topology, tuple(dict.fromkeys(map(collective_name, collectives))), tuple(sizes),
-            chosen("--runtime", runtime, RUNTIME_NAMES), Budget(candidates, seconds), output,
-            _workshop(workers, scheduler, mpi=mpi), nodes, fabric,
-            chosen_if_given("--alpha-rule", alpha_rule, ALPHA_RULE_NAMES),
-            tuple(sketch or ()), seed, None if keep_all else given, stop, watch,
+            runtime, Budget(candidates, seconds), output, _workshop(workers, scheduler, mpi=mpi),
+            nodes, fabric, alpha_rule, tuple(sketch or ()), seed, None if keep_all else given,
+            stop, watch,
         )  # fmt: skip
         found = tune(order)
     from taccl.tuning.library_report import as_object, summary
@@ -234,8 +195,7 @@ def explain(
         Path, typer.Argument(help="A directory that taccl tune has written.", show_default=False)
     ],
     collective: Annotated[
-        str,
-        typer.Option("--collective", help=f"One of {COLLECTIVE_NAMES}.", show_default=False),
+        str, typer.Option("--collective", help=f"One of {COLLECTIVE_NAMES}.", show_default=False)
     ],
     size: Annotated[
         str,
@@ -276,7 +236,15 @@ def shown(
     else:
         with progress(verbose=verbose) as say:
             every = verbose or sys.stderr.isatty()
-            yield lambda told: say(_line(told)) if every or _is_news(told) else None
+
+            def tell(progress: "Progress") -> None:
+                # A line that stays is not worth it for each that was known, or was in vain.
+                found = progress.outcome
+                news = found is not None and bool(found.played or found.failed)
+                if every or (news and not (progress.known and progress.done % 50)):
+                    say(_line(progress))
+
+            yield tell
 
 
 def _as_json(progress: "Progress") -> None:
@@ -306,13 +274,6 @@ def _as_json(progress: "Progress") -> None:
             ],
         }
         typer.echo(json.dumps(facts), err=True)
-
-
-def _is_news(progress: "Progress") -> bool:
-    """Tell whether a line that stays is worth it: not of each that was known, or was in vain."""
-    if progress.outcome is None or (progress.known and progress.done % 50):
-        return False
-    return bool(progress.outcome.played or progress.outcome.failed)
 
 
 def _line(progress: "Progress") -> str:

@@ -1,24 +1,21 @@
-"""``taccl verify``: what a runtime makes of an XML file: refused, broken, selected, how large.
-
-``taccl inspect``: what a program does, rank by rank and pair by pair.
-"""
+"""``taccl verify`` and ``taccl inspect``: what runtimes make of an XML file, and what it does."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from taccl.cli.help import shipped
 from taccl.cli.names import RUNTIME_NAMES
-from taccl.cli.options import Json, Nodes, chosen, read
+from taccl.cli.options import Json, Nodes, one_of, read
 from taccl.errors import InputError
 from taccl.units import parse_size
 
 if TYPE_CHECKING:
     from taccl.msccl.program import Finding
-    from taccl.msccl.verdict import Question, Verdict
+    from taccl.msccl.verdict import Verdict
 
 
 def inspect(
@@ -49,9 +46,8 @@ def verify(
     files: Annotated[list[str], typer.Argument(help="MSCCL XML files.", show_default=False)],
     runtime: Annotated[
         str | None,
-        typer.Option(
-            "--runtime",
-            help=f"One of {RUNTIME_NAMES} (all three at once); left out: each by itself.",
+        one_of(
+            RUNTIME_NAMES, "--runtime", "One of {} (all three at once); left out: each by itself."
         ),
     ] = None,
     size: Annotated[
@@ -83,25 +79,40 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Say what a runtime refuses, breaks on, never selects: data, races, deadlocks, limits."""
-    name = None if runtime is None else chosen("--runtime", runtime, RUNTIME_NAMES)
+    name = runtime
     count = None if size is None else read("--size", parse_size, size)
     if structure_only and (bitwise or size is not None):
         raise InputError(
             "--structure-only follows no data and no waits",
             field="--bitwise-consistent" if bitwise else "--size", fix="leave out one of the two",
         )  # fmt: skip
-    from taccl.msccl.verdict import Question
+    from taccl.files import read_bytes
+    from taccl.msccl.verdict import Question, judge_for, judge_for_each
 
     question = Question(count, structure_only, bitwise, _servers(topology, nodes, ranks_per_node))
-    found = {file: _judged(file, name, question) for file in files}
+    found: dict[str, Verdicts] = {}
+    for file in files:
+        text, asked = read_bytes(file), replace(question, file=file)
+        found[file] = (
+            judge_for_each(text, asked)
+            if name is None
+            else {name: judge_for(text, name, asked, {})}
+        )
+    # Right is what some runtime runs, and runs right.
+    right = {
+        file: any(verdict.worst is None for verdict in verdicts.values())
+        for file, verdicts in found.items()
+    }
     if as_json:
-        report = [_record(file, verdicts, name) for file, verdicts in found.items()]
+        report = [
+            _record(file, verdicts, name, right=right[file]) for file, verdicts in found.items()
+        ]
         typer.echo(json.dumps({"files": report}, indent=2))
     else:
         tell = _each_line if name is None else _lines
         for file, verdicts in found.items():
             typer.echo("\n".join(tell(file, verdicts)))
-    raise typer.Exit(0 if all(_is_right(verdicts) for verdicts in found.values()) else 1)
+    raise typer.Exit(0 if all(right.values()) else 1)
 
 
 def _servers(
@@ -125,22 +136,9 @@ def _servers(
             "the topology says which ranks share a server", field="--ranks-per-node",
             fix="leave out one of the two",
         )  # fmt: skip
-    from taccl.apps.request import load_machine
+    from taccl.apps.networks import load_machine
 
     return load_machine(topology, nodes=nodes).server_of
-
-
-def _judged(file: str, name: str | None, question: "Question") -> Verdicts:
-    from taccl.apps import evaluation
-
-    if name is None:
-        return evaluation.judge_file_for_each(file, question)
-    return {name: evaluation.judge_file(file, name, question)}
-
-
-def _is_right(verdicts: Verdicts) -> bool:
-    """Tell whether some runtime runs a file, and runs it right."""
-    return any(verdict.worst is None for verdict in verdicts.values())
 
 
 _WORDS = {
@@ -159,54 +157,38 @@ def _worst(verdict: "Verdict") -> str | None:
     return None if verdict.worst is None else verdict.worst.value
 
 
-def _record(file: str, verdicts: Verdicts, name: str | None) -> dict[str, object]:
+def _record(file: str, verdicts: Verdicts, name: str | None, *, right: bool) -> dict[str, object]:
     """Return the record of a file: of the runtime that is asked for, or of each."""
+    fields: list[dict[str, object]] = []
+    for runtime, verdict in verdicts.items():
+        safe = verdict.safe
+        fields.append(
+            {
+                "runtime": runtime,
+                "verified": verdict.worst is None,
+                "severity": _worst(verdict),
+                "largest_safe_bytes": None if safe is None else safe.size,
+                "safe_at_any_size": safe is not None and safe.size is None,
+                "selected_for": [asdict(selection) for selection in verdict.selections],
+                "findings": [
+                    {
+                        "rule": finding.rule,
+                        "severity": finding.severity.value,
+                        "explanation": finding.explanation,
+                        "gpu": finding.gpu,
+                        "threadblock": finding.threadblock,
+                        "step": finding.step,
+                        "line": finding.line,
+                        "column": finding.column,
+                        "fix": finding.fix,
+                    }
+                    for finding in verdict.findings
+                ],
+            }
+        )
     if name is not None:
-        return {"file": file, **_fields(name, verdicts[name])}
-    return {
-        "file": file,
-        "verified": _is_right(verdicts),
-        "verdicts": [_fields(each, verdict) for each, verdict in verdicts.items()],
-    }
-
-
-def _fields(runtime: str, verdict: "Verdict") -> dict[str, object]:
-    safe = verdict.safe
-    return {
-        "runtime": runtime,
-        "verified": verdict.worst is None,
-        "severity": _worst(verdict),
-        "largest_safe_bytes": None if safe is None else safe.size,
-        "safe_at_any_size": safe is not None and safe.size is None,
-        "selected_for": [
-            {
-                "runtime": one.runtime,
-                "call": one.call,
-                "ranks": one.ranks,
-                "min_bytes": one.min_bytes,
-                "max_bytes": one.max_bytes,
-                "modes": list(one.modes),
-                "divisor": one.divisor,
-                "divided": one.divided,
-                "needs": list(one.needs),
-            }
-            for one in verdict.selections
-        ],
-        "findings": [
-            {
-                "rule": finding.rule,
-                "severity": finding.severity.value,
-                "explanation": finding.explanation,
-                "gpu": finding.gpu,
-                "threadblock": finding.threadblock,
-                "step": finding.step,
-                "line": finding.line,
-                "column": finding.column,
-                "fix": finding.fix,
-            }
-            for finding in verdict.findings
-        ],
-    }
+        return {"file": file, **fields[0]}
+    return {"file": file, "verified": right, "verdicts": fields}
 
 
 def _lines(file: str, verdicts: Verdicts) -> list[str]:
@@ -272,20 +254,17 @@ def _grouped(findings: Mapping["Finding", Sequence[str]]) -> Iterator[str]:
         _, _, rest = str(first).partition(": ")
         yield f"  {rule} ({severity}{times}{_at(first)}){of}: {rest}"
         if others:
-            places = [_place(finding) for finding in others[:PLACES]]
+            places = []
+            for one in others[:PLACES]:
+                ids = (("gpu", one.gpu), ("threadblock", one.threadblock), ("step", one.step))
+                where = ", ".join(f"{name} {value}" for name, value in ids if value is not None)
+                places.append(f"{where or one.explanation}{_at(one)}")
             more = f"; and {len(others) - PLACES} more" if len(others) > PLACES else ""
             yield f"    also {'; '.join(places)}{more}"
 
 
 def _at(finding: "Finding") -> str:
     return "" if finding.line is None else f" at {finding.line}:{finding.column}"
-
-
-def _place(finding: "Finding") -> str:
-    """Return where a finding is; where it has no place, what it says."""
-    places = (("gpu", finding.gpu), ("threadblock", finding.threadblock), ("step", finding.step))
-    where = ", ".join(f"{name} {value}" for name, value in places if value is not None)
-    return f"{where}{_at(finding)}" if where else f"{finding.explanation}{_at(finding)}"
 
 
 def _largest(verdict: "Verdict") -> list[str]:

@@ -13,7 +13,13 @@ from taccl.files.read import (
     read_text,
     shown,
 )
-from taccl.files.write import check_apart, check_output, write_all_atomic, write_atomic
+from taccl.files.write import (
+    check_apart,
+    check_output,
+    check_outputs,
+    write_all_atomic,
+    write_atomic,
+)
 
 __all__ = [
     "MAX_BYTES",
@@ -22,6 +28,7 @@ __all__ = [
     "FileModel",
     "check_apart",
     "check_output",
+    "check_outputs",
     "field_name",
     "fit_model",
     "load_model",

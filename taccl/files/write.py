@@ -145,6 +145,31 @@ def check_apart(output: str | Path, others: Iterable[str | Path], *, field: str 
             )  # fmt: skip
 
 
+def check_outputs(
+    outputs: Iterable[tuple[str, Path | None]], inputs: Iterable[str | Path] = ()
+) -> None:
+    """Raise, before any long work, when a file can't be written, or is read or written twice.
+
+    Parameters
+    ----------
+    outputs
+        The option that errors name, and the path; None: it is not given.
+    inputs
+        Paths that are read.
+
+    Raises
+    ------
+    InputError
+        As :func:`check_output` and :func:`check_apart` do.
+    """
+    others = list(inputs)
+    for field, path in outputs:
+        if path is not None:
+            check_output(path, field=field)
+            check_apart(path, others, field=field)
+            others.append(path)
+
+
 def _same_file(one: Path, two: Path) -> bool:
     try:
         regular = not one.exists() or one.is_file()

@@ -23,8 +23,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import taccl
+from taccl.apps.networks import logical_group
 from taccl.apps.programs import Lowering, Target
-from taccl.apps.request import logical_group
 from taccl.apps.scoring import Scorer
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.collectives import build_collective, chunk_size_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
+from taccl.apps.networks import asked_collective, load_machine, load_network
 from taccl.apps.programs import serves
-from taccl.apps.request import asked_collective, load_machine, load_network
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, OutOfTimeError
 from taccl.files import read_text

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from taccl.apps.evaluation import judge_file
 from taccl.model.problem import Options
 from taccl.model.routes import Network
+from taccl.msccl.verdict import judge_text
 from taccl.synth.greedy import Hop
 from taccl.synth.staged.routing import Routes
 from tests.cli.conftest import Run
@@ -59,7 +59,7 @@ def test_the_first_interrupt_writes_the_best_so_far(tmp_path: Path) -> None:
     assert process.returncode == 0, err
     assert "(interrupted, " in out
     assert [path.name for path in tmp_path.iterdir()] == ["f.xml"]
-    assert judge_file(str(output), "portable").findings == ()
+    assert judge_text(output.read_bytes(), "portable").findings == ()
 
 
 def test_the_second_interrupt_writes_nothing(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_json_says_that_the_search_was_interrupted(
     report = json.loads(done.out)
     assert report["status"] == "interrupted"
     assert report["output"] == [str(output)]
-    assert judge_file(str(output), "portable").findings == ()
+    assert judge_text(output.read_bytes(), "portable").findings == ()
 
 
 def interrupt(*_: object, **__: object) -> None:

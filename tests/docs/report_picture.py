@@ -35,7 +35,7 @@ def report_picture() -> str:
     """Return the picture."""
     topology, target = load_topology("dgx-a100", nodes=2), Target("portable")
     collective = build_collective("allreduce", topology.num_ranks, 1)
-    program, _ = textbook_program(topology, collective, "halving-doubling", SIZE, target)
+    program = textbook_program(topology, collective, "halving-doubling", SIZE, target)
     model = model_of("portable", 4)
     rows = sweep([("", program)], topology, SIZES, model)
     row = next(row for row in rows if row.size == SIZE)

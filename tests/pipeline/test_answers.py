@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from taccl.apps import Lowering, Target
-from taccl.apps.evaluation import answer_of, evaluate
+from taccl.apps.evaluation import Setting, answer_of, evaluate
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, Threadblock
 from taccl.msccl.xml import write_xml
+from taccl.replay.cost import model_of
 from taccl.synth.templates.classical import classical_schedule
 from taccl.topology.file import load_topology
 from tests.synth.problems import problem_of
@@ -93,7 +94,7 @@ def test_every_row_of_several_files_says_what_is_wrong_at_its_size(tmp_path: Pat
     files = [str(tmp_path / "good.xml"), str(tmp_path / "bad.xml")]
     for file, program in zip(files, (good, bad), strict=True):
         Path(file).write_text(write_xml(program, "executor"))
-    rows = evaluate(files, load_topology("ring:4"), [1600, 3200], "executor")
+    rows = evaluate(files, [1600, 3200], Setting(load_topology("ring:4"), model_of("executor")))
     told = [(Path(row.file).stem, row.size, row.wrong, row.bound is not None) for row in rows]
     wrong = answer_of(bad).wrong
     assert wrong

@@ -15,8 +15,8 @@ from taccl.apps.calibration import (
     calibrate,
     calibration_json,
     calibration_text,
-    classical_program,
 )
+from taccl.apps.comparison import textbook_program
 from taccl.apps.costs import (
     BETWEEN,
     INSIDE,
@@ -29,8 +29,8 @@ from taccl.apps.costs import (
     time_text,
 )
 from taccl.apps.fitting import FITTED, NOT_TOLD, TOLD, TOLD_IF
+from taccl.apps.networks import asked_collective
 from taccl.apps.programs import Target
-from taccl.apps.request import asked_collective
 from taccl.errors import InputError
 from taccl.files import read_document
 from taccl.msccl.program import Program
@@ -50,13 +50,14 @@ from tests.imports.nccl_tests_output import Ran, Result, json_of, text_of
 from tests.sweep import for_each
 
 SIZES = [4096 * 5**i for i in range(6)]
+MIDDLE = SIZES[3]
 US = 1_000_000
 
 
 def ring_program(topology: Topology, collective: str = "allreduce") -> Program:
     made = asked_collective(collective, topology)
     target = Target("executor", min_bytes=1, max_bytes=MAX_SIZE)
-    return classical_program(topology, made, "ring", SIZES, target)
+    return textbook_program(topology, made, "ring", MIDDLE, target)
 
 
 def measure(
@@ -380,7 +381,7 @@ def test_the_other_column_is_pointed_out_and_taken(tmp_path: Path) -> None:
     given = load_topology("full:4")
     made = asked_collective("alltoall", given)
     target = Target("executor", min_bytes=1, max_bytes=MAX_SIZE)
-    program = classical_program(given, made, "all-pairs", SIZES, target)
+    program = textbook_program(given, made, "all-pairs", MIDDLE, target)
     run = measure(tmp_path / "run.txt", given, program)
     question = Question("full:4", (run,), collective="alltoall", algorithm="all-pairs")
     with pytest.raises(InputError, match="0 sizes measured in place") as caught:

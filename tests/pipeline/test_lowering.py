@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from taccl.apps import Lowering, Target
-from taccl.apps.programs import program_name
+from taccl.apps.programs import lowering_of
 from taccl.errors import InputError, LoweringError
 from taccl.model.schedule import Schedule
 from taccl.msccl.limits import network_findings
@@ -111,7 +111,9 @@ def test_a_limit_of_the_runtime_is_named_with_an_option_that_helps() -> None:
 
 
 def test_a_program_is_labelled_by_what_it_is() -> None:
-    assert program_name("ring4", "allgather", "taccl", 2) == "allgather-ring4-taccl-k2"
+    schedule = ring_schedule("allgather", chunks=2)
+    name = lowering_of(schedule, Target(), 1 << 20, "taccl").name
+    assert name == "allgather-ring4-taccl-k2"
 
 
 def test_simple_is_written_but_where_it_hangs() -> None:

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from taccl.apps import Request, Synthesis, Target, load_network, synthesize
-from taccl.apps.evaluation import judge_file, whole_size
-from taccl.apps.outputs import check_writable, convert, report, write_outputs
+from taccl.apps.evaluation import whole_size
+from taccl.apps.outputs import convert, report, write_outputs
 from taccl.errors import InputError
+from taccl.files import check_outputs
+from taccl.msccl.verdict import judge_text
 from taccl.msccl.xml import read_xml
 
 
@@ -26,8 +28,8 @@ def test_a_portable_reducescatter_is_a_pair_of_files(tmp_path: Path) -> None:
     assert [path.name for path in written] == ["out.xml", "out.msccl.xml"]
     assert 'coll="reducescatter"' in written[0].read_text()
     assert 'coll="reduce_scatter"' in written[1].read_text()
-    assert judge_file(str(written[0]), "executor").findings == ()
-    assert judge_file(str(written[1]), "msccl").findings == ()
+    assert judge_text(written[0].read_bytes(), "executor").findings == ()
+    assert judge_text(written[1].read_bytes(), "msccl").findings == ()
 
 
 @pytest.mark.parametrize("runtime", ["msccl", "executor", "rccl"])
@@ -35,7 +37,7 @@ def test_a_reducescatter_for_one_runtime_is_one_file(tmp_path: Path, runtime: st
     target = Target(runtime=runtime)
     written = write_outputs(ring("reducescatter", target), tmp_path / "out.xml", None)
     assert len(written) == 1
-    assert judge_file(str(written[0]), runtime).findings == ()
+    assert judge_text(written[0].read_bytes(), runtime).findings == ()
 
 
 @pytest.mark.parametrize("collective", ["allgather", "allreduce"])
@@ -67,7 +69,7 @@ def test_a_size_too_small_to_convert_is_an_error_with_the_least(tmp_path: Path) 
 
 def test_a_place_that_can_not_be_written_is_an_error_before_the_search(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nowhere"):
-        check_writable(None, tmp_path / "nowhere" / "out.xml")
+        check_outputs([("-o", None), ("--schedule", tmp_path / "nowhere" / "out.xml")])
 
 
 def test_without_a_program_its_fields_are_null() -> None:

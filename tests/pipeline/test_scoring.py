@@ -32,7 +32,7 @@ def test_a_schedule_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def again(_lowering: Lowering) -> None:
         pytest.fail("lowered again")
 
-    monkeypatch.setattr("taccl.apps.programs.best_candidate", again)
+    monkeypatch.setattr("taccl.apps.programs.best_variant", again)
     assert judge.score(ring_schedule("allreduce", 4)) == first
     assert judge.refusal(schedule) is None
     lowering = judge.lowering(schedule, "ring")

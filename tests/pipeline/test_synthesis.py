@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from taccl.apps import Request, Synthesis, Target, load_network, synthesize
+from taccl.apps.networks import asked_collective
 from taccl.apps.outputs import summary
-from taccl.apps.request import CHUNK_COUNTS, asked_collective, series_of
 from taccl.apps.scoring import Scorer
+from taccl.apps.synthesis import CHUNK_COUNTS, series_of
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.model.problem import Status

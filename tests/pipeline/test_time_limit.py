@@ -15,9 +15,9 @@ from threading import Event, Timer
 import pytest
 
 from taccl.apps import Request, Synthesis, synthesize, warmup
+from taccl.apps.networks import load_network
 from taccl.apps.outputs import summary
 from taccl.apps.programs import Lowering
-from taccl.apps.request import load_network
 from taccl.errors import OutOfTimeError
 from taccl.model.problem import Bound, Options, Problem, Result
 from taccl.model.schedule import Schedule

@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from taccl.apps.programs import Target
-from taccl.apps.scoring import lowering_of
+from taccl.apps.programs import Target, lowering_of
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
 from taccl.synth.templates.grid_programs import MOST_SHARES, MOST_WAVES, cuts_of

@@ -1,0 +1,263 @@
+"""Networks and collectives from what a command names: short forms, files, sketches, symmetries."""
+
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from taccl.collectives import Collective, build_collective, collective_name
+from taccl.collectives.file import read_collective
+from taccl.errors import InputError
+from taccl.files import shown
+from taccl.sketch import apply_sketch, load_sketch
+from taccl.topology.file import has_count, load_topology
+from taccl.topology.graph import LogicalTopology, Permutation, Topology, whole
+from taccl.topology.symmetry import Group, check_symmetry, free_group, make_group, powers
+from taccl.topology.symmetry_search import search_group
+from taccl.units import MAX_SIZE, exact_size_text
+
+DEFAULT_SIZE = 10**6
+"""Bytes, where neither a size is asked for nor the topology has a chunk size."""
+
+
+def size_of_chunks(chunk_size: Fraction, chunks: int) -> int:
+    """Return the bytes of so many `chunks` of `chunk_size` bytes each.
+
+    Raises
+    ------
+    InputError
+        When they are no whole number of bytes, or too many.
+    """
+    size = chunk_size * chunks
+    if size.denominator != 1 or size > MAX_SIZE:
+        raise InputError(
+            f"{chunks} chunks of {exact_size_text(chunk_size)}, the topology's chunk_size, make no"
+            " size from 1 to 2^50 bytes",
+            field="--size",
+            fix="give --size",
+        )
+    return int(size)
+
+
+def default_size(topology: Topology, collective: Collective) -> int:
+    """Return the bytes of a `collective`: its own, those of the `topology`'s chunks, else 1 MB."""
+    if collective.size is not None:
+        return collective.size
+    if topology.chunk_size is None:
+        return DEFAULT_SIZE
+    return size_of_chunks(topology.chunk_size, collective.chunks_in_size)
+
+
+def load_collective(text: str) -> str | Collective:
+    """Return the table's name of a collective, or the collective of a file.
+
+    Raises
+    ------
+    InputError
+        When it is neither.
+    """
+    try:
+        return collective_name(text)
+    except InputError:
+        named = re.search(r"[/\\]|\.(ya?ml|json)$", text)
+        if not named and not Path(text[:255]).is_file():
+            raise
+    return read_collective(text)
+
+
+def asked_collective(
+    wanted: str | Collective, topology: Topology, root: int | None = None
+) -> Collective:
+    """Return the `wanted` collective for the ranks of a `topology`, uncut.
+
+    Parameters
+    ----------
+    wanted
+        A name of COLLECTIVES, or a collective from a file.
+    topology
+        Where.
+    root
+        For the collectives of the table that have one; None: rank 0.
+
+    Raises
+    ------
+    InputError
+        When it has no such root, or is for another number of ranks.
+    """
+    if isinstance(wanted, str):
+        return build_collective(wanted, topology.num_ranks, 1, root)
+    if root is not None:
+        raise InputError(
+            f"{wanted.name} has no root, got {root}", field="--root", fix="leave --root out"
+        )
+    if wanted.num_ranks != topology.num_ranks:
+        raise InputError(
+            f"{wanted.name} is for {wanted.num_ranks} ranks, and {topology.name} has"
+            f" {topology.num_ranks}",
+            field="ranks",
+            fix=f"write ranks: {topology.num_ranks}, or give another topology or --nodes",
+        )
+    return wanted
+
+
+def load_machine(
+    topology: str,
+    *,
+    nodes: int | None = None,
+    fabric: str | None = None,
+    sketch: str | None = None,
+    alpha_rule: str | None = None,
+) -> Topology:
+    """Return a topology from what the command line names.
+
+    Parameters
+    ----------
+    topology
+        A file, the name of a shipped one, or a short form.
+    nodes, fabric
+        How many servers, and what joins them, in place of what the file says.
+    sketch
+        A file or the name of a shipped one; only for what TACCL's own costs depend on.
+    alpha_rule
+        A name of ALPHA_RULES, in place of the file's.
+
+    Raises
+    ------
+    InputError
+        When a file or a value can't be used.
+    """
+    sketched = None if sketch is None else load_sketch(sketch).sketched
+    network = load_topology(topology, nodes=nodes, fabric=fabric, sketched=sketched)
+    return network if alpha_rule is None else network.with_alpha_rule(alpha_rule)
+
+
+def load_network(
+    topology: str,
+    *,
+    nodes: int | None = None,
+    fabric: str | None = None,
+    sketch: str | None = None,
+    alpha_rule: str | None = None,
+) -> LogicalTopology:
+    """Return a topology as a sketch restricts it, from what the command line names.
+
+    Parameters
+    ----------
+    topology, nodes, fabric, alpha_rule
+        As for :func:`load_machine`.
+    sketch
+        A file or the name of a shipped one; None: all links may be used.
+
+    Raises
+    ------
+    InputError
+        When a file or a value can't be used.
+    NoScheduleError
+        When the sketch cuts ranks off.
+    """
+    network = load_machine(
+        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+    )
+    if sketch is None:
+        return whole(network, network.rotations)
+    return apply_sketch(network, load_sketch(sketch))
+
+
+def load_both(first: str, second: str, nodes: int | None) -> tuple[Topology, Topology]:
+    """Return the `first` and the `second` topology; `nodes` is for what is made of servers.
+
+    Raises
+    ------
+    InputError
+        When one can't be used, or both have their servers in them and ``nodes`` is given.
+    """
+    fixed = [spec for spec in (first, second) if nodes is not None and not has_count(spec)]
+    if len(fixed) == 2:
+        raise InputError(
+            f"{shown(first)} and {shown(second)} both have their servers in them", field="--nodes",
+            fix="leave --nodes out",
+        )  # fmt: skip
+    one, other = (
+        load_machine(spec, nodes=None if spec in fixed else nodes) for spec in (first, second)
+    )
+    return one, other
+
+
+def logical_group(logical: LogicalTopology, collective: Collective | None = None) -> Group:
+    """Return the largest group found that acts freely and that sketch and collective keep.
+
+    Symmetries that a sketch names must hold; those the topology declares are used as far as
+    the sketch and the collective leave them (a rotation that moves the root does not hold).
+    Where nothing is declared, symmetries are searched for.
+
+    Parameters
+    ----------
+    logical
+        The network under the sketch.
+    collective
+        What its symmetries have to map onto itself; None: those of the network alone.
+
+    Raises
+    ------
+    InputError
+        When a named symmetry does not hold; names the edge, link or chunk that breaks it.
+    """
+    topology = logical.topology
+    named = logical.symmetry_asked
+    if not (named or topology.rotations):
+        # Whatever moves every rank moves the root.
+        if collective is not None and collective.root is not None:
+            return make_group(topology, ())
+        return search_group(
+            topology, lambda each: _maps(collective, each) and _broken_link(logical, each) is None
+        )
+    kept: list[Permutation] = []
+    for declared in logical.symmetry:
+        # A power of a rotation may keep what it does not keep itself.
+        images = [declared] if named else powers(declared)
+        generator = next((each for each in images if named or _maps(collective, each)), None)
+        if generator is None:
+            continue
+        if collective is not None:
+            collective.image(generator)
+        check_symmetry(topology, generator)
+        broken = _broken_link(logical, generator)
+        if broken is None:
+            kept.append(tuple(generator))
+        elif named:
+            link = topology.link(broken)
+            raise InputError(
+                f"the sketch {logical.name} does not have this symmetry: link {link.src} ->"
+                f" {link.dst} is allowed or closed unlike its image",
+                field="symmetry",
+                fix="remove the symmetry, or treat these links alike",
+            )
+    return free_group(topology, kept)
+
+
+def _maps(collective: Collective | None, permutation: Permutation) -> bool:
+    """Tell whether a permutation maps a collective, if there is one, onto itself."""
+    try:
+        if collective is not None:
+            collective.image(permutation)
+    except InputError:
+        return False
+    return True
+
+
+def _broken_link(logical: LogicalTopology, permutation: Permutation) -> int | None:
+    """Return a link whose image the sketch treats otherwise, or None."""
+    topology = logical.topology
+    if not logical.allowed.all() and permutation != tuple(range(topology.num_ranks)):
+        links = np.arange(len(topology.links))
+        group = Group(topology, (permutation,), (tuple(range(topology.num_ranks)), permutation))
+        image = group.link_images(1, links)
+        differs = np.flatnonzero(logical.allowed[image] != logical.allowed)
+        if len(differs):
+            return int(differs[0])
+    for rank, senders in logical.leave_by.items():
+        moved = frozenset(permutation[sender] for sender in senders)
+        if logical.leave_by.get(permutation[rank]) != moved:
+            return next(iter(topology.links_from(rank)), 0)
+    return None
