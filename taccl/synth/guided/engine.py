@@ -263,6 +263,9 @@ def guided(problem: Problem, options: Options) -> Result:
     found = _batched(problem, options) if options.batch else []
     if found and options.score is not None and not options.deterministic:
         options.score(min(found, key=_makespan))  # so that it counts if time is up before the end
+    summed = options.batch and problem.collective.name == "allreduce"
+    if summed and not (options.stop.is_set() or (found and _is_best(found, problem, options))):
+        found += _halves(problem, options, FIRST_HALVES * options.time_limit)
     few = problem.collective.num_chunks * problem.topology.num_ranks <= MOST_ROWS
     cut = options.batch and few and _coarser(problem)
     kept = CUTTING * options.time_limit if cut else 0.0
@@ -304,11 +307,7 @@ def _batched(problem: Problem, options: Options) -> list[Schedule]:
     worth = None if least is None else int(PROMISING * least)
     if not (found and late.over):
         found += stepwise(problem, "butterflies", options.report, lambda: late.over, worth)
-    if problem.collective.name != "allreduce" or options.stop.is_set():
-        return found
-    if found and _is_best(found, problem, options):
-        return found
-    return found + _halves(problem, options, FIRST_HALVES * options.time_limit)
+    return found
 
 
 def _improved(
