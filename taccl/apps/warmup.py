@@ -28,7 +28,7 @@ from taccl.replay.timing import Timing
 from taccl.synth import list_scheduler_loop
 from taccl.synth.flow import insertion_loop
 from taccl.synth.flow.insertion_scheduler import inserted
-from taccl.synth.guided import scheduler, scheduler_state, tree_list_scheduler
+from taccl.synth.guided import scheduler_state, search, tree_list_scheduler
 from taccl.synth.templates.classical import classical_schedules
 from taccl.timing import earliest_start, occupancy
 from taccl.timing.deadline import Deadline
@@ -81,7 +81,7 @@ def _retiming() -> None:
 
 
 KERNELS: Mapping[str, Callable[[], object]] = MappingProxyType({
-    "guided": lambda: scheduler.compiled(lambda _line: None),
+    "guided": lambda: search.compiled(lambda _line: None),
     "replay": _replay,
     "reserved": _reserved,
     "dispatch": _ring,
