@@ -45,8 +45,8 @@ from taccl.replay.timing import Timing, run_machine
 from taccl.replay.trace import Trace
 from taccl.topology.file import load_topology
 from taccl.topology.graph import ALPHA_RULES, LocalCosts, Topology
-from tests.sim.program_builder import block, hub, program, ring, slot, step
-from tests.sim.random_programs import random_program, random_topology
+from tests.replay.program_builder import block, hub, program, ring, slot, step
+from tests.replay.random_programs import random_program, random_topology
 
 CORPUS = Path(__file__).parents[2] / "shared" / "data" / "msccl" / "corpus"
 LOCAL = LocalCosts(copy_beta=Fraction(1), reduce_beta=Fraction(2), launch=7_000_000)

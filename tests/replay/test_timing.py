@@ -29,7 +29,7 @@ from taccl.topology.file import load_topology
 from taccl.topology.graph import ALPHA_RULES, LocalCosts, Topology
 from taccl.units import ceil_time
 from tests.msccl.texts import SHARED
-from tests.sim.program_builder import (
+from tests.replay.program_builder import (
     SMALL,
     WIDE,
     block,
@@ -40,7 +40,7 @@ from tests.sim.program_builder import (
     ring_allreduce,
     step,
 )
-from tests.sim.random_programs import random_program, random_topology
+from tests.replay.random_programs import random_program, random_topology
 from tests.sweep import for_each
 
 CORPUS = sorted((SHARED / "corpus").glob("*.xml"))

@@ -20,7 +20,7 @@ from taccl.replay.trace import Span, Trace
 from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import make_group
 from taccl.units import ceil_time
-from tests.sim.program_builder import (
+from tests.replay.program_builder import (
     SMALL,
     WIDE,
     block,
@@ -33,7 +33,7 @@ from tests.sim.program_builder import (
     slot,
     step,
 )
-from tests.sim.random_programs import random_program, random_topology
+from tests.replay.random_programs import random_program, random_topology
 from tests.sweep import for_each
 
 Edge = tuple[int, int, int, int | None, int | Fraction | None]
