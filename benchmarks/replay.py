@@ -36,10 +36,10 @@ from taccl.collectives import COLLECTIVES, build_collective
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Op, Program, Step, Threadblock
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.replay.compile import compile_program
-from taccl.replay.cost import ReplayModel, model_of
-from taccl.replay.interpreter import Run
-from taccl.replay.machine import machine_of, messages_of, split
+from taccl.replay.compile import columns_of, split
+from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, model_of
+from taccl.replay.interpreter import Run, compile_program
+from taccl.replay.machine import machine_of, messages_of
 from taccl.replay.sweep import bounds_of
 from taccl.replay.timing import Timing, run_machine
 from taccl.replay.trace import Trace
@@ -147,7 +147,8 @@ def seconds_of_loop(case: Case, model: ReplayModel) -> tuple[float, float, int, 
 def seconds_in_python(case: Case, model: ReplayModel) -> float:
     """Return the seconds of the event loop in Python."""
     compiled = compile_program(
-        case.program, case.topology, case.size, model, protocol_costs=True
+        columns_of(case.program, case.topology), split(case.program, case.size, model),
+        case.topology.local, PROTOCOL_FACTOR[case.program.protocol],
     )  # fmt: skip
     begin = time.process_time()
     Run(compiled, len(case.topology.edges), keep_spans=False).to_end()
