@@ -16,21 +16,7 @@ from taccl.files.read import (
 from taccl.files.write import check_apart, check_output, write_all_atomic, write_atomic
 
 __all__ = [
-    "MAX_BYTES",
-    "MAX_NODES",
-    "Document",
-    "FileModel",
-    "check_apart",
-    "check_output",
-    "field_name",
-    "fit_model",
-    "load_model",
-    "parse_document",
-    "plain_text_is_safe",
-    "read_bytes",
-    "read_document",
-    "read_text",
-    "shown",
-    "write_all_atomic",
-    "write_atomic",
-]
+    "MAX_BYTES", "MAX_NODES", "Document", "FileModel", "check_apart", "check_output", "field_name",
+    "fit_model", "load_model", "parse_document", "plain_text_is_safe", "read_bytes",
+    "read_document", "read_text", "shown", "write_all_atomic", "write_atomic",
+]  # fmt: skip
