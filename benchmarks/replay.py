@@ -36,17 +36,17 @@ from taccl.collectives import COLLECTIVES, build_collective
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Op, Program, Step, Threadblock
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.replay.compile import compile_program
-from taccl.replay.cost import ReplayModel, model_of
-from taccl.replay.interpreter import Run
-from taccl.replay.machine import machine_of, messages_of, split
+from taccl.replay.compile import columns_of, split
+from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, model_of
+from taccl.replay.interpreter import Run, compile_program
+from taccl.replay.machine import machine_of, messages_of
 from taccl.replay.sweep import bounds_of
 from taccl.replay.timing import Timing, run_machine
 from taccl.replay.trace import Trace
 from taccl.topology.file import load_topology
 from taccl.topology.graph import ALPHA_RULES, LocalCosts, Topology
-from tests.sim.program_builder import block, hub, program, ring, slot, step
-from tests.sim.random_programs import random_program, random_topology
+from tests.replay.program_builder import block, hub, program, ring, slot, step
+from tests.replay.random_programs import random_program, random_topology
 
 CORPUS = Path(__file__).parents[2] / "shared" / "data" / "msccl" / "corpus"
 LOCAL = LocalCosts(copy_beta=Fraction(1), reduce_beta=Fraction(2), launch=7_000_000)
@@ -147,7 +147,8 @@ def seconds_of_loop(case: Case, model: ReplayModel) -> tuple[float, float, int, 
 def seconds_in_python(case: Case, model: ReplayModel) -> float:
     """Return the seconds of the event loop in Python."""
     compiled = compile_program(
-        case.program, case.topology, case.size, model, protocol_costs=True
+        columns_of(case.program, case.topology), split(case.program, case.size, model),
+        case.topology.local, PROTOCOL_FACTOR[case.program.protocol],
     )  # fmt: skip
     begin = time.process_time()
     Run(compiled, len(case.topology.edges), keep_spans=False).to_end()

@@ -12,7 +12,10 @@ from typing import ClassVar
 
 
 def did_you_mean(text: str, names: Iterable[str]) -> str:
-    """Return the beginning of a fix, ``did you mean ring? ``, or nothing where no name is close."""
+    """Return the beginning of a fix, empty where none of ``names`` is close to ``text``.
+
+    It ends with a space: ``"did you mean ring? "``.
+    """
     close = get_close_matches(text.strip().lower()[:60], list(names), 1)
     return f"did you mean {close[0]}? " if close else ""
 
@@ -28,40 +31,13 @@ class TacclError(Exception):
     ----------
     problem
         What is wrong, lower case, with the value that was found.
+    file, line, field
+        Where; each part is left out when unknown. ``field`` is a path such as ``edges[3].alpha``.
     fix
         What to do about it, or None when nothing can be said.
     """
 
     exit_status: ClassVar[int] = 2
-
-    def __init__(self, problem: str, *, fix: str | None = None) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.fix = fix
-
-    def where(self) -> str:
-        """Return the place the problem was found at, or an empty string."""
-        return ""
-
-    def __str__(self) -> str:
-        """Return ``where: problem`` and, on a second line, the fix."""
-        place = self.where()
-        text = f"{place}: {self.problem}" if place else self.problem
-        return f"{text}\n  fix: {self.fix}" if self.fix else text
-
-
-class InputError(TacclError):
-    """A file, field or option holds something that can't be used.
-
-    Parameters
-    ----------
-    problem
-        What is wrong, with the value that was found.
-    file, line, field
-        Where; each part is left out when unknown. ``field`` is a path such as ``edges[3].alpha``.
-    fix
-        What to write instead.
-    """
 
     def __init__(
         self,
@@ -72,17 +48,26 @@ class InputError(TacclError):
         field: str | None = None,
         fix: str | None = None,
     ) -> None:
-        super().__init__(problem, fix=fix)
-        self.file = file
-        self.line = line
-        self.field = field
+        super().__init__(problem)
+        self.problem, self.fix = problem, fix
+        self.file, self.line, self.field = file, line, field
 
     def where(self) -> str:
         """Return ``file:line: field``, as far as known."""
-        file = self.file or ""
-        if file and self.line is not None:
-            file = f"{file}:{self.line}"
-        return ": ".join(part for part in (file, self.field) if part)
+        place = self.file or ""
+        if self.line is not None:
+            place = f"{place}:{self.line}" if place else f"line {self.line}"
+        return ": ".join(part for part in (place, self.field) if part)
+
+    def __str__(self) -> str:
+        """Return ``where: problem`` and, on a second line, the fix."""
+        place = self.where()
+        text = f"{place}: {self.problem}" if place else self.problem
+        return f"{text}\n  fix: {self.fix}" if self.fix else text
+
+
+class InputError(TacclError):
+    """A file, field or option holds something that can't be used."""
 
 
 class NoScheduleError(TacclError):
@@ -118,33 +103,7 @@ class LoweringError(TacclError):
 
 
 class ProgramError(TacclError):
-    """A program file can't be read.
-
-    Parameters
-    ----------
-    problem
-        What is wrong.
-    file, line
-        Where the text is wrong; None when unknown.
-    """
-
-    def __init__(
-        self,
-        problem: str,
-        *,
-        file: str | None = None,
-        line: int | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(problem, fix=fix)
-        self.file = file
-        self.line = line
-
-    def where(self) -> str:
-        """Return ``file:line``, as far as known."""
-        if self.file and self.line is not None:
-            return f"{self.file}:{self.line}"
-        return self.file or (f"line {self.line}" if self.line is not None else "")
+    """A program file can't be read, or does not fit the machine."""
 
 
 class SolverUnavailableError(TacclError):

@@ -7,7 +7,7 @@ of two.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fractions import Fraction
 
 from taccl.errors import InputError
@@ -41,8 +41,7 @@ _RATE_UNITS = {
     **{f"{prefix}b/s": Fraction(scale, 8) for prefix, scale in
        (("", 1), ("K", 10**3), ("M", 10**6), ("G", 10**9), ("T", 10**12))},
 }  # fmt: skip
-_EXACT_BETA = re.compile(r"\s*(\d{1,80})/(\d{1,80})\s*ps/B\s*")
-_EXACT_SIZE = re.compile(r"\s*(\d{1,80})/(\d{1,80})\s*B\s*")
+_EXACT = re.compile(r"\s*(\d{1,80})/(\d{1,80})\s*(ps/B|B)\s*")
 _ALIASES = {"kb": "KB", "mb": "MB", "gb": "GB", "tb": "TB", "b": "B",
             "kib": "KiB", "mib": "MiB", "gib": "GiB", "tib": "TiB",
             "k": "K", "m": "M", "g": "G", "t": "T"}  # fmt: skip
@@ -64,6 +63,14 @@ def _unknown_unit(unit: str, text: object, known: Iterable[str], example: str) -
     return InputError(
         f"unknown unit {unit[:20]!r} in {text!r}", fix=f"use one of {names}, such as {example}"
     )
+
+
+def _exact(text: object, unit: str) -> Fraction | None:
+    """Return the number before an exact ``p/q unit``, 0 for q = 0; None where it is none."""
+    match = _EXACT.fullmatch(text) if isinstance(text, str) and len(text) <= 200 else None
+    if match is None or match[3] != unit:
+        return None
+    return Fraction(int(match[1]), int(match[2])) if int(match[2]) else Fraction(0)
 
 
 def parse_time(text: object) -> Time:
@@ -119,12 +126,18 @@ def parse_beta(text: object) -> Fraction:
         When the text is neither, or is not above 0, or is beyond any hardware.
     """
     example = "a bandwidth or a beta above 0, such as 21.7GB/s or 46us/MB"
-    exact = _EXACT_BETA.fullmatch(text) if isinstance(text, str) and len(text) <= 200 else None
-    number, unit = (_ratio(exact), "ps/B") if exact else _split(text, "a bandwidth", example)
+    exact = _exact(text, "ps/B")
+    number, unit = _split(text, "a bandwidth", example) if exact is None else (exact, "ps/B")
     if number <= 0:
         raise InputError(f"should be greater than 0, got {text}", fix=f"give {example}")
-    beta = _beta(number, unit or "GB/s")
-    if beta is None:
+    unit = unit or "GB/s"
+    time, slash, size = unit.partition("/")
+    size = _ALIASES.get(size.lower(), size)
+    if unit in _RATE_UNITS:
+        beta = Fraction(PS_PER_S) / (number * _RATE_UNITS[unit])
+    elif slash and time in _TIME_UNITS and size in _SIZE_UNITS:
+        beta = number * _TIME_UNITS[time] / _SIZE_UNITS[size]
+    else:
         known = [*_RATE_UNITS, "us/MB"]
         raise _unknown_unit(unit, text, known, "25GB/s, 200Gb/s or 46us/MB")
     if not MIN_BETA <= beta <= MAX_BETA:
@@ -134,10 +147,11 @@ def parse_beta(text: object) -> Fraction:
 
 def beta_text(beta: Fraction) -> str:
     """Return a beta so that :func:`parse_beta` gives the same fraction."""
-    decimal = _decimal(beta)
-    if decimal is not None:
-        return f"{decimal}us/MB"
-    return f"{beta.numerator}/{beta.denominator} ps/B"
+    scaled = beta * 10**12
+    if scaled.denominator != 1 or scaled >= 10**24:
+        return f"{beta.numerator}/{beta.denominator} ps/B"
+    whole, places = divmod(int(scaled), 10**12)
+    return f"{whole}.{places:012d}".rstrip("0").rstrip(".") + "us/MB"
 
 
 def parse_exact_size(text: object) -> Fraction:
@@ -148,10 +162,9 @@ def parse_exact_size(text: object) -> Fraction:
     InputError
         When the text is no size, or is not above 0 and at most 2^50 bytes.
     """
-    exact = _EXACT_SIZE.fullmatch(text) if isinstance(text, str) and len(text) <= 200 else None
-    if exact is None:
+    size = _exact(text, "B")
+    if size is None:
         return Fraction(parse_size(text))
-    size = _ratio(exact)
     if not 0 < size <= MAX_SIZE:
         raise InputError(
             f"should be above 0 and at most 2^50 bytes, got {text}", fix="write 1KB or 125/4 B"
@@ -166,32 +179,8 @@ def exact_size_text(size: Fraction) -> str:
     return f"{size.numerator}/{size.denominator} B"
 
 
-def _ratio(match: re.Match[str]) -> Fraction:
-    """Return the fraction that a match of p and q stands for; 0 for q = 0."""
-    return Fraction(int(match[1]), int(match[2])) if int(match[2]) else Fraction(0)
-
-
-def _decimal(value: Fraction) -> str | None:
-    """Return a fraction as a decimal of at most 12 places and 24 digits, or None."""
-    scaled = value * 10**12
-    if scaled.denominator != 1 or scaled >= 10**24:
-        return None
-    whole, places = divmod(int(scaled), 10**12)
-    return f"{whole}.{places:012d}".rstrip("0").rstrip(".")
-
-
-def _beta(number: Fraction, unit: str) -> Fraction | None:
-    if unit in _RATE_UNITS:
-        return Fraction(PS_PER_S) / (number * _RATE_UNITS[unit])
-    time, slash, size = unit.partition("/")
-    size = _ALIASES.get(size.lower(), size)
-    if slash and time in _TIME_UNITS and size in _SIZE_UNITS:
-        return number * _TIME_UNITS[time] / _SIZE_UNITS[size]
-    return None
-
-
 def ceil_time(beta: Fraction, size: Fraction | int) -> Time:
-    """Return the picoseconds that ``size`` bytes take at ``beta``, rounded up."""
+    """Return the picoseconds that ``size`` bytes take at ``beta`` ps a byte, rounded up."""
     exact = beta * size
     return -(-exact.numerator // exact.denominator)
 
@@ -208,22 +197,18 @@ def format_time(time: Time) -> str:
 
 def format_size(size: Fraction | int) -> str:
     """Return a size such as ``1MB``, ``31.25KB``, ``64B`` or, where that is shorter, ``4MiB``."""
-    (decimal, unit), (binary, other) = (
-        _in_largest(size, units) for units in (("GB", "MB", "KB", "B"), ("GiB", "MiB", "KiB", "B"))
-    )
+    found = []
+    for units in (("GB", "MB", "KB", "B"), ("GiB", "MiB", "KiB", "B")):
+        unit = next((unit for unit in units if size >= _SIZE_UNITS[unit]), "B")
+        found.append((f"{float(Fraction(size) / _SIZE_UNITS[unit]):.6g}", unit))
+    (decimal, unit), (binary, other) = found
     # A power of two in MB is rounded, and what is rounded can't be given to -b again.
     exact = Fraction(binary) * _SIZE_UNITS[other] == size
     return f"{binary}{other}" if exact and len(binary) < len(decimal) else f"{decimal}{unit}"
 
 
-def _in_largest(size: Fraction | int, units: Sequence[str]) -> tuple[str, str]:
-    """Return a size in the largest unit that it has one of: number and unit."""
-    unit = next((unit for unit in units if size >= _SIZE_UNITS[unit]), units[-1])
-    return f"{float(Fraction(size) / _SIZE_UNITS[unit]):.6g}", unit
-
-
 def counted(number: int, what: str) -> str:
-    """Return a number of things: ``1 chunk``, ``2 chunks``."""
+    """Return a ``number`` of things called ``what``: ``1 chunk``, ``2 chunks``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 

@@ -10,7 +10,7 @@ from taccl.errors import InputError
 from taccl.replay.scenario import DEFAULT_RUNS, Change, Delay, Flow, read_scenario
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology
-from tests.sim.scenarios import scenario
+from tests.replay.scenarios import scenario
 from tests.sweep import for_each
 
 US = 1_000_000

@@ -23,7 +23,7 @@ from taccl.errors import OutOfTimeError
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
 from taccl.prices import arborescence, arborescence_loops
-from taccl.replay import events, layout
+from taccl.replay import events
 from taccl.replay.timing import Timing
 from taccl.synth import list_scheduler_loop
 from taccl.synth.flow import insertion_loop
@@ -37,7 +37,7 @@ from taccl.timing.retiming import times_of
 from taccl.topology.symmetry import make_group
 
 PARTS = (
-    events, layout, arborescence_loops, list_scheduler_loop, insertion_loop, tree_list_scheduler,
+    events, arborescence_loops, list_scheduler_loop, insertion_loop, tree_list_scheduler,
     scheduler_state, earliest_start, occupancy,
 )  # fmt: skip
 """The modules that are compiled."""

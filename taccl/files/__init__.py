@@ -22,22 +22,8 @@ from taccl.files.write import (
 )
 
 __all__ = [
-    "MAX_BYTES",
-    "MAX_NODES",
-    "Document",
-    "FileModel",
-    "check_apart",
-    "check_output",
-    "check_outputs",
-    "field_name",
-    "fit_model",
-    "load_model",
-    "parse_document",
-    "plain_text_is_safe",
-    "read_bytes",
-    "read_document",
-    "read_text",
-    "shown",
-    "write_all_atomic",
+    "MAX_BYTES", "MAX_NODES", "Document", "FileModel", "check_apart", "check_output",
+    "check_outputs", "field_name", "fit_model", "load_model", "parse_document",
+    "plain_text_is_safe", "read_bytes", "read_document", "read_text", "shown", "write_all_atomic",
     "write_atomic",
-]
+]  # fmt: skip

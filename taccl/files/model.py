@@ -1,6 +1,7 @@
-"""Types of fields that many files share: quantities with units, names, sets of numbers.
+"""Documents as pydantic models, and the types of fields that many files share.
 
-Documents as pydantic models; what pydantic objects to becomes one clear InputError.
+What pydantic objects to becomes one clear InputError. Fields are quantities with units, names and
+sets of numbers.
 """
 
 import difflib
@@ -48,7 +49,6 @@ _SAID: Mapping[str, str] = {
     "string_too_long": "should have at most {max_length} characters",
     "string_pattern_mismatch": "should be a name of letters, digits, spaces and . _ - / : + @ = >",
 }
-_NO_VALUE = ("missing", "extra_forbidden", "taccl")
 
 
 class _Schema(GenerateJsonSchema):
@@ -78,16 +78,7 @@ M = TypeVar("M", bound=FileModel)
 
 
 def load_model(path: str | Path, model: type[M], max_nodes: int = MAX_NODES) -> M:
-    """Read a YAML or JSON file into a model.
-
-    Parameters
-    ----------
-    path
-        Of the file.
-    model
-        Its fields.
-    max_nodes
-        Values that the file may have.
+    """Read the YAML or JSON file at ``path``, of at most ``max_nodes`` values, into a ``model``.
 
     Raises
     ------
@@ -98,14 +89,7 @@ def load_model(path: str | Path, model: type[M], max_nodes: int = MAX_NODES) -> 
 
 
 def fit_model(document: Document, model: type[M]) -> M:
-    """Return a document as a model.
-
-    Parameters
-    ----------
-    document
-        The parsed file.
-    model
-        Its fields.
+    """Return a parsed ``document`` as a ``model``.
 
     Raises
     ------
@@ -124,30 +108,25 @@ def fit_model(document: Document, model: type[M]) -> M:
 
 def _first_error(document: Document, model: type[FileModel], error: ValidationError) -> InputError:
     """Return one error: a misspelt field first, as it is the cause of a missing one."""
-    count = error.error_count()
     errors: Sequence[Any] = error.errors(include_url=False)
     first = min(errors, key=lambda item: item["type"] not in ("extra_forbidden", "invalid_key"))
+    kind, context = first["type"], first.get("ctx", {})
     path = tuple(step for step in first["loc"] if step != "[key]")
-    problem, fix = _said(model, path, first)
-    more = f" (and {count - 1} more)" if count > 1 else ""
-    return document.error(problem + more, path, fix)
-
-
-def _said(model: type[FileModel], path: FieldPath, item: Mapping[str, Any]) -> tuple[str, str]:
-    """Return problem and fix for one of pydantic's findings."""
-    kind, context = item["type"], item.get("ctx", {})
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     if kind == "taccl":
-        return context["problem"], context["fix"]
+        return document.error(context["problem"] + more, path, context["fix"])
     if kind == "missing":
-        return "is missing", _example(model, path)
+        return document.error(f"is missing{more}", path, _example(model, path))
     if kind in ("extra_forbidden", "invalid_key"):
-        return "unknown field", _known_fields(model, path)
-    said = _SAID.get(kind)
-    if said is None:
-        text = item["msg"].removeprefix("Input ")
-        return f"{text[:1].lower()}{text[1:200]}, got {shown(item['input'])}", _example(model, path)
-    problem = f"{said.format(**context)}, got {shown(item['input'])}"
-    return problem, _example(model, path)
+        fields = _model_around(model, path).model_fields.items()
+        names = [info.alias or name for name, info in fields]
+        close = difflib.get_close_matches(str(path[-1])[:40], names, 1, 0.5)
+        fix = f"did you mean {close[0]}?" if close else f"use one of {', '.join(names)}"
+        return document.error(f"unknown field{more}", path, fix)
+    text = first["msg"].removeprefix("Input ")
+    said = _SAID[kind].format(**context) if kind in _SAID else f"{text[:1].lower()}{text[1:200]}"
+    problem = f"{said}, got {shown(first['input'])}{more}"
+    return document.error(problem, path, _example(model, path))
 
 
 def _models_in(annotation: Any) -> Iterator[type[FileModel]]:  # noqa: ANN401 - any type form
@@ -165,15 +144,6 @@ def _model_around(model: type[FileModel], path: FieldPath) -> type[FileModel]:
         if info is not None and not isinstance(step, int):
             model = next(_models_in(info.annotation), model)
     return model
-
-
-def _known_fields(model: type[FileModel], path: FieldPath) -> str:
-    around = _model_around(model, path)
-    names = [info.alias or name for name, info in around.model_fields.items()]
-    close = difflib.get_close_matches(str(path[-1])[:40], names, 1, 0.5)
-    if close:
-        return f"did you mean {close[0]}?"
-    return f"use one of {', '.join(names)}"
 
 
 def _example(model: type[FileModel], path: FieldPath) -> str:
@@ -199,12 +169,7 @@ T = TypeVar("T")
 def refuse(problem: str, fix: str) -> PydanticCustomError:
     """Return the error that a validator raises to be reported with its place.
 
-    Parameters
-    ----------
-    problem
-        What was found, and what it should be.
-    fix
-        What to write instead.
+    ``problem`` says what was found and what it should be, ``fix`` what to write instead.
     """
     return PydanticCustomError("taccl", "{problem}", {"problem": problem, "fix": fix})
 
@@ -212,14 +177,8 @@ def refuse(problem: str, fix: str) -> PydanticCustomError:
 def checked(parse: Callable[[Any], T], what: str, fix: str) -> Callable[[object], T]:
     """Return a validator that parses text or a number, and reports what the parser refuses.
 
-    Parameters
-    ----------
-    parse
-        Turns text or a number into the value; raises InputError.
-    what
-        What the value should be, for errors.
-    fix
-        What to write instead.
+    ``parse`` raises InputError for what is no such value; errors say ``what`` it should be, and a
+    ``fix``.
     """
 
     def validate(value: object) -> T:
@@ -233,16 +192,6 @@ def checked(parse: Callable[[Any], T], what: str, fix: str) -> Callable[[object]
             raise refuse(error.problem, error.fix or fix) from None
 
     return validate
-
-
-def _rate_or_free(value: object) -> Fraction:
-    """Return a beta; 0 means that the work is free."""
-    free = isinstance(value, (int, float)) and value == 0
-    return Fraction(0) if free else parse_beta(value)
-
-
-def _rate_or_none(value: object) -> Fraction | None:
-    return None if value is None or value == "none" else _rate(value)
 
 
 _rate = checked(parse_beta, "a bandwidth", "write 25GB/s, 200Gb/s or 46us/MB")
@@ -264,7 +213,7 @@ Beta = Annotated[
 
 BetaOrNone = Annotated[
     Fraction | None,
-    PlainValidator(_rate_or_none),
+    PlainValidator(lambda value: None if value is None or value == "none" else _rate(value)),
     WithJsonSchema({
         "type": ["string", "number", "null"],
         "description": "25GB/s, 200Gb/s or 46us/MB; plain: GB/s; none: no resource",
@@ -274,7 +223,13 @@ BetaOrNone = Annotated[
 
 BetaOrFree = Annotated[
     Fraction,
-    PlainValidator(checked(_rate_or_free, "a bandwidth", "write 600GB/s, or 0 for free")),
+    PlainValidator(
+        checked(
+            lambda value: parse_beta(value) if value != 0 else Fraction(0),
+            "a bandwidth",
+            "write 600GB/s, or 0 for free",
+        )
+    ),
     WithJsonSchema({**_QUANTITY, "description": "a bandwidth such as 600GB/s; 0: free"}),
 ]
 """Picoseconds for each byte; 0 is free."""
@@ -312,30 +267,18 @@ def parse_numbers(value: object) -> tuple[int, ...] | None:
     parts: Sequence[object] = value if isinstance(value, (list, tuple)) else [value]
     numbers: list[int] = []
     for part in parts:
-        numbers.extend(_numbers_in(part))
-        if len(numbers) > MAX_RANKS:
-            raise _no_numbers(value)
-    if not numbers or len(set(numbers)) < len(numbers):
+        text = part if isinstance(part, str) else ""
+        if isinstance(part, int) and not isinstance(part, bool) and 0 <= part < MAX_RANKS:
+            text = str(part)
+        for piece in text.split(",") if len(text) <= 2000 else [""]:
+            match = _RANGE.fullmatch(piece)
+            first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+            if not first <= last < MAX_RANKS or len(numbers) > MAX_RANKS:
+                raise _no_numbers(part)
+            numbers.extend(range(first, last + 1))
+    if not 0 < len(numbers) <= MAX_RANKS or len(set(numbers)) < len(numbers):
         raise _no_numbers(value)
     return tuple(numbers)
-
-
-def _numbers_in(part: object) -> Sequence[int]:
-    if isinstance(part, int) and not isinstance(part, bool) and 0 <= part < MAX_RANKS:
-        return (part,)
-    if not isinstance(part, str) or len(part) > 2000:
-        raise _no_numbers(part)
-    numbers: list[int] = []
-    for piece in part.split(","):
-        match = _RANGE.fullmatch(piece)
-        if match is None:
-            raise _no_numbers(part)
-        first = int(match[1])
-        last = int(match[2]) if match[2] else first
-        if not first <= last < MAX_RANKS or len(numbers) > MAX_RANKS:
-            raise _no_numbers(part)
-        numbers.extend(range(first, last + 1))
-    return numbers
 
 
 def _no_numbers(value: object) -> InputError:

@@ -4,7 +4,8 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from taccl.errors import InputError
@@ -24,18 +25,10 @@ _FIXES = {
 
 
 def write_atomic(path: str | Path, text: str, *, field: str = "output") -> None:
-    """Write a text file by way of a temporary file beside it.
+    """Write ``text`` to the file at ``path`` by way of a temporary file beside it.
 
-    What exists is replaced only when everything is on disk; a device or pipe is written to.
-
-    Parameters
-    ----------
-    path
-        Of the file.
-    text
-        Its content.
-    field
-        The option that errors name.
+    What exists is replaced only when everything is on disk; a device or pipe is written to. Errors
+    name the option ``field``.
 
     Raises
     ------
@@ -46,22 +39,15 @@ def write_atomic(path: str | Path, text: str, *, field: str = "output") -> None:
 
 
 def write_all_atomic(texts: Mapping[str | Path, str], *, field: str = "output") -> None:
-    """Write several files: all temporary files first, then all the replacing.
+    """Write several files, ``texts`` by path: all temporary files first, then all the replacing.
 
-    Parameters
-    ----------
-    texts
-        Path to content.
-    field
-        The option that errors name.
+    Errors name the option ``field``.
 
     Raises
     ------
     InputError
         When one can't be written; up to the replacing nothing that existed is touched.
     """
-    for path in texts:
-        _refuse_dash(path, field)
     pending: list[tuple[Path, Path, str]] = []
     try:
         devices = [path for path in texts if _is_device(str(path), field)]
@@ -69,13 +55,16 @@ def write_all_atomic(texts: Mapping[str | Path, str], *, field: str = "output") 
             if path not in devices:
                 _write_beside(str(path), text, field, pending)
         for path in devices:
-            _write_through(str(path), texts[path], field)
+            with _refusing(str(path), field):
+                # Without O_NONBLOCK, opening a pipe that nobody reads waits for ever.
+                descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                os.set_blocking(descriptor, True)
+                with os.fdopen(descriptor, "wb") as stream:
+                    stream.write(texts[path].encode())
         while pending:
             temporary, target, file = pending[0]
-            try:
+            with _refusing(file, field):
                 temporary.replace(target)
-            except OSError as error:
-                raise _write_error(file, error, field) from None
             pending.pop(0)
     finally:
         for temporary, _, _ in pending:
@@ -83,54 +72,30 @@ def write_all_atomic(texts: Mapping[str | Path, str], *, field: str = "output") 
 
 
 def check_output(path: str | Path, *, field: str = "output") -> None:
-    """Raise, before any long work, when a file can't be written; write nothing.
+    """Raise, before any long work, when the file at ``path`` can't be written; write nothing.
 
-    Parameters
-    ----------
-    path
-        Of the file.
-    field
-        The option that errors name.
+    Errors name the option ``field``.
 
     Raises
     ------
     InputError
         When it is a directory, its directory is missing, or either may not be written.
     """
-    _refuse_dash(path, field)
     if _is_device(str(path), field):
         return
     target = Path(path)
-    try:
+    with _refusing(str(path), field):
         place = target if target.exists() else target.resolve().parent
         if not place.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if not os.access(place, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except (OSError, ValueError) as error:
-        raise _write_error(str(path), error, field) from None
-
-
-def _refuse_dash(path: str | Path, field: str) -> None:
-    """Refuse ``-``: whoever writes it means stdout, which other things are printed to."""
-    if str(path) == "-":
-        raise InputError(
-            "- is no file name, and this can't go to stdout", field=field,
-            fix="name a file; ./- is one that is called so",
-        )  # fmt: skip
 
 
 def check_apart(output: str | Path, others: Iterable[str | Path], *, field: str = "output") -> None:
-    """Raise when an output is a file that is read or written for something else, too.
+    """Raise when ``output`` is one of ``others``, which are read or written for something else.
 
-    Parameters
-    ----------
-    output
-        Path of the output.
-    others
-        Paths of inputs and of other outputs.
-    field
-        The option that errors name.
+    All are paths; errors name the option ``field``.
 
     Raises
     ------
@@ -138,7 +103,13 @@ def check_apart(output: str | Path, others: Iterable[str | Path], *, field: str 
         With the name of both.
     """
     for other in others:
-        if _same_file(Path(output), Path(other)):
+        one, two = Path(output), Path(other)
+        try:
+            same = (not one.exists() or one.is_file()) and one.resolve() == two.resolve()
+        except (OSError, ValueError, RuntimeError):
+            # Not a file (links in a circle are a RuntimeError): reading or writing it says why.
+            continue
+        if same:
             raise InputError(
                 f"is the same file as {str(other)[:200]}", file=str(output)[:200], field=field,
                 fix="choose another name",
@@ -170,22 +141,18 @@ def check_outputs(
             others.append(path)
 
 
-def _same_file(one: Path, two: Path) -> bool:
-    try:
-        regular = not one.exists() or one.is_file()
-        return regular and one.resolve() == two.resolve()
-    except (OSError, ValueError, RuntimeError):
-        # Not a file (links in a circle are a RuntimeError): reading or writing it says why.
-        return False
-
-
 def _is_device(file: str, field: str) -> bool:
-    try:
-        mode = Path(file).stat().st_mode
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError) as error:
-        raise _write_error(file, error, field) from None
+    """Tell whether a name is that of a device or pipe; refuse names of what is no file."""
+    if file == "-":  # Whoever writes it means stdout, which other things are printed to.
+        raise InputError(
+            "- is no file name, and this can't go to stdout", field=field,
+            fix="name a file; ./- is one that is called so",
+        )  # fmt: skip
+    with _refusing(file, field):
+        try:
+            mode = Path(file).stat().st_mode
+        except FileNotFoundError:
+            return False
     if stat.S_ISDIR(mode):
         raise InputError("is a directory", file=file, field=field, fix="name a file in it")
     return not stat.S_ISREG(mode) or file.startswith(("/dev/", "/proc/"))
@@ -193,7 +160,7 @@ def _is_device(file: str, field: str) -> bool:
 
 def _write_beside(file: str, text: str, field: str, pending: list[tuple[Path, Path, str]]) -> None:
     """Write a temporary file in the target's directory and append it to ``pending``."""
-    try:
+    with _refusing(file, field):
         target = Path(file).resolve()
         mode = target.stat().st_mode if target.exists() else None
         if mode is not None and not os.access(target, os.W_OK):
@@ -210,26 +177,20 @@ def _write_beside(file: str, text: str, field: str, pending: list[tuple[Path, Pa
             stream.write(text.encode())
             stream.flush()
             os.fsync(descriptor)
-    except (OSError, ValueError) as error:
-        raise _write_error(file, error, field) from None
 
 
-def _write_through(file: str, text: str, field: str) -> None:
+@contextmanager
+def _refusing(file: str, field: str) -> Iterator[None]:
+    """Say of what the system refuses inside which file it is, why, and what helps."""
     try:
-        # Without O_NONBLOCK, opening a pipe that nobody reads waits for ever.
-        descriptor = os.open(file, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        os.set_blocking(descriptor, True)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(text.encode())
-    except (OSError, ValueError) as error:
-        raise _write_error(file, error, field) from None
-
-
-def _write_error(file: str, error: OSError | ValueError, field: str) -> InputError:
-    if isinstance(error, OSError):
+        yield
+    except OSError as error:
         reason = (error.strerror or str(error)).lower()
         fix = _FIXES.get(error.errno or 0, "check the path")
-        return InputError(f"can't be written: {reason}", file=file[:200], field=field, fix=fix)
-    return InputError(
-        f"is no file name: {error}", file=ascii(file[:200]), field=field, fix="check the path"
-    )
+        raise InputError(
+            f"can't be written: {reason}", file=file[:200], field=field, fix=fix
+        ) from None
+    except ValueError as error:
+        raise InputError(
+            f"is no file name: {error}", file=ascii(file[:200]), field=field, fix="check the path"
+        ) from None

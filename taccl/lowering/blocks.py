@@ -12,7 +12,7 @@ holds gets several, which take messages in turn.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from taccl.lowering.buffers import Move
@@ -69,15 +69,7 @@ End = tuple[int, Lane, int, bool]
 
 
 def lanes_of(messages: Sequence[Message], topology: Topology) -> list[Lane]:
-    """Return the lane of every message.
-
-    Parameters
-    ----------
-    messages
-        In any order.
-    topology
-        What their links belong to.
-    """
+    """Return the lane of each of ``messages``, whose links belong to ``topology``."""
     known: dict[int, Lane] = {}
     for message in messages:
         if message.link not in known:
@@ -123,9 +115,21 @@ def assign_blocks(
             lane = lanes[move.message]
             end = (move.rank, lane, connection[move.message], move.rank == lane.src)
             members[joined.get(end, end)].append(place)
+    blocks = []
+    receiving: dict[int, End] = {}
+    for end in members:
+        if not end[3]:
+            receiving.setdefault(end[0], end)
+    for rank, extra in local.items():
+        # Before the first receive of its rank, or in threadblocks of its own.
+        if rank in receiving and len(extra) <= LOCAL_PER_BLOCK:
+            members[receiving[rank]][:0] = extra
+            continue
+        for start in range(0, len(extra), LOCAL_PER_BLOCK):
+            some = tuple(extra[start : start + LOCAL_PER_BLOCK])
+            blocks.append(Block(rank, None, None, None, 0, some))
     for end in _ends_without_moves(lanes, connection, topology, instances):
         members[joined.get(end, end)] += []
-    blocks = []
     for (rank, lane, index, sends), places in members.items():
         out = None if sends else joins.get((rank, lane, index, sends))
         send_to = lane.dst if sends else out and out[1].dst
@@ -135,22 +139,23 @@ def assign_blocks(
                 out and out[1],
             )
         )  # fmt: skip
-    blocks = _with_local_work(blocks, local, moves)
-    return sorted(blocks, key=lambda block: _order(block, moves))
+
+    def order(block: Block) -> tuple[int, ...]:
+        """Sort by rank and first message, senders first; those without messages come last."""
+        first = next((at for at in block.moves if moves[at].message is not None), len(moves))
+        peer = block.recv_from if block.send_to is None else block.send_to
+        receives = block.send_to is None
+        return (block.rank, first, receives, -1 if peer is None else peer, block.connection)
+
+    return sorted(blocks, key=order)
 
 
 def ways_needed(messages: Sequence[Message], lanes: Sequence[Lane], slots: int) -> dict[Lane, int]:
     """Return how many connections each link needs to hold what is under way at once.
 
-    ``slots`` messages fit a connection, and each leaves its slot when it arrives. Links for which
-    one connection is enough are left out.
-
-    Parameters
-    ----------
-    messages
-        With their starts and arrivals, in picoseconds.
-    lanes
-        The link of every message.
+    ``messages`` have starts and arrivals, and cross the links ``lanes``. A connection holds so many
+    ``slots``, and each message leaves its own when it arrives. Links for which one connection is
+    enough are left out.
     """
     queues: dict[Lane, list[Message]] = defaultdict(list)
     for message, lane in zip(messages, lanes, strict=True):
@@ -173,16 +178,9 @@ def pair_ends(
 ) -> dict[End, End]:
     """Return receiving ends and the ends of the same rank that send to the same peer.
 
-    Both have one number among the connections of their pairs, and neither is joined already.
-
-    Parameters
-    ----------
-    lanes
-        The link of every message.
-    connection
-        Message to the number of its connection among those of the pair.
-    joins
-        Receiving ends that share a threadblock with a sending end.
+    Both have one number among the connections of their pairs, and neither is in ``joins``, which
+    has receiving ends that share a threadblock with a sending end. Message ``i`` crosses
+    ``lanes[i]`` on the ``connection[i]``-th connection of its pair.
     """
     used = {(lanes[message], number) for message, number in connection.items()}
     taken = set(joins.values())
@@ -251,36 +249,6 @@ def _ends_without_moves(
     return ends
 
 
-def _with_local_work(
-    blocks: list[Block], local: Mapping[int, list[int]], moves: Sequence[Move]
-) -> list[Block]:
-    """Put local work before the first receive of its rank, or into a threadblock of its own."""
-    receiving: dict[int, Block] = {}
-    for block in sorted(blocks, key=lambda block: _order(block, moves)):
-        if block.recv_from is not None and block.moves:
-            receiving.setdefault(block.rank, block)
-    result = [block for block in blocks if receiving.get(block.rank) is not block]
-    for rank, block in receiving.items():
-        extra = local.get(rank, [])
-        extra = extra if len(extra) <= LOCAL_PER_BLOCK else []
-        result.append(replace(block, moves=(*extra, *block.moves)))
-    for rank, extra in local.items():
-        if rank not in receiving or len(extra) > LOCAL_PER_BLOCK:
-            result += [
-                Block(rank, None, None, None, 0, tuple(extra[i : i + LOCAL_PER_BLOCK]))
-                for i in range(0, len(extra), LOCAL_PER_BLOCK)
-            ]
-    return result
-
-
-def _order(block: Block, moves: Sequence[Move]) -> tuple[int, int, int, int, int]:
-    """Sort by rank and first message, senders first; threadblocks without messages come last."""
-    first = next((place for place in block.moves if moves[place].message is not None), len(moves))
-    peer = block.send_to if block.send_to is not None else block.recv_from
-    sends = block.send_to is not None
-    return (block.rank, first, 0 if sends else 1, -1 if peer is None else peer, block.connection)
-
-
 def count_connections(blocks: Sequence[Block]) -> dict[tuple[int, int], int]:
     """Return how many connections every pair has."""
     spans: dict[tuple[int, int], int] = defaultdict(int)
@@ -295,12 +263,8 @@ def assign_channels(
 ) -> dict[tuple[int, int], list[int]]:
     """Return the channels of every pair's connections, ascending, each as low as possible.
 
-    Parameters
-    ----------
-    connections
-        Pair of ranks to the number of its connections.
-    blocks_per_channel
-        Threadblocks of a rank that may send (receive) on one channel.
+    ``connections`` has their number by pair of ranks. On one channel at most ``blocks_per_channel``
+    threadblocks of a rank may send, and as many receive.
     """
     load: dict[tuple[str, int, int], int] = defaultdict(int)
     channels: dict[tuple[int, int], list[int]] = {}

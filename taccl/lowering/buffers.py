@@ -14,11 +14,11 @@ An alltoall in place overwrites input that other messages may still have to read
 is staged in scratch and copied to its place at the very end.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from taccl.collectives import Collective
 from taccl.collectives.slots import SCRATCH, Place, Slots
 from taccl.lowering.order import Event, Kind, Message, in_a_row, packed, shifted
 from taccl.msccl.expected import Cell, Mode
@@ -64,45 +64,23 @@ class Move(NamedTuple):
 
 @dataclass(slots=True)
 class _Layout:
-    """What is known while moves are made.
-
-    Parameters
-    ----------
-    scratch
-        Chunks in use on every rank.
-    longest
-        Chunks that a move may have.
-    packs
-        Whether messages are of any chunks.
-    begun
-        (chunk, rank) of sums that have begun.
-    arrival
-        Scratch that messages arrived in, by their number.
-    landed
-        The same for copies of (chunk, rank), in a schedule that packs.
-    order
-        Chunks of packed messages in the order in which they travel, by number.
-    """
+    """What is known while moves are made; ``longest`` is the most chunks that one may have."""
 
     slots: Slots
     modes: tuple[Mode, ...]
-    scratch: list[int]
+    scratch: list[int]  # chunks in use on every rank
     longest: int
-    packs: bool
-    begun: set[tuple[int, int]] = field(default_factory=set)
-    arrival: dict[int, Slot] = field(default_factory=dict)
-    landed: dict[tuple[int, int], Slot] = field(default_factory=dict)
-    order: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    packs: bool  # messages are of any chunks
+    begun: set[tuple[int, int]] = field(default_factory=set)  # (chunk, rank) of sums
+    arrival: dict[int, Slot] = field(default_factory=dict)  # scratch by number of the message
+    landed: dict[tuple[int, int], Slot] = field(default_factory=dict)  # by (chunk, rank), if packs
+    order: dict[int, tuple[int, ...]] = field(default_factory=dict)  # in which chunks travel
 
     def fresh(self, rank: int, count: int) -> Slot:
         """Return unused scratch."""
         offset = self.scratch[rank]
         self.scratch[rank] += count
         return Slot(Buffer.SCRATCH, offset)
-
-    def copy_needed(self, rank: int, src: Slot, dst: Slot) -> bool:
-        """Tell whether a copy changes anything in some claimed mode."""
-        return any(mode.cell(rank, src) != mode.cell(rank, dst) for mode in self.modes)
 
 
 def place_moves(
@@ -121,25 +99,22 @@ def place_moves(
     messages
         In order of their starts.
     events
-        Sends, arrivals and sums of the messages, in one legal order.
+        Of the messages, in one legal order.
     slots
         The places of all chunks.
     modes
         What the program claims to serve.
-    singly
-        Whether every move is of one chunk.
-    packs
-        Whether messages are of any chunks.
+    singly, packs
+        Whether every move is of one chunk, and whether messages are of any chunks.
     """
     longest = 1 if singly else MAX_COUNT
     layout = _Layout(slots, modes, list(slots.scratch_chunks), longest, packs)
     moves = [*_own_copies(layout, messages), *_own_staged(layout, messages)]
     staged = _staged(layout, messages, events)
-    send = _send_packed if packs else _send
     for number, kind in events:
         message = messages[number]
         if kind is Kind.SEND:
-            moves += send(layout, message, number)
+            moves += _send(layout, message, number)
         elif kind is Kind.RECEIVE:
             moves += _receive(layout, message, number, staged=number in staged)
         else:
@@ -153,13 +128,6 @@ def _slot(place: Place) -> Slot:
     return Slot(Buffer(place.buffer), place.offset)
 
 
-def _source(layout: _Layout, message: Message) -> Slot:
-    run = layout.slots.source_run(message.chunks, message.src, message.arrived)
-    if run is None:
-        raise ValueError(f"rank {message.src} does not hold chunks {message.chunks} in a row")
-    return _slot(run[0])
-
-
 def _held(layout: _Layout, chunk: int, rank: int) -> Slot:
     place = layout.slots.held(chunk, rank)
     if place is None:
@@ -167,17 +135,54 @@ def _held(layout: _Layout, chunk: int, rank: int) -> Slot:
     return _slot(place)
 
 
+def _readable(layout: _Layout, message: Message) -> dict[int, list[Slot]]:
+    """Return the slots from which each chunk can be sent, the preferred one first."""
+    rank, slots = message.src, layout.slots
+    read = {}
+    if not layout.packs:
+        run = slots.source_run(message.chunks, rank, message.arrived)
+        if run is None:
+            raise ValueError(f"rank {rank} does not hold chunks {message.chunks} in a row")
+        return {c: [shifted(_slot(run[0]), i)] for i, c in enumerate(message.chunks)}
+    for chunk, arrived in zip(message.chunks, message.arrived, strict=True):
+        landed = layout.landed.get((chunk, rank))
+        own = slots.readable(chunk, rank, arrived=arrived)
+        if not slots.collective.reduces:
+            # What is relayed is nowhere but where it arrived, and no own value is staged.
+            own = tuple(place for place in own if place.buffer != SCRATCH)
+        read[chunk] = [*(() if landed is None else (landed,)), *map(_slot, own)]
+    return read
+
+
 def _send(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
-    """Send from one run of slots; own values that are read with sums have to be there, too."""
-    source = _source(layout, message)
-    if layout.slots.collective.reduces and source.buffer is not Buffer.INPUT:
-        yield from _begin_sums(layout, message.chunks, message.src, number)
-    yield Move(message.src, Op.SEND, source, None, len(message.chunks), number)
+    """Send from one run of slots, to which what lies elsewhere is copied before.
+
+    Own values that are read with sums have to be there, too.
+    """
+    rank, count, read = message.src, len(message.chunks), _readable(layout, message)
+    chunks, places = message.chunks, [slots[0] for slots in read.values()]
+    if layout.packs:
+        # Sums are added in any order, so they are not copied on arrival.
+        kept = {
+            chunk: (None if message.reduce else _kept(layout, chunk, message.dst))
+            for chunk in message.chunks
+        }
+        chunks, places = packed(message.chunks, read, kept)
+    layout.order[number] = chunks
+    if layout.slots.collective.reduces:
+        sums = [c for c, slot in zip(chunks, places, strict=True) if slot.buffer != Buffer.INPUT]
+        yield from _begin_sums(layout, sums, rank, number)
+    source = places[0]
+    if not in_a_row(places):
+        source = layout.fresh(rank, count)
+        pairs = [(place, shifted(source, index)) for index, place in enumerate(places)]
+        yield from _runs(layout, Op.COPY, rank, pairs, number)
+    yield Move(rank, Op.SEND, source, None, count, number)
 
 
 def _receive(layout: _Layout, message: Message, number: int, *, staged: bool) -> Iterator[Move]:
     count, rank = len(message.chunks), message.dst
-    chunks = layout.order.get(number, message.chunks)
+    chunks = layout.order[number]
     if message.reduce:
         yield from _begin_sums(layout, chunks, rank, number)
     else:
@@ -198,12 +203,11 @@ def _receive(layout: _Layout, message: Message, number: int, *, staged: bool) ->
 def _unpacked(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
     """Copy what arrived in scratch to where the rank keeps it."""
     pairs = []
-    for place, chunk in enumerate(layout.order.get(number, message.chunks)):
+    for place, chunk in enumerate(layout.order[number]):
         kept = _kept(layout, chunk, message.dst)
         if kept is not None:
             pairs.append((shifted(layout.arrival[number], place), kept))
-    for (src, dst), count in _runs(pairs, layout.longest):
-        yield Move(message.dst, Op.COPY, src, dst, count, number)
+    yield from _runs(layout, Op.COPY, message.dst, pairs, number)
 
 
 def _kept(layout: _Layout, chunk: int, rank: int) -> Slot | None:
@@ -214,42 +218,6 @@ def _kept(layout: _Layout, chunk: int, rank: int) -> Slot | None:
     return _held(layout, chunk, rank)
 
 
-def _send_packed(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
-    """Send from one run of slots, to which what lies elsewhere is copied before."""
-    rank, count = message.src, len(message.chunks)
-    read = {
-        chunk: _readable(layout, chunk, rank, arrived=arrived)
-        for chunk, arrived in zip(message.chunks, message.arrived, strict=True)
-    }
-    # Sums are added in any order, so they are not copied on arrival.
-    kept = {
-        chunk: (None if message.reduce else _kept(layout, chunk, message.dst))
-        for chunk in message.chunks
-    }
-    chunks, places = packed(message.chunks, read, kept)
-    layout.order[number] = chunks
-    if layout.slots.collective.reduces:
-        sums = [c for c, slot in zip(chunks, places, strict=True) if slot.buffer != Buffer.INPUT]
-        yield from _begin_sums(layout, sums, rank, number)
-    source = places[0]
-    if not in_a_row(places):
-        source = layout.fresh(rank, count)
-        pairs = [(place, shifted(source, index)) for index, place in enumerate(places)]
-        for (src, dst), run in _runs(pairs, layout.longest):
-            yield Move(rank, Op.COPY, src, dst, run, number)
-    yield Move(rank, Op.SEND, source, None, count, number)
-
-
-def _readable(layout: _Layout, chunk: int, rank: int, *, arrived: bool) -> list[Slot]:
-    """Return the slots from which a rank can send a chunk in a schedule that packs."""
-    landed = layout.landed.get((chunk, rank))
-    own = layout.slots.readable(chunk, rank, arrived=arrived)
-    if not layout.slots.collective.reduces:
-        # What is relayed is nowhere but where it arrived, and of own values nothing is staged.
-        own = tuple(place for place in own if place.buffer != SCRATCH)
-    return [*(() if landed is None else (landed,)), *map(_slot, own)]
-
-
 def _begin_sums(layout: _Layout, chunks: Sequence[int], rank: int, number: int) -> Iterator[Move]:
     """Copy a rank's own values to where the sums will be, before anything is added."""
     pairs = []
@@ -258,15 +226,7 @@ def _begin_sums(layout: _Layout, chunks: Sequence[int], rank: int, number: int) 
         if (chunk, rank) not in layout.begun and own is not None:
             layout.begun.add((chunk, rank))
             pairs.append((_slot(own), _held(layout, chunk, rank)))
-    yield from _copies(layout, rank, pairs, number)
-
-
-def _copies(
-    layout: _Layout, rank: int, pairs: Sequence[tuple[Slot, Slot]], number: int | None
-) -> Iterator[Move]:
-    needed = [pair for pair in pairs if layout.copy_needed(rank, *pair)]
-    for (src, dst), count in _runs(needed, layout.longest):
-        yield Move(rank, Op.COPY, src, dst, count, number)
+    yield from _runs(layout, Op.COPY, rank, pairs, number)
 
 
 def _add(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
@@ -274,75 +234,69 @@ def _add(layout: _Layout, message: Message, number: int) -> Iterator[Move]:
     rank, arrival = message.dst, layout.arrival[number]
     new: list[tuple[Slot, Slot]] = []
     old: list[tuple[Slot, Slot]] = []
-    for index, chunk in enumerate(layout.order.get(number, message.chunks)):
+    for index, chunk in enumerate(layout.order[number]):
         pair = (shifted(arrival, index), _held(layout, chunk, rank))
         (old if (chunk, rank) in layout.begun else new).append(pair)
         layout.begun.add((chunk, rank))
     for op, pairs in ((Op.COPY, new), (Op.REDUCE, old)):
-        for (src, dst), count in _runs(pairs, layout.longest):
-            yield Move(rank, op, src, dst, count, number)
+        yield from _runs(layout, op, rank, pairs, number)
 
 
 def _runs(
-    pairs: Sequence[tuple[Slot, Slot]], longest: int
-) -> Iterator[tuple[tuple[Slot, Slot], int]]:
-    """Yield (first pair, count) for runs of pairs whose slots are adjacent on both sides."""
-    start = 0
-    for end in range(1, len(pairs) + 1):
-        if (
-            end < len(pairs)
-            and end - start < longest
-            and all(
-                b == (a.buffer, a.offset + 1)
-                for a, b in zip(pairs[end - 1], pairs[end], strict=True)
-            )
-        ):
+    layout: _Layout, op: Op, rank: int, pairs: Iterable[tuple[Slot, Slot]], number: int | None
+) -> Iterator[Move]:
+    """Yield moves from slot to slot, each for a run of pairs that are adjacent on both sides.
+
+    Those from a cell to itself in all claimed modes are left out.
+    """
+    cells = [mode.cell for mode in layout.modes]
+    run: Move | None = None
+    for src, dst in pairs:
+        if all(cell(rank, src) == cell(rank, dst) for cell in cells):
             continue
-        yield pairs[start], end - start
-        start = end
+        if run is not None and run.src is not None and run.dst is not None:
+            beside = (shifted(run.src, run.chunks), shifted(run.dst, run.chunks))
+            if run.chunks < layout.longest and beside == (src, dst):
+                run = run._replace(chunks=run.chunks + 1)
+                continue
+            yield run
+        run = Move(rank, op, src, dst, 1, number)
+    if run is not None:
+        yield run
 
 
 def _own_copies(layout: _Layout, messages: Sequence[Message]) -> Iterator[Move]:
     """Copy to the output what a rank wants and nothing arrives for."""
     collective = layout.slots.collective
     arriving = {(chunk, message.dst) for message in messages for chunk in message.chunks}
-    pairs: dict[int, list[tuple[Slot, Slot]]] = {}
-    for chunk, rank in _wanted_by_sources(collective):
-        if not (collective.reduces and (chunk, rank) in arriving):
-            own, held = layout.slots.original(chunk, rank), layout.slots.held(chunk, rank)
-            if own is not None and held is not None:
-                pairs.setdefault(rank, []).append((_slot(own), _slot(held)))
-    for rank in sorted(pairs):
-        yield from _copies(layout, rank, pairs[rank], None)
-
-
-def _own_staged(layout: _Layout, messages: Sequence[Message]) -> Iterator[Move]:
-    """Copy to scratch the own chunks of a rank that travel with chunks which it relays."""
-    pairs: dict[int, dict[tuple[Slot, Slot], None]] = {}
-    if layout.packs or layout.slots.collective.reduces:
-        return
-    for message in messages:
-        source = _source(layout, message)
-        if source.buffer is not Buffer.SCRATCH:
-            continue
-        for index, chunk in enumerate(message.chunks):
-            own = layout.slots.original(chunk, message.src)
-            if own is not None:
-                there = Slot(source.buffer, source.offset + index)
-                pairs.setdefault(message.src, {})[_slot(own), there] = None
-    for rank in sorted(pairs):
-        yield from _copies(layout, rank, sorted(pairs[rank]), None)
-
-
-def _wanted_by_sources(collective: Collective) -> Iterator[tuple[int, int]]:
-    both: dict[tuple[int, int], tuple[int, ...]] = {}
+    both: dict[tuple[int, int], list[int]] = {}
+    pairs: dict[int, list[tuple[Slot, Slot]]] = defaultdict(list)
     columns = zip(collective.source_set.tolist(), collective.target_set.tolist(), strict=True)
     for chunk, key in enumerate(columns):
         if key not in both:
             sources, targets = (collective.rank_sets[number] for number in key)
-            both[key] = tuple(sorted(set(sources) & set(targets)))
+            both[key] = sorted(set(sources) & set(targets))
         for rank in both[key]:
-            yield chunk, rank
+            if not (collective.reduces and (chunk, rank) in arriving):
+                own, held = layout.slots.original(chunk, rank), layout.slots.held(chunk, rank)
+                if own is not None and held is not None:
+                    pairs[rank].append((_slot(own), _slot(held)))
+    for rank in sorted(pairs):
+        yield from _runs(layout, Op.COPY, rank, pairs[rank], None)
+
+
+def _own_staged(layout: _Layout, messages: Sequence[Message]) -> Iterator[Move]:
+    """Copy to scratch the own chunks of a rank that travel with chunks which it relays."""
+    if layout.packs or layout.slots.collective.reduces:
+        return
+    pairs: dict[int, set[tuple[Slot, Slot]]] = defaultdict(set)
+    for message in messages:
+        for chunk, (there,) in _readable(layout, message).items():
+            own = layout.slots.original(chunk, message.src)
+            if there.buffer is Buffer.SCRATCH and own is not None:
+                pairs[message.src].add((_slot(own), there))
+    for rank in sorted(pairs):
+        yield from _runs(layout, Op.COPY, rank, sorted(pairs[rank]), None)
 
 
 def _staged(
@@ -357,9 +311,10 @@ def _staged(
     for place, (number, kind) in enumerate(events):
         message = messages[number]
         if kind is Kind.SEND:
-            for slot in _read_at_first(layout, message):
-                if slot.buffer is Buffer.INPUT:
-                    last_read[message.src, mode.cell(message.src, slot)] = place
+            # Where it is read before anything is known of what landed.
+            for slots in _readable(layout, message).values():
+                if slots and slots[0].buffer is Buffer.INPUT:
+                    last_read[message.src, mode.cell(message.src, slots[0])] = place
     staged: dict[int, None] = {}
     for number, message in enumerate(messages):
         arrives = position[Event(number, Kind.RECEIVE)]
@@ -368,13 +323,3 @@ def _staged(
         if any(last_read.get((message.dst, cell), -1) > arrives for cell in cells):
             staged[number] = None
     return staged
-
-
-def _read_at_first(layout: _Layout, message: Message) -> Iterator[Slot]:
-    """Yield where a message is read before anything is known of what landed."""
-    if not layout.packs:
-        source = _source(layout, message)
-        yield from (shifted(source, place) for place in range(len(message.chunks)))
-        return
-    for chunk, arrived in zip(message.chunks, message.arrived, strict=True):
-        yield from _readable(layout, chunk, message.src, arrived=arrived)[:1]

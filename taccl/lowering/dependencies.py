@@ -16,11 +16,9 @@ after it in its threadblock: a copy ends with a barrier. What only keeps turns d
 Up to MAX_CLOCKS numbers of memory, "follows anyway" is decided exactly, by vector clocks over all
 threadblocks; above, only by the threadblocks of one rank, without messages.
 
-Parts of memory: neighbouring cells that every move touches all of, or none.
-
-A move of many chunks touches as many cells, but most moves of a schedule read and write what other
-moves did as a whole. So cells are joined to parts, cut only where some move begins or ends, and the
-passes that ask who touched what look at parts. Cells are those of one rank in one mode.
+A move of many chunks touches as many cells, those of one rank in one mode, but most moves of a
+schedule read and write what other moves did as a whole. So neighbouring cells are joined to parts
+that every move touches all of, or nothing, and the passes that ask who touched what look at parts.
 """
 
 from bisect import bisect_right, insort
@@ -70,15 +68,7 @@ class Parts:
 
 
 def find_parts(moves: Sequence[Move], modes: Sequence[Mode]) -> Parts:
-    """Return the parts that moves touch.
-
-    Parameters
-    ----------
-    moves
-        In one legal order.
-    modes
-        What the program claims to serve.
-    """
+    """Return the parts that ``moves``, in one legal order, touch in the claimed ``modes``."""
     ranks = np.array([move.rank for move in moves], dtype=np.int64)
     chunks = np.array([move.chunks for move in moves], dtype=np.int64)
     sides = [_side([move.src for move in moves]), _side([move.dst for move in moves])]
@@ -360,21 +350,21 @@ def _start_clocks(count: int, blocks: Sequence[Block]) -> Clocks:
 def write_steps(
     moves: Sequence[Move], blocks: Sequence[Block], dependences: Sequence[tuple[int, ...]]
 ) -> list[tuple[Step, ...]]:
-    """Return the steps of every threadblock; blocks of a rank are numbered in their order.
+    """Return the steps of every threadblock; ``blocks`` of a rank are numbered in their order.
 
-    All dependences of a step but one go on nops before it. Every ``re`` follows its own receive
-    or a ``re`` with another target, so the parser's fusion of reductions never applies.
-
-    Parameters
-    ----------
-    moves
-        In one legal order.
-    blocks
-        Threadblocks with the positions of their moves.
-    dependences
-        For every move, the moves of other threadblocks that it waits for.
+    ``moves`` are in one legal order, and each waits for its ``dependences`` in other threadblocks.
+    All of these but one go on nops before the step. Every ``re`` follows its own receive or a
+    ``re`` with another target, so the parser's fusion of reductions never applies.
     """
-    refs = _number_steps(len(moves), blocks, dependences)
+    refs = [StepRef(0, 0)] * len(moves)
+    ids: dict[int, int] = defaultdict(int)
+    for block in blocks:
+        position = 0
+        for number in block.moves:
+            position += max(0, len(dependences[number]) - 1)
+            refs[number] = StepRef(ids[block.rank], position)
+            position += 1
+        ids[block.rank] += 1
     awaited = {target for needs in dependences for target in needs}
     result = []
     for block in blocks:
@@ -388,19 +378,3 @@ def write_steps(
             steps.append(Step(move.op, move.src, move.dst, move.chunks, last, posts))
         result.append(tuple(steps))
     return result
-
-
-def _number_steps(
-    count: int, blocks: Sequence[Block], dependences: Sequence[tuple[int, ...]]
-) -> list[StepRef]:
-    """Return threadblock id and position of every move, nops counted."""
-    refs = [StepRef(0, 0)] * count
-    ids: dict[int, int] = defaultdict(int)
-    for block in blocks:
-        position = 0
-        for move in block.moves:
-            position += max(0, len(dependences[move]) - 1)
-            refs[move] = StepRef(ids[block.rank], position)
-            position += 1
-        ids[block.rank] += 1
-    return refs

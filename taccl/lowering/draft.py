@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from taccl.collectives import COLLECTIVES, Collective, has_xml
+from taccl.collectives import COLLECTIVES, has_xml
 from taccl.errors import LoweringError
 from taccl.lowering.blocks import Lane, lanes_of
 from taccl.lowering.buffers import Move, place_moves
@@ -42,14 +42,9 @@ class Draft:
 
 
 def with_copies_after(draft: Draft, sends: Collection[int]) -> Draft:
-    """Return the draft with a copy of one chunk to scratch of its own right after some sends.
+    """Return ``draft`` with a copy of one chunk to scratch of its own right after some moves.
 
-    Parameters
-    ----------
-    draft
-        The moves.
-    sends
-        Positions of moves that send.
+    ``sends`` has the positions of these moves, which send.
     """
     moves: list[Move] = []
     scratch = list(draft.scratch)
@@ -65,42 +60,23 @@ def with_copies_after(draft: Draft, sends: Collection[int]) -> Draft:
 def make_draft(
     schedule: Schedule, *, in_place: bool, out_of_place: bool, singly: bool = False
 ) -> Draft:
-    """Return the moves of a verified schedule.
+    """Return the moves of a verified ``schedule``.
 
-    Parameters
-    ----------
-    schedule
-        What the program does.
-    in_place, out_of_place
-        The modes to serve.
-    singly
-        Move one chunk at a time: shares of neighbouring chunks, which instances work on, are no
-        neighbours.
+    They serve calls ``in_place`` and ``out_of_place``. With ``singly``, each is of one chunk:
+    shares of neighbouring chunks, which instances work on, are no neighbours.
 
     Raises
     ------
     LoweringError
         When no program can serve these modes.
     """
-    full = schedule.expand()
-    modes = _claimed_modes(full.collective, in_place=in_place, out_of_place=out_of_place)
-    slots = full.slots()
-    messages = find_messages(full, slots, singly=singly)
-    events = order_events(messages, full.topology, full.collective)
-    moves, scratch = place_moves(messages, events, slots, modes, singly=singly, packs=full.packs)
-    return Draft(full, modes, messages, lanes_of(messages, full.topology), moves, scratch)
-
-
-def _claimed_modes(
-    collective: Collective, *, in_place: bool, out_of_place: bool
-) -> tuple[Mode, ...]:
-    kind = COLLECTIVES.get(collective.name)
+    collective = schedule.collective
     if not has_xml(collective.name):
         raise LoweringError(
             f"no runtime has a {collective.name} that a file can rely on",
             fix="use --schedule OUT.json, or --runtime none",
         )
-    if kind is None and in_place:
+    if in_place and collective.name not in COLLECTIVES:
         raise LoweringError(
             f"{collective.name} in place would overwrite what is still to be read",
             fix="use --outofplace",
@@ -115,4 +91,9 @@ def _claimed_modes(
             "a program for neither in-place nor out-of-place calls is never run",
             fix="use --inplace, --outofplace or --both",
         )
-    return modes
+    full = schedule.expand()
+    slots = full.slots()
+    messages = find_messages(full, slots, singly=singly)
+    events = order_events(messages, full.topology, full.collective)
+    moves, scratch = place_moves(messages, events, slots, modes, singly=singly, packs=full.packs)
+    return Draft(full, modes, messages, lanes_of(messages, full.topology), moves, scratch)

@@ -110,26 +110,23 @@ def fuse_sums(draft: Draft) -> Draft:
 def fuse_sends(
     draft: Draft, connection: Mapping[int, int], ops: Collection[Op]
 ) -> tuple[Draft, dict[End, End]]:
-    """Return the draft with values that are sent on as they arrive.
+    """Return ``draft`` with values that are sent on as they arrive, by steps of the types ``ops``.
 
     With it come the ends of connections that share a threadblock: receiving to sending.
-
-    Parameters
-    ----------
-    draft
-        The moves.
-    connection
-        Message to the number of its connection among those of the pair.
-    ops
-        What the runtime can run.
+    ``connection`` has the number of each message's connection among those of the pair.
     """
     accesses = _Accesses(draft)
     joins: dict[End, End] = {}
     taken: set[End] = set()
     moves: list[Move | None] = list(draft.moves)
     keys: dict[int, tuple[int, int]] = {}
-    ends = _ends(draft, connection)
-    pairs = _pairs(draft, connection, _forwards(draft, accesses, ops))
+    ends: dict[End, list[int]] = defaultdict(list)
+    for place, move in enumerate(draft.moves):
+        for message, sends in ((move.received, False), (move.sent, True)):
+            if message is not None:
+                end = (move.rank, draft.lanes[message], connection[message], sends)
+                ends[end].append(place)
+    pairs = _pairs(draft, connection, accesses, ops)
     for incoming, outgoing in sorted(pairs, key=lambda pair: (-len(pairs[pair]), pair)):
         if incoming in joins or outgoing in taken:
             continue
@@ -139,70 +136,42 @@ def fuse_sends(
             continue
         joins[incoming] = outgoing
         taken.add(outgoing)
-        for place, (key, move) in plan.items():
-            moves[place], keys[place] = move, key
+        for place, (key, made) in plan.items():
+            moves[place], keys[place] = made, key
     order = sorted(range(len(moves)), key=lambda place: keys.get(place, (place, 0)))
-    kept = [move for place in order if (move := moves[place]) is not None]
+    kept = [one for place in order if (one := moves[place]) is not None]
     return replace(draft, moves=kept), joins
 
 
-def _ends(draft: Draft, connection: Mapping[int, int]) -> dict[End, list[int]]:
-    """Return the positions of the moves that receive or send at each end."""
-    ends: dict[End, list[int]] = defaultdict(list)
-    for place, move in enumerate(draft.moves):
-        for number, sends in ((move.received, False), (move.sent, True)):
-            if number is not None:
-                ends[move.rank, draft.lanes[number], connection[number], sends].append(place)
-    return ends
-
-
 def _pairs(
-    draft: Draft, connection: Mapping[int, int], forwards: Mapping[int, int]
+    draft: Draft, connection: Mapping[int, int], accesses: _Accesses, ops: Collection[Op]
 ) -> dict[tuple[End, End], dict[int, int]]:
-    """Return the positions of receives and sends that could be one step, by their two ends."""
-    found: dict[tuple[End, End], dict[int, int]] = defaultdict(dict)
-    for place, at in forwards.items():
-        move = draft.moves[place]
-        received, sent = move.received, draft.moves[at].message
-        if received is None or sent is None or connection[sent] != connection[received]:
-            continue
-        incoming, outgoing = (
-            (move.rank, draft.lanes[number], connection[number], sends)
-            for number, sends in ((received, False), (sent, True))
-        )
-        found[incoming, outgoing][place] = at
-    return found
+    """Return the positions of receives and sends that could be one step, by their two ends.
 
-
-def _forwards(draft: Draft, accesses: _Accesses, ops: Collection[Op]) -> dict[int, int]:
-    """Return the positions of receives, and of sends that could be part of their steps.
-
-    They send exactly what was received, nothing touches that in between, and who reads it later
-    starts after it was sent.
+    The sends pass on exactly what was received, nothing touches that in between, and who reads it
+    later starts after it was sent.
     """
     usable = {op for op, fused in FORWARDED.items() if set(fused) <= set(ops)}
-    found = {}
+    found: dict[tuple[End, End], dict[int, int]] = defaultdict(dict)
     for place, move in enumerate(draft.moves):
-        if move.op not in usable:
+        touching = next(accesses.target(place, since=place), []) if move.op in usable else []
+        if not touching:
             continue
-        for at, _, _ in next(accesses.target(place, since=place), [])[:1]:
-            send = draft.moves[at]
-            if send.op is not Op.SEND or (send.src, send.chunks) != (move.dst, move.chunks):
-                continue
-            if not accesses.between(place, at) and _late_enough(draft, accesses, place, at):
-                found[place] = at
+        at = touching[0][0]
+        send, received = draft.moves[at], move.received
+        same = send.op is Op.SEND and (send.src, send.chunks) == (move.dst, move.chunks)
+        if not same or send.message is None or received is None or accesses.between(place, at):
+            continue
+        over = draft.messages[send.message].released
+        later = (other for part in accesses.target(place, since=at) for other, _, _ in part)
+        same_number = connection[send.message] == connection[received]
+        if same_number and all(_times(draft, draft.moves[other])[0] >= over for other in later):
+            incoming, outgoing = (
+                (move.rank, draft.lanes[number], connection[number], sends)
+                for number, sends in ((received, False), (send.message, True))
+            )
+            found[incoming, outgoing][place] = at
     return found
-
-
-def _late_enough(draft: Draft, accesses: _Accesses, place: int, at: int) -> bool:
-    """Tell whether all that touches the value after its send starts when that is over."""
-    sent = draft.moves[at].message
-    over = 0 if sent is None else draft.messages[sent].released
-    return all(
-        _times(draft, draft.moves[other])[0] >= over
-        for accessed in accesses.target(place, since=at)
-        for other, _, _ in accessed
-    )
 
 
 def _times(draft: Draft, move: Move) -> tuple[Time, Time]:
@@ -238,7 +207,15 @@ def _plan(
         if place in pairs:
             if key[0] != pairs[place]:
                 return None
-            move = _forwarding(draft, accesses, place, pairs[place])
+            # A sum is kept only where somebody reads it later.
+            kept, passed = FORWARDED[move.op]
+            later = list(accesses.target(place, since=pairs[place]))
+            wanted = move.dst is not None and move.dst.buffer is Buffer.OUTPUT and not all(later)
+            read = kept is passed or wanted or any(part and part[0][1] for part in later)
+            move = move._replace(
+                op=kept if read else passed, dst=move.dst if read else None,
+                forward=draft.moves[pairs[place]].message,
+            )  # fmt: skip
             plan[pairs[place]] = (key, None)
         elif key[0] > place and accesses.between(place, key[0] + 1):
             return None
@@ -252,14 +229,3 @@ def _plan(
     if any(one[1] > two[0] for one, two in pairwise(times)):
         return None
     return plan
-
-
-def _forwarding(draft: Draft, accesses: _Accesses, place: int, at: int) -> Move:
-    """Return a receive that sends on; a sum is kept only where somebody reads it later."""
-    move = draft.moves[place]._replace(forward=draft.moves[at].message)
-    kept, passed = FORWARDED[move.op]
-    later = list(accesses.target(place, since=at))
-    wanted = move.dst is not None and move.dst.buffer is Buffer.OUTPUT and not all(later)
-    if kept is passed or wanted or any(part and part[0][1] for part in later):
-        return move._replace(op=kept)
-    return move._replace(op=passed, dst=None)

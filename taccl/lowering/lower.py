@@ -134,14 +134,7 @@ class Lowered:
 
 
 def lower(schedule: Schedule, options: LowerOptions) -> Program:
-    """Turn a verified schedule into a threadblock program.
-
-    Parameters
-    ----------
-    schedule
-        What the program does.
-    options
-        The runtime's limits, modes and instances.
+    """Turn a verified ``schedule`` into a threadblock program within the limits of ``options``.
 
     Raises
     ------
@@ -152,14 +145,7 @@ def lower(schedule: Schedule, options: LowerOptions) -> Program:
 
 
 def draft_of(schedule: Schedule, options: LowerOptions) -> Draft:
-    """Return the draft that programs with these options are made from.
-
-    Parameters
-    ----------
-    schedule
-        What the programs do.
-    options
-        The runtime's limits, modes and instances.
+    """Return the draft of ``schedule`` that programs with these ``options`` are made from.
 
     Raises
     ------
@@ -167,44 +153,28 @@ def draft_of(schedule: Schedule, options: LowerOptions) -> Draft:
         When no program can serve the modes, or a rank has too many peers for any program.
     """
     # A threadblock sends to one peer and receives from one, whatever the passes make of it.
-    _check_threadblocks(_most_peers(schedule), options)
+    topology, group = schedule.topology, schedule.group
+    table, used = topology.links, np.unique(schedule.link).astype(np.int64)
+    links = np.unique([group.link_images(number, used) for number in range(len(group))])
+    pairs = np.unique(table.src[links].astype(np.int64) * topology.num_ranks + table.dst[links])
+    ends = divmod(pairs, topology.num_ranks)
+    most = max(int(np.bincount(end).max(initial=0)) for end in ends) * options.instances
+    _hold(THREADBLOCKS, most, options.max_threadblocks, MANY_THREADBLOCKS)
     return make_draft(
         schedule, in_place=options.in_place, out_of_place=options.out_of_place,
         singly=options.instances > 1,
     )  # fmt: skip
 
 
-def _most_peers(schedule: Schedule) -> int:
-    """Return the most ranks that any rank sends to, or receives from."""
-    topology, group = schedule.topology, schedule.group
-    table, used = topology.links, np.unique(schedule.link).astype(np.int64)
-    links = np.unique([group.link_images(number, used) for number in range(len(group))])
-    pairs = np.unique(table.src[links].astype(np.int64) * topology.num_ranks + table.dst[links])
-    ends = (pairs // topology.num_ranks, pairs % topology.num_ranks)
-    return max((int(np.bincount(side).max()) for side in ends if len(side)), default=0)
-
-
-def _check_threadblocks(needed: int, options: LowerOptions) -> None:
-    """Raise when a rank needs more threadblocks than it may have, before the work is done."""
-    needed *= options.instances
-    if needed > options.max_threadblocks:
-        raise _exceeds(THREADBLOCKS, needed, options.max_threadblocks, MANY_THREADBLOCKS)
-
-
-def _exceeds(what: str, value: int, allowed: int, fix: str) -> LoweringError:
-    kind = TooManyError if what == THREADBLOCKS else LoweringError
-    return kind(f"the program needs {value} {what}, and {allowed} are allowed", fix=fix)
+def _hold(what: str, value: int, allowed: int, fix: str) -> None:
+    """Raise when a limit can't be kept."""
+    if value > allowed:
+        kind = TooManyError if what == THREADBLOCKS else LoweringError
+        raise kind(f"the program needs {value} {what}, and {allowed} are allowed", fix=fix)
 
 
 def finish(draft: Draft, options: LowerOptions) -> Lowered:
-    """Make a program of a draft.
-
-    Parameters
-    ----------
-    draft
-        From :func:`draft_of` with the same options.
-    options
-        The runtime's limits, modes and instances.
+    """Make a program of a ``draft``, made by :func:`draft_of` with the same ``options``.
 
     Raises
     ------
@@ -234,8 +204,8 @@ def _fit_blocks(
         if options.paired:
             joins |= pair_ends(lanes, connection, joins)
         blocks = assign_blocks(made.moves, lanes, topology, connection, joins, options.instances)
-        most = max(Counter(block.rank for block in blocks).values(), default=0)
-        _check_threadblocks(most, options)
+        most = max(Counter(block.rank for block in blocks).values(), default=0) * options.instances
+        _hold(THREADBLOCKS, most, options.max_threadblocks, MANY_THREADBLOCKS)
         crowded = _crowded(blocks, [len(block.moves) for block in blocks], options.max_steps)
         if not crowded:
             waits, clocks = find_dependences(
@@ -315,7 +285,7 @@ def _assemble(
             listed[block.rank].append(
                 Threadblock(
                     len(listed[block.rank]), block.send_to, block.recv_from, channel,
-                    tuple(_replicate(step, copy, copies) for step in own),
+                    _share(own, copy, copies),
                 )
             )  # fmt: skip
     program = Program(
@@ -336,61 +306,35 @@ def _assemble(
             for rank, own in enumerate(listed)
         ),
     )  # fmt: skip
-    _check(program, options)
+    sizes = [(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) for gpu in program.gpus]
+    waits = [s.depends for _, block in program.blocks() for s in block.steps if s.depends]
+    for limit in (
+        ("channels", program.channels, options.channels or _HARD.max_channels,
+         "raise --channels, or lower --instances or --chunks"),
+        (THREADBLOCKS, program.num_threadblocks, options.max_threadblocks, MANY_THREADBLOCKS),
+        ("chunks in a buffer", max(map(max, sizes)), _HARD.max_offset + 1,
+         "lower --chunks or --instances"),
+        ("as the highest threadblock id that a step waits for",
+         max((ref.threadblock for ref in waits), default=0), _HARD.max_dependence_id,
+         "lower --instances, or use a sketch with fewer connections per gpu"),
+        ("steps in a threadblock", program.num_steps, options.max_steps, "lower --chunks"),
+    ):  # fmt: skip
+        _hold(*limit)
     return program
 
 
-def _replicate(step: Step, copy: int, copies: int) -> Step:
-    """Return a step for one share of its chunk: chunk x becomes x * copies + copy."""
+def _share(steps: tuple[Step, ...], copy: int, copies: int) -> tuple[Step, ...]:
+    """Return steps for one share of their chunks: chunk x becomes x * copies + copy."""
     if copies == 1:
-        return step
-    return replace(
-        step,
-        src=_share(step.src, copy, copies),
-        dst=_share(step.dst, copy, copies),
-        depends=step.depends
-        and StepRef(step.depends.threadblock * copies + copy, step.depends.step),
-    )
-
-
-def _share(slot: Slot | None, copy: int, copies: int) -> Slot | None:
-    if slot is None or slot.offset < 0:
-        return slot
-    return Slot(slot.buffer, slot.offset * copies + copy)
-
-
-def _check(program: Program, options: LowerOptions) -> None:
-    """Raise for the first limit that can't be kept."""
-    most_chunks = max(
-        max(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) for gpu in program.gpus
-    )
-    longest_wait = max(
-        (
-            step.depends.threadblock
-            for _, block in program.blocks()
-            for step in block.steps
-            if step.depends
-        ),
-        default=0,
-    )
-    limits: Mapping[str, tuple[int, int, str]] = {
-        "channels": (
-            program.channels, options.channels or _HARD.max_channels,
-            "raise --channels, or lower --instances or --chunks",
-        ),
-        THREADBLOCKS: (
-            program.num_threadblocks, options.max_threadblocks,
-            MANY_THREADBLOCKS,
-        ),
-        "chunks in a buffer": (
-            most_chunks, _HARD.max_offset + 1, "lower --chunks or --instances",
-        ),
-        "as the highest threadblock id that a step waits for": (
-            longest_wait, _HARD.max_dependence_id,
-            "lower --instances, or use a sketch with fewer connections per gpu",
-        ),
-        "steps in a threadblock": (program.num_steps, options.max_steps, "lower --chunks"),
-    }  # fmt: skip
-    for what, (value, allowed, fix) in limits.items():
-        if value > allowed:
-            raise _exceeds(what, value, allowed, fix)
+        return steps
+    shared = []
+    for step in steps:
+        src, dst = (
+            slot
+            and Slot(slot.buffer, slot.offset * copies + copy if slot.offset >= 0 else slot.offset)
+            for slot in (step.src, step.dst)
+        )
+        after = step.depends
+        after = after and StepRef(after.threadblock * copies + copy, after.step)
+        shared.append(replace(step, src=src, dst=dst, depends=after))
+    return tuple(shared)

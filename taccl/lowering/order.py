@@ -19,15 +19,13 @@ The first group follows from exact times, so some order obeys it. The times of `
 from one sequence of decisions, and in that sequence both groups hold; only a hand-made schedule
 in which two ranks exchange partial sums of one chunk can leave the last rule unmet.
 
-Messages of chunks that are no neighbours: in which order they travel, and where they are read.
-
 A message is sent from one run of slots and received into one. Where its chunks lie elsewhere they
-are copied, a run at a time, so the order is the one with the fewest runs at both ends.
+are copied, a run at a time, so they travel in the order with the fewest runs at both ends.
 """
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
@@ -42,15 +40,7 @@ from taccl.topology.graph import Topology
 
 
 def shifted(slot: Slot, by: int) -> Slot:
-    """Return the slot so many places further on.
-
-    Parameters
-    ----------
-    slot
-        A buffer and an offset in chunks.
-    by
-        Chunks.
-    """
+    """Return the slot ``by`` chunks after ``slot``."""
     return Slot(slot.buffer, slot.offset + by)
 
 
@@ -63,16 +53,10 @@ def in_a_row(slots: Sequence[Slot | None]) -> bool:
 def packed(
     chunks: Sequence[int], read: Mapping[int, Sequence[Slot]], kept: Mapping[int, Slot | None]
 ) -> tuple[tuple[int, ...], list[Slot]]:
-    """Return the chunks in the order in which they travel, and where each of them is read.
+    """Return the ``chunks`` of a message in the order in which they travel, and where each is read.
 
-    Parameters
-    ----------
-    chunks
-        Of one message.
-    read
-        Where each can be read, the preferred slot first.
-    kept
-        Where each is copied to when it has arrived; None: it stays.
+    ``read`` has the slots from which each can be read, the preferred one first; ``kept`` has those
+    to which they are copied on arrival, None for a chunk that stays.
 
     Raises
     ------
@@ -82,38 +66,29 @@ def packed(
     missing = [chunk for chunk in chunks if not read[chunk]]
     if missing:
         raise ValueError(f"chunks {missing} are nowhere to be read")
-    ways = [
-        (_copies(places) + _copies([kept[chunk] for chunk in order]), tuple(order), places)
-        for order in _orders(chunks, read, kept)
-        for places in _ways(order, read)
-    ]
-    _, best, places = min(ways, key=lambda way: way[0])
-    return best, places
-
-
-def _orders(
-    chunks: Sequence[int], read: Mapping[int, Sequence[Slot]], kept: Mapping[int, Slot | None]
-) -> Iterator[list[int]]:
-    """Yield orders by where chunks are kept, and by each place to read."""
 
     def place(slot: Slot | None) -> tuple[str, int]:
         return ("", 0) if slot is None else (slot.buffer.value, slot.offset)
 
-    yield sorted(chunks, key=lambda chunk: (place(kept[chunk]), place(read[chunk][0]), chunk))
-    for turn in range(max(len(read[chunk]) for chunk in chunks)):
-        yield sorted(
-            chunks, key=lambda chunk: (place(read[chunk][min(turn, len(read[chunk]) - 1)]), chunk)
-        )
-
-
-def _ways(order: Sequence[int], read: Mapping[int, Sequence[Slot]]) -> Iterator[list[Slot]]:
-    """Yield slots to read, for each of the first chunk's: the next one where it is there."""
-    for first in read[order[0]]:
-        places = [first]
-        for chunk in order[1:]:
-            beside = shifted(places[-1], 1)
-            places.append(beside if beside in read[chunk] else read[chunk][0])
-        yield places
+    # By where chunks are kept, and by each place to read.
+    orders = [
+        sorted(chunks, key=lambda c: (place(kept[c]), place(read[c][0]), c)),
+        *(
+            [chunk for _, chunk in sorted((place(read[c][: turn + 1][-1]), c) for c in chunks)]
+            for turn in range(max(len(read[chunk]) for chunk in chunks))
+        ),
+    ]
+    ways = []
+    for order in orders:
+        fill = _copies([kept[chunk] for chunk in order])
+        for first in read[order[0]]:
+            places = [first]
+            for chunk in order[1:]:
+                beside = shifted(places[-1], 1)
+                places.append(beside if beside in read[chunk] else read[chunk][0])
+            ways.append((_copies(places) + fill, tuple(order), places))
+    _, best, places = min(ways, key=lambda way: way[0])
+    return best, places
 
 
 def _copies(slots: Sequence[Slot | None]) -> int:
@@ -177,17 +152,10 @@ class Message:
 
 
 def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Message]:
-    """Return the messages of an expanded schedule in order of (start, end).
+    """Return the messages of an expanded ``schedule`` in order of (start, end).
 
-    A batch becomes several messages where its chunks are no neighbours and nothing packs them,
-    where it has more than 71 chunks, or everywhere when ``singly`` is set.
-
-    Parameters
-    ----------
-    schedule
-        With the sends of all orbits.
-    slots
-        The places of all chunks.
+    A batch becomes several messages where its chunks are no neighbours among ``slots`` and nothing
+    packs them, where it has more than 71 chunks, or everywhere when ``singly`` is set.
     """
     rows: dict[tuple[int, bool], list[int]] = {}
     batches, reduces = schedule.batch.tolist(), schedule.reduce.tolist()
@@ -195,7 +163,7 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
         rows.setdefault(key, []).append(row)
     chunks, links = schedule.chunk.tolist(), schedule.link.tolist()
     starts, ends = schedule.start.tolist(), schedule.end.tolist()
-    table = schedule.topology.links
+    table, collective = schedule.topology.links, schedule.collective
     first: dict[tuple[int, int], int] = {}
     for place, end in zip(
         zip(chunks, table.dst[schedule.link].tolist(), strict=True), ends, strict=True
@@ -207,7 +175,11 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
         link, start = links[row], starts[row]
         src, dst = int(table.src[link]), int(table.dst[link])
         moved = [chunks[r] for r in group]
-        arrived = [_has_arrived(schedule.collective, first, c, src, start) for c in moved]
+        arrived = []
+        for chunk in moved:
+            end = first.get((chunk, src))
+            relayed = not collective.reduces and src not in collective.sources(chunk)
+            arrived.append(end is not None and (end <= start or relayed))
         size = MAX_COUNT
         beside = schedule.packs or slots.adjacent(moved, src, dst, arrived, reduce=reduce)
         if singly or not beside:
@@ -224,15 +196,6 @@ def find_messages(schedule: Schedule, slots: Slots, *, singly: bool) -> list[Mes
         ]  # fmt: skip
     messages.sort(key=lambda message: (message.start, message.end))
     return messages
-
-
-def _has_arrived(
-    collective: Collective, first: dict[tuple[int, int], int], chunk: int, rank: int, start: int
-) -> bool:
-    end = first.get((chunk, rank))
-    if end is None:
-        return False
-    return end <= start or (not collective.reduces and rank not in collective.sources(chunk))
 
 
 def applies(message: Message) -> Kind:
@@ -268,16 +231,9 @@ class _Graph:
 def order_events(
     messages: list[Message], topology: Topology, collective: Collective
 ) -> list[Event]:
-    """Return all events of the messages in one legal order.
+    """Return all events of ``messages`` in one legal order.
 
-    Parameters
-    ----------
-    messages
-        In order of (start, end).
-    topology
-        What their links belong to.
-    collective
-        What they do.
+    The messages are in order of (start, end), on links of ``topology``, for a ``collective``.
     """
     graph = _Graph(messages)
     for message in messages:
@@ -287,32 +243,23 @@ def order_events(
             graph.require(receive, apply)
         else:
             graph.required[apply] = _ABSENT
-    _order_links(graph)
-    _order_edges(graph, topology)
+    on_link: dict[int, int] = {}
+    on_edge: dict[int, int] = {}
+    for number, message in enumerate(messages):
+        before = on_link.get(message.link)
+        if before is not None:
+            graph.require(3 * before, 3 * number)
+            graph.require(graph.applied(before), 3 * number + Kind.RECEIVE)
+            graph.wanted.append((graph.applied(before), 3 * number))
+        on_link[message.link] = number
+        for edge in topology.links.edges_of(message.link):
+            if topology.edges[edge].beta is not None:
+                if edge in on_edge:
+                    graph.wanted.append((3 * on_edge[edge], 3 * number))
+                on_edge[edge] = number
     _order_values(graph, collective)
     count = 3 * len(messages)
     return [Event(node // 3, Kind(node % 3)) for node in _sort(graph) if node < count]
-
-
-def _order_links(graph: _Graph) -> None:
-    by_link: dict[int, list[int]] = defaultdict(list)
-    for number, message in enumerate(graph.messages):
-        by_link[message.link].append(number)
-    for numbers in by_link.values():
-        for one, two in pairwise(numbers):
-            graph.require(3 * one, 3 * two)
-            graph.require(graph.applied(one), 3 * two + Kind.RECEIVE)
-            graph.wanted.append((graph.applied(one), 3 * two))
-
-
-def _order_edges(graph: _Graph, topology: Topology) -> None:
-    last: dict[int, int] = {}
-    for number, message in enumerate(graph.messages):
-        for edge in topology.links.edges_of(message.link):
-            if topology.edges[edge].beta is not None:
-                if edge in last:
-                    graph.wanted.append((3 * last[edge], 3 * number))
-                last[edge] = number
 
 
 def _order_values(graph: _Graph, collective: Collective) -> None:
@@ -347,7 +294,14 @@ def _order_values(graph: _Graph, collective: Collective) -> None:
 def _sort(graph: _Graph) -> list[int]:
     """Sort topologically, the earliest event first; give up wanted edges only when stuck."""
     size = len(graph.later)
-    priority = _priorities(graph)
+    # Barriers come first, then messages by start, and sums by arrival. A receive follows its send
+    # at once: a message that is cut into more than a connection holds needs its receiver before it
+    # is sent whole.
+    priority: list[tuple[int, int, int]] = []
+    for number, message in enumerate(graph.messages):
+        start = (message.start, 1, number)
+        priority += [start, start, (message.end, 0, number)]
+    priority += [(-1, 0, 0)] * (size - len(priority))
     missing = [0] * size
     wanted: dict[int, list[int]] = defaultdict(list)
     for before, after in graph.wanted:
@@ -360,7 +314,13 @@ def _sort(graph: _Graph) -> list[int]:
     ]
     heapq.heapify(ready)
     order: list[int] = []
-    while ready or _unblock(ready, done, required, priority):
+    while True:
+        if not ready:
+            left = [(priority[node], node) for node in range(size) if not done[node]]
+            if not left:
+                return order
+            # Only wanted edges hold these back.
+            ready = [min((entry for entry in left if required[entry[1]] == 0), default=min(left))]
         node = heapq.heappop(ready)[1]
         if done[node]:
             continue
@@ -371,32 +331,3 @@ def _sort(graph: _Graph) -> list[int]:
                 counts[after] -= 1
                 if required[after] == 0 and missing[after] == 0:
                     heapq.heappush(ready, (priority[after], after))
-    return order
-
-
-def _priorities(graph: _Graph) -> list[tuple[int, int, int]]:
-    """Return what comes first: barriers, then messages by start, and sums by arrival.
-
-    A receive follows its send at once: a message that is cut into more than a connection holds
-    needs its receiver before it is sent whole.
-    """
-    times = []
-    for number, message in enumerate(graph.messages):
-        start = (message.start, 1, number)
-        times += [start, start, (message.end, 0, number)]
-    return times + [(-1, 0, 0)] * (len(graph.later) - len(times))
-
-
-def _unblock(
-    ready: list[tuple[tuple[int, int, int], int]],
-    done: list[bool],
-    required: list[int],
-    priority: list[tuple[int, int, int]],
-) -> bool:
-    """Make the earliest event ready that only wanted edges hold back; False when all is done."""
-    left = [node for node, finished in enumerate(done) if not finished]
-    if left:
-        free = [node for node in left if required[node] == 0] or left
-        node = min(free, key=lambda node: (priority[node], node))
-        ready.append((priority[node], node))
-    return bool(left)

@@ -18,14 +18,9 @@ from taccl.msccl.program import Buffer, Slot
 
 @dataclass(slots=True)
 class _Run:
-    """Neighbouring scratch chunks of one rank.
+    """Neighbouring scratch chunks of one rank, from ``start`` on before anything is shared.
 
-    Parameters
-    ----------
-    start, size
-        Where they are before anything is shared, and how many.
-    first, last
-        Threadblock to the first and the last move that touches them.
+    By threadblock, the first and the last move that touches them.
     """
 
     start: int
@@ -37,16 +32,11 @@ class _Run:
 def share_scratch(
     moves: Sequence[Move], clocks: Clocks, scratch: Sequence[int]
 ) -> tuple[list[Move], list[int]]:
-    """Return the moves with scratch that is used again, and the scratch chunks of every rank.
+    """Return ``moves`` with scratch that is used again, and the scratch chunks of every rank.
 
-    Parameters
-    ----------
-    moves
-        In one legal order.
-    clocks
-        What is known when a move starts, with all dependences that the program will have.
-    scratch
-        Chunks of every rank without sharing.
+    The moves are in one legal order, and ``clocks`` says what is known when each starts, with all
+    dependences that the program will have. ``scratch`` has the chunks of every rank without
+    sharing.
     """
     found: dict[tuple[int, int], int] = {}
     sizes = [0] * len(scratch)
@@ -73,66 +63,44 @@ def share_scratch(
 
 def _place(run: _Run, taken: Sequence[_Run | None], clocks: Clocks) -> int:
     """Return the lowest offset at which all that was there before is over."""
-    offset = 0
-    while offset < len(taken):
-        blocked = next(
-            (
-                place
-                for place in range(min(offset + run.size, len(taken)) - 1, offset - 1, -1)
-                if not _over(taken[place], run, clocks)
-            ),
-            None,
-        )
-        if blocked is None:
-            return offset
-        offset = blocked + 1
+    offset = place = 0
+    while place < min(offset + run.size, len(taken)):
+        before = taken[place]
+        if before is not None and not all(
+            clocks.knows(number, other)
+            for number in run.first.values()
+            for other in before.last.values()
+        ):
+            offset = place + 1
+        place += 1
     return offset
-
-
-def _over(before: _Run | None, run: _Run, clocks: Clocks) -> bool:
-    """Tell whether all that touches one run is over before anything touches the other."""
-    return before is None or all(
-        clocks.knows(number, other)
-        for number in run.first.values()
-        for other in before.last.values()
-    )
 
 
 def _runs(moves: Sequence[Move], clocks: Clocks, scratch: Sequence[int]) -> dict[int, list[_Run]]:
     """Return the runs of every rank, in order of their first moves."""
-    joined = [list(range(count)) for count in scratch]
-    for move in moves:
-        for slot in _scratch_of(move):
-            for offset in range(slot.offset + 1, slot.offset + move.chunks):
-                roots = joined[move.rank]
-                low, high = sorted((_root(roots, slot.offset), _root(roots, offset)))
-                roots[high] = low
-    runs: dict[int, dict[int, _Run]] = defaultdict(dict)
-    for rank, roots in enumerate(joined):
-        for offset in range(len(roots)):
-            root = _root(roots, offset)
-            if root in runs[rank]:
-                runs[rank][root].size += 1
-            else:
-                runs[rank][root] = _Run(offset, 1)
-    touched: dict[int, dict[int, None]] = defaultdict(dict)
+    begins = [[True] * count for count in scratch]
+    for _, move, slot in _touches(moves):
+        beside = range(slot.offset + 1, slot.offset + move.chunks)
+        begins[move.rank][beside.start : beside.stop] = [False] * len(beside)
+    run_of: list[list[_Run]] = []
+    for flags in begins:
+        own: list[_Run] = []
+        for offset, starts in enumerate(flags):
+            own.append(_Run(offset, 0) if starts else own[-1])
+            own[-1].size += 1
+        run_of.append(own)
+    touched: dict[int, dict[int, _Run]] = defaultdict(dict)
+    for number, move, slot in _touches(moves):
+        run = run_of[move.rank][slot.offset]
+        touched[move.rank][run.start] = run
+        run.first.setdefault(clocks.owner[number], number)
+        run.last[clocks.owner[number]] = number
+    return {rank: list(runs.values()) for rank, runs in touched.items()}
+
+
+def _touches(moves: Sequence[Move]) -> Iterator[tuple[int, Move, Slot]]:
+    """Yield moves with their numbers and each slot in scratch."""
     for number, move in enumerate(moves):
-        for slot in _scratch_of(move):
-            root = _root(joined[move.rank], slot.offset)
-            touched[move.rank][root] = None
-            run = runs[move.rank][root]
-            run.first.setdefault(clocks.owner[number], number)
-            run.last[clocks.owner[number]] = number
-    return {rank: [runs[rank][root] for root in roots] for rank, roots in touched.items()}
-
-
-def _scratch_of(move: Move) -> Iterator[Slot]:
-    for slot in (move.src, move.dst):
-        if slot is not None and slot.buffer is Buffer.SCRATCH:
-            yield slot
-
-
-def _root(roots: list[int], offset: int) -> int:
-    while roots[offset] != offset:
-        roots[offset] = offset = roots[roots[offset]]
-    return offset
+        for slot in (move.src, move.dst):
+            if slot is not None and slot.buffer is Buffer.SCRATCH:
+                yield number, move, slot

@@ -22,21 +22,20 @@ from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, ProgramError, TacclWarning
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import SENDS, Buffer, Gpu, Program, Slot, Step, Threadblock
-from taccl.replay import layout
-from taccl.replay.compile import Connection, wire
-from taccl.replay.cost import ReplayModel
-from taccl.replay.layout import Machine
-from taccl.replay.machine import (
-    MAX_TOTAL,
+from taccl.replay import events
+from taccl.replay.compile import (
     Columns,
+    Connection,
     Kind,
     LinkClass,
     Split,
     columns_of,
-    machine_of,
-    messages_of,
     split,
+    wire,
 )
+from taccl.replay.cost import ReplayModel
+from taccl.replay.events import Machine
+from taccl.replay.machine import MAX_TOTAL, machine_of, messages_of
 from taccl.replay.timing import EXTRAPOLATED_ABOVE, run_machine
 from taccl.topology.graph import Edge, Topology
 from taccl.units import Time, ceil_time
@@ -227,12 +226,12 @@ class Replays:
         machine = self._machine(rows)
         self.count += 1
         ended, _ = run_machine(machine, steady=self.total > EXTRAPOLATED_ABOVE)
-        done = machine.blocks[:-1, layout.PHASE] == layout.DONE
+        done = machine.blocks[:-1, events.PHASE] == events.DONE
         if not ended or not done.all():
             raise ProgramError(
                 "the program comes to no end at this size", fix="use another program or --size"
             )
-        return int(machine.counter[layout.NOW]) + self.topology.local.launch
+        return int(machine.counter[events.NOW]) + self.topology.local.launch
 
     def _machine(self, rows: Ints) -> Machine:
         """Return the state before the first event, with the costs of these rows."""
@@ -244,16 +243,16 @@ class Replays:
             work = self._work = self._fresh(len(rows) * width, len(rows) * len(self.sizes) * width)
         for name in ("blocks", "edges", "woken", "counter"):
             np.copyto(getattr(work, name), getattr(template, name))
-        work.connections[:, : layout.EDGES_FROM] = template.connections[:, : layout.EDGES_FROM]
-        starts = work.connections[:, layout.EDGES_FROM]
+        work.connections[:, : events.EDGES_FROM] = template.connections[:, : events.EDGES_FROM]
+        starts = work.connections[:, events.EDGES_FROM]
         np.multiply(np.arange(len(rows)), width, out=starts)
-        np.add(starts, table.lengths[rows], out=work.connections[:, layout.EDGES_TO])
+        np.add(starts, table.lengths[rows], out=work.connections[:, events.EDGES_TO])
         np.copyto(work.durations, table.durations[rows].reshape(-1)[: len(work.durations)])
         np.copyto(work.wires, table.edges[rows].reshape(-1))
         arrivals = table.arrivals[rows]
         for part, field, kinds, conns, sizes in self._sent:
             work.kinds[part, kinds, field] = arrivals[conns, sizes]
-            course = layout.DURATIONS - layout.ARRIVAL + field
+            course = events.DURATIONS - events.ARRIVAL + field
             work.kinds[part, kinds, course] = (conns * len(self.sizes) + sizes) * width
         return work
 
@@ -399,12 +398,12 @@ def _sent_kinds(
     index = {size: number for number, size in enumerate(sizes)}
     found = []
     for part, count in ((0, cut.full), (1, cut.last)):
-        for tail in (0, layout.TAIL):
+        for tail in (0, events.TAIL):
             rows = []
             for number, kind in enumerate(columns.kinds):
                 size = _parts(kind, cut, count)[2 if tail else 1]
                 if kind.op in SENDS and size in index:
                     rows.append((number, kind.link_class, index[size]))
             kinds, conns, places = np.array(rows, np.int64).reshape(-1, 3).T
-            found.append((part, layout.ARRIVAL + tail, kinds, conns, places))
+            found.append((part, events.ARRIVAL + tail, kinds, conns, places))
     return tuple(found)

@@ -1,30 +1,39 @@
-"""From a program and a size to what each threadblock does, message by message.
-
-Nops become dependences of the next step, consecutive reductions into one place become one
-operation with several sources (as the runtimes' parsers fuse them), and a step of ``count`` chunks
-becomes messages of at most ``m`` chunks. All iterations but the last handle ``M`` bytes of every
-chunk; the last one handles the rest.
-
-Which link every connection of a program uses.
+"""A program on a topology, as both replays start from it: connections, and steps in columns.
 
 XML names only a peer and a channel. The connections of a pair, in order of channel, use the links
 of the pair in turn: the i-th takes link ``i mod L``. Connections are what threadblocks name as
 their ends, whether or not a step uses them.
+
+The columns are the same at every size. Steps are numbered through all threadblocks, ascending by
+(rank, threadblock id). Nops become dependences of the next step, and consecutive reductions into
+one place become one operation with several sources, as the runtimes' parsers fuse them. What a step
+costs depends only on its kind: the op, the class of the connection, the chunks, and the sources of
+a fused reduction. So another size needs only another table of kinds. There, a step becomes messages
+of at most ``m`` chunks; all iterations but the last handle ``M`` bytes of every chunk, and the last
+one handles the rest.
 """
 
 import heapq
 import itertools
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from operator import attrgetter, is_not
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from taccl.errors import ProgramError, TacclWarning
 from taccl.msccl.program import RECEIVES, SENDS, Op, Program, Step, Threadblock
-from taccl.replay.cost import MAX_ITERATIONS, PROTOCOL_FACTOR, ReplayModel, local_time
-from taccl.topology.graph import LocalCosts, Topology
+from taccl.replay.cost import MAX_ITERATIONS, ReplayModel
+from taccl.topology.graph import Topology
 from taccl.units import Time, ceil_time
+
+Ints = NDArray[np.int64]
+Column = NDArray[np.int32]
+Flags = NDArray[np.bool_]
 
 End = tuple[int, int]
 """Rank and threadblock id."""
@@ -45,8 +54,6 @@ class Connection:
         The link it uses, or ``ROUTED``.
     alpha, overhead
         Of the link, or summed over the route, in picoseconds.
-    max_beta
-        The slowest edge's, in picoseconds for each byte.
     held
         Edges a message holds, each with its beta.
     """
@@ -57,8 +64,12 @@ class Connection:
     link: int
     alpha: Time
     overhead: Time
-    max_beta: Fraction
     held: tuple[tuple[int, Fraction], ...]
+
+    @property
+    def max_beta(self) -> Fraction:
+        """The slowest edge's, in picoseconds for each byte."""
+        return max((beta for _, beta in self.held), default=Fraction(0))
 
     def flight(self, size: Fraction | int) -> "Flight":
         """Return what a message of ``size`` bytes does to the network."""
@@ -66,7 +77,8 @@ class Connection:
         for edge, beta in self.held:
             times.setdefault(self.overhead + ceil_time(beta, size), []).append(edge)
         releases = tuple((time, tuple(times[time])) for time in sorted(times)) or ((0, ()),)
-        return Flight(self.alpha + ceil_time(self.max_beta, size), releases)
+        slowest = releases[-1][0] - self.overhead if times else 0
+        return Flight(self.alpha + slowest, releases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +142,46 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
     senders: dict[tuple[int, int, int], End] = {}
     receivers: dict[tuple[int, int, int], End] = {}
     for rank, block in program.blocks():
-        for key, sends in _ends(rank, block):
+        for src, dst, ops, claimed in (
+            (rank, block.send_to, SENDS, senders), (block.recv_from, rank, RECEIVES, receivers)
+        ):  # fmt: skip
+            if src is None or dst is None:
+                continue
+            key = (src, dst, block.channel)
             named.setdefault(key, (rank, block.id))
-            if any(step.op in (SENDS if sends else RECEIVES) for step in block.steps):
-                claimed = senders if sends else receivers
-                if key in claimed:
-                    raise ProgramError(
-                        f"rank {rank}: threadblocks {claimed[key][1]} and {block.id} share one end"
-                        f" of the connection {key[0]} -> {key[1]} on channel {key[2]}",
-                        fix="give each threadblock of a peer its own channel",
-                    )
-                claimed[key] = (rank, block.id)
-    found: list[Connection] = []
+            if not any(step.op in ops for step in block.steps):
+                continue
+            if key in claimed:
+                raise ProgramError(
+                    f"rank {rank}: threadblocks {claimed[key][1]} and {block.id} share one end"
+                    f" of the connection {src} -> {dst} on channel {block.channel}",
+                    fix="give each threadblock of a peer its own channel",
+                )
+            claimed[key] = (rank, block.id)
     keys = sorted(named)
-    for (src, dst), group in itertools.groupby(keys, key=lambda key: key[:2]):
-        channels = [key[2] for key in group]
-        found.extend(_pair(topology, (src, dst), channels, named, route=route))
+    found: list[Connection] = []
+    for pair, group in itertools.groupby(keys, key=lambda key: key[:2]):
+        paths = _paths(topology, *pair, route=route)
+        for position, key in enumerate(group):
+            if not paths:
+                raise ProgramError(
+                    f"{topology.name} has no link from rank {pair[0]} to rank {pair[1]}, which"
+                    f" threadblock {named[key][1]} of rank {named[key][0]} uses",
+                    fix="use the topology the program was made for, or --route to go through"
+                    " other ranks",
+                )
+            path, table = paths[position % len(paths)], topology.links
+            edges = dict.fromkeys(edge for link in path for edge in table.edges_of(link))
+            betas = ((edge, topology.edges[edge].beta) for edge in edges)
+            found.append(
+                Connection(
+                    *key,
+                    link=path[0] if len(path) == 1 else ROUTED,
+                    alpha=sum(int(table.alpha[link]) for link in path),
+                    overhead=sum(int(table.overhead[link]) for link in path),
+                    held=tuple((edge, beta) for edge, beta in betas if beta is not None),
+                )
+            )
     return Wiring(
         tuple(found),
         tuple(senders.get(key) for key in keys),
@@ -153,55 +189,13 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
     )
 
 
-def _ends(rank: int, block: Threadblock) -> Iterator[tuple[tuple[int, int, int], bool]]:
-    if block.send_to is not None:
-        yield (rank, block.send_to, block.channel), True
-    if block.recv_from is not None:
-        yield (block.recv_from, rank, block.channel), False
-
-
-def _pair(
-    topology: Topology,
-    pair: tuple[int, int],
-    channels: list[int],
-    named: dict[tuple[int, int, int], End],
-    *,
-    route: bool,
-) -> Iterator[Connection]:
-    src, dst = pair
-    inside = 0 <= src < topology.num_ranks and 0 <= dst < topology.num_ranks
-    links = topology.links_between(src, dst) if inside else ()
-    paths: list[tuple[int, ...]] = [(link,) for link in links]
-    if not paths and route and inside:
-        paths = _route(topology, src, dst)
-    if not paths:
-        rank, block = named[src, dst, channels[0]]
-        raise ProgramError(
-            f"{topology.name} has no link from rank {src} to rank {dst}, which threadblock {block}"
-            f" of rank {rank} uses",
-            fix="use the topology the program was made for, or --route to go through other ranks",
-        )
-    for position, channel in enumerate(channels):
-        yield _connection(topology, (src, dst, channel), paths[position % len(paths)])
-
-
-def _connection(topology: Topology, key: tuple[int, int, int], path: tuple[int, ...]) -> Connection:
-    table = topology.links
-    edges = dict.fromkeys(edge for link in path for edge in table.edges_of(link))
-    betas = [(edge, topology.edges[edge].beta) for edge in edges]
-    held = tuple((edge, beta) for edge, beta in betas if beta is not None)
-    return Connection(
-        *key,
-        link=path[0] if len(path) == 1 else ROUTED,
-        alpha=sum(int(table.alpha[link]) for link in path),
-        overhead=sum(int(table.overhead[link]) for link in path),
-        max_beta=max((beta for _, beta in held), default=Fraction(0)),
-        held=held,
-    )
-
-
-def _route(topology: Topology, src: int, dst: int) -> list[tuple[int, ...]]:
-    """Return the path of fewest links, then least alpha, then lowest ids; empty when none."""
+def _paths(topology: Topology, src: int, dst: int, *, route: bool) -> Sequence[tuple[int, ...]]:
+    """Return a path for each link, or one of fewest links, then least alpha, then lowest ids."""
+    if min(src, dst) < 0 or max(src, dst) >= topology.num_ranks:
+        return []
+    links = topology.links_between(src, dst)
+    if links or not route:
+        return [(link,) for link in links]
     table = topology.links
     heap: list[tuple[int, Time, tuple[int, ...], int]] = [(0, 0, (), src)]
     done: set[int] = set()
@@ -228,160 +222,67 @@ MAX_MESSAGES = 3_000_000
 """Messages and pieces of local work in one replay, above which it would take minutes."""
 
 
-class Action(NamedTuple):
-    """One message, or one piece of local work, of a threadblock.
-
-    Parameters
-    ----------
-    needs
-        (block, position) pairs whose flag must have been posted.
-    receives, flight
-        Whether it takes a message, and the course of the message it sends, or None.
-    local
-        Work between the two, in picoseconds.
-    posts
-        The position that is posted when it is done; -1: nothing.
-    step, size
-        For the trace.
-    """
-
-    needs: tuple[tuple[int, int], ...]
-    receives: bool
-    flight: Flight | None
-    local: Time
-    posts: int
-    step: int
-    size: int
-
-
 @dataclass(frozen=True, slots=True)
-class Block:
-    """One threadblock, ready to run.
+class Split:
+    """How a size is cut.
 
     Parameters
     ----------
-    rank, id
-        Which.
-    receives_on, sends_on
-        Indices of its connections, or None.
-    full, last
-        What it does in every iteration but the last, and in the last.
     iterations
-        How often it runs its list.
-    """
-
-    rank: int
-    id: int
-    receives_on: int | None
-    sends_on: int | None
-    full: tuple[Action, ...]
-    last: tuple[Action, ...]
-    iterations: int
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A program at one size, or several programs side by side.
-
-    Parameters
-    ----------
-    blocks
-        Of a program ascending by (rank, threadblock id): the order in which contested edges are
-        served.
-    connections
-        What the blocks' indices point into.
-    senders, receivers
-        Block at each end of a connection; None where no step uses it.
+        How often the step lists run.
+    chunks
+        Most chunks of a step in one message.
+    full, last
+        Bytes of a chunk in every iteration but the last, and in the last.
     slots
-        How many messages each connection holds.
-    width
-        Above every position: flags count ``iteration * width + position``.
+        Messages that a connection holds.
     """
 
-    blocks: tuple[Block, ...]
-    connections: tuple[Connection, ...]
-    senders: tuple[int | None, ...]
-    receivers: tuple[int | None, ...]
-    slots: tuple[int, ...]
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What the messages of an iteration depend on."""
-
-    bytes_of_chunk: int
+    iterations: int
     chunks: int
-    factor: Fraction
-    local: LocalCosts
+    full: int
+    last: int
+    slots: int
 
 
-class _Fused(NamedTuple):
-    """A step with the dependences of the nops before it and its number of sources."""
+def split(program: Program, size: int, model: ReplayModel) -> Split:
+    """Return how ``size`` bytes, a multiple of the chunks of ``program``, are cut into messages.
 
-    position: int
-    step: Step
-    needs: tuple[tuple[int, int], ...]
-    sources: int
+    The runtime ``model`` says how large these are.
+    """
+    message, slots = model.of_protocol(program.protocol)
+    chunk = size // program.chunks_per_loop
+    iterations = -(-chunk // message)
+    last = chunk - (iterations - 1) * message
+    return Split(iterations, model.joined(program, chunk), message, last, slots)
 
 
 def unfit(program: Program, size: int, model: ReplayModel) -> str:
-    """Return why a program can't run at a size at all; empty when it can.
-
-    Parameters
-    ----------
-    program
-        What is run.
-    size
-        Bytes of the counted buffer.
-    model
-        The runtime's constants.
-    """
+    """Return why ``program`` can't run at ``size`` bytes on ``model`` at all; empty if it can."""
     unit = program.chunks_per_loop * model.element_bytes
     if size <= 0 or size % unit:
         return (
             f"{size} bytes are not a multiple of {unit} (nchunksperloop"
             f" {program.chunks_per_loop} x {model.element_bytes}-byte elements)"
         )
-    message, _ = model.of_protocol(program.protocol)
-    iterations = -(-(size // program.chunks_per_loop) // message)
+    iterations = split(program, size, model).iterations
     if iterations > MAX_ITERATIONS:
         return f"needs {iterations} iterations, flags count only {MAX_ITERATIONS}"
     return ""
 
 
 def count_messages(program: Program, size: int, model: ReplayModel) -> int:
-    """Return how many messages and pieces of local work a replay follows.
+    """Return how many messages and pieces of local work a replay of ``program`` follows.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    size
-        Bytes of the counted buffer.
-    model
-        The runtime's constants.
+    It is of ``size`` bytes of the counted buffer, on the runtime ``model``.
     """
-    message, _ = model.of_protocol(program.protocol)
-    chunk = size // program.chunks_per_loop
-    together = model.joined(program, chunk)
-    return -(-chunk // message) * sum(
-        max(1, -(-step.count // together)) for _, block in program.blocks() for step in block.steps
-    )
+    cut = split(program, size, model)
+    steps = (step for _, block in program.blocks() for step in block.steps)
+    return cut.iterations * sum(max(1, -(-step.count // cut.chunks)) for step in steps)
 
 
 def why_not(program: Program, size: int, model: ReplayModel) -> str:
-    """Return why this replay can't follow a program at a size; empty when it can.
-
-    Parameters
-    ----------
-    program
-        What is run.
-    size
-        Bytes of the counted buffer.
-    model
-        The runtime's constants.
-    """
+    """Return why a replay can't follow ``program`` at ``size`` bytes on ``model``, if it can't."""
     reason = unfit(program, size, model)
     if reason:
         return reason
@@ -391,29 +292,98 @@ def why_not(program: Program, size: int, model: ReplayModel) -> str:
     return ""
 
 
-def compile_program(
-    program: Program,
-    topology: Topology,
-    size: int,
-    model: ReplayModel,
-    *,
-    route: bool = False,
-    protocol_costs: bool = False,
-) -> Compiled:
-    """Return a program at a size that it can run at (see :func:`why_not`).
+OPS = tuple(Op)
+_SENDS = np.array([op in SENDS for op in OPS])
+_RECEIVES = np.array([op in RECEIVES for op in OPS])
+_NOP, _REDUCE = OPS.index(Op.NOP), OPS.index(Op.REDUCE)
+
+
+class LinkClass(NamedTuple):
+    """What connections with equal costs share; ``betas`` of the edges held, ascending."""
+
+    alpha: Time
+    overhead: Time
+    betas: tuple[Fraction, ...]
+
+
+class Kind(NamedTuple):
+    """What the cost of a step depends on; ``link_class`` is -1 where nothing is sent."""
+
+    op: Op
+    link_class: int
+    chunks: int
+    sources: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """A program on a topology.
 
     Parameters
     ----------
-    program
-        What is run.
-    topology
-        The machine.
-    size
-        Bytes of the counted buffer.
-    model
-        The runtime's constants.
-    route, protocol_costs
-        As for :func:`taccl.replay.interpreter.replay`.
+    ends
+        (rank, threadblock id) of each block, ascending.
+    connections
+        Ascending by (src, dst, channel).
+    inbound, outbound
+        Connection of each block, -1: none.
+    senders, receivers
+        Block at each end of a connection, -1: none.
+    begins
+        First step of each block, and the number of all steps.
+    kinds, kind_of
+        The kinds, and which one each step is.
+    population
+        How many steps of each kind there are.
+    marks
+        Position in the XML times two, plus one where the step posts.
+    needs_from, needs
+        For each step the rows (block, position) whose flags it waits for; a block that does not
+        exist has the number after the last.
+    classes, class_of
+        Costs of links, and those of each connection.
+    wires_from, wires
+        The edges that a message on each connection holds, by ascending beta.
+    num_edges, width
+        Of the topology; above every position.
+    """
+
+    ends: tuple[tuple[int, int], ...]
+    connections: tuple[Connection, ...]
+    inbound: Column
+    outbound: Column
+    senders: Column
+    receivers: Column
+    begins: Ints
+    kinds: tuple[Kind, ...]
+    kind_of: Column
+    population: Ints
+    marks: Column
+    needs_from: Column
+    needs: Column
+    classes: tuple[LinkClass, ...]
+    class_of: Column
+    wires_from: Ints
+    wires: Column
+    num_edges: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Raw:
+    """All steps as the program has them, one entry each."""
+
+    steps: list[Step]
+    begins: Ints
+    block: Column
+    op: NDArray[np.int8]
+    posts: Flags
+    depends: Flags
+    counts: Ints
+
+
+def columns_of(program: Program, topology: Topology, *, route: bool = False) -> Columns:
+    """Return the columns of ``program`` on ``topology``; ``route`` is as for :func:`wire`.
 
     Raises
     ------
@@ -421,114 +391,153 @@ def compile_program(
         When a connection has no link, or a step sends or receives without a peer.
     """
     wiring = wire(program, topology, route=route)
-    message, slots = model.of_protocol(program.protocol)
-    chunk = size // program.chunks_per_loop
-    iterations = -(-chunk // message)
-    factor = PROTOCOL_FACTOR[program.protocol] if protocol_costs else Fraction(1)
-    count = model.joined(program, chunk)
-    last = _Part(chunk - (iterations - 1) * message, count, factor, topology.local)
-    full = replace(last, bytes_of_chunk=message)
-    ends = sorted((rank, block.id) for rank, block in program.blocks())
-    index = {end: number for number, end in enumerate(ends)}
     by_end = {(rank, block.id): block for rank, block in program.blocks()}
+    ends = tuple(sorted(by_end))
+    blocks = [by_end[end] for end in ends]
+    index = {end: number for number, end in enumerate(ends)}
     wires: dict[tuple[int | None, int | None, int], int] = {
         (c.src, c.dst, c.channel): i for i, c in enumerate(wiring.connections)
     }
-    blocks = []
-    for rank, number in ends:
-        block = by_end[rank, number]
-        receives_on = wires.get((block.recv_from, rank, block.channel))
-        sends_on = wires.get((rank, block.send_to, block.channel))
-        wired = wiring.connections[sends_on] if sends_on is not None else None
-        steps = tuple(_fused(rank, block, index))
-        _check_peers(rank, block)
-        parts = (
-            _actions(steps, wired, full) if iterations > 1 else (),
-            _actions(steps, wired, last),
+    into = ((b.recv_from, r, b.channel) for (r, _), b in zip(ends, blocks, strict=True))
+    out = ((r, b.send_to, b.channel) for (r, _), b in zip(ends, blocks, strict=True))
+    inbound = np.fromiter((wires.get(key, -1) for key in into), np.int32)
+    outbound = np.fromiter((wires.get(key, -1) for key in out), np.int32)
+    raw = _raw(blocks)
+    mute = _SENDS[raw.op] & (outbound < 0)[raw.block]
+    wrong = np.flatnonzero(mute | _RECEIVES[raw.op] & (inbound < 0)[raw.block])
+    if len(wrong):
+        step, number = int(wrong[0]), int(raw.block[wrong[0]])
+        raise ProgramError(
+            f"rank {ends[number][0]} threadblock {ends[number][1]} step"
+            f" {step - raw.begins[number]} {'sends' if mute[step] else 'receives'}, but the"
+            " threadblock has no peer for that",
+            fix="name the peer in the threadblock",
         )
-        blocks.append(Block(rank, number, receives_on, sends_on, *parts, iterations))
-    return Compiled(
-        tuple(blocks), wiring.connections,
-        tuple(None if end is None else index[end] for end in wiring.senders),
-        tuple(None if end is None else index[end] for end in wiring.receivers),
-        (slots,) * len(wiring.connections), program.num_steps + 1,
+    classes, class_of, held = _classes(wiring.connections)
+    heads, tails, sources = _fuse(raw)
+    needs_from, rows = _needs(raw, heads, tails)
+    block = raw.block[tails]
+    op, counts = raw.op[tails].astype(np.int64), raw.counts[tails]
+    link_class = np.full(len(tails), -1)
+    sends = _SENDS[op]
+    link_class[sends] = class_of[outbound[block[sends]]]
+    key, parts = op, (op, link_class, counts, sources)
+    for column in parts[1:]:
+        low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+        if low < high:
+            _, key = _distinct(key * (high - low + 1) + column - low)
+    values, key = _distinct(key)
+    some = np.zeros(len(values), np.int64)
+    some[key] = np.arange(len(key))
+    kinds = zip(*(column[some].tolist() for column in parts), strict=True)
+    dependences = ((ends[raw.block[row]][0], raw.steps[row].depends) for row in rows.tolist())
+    needs = [
+        (index.get((rank, ref.threadblock), len(ends)), ref.step)
+        for rank, ref in dependences
+        if ref is not None
+    ]
+    return Columns(
+        ends, wiring.connections, inbound, outbound,
+        np.array([-1 if end is None else index[end] for end in wiring.senders], np.int32),
+        np.array([-1 if end is None else index[end] for end in wiring.receivers], np.int32),
+        np.searchsorted(block, np.arange(len(ends) + 1)),
+        tuple(Kind(OPS[number], *rest) for number, *rest in kinds), key.astype(np.int32),
+        np.bincount(key, minlength=len(some)),
+        (2 * (tails - raw.begins[block]) + raw.posts[tails]).astype(np.int32),
+        needs_from, np.array(needs, np.int32).reshape(-1, 2), classes, class_of,
+        np.cumsum([0, *map(len, held)]),
+        np.fromiter(itertools.chain.from_iterable(held), np.int32),
+        len(topology.edges), program.num_steps + 1,
     )  # fmt: skip
 
 
-def _check_peers(rank: int, block: Threadblock) -> None:
-    for position, step in enumerate(block.steps):
-        if step.sends and block.send_to is None:
-            raise no_peer(rank, block.id, position, sends=True)
-        if step.receives and block.recv_from is None:
-            raise no_peer(rank, block.id, position, sends=False)
+def _classes(
+    connections: Sequence[Connection],
+) -> tuple[tuple[LinkClass, ...], Column, list[tuple[int, ...]]]:
+    """Return the classes of connections, the class of each, and its edges by ascending beta."""
+    numbers: dict[LinkClass, int] = {}
+    known: dict[int, tuple[int, tuple[int, ...]]] = {}
+    found = []
+    for connection in connections:
+        one = known.get(connection.link) if connection.link != ROUTED else None
+        if one is None:
+            held = sorted(connection.held, key=lambda pair: pair[1])
+            betas = tuple(beta for _, beta in held)
+            costs = LinkClass(connection.alpha, connection.overhead, betas)
+            number = numbers.setdefault(costs, len(numbers))
+            one = known[connection.link] = (number, tuple(edge for edge, _ in held))
+        found.append(one)
+    class_of = np.array([number for number, _ in found], np.int32)
+    return tuple(numbers), class_of, [edges for _, edges in found]
 
 
-def no_peer(rank: int, threadblock: int, position: int, *, sends: bool) -> ProgramError:
-    """Return the error of a step that sends or receives without a peer.
+def _raw(blocks: Sequence[Threadblock]) -> _Raw:
+    steps = list(itertools.chain.from_iterable(block.steps for block in blocks))
+    lengths = np.fromiter((len(block.steps) for block in blocks), np.int64)
+    begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    # Members of an enumeration are hashed in Python, which would take longer than the replay.
+    members = np.array([id(op) for op in OPS])
+    order = np.argsort(members)
+    found = np.fromiter(map(id, map(attrgetter("op"), steps)), np.int64, len(steps))
+    counts = np.fromiter(map(attrgetter("count"), steps), np.int64, len(steps))
+    # A step of no chunk waits and posts as a copy of nothing does.
+    found[(counts == 0) & (found != id(Op.NOP))] = id(Op.COPY)
+    depends = map(is_not, map(attrgetter("depends"), steps), itertools.repeat(None))
+    return _Raw(
+        steps, begins, np.repeat(np.arange(len(blocks), dtype=np.int32), lengths),
+        order[np.searchsorted(members[order], found)].astype(np.int8),
+        np.fromiter(map(attrgetter("posts"), steps), np.bool_, len(steps)),
+        np.fromiter(depends, np.bool_, len(steps)), counts,
+    )  # fmt: skip
 
-    Parameters
-    ----------
-    rank, threadblock, position
-        Where the step is; the position counts steps from 0.
-    sends
-        Whether it sends.
+
+def _fuse(raw: _Raw) -> tuple[Ints, Ints, Ints]:
+    """Return first and last step of each fused step, and how many there are in it.
+
+    Nops only add dependences to the next step, and consecutive reductions into one place without
+    posts and dependences between them are one.
     """
-    return ProgramError(
-        f"rank {rank} threadblock {threadblock} step {position}"
-        f" {'sends' if sends else 'receives'}, but the threadblock has no peer for that",
-        fix="name the peer in the threadblock",
-    )
+    kept = np.flatnonzero(raw.op != _NOP)
+    before, step = kept[:-1], kept[1:]
+    waits = np.concatenate([np.zeros(1, np.int64), np.cumsum(raw.depends)])
+    merges = (raw.op[before] == _REDUCE) & (raw.op[step] == _REDUCE) & ~raw.posts[before]
+    merges &= (raw.block[before] == raw.block[step]) & (waits[step + 1] == waits[before + 1])
+    for number in np.flatnonzero(merges).tolist():
+        one, two = raw.steps[before[number]], raw.steps[step[number]]
+        same_buffer = (one.src and one.src.buffer) == (two.src and two.src.buffer)
+        merges[number] = one.dst == two.dst and same_buffer
+    starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(kept)), np.bool_), ~merges]))
+    stops = np.append(starts, len(kept))[1:]
+    return kept[starts], kept[stops - 1], stops - starts
 
 
-def _fused(rank: int, block: Threadblock, index: dict[tuple[int, int], int]) -> Iterator[_Fused]:
-    """Yield the steps with nops folded into needs and runs of reductions merged.
+def _needs(raw: _Raw, heads: Ints, tails: Ints) -> tuple[Column, Ints]:
+    """Return where the dependences of each fused step begin, and the steps that have them.
 
-    ``index`` numbers the threadblocks; one that does not exist gets a number that never posts.
+    The dependences of a step are its own and those of the nops before it, back to the fused step
+    before; those of nops at the end of a threadblock hold nothing back.
     """
-    pending: list[tuple[int, int]] = []
-    held: _Fused | None = None
-    for position, step in enumerate(block.steps):
-        if step.depends is not None:
-            target = index.get((rank, step.depends.threadblock), len(index))
-            pending.append((target, step.depends.step))
-        if step.op is Op.NOP:
-            continue
-        if held is not None and not pending and _merges(held.step, step):
-            held = _Fused(position, step, held.needs, held.sources + 1)
-            continue
-        if held is not None:
-            yield held
-        held = _Fused(position, step, tuple(pending), 1)
-        pending = []
-    if held is not None:
-        yield held
+    first = raw.begins[raw.block[heads]]
+    if len(heads) > 1:
+        same = raw.block[tails[:-1]] == raw.block[heads[1:]]
+        first[1:] = np.where(same, tails[:-1] + 1, first[1:])
+    waits = np.concatenate([np.zeros(1, np.int64), np.cumsum(raw.depends)])
+    counts = waits[heads + 1] - waits[first]
+    ends = np.cumsum(counts)
+    rows = np.flatnonzero(raw.depends)
+    # A dependence belongs to the next fused step, if that is in the same block.
+    owner = np.searchsorted(heads, rows)
+    owned = owner < len(heads)
+    owned[owned] = raw.block[heads[owner[owned]]] == raw.block[rows[owned]]
+    return np.concatenate([np.zeros(1, np.int64), ends]).astype(np.int32), rows[owned]
 
 
-def _merges(before: Step, step: Step) -> bool:
-    """Tell whether two neighbouring steps are one reduction with more sources."""
-    if before.op is not Op.REDUCE or step.op is not Op.REDUCE or before.posts:
-        return False
-    same_buffer = (before.src and before.src.buffer) == (step.src and step.src.buffer)
-    return before.dst == step.dst and same_buffer
-
-
-def _actions(
-    steps: tuple[_Fused, ...], connection: Connection | None, part: _Part
-) -> tuple[Action, ...]:
-    flights: dict[int, Flight] = {}
-    actions = []
-    for position, step, needs, sources in steps:
-        messages = max(1, -(-step.count // part.chunks))
-        for number in range(messages):
-            chunks = min(part.chunks, step.count - number * part.chunks)
-            size = chunks * part.bytes_of_chunk
-            flight = None
-            if step.sends and connection is not None:
-                if size not in flights:
-                    flights[size] = connection.flight(part.factor * size)
-                flight = flights[size]
-            posts = position if step.posts and number == messages - 1 else -1
-            local = local_time(step.op, part.local, size, sources)
-            actions.append(Action(needs, step.receives, flight, local, posts, position, size))
-            needs = ()
-    return tuple(actions)
+def _distinct(values: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct values, ascending, and the place of each value among them."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    if high - low > max(1 << 16, 4 * len(values)):
+        distinct, place = np.unique(values, return_inverse=True)
+        return distinct, place
+    seen = np.zeros(high - low + 1, np.bool_)
+    seen[values - low] = True
+    return np.flatnonzero(seen) + low, (np.cumsum(seen) - 1)[values - low]

@@ -78,31 +78,17 @@ class ReplayModel:
 
 
 def model_of(runtime: str, element_bytes: int = 4) -> ReplayModel:
-    """Return the replay constants of a runtime of the table.
-
-    Parameters
-    ----------
-    runtime
-        A name of ``RUNTIMES``.
-    element_bytes
-        Bytes of an element.
-    """
+    """Return the constants of ``runtime``, a name of ``RUNTIMES``, for ``element_bytes`` each."""
     row = RUNTIMES[runtime]
     return ReplayModel(row.name, row.message_bytes, row.fifo_slots, element_bytes)
 
 
 def local_time(op: Op, local: LocalCosts, size: int, sources: int = 1) -> Time:
-    """Return how long a step's own work on one message of ``size`` bytes takes.
+    """Return how long the work of a step's ``op`` on one message of ``size`` bytes takes.
 
-    A plain send and a forwarding copy work while the data is on the wire. ``sources`` counts the
-    operands of a fused reduction.
-
-    Parameters
-    ----------
-    op
-        What the step does.
-    local
-        Picoseconds a byte of copies and of reductions.
+    A plain send and a forwarding copy work while the data is on the wire. ``local`` has the
+    picoseconds a byte of copies and of reductions; ``sources`` counts the operands of a fused
+    reduction.
     """
     if op in (Op.COPY, Op.RECV):
         return ceil_time(local.copy_beta, size)

@@ -1,4 +1,4 @@
-"""The replay of a program on a machine that a scenario disturbs.
+"""The replay of programs on a machine that a scenario disturbs.
 
 The rules are those of interpreter.py, and so are the times where nothing is disturbed. In addition
 
@@ -13,15 +13,15 @@ The rules are those of interpreter.py, and so are the times where nothing is dis
   at one instant those of the first program are served first.
 
 The k-th message of a connection has the k-th delay of the connection's own stream of random
-numbers, whatever else happens, so that programs and sizes are compared under the same luck.
+numbers, whatever else happens, so that programs and sizes are compared under the same luck. Delays
+are whole picoseconds, the same on every machine: no floating point is involved.
 
 Programs and background senders stand side by side as one set of threadblocks and connections.
-Random delays are whole picoseconds, the same on every machine: no floating point is involved.
 """
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -31,18 +31,28 @@ from taccl.msccl.program import Program
 from taccl.replay.compile import (
     MAX_MESSAGES,
     ROUTED,
-    Action,
-    Block,
-    Compiled,
     Connection,
     Flight,
-    compile_program,
+    columns_of,
     count_messages,
+    split,
     why_not,
     wire,
 )
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel
-from taccl.replay.interpreter import DUE, KINDS, LINK, WORKED, Run, deadlock, standstill
+from taccl.replay.interpreter import (
+    DUE,
+    KINDS,
+    LINK,
+    WORKED,
+    Action,
+    Block,
+    Compiled,
+    Run,
+    compile_program,
+    deadlock,
+    standstill,
+)
 from taccl.replay.scenario import Change, Delay, Flow, Scenario
 from taccl.replay.trace import Trace
 from taccl.topology.graph import EdgeId, Topology
@@ -81,17 +91,7 @@ class Assembly:
 
 
 def assemble(parts: Sequence[Compiled], flows: Sequence[Flow], topology: Topology) -> Assembly:
-    """Put compiled programs and background senders side by side.
-
-    Parameters
-    ----------
-    parts
-        The programs, compiled on the topology.
-    flows
-        The background senders.
-    topology
-        The machine.
-    """
+    """Put programs, compiled as ``parts`` on ``topology``, beside the background ``flows``."""
     parts = (*parts, _background(flows, topology))
     everyone = sorted(
         (block.rank, number, block.id) for number, part in enumerate(parts) for block in part.blocks
@@ -102,12 +102,26 @@ def assemble(parts: Sequence[Compiled], flows: Sequence[Flow], topology: Topolog
     senders: list[int | None] = []
     receivers: list[int | None] = []
     for number, part in enumerate(parts):
-        places = [place[block.rank, number, block.id] for block in part.blocks]
-        move = _Move((*places, len(everyone)), len(connections))
-        blocks |= zip(places, map(move.moved, part.blocks), strict=True)
+        # At the end, the number of a block that does not exist.
+        places = [*(place[block.rank, number, block.id] for block in part.blocks), len(everyone)]
+        block_at: dict[int | None, int | None] = {None: None, **dict(enumerate(places))}
+        wire_at: dict[int | None, int | None] = {None: None}
+        wire_at |= {old: old + len(connections) for old in range(len(part.connections))}
+        for where, block in zip(places, part.blocks, strict=False):
+            full, last = (
+                tuple(
+                    step._replace(needs=tuple((places[other], at) for other, at in step.needs))
+                    for step in steps
+                )
+                for steps in (block.full, block.last)
+            )
+            blocks[where] = replace(
+                block, full=full, last=last,
+                receives_on=wire_at[block.receives_on], sends_on=wire_at[block.sends_on],
+            )  # fmt: skip
         connections += part.connections
-        senders += map(move.block, part.senders)
-        receivers += map(move.block, part.receivers)
+        senders += [block_at[block] for block in part.senders]
+        receivers += [block_at[block] for block in part.receivers]
     compiled = Compiled(
         tuple(blocks[index] for index in range(len(everyone))), tuple(connections),
         tuple(senders), tuple(receivers), tuple(slots for part in parts for slots in part.slots),
@@ -122,134 +136,36 @@ def assemble(parts: Sequence[Compiled], flows: Sequence[Flow], topology: Topolog
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """How the numbers of a part become those of the whole.
-
-    Parameters
-    ----------
-    places
-        Where its blocks are; at the end, the number of a block that does not exist.
-    connections
-        How many there are before its own.
-    """
-
-    places: tuple[int, ...]
-    connections: int
-
-    def block(self, number: int | None) -> int | None:
-        return None if number is None else self.places[number]
-
-    def connection(self, number: int | None) -> int | None:
-        return None if number is None else number + self.connections
-
-    def moved(self, block: Block) -> Block:
-        return replace(
-            block,
-            receives_on=self.connection(block.receives_on),
-            sends_on=self.connection(block.sends_on),
-            full=tuple(map(self._action, block.full)),
-            last=tuple(map(self._action, block.last)),
-        )
-
-    def _action(self, action: Action) -> Action:
-        if not action.needs:
-            return action
-        needs = tuple((self.places[other], position) for other, position in action.needs)
-        return action._replace(needs=needs)
-
-
 def _background(flows: Sequence[Flow], topology: Topology) -> Compiled:
     """Return the background as a program: each sender repeats one message for ever."""
-    connections = tuple(_connections(flows, topology))
-    blocks = []
-    for number, (flow, connection) in enumerate(zip(flows, connections, strict=True)):
-        message = Action(
-            needs=(), receives=False, flight=connection.flight(flow.size), local=0, posts=-1,
-            step=0, size=flow.size,
-        )  # fmt: skip
-        steps = (message,)
-        blocks.append(Block(topology.num_ranks, number, None, number, steps, steps, ENDLESS))
-    numbers = tuple(range(len(blocks)))
-    return Compiled(
-        tuple(blocks), connections, numbers, (None,) * len(blocks), (ENDLESS,) * len(blocks), 1
-    )
-
-
-def _connections(flows: Sequence[Flow], topology: Topology) -> Iterator[Connection]:
+    rank, blocks, connections = topology.num_ranks, [], []
     for number, flow in enumerate(flows):
         betas = ((edge, topology.edges[edge].beta) for edge in flow.edges)
         held = tuple((edge, beta) for edge, beta in betas if beta is not None)
-        slowest = max((beta for _, beta in held), default=Fraction(0))
-        yield Connection(
-            topology.num_ranks, topology.num_ranks, number, ROUTED, flow.overhead, flow.overhead,
-            slowest, held,
+        wire = Connection(rank, rank, number, ROUTED, flow.overhead, flow.overhead, held)
+        message = Action(
+            needs=(), receives=False, flight=wire.flight(flow.size), local=0, posts=-1,
+            step=0, size=flow.size,
         )  # fmt: skip
-
-
-def slowed_time(time: Time, factor: Fraction) -> Time:
-    """Return a multiple of a time, rounded up.
-
-    Parameters
-    ----------
-    time
-        Picoseconds.
-    factor
-        At least 1.
-    """
-    return ceil_time(factor, time)
-
-
-def slowed_work(compiled: Compiled, slow: Sequence[Fraction]) -> Compiled:
-    """Return a program in which the local work of each rank takes a multiple of its time.
-
-    Parameters
-    ----------
-    compiled
-        The program.
-    slow
-        Factor of each rank, at least 1.
-    """
-
-    def actions(steps: tuple[Action, ...], factor: Fraction) -> tuple[Action, ...]:
-        return tuple(step._replace(local=slowed_time(step.local, factor)) for step in steps)
-
-    blocks = tuple(
-        block if slow[block.rank] == 1 else replace(
-            block,
-            full=actions(block.full, slow[block.rank]),
-            last=actions(block.last, slow[block.rank]),
-        )
-        for block in compiled.blocks
+        connections.append(wire)
+        blocks.append(Block(rank, number, None, number, (message,), (message,), ENDLESS))
+    count = len(blocks)
+    return Compiled(
+        tuple(blocks), tuple(connections), tuple(range(count)), (None,) * count,
+        (ENDLESS,) * count, 1,
     )  # fmt: skip
-    return replace(compiled, blocks=blocks)
 
 
 def slowed(flight: Flight, factor: Fraction) -> Flight:
-    """Return the course of a message that takes a multiple of its time.
-
-    Parameters
-    ----------
-    flight
-        Arrival and releases of edges, in picoseconds from the start.
-    factor
-        At least 1.
-    """
-    releases = tuple((slowed_time(time, factor), edges) for time, edges in flight.releases)
-    return Flight(slowed_time(flight.arrival, factor), releases)
+    """Return a ``flight`` that takes ``factor`` times its time, at least 1, rounded up."""
+    releases = tuple((ceil_time(factor, time), edges) for time, edges in flight.releases)
+    return Flight(ceil_time(factor, flight.arrival), releases)
 
 
 def delayed(flight: Flight, delay: Time, *, occupies: bool) -> Flight:
-    """Return the course of a message with more latency, which may hold its edges, too.
+    """Return a ``flight`` with a ``delay`` of more latency, in picoseconds.
 
-    Parameters
-    ----------
-    flight
-        Arrival and releases of edges, in picoseconds from the start.
-    delay
-        Picoseconds.
-    occupies
-        Whether the edges are held for the delay, too.
+    Where it ``occupies``, the edges are held for the delay, too.
     """
     releases = flight.releases
     if occupies:
@@ -344,29 +260,13 @@ def mean_time(times: Sequence[Time]) -> Time | None:
 
 
 def percentile(times: Sequence[Time], percent: int) -> Time | None:
-    """Return the least of the times that so many percent of them do not exceed.
-
-    Parameters
-    ----------
-    times
-        Picoseconds.
-    percent
-        0 to 100.
-    """
+    """Return the least of ``times`` that ``percent`` percent (0 to 100) of them do not exceed."""
     ordered = sorted(times)
     return ordered[max(-(-percent * len(ordered) // 100), 1) - 1] if ordered else None
 
 
 def weakened(topology: Topology, scenario: Scenario) -> Topology:
-    """Return the topology with what a scenario leaves of its bandwidths throughout.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    scenario
-        What disturbs it.
-    """
+    """Return ``topology`` with what ``scenario`` leaves of its bandwidths throughout."""
     edges = tuple(
         edge if edge.beta is None else replace(
             edge, beta=edge.beta / scenario.factors.get(edge.id, Fraction(1))
@@ -377,18 +277,9 @@ def weakened(topology: Topology, scenario: Scenario) -> Topology:
 
 
 def check_up(program: Program, topology: Topology, scenario: Scenario, *, route: bool) -> None:
-    """Refuse a program that sends over an edge that is down.
+    """Refuse a ``program`` that sends over an edge of ``topology`` that is down in ``scenario``.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    topology
-        The machine.
-    scenario
-        What disturbs it.
-    route
-        As for :func:`taccl.replay.interpreter.replay`.
+    ``route`` is as for :func:`taccl.replay.interpreter.replay`.
 
     Raises
     ------
@@ -399,7 +290,9 @@ def check_up(program: Program, topology: Topology, scenario: Scenario, *, route:
         return
     wiring = wire(program, topology, route=route)
     for each, sender in zip(wiring.connections, wiring.senders, strict=True):
-        needed = [edge for edge in _crossed(each, topology) if edge in scenario.down]
+        routed = each.link == ROUTED
+        crossed = dict(each.held) if routed else topology.links.edges_of(each.link)
+        needed = [edge for edge in crossed if edge in scenario.down]
         if sender is not None and needed:
             raise scenario.document.error(
                 f"edge {topology.edges[needed[0]].name} is down, and {program.name} needs it:"
@@ -408,12 +301,6 @@ def check_up(program: Program, topology: Topology, scenario: Scenario, *, route:
                 scenario.down[needed[0]],
                 "make a program for the machine without that edge, or write a factor",
             )  # fmt: skip
-
-
-def _crossed(connection: Connection, topology: Topology) -> tuple[EdgeId, ...]:
-    if connection.link == ROUTED:
-        return tuple(edge for edge, _ in connection.held)
-    return topology.links.edges_of(connection.link)
 
 
 @dataclass(frozen=True, eq=False)
@@ -437,14 +324,20 @@ class Setup:
 
     def compile(self, load: Load) -> Compiled:
         """Return a program on the weakened topology, with the local work of slow ranks."""
-        made = compile_program(
-            load.program, self.network, load.size, self.model,
-            route=self.route, protocol_costs=self.protocol_costs,
-        )  # fmt: skip
-        slow = [
-            self.scenario.slow.get(rank, Fraction(1)) for rank in range(self.topology.num_ranks)
-        ]
-        return slowed_work(made, slow) if self.scenario.slow else made
+        columns = columns_of(load.program, self.network, route=self.route)
+        cut = split(load.program, load.size, self.model)
+        made = compile_program(columns, cut, self.network.local, self.factor(load.program))
+        if not self.scenario.slow:
+            return made
+        blocks = []
+        for block in made.blocks:
+            slow = self.scenario.slow.get(block.rank, Fraction(1))
+            full, last = (
+                tuple(step._replace(local=ceil_time(slow, step.local)) for step in steps)
+                for steps in (block.full, block.last)
+            )
+            blocks.append(replace(block, full=full, last=last))
+        return replace(made, blocks=tuple(blocks))
 
     def why_not(self, loads: Sequence[Load]) -> str:
         """Return why the programs can't be replayed; empty when they can."""
@@ -463,14 +356,7 @@ class Setup:
 
 
 def disturbed(setup: Setup, loads: Sequence[Load]) -> Outcome:
-    """Replay one or two programs under a scenario, in all its runs.
-
-    Parameters
-    ----------
-    setup
-        The machine, the scenario and the runtime's constants.
-    loads
-        One or two programs, with their sizes and starts.
+    """Replay one or two programs, the ``loads``, in all runs of the scenario of a ``setup``.
 
     Raises
     ------
@@ -529,8 +415,7 @@ class _Rates:
         key = (period, number, size)
         if key not in self.flights:
             held = tuple((edge, beta / factors.get(edge, 1)) for edge, beta in wired.held)
-            slowest = max(beta for _, beta in held)
-            self.flights[key] = replace(wired, held=held, max_beta=slowest).flight(size)
+            self.flights[key] = replace(wired, held=held).flight(size)
         return self.flights[key]
 
 
@@ -567,7 +452,12 @@ class DisturbedRun(Run):
             for c, group in zip(together.compiled.connections, groups, strict=True)
         ]
         self.latest = [0] * len(together.compiled.connections)
-        starts = _starts(setup, number)
+        ranks = range(setup.topology.num_ranks)
+        starts = [scenario.late.get(rank, 0) for rank in ranks]
+        if scenario.start_delay is not None:
+            for rank in ranks:
+                key = f"{scenario.seed} {number} start {rank}"
+                starts[rank] += Stream(scenario.start_delay, key).draw()
         self.due = [
             starts[block.rank] + loads[group].start if group < len(loads) else 0
             for block, group in zip(blocks, together.group_of_block, strict=True)
@@ -583,11 +473,9 @@ class DisturbedRun(Run):
         """Return why a program did not end; empty when it did."""
         if self.background > MAX_BACKGROUND:
             return f"the background sends more than {MAX_BACKGROUND} messages meanwhile"
-        other = self.together.group_of_block
-        end = standstill(self)
-        return deadlock(
-            replace(end, is_done=lambda block: other[block] != group or end.is_done(block))
-        )
+        end, whose = standstill(self), self.together.group_of_block
+        waits = {block: wait for block, wait in end.waits.items() if whose[block] == group}
+        return deadlock(replace(end, waits=waits))
 
     def goes_on(self) -> bool:
         """Tell whether anything of the programs is still to come."""
@@ -648,14 +536,3 @@ class DisturbedRun(Run):
         if block >= self.first_flow:
             self.due[block] += self.together.flows[block - self.first_flow].period
             self.background += 1
-
-
-def _starts(setup: Setup, number: int) -> Mapping[int, Time]:
-    """Return when each rank may begin; the background, which has a rank of its own, at once."""
-    scenario, ranks = setup.scenario, range(setup.topology.num_ranks)
-    starts = {rank: scenario.late.get(rank, 0) for rank in ranks}
-    if scenario.start_delay is not None:
-        for rank in ranks:
-            key = f"{scenario.seed} {number} start {rank}"
-            starts[rank] += Stream(scenario.start_delay, key).draw()
-    return {**starts, setup.topology.num_ranks: 0}

@@ -1,91 +1,94 @@
 """The event loop of the replay for compiled code: the rules of interpreter.py on flat arrays.
 
-What happens at one instant is handled in any order, as the rules let nothing depend on it; only
-the pass over the waiting sends has an order. A blocked send is parked at one busy edge and looked
-at again when that edge is free. Everything here is compiled by timing.py.
-
-The queues of the compiled replay: events by time, and waiting sends by request.
-
-A blocked send is parked at one busy edge, in the pairing heap of that edge, which is threaded
-through the rows of the threadblocks. Everything here is compiled by timing.py.
+A machine is rows of integers for threadblocks, connections and edges, whose fields have names here.
+Events wait in a heap by time. A blocked send is parked at one busy edge, in the pairing heap of
+that edge, which is threaded through the rows of the threadblocks, and looked at again when the edge
+is free. What happens at one instant is handled in any order, as the rules let nothing depend on it;
+only the pass over the waiting sends has an order. Everything here is compiled by timing.py.
 """
 
-from taccl.replay.layout import (
-    ARRIVAL,
-    ARRIVED,
-    AVAILABLE,
-    BUSY,
-    CANDIDATES,
-    CHILD,
-    COURSE,
-    DONE,
-    DURATIONS,
-    EDGES_FROM,
-    EDGES_TO,
-    END,
-    EVENTS,
-    FINISHED,
-    FIRST,
-    FLAG,
-    FREED,
-    HELD,
-    INBOUND,
-    ITERATION,
-    ITERATIONS,
-    LEFT,
-    LINK,
-    LOCAL,
-    MESSAGES,
-    NEED,
-    NEEDS,
-    NEXT,
-    NOW,
-    OFFSET,
-    OUT_OF_BUDGET,
-    OUTBOUND,
-    PARKED,
-    PAUSE_AT,
-    PAUSED,
-    PHASE,
-    QUEUED,
-    RECEIVE,
-    RECEIVER,
-    RECEIVES,
-    RELEASED,
-    RELEASED_LAST_AND_ARRIVED,
-    REQUESTED,
-    ROOT,
-    SENDER,
-    SENDS,
-    SENT,
-    SINCE,
-    SLOT,
-    SLOTS,
-    STEP,
-    TAIL,
-    TAKEN,
-    WAITERS,
-    WATCHED,
-    WIDTH,
-    WOKEN,
-    WORK,
-    WORKED,
-    Machine,
-)
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+Column = NDArray[np.int32]
+
+NEEDS, RECEIVE, WORK, SLOT, LINK, DONE = range(6)
+ARRIVED, RELEASED, RELEASED_LAST_AND_ARRIVED, WORKED = range(4)
+
+# A threadblock. NEXT and SINCE serve two lists that it is never in at once: those who wait for a
+# flag (SINCE: which), and those parked at an edge (SINCE: the time of the request).
+PHASE, STEP, ITERATION, LEFT, NEED, FIRST, END, INBOUND, OUTBOUND, FLAG = range(10)
+WAITERS, NEXT, SINCE, CHILD, PARKED = range(10, 15)
+BLOCK_FIELDS = 15
+
+# A connection. OFFSET: which of its edges a message releases next; COURSE: its durations.
+AVAILABLE, TAKEN, OFFSET, COURSE, SENDER, RECEIVER, EDGES_FROM, EDGES_TO = range(8)
+CONNECTION_FIELDS = 8
+
+BUSY, ROOT, HELD = range(3)
+EDGE_FIELDS = 3
+
+# A kind of step: how many messages, then for all but the last message, and for the last one.
+MESSAGES, RECEIVES, SENDS, ARRIVAL, DURATIONS, LOCAL = range(6)
+TAIL = 3
+KIND_FIELDS = 9
+
+NOW, QUEUED, WOKEN, REQUESTED, FREED, CANDIDATES, SENT, EVENTS = range(8)
+ITERATIONS, SLOTS, WIDTH, WATCHED, PAUSE_AT = range(8, 13)
+COUNTERS = 13
+
+FINISHED, PAUSED, OUT_OF_BUDGET = range(3)
 
 
-def push_event(m: Machine, time: int, event: int) -> None:
-    """Put an event into the queue.
+class Machine(NamedTuple):
+    """A program at one size, and the state of its replay.
 
     Parameters
     ----------
-    m
-        The state of the replay.
-    time
-        Picoseconds.
-    event
-        Its number.
+    blocks, connections, edges
+        A row each, with the fields above; one more block stands for one that does not exist.
+    steps, marks
+        Kind of each step; position in the XML times two, plus one where it posts.
+    needs_from, needs
+        For each step, the rows of (block, position) that it waits for.
+    kinds
+        Costs of each kind of step in a full iteration and in the last one.
+    durations
+        How long a message holds each edge of its connection, ascending.
+    wires
+        Edges of the connections, in the same order.
+    queue
+        Heap of (time, event).
+    woken, requested, freed, candidates
+        Stacks of blocks that can go on, of new requests, of freed edges that are waited for; a
+        heap of the sends to look at.
+    counter
+        Everything there is one of.
     """
+
+    blocks: Rows
+    connections: Rows
+    edges: Rows
+    steps: Column
+    marks: Column
+    needs_from: Column
+    needs: Column
+    kinds: NDArray[np.int64]
+    durations: Rows
+    wires: Column
+    queue: Rows
+    woken: Column
+    requested: Column
+    freed: Column
+    candidates: Column
+    counter: Rows
+
+
+def push_event(m: Machine, time: int, event: int) -> None:
+    """Put ``event``, a number, into the queue of ``m`` at ``time``, in picoseconds."""
     queue = m.queue
     at = m.counter[QUEUED]
     m.counter[QUEUED] = at + 1
@@ -126,15 +129,7 @@ def pop_event(m: Machine) -> int:
 
 
 def precedes(m: Machine, a: int, b: int) -> bool:
-    """Tell whether the request of block ``a`` is served before that of ``b``.
-
-    Parameters
-    ----------
-    m
-        The state of the replay.
-    a, b
-        Rows of blocks.
-    """
+    """Tell whether the request of block ``a`` of ``m`` is served before that of block ``b``."""
     first, second = m.blocks[a, SINCE], m.blocks[b, SINCE]
     return first < second or (first == second and a < b)
 
@@ -150,17 +145,7 @@ def _meld(m: Machine, a: int, b: int) -> int:
 
 
 def park(m: Machine, block: int, edge: int) -> None:
-    """Put a blocked send into the heap of a busy edge.
-
-    Parameters
-    ----------
-    m
-        The state of the replay.
-    block
-        Row of the block that sends.
-    edge
-        Row of the edge that is busy.
-    """
+    """Put the send of ``block`` into the heap of the busy ``edge`` of ``m``; both are rows."""
     m.blocks[block, PARKED] = edge
     m.blocks[block, CHILD] = -1
     m.blocks[block, NEXT] = -1
@@ -169,15 +154,7 @@ def park(m: Machine, block: int, edge: int) -> None:
 
 
 def unpark(m: Machine, edge: int) -> None:
-    """Take the first send from those parked at an edge.
-
-    Parameters
-    ----------
-    m
-        The state of the replay.
-    edge
-        Row of the edge.
-    """
+    """Take the first send from the heap of an ``edge``, a row of ``m``."""
     blocks = m.blocks
     root = m.edges[edge, ROOT]
     child = blocks[root, CHILD]
@@ -201,15 +178,7 @@ def unpark(m: Machine, edge: int) -> None:
 
 
 def add_candidate(m: Machine, block: int) -> None:
-    """Put a send into the heap of those to look at now.
-
-    Parameters
-    ----------
-    m
-        The state of the replay.
-    block
-        Row of the block that sends.
-    """
+    """Put the send of ``block``, a row of ``m``, into the heap of those to look at now."""
     heap = m.candidates
     at = m.counter[CANDIDATES]
     m.counter[CANDIDATES] = at + 1
@@ -251,14 +220,6 @@ def _part(m: Machine, block: int) -> int:
     return 1 if m.blocks[block, ITERATION] == m.counter[ITERATIONS] - 1 else 0
 
 
-def _begin_step(m: Machine, block: int) -> None:
-    row = m.blocks[block]
-    step = row[STEP]
-    row[NEED] = m.needs_from[step]
-    row[LEFT] = m.kinds[_part(m, block), m.steps[step], MESSAGES]
-    row[PHASE] = NEEDS
-
-
 def _post(m: Machine, block: int, flag: int) -> None:
     """Set a flag and wake those who waited for it."""
     blocks = m.blocks
@@ -293,132 +254,100 @@ def _finish(m: Machine, block: int) -> None:
         return
     if m.marks[step] & 1:
         _post(m, block, row[ITERATION] * m.counter[WIDTH] + (m.marks[step] >> 1))
-    row[STEP] = step + 1
-    if step + 1 == row[END]:
-        row[STEP] = row[FIRST]
+    step += 1
+    if step == row[END]:
+        step = row[FIRST]
         row[ITERATION] += 1
-        if row[ITERATION] == m.counter[ITERATIONS]:
-            row[PHASE] = DONE
-            return
-    _begin_step(m, block)
-
-
-def _await_flags(m: Machine, block: int) -> bool:
-    row = m.blocks[block]
-    base = row[ITERATION] * m.counter[WIDTH]
-    for number in range(row[NEED], m.needs_from[row[STEP] + 1]):
-        other = m.needs[number, 0]
-        goal = base + m.needs[number, 1]
-        if m.blocks[other, FLAG] < goal:
-            row[NEED] = number
-            row[SINCE] = goal
-            row[NEXT] = m.blocks[other, WAITERS]
-            m.blocks[other, WAITERS] = block
-            return False
-    row[PHASE] = RECEIVE
-    return True
-
-
-def _await_arrival(m: Machine, block: int) -> bool:
-    row = m.blocks[block]
-    kind = m.kinds[_part(m, block), m.steps[row[STEP]]]
-    if kind[RECEIVES]:
-        inbound = row[INBOUND]
-        if m.connections[inbound, AVAILABLE] == 0:
-            return False
-        m.connections[inbound, AVAILABLE] -= 1
-    local = kind[LOCAL + (TAIL if row[LEFT] == 1 else 0)]
-    if local:
-        row[PHASE] = WORK
-        push_event(m, m.counter[NOW] + local, 4 * block + WORKED)
-        return False
-    row[PHASE] = SLOT
-    return True
-
-
-def _await_slot(m: Machine, block: int) -> bool:
-    row = m.blocks[block]
-    if not m.kinds[0, m.steps[row[STEP]], SENDS]:
-        _finish(m, block)
-        return True
-    outbound = row[OUTBOUND]
-    if m.connections[outbound, TAKEN] >= m.counter[SLOTS]:
-        return False
-    m.connections[outbound, TAKEN] += 1
-    row[PHASE] = LINK
-    row[SINCE] = m.counter[NOW]
-    m.requested[m.counter[REQUESTED]] = block
-    m.counter[REQUESTED] += 1
-    return False
+    row[STEP] = step
+    if row[ITERATION] == m.counter[ITERATIONS]:
+        row[PHASE] = DONE
+        return
+    row[NEED] = m.needs_from[step]
+    row[LEFT] = m.kinds[_part(m, block), m.steps[step], MESSAGES]
+    row[PHASE] = NEEDS
 
 
 def _advance(m: Machine, block: int) -> None:
-    moves = True
-    while moves:
-        phase = m.blocks[block, PHASE]
+    """Let a threadblock go on until it has to wait."""
+    row = m.blocks[block]
+    while True:
+        phase, step = row[PHASE], row[STEP]
         if phase == NEEDS:
-            moves = _await_flags(m, block)
+            base = row[ITERATION] * m.counter[WIDTH]
+            for number in range(row[NEED], m.needs_from[step + 1]):
+                other = m.needs[number, 0]
+                goal = base + m.needs[number, 1]
+                if m.blocks[other, FLAG] < goal:
+                    row[NEED] = number
+                    row[SINCE] = goal
+                    row[NEXT] = m.blocks[other, WAITERS]
+                    m.blocks[other, WAITERS] = block
+                    return
+            row[PHASE] = RECEIVE
         elif phase == RECEIVE:
-            moves = _await_arrival(m, block)
-        elif phase == SLOT:
-            moves = _await_slot(m, block)
+            kind = m.kinds[_part(m, block), m.steps[step]]
+            if kind[RECEIVES]:
+                if m.connections[row[INBOUND], AVAILABLE] == 0:
+                    return
+                m.connections[row[INBOUND], AVAILABLE] -= 1
+            local = kind[LOCAL + (TAIL if row[LEFT] == 1 else 0)]
+            if local:
+                row[PHASE] = WORK
+                push_event(m, m.counter[NOW] + local, 4 * block + WORKED)
+                return
+            row[PHASE] = SLOT
+        elif phase == SLOT and not m.kinds[0, m.steps[step], SENDS]:
+            _finish(m, block)
+        elif phase == SLOT and m.connections[row[OUTBOUND], TAKEN] < m.counter[SLOTS]:
+            m.connections[row[OUTBOUND], TAKEN] += 1
+            row[PHASE] = LINK
+            row[SINCE] = m.counter[NOW]
+            m.requested[m.counter[REQUESTED]] = block
+            m.counter[REQUESTED] += 1
+            return
         else:
-            moves = False
-
-
-def _release(m: Machine, connection: int) -> None:
-    """Release the edges whose time it is; after the last one the sender goes on."""
-    row = m.connections[connection]
-    offset, course = row[OFFSET], row[COURSE]
-    first, count = row[EDGES_FROM], row[EDGES_TO] - row[EDGES_FROM]
-    held = m.durations[course + offset] if count else 0
-    while offset < count and m.durations[course + offset] == held:
-        edge = m.wires[first + offset]
-        m.edges[edge, BUSY] = 0
-        if m.edges[edge, ROOT] >= 0:
-            m.freed[m.counter[FREED]] = edge
-            m.counter[FREED] += 1
-        offset += 1
-    row[OFFSET] = offset
-    if offset == count:
-        _finish(m, row[SENDER])
-        _wake(m, row[SENDER])
+            return
 
 
 def _complete(m: Machine, event: int) -> None:
+    """Let what an event ends go on: local work, a message, or its hold of some edges."""
     index, what = event >> 2, event & 3
     if what == WORKED:
         m.blocks[index, PHASE] = SLOT
         _wake(m, index)
         return
+    row = m.connections[index]
     if what != ARRIVED:
-        _release(m, index)
+        offset, course = row[OFFSET], row[COURSE]
+        first, count = row[EDGES_FROM], row[EDGES_TO] - row[EDGES_FROM]
+        held = m.durations[course + offset] if count else 0
+        while offset < count and m.durations[course + offset] == held:
+            edge = m.wires[first + offset]
+            m.edges[edge, BUSY] = 0
+            if m.edges[edge, ROOT] >= 0:
+                m.freed[m.counter[FREED]] = edge
+                m.counter[FREED] += 1
+            offset += 1
+        row[OFFSET] = offset
+        if offset == count:
+            _finish(m, row[SENDER])
+            _wake(m, row[SENDER])
     if what != RELEASED:
-        row = m.connections[index]
         row[AVAILABLE] += 1
         receiver = row[RECEIVER]
         if row[AVAILABLE] == 1 and receiver >= 0 and m.blocks[receiver, PHASE] == RECEIVE:
             _wake(m, receiver)
 
 
-def _settle(m: Machine) -> None:
-    """Complete everything at this instant and whatever it enables in zero time."""
-    counter = m.counter
-    while True:
-        if counter[WOKEN]:
-            counter[WOKEN] -= 1
-            _advance(m, m.woken[counter[WOKEN]])
-        elif counter[QUEUED] and m.queue[0, 0] == counter[NOW]:
-            counter[EVENTS] += 1
-            _complete(m, pop_event(m))
-        else:
-            return
-
-
-def _start(m: Machine, block: int) -> None:
-    """Let a send hold its edges, and queue its releases and its arrival."""
+def _start_or_park(m: Machine, block: int) -> None:
+    """Let a send hold its edges, and queue its releases and its arrival; park it if one is busy."""
     owner = m.blocks[block]
     row = m.connections[owner[OUTBOUND]]
+    first, count = row[EDGES_FROM], row[EDGES_TO] - row[EDGES_FROM]
+    for number in range(count):
+        if m.edges[m.wires[first + number], BUSY]:
+            park(m, block, m.wires[first + number])
+            return
     kind = m.kinds[_part(m, block), m.steps[owner[STEP]]]
     tail = TAIL if owner[LEFT] == 1 else 0
     course, arrival = kind[DURATIONS + tail], kind[ARRIVAL + tail]
@@ -426,12 +355,10 @@ def _start(m: Machine, block: int) -> None:
     row[OFFSET] = 0
     row[COURSE] = course
     m.counter[SENT] += 1
-    first, last, held = row[EDGES_FROM], row[EDGES_TO] - 1, 0
-    for number in range(last - first):
-        held = m.durations[course + number]
-        if m.durations[course + number + 1] != held:
+    held = 0
+    for number in range(count):
+        if number and m.durations[course + number] != held:
             push_event(m, now + held, event + RELEASED)
-    for number in range(last - first + 1):
         held = m.durations[course + number]
         edge = m.wires[first + number]
         m.edges[edge, BUSY] = 1
@@ -443,24 +370,13 @@ def _start(m: Machine, block: int) -> None:
         push_event(m, now + arrival, event + ARRIVED)
 
 
-def _start_or_park(m: Machine, block: int) -> None:
-    outbound = m.blocks[block, OUTBOUND]
-    for number in range(m.connections[outbound, EDGES_FROM], m.connections[outbound, EDGES_TO]):
-        if m.edges[m.wires[number], BUSY]:
-            park(m, block, m.wires[number])
-            return
-    _start(m, block)
-
-
-def _collect(m: Machine) -> int:
-    """Make candidates of who waits first at freed edges and of requests that are out of order.
-
-    Return how many requests are left, ascending.
-    """
+def _start_waiting(m: Machine) -> None:
+    """Go once through the waiting sends that may have become able to start, in order."""
     counter = m.counter
     for number in range(counter[FREED]):
         add_candidate(m, m.edges[m.freed[number], ROOT])
     counter[FREED] = 0
+    # Most requests come in order, and only the others need the heap.
     kept = 0
     for number in range(counter[REQUESTED]):
         block = m.requested[number]
@@ -470,16 +386,10 @@ def _collect(m: Machine) -> int:
             m.requested[kept] = block
             kept += 1
     counter[REQUESTED] = 0
-    return kept
-
-
-def _start_waiting(m: Machine) -> None:
-    """Go once through the waiting sends that may have become able to start, in order."""
-    kept = _collect(m)
     number = 0
-    while number < kept or m.counter[CANDIDATES]:
+    while number < kept or counter[CANDIDATES]:
         if number < kept and not (
-            m.counter[CANDIDATES] and precedes(m, m.candidates[0], m.requested[number])
+            counter[CANDIDATES] and precedes(m, m.candidates[0], m.requested[number])
         ):
             _start_or_park(m, m.requested[number])
             number += 1
@@ -496,25 +406,25 @@ def _start_waiting(m: Machine) -> None:
 
 
 def run_events(m: Machine, budget: int) -> int:
-    """Replay until the end, until the watched block begins an iteration, or for some events.
+    """Replay ``m`` until the end, until the watched block begins an iteration, or for some events.
 
-    Parameters
-    ----------
-    m
-        The state of the replay.
-    budget
-        Most events to handle.
+    At most ``budget`` events are handled.
     """
     counter = m.counter
     stop = counter[EVENTS] + budget
     while counter[EVENTS] < stop:
-        _settle(m)
-        if counter[REQUESTED] or counter[FREED]:
+        if counter[WOKEN]:
+            counter[WOKEN] -= 1
+            _advance(m, m.woken[counter[WOKEN]])
+        elif counter[QUEUED] and m.queue[0, 0] == counter[NOW]:
+            counter[EVENTS] += 1
+            _complete(m, pop_event(m))
+        elif counter[REQUESTED] or counter[FREED]:
             _start_waiting(m)
-            continue
-        if counter[QUEUED] == 0:
+        elif counter[QUEUED] == 0:
             return FINISHED
-        if m.blocks[counter[WATCHED], ITERATION] >= counter[PAUSE_AT]:
+        elif m.blocks[counter[WATCHED], ITERATION] >= counter[PAUSE_AT]:
             return PAUSED
-        counter[NOW] = m.queue[0, 0]
+        else:
+            counter[NOW] = m.queue[0, 0]
     return OUT_OF_BUDGET

@@ -19,16 +19,164 @@ A replay that stops before its end says who waits for what.
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
-from taccl.msccl.program import Program
-from taccl.replay.compile import Action, Compiled, Connection, End, Flight, compile_program, why_not
-from taccl.replay.cost import ReplayModel
+from taccl.msccl.program import RECEIVES, SENDS, Program
+from taccl.replay.compile import (
+    Columns,
+    Connection,
+    End,
+    Flight,
+    Split,
+    columns_of,
+    split,
+    why_not,
+)
+from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, local_time
 from taccl.replay.trace import Span, Trace, Why
-from taccl.topology.graph import Topology
+from taccl.topology.graph import LocalCosts, Topology
 from taccl.units import Time
+
+
+class Action(NamedTuple):
+    """One message, or one piece of local work, of a threadblock.
+
+    Parameters
+    ----------
+    needs
+        (block, position) pairs whose flag must have been posted.
+    receives, flight
+        Whether it takes a message, and the course of the message it sends, or None.
+    local
+        Work between the two, in picoseconds.
+    posts
+        The position that is posted when it is done; -1: nothing.
+    step, size
+        For the trace.
+    """
+
+    needs: tuple[tuple[int, int], ...]
+    receives: bool
+    flight: Flight | None
+    local: Time
+    posts: int
+    step: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One threadblock, ready to run.
+
+    Parameters
+    ----------
+    rank, id
+        Which.
+    receives_on, sends_on
+        Indices of its connections, or None.
+    full, last
+        What it does in every iteration but the last, and in the last.
+    iterations
+        How often it runs its list.
+    """
+
+    rank: int
+    id: int
+    receives_on: int | None
+    sends_on: int | None
+    full: tuple[Action, ...]
+    last: tuple[Action, ...]
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A program at one size, or several programs side by side.
+
+    Parameters
+    ----------
+    blocks
+        Of a program ascending by (rank, threadblock id): the order in which contested edges are
+        served.
+    connections
+        What the blocks' indices point into.
+    senders, receivers
+        Block at each end of a connection; None where no step uses it.
+    slots
+        How many messages each connection holds.
+    width
+        Above every position: flags count ``iteration * width + position``.
+    """
+
+    blocks: tuple[Block, ...]
+    connections: tuple[Connection, ...]
+    senders: tuple[int | None, ...]
+    receivers: tuple[int | None, ...]
+    slots: tuple[int, ...]
+    width: int
+
+
+def compile_program(
+    columns: Columns, cut: Split, local: LocalCosts, factor: Fraction = Fraction(1)
+) -> Compiled:
+    """Return what each threadblock does at one size, message by message.
+
+    Parameters
+    ----------
+    columns
+        The program on its topology.
+    cut
+        How the size is cut.
+    local
+        Costs of local work.
+    factor
+        Bytes on the wire for each byte of data.
+    """
+    kind_of, marks = columns.kind_of.tolist(), columns.marks.tolist()
+    needs_from, needs = columns.needs_from.tolist(), list(map(tuple, columns.needs.tolist()))
+    wired = [
+        tuple(None if number < 0 else number for number in column.tolist())
+        for column in (columns.inbound, columns.outbound, columns.senders, columns.receivers)
+    ]
+    inbound, outbound, senders, receivers = wired
+    flights: dict[tuple[int, int], Flight] = {}
+    works: dict[tuple[int, int], Time] = {}
+
+    def actions(block: int, part: int) -> Iterator[Action]:
+        number = outbound[block]
+        for step in range(*columns.begins[block : block + 2].tolist()):
+            kind, (position, posts) = columns.kinds[kind_of[step]], divmod(marks[step], 2)
+            waits = tuple(needs[needs_from[step] : needs_from[step + 1]])
+            receives, flight = kind.op in RECEIVES, None
+            for start in range(0, max(1, kind.chunks), cut.chunks):
+                size = part * min(cut.chunks, kind.chunks - start)
+                if number is not None and kind.op in SENDS:
+                    if (number, size) not in flights:
+                        wire = columns.connections[number]
+                        flights[number, size] = wire.flight(size if factor == 1 else factor * size)
+                    flight = flights[number, size]
+                if (kind_of[step], size) not in works:
+                    works[kind_of[step], size] = local_time(kind.op, local, size, kind.sources)
+                work, is_last = works[kind_of[step], size], start + cut.chunks >= kind.chunks
+                flag = position if posts and is_last else -1
+                yield Action(waits, receives, flight, work, flag, position, size)
+                waits = ()
+
+    return Compiled(
+        tuple(
+            Block(
+                *end, inbound[number], outbound[number],
+                tuple(actions(number, cut.full)) if cut.iterations > 1 else (),
+                tuple(actions(number, cut.last)), cut.iterations,
+            )
+            for number, end in enumerate(columns.ends)
+        ),
+        columns.connections, senders, receivers,
+        (cut.slots,) * len(columns.connections), columns.width,
+    )  # fmt: skip
 
 
 class Wait(NamedTuple):
@@ -63,8 +211,8 @@ class Standstill:
         Connections of a block, None or -1: none.
     senders, receivers
         Blocks of a connection, None or -1: none.
-    is_done, wait
-        Whether a block has finished, and what it waits for if not.
+    waits
+        Of each block that has not finished, what it waits for.
     """
 
     ends: Sequence[End]
@@ -73,8 +221,7 @@ class Standstill:
     outbound: Sequence[int | None]
     senders: Sequence[int | None]
     receivers: Sequence[int | None]
-    is_done: Callable[[int], bool]
-    wait: Callable[[int], Wait]
+    waits: Mapping[int, Wait]
 
 
 def deadlock(end: Standstill) -> str:
@@ -82,48 +229,44 @@ def deadlock(end: Standstill) -> str:
 
     Empty when all have finished.
     """
-    stuck = [block for block in range(len(end.ends)) if not end.is_done(block)]
-    if not stuck:
-        return ""
     parts: list[str] = []
     seen: set[int] = set()
-    block: int | None = stuck[0]
+    block: int | None = min(end.waits, default=None)
     while block is not None and block not in seen and len(parts) < 4:
         seen.add(block)
         text, block = _wait(end, block)
         parts.append(text)
-    more = f" ({len(stuck)} threadblocks in all)" if len(stuck) > len(parts) else ""
-    return f"deadlock: {'; '.join(parts)}{more}"
+    stuck = len(end.waits)
+    more = f" ({stuck} threadblocks in all)" if stuck > len(parts) else ""
+    return f"deadlock: {'; '.join(parts)}{more}" if parts else ""
 
 
 def _wait(end: Standstill, block: int) -> tuple[str, int | None]:
     """Return what a stuck threadblock waits for, in words, and the one that should provide it."""
     rank, threadblock = end.ends[block]
-    step, need, receiving = end.wait(block)
-    who = f"rank {rank} threadblock {threadblock} step {step}"
+    step, need, receiving = end.waits[block]
+    text = f"rank {rank} threadblock {threadblock} step {step} waits for"
+    other: int | None
     if need is not None:
         other, position = need
         if other == len(end.ends):
-            return f"{who} waits for a threadblock that does not exist", None
-        text = f"{who} waits for step {position} of threadblock {end.ends[other][1]}"
-        return _unless_done(end, text, other, "which has finished without posting it")
-    number = end.inbound[block] if receiving else end.outbound[block]
-    if number is None or number < 0:
-        return f"{who} waits for ever", None
-    wire = end.connections[number]
-    if receiving:
-        text = f"{who} waits for a message from rank {wire.src} on channel {wire.channel}"
-        return _unless_done(end, text, end.senders[number], "which sends no more")
-    text = f"{who} waits for a free slot to rank {wire.dst} on channel {wire.channel}"
-    return _unless_done(end, text, end.receivers[number], "which receives no more")
-
-
-def _unless_done(
-    end: Standstill, text: str, other: int | None, ending: str
-) -> tuple[str, int | None]:
-    if other is None or other < 0 or end.is_done(other):
+            return f"{text} a threadblock that does not exist", None
+        text += f" step {position} of threadblock {end.ends[other][1]}"
+        ending = "which has finished without posting it"
+    else:
+        number = end.inbound[block] if receiving else end.outbound[block]
+        if number is None or number < 0:
+            return f"{text} ever", None
+        wire = end.connections[number]
+        if receiving:
+            text += f" a message from rank {wire.src} on channel {wire.channel}"
+            other, ending = end.senders[number], "which sends no more"
+        else:
+            text += f" a free slot to rank {wire.dst} on channel {wire.channel}"
+            other, ending = end.receivers[number], "which receives no more"
+    if other is None or other not in end.waits:
         return f"{text}, {ending}", None
-    return text, int(other)
+    return text, other
 
 
 NEEDS, RECEIVE, WORK, SLOT, LINK, DONE = range(6)
@@ -169,9 +312,9 @@ def replay(  # noqa: PLR0913 - the last three are switches
     reason = why_not(program, size, model)
     if reason:
         return Trace(program.name, size, None, reason, in_range)
-    compiled = compile_program(
-        program, topology, size, model, route=route, protocol_costs=protocol_costs
-    )
+    columns, cut = columns_of(program, topology, route=route), split(program, size, model)
+    factor = PROTOCOL_FACTOR[program.protocol] if protocol_costs else Fraction(1)
+    compiled = compile_program(columns, cut, topology.local, factor)
     run = Run(compiled, len(topology.edges), keep_spans=keep_spans)
     run.to_end()
     reason = deadlock(standstill(run))
@@ -227,9 +370,9 @@ class Run:
         self.current: list[int | None] = [None] * blocks
         self.edge_span: list[int | None] = [None] * num_edges
         self.in_flight: list[deque[int]] = [deque() for _ in range(connections)]
-        self.handlers = (
-            self._await_flags, self._await_arrival, _rest, self._await_slot, _rest, _rest,
-        )  # fmt: skip
+        self.handlers = {
+            NEEDS: self._await_flags, RECEIVE: self._await_arrival, SLOT: self._await_slot
+        }  # fmt: skip
         for index in range(blocks):
             if not self.actions[index]:
                 self.phase[index] = DONE
@@ -275,7 +418,7 @@ class Run:
             self.woken.append(index)
 
     def _advance(self, block: int) -> None:
-        while self.handlers[self.phase[block]](block):
+        while (handler := self.handlers.get(self.phase[block])) and handler(block):
             pass
 
     def _await_flags(self, block: int) -> bool:
@@ -446,21 +589,16 @@ class Run:
         self.why[block] = Why.ORDER
 
 
-def _rest(_block: int) -> bool:
-    return False
-
-
 def standstill(run: Run) -> Standstill:
     """Return what is left of a run that has ended: who is done, and who waits for what."""
-    compiled = run.compiled
-
-    def wait(block: int) -> Wait:
-        action, phase = run.actions[block][run.position[block]], run.phase[block]
-        need = action.needs[run.need[block]] if phase == NEEDS else None
-        return Wait(action.step, need, phase == RECEIVE)
-
+    compiled, waits = run.compiled, {}
+    for block, phase in enumerate(run.phase):
+        if phase != DONE:
+            action = run.actions[block][run.position[block]]
+            # Of blocks that begin later, some wait for no flag.
+            flags = action.needs[run.need[block] :] if phase == NEEDS else ()
+            waits[block] = Wait(action.step, next(iter(flags), None), phase == RECEIVE)
     return Standstill(
         [(block.rank, block.id) for block in compiled.blocks], compiled.connections,
-        run.inbound, run.outbound, compiled.senders, compiled.receivers,
-        lambda block: run.phase[block] == DONE, wait,
+        run.inbound, run.outbound, compiled.senders, compiled.receivers, waits,
     )  # fmt: skip

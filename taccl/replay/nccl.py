@@ -12,14 +12,8 @@ replay, and are not in one race with them.
 Only ring and tree are here: CollNet, NVLS and PAT need switches that compute, or one GPU a server.
 NCCL has no model for alltoall, gather and scatter, which it makes of single sends.
 
-References
-----------
-NVIDIA/nccl 2.30.7, ``src/graph/tuning.cc``: ``ncclTopoTuneModel``, ``ncclTopoGetAlgoTime``.
-
-What NCCL would find on a topology: the inputs of its time model, estimated.
-
-NCCL finds channels by a search in the graph of PCI, NVLink and NICs. This is a short cut to its
-result for ring and tree, from three numbers of the topology:
+The inputs that NCCL finds by a search in the graph of PCI, NVLink and NICs are estimated for ring
+and tree, from three numbers of the topology:
 
 ports
     the bandwidths at which a GPU reaches the others of its server: one for each edge by which it
@@ -40,12 +34,13 @@ can be given instead.
 
 References
 ----------
-NVIDIA/nccl 2.30.7, ``src/graph/search.cc`` (``ncclTopoCompute``, speed arrays,
-``ncclTopoDupChannels``) and ``src/graph/topo.h`` (bandwidths of links).
+NVIDIA/nccl 2.30.7: ``src/graph/tuning.cc`` (``ncclTopoTuneModel``, ``ncclTopoGetAlgoTime``),
+``src/graph/search.cc`` (``ncclTopoCompute``, speed arrays, ``ncclTopoDupChannels``) and
+``src/graph/topo.h`` (bandwidths of links).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heappop, heappush
@@ -146,7 +141,7 @@ class Machine:
     def most(self, table: tuple[_Three, ...], row: int | None = None) -> Fraction:
         """Return the entry of a table of bandwidths for this machine."""
         row = GENERATIONS.index(self.generation) if row is None else row
-        return _exact(table[row][min(self.servers, 3) - 1])
+        return Fraction(str(table[row][min(self.servers, 3) - 1]))
 
     def allows(self, protocol: str) -> bool:
         """Tell whether NCCL runs a protocol here.
@@ -185,14 +180,8 @@ class Choice:
 def choices(machine: Machine, collective: str, size: int) -> tuple[Choice, ...]:
     """Return the times of all algorithms and protocols that the model has, allowed or not.
 
-    Parameters
-    ----------
-    machine
-        What NCCL's model knows of the machine.
-    collective
-        A name of COLLECTIVES.
-    size
-        Bytes of the larger one of the send and the receive buffer.
+    On a ``machine``, of a ``collective`` by name; ``size`` is in bytes, of the larger one of the
+    send and the receive buffer.
     """
     if machine.ranks < 2 or collective not in _STEPS:
         return ()
@@ -206,16 +195,10 @@ def choices(machine: Machine, collective: str, size: int) -> tuple[Choice, ...]:
 
 
 def fastest(machine: Machine, collective: str, size: int) -> Choice | None:
-    """Return what NCCL runs; None where it has no model.
+    """Return what NCCL runs, as :func:`choices` has it; None where it has no model.
 
-    Parameters
-    ----------
-    machine
-        What NCCL's model knows of the machine.
-    collective
-        A name of COLLECTIVES.
-    size
-        Bytes of the larger one of the send and the receive buffer.
+    On a ``machine``, of a ``collective`` by name; ``size`` is in bytes, of the larger one of the
+    send and the receive buffer.
     """
     found = choices(machine, collective, size)
     allowed = [choice for choice in found if machine.allows(choice.protocol)]
@@ -228,43 +211,32 @@ _STEPS: Mapping[str, tuple[int, int]] = MappingProxyType({
 })  # fmt: skip
 """A ring has ``a * ranks + b`` steps: the entry is (a, b)."""
 
-Way = tuple[str, str]
-"""Algorithm and protocol."""
 
-
-def _time(machine: Machine, collective: str, way: Way, size: int) -> Time:
-    bandwidth = _bandwidth(machine, collective, way)
-    doubling, row = (size // 64).bit_length() - 1, _CORRECTION[way[1]]
-    if way[0] == "Tree" and 0 <= doubling < len(row):
-        bandwidth *= Fraction(row[doubling], 10)
-    latency = _us(_BASE[way[0]], way[1]) + sum(_hops(machine, collective, way))
-    latency *= _plateau(machine, collective, way, size)
+def _time(machine: Machine, collective: str, way: tuple[str, str], size: int) -> Time:
+    """Return picoseconds of a way: algorithm and protocol."""
+    algorithm, protocol = way
+    bandwidth = _bus_bandwidth(machine, way)
+    doubling, row = (size // 64).bit_length() - 1, _CORRECTION[protocol]
+    if algorithm == "Tree":
+        bandwidth /= 2
+        if 0 <= doubling < len(row):
+            bandwidth *= Fraction(row[doubling], 10)
+    else:
+        each, rest = _STEPS[collective]
+        bandwidth *= Fraction(machine.ranks, each * machine.ranks + rest)
+    latency = _us(_BASE[algorithm], protocol) + _steps_time(machine, collective, way)
+    large = machine.across and size >= PLATEAU_FROM * machine.channels * machine.ranks
+    if large and way == ("Ring", "Simple") and collective == "allreduce":
+        latency *= Fraction(19 if machine.generation == "volta" else 14, 10)
     return ceil((latency + size / (1000 * bandwidth)) * PS_PER_US)
 
 
-def _exact(number: float) -> Fraction:
-    return Fraction(str(number))
-
-
-def _us(row: _Three, protocol: str) -> Fraction:
-    return _exact(row[PROTOCOLS.index(protocol)])
-
-
-def _bandwidth(machine: Machine, collective: str, way: Way) -> Fraction:
-    """Return algorithm bandwidth in GB/s."""
-    channel = machine.intra if machine.servers <= 2 else machine.inter
-    carried = _on_links(machine, way, machine.channels * channel)
-    if way[0] == "Tree":
-        return carried / 2
-    each, rest = _STEPS[collective]
-    return carried * machine.ranks / (each * machine.ranks + rest)
-
-
-def _on_links(machine: Machine, way: Way, carried: Fraction) -> Fraction:
-    """Return bus bandwidth, from that of the channels."""
+def _bus_bandwidth(machine: Machine, way: tuple[str, str]) -> Fraction:
+    """Return what the channels carry together, in GB/s."""
+    channels, carried = machine.channels, machine.intra if machine.servers <= 2 else machine.inter
+    carried *= channels
     # Between servers the row goes by the CPU (ncclTopoTuneModel, index1 of llMaxBws).
-    row = CPUS.index(machine.cpu) if machine.across else None
-    most_ll, channels = machine.most(_LL_MOST, row), machine.channels
+    most_ll = machine.most(_LL_MOST, CPUS.index(machine.cpu) if machine.across else None)
     if way[0] == "Tree":
         carried = min(carried * Fraction(92, 100), channels * machine.most(_TREE))
     if way == ("Ring", "LL"):
@@ -281,40 +253,29 @@ def _on_links(machine: Machine, way: Way, carried: Fraction) -> Fraction:
     return carried * Fraction(85, 100) if plain else carried
 
 
-def _plateau(machine: Machine, collective: str, way: Way, size: int) -> Fraction:
-    """Return by how much the latency of a ring between servers grows with the size."""
-    each = machine.channels * machine.ranks
-    large = machine.across and size >= PLATEAU_FROM * each
-    if not large or way != ("Ring", "Simple") or collective != "allreduce":
-        return Fraction(1)
-    return Fraction(19, 10) if machine.generation == "volta" else Fraction(14, 10)
+def _us(row: _Three, protocol: str) -> Fraction:
+    return Fraction(str(row[PROTOCOLS.index(protocol)]))
 
 
-def _hops(machine: Machine, collective: str, way: Way) -> Iterator[Fraction]:
-    """Yield the microseconds of the steps inside servers, then of those between them."""
+def _steps_time(machine: Machine, collective: str, way: tuple[str, str]) -> Fraction:
+    """Return the microseconds of the steps inside servers and of those between them."""
     algorithm, protocol = way
     inside = _us(_HOP[machine.wire][algorithm], protocol)
     # With one GPU a server, every algorithm has the latency of a tree's NIC.
     across = _us(_HOP["net"]["Tree" if machine.per_server == 1 else algorithm], protocol)
     if algorithm == "Tree":
-        yield 2 * (machine.per_server - 1) * inside
-        yield 2 * (machine.servers.bit_length() - 1) * across
-    elif collective in ("broadcast", "reduce"):
+        hops = machine.servers.bit_length() - 1
+        return 2 * (machine.per_server - 1) * inside + 2 * hops * across
+    if collective in ("broadcast", "reduce"):
         # All channels have equal speeds here (sameChannels): only one step shows.
-        yield _us(_HOP["net" if machine.across else machine.wire]["Ring"], protocol)
-    else:
-        each, rest = _STEPS[collective]
-        between = each * (machine.servers - 1)
-        steps = each * machine.ranks + rest - between
-        yield steps * max(inside, _net_overhead(machine, protocol))
-        yield between * across
-
-
-def _net_overhead(machine: Machine, protocol: str) -> Fraction:
-    """Return the least microseconds of a step where servers are crossed: ``getNetOverhead``."""
-    if not machine.across:
-        return Fraction(0)
-    return Fraction({"intel": 1, "amd": 2}[machine.cpu] * (3 if protocol == "Simple" else 1))
+        return _us(_HOP["net" if machine.across else machine.wire]["Ring"], protocol)
+    if machine.across:
+        # The least that a step takes where servers are crossed: getNetOverhead.
+        least = (2 if machine.cpu == "amd" else 1) * (3 if protocol == "Simple" else 1)
+        inside = max(inside, Fraction(least))
+    each, rest = _STEPS[collective]
+    between = each * (machine.servers - 1)
+    return (each * machine.ranks + rest - between) * inside + between * across
 
 
 NVLINKS = (150, 300, 450, 900)
@@ -357,17 +318,7 @@ _SEVERAL: tuple[Sequence[float], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Inputs given instead of estimated; None: estimated.
-
-    Parameters
-    ----------
-    generation, cpu, wire
-        Of GENERATIONS, CPUS and WIRES.
-    channels
-        Rings (trees) in parallel.
-    intra, inter
-        GB/s of a channel inside a server and between servers.
-    """
+    """Fields of a :class:`Machine` that are given; None: estimated."""
 
     generation: str | None = None
     cpu: str | None = None
@@ -378,15 +329,7 @@ class Settings:
 
 
 def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
-    """Return what NCCL's model would know of a topology.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    settings
-        What the user says of it; the rest is found.
-    """
+    """Return what NCCL's model would know of ``topology``; given ``settings`` hold instead."""
     given = Settings() if settings is None else settings
     ports, nics = server_ports(topology), server_nics(topology)
     inside = sum(ports, Fraction(0)) if ports else LOCAL
@@ -426,31 +369,26 @@ def found_channels(
     limits = [list(limit) for limit in (ports, nics) if limit]
     total = min((sum(limit) for limit in limits), default=LOCAL)
     through = Fraction(gpus, gpus - 1) if nics else Fraction(1)
-    best = (0, Fraction(0))
+    count, best = 0, Fraction(0)
     for speed in speeds:
-        if best[0] and (speed <= best[1] * Fraction(49, 100) or best[0] * best[1] >= total):
+        if count and (speed <= best * Fraction(49, 100) or count * best >= total):
             break
-        fits = [MAX_CHANNELS] if not ports else [int(through * _holds(ports, speed))]
-        count = min(MAX_CHANNELS, *fits, *([_holds(nics, speed)] if nics else ()))
-        if count * speed > best[0] * best[1]:
-            best = (count, speed)
-    if not best[0]:
+        rings = [MAX_CHANNELS]
+        if ports:
+            rings.append(int(through * sum(int(width // speed) for width in ports)))
+        if nics:
+            rings.append(sum(int(width // speed) for width in nics))
+        if min(rings) * speed > count * best:
+            count, best = min(rings), speed
+    if not count:
         # Slower than all that NCCL lists.
         return 1, min(max(limit) for limit in limits)
-    return _twice(*best, generation)
-
-
-def _holds(widths: Sequence[Fraction], speed: Fraction) -> int:
-    return sum(int(width // speed) for width in widths)
-
-
-def _twice(count: int, speed: Fraction, generation: str) -> tuple[int, Fraction]:
-    """Return fast channels as two of half the speed each: ``ncclTopoDupChannels``."""
+    # Fast channels become two of half the speed each: ncclTopoDupChannels.
     new = GENERATIONS.index(generation) >= GENERATIONS.index("hopper")
-    if speed < 25 or (new and speed < 50 and count > 4):
-        return count, speed
+    if best < 25 or (new and best < 50 and count > 4):
+        return count, best
     more = min(2 * count, MAX_CHANNELS)
-    return more, speed / -(-more // count)
+    return more, best / -(-more // count)
 
 
 def server_ports(topology: Topology) -> tuple[Fraction, ...]:
@@ -468,7 +406,7 @@ def server_ports(topology: Topology) -> tuple[Fraction, ...]:
         port = next((edge for edge in path if topology.edges[edge].beta is not None), path[0])
         width = min(_width(topology, edge) for edge in path)
         ports[src][port] = max(width, ports[src].get(port, Fraction(0)))
-    return _least(ports.values())
+    return min((tuple(each.values()) for each in ports.values()), key=sum, default=())
 
 
 def server_nics(topology: Topology) -> tuple[Fraction, ...]:
@@ -486,29 +424,20 @@ def server_nics(topology: Topology) -> tuple[Fraction, ...]:
     ranks: dict[int, list[int]] = defaultdict(list)
     for rank, server in enumerate(topology.server_of):
         ranks[server].append(rank)
-    return _least(_nics(topology, members, home, out) for members in ranks.values())
-
-
-def _nics(
-    topology: Topology,
-    ranks: Sequence[int],
-    home: Sequence[int | None],
-    out: Mapping[int, Sequence[EdgeId]],
-) -> Mapping[EdgeId, Fraction]:
-    """Return the GB/s of the way that each NIC of a server's ranks has, the nearest NICs first.
-
-    It is one way, for a ring comes to a NIC from one GPU.
-    """
-    nics: dict[EdgeId, Fraction] = {}
-    left: dict[EdgeId, Fraction] = {}
-    while way := _nearest_way(topology, ranks, home, out, left):
-        limited = [edge for edge in way if topology.edges[edge].beta is not None]
-        carried = min((left.get(edge, _width(topology, edge)) for edge in limited), default=LOCAL)
-        for edge in limited:
-            left[edge] = left.get(edge, _width(topology, edge)) - carried
-        nic = limited[-1] if limited else way[-1]
-        nics[nic], left[nic] = carried, Fraction(0)
-    return nics
+    found = []
+    for members in ranks.values():
+        # The nearest NICs come first. It is one way, for a ring comes to a NIC from one GPU.
+        nics: dict[EdgeId, Fraction] = {}
+        left: dict[EdgeId, Fraction] = {}
+        while way := _nearest_way(topology, members, home, out, left):
+            limited = [edge for edge in way if topology.edges[edge].beta is not None]
+            widths = [left.get(edge, _width(topology, edge)) for edge in limited]
+            carried = min(widths, default=LOCAL)
+            left |= {edge: width - carried for edge, width in zip(limited, widths, strict=True)}
+            nic = limited[-1] if limited else way[-1]
+            nics[nic], left[nic] = carried, Fraction(0)
+        found.append(tuple(nics.values()))
+    return min(found, key=sum)
 
 
 def _nearest_way(
@@ -541,10 +470,6 @@ def _width(topology: Topology, edge: EdgeId) -> Fraction:
     return LOCAL if beta is None else min(LOCAL, 1000 / beta)
 
 
-def _least(found: Iterable[Mapping[EdgeId, Fraction]]) -> tuple[Fraction, ...]:
-    return min((tuple(each.values()) for each in found), key=lambda each: sum(each), default=())
-
-
 def described(machine: Machine) -> str:
     """Return the inputs in words, as they can be given to :func:`parse_settings`."""
     intra, inter = (float(speed) for speed in (machine.intra, machine.inter))
@@ -554,11 +479,12 @@ def described(machine: Machine) -> str:
     )
 
 
-_KEYS: Mapping[str, str] = MappingProxyType({
-    "gpu": "generation", "cpu": "cpu", "wire": "wire", "channels": "channels",
-    "intra": "intra", "inter": "inter",
+_KEYS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType({
+    "gpu": ("generation", GENERATIONS), "cpu": ("cpu", CPUS), "wire": ("wire", WIRES),
+    "channels": ("channels", ()), "intra": ("intra", ()), "inter": ("inter", ()),
 })  # fmt: skip
-_NAMES = MappingProxyType({"gpu": GENERATIONS, "cpu": CPUS, "wire": WIRES})
+"""Fields of the settings, and the values of those that are names."""
+
 _EXAMPLE = "gpu=hopper,channels=12,intra=30GB/s"
 
 
@@ -578,24 +504,22 @@ def parse_settings(text: object) -> Settings:
                 f"should be KEY=VALUE with one of {', '.join(_KEYS)}, got {part[:40]!r}",
                 fix=f"write {_EXAMPLE}",
             )
-        found[_KEYS[key]] = _value(key, value)
+        field, names = _KEYS[key]
+        if names:
+            found[field] = value.lower()
+            if value.lower() not in names:
+                raise InputError(
+                    f"{key} should be one of {', '.join(names)}, got {value[:40]!r}",
+                    fix=f"write {key}={names[0]}",
+                )
+        elif key == "channels":
+            most = 2 * MAX_CHANNELS
+            if not value.isdecimal() or len(value) > 2 or not 1 <= int(value) <= most:
+                raise InputError(
+                    f"channels should be from 1 to {most}, got {value[:40]!r}",
+                    fix="write channels=12",
+                )
+            found[field] = int(value)
+        else:
+            found[field] = 1000 / parse_beta(value)
     return Settings(**found)
-
-
-def _value(key: str, value: str) -> str | int | Fraction:
-    names = _NAMES.get(key)
-    if names is not None and value.lower() in names:
-        return value.lower()
-    if names is not None:
-        raise InputError(
-            f"{key} should be one of {', '.join(names)}, got {value[:40]!r}",
-            fix=f"write {key}={names[0]}",
-        )
-    if key != "channels":
-        return 1000 / parse_beta(value)
-    if not value.isdecimal() or len(value) > 2 or not 1 <= int(value) <= 2 * MAX_CHANNELS:
-        raise InputError(
-            f"channels should be from 1 to {2 * MAX_CHANNELS}, got {value[:40]!r}",
-            fix="write channels=12",
-        )
-    return int(value)

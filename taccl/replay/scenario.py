@@ -1,14 +1,13 @@
-"""Scenarios: what disturbs a machine while a program runs on it, bound to its edges and ranks.
+"""Scenarios: files that say what disturbs a machine while programs run on it, and their meaning.
 
 A scenario only takes away: edges lose bandwidth, ranks are late or slow, messages are delayed. So
-what bounds a collective on the undisturbed machine holds here, too.
-
-The format of scenario files: what disturbs a machine while programs run on it.
+what bounds a collective on the undisturbed machine holds here, too. Bound to a topology, its names
+of edges, links and ranks are numbers.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -32,20 +31,14 @@ MAX_RUNS = 10_000
 _NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,12})?(?:e-?\d)?|\.\d{1,12}(?:e-?\d)?|\d{1,12}/\d{1,12}")
 
 
-def _exact(value: object) -> Fraction | None:
-    """Return a number as it is written, exactly; None when it is none."""
-    text = str(value).strip().lower()
-    if not _NUMBER.fullmatch(text) or re.search(r"/0+$", text):
-        return None
-    return Fraction(text)
-
-
 def _between(low: Fraction, high: Fraction, words: str, example: str) -> Callable[..., Fraction]:
     """Return a validator of numbers from ``low`` to ``high``, which it returns exactly."""
     what, fix = f"a number {words}", f"write {example}"
 
     def parse(value: object) -> Fraction:
-        number = _exact(value)
+        text = str(value).strip().lower()
+        exact = _NUMBER.fullmatch(text) and not re.search(r"/0+$", text)
+        number = Fraction(text) if exact else None
         if number is None or not low <= number <= high:
             raise InputError(f"should be {what}, got {shown(value)}", fix=fix)
         return number
@@ -265,14 +258,7 @@ class Scenario:
 
 
 def read_scenario(path: str, topology: Topology) -> Scenario:
-    """Return the scenario of a file for a topology.
-
-    Parameters
-    ----------
-    path
-        Of the file.
-    topology
-        The machine.
+    """Return the scenario of the file at ``path`` for a ``topology``.
 
     Raises
     ------
@@ -284,16 +270,9 @@ def read_scenario(path: str, topology: Topology) -> Scenario:
 
 
 def bind(record: ScenarioFile, document: Document, topology: Topology) -> Scenario:
-    """Return what a scenario's names of edges, links and ranks mean on a topology.
+    """Return what the names of edges, links and ranks in a ``record`` mean on a ``topology``.
 
-    Parameters
-    ----------
-    record
-        The fields of the file.
-    document
-        The file, for the places in errors.
-    topology
-        The machine.
+    ``document`` knows the places of fields for errors.
 
     Raises
     ------
@@ -302,9 +281,25 @@ def bind(record: ScenarioFile, document: Document, topology: Topology) -> Scenar
     """
     place = _Place(document, topology)
     factors, down = _factors(record, place)
+    late: dict[Rank, Time] = defaultdict(int)
+    slow: dict[Rank, Fraction] = defaultdict(lambda: Fraction(1))
+    for number, straggler in enumerate(record.stragglers):
+        ranks = range(topology.num_ranks) if straggler.ranks is None else straggler.ranks
+        if max(ranks) >= topology.num_ranks:
+            raise place.no_rank(max(ranks), ("stragglers", number, "ranks"))
+        for rank in ranks:
+            late[rank] += straggler.late
+            slow[rank] *= straggler.slow
+    changes = [
+        Change(entry.at, edge, entry.factor)
+        for number, entry in sorted(enumerate(record.changes), key=lambda e: (e[1].at, e[0]))
+        for edge in place.resources(entry, ("changes", number))
+    ]
     jitter = record.jitter or JitterRecord()
-    messages, starts = _delay(jitter.message), _delay(jitter.start)
-    late, slow = _stragglers(record, place)
+    messages, starts = (
+        None if drawn is None else Delay(drawn.distribution, drawn.mean)
+        for drawn in (jitter.message, jitter.start)
+    )
     random = messages is not None or starts is not None
     if record.runs not in (None, 1) and not random:
         raise document.error(
@@ -317,13 +312,11 @@ def bind(record: ScenarioFile, document: Document, topology: Topology) -> Scenar
         also = str(path), record.also.size, record.also.start
     return Scenario(
         record.name, record.seed, record.runs or (DEFAULT_RUNS if random else 1), factors, down,
-        tuple(_flows(record, place)), tuple(_changes(record, place)), late, slow,
+        tuple(_flows(record, place)), tuple(changes),
+        {rank: time for rank, time in late.items() if time},
+        {rank: factor for rank, factor in slow.items() if factor != 1},
         messages, starts, also, document,
     )  # fmt: skip
-
-
-def _delay(record: DistributionRecord | None) -> Delay | None:
-    return None if record is None else Delay(record.distribution, record.mean)
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,26 +328,21 @@ class _Place:
 
     def edges(self, record: "_OnEdges", path: FieldPath) -> list[EdgeId]:
         """Return the edges that an entry names, in order, each once."""
-        if self._by_edge(record, path):
-            return self._named(record.edge or "", (*path, "edge"))
-        links = self.links(record.link or "", (*path, "link"))
-        return list(dict.fromkeys(e for link in links for e in self.topology.links.edges_of(link)))
-
-    def _by_edge(self, record: "_OnEdges", path: FieldPath) -> bool:
         if (record.edge is None) == (record.link is None):
             both = record.edge is not None
             raise self.document.error(
                 "edge and link are both given" if both else "needs an edge or a link", path,
                 "write edge: 0->1, or link: 0-1 for all edges between two ranks",
             )  # fmt: skip
-        return record.edge is not None
-
-    def _named(self, text: str, path: FieldPath) -> list[EdgeId]:
-        found = edges_called(self.topology, text)
+        if record.edge is None:
+            links = self.links(record.link or "", (*path, "link"))
+            every = (edge for link in links for edge in self.topology.links.edges_of(link))
+            return list(dict.fromkeys(every))
+        found = edges_called(self.topology, record.edge)
         if not found:
             names = ", ".join(edge.name for edge in self.topology.edges[:4])
             raise self.document.error(
-                f"{self.topology.name} has no edge {shown(text)}", path,
+                f"{self.topology.name} has no edge {shown(record.edge)}", (*path, "edge"),
                 f"use names as taccl topology expand shows them ({names}, ...); * is any text",
             )  # fmt: skip
         return found
@@ -382,9 +370,10 @@ class _Place:
         last = self.topology.num_ranks - 1
         return self.document.error(f"there is no rank {rank}", path, f"use ranks from 0 to {last}")
 
-    def resources(self, edges: Sequence[EdgeId], path: FieldPath) -> list[EdgeId]:
-        """Return those of some edges that have a bandwidth, at least one."""
-        found = [edge for edge in edges if self.topology.edges[edge].beta is not None]
+    def resources(self, record: "_OnEdges", path: FieldPath) -> list[EdgeId]:
+        """Return those edges of an entry that have a bandwidth, at least one."""
+        named = self.edges(record, path)
+        found = [edge for edge in named if self.topology.edges[edge].beta is not None]
         if not found:
             raise self.document.error(
                 "has no bandwidth to lose: it only adds alpha", path,
@@ -400,53 +389,42 @@ def _factors(
     record: ScenarioFile, place: _Place
 ) -> tuple[dict[EdgeId, Fraction], dict[EdgeId, FieldPath]]:
     """Return what is left of edges throughout, and edges that are down with their places."""
-    factors = _shares(record, place)
-    down: dict[EdgeId, FieldPath] = {}
-    for number, entry in enumerate(record.degraded):
-        path: FieldPath = ("degraded", number)
-        if (entry.factor is None) == (not entry.down):
-            raise place.document.error(
-                "needs either a factor or down: true", path, "write factor: 0.5, or down: true"
-            )
-        edges = place.edges(entry, path)
-        if entry.factor is None:
-            down.update(dict.fromkeys(edges, path))
-            continue
-        for edge in place.resources(edges, path):
-            factors[edge] = factors.get(edge, Fraction(1)) * entry.factor
-    return {edge: factor for edge, factor in factors.items() if factor != 1}, down
-
-
-def _shares(record: ScenarioFile, place: _Place) -> dict[EdgeId, Fraction]:
-    """Return what background traffic leaves of the bandwidth of edges."""
-    left: dict[EdgeId, Fraction] = {}
+    factors: dict[EdgeId, Fraction] = {}
     for number, flow in enumerate(record.background):
         path: FieldPath = ("background", number)
-        _check_background(flow, place.document, path)
+        messages = (flow.size, flow.period)
         if flow.share is None:
+            if None in messages or flow.period == 0:
+                raise place.document.error(
+                    "needs a share, or a size and a period above 0", path,
+                    "write share: 0.3, or size: 64KB and period: 10us",
+                )  # fmt: skip
             continue
-        for edge in place.resources(place.edges(flow, path), path):
-            left[edge] = left.get(edge, Fraction(1)) - flow.share
-            if left[edge] <= 0:
+        if messages != (None, None) or flow.start:
+            raise place.document.error(
+                "share does not go with size, period and start", (*path, "share"),
+                "write a share, or messages: size and period",
+            )  # fmt: skip
+        for edge in place.resources(flow, path):
+            factors[edge] = factors.get(edge, Fraction(1)) - flow.share
+            if factors[edge] <= 0:
                 raise place.document.error(
                     f"nothing is left of edge {place.topology.edges[edge].name}", (*path, "share"),
                     "let all shares of an edge add up to less than 1",
                 )  # fmt: skip
-    return left
-
-
-def _check_background(flow: BackgroundRecord, document: Document, path: FieldPath) -> None:
-    messages = (flow.size, flow.period)
-    if flow.share is not None and (messages != (None, None) or flow.start):
-        raise document.error(
-            "share does not go with size, period and start", (*path, "share"),
-            "write a share, or messages: size and period",
-        )  # fmt: skip
-    if flow.share is None and (None in messages or flow.period == 0):
-        raise document.error(
-            "needs a share, or a size and a period above 0", path,
-            "write share: 0.3, or size: 64KB and period: 10us",
-        )  # fmt: skip
+    down: dict[EdgeId, FieldPath] = {}
+    for number, entry in enumerate(record.degraded):
+        path = ("degraded", number)
+        if (entry.factor is None) == (not entry.down):
+            raise place.document.error(
+                "needs either a factor or down: true", path, "write factor: 0.5, or down: true"
+            )
+        if entry.factor is None:
+            down.update(dict.fromkeys(place.edges(entry, path), path))
+            continue
+        for edge in place.resources(entry, path):
+            factors[edge] = factors.get(edge, Fraction(1)) * entry.factor
+    return {edge: factor for edge, factor in factors.items() if factor != 1}, down
 
 
 def _flows(record: ScenarioFile, place: _Place) -> Iterator[Flow]:
@@ -456,7 +434,7 @@ def _flows(record: ScenarioFile, place: _Place) -> Iterator[Flow]:
         path: FieldPath = ("background", number)
         if flow.size is None or flow.period is None:
             continue
-        named = place.resources(place.edges(flow, path), path)
+        named = place.resources(flow, path)
         routes: list[tuple[tuple[EdgeId, ...], Time]] = [
             ((edge,), topology.edge_overhead(topology.edges[edge])) for edge in named
         ]
@@ -474,29 +452,3 @@ def _flows(record: ScenarioFile, place: _Place) -> Iterator[Flow]:
             )
         for edges, overhead in routes:
             yield Flow(edges, overhead, flow.size, flow.period, flow.start)
-
-
-def _changes(record: ScenarioFile, place: _Place) -> Iterator[Change]:
-    entries = sorted(enumerate(record.changes), key=lambda entry: (entry[1].at, entry[0]))
-    for number, entry in entries:
-        path: FieldPath = ("changes", number)
-        for edge in place.resources(place.edges(entry, path), path):
-            yield Change(entry.at, edge, entry.factor)
-
-
-def _stragglers(
-    record: ScenarioFile, place: _Place
-) -> tuple[dict[Rank, Time], dict[Rank, Fraction]]:
-    late: dict[Rank, Time] = defaultdict(int)
-    slow: dict[Rank, Fraction] = defaultdict(lambda: Fraction(1))
-    for number, entry in enumerate(record.stragglers):
-        ranks = range(place.topology.num_ranks) if entry.ranks is None else entry.ranks
-        if max(ranks) >= place.topology.num_ranks:
-            raise place.no_rank(max(ranks), ("stragglers", number, "ranks"))
-        for rank in ranks:
-            late[rank] += entry.late
-            slow[rank] *= entry.slow
-    return (
-        {rank: time for rank, time in late.items() if time},
-        {rank: factor for rank, factor in slow.items() if factor != 1},
-    )

@@ -106,7 +106,7 @@ class Row:
     wrong: int | None = None
     note: str = ""
     costs: str | None = None
-    disturbed: "Disturbed | None" = None
+    disturbed: Disturbed | None = None
 
     @property
     def algbw(self) -> float | None:
@@ -203,25 +203,20 @@ def sweep(
 def row_of(
     trace: Trace, program: Program, topology: Topology, bound: BoundAt, file: str = ""
 ) -> Row:
-    """Return the row of one replay.
+    """Return the row of the replay ``trace`` of a ``program``, from ``file``, on a ``topology``.
 
-    Parameters
-    ----------
-    trace
-        What the replay gave.
-    program
-        What was run.
-    topology
-        The machine.
-    bound
-        The best bound, by size.
-    file
-        The program's file.
+    ``bound`` gives the best bound for a size.
     """
     found = bound(trace.size)
     edge, bottleneck, used = trace.busiest_edge, "", None
     if edge is not None and trace.time:
         bottleneck, used = topology.edges[edge].name, trace.edge_busy[edge] / trace.time
+    notes = []
+    if not trace.in_range:
+        low, high = format_size(program.min_bytes), format_size(program.max_bytes)
+        notes.append(f"outside the program's range of sizes, {low} to {high}")
+    if trace.extrapolated:
+        notes.append(f"{trace.extrapolated} iterations extrapolated, equal to those before them")
     return Row(
         program.collective, topology.name, topology.num_ranks, trace.size, trace.time,
         file=file, program=program.name, alpha_rule=topology.alpha_rule_stated,
@@ -229,18 +224,8 @@ def row_of(
         bound=found[1] if found else None, bound_kind=found[0] if found else "",
         bottleneck=bottleneck, utilisation=used,
         in_place=program.in_place, out_of_place=program.out_of_place,
-        note=trace.reason or _note(trace, program),
+        note=trace.reason or "; ".join(notes),
     )  # fmt: skip
-
-
-def _note(trace: Trace, program: Program) -> str:
-    notes = []
-    if not trace.in_range:
-        low, high = format_size(program.min_bytes), format_size(program.max_bytes)
-        notes.append(f"outside the program's range of sizes, {low} to {high}")
-    if trace.extrapolated:
-        notes.append(f"{trace.extrapolated} iterations extrapolated, equal to those before them")
-    return "; ".join(notes)
 
 
 def bounds_of(
@@ -254,9 +239,9 @@ def bounds_of(
     """Return the best bound for every algorithm as a function of the size.
 
     It gives None for collectives without bounds, where ranks are not connected, and where a
-    root should be known and is not. A routed
-    message does not stop at the ranks between, so it can be on its last edge from the start, and
-    reach any rank by any port: of the latencies only the distance holds for it, and no reach.
+    root should be known and is not. A routed message does not stop at the ranks between, so it can
+    be on its last edge from the start, and reach any rank by any port: of the latencies only the
+    distance holds for it, and no reach.
 
     Parameters
     ----------
@@ -293,14 +278,7 @@ def bounds_of(
 
 
 def sizes_between(begin: int, end: int, factor: int = 2) -> tuple[int, ...]:
-    """Return ``begin``, ``begin * factor`` ... up to ``end``, as ``-b -e -f`` of nccl-tests do.
-
-    Parameters
-    ----------
-    begin, end
-        Bytes, both inclusive.
-    factor
-        Of each size to the one before.
+    """Return ``begin``, ``begin * factor`` ... up to ``end`` bytes, as nccl-tests' ``-b -e -f``.
 
     Raises
     ------

@@ -21,18 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.msccl.program import Program
-from taccl.replay import events, layout
-from taccl.replay.compile import count_messages, unfit
+from taccl.replay import events
+from taccl.replay.compile import Columns, columns_of, count_messages, split, unfit
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel
+from taccl.replay.events import Machine, Rows
 from taccl.replay.interpreter import Standstill, Wait, deadlock, replay
-from taccl.replay.layout import Machine, Rows
-from taccl.replay.machine import NEVER, Columns, columns_of, machine_of, messages_of, split
+from taccl.replay.machine import NEVER, machine_of, messages_of
 from taccl.replay.trace import Trace
 from taccl.timing.jit import PLAIN, machine_code, telling
 from taccl.topology.graph import Topology
 
-_SAME_IN_BLOCKS = (layout.PHASE, layout.STEP, layout.LEFT, layout.NEED, layout.PARKED)
-_SAME_IN_CONNECTIONS = (layout.AVAILABLE, layout.TAKEN, layout.OFFSET, layout.COURSE)
+_SAME_IN_BLOCKS = (events.PHASE, events.STEP, events.LEFT, events.NEED, events.PARKED)
+_SAME_IN_CONNECTIONS = (events.AVAILABLE, events.TAKEN, events.OFFSET, events.COURSE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class Snapshot:
     @classmethod
     def of(cls, machine: Machine) -> Self:
         """Return a copy of the state."""
-        queue = machine.queue[: machine.counter[layout.QUEUED]]
+        queue = machine.queue[: machine.counter[events.QUEUED]]
         order = np.lexsort((queue[:, 1], queue[:, 0]))
         return cls(
             machine.blocks.copy(), machine.connections.copy(), machine.edges.copy(),
@@ -66,18 +66,29 @@ class Snapshot:
     @property
     def now(self) -> int:
         """The time, in picoseconds."""
-        return int(self.counter[layout.NOW])
+        return int(self.counter[events.NOW])
+
+    @property
+    def running(self) -> NDArray[np.bool_]:
+        """Which blocks have not finished."""
+        running: NDArray[np.bool_] = self.blocks[:, events.PHASE] != events.DONE
+        return running
+
+    def iterations_since(self, before: Self) -> int:
+        """Return by how many iterations all blocks are further on; 0 when they differ in that."""
+        moved = (self.blocks - before.blocks)[self.running, events.ITERATION]
+        return int(moved[0]) if len(moved) and (moved == moved[0]).all() else 0
 
 
 def watch(machine: Machine) -> None:
     """Let the machine pause when the threadblock that is last of all begins an iteration."""
     blocks = machine.blocks
-    running = np.flatnonzero(blocks[:, layout.PHASE] != layout.DONE)
-    machine.counter[layout.PAUSE_AT] = NEVER
+    running = np.flatnonzero(blocks[:, events.PHASE] != events.DONE)
+    machine.counter[events.PAUSE_AT] = NEVER
     if len(running):
-        last = running[np.argmin(blocks[running, layout.ITERATION])]
-        machine.counter[layout.WATCHED] = last
-        machine.counter[layout.PAUSE_AT] = blocks[last, layout.ITERATION] + 1
+        last = running[np.argmin(blocks[running, events.ITERATION])]
+        machine.counter[events.WATCHED] = last
+        machine.counter[events.PAUSE_AT] = blocks[last, events.ITERATION] + 1
 
 
 class Watcher:
@@ -95,103 +106,69 @@ class Watcher:
         """Skip what repeats and return how many iterations that was; 0 when nothing is known."""
         state = Snapshot.of(machine)
         if self.before is not None and repeats(self.before, state):
-            machine.counter[layout.PAUSE_AT] = NEVER
+            machine.counter[events.PAUSE_AT] = NEVER
             return _skip(machine, self.before, state)
         self.compared += 1
         if self.before is None or self.compared >= self.limit:
             self.before, self.compared, self.limit = state, 0, 2 * self.limit
-        watched = machine.counter[layout.WATCHED]
-        if machine.blocks[watched, layout.PHASE] == layout.DONE:
+        watched = machine.counter[events.WATCHED]
+        if machine.blocks[watched, events.PHASE] == events.DONE:
             watch(machine)
         else:
-            machine.counter[layout.PAUSE_AT] = machine.blocks[watched, layout.ITERATION] + 1
+            machine.counter[events.PAUSE_AT] = machine.blocks[watched, events.ITERATION] + 1
         return 0
 
 
 def repeats(before: Snapshot, state: Snapshot) -> bool:
     """Tell whether two states are equal but for a shift in time and in iterations.
 
-    Parameters
-    ----------
-    before, state
-        States where the watched block begins an iteration.
+    In ``before`` and in ``state`` the watched block begins an iteration.
     """
-    return (
-        bool(np.array_equal(before.connections[:, _SAME_IN_CONNECTIONS],
-                            state.connections[:, _SAME_IN_CONNECTIONS]))
-        and bool(np.array_equal(before.edges[:, layout.BUSY], state.edges[:, layout.BUSY]))
-        and _same_blocks(before, state)
-        and _same_events(before, state)
-    )  # fmt: skip
-
-
-def _running(state: Snapshot) -> NDArray[np.bool_]:
-    running: NDArray[np.bool_] = state.blocks[:, layout.PHASE] != layout.DONE
-    return running
-
-
-def _shift(before: Snapshot, state: Snapshot) -> int:
-    """Return by how many iterations the threadblocks are further on; 0 when they differ in that."""
-    running = _running(state)
-    moved = (state.blocks - before.blocks)[running, layout.ITERATION]
-    same = len(moved) > 0 and bool((moved == moved[0]).all())
-    return int(moved[0]) if same else 0
-
-
-def _same_blocks(before: Snapshot, state: Snapshot) -> bool:
-    same = np.array_equal(before.blocks[:, _SAME_IN_BLOCKS], state.blocks[:, _SAME_IN_BLOCKS])
-    shift = _shift(before, state)
-    if not same or shift == 0:
+    shift, span = state.iterations_since(before), state.now - before.now
+    if shift == 0 or before.queue.shape != state.queue.shape:
         return False
-    last = state.counter[layout.ITERATIONS] - 1
-    running = _running(state)
-    if (state.blocks[running, layout.ITERATION] >= last).any():
-        return False
+    running, width = state.running, state.counter[events.WIDTH]
+    blocks, moved = state.blocks, state.blocks - before.blocks
+    flags = moved[:, events.FLAG]
     # A flag that is still -1 after an iteration belongs to a threadblock that posts nothing.
-    flags = state.blocks[:, layout.FLAG] - before.blocks[:, layout.FLAG]
-    moved = running & (before.blocks[:, layout.FLAG] >= 0)
-    width = state.counter[layout.WIDTH]
-    parked = state.blocks[:, layout.PARKED] >= 0
-    requests = (state.blocks - before.blocks)[parked, layout.SINCE]
-    return bool(
-        (flags[moved] == shift * width).all()
-        and (flags[~moved] == 0).all()
-        and (requests == state.now - before.now).all()
-    )
-
-
-def _same_events(before: Snapshot, state: Snapshot) -> bool:
-    if before.queue.shape != state.queue.shape:
-        return False
-    moved = state.queue - before.queue
-    return bool((moved[:, 0] == state.now - before.now).all() and (moved[:, 1] == 0).all())
+    posting = running & (before.blocks[:, events.FLAG] >= 0)
+    return (
+        np.array_equal(before.connections[:, _SAME_IN_CONNECTIONS],
+                       state.connections[:, _SAME_IN_CONNECTIONS])
+        and np.array_equal(before.edges[:, events.BUSY], state.edges[:, events.BUSY])
+        and not moved[:, _SAME_IN_BLOCKS].any()
+        and bool((blocks[running, events.ITERATION] < state.counter[events.ITERATIONS] - 1).all())
+        and bool((flags == np.where(posting, shift * width, 0)).all())
+        and bool((moved[blocks[:, events.PARKED] >= 0, events.SINCE] == span).all())
+        and bool((state.queue - before.queue == (span, 0)).all())
+    )  # fmt: skip
 
 
 def _skip(machine: Machine, before: Snapshot, state: Snapshot) -> int:
     """Move the machine on by as many periods as end before the last iteration."""
-    shift, span = _shift(before, state), state.now - before.now
+    shift, span = state.iterations_since(before), state.now - before.now
     blocks, counter = machine.blocks, machine.counter
-    running = _running(state)
-    ahead = int(blocks[running, layout.ITERATION].max())
-    periods = (int(counter[layout.ITERATIONS]) - 2 - ahead) // shift
-    waiting = running & (blocks[:, layout.PHASE] == layout.NEEDS)
-    parked = blocks[:, layout.PARKED] >= 0
-    moved = running & (blocks[:, layout.FLAG] >= 0)
-    step = periods * shift * int(counter[layout.WIDTH])
-    blocks[running, layout.ITERATION] += periods * shift
-    blocks[moved, layout.FLAG] += step
-    blocks[waiting, layout.SINCE] += step
-    blocks[parked, layout.SINCE] += periods * span
-    machine.edges[:, layout.HELD] += periods * (state.edges - before.edges)[:, layout.HELD]
-    machine.queue[: counter[layout.QUEUED], 0] += periods * span
-    counter[layout.NOW] += periods * span
-    counter[layout.SENT] += periods * int((state.counter - before.counter)[layout.SENT])
+    running = state.running
+    ahead = int(blocks[running, events.ITERATION].max())
+    periods = (int(counter[events.ITERATIONS]) - 2 - ahead) // shift
+    waiting = running & (blocks[:, events.PHASE] == events.NEEDS)
+    parked = blocks[:, events.PARKED] >= 0
+    moved = running & (blocks[:, events.FLAG] >= 0)
+    step = periods * shift * int(counter[events.WIDTH])
+    blocks[running, events.ITERATION] += periods * shift
+    blocks[moved, events.FLAG] += step
+    blocks[waiting, events.SINCE] += step
+    blocks[parked, events.SINCE] += periods * span
+    machine.edges[:, events.HELD] += periods * (state.edges - before.edges)[:, events.HELD]
+    machine.queue[: counter[events.QUEUED], 0] += periods * span
+    counter[events.NOW] += periods * span
+    counter[events.SENT] += periods * int((state.counter - before.counter)[events.SENT])
     return periods * shift
 
 
 MESSAGE = "taccl: compiling the replay; once on this machine, for about 10 s"
 
-PARTS = (events, layout)
+PARTS = (events,)
 
 Run = Callable[[Machine, int], int]
 
@@ -267,7 +244,12 @@ def traces(
     """
     timing = Timing(program, topology, model, route=route, protocol_costs=protocol_costs)
     if not is_loaded():
-        SPENT.messages += _work(program, sizes, model)
+        steps = sum(len(block.steps) for _, block in program.blocks())
+        if steps >= WORTH_COMPILED:
+            SPENT.messages += steps
+        else:
+            runs = (size for size in sizes if not unfit(program, size, model))
+            SPENT.messages += sum(count_messages(program, size, model) for size in runs)
     if is_loaded() or SPENT.messages >= WORTH_COMPILED:
         yield from map(timing.at, sizes)
         return
@@ -284,15 +266,6 @@ class Spent:
 SPENT = Spent()
 
 
-def _work(program: Program, sizes: Sequence[int], model: ReplayModel) -> int:
-    """Return messages and pieces of local work at all sizes; less where that is much anyway."""
-    steps = sum(len(block.steps) for _, block in program.blocks())
-    if steps >= WORTH_COMPILED:
-        return steps
-    runs = (size for size in sizes if not unfit(program, size, model))
-    return sum(count_messages(program, size, model) for size in runs)
-
-
 class Timing:
     """A program on a topology, put into columns once for all sizes; made by compiled code.
 
@@ -300,6 +273,11 @@ class Timing:
     ----------
     program, topology, model, route, protocol_costs
         As :func:`taccl.replay.interpreter.replay` takes them.
+
+    Raises
+    ------
+    ProgramError
+        By all methods, when the program does not fit the topology.
     """
 
     def __init__(
@@ -317,23 +295,11 @@ class Timing:
 
     @cached_property
     def columns(self) -> Columns:
-        """The program in columns.
-
-        Raises
-        ------
-        ProgramError
-            When the program does not fit the topology.
-        """
+        """The program in columns."""
         return columns_of(self.program, self.topology, route=self.route)
 
     def at(self, size: int) -> Trace:
-        """Return what the program does at one size, without spans.
-
-        Raises
-        ------
-        ProgramError
-            When the program does not fit the topology.
-        """
+        """Return what the program does at ``size`` bytes, without spans."""
         program = self.program
         in_range = program.min_bytes <= size <= program.max_bytes
         reason = unfit(program, size, self.model)
@@ -352,21 +318,15 @@ class Timing:
             )
         else:
             reason = deadlock(_standstill(self.columns, machine))
-        time = int(machine.counter[layout.NOW]) + self.topology.local.launch
+        time = int(machine.counter[events.NOW]) + self.topology.local.launch
         return Trace(
             program.name, size, None if reason else time, reason, in_range,
-            int(machine.counter[layout.SENT]), tuple(machine.edges[:, layout.HELD].tolist()),
+            int(machine.counter[events.SENT]), tuple(machine.edges[:, events.HELD].tolist()),
             extrapolated=skipped,
         )  # fmt: skip
 
     def in_python(self, size: int) -> Trace:
-        """Return the same from the replay in Python, whose times may be of any length.
-
-        Raises
-        ------
-        ProgramError
-            When the program does not fit the topology.
-        """
+        """Return the same from the replay in Python, whose times may be of any length."""
         return replay(
             self.program, self.topology, size, self.model,
             route=self.route, protocol_costs=self.protocol_costs, keep_spans=False,
@@ -376,41 +336,33 @@ class Timing:
 def run_machine(machine: Machine, *, steady: bool) -> tuple[bool, int]:
     """Return whether the replay came to an end, and how many iterations were skipped.
 
-    Parameters
-    ----------
-    machine
-        The state before the first event; changed.
-    steady
-        Whether to look for iterations that repeat themselves.
+    ``machine`` is the state before the first event, and is changed; where ``steady``, iterations
+    that repeat themselves are looked for.
     """
     run = compiled()
     watcher, skipped = Watcher(), 0
     if steady:
         watch(machine)
-    while machine.counter[layout.EVENTS] < MAX_REPLAYED:
+    while machine.counter[events.EVENTS] < MAX_REPLAYED:
         state = run(machine, SLICE)
-        if state == layout.FINISHED:
+        if state == events.FINISHED:
             return True, skipped
-        if state == layout.PAUSED:
+        if state == events.PAUSED:
             skipped = watcher.look(machine)
     return False, skipped
 
 
 def _standstill(columns: Columns, machine: Machine) -> Standstill:
-    blocks = machine.blocks
-
-    def wait(block: int) -> Wait:
-        row = blocks[block]
-        phase = row[layout.PHASE]
-        need = None
-        if phase == layout.NEEDS:
-            other, position = machine.needs[row[layout.NEED]].tolist()
+    waits = {}
+    for block in np.flatnonzero(machine.blocks[:-1, events.PHASE] != events.DONE).tolist():
+        row, need = machine.blocks[block], None
+        if row[events.PHASE] == events.NEEDS:
+            other, position = machine.needs[row[events.NEED]].tolist()
             need = (other, position)
-        return Wait(int(machine.marks[row[layout.STEP]]) >> 1, need, phase == layout.RECEIVE)
-
+        step, receives = int(machine.marks[row[events.STEP]]) >> 1, events.RECEIVE
+        waits[block] = Wait(step, need, bool(row[events.PHASE] == receives))
     return Standstill(
         columns.ends, columns.connections,
         columns.inbound.tolist(), columns.outbound.tolist(),
-        columns.senders.tolist(), columns.receivers.tolist(),
-        lambda block: bool(blocks[block, layout.PHASE] == layout.DONE), wait,
+        columns.senders.tolist(), columns.receivers.tolist(), waits,
     )  # fmt: skip

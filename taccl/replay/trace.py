@@ -1,6 +1,5 @@
 """What a replay tells: when each message and piece of local work ran, and what it waited for."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -107,14 +106,6 @@ class Trace:
             path.append(last)
             last = self.spans[last].waited_for
         return tuple(reversed(path))
-
-    def on_link(self, link: int) -> Iterator[Span]:
-        """Yield the messages sent on a link, in order of start."""
-        return (span for span in self.spans if span.link == link)
-
-    def busy(self, link: int) -> Time:
-        """Return how long messages of a link held their edges, each up to its last one."""
-        return sum(span.end - span.start for span in self.on_link(link))
 
     @property
     def busiest_edge(self) -> int | None:

@@ -8,9 +8,9 @@ import pytest
 from defusedxml.ElementTree import fromstring
 
 from taccl.msccl.xml import write_xml
+from tests.apps.test_answers import ring_program, without_steps
 from tests.cli.conftest import Run
 from tests.cli.test_bad_input import one_error
-from tests.pipeline.test_answers import ring_program, without_steps
 
 SMALL = ("-b", "1K", "-e", "4K")
 

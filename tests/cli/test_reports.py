@@ -9,7 +9,7 @@ import pytest
 
 from taccl.msccl.xml import write_xml
 from tests.cli.conftest import Run
-from tests.sim.program_builder import block, program, ring_allreduce
+from tests.replay.program_builder import block, program, ring_allreduce
 
 QUICK = ("--time-limit", "1", "--deterministic", "--workers", "1", "--quiet")
 RING = ("--topology", "ring:4", "--size", "1600B")

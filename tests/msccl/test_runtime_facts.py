@@ -29,10 +29,9 @@ from taccl.msccl.runtimes import RUNTIMES
 from taccl.msccl.sizes import largest_safe_size, safe_size
 from taccl.msccl.verdict import judge_text
 from taccl.msccl.xml import read_xml
-from taccl.replay.compile import count_messages
+from taccl.replay.compile import count_messages, split
 from taccl.replay.cost import model_of
 from taccl.replay.interpreter import replay
-from taccl.replay.machine import split
 from taccl.replay.timing import Timing
 from taccl.synth.templates.classical import classical_schedules
 from taccl.topology.file import load_topology

@@ -11,8 +11,8 @@ from taccl.replay.sweep import Row, row_of
 from taccl.report.explain import Explanation, explain
 from taccl.report.played import Played, play
 from taccl.topology.graph import Topology
-from tests.sim.program_builder import SMALL, block, network, program, ring, ring_allreduce, step
-from tests.sim.random_programs import random_program, random_topology
+from tests.replay.program_builder import SMALL, block, network, program, ring, ring_allreduce, step
+from tests.replay.random_programs import random_program, random_topology
 
 SIZES = [64, 480, 1600, 4000, 9600]  # from one message to 3 iterations
 

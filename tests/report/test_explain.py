@@ -8,6 +8,7 @@ import pytest
 from taccl.replay.trace import Why
 from taccl.report.explain import PARTS, Faster, _legs, _parameters, explain, explanation_text
 from taccl.report.played import Played, play
+from tests.replay.program_builder import SMALL, block, hub, network, program, ring, step
 from tests.report.played_programs import (
     deadlocked,
     explained,
@@ -17,7 +18,6 @@ from tests.report.played_programs import (
     row_for,
     tiny,
 )
-from tests.sim.program_builder import SMALL, block, hub, network, program, ring, step
 
 
 def part(played: Played, name: str) -> int:

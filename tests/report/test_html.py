@@ -17,8 +17,8 @@ from taccl.report.html import MAX_EDGES, MAX_SPANS, View, packed, page, schedule
 from taccl.report.played import Played, play
 from taccl.report.tables import NcclTime, verdict
 from taccl.synth.engines import solve
+from tests.replay.program_builder import SMALL, program, ring, ring_allreduce
 from tests.report.played_programs import deadlocked, explained, random_replays, row_for, tiny
-from tests.sim.program_builder import SMALL, program, ring, ring_allreduce
 from tests.synth.problems import QUICK, problem_of
 
 US = 1_000_000

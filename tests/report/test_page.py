@@ -11,9 +11,9 @@ from taccl.replay.sweep import Row
 from taccl.report.html import View, page, schedule_data, timeline_data
 from taccl.report.played import Played, play
 from tests.msccl.builders import make, ring_schedule
+from tests.replay.program_builder import SMALL, ring, ring_allreduce
 from tests.report.browser import Browser, Page
 from tests.report.played_programs import deadlocked, explained, tiny
-from tests.sim.program_builder import SMALL, ring, ring_allreduce
 
 pytestmark = pytest.mark.xdist_group("browser")
 

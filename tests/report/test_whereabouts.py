@@ -12,8 +12,8 @@ from taccl.report.html import SENDS, Data, schedule_data, timeline_data
 from taccl.report.played import play
 from taccl.report.whereabouts import NOTHING, program_where
 from tests.msccl.builders import hub, make, ring_schedule, small_schedules
-from tests.sim.program_builder import SMALL, block, program, step
-from tests.sim.program_builder import ring as line
+from tests.replay.program_builder import SMALL, block, program, step
+from tests.replay.program_builder import ring as line
 from tests.sweep import for_each
 
 SCHEDULES = small_schedules()

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from taccl.replay.interpreter import replay
-from tests.sim.naive_replay import Naive
-from tests.sim.program_builder import SMALL
-from tests.sim.random_programs import random_program, random_topology
+from tests.replay.naive_replay import Naive
+from tests.replay.program_builder import SMALL
+from tests.replay.random_programs import random_program, random_topology
 
 SEEDS = range(600)
 SIZES = [64, 480, 1600, 4000, 9600]  # from one message to 3 iterations

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from taccl.msccl.program import Program, Step, Threadblock
 from taccl.topology.graph import Topology
-from tests.sim.program_builder import Row, network, program, step
+from tests.replay.program_builder import Row, network, program, step
 
 RANKS = 4
 

@@ -17,11 +17,12 @@ from taccl.errors import ProgramError, TacclWarning
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.replay import events, layout
+from taccl.replay import events
+from taccl.replay.compile import columns_of, split
 from taccl.replay.cost import ReplayModel, model_of
+from taccl.replay.events import Machine
 from taccl.replay.interpreter import replay
-from taccl.replay.layout import Machine
-from taccl.replay.machine import columns_of, machine_of, split
+from taccl.replay.machine import machine_of
 from taccl.replay.sweep import BoundAt, bounds_of, sweep
 from taccl.replay.timing import Snapshot, Timing, repeats, traces, watch
 from taccl.replay.trace import Trace
@@ -29,7 +30,7 @@ from taccl.topology.file import load_topology
 from taccl.topology.graph import ALPHA_RULES, LocalCosts, Topology
 from taccl.units import ceil_time
 from tests.msccl.texts import SHARED
-from tests.sim.program_builder import (
+from tests.replay.program_builder import (
     SMALL,
     WIDE,
     block,
@@ -40,7 +41,7 @@ from tests.sim.program_builder import (
     ring_allreduce,
     step,
 )
-from tests.sim.random_programs import random_program, random_topology
+from tests.replay.random_programs import random_program, random_topology
 from tests.sweep import for_each
 
 CORPUS = sorted((SHARED / "corpus").glob("*.xml"))
@@ -89,11 +90,11 @@ def test_the_event_loop_means_the_same_before_it_is_compiled() -> None:
         cut = split(timing.program, 1600, SMALL)
         machine = machine_of(timing.columns, cut, topology.local)
         assert machine is not None
-        assert events.run_events(machine, 1 << 40) == layout.FINISHED
+        assert events.run_events(machine, 1 << 40) == events.FINISHED
         trace = timing.in_python(1600)
-        assert int(machine.counter[layout.SENT]) == trace.messages
-        assert tuple(machine.edges[:, layout.HELD].tolist()) == trace.edge_busy
-        assert trace.time in (None, int(machine.counter[layout.NOW]))
+        assert int(machine.counter[events.SENT]) == trace.messages
+        assert tuple(machine.edges[:, events.HELD].tolist()) == trace.edge_busy
+        assert trace.time in (None, int(machine.counter[events.NOW]))
 
 
 def local_program(rng: random.Random) -> Program:
@@ -383,7 +384,7 @@ def test_above_20_million_messages_the_row_says_what_was_skipped() -> None:
 def pauses(machine: Machine) -> Iterator[Snapshot]:
     """Yield the state at each iteration of the threadblock that is last of all."""
     watch(machine)
-    while events.run_events(machine, 1 << 40) == layout.PAUSED:
+    while events.run_events(machine, 1 << 40) == events.PAUSED:
         yield Snapshot.of(machine)
         watch(machine)
 
@@ -402,7 +403,7 @@ def two_equal_states() -> tuple[Snapshot, Snapshot]:
     found = list(pauses(machine))
     return next(
         (a, b) for a, b in itertools.combinations(found, 2)
-        if repeats(a, b) and (b.blocks[:, layout.PARKED] >= 0).any() and len(b.queue) > 1
+        if repeats(a, b) and (b.blocks[:, events.PARKED] >= 0).any() and len(b.queue) > 1
     )  # fmt: skip
 
 
@@ -410,12 +411,12 @@ def two_equal_states() -> tuple[Snapshot, Snapshot]:
     ("table", "field"),
     [
         *(("blocks", field) for field in (
-            layout.PHASE, layout.STEP, layout.ITERATION, layout.LEFT, layout.NEED, layout.FLAG,
+            events.PHASE, events.STEP, events.ITERATION, events.LEFT, events.NEED, events.FLAG,
         )),
         *(("connections", field) for field in (
-            layout.AVAILABLE, layout.TAKEN, layout.OFFSET, layout.COURSE,
+            events.AVAILABLE, events.TAKEN, events.OFFSET, events.COURSE,
         )),
-        ("edges", layout.BUSY), ("queue", 0), ("queue", 1),
+        ("edges", events.BUSY), ("queue", 0), ("queue", 1),
     ],
 )  # fmt: skip
 def test_states_that_differ_anywhere_do_not_repeat(table: str, field: int) -> None:
@@ -428,15 +429,15 @@ def test_states_that_differ_anywhere_do_not_repeat(table: str, field: int) -> No
     assert repeats(before, state)
 
 
-@pytest.mark.parametrize("field", [layout.SINCE, layout.PARKED])
+@pytest.mark.parametrize("field", [events.SINCE, events.PARKED])
 def test_states_in_which_another_send_waits_do_not_repeat(field: int) -> None:
     before, state = two_equal_states()
-    (waiting,) = np.flatnonzero(state.blocks[:, layout.PARKED] >= 0)
+    (waiting,) = np.flatnonzero(state.blocks[:, events.PARKED] >= 0)
     state.blocks[waiting, field] += 1
     assert not repeats(before, state)
 
 
 def test_the_last_iteration_is_never_skipped() -> None:
     before, state = two_equal_states()
-    state.counter[layout.ITERATIONS] = state.blocks[:, layout.ITERATION].max() + 1
+    state.counter[events.ITERATIONS] = state.blocks[:, events.ITERATION].max() + 1
     assert not repeats(before, state)

@@ -5,7 +5,7 @@ from taccl.replay.cost import ReplayModel
 from taccl.replay.disturbed import Load, Outcome, Setup, disturbed
 from taccl.replay.scenario import Scenario, ScenarioFile, bind
 from taccl.topology.graph import Topology
-from tests.sim.program_builder import SMALL
+from tests.replay.program_builder import SMALL
 
 
 def scenario(topology: Topology, **fields: object) -> Scenario:

@@ -10,7 +10,7 @@ from taccl.errors import InputError
 from taccl.replay.cost import model_of
 from taccl.replay.sweep import Row, bounds_of, sizes_between, sweep
 from taccl.topology.graph import whole
-from tests.sim.program_builder import hub, network, ring, ring_allreduce
+from tests.replay.program_builder import hub, network, ring, ring_allreduce
 
 MODEL = model_of("executor")
 

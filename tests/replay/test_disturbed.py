@@ -20,7 +20,7 @@ from taccl.replay.interpreter import replay
 from taccl.replay.scenario import Delay
 from taccl.replay.timing import traces
 from taccl.topology.graph import Topology, whole
-from tests.sim.program_builder import (
+from tests.replay.program_builder import (
     SMALL,
     block,
     hub,
@@ -30,8 +30,8 @@ from tests.sim.program_builder import (
     ring_allreduce,
     step,
 )
-from tests.sim.random_programs import RANKS, random_program, random_topology
-from tests.sim.scenarios import outcome, scenario
+from tests.replay.random_programs import RANKS, random_program, random_topology
+from tests.replay.scenarios import outcome, scenario
 
 SEEDS = range(40)
 NEUTRAL: dict[str, Any] = {

@@ -19,8 +19,8 @@ from taccl.replay.trace import Trace
 from taccl.report.comparison import HERE, Comparison, Contender
 from taccl.topology.file import load_topology
 from taccl.topology.graph import ALPHA_RULES, Topology
+from tests.apps.test_answers import ring_program, without_steps
 from tests.customs import custom
-from tests.pipeline.test_answers import ring_program, without_steps
 from tests.sweep import for_each
 
 
