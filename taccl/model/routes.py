@@ -96,6 +96,30 @@ class Network:
         return all(len(demand.targets) <= 1 for demand in self.demands)
 
 
+Routes = tuple[tuple[Arc, ...], ...]
+"""The arcs of every demand, parents before children."""
+
+
+def connections(network: Network) -> dict[int, int]:
+    """Return the connection of every allowed link: the smallest link of its orbit of pairs.
+
+    A connection is an ordered pair of ranks that exchange anything, over one or several parallel
+    links. On orbits one stands for all its images.
+    """
+    problem = network.problem
+    topology, group = problem.topology, problem.group
+    table, links = topology.links, list(problem.logical.links())
+    first = [topology.links_between(int(table.src[k]), int(table.dst[k]))[0] for k in links]
+    images = [group.link_image(element, first) for element in range(len(group))]
+    smallest = [min(column) for column in zip(*images, strict=True)]
+    # Parallel links may have images among the parallel links of another pair.
+    pair = [topology.link(link) for link in smallest]
+    return {
+        link: topology.links_between(one.src, one.dst)[0]
+        for link, one in zip(links, pair, strict=True)
+    }
+
+
 def resource_times(problem: Problem, link: int, chunks: int) -> tuple[tuple[int, Time], ...]:
     """Return (resource orbit, picoseconds held) for a message of so many chunks on a link."""
     topology, orbit = problem.topology, problem.group.edge_orbit

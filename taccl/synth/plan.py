@@ -22,9 +22,8 @@ import numpy as np
 
 from taccl.collectives.slots import DEFAULT_LAYOUT, Slots, place_chunks
 from taccl.model.problem import Problem
-from taccl.model.routes import Network, resource_times
+from taccl.model.routes import Network, Routes, resource_times
 from taccl.model.schedule import Decisions, message_groups
-from taccl.synth.staged.routing import Routes
 from taccl.units import Time
 
 
@@ -265,6 +264,24 @@ class Adjacency:
             ):
                 return False
         return True
+
+    def buffers(self, one: int, two: int) -> frozenset[str]:
+        """Return the buffers in which all images of a move are read right behind those of another.
+
+        Parameters
+        ----------
+        one, two
+            Moves on one link, in the order of their places.
+        """
+        found = []
+        for chunks, ends in zip(self._chunks, self._ends, strict=True):
+            first, second = (
+                self.slots.readable(chunks[n], ends[n][0], arrived=bool(self.plan.moves[n].needs))
+                for n in (one, two)
+            )
+            behind = {place._replace(offset=place.offset + 1) for place in first}
+            found.append({place.buffer for place in behind & set(second)})
+        return frozenset[str].intersection(*map(frozenset, found))
 
     def runs(self) -> Iterator[Message]:
         """Yield maximal runs of moves on one link of which each pair of neighbours is adjacent."""

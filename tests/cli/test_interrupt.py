@@ -14,9 +14,8 @@ import pytest
 
 from taccl.apps.evaluation import judge_file
 from taccl.model.problem import Options
-from taccl.model.routes import Network
+from taccl.model.routes import Network, Routes
 from taccl.synth.greedy import Hop
-from taccl.synth.staged.routing import Routes
 from tests.cli.conftest import Run
 
 COMMAND = (sys.executable, "-m", "taccl", "synthesize", "ndv2", "allreduce")

@@ -3,12 +3,12 @@
 import pytest
 
 from taccl.model.problem import Options, Problem
-from taccl.model.routes import Network
+from taccl.model.routes import Network, Routes
 from taccl.model.schedule import Schedule
 from taccl.synth.greedy import greedy_routes, is_complete
 from taccl.synth.staged.engine import ordered, staged
 from taccl.synth.staged.reduction import exchanged, partners_of
-from taccl.synth.staged.routing import Routes, from_root
+from taccl.synth.staged.routing import from_root
 from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.generators import pair, random_problem

@@ -68,7 +68,7 @@ def test_messages_are_modelled_with_routes_for_few_chunks_only(
     plan = plan_routes(network, _routes_of(network, greedy_routes(network)))
     asked_for: list[Problem] = []
     engine = sys.modules["taccl.synth.staged.engine"]  # the name in the package is the function
-    monkeypatch.setattr(engine, "improve", lambda schedule, *_, **__: (schedule, 0))
+    monkeypatch.setattr(engine, "improve_order", lambda schedule, *_, **__: (schedule, 0))
     monkeypatch.setattr(engine, "flows_of", asked_for.append)
     clock = replace(options, deterministic=True, time_limit=24.0).begin(2.0)
     with suppress(AttributeError):  # what is asked for is not there

@@ -75,13 +75,14 @@ from numpy.typing import NDArray
 from taccl.collectives.slots import INPUT, LAYOUTS, OUTPUT, SCRATCH, side_by_side
 from taccl.errors import OutOfTimeError
 from taccl.model.problem import Problem, reduces_and_spreads
-from taccl.model.routes import Network, build_network, resource_times
-from taccl.synth.staged.routing import connections
+from taccl.model.routes import Network, build_network, connections, resource_times
 from taccl.topology.graph import Rank
 from taccl.units import Time
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
+
+    from taccl.synth.plan import Adjacency, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class Flow:
         What it may use, ascending.
     hops
         The most links on its way between a root and each rank; None: any number.
+    routed
+        Whether it takes all of its links: its way is given, only times are open.
     """
 
     chunk: int
@@ -113,14 +116,26 @@ class Flow:
     ends: frozenset[Rank]
     links: tuple[int, ...]
     hops: dict[Rank, int] | None
+    routed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """All flows of a problem, and what messages cost."""
+    """All flows of a problem, and what messages cost.
+
+    Parameters
+    ----------
+    problem
+        Whose.
+    flows
+        Of its representative chunks.
+    places
+        Where the routes are given: what follows from them about neighbours, else None.
+    """
 
     problem: Problem
     flows: tuple[Flow, ...]
+    places: "Adjacency | None" = None
 
     @cached_property
     def links(self) -> tuple[int, ...]:
@@ -202,6 +217,44 @@ def flows_of_networks(networks: Sequence[Network]) -> Flows:
     return Flows(networks[0].problem, tuple(flows))
 
 
+def flows_along(places: "Adjacency") -> Flows:
+    """Return the flows of a plan whose chunks travel on trees, each with the links that it takes.
+
+    Parameters
+    ----------
+    places
+        Of the plan's moves, with scratch in one layout.
+    """
+    plan = places.plan
+    phase = phases(plan)
+    links: dict[tuple[int, bool], list[int]] = defaultdict(list)
+    for move, summed in zip(plan.moves, phase, strict=True):
+        links[move.chunk, summed].append(move.link)
+    table, flows = plan.problem.topology.links, []
+    for (chunk, summed), taken in links.items():
+        first, last = (table.dst, table.src) if summed else (table.src, table.dst)
+        roots = {int(first[k]) for k in taken} - {int(last[k]) for k in taken}
+        flows.append(
+            Flow(
+                chunk, summed, tuple(sorted(roots)), chosen=False, ends=frozenset(),
+                links=tuple(sorted(taken)), hops=None, routed=True,
+            )
+        )  # fmt: skip
+    return Flows(plan.problem, tuple(flows), places)
+
+
+def phases(plan: "Plan") -> list[bool]:
+    """Return for every move of a plan whether it is on the way to a root: a sum flows that way."""
+    if not reduces_and_spreads(plan.problem.collective):
+        return [plan.problem.collective.reduces] * len(plan.moves)
+    summed = [move.reduce for move in plan.moves]
+    for number in range(len(summed) - 1, -1, -1):
+        if summed[number]:
+            for before in plan.moves[number].needs:
+                summed[before] = True
+    return summed
+
+
 def _any_root(problem: Problem) -> bool:
     """Tell whether the root of a sum is free: no rule of the sketch goes by the chunk's owner.
 
@@ -270,6 +323,8 @@ class Neighbours:
     @cached_property
     def most(self) -> int:
         """No fewer than the pairs of all links, counted without looking at them one by one."""
+        if self.flows.places is not None:
+            return 2 * self.flows.size
         total = 0
         for (link, summed), numbers in self.by_link.items():
             src, dst = self.flows.ends_of(link)
@@ -284,8 +339,29 @@ class Neighbours:
     def _in_scratch(self, chunk: int, rank: Rank) -> bool:
         return not self.flows.problem.collective.is_target(chunk, rank)
 
+    @cached_property
+    def _given(self) -> dict[int, list[Pair]]:
+        """The pairs of every link where routes are given: no layout is open any more."""
+        places, given = self.flows.places, defaultdict[int, list[Pair]](list)
+        if places is None:
+            return given
+        moves, phase = places.plan.moves, phases(places.plan)
+        numbers = {(flow.chunk, flow.summed): n for n, flow in enumerate(self.flows.flows)}
+        for run in places.runs():
+            for one, two in pairwise(run):
+                if phase[one] == phase[two]:
+                    first, second = (numbers[moves[n].chunk, phase[n]] for n in (one, two))
+                    given[moves[one].link] += [
+                        Pair(first, second, buffer, (), (), ())
+                        for buffer in sorted(places.buffers(one, two))
+                    ]
+        return given
+
     def pairs(self, link: int, numbers: Sequence[int]) -> Iterator[Pair]:
         """Yield every way for one flow's chunk to lie right behind another's on a link."""
+        if self.flows.places is not None:
+            yield from (pair for pair in self._given[link] if pair.first in numbers)
+            return
         flows, (src, dst) = self.flows, self.flows.ends_of(link)
         alone = len(flows.problem.group) == 1
         read = {n: _spots(flows, flows.flows[n], src) for n in numbers}
@@ -564,8 +640,9 @@ def build(
     for number, flow in enumerate(flows.flows):
         parts.look()
         _causality(parts, number, flow)
-        (_leave if flow.summed else _arrive)(parts, number, flow)
-        _depth(parts, number, flow)
+        if not flow.routed:
+            (_leave if flow.summed else _arrive)(parts, number, flow)
+            _depth(parts, number, flow)
     _turn(parts)
     for orbit in sorted(parts.intervals):
         model.add_no_overlap(parts.intervals[orbit])
@@ -588,7 +665,7 @@ def _add_flow(parts: Parts, number: int, flow: Flow) -> None:
     if flow.chosen and flow.summed:
         model.add_exactly_one([x.root[flow.chunk, rank] for rank in flow.roots])
     for link in flow.links:
-        x.use[number, link] = model.new_bool_var("")
+        x.use[number, link] = model.new_int_var(int(flow.routed), 1, "")
         x.start[number, link] = model.new_int_var(0, horizon, "")
 
 

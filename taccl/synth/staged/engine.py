@@ -14,16 +14,15 @@ from dataclasses import dataclass, replace
 from taccl.collectives.slots import DEFAULT_LAYOUT, LAYOUTS
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads
-from taccl.model.routes import Arc, Network, build_network
+from taccl.model.routes import Arc, Network, Routes, build_network
 from taccl.model.schedule import Decisions, Schedule, retime
-from taccl.synth.exact.contiguity import improve
 from taccl.synth.exact.model import flows_of, flows_of_networks
-from taccl.synth.exact.solve import MAX_INTERVALS, solve_model
+from taccl.synth.exact.solve import MAX_INTERVALS, improve_order, solve_model
 from taccl.synth.greedy import Hop, greedy_routes, is_complete
 from taccl.synth.list_scheduler import PRIORITIES, order
 from taccl.synth.plan import Adjacency, Message, Plan, in_turn, plan_decisions, plan_routes, rows_of
 from taccl.synth.staged.reduction import exchanged, partners_of
-from taccl.synth.staged.routing import Routes, from_root, networks, route
+from taccl.synth.staged.routing import from_root, networks, route
 from taccl.timing.deadline import Deadline
 from taccl.topology.symmetry import make_group
 
@@ -124,7 +123,7 @@ def _polished(candidate: Candidate, options: Options, clock: Deadline) -> Candid
         return candidate
     if schedule.makespan > options.floor and clock.left > 1:
         seconds = clock.left / 2
-        schedule, _ = improve(
+        schedule, _ = improve_order(
             schedule, plan, options, seconds, options.floor, layout=candidate.layout
         )
     problem, count = plan.problem, len(plan.problem.representatives)
@@ -386,7 +385,7 @@ def _improved(
             result.append(candidate)
             continue
         seconds = min(clock.left / (len(chosen) - number), 8.0)
-        schedule, _ = improve(
+        schedule, _ = improve_order(
             candidate.schedule,
             candidate.plan,
             options,

@@ -15,9 +15,8 @@ import numpy as np
 
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Problem
-from taccl.model.routes import Demand, Network, build_network, hops_from
+from taccl.model.routes import Demand, Network, Routes, build_network, hops_from
 from taccl.synth.plan import Move, Plan, plan_decisions, rows_of_routes
-from taccl.synth.staged.routing import Routes
 from taccl.topology.graph import Rank
 
 Row = tuple[int, int, bool]

@@ -41,7 +41,15 @@ from typing import TYPE_CHECKING
 
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Options, Problem, reduces_and_spreads
-from taccl.model.routes import Arc, Demand, Network, build_network, counterpart
+from taccl.model.routes import (
+    Arc,
+    Demand,
+    Network,
+    Routes,
+    build_network,
+    connections,
+    counterpart,
+)
 from taccl.synth.greedy import Hop, greedy_routes
 from taccl.topology.graph import Rank, Topology
 
@@ -54,22 +62,6 @@ Uses = Mapping[tuple[int, Arc], str]
 
 WEIGHT = {"uc-min": 1, "uc-max": -1}
 BALANCE = {"minmax": 1, "maxmin": -1}
-
-
-def connections(network: Network) -> dict[int, int]:
-    """Return the connection of every allowed link: the smallest link of its orbit of pairs."""
-    problem = network.problem
-    topology, group = problem.topology, problem.group
-    table, links = topology.links, list(problem.logical.links())
-    first = [topology.links_between(int(table.src[k]), int(table.dst[k]))[0] for k in links]
-    images = [group.link_image(element, first) for element in range(len(group))]
-    smallest = [min(column) for column in zip(*images, strict=True)]
-    # Parallel links may have images among the parallel links of another pair.
-    pair = [topology.link(link) for link in smallest]
-    return {
-        link: topology.links_between(one.src, one.dst)[0]
-        for link, one in zip(links, pair, strict=True)
-    }
 
 
 def add_opened(model: "Model", network: Network, uses: Uses) -> dict[int, str]:
@@ -181,9 +173,6 @@ def kept(network: Network, arcs: Iterable[Arc]) -> frozenset[int]:
 
 HORIZON_TICKS = 20_000
 """Times in the model are scaled to about this many ticks, rounded up."""
-
-Routes = tuple[tuple[Arc, ...], ...]
-"""The arcs of every demand, parents before children."""
 
 
 @dataclass
