@@ -9,7 +9,7 @@ from threading import Event
 from types import MappingProxyType
 
 from taccl.collectives import Collective
-from taccl.model.schedule import Schedule
+from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.timing.deadline import Deadline
 from taccl.topology.graph import LogicalTopology, Topology
 from taccl.topology.symmetry import Group
@@ -79,6 +79,16 @@ class Problem:
     def representatives(self) -> tuple[int, ...]:
         """One chunk of every orbit."""
         return self.group.chunk_orbits(self.collective)
+
+    def timed(self, decisions: Decisions) -> Schedule:
+        """Return the schedule of decisions on these orbits, each message as early as it may start.
+
+        Raises
+        ------
+        ValueError
+            When messages wait for each other in a ring.
+        """
+        return retime(self.collective, self.group, self.chunk_size, decisions)
 
 
 def reduces_and_spreads(collective: Collective) -> bool:

@@ -7,7 +7,7 @@ played backwards, is a reduction tree. Engines route on arcs and need not know w
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -89,6 +89,11 @@ class Network:
     def uses(self) -> dict[int, tuple[tuple[int, Time], ...]]:
         """(resource orbit, picoseconds it is held by a single chunk), by link."""
         return {link: resource_times(self.problem, link, 1) for link in self.links}
+
+    def with_arcs(self, arcs: Iterable[Iterable[Arc]]) -> "Network":
+        """Return the network in which every demand may use those of some ``arcs`` only."""
+        pairs = zip(self.demands, arcs, strict=True)
+        return replace(self, demands=tuple(replace(one, arcs=tuple(own)) for one, own in pairs))
 
     @property
     def point_to_point(self) -> bool:

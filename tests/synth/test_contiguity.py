@@ -10,7 +10,7 @@ from taccl.synth.exact.solve import improve_order
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.list_scheduler import decide
 from taccl.synth.plan import Plan, plan_decisions, plan_routes
-from taccl.synth.staged.engine import _routes_of
+from taccl.synth.staged.routing import routes_of
 from taccl.verify import verify
 from tests.generators import build, pair, random_problem
 from tests.sweep import for_each
@@ -30,7 +30,7 @@ def in_plan_order(plan: Plan) -> Schedule:
 def test_the_result_is_correct_and_never_worse(seed: int, batch: bool) -> None:
     problem = random_problem(seed, ("allgather", "reducescatter", "alltoall")[seed % 3])
     network = build_network(problem, reverse=problem.collective.reduces)
-    plan = plan_routes(network, _routes_of(network, greedy_routes(network)))
+    plan = plan_routes(network, routes_of(network, greedy_routes(network)))
     before = in_plan_order(plan)
     after, _ = improve_order(before, plan, replace(QUICK, batch=batch), 0.3)
     assert after.makespan <= before.makespan
