@@ -80,6 +80,33 @@ class Problem:
         """One chunk of every orbit."""
         return self.group.chunk_orbits(self.collective)
 
+    def cost(self, link: int, chunks: int) -> tuple[Time, tuple[tuple[int, Time], ...]]:
+        """Return picoseconds to the arrival of a message, and for how many it holds what.
+
+        Parameters
+        ----------
+        link, chunks
+            So many chunks on that link.
+
+        Returns
+        -------
+        tuple
+            The time from start to arrival, and (resource orbit, time held)...
+        """
+        if (link, chunks) not in self._costs:
+            topology, orbit, size = self.topology, self.group.edge_orbit, chunks * self.chunk_size
+            held = tuple(
+                (int(orbit[edge]), topology.busy(link, edge, size))
+                for edge in topology.links.edges_of(link)
+                if topology.edges[edge].beta is not None
+            )
+            self._costs[link, chunks] = (topology.arrival(link, size), held)
+        return self._costs[link, chunks]
+
+    @cached_property
+    def _costs(self) -> dict[tuple[int, int], tuple[Time, tuple[tuple[int, Time], ...]]]:
+        return {}
+
     def timed(self, decisions: Decisions) -> Schedule:
         """Return the schedule of decisions on these orbits, each message as early as it may start.
 

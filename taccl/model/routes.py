@@ -88,7 +88,7 @@ class Network:
     @cached_property
     def uses(self) -> dict[int, tuple[tuple[int, Time], ...]]:
         """(resource orbit, picoseconds it is held by a single chunk), by link."""
-        return {link: resource_times(self.problem, link, 1) for link in self.links}
+        return {link: self.problem.cost(link, 1)[1] for link in self.links}
 
     def with_arcs(self, arcs: Iterable[Iterable[Arc]]) -> "Network":
         """Return the network in which every demand may use those of some ``arcs`` only."""
@@ -123,17 +123,6 @@ def connections(network: Network) -> dict[int, int]:
         link: topology.links_between(one.src, one.dst)[0]
         for link, one in zip(links, pair, strict=True)
     }
-
-
-def resource_times(problem: Problem, link: int, chunks: int) -> tuple[tuple[int, Time], ...]:
-    """Return (resource orbit, picoseconds held) for a message of so many chunks on a link."""
-    topology, orbit = problem.topology, problem.group.edge_orbit
-    size = chunks * problem.chunk_size
-    return tuple(
-        (int(orbit[edge]), topology.busy(link, edge, size))
-        for edge in topology.links.edges_of(link)
-        if topology.edges[edge].beta is not None
-    )
 
 
 def build_network(

@@ -22,7 +22,7 @@ import numpy as np
 
 from taccl.collectives.slots import DEFAULT_LAYOUT, Slots, place_chunks
 from taccl.model.problem import Problem
-from taccl.model.routes import Network, Routes, resource_times
+from taccl.model.routes import Network, Routes
 from taccl.model.schedule import Decisions, message_groups
 from taccl.units import Time
 
@@ -74,18 +74,7 @@ class Plan:
 
     def costs(self, link: int, chunks: int) -> tuple[Time, tuple[tuple[int, Time], ...]]:
         """Return (arrival time, (resource orbit, time held)...) of a message on a link."""
-        memo = self._memo
-        if (link, chunks) not in memo:
-            size = chunks * self.problem.chunk_size
-            memo[link, chunks] = (
-                self.problem.topology.arrival(link, size),
-                resource_times(self.problem, link, chunks),
-            )
-        return memo[link, chunks]
-
-    @cached_property
-    def _memo(self) -> dict[tuple[int, int], tuple[Time, tuple[tuple[int, Time], ...]]]:
-        return {}
+        return self.problem.cost(link, chunks)
 
 
 def plan_decisions(problem: Problem, rows: Sequence[tuple[int, int, bool]]) -> Plan:

@@ -150,7 +150,7 @@ def _busiest(best: _Routed, flows: Flows, chunks: list[int], random: Random) -> 
     load: dict[int, Time] = defaultdict(int)
     users: dict[int, list[int]] = defaultdict(list)
     for chunk, link in zip(best.schedule.chunk.tolist(), best.schedule.link.tolist(), strict=True):
-        for resource, held in flows.cost(link, 1)[1]:
+        for resource, held in flows.problem.cost(link, 1)[1]:
             load[resource] += held
             users[resource].append(chunk)
     resources = sorted(load, key=lambda resource: (-load[resource], resource))
