@@ -1,14 +1,13 @@
-"""Which moves may travel as one message: runs of chunks adjacent at both ends.
-
-The test is that of :class:`taccl.collectives.slots.Slots`, asked for every image of the
-representatives, so that a batch found here is one that the lowering can write as one step.
-
-Moves and what must precede them: a routing without an order yet.
+"""Moves and what must precede them: a routing without an order yet.
 
 A move is one representative chunk crossing one link. It needs every arrival of its chunk at its
 source that was planned before it; where values are summed, an arrival must also not overwrite
 what an earlier move still reads. :func:`plan_routes` makes the moves of a routing,
 :func:`plan_decisions` those of any decisions.
+
+Which moves may travel as one message (runs of chunks adjacent at both ends) :class:`Adjacency`
+tells by the test of :class:`taccl.collectives.slots.Slots`, asked for every image of the
+representatives, so that a batch found here is one that the lowering can write as one step.
 """
 
 from collections import defaultdict
