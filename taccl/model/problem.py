@@ -9,7 +9,7 @@ from threading import Event
 from types import MappingProxyType
 
 from taccl.collectives import Collective
-from taccl.model.schedule import Schedule
+from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.timing.deadline import Deadline
 from taccl.topology.graph import LogicalTopology, Topology
 from taccl.topology.symmetry import Group
@@ -79,6 +79,43 @@ class Problem:
     def representatives(self) -> tuple[int, ...]:
         """One chunk of every orbit."""
         return self.group.chunk_orbits(self.collective)
+
+    def cost(self, link: int, chunks: int) -> tuple[Time, tuple[tuple[int, Time], ...]]:
+        """Return picoseconds to the arrival of a message, and for how many it holds what.
+
+        Parameters
+        ----------
+        link, chunks
+            So many chunks on that link.
+
+        Returns
+        -------
+        tuple
+            The time from start to arrival, and (resource orbit, time held)...
+        """
+        if (link, chunks) not in self._costs:
+            topology, orbit, size = self.topology, self.group.edge_orbit, chunks * self.chunk_size
+            held = tuple(
+                (int(orbit[edge]), topology.busy(link, edge, size))
+                for edge in topology.links.edges_of(link)
+                if topology.edges[edge].beta is not None
+            )
+            self._costs[link, chunks] = (topology.arrival(link, size), held)
+        return self._costs[link, chunks]
+
+    @cached_property
+    def _costs(self) -> dict[tuple[int, int], tuple[Time, tuple[tuple[int, Time], ...]]]:
+        return {}
+
+    def timed(self, decisions: Decisions) -> Schedule:
+        """Return the schedule of decisions on these orbits, each message as early as it may start.
+
+        Raises
+        ------
+        ValueError
+            When messages wait for each other in a ring.
+        """
+        return retime(self.collective, self.group, self.chunk_size, decisions)
 
 
 def reduces_and_spreads(collective: Collective) -> bool:

@@ -7,7 +7,7 @@ played backwards, is a reduction tree. Engines route on arcs and need not know w
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -88,7 +88,12 @@ class Network:
     @cached_property
     def uses(self) -> dict[int, tuple[tuple[int, Time], ...]]:
         """(resource orbit, picoseconds it is held by a single chunk), by link."""
-        return {link: resource_times(self.problem, link, 1) for link in self.links}
+        return {link: self.problem.cost(link, 1)[1] for link in self.links}
+
+    def with_arcs(self, arcs: Iterable[Iterable[Arc]]) -> "Network":
+        """Return the network in which every demand may use those of some ``arcs`` only."""
+        pairs = zip(self.demands, arcs, strict=True)
+        return replace(self, demands=tuple(replace(one, arcs=tuple(own)) for one, own in pairs))
 
     @property
     def point_to_point(self) -> bool:
@@ -96,15 +101,28 @@ class Network:
         return all(len(demand.targets) <= 1 for demand in self.demands)
 
 
-def resource_times(problem: Problem, link: int, chunks: int) -> tuple[tuple[int, Time], ...]:
-    """Return (resource orbit, picoseconds held) for a message of so many chunks on a link."""
-    topology, orbit = problem.topology, problem.group.edge_orbit
-    size = chunks * problem.chunk_size
-    return tuple(
-        (int(orbit[edge]), topology.busy(link, edge, size))
-        for edge in topology.links.edges_of(link)
-        if topology.edges[edge].beta is not None
-    )
+Routes = tuple[tuple[Arc, ...], ...]
+"""The arcs of every demand, parents before children."""
+
+
+def connections(network: Network) -> dict[int, int]:
+    """Return the connection of every allowed link: the smallest link of its orbit of pairs.
+
+    A connection is an ordered pair of ranks that exchange anything, over one or several parallel
+    links. On orbits one stands for all its images.
+    """
+    problem = network.problem
+    topology, group = problem.topology, problem.group
+    table, links = topology.links, list(problem.logical.links())
+    first = [topology.links_between(int(table.src[k]), int(table.dst[k]))[0] for k in links]
+    images = [group.link_image(element, first) for element in range(len(group))]
+    smallest = [min(column) for column in zip(*images, strict=True)]
+    # Parallel links may have images among the parallel links of another pair.
+    pair = [topology.link(link) for link in smallest]
+    return {
+        link: topology.links_between(one.src, one.dst)[0]
+        for link, one in zip(links, pair, strict=True)
+    }
 
 
 def build_network(

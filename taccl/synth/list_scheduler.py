@@ -1,12 +1,10 @@
-"""List scheduling of fixed routes, compiled: which message takes a resource first.
+"""List scheduling of fixed routes: in which order messages take every resource.
 
-Ready messages start as soon as all they need is free; among those that compete, the one with the
-longest way left goes first, or a variation of that. The loop is in list_scheduler_loop.py.
-
-Stage 2: in which order messages take every resource (list scheduling by named rules).
-
-Ready messages are taken one at a time, the best by the rule first, and placed as early as their
-chunks and resources allow. The result is a sequence; retime() computes its times.
+:func:`order` is the second stage of TACCL: ready messages are taken one at a time, the best by a
+named rule first, and placed as early as their chunks and resources allow. :func:`dispatched` is
+compiled and has one rule: ready messages start as soon as all they need is free, and among those
+that compete, the one with the longest way left goes first, or a variation of that; its loop is in
+list_scheduler_loop.py. Both give a sequence; retime() computes its times.
 """
 
 import heapq
@@ -166,11 +164,11 @@ def decide(plan: Plan, messages: Sequence[Message]) -> Decisions:
     if not plan.exchanges:
         return Decisions.of(rows)
     row = {index: number for number, index in enumerate(sequence)}
-    lands = [
+    visible_from = [
         1 + max(number, row.get(plan.exchanges.get(index, index), number))
         for number, index in enumerate(sequence)
     ]
-    return Decisions.of(rows, lands)
+    return Decisions.of(rows, visible_from)
 
 
 def message_uses(plan: Plan, messages: Sequence[Message]) -> Uses:

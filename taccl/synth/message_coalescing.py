@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.model.problem import Problem
-from taccl.model.schedule import Schedule, retime
+from taccl.model.schedule import Schedule
 from taccl.synth.list_scheduler import (
     decide,
     load_of,
@@ -49,13 +49,13 @@ def coarser(problem: Problem, parts: int) -> Problem | None:
     collective = problem.collective
     if collective.name not in COLLECTIVES or collective.chunks_per_rank % parts:
         return None
-    whole = build_collective(
+    coarse = build_collective(
         collective.name,
         collective.num_ranks,
         collective.chunks_per_rank // parts,
         collective.root if COLLECTIVES[collective.name].has_root else None,
     )
-    return replace(problem, collective=whole, chunk_size=problem.chunk_size * parts)
+    return replace(problem, collective=coarse, chunk_size=problem.chunk_size * parts)
 
 
 def cut_and_joined(
@@ -202,9 +202,7 @@ def _in_groups(plan: Plan, pairs: Sequence[Pair]) -> list[list[Pair]]:
 
 
 def _timed(plan: Plan, messages: Sequence[Message]) -> Schedule:
-    problem = plan.problem
-    decisions = decide(plan, messages)
-    return retime(problem.collective, problem.group, problem.chunk_size, decisions)
+    return plan.problem.timed(decide(plan, messages))
 
 
 def _in_turn(plan: Plan, messages: Sequence[Message]) -> list[Message]:

@@ -4,12 +4,10 @@ HiGHS closes models with strong relaxations, CP-SAT those with many alike soluti
 everywhere (DGX-2 x 2 against NDv2 x 2), so both get the same model, one thread each, and the
 first proof ends the race. All data of a model are integers, so that CP-SAT takes it as it is.
 
-HiGHS by way of PuLP: in this process, or in a child that can be killed.
-
 HiGHS looks at its interrupt callbacks only now and then (not in the root node of a large model),
-so the race runs it as ``python -m taccl.synth.milp``: the model comes on standard input as JSON,
-the answer goes to standard output. highspy is imported before PuLP, which would hide its true
-import error.
+so the race runs it in a child that can be killed, ``python -m taccl.synth.milp``: the model comes
+on standard input as JSON, the answer goes to standard output. highspy is imported before PuLP,
+which would hide its true import error.
 """
 
 import json
@@ -18,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
@@ -33,6 +31,19 @@ except ImportError as cause:  # pragma: no cover - depends on the installation
     raise SolverUnavailableError(
         f"HiGHS can't be loaded: {cause}", fix="pip install 'highspy>=1.11,<1.14' 'pulp>=3.3'"
     ) from cause
+
+try:
+    from ortools.sat.python import cp_model
+except ImportError as cause:  # pragma: no cover - depends on the installation
+    raise SolverUnavailableError(
+        f"CP-SAT can't be loaded: {cause}", fix="pip install 'ortools>=9.12,<9.16'"
+    ) from cause
+
+POOL = 4
+"""How many solutions of a race are kept."""
+
+MAX_COUNTED = 600
+"""Variables up to which HiGHS takes part where work is counted."""
 
 Variable = str
 """A variable of a model, by its name."""
@@ -58,6 +69,24 @@ class Model:
     rows: list[tuple[Terms, bool, int]] = field(default_factory=list)
     objective: list[tuple[Variable, int]] = field(default_factory=list)
 
+    def binary(self, name: str) -> Variable:
+        """Add a 0/1 variable."""
+        self.variables[name] = (0, 1, True)
+        return name
+
+    def continuous(self, name: str, low: int, high: int) -> Variable:
+        """Add a variable for a time in ticks: continuous for HiGHS, an integer for CP-SAT."""
+        self.variables[name] = (low, high, False)
+        return name
+
+    def at_most(self, terms: Terms, limit: int) -> None:
+        """Require that the sum of coefficient x variable is at most the limit."""
+        self.rows.append((terms, False, limit))
+
+    def exactly(self, terms: Terms, value: int) -> None:
+        """Require that the sum of coefficient x variable equals the value."""
+        self.rows.append((terms, True, value))
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -78,8 +107,20 @@ class Found:
 
 
 def solve(model: Model, limits: Limits) -> Found:
-    """Solve a model in this process."""
-    problem, variables = _as_pulp(model)
+    """Solve a ``model`` by HiGHS in this process, within some ``limits``."""
+    problem = pulp.LpProblem("model", pulp.LpMinimize)
+    kinds = {True: pulp.LpInteger, False: pulp.LpContinuous}
+    variables = {
+        name: problem.add_variable(name, low, high, kinds[integer])
+        for name, (low, high, integer) in model.variables.items()
+    }
+
+    def total(terms: Terms) -> pulp.LpAffineExpression:
+        return pulp.LpAffineExpression([(variables[name], factor) for name, factor in terms])
+
+    problem += total(model.objective)
+    for terms, equal, limit in model.rows:
+        problem += total(terms) == limit if equal else total(terms) <= limit
     options: dict[str, object] = {"random_seed": limits.seed % 2**31}
     if limits.nodes is not None:
         options["mip_max_nodes"] = limits.nodes
@@ -103,26 +144,15 @@ def solve(model: Model, limits: Limits) -> Found:
     )
 
 
-def _as_pulp(model: Model) -> tuple[pulp.LpProblem, dict[Variable, pulp.LpVariable]]:
-    problem = pulp.LpProblem("model", pulp.LpMinimize)
-    variables = {
-        name: problem.add_variable(
-            name, low, high, pulp.LpInteger if integer else pulp.LpContinuous
-        )
-        for name, (low, high, integer) in model.variables.items()
-    }
-
-    def total(terms: Terms) -> pulp.LpAffineExpression:
-        return pulp.LpAffineExpression([(variables[name], factor) for name, factor in terms])
-
-    problem += total(model.objective)
-    for terms, equal, limit in model.rows:
-        problem += total(terms) == limit if equal else total(terms) <= limit
-    return problem, variables
-
-
 def solve_in_child(model: Model, limits: Limits, over: Callable[[], bool]) -> Found | None:
-    """Solve a model in a child process; None when it was killed, because ``over`` said so.
+    """Solve a model in a child process.
+
+    Parameters
+    ----------
+    model, limits
+        As for :func:`solve`.
+    over
+        Whether to kill the child; the answer is None then.
 
     Raises
     ------
@@ -178,25 +208,7 @@ def main() -> None:
     )
 
 
-if __name__ == "__main__":
-    main()
-
-
-try:
-    from ortools.sat.python import cp_model
-except ImportError as cause:  # pragma: no cover - depends on the installation
-    raise SolverUnavailableError(
-        f"CP-SAT can't be loaded: {cause}", fix="pip install 'ortools>=9.12,<9.16'"
-    ) from cause
-
-POOL = 4
-"""How many solutions of a race are kept."""
-
-MAX_COUNTED = 600
-"""Variables up to which HiGHS takes part where work is counted."""
-
 Values = Mapping[str, int]
-AnyTerms = Iterable[tuple[Variable, int]]
 
 
 @dataclass(frozen=True)
@@ -247,42 +259,19 @@ class _Race:
             self.finished.set()
 
 
-def new_model() -> Model:
-    """Return an empty minimisation model."""
-    return Model()
-
-
-def binary(model: Model, name: str) -> Variable:
-    """Add a 0/1 variable."""
-    model.variables[name] = (0, 1, True)
-    return name
-
-
-def whole(model: Model, name: str, low: int, high: int) -> Variable:
-    """Add a variable for a time in ticks: continuous for HiGHS, an integer for CP-SAT."""
-    model.variables[name] = (low, high, False)
-    return name
-
-
-def at_most(model: Model, terms: AnyTerms, limit: int) -> None:
-    """Require that the sum of coefficient x variable is at most the limit."""
-    model.rows.append((list(terms), False, limit))
-
-
-def exactly(model: Model, terms: AnyTerms, value: int) -> None:
-    """Require that the sum of coefficient x variable equals the value."""
-    model.rows.append((list(terms), True, value))
-
-
-def minimise(model: Model, terms: AnyTerms) -> None:
-    """Set the objective to the sum of coefficient x variable."""
-    model.objective.extend(terms)
-
-
 def race(model: Model, options: Options, time_limit: float, hint: Values | None = None) -> Answer:
     """Solve a model with both solvers and return the best solutions found in time.
 
-    With ``options.deterministic`` the solvers run one after the other under counted limits.
+    Parameters
+    ----------
+    model
+        What to minimise.
+    options
+        For the solvers; with ``deterministic`` they run one after the other under counted limits.
+    time_limit
+        Seconds, or counted work.
+    hint
+        Values of some variables, for CP-SAT to start from.
     """
     shared = _Race(options, replace(options, time_limit=time_limit).begin())
     runs: list[Callable[[], None]] = [
@@ -297,25 +286,20 @@ def race(model: Model, options: Options, time_limit: float, hint: Values | None 
         with ThreadPoolExecutor(len(runs)) as pool:
             for future in [pool.submit(run) for run in runs]:
                 future.result()
-    return _answer(shared)
-
-
-def _answer(shared: _Race) -> Answer:
     ranked = sorted(shared.found, key=lambda entry: entry[:2])
-    pool: list[dict[str, int]] = []
+    distinct = []
     for _, _, values in ranked:
-        if values not in pool:
-            pool.append(values)
-    winner = ("highs", "cp-sat")[ranked[0][1]] if ranked else "none"
-    if shared.options.stop.is_set():
+        if values not in distinct:
+            distinct.append(values)
+    proved = shared.proved.values()
+    if options.stop.is_set():
         status = Status.INTERRUPTED
-    elif Status.INFEASIBLE in shared.proved.values():
-        status = Status.INFEASIBLE
-    elif Status.OPTIMAL in shared.proved.values():
-        status = Status.OPTIMAL
+    elif proved:
+        status = Status.INFEASIBLE if Status.INFEASIBLE in proved else Status.OPTIMAL
     else:
-        status = Status.FEASIBLE if pool else Status.TIME_LIMIT
-    return Answer(status, tuple(pool[:POOL]), winner)
+        status = Status.FEASIBLE if distinct else Status.TIME_LIMIT
+    winner = ("highs", "cp-sat")[ranked[0][1]] if ranked else "none"
+    return Answer(status, tuple(distinct[:POOL]), winner)
 
 
 def _run_highs(model: Model, shared: _Race) -> None:
@@ -355,7 +339,23 @@ class _Keep(cp_model.CpSolverSolutionCallback):
 
 
 def _run_cp_sat(model: Model, shared: _Race, hint: Values) -> None:
-    copy, variables = _as_cp_sat(model, hint)
+    """Run CP-SAT on the same model: every coefficient and bound is an integer."""
+    copy = cp_model.CpModel()
+    variables = {
+        name: copy.new_int_var(low, high, name) for name, (low, high, _) in model.variables.items()
+    }
+
+    def total(terms: Terms) -> cp_model.LinearExprT:
+        return cp_model.LinearExpr.weighted_sum(
+            [variables[name] for name, _ in terms], [factor for _, factor in terms]
+        )
+
+    for terms, equal, limit in model.rows:
+        copy.add(total(terms) == limit if equal else total(terms) <= limit)
+    copy.minimize(total(model.objective))
+    for name, value in hint.items():
+        if name in variables:
+            copy.add_hint(variables[name], value)
     solver = new_solver(shared.options, max(0.1, shared.clock.left), workers=1)
     status = solve_watched(solver, copy, _Keep(shared, variables), shared.over)
     if status == cp_model.INFEASIBLE:
@@ -365,7 +365,17 @@ def _run_cp_sat(model: Model, shared: _Race, hint: Values) -> None:
 
 
 def new_solver(options: Options, seconds: float, *, workers: int) -> cp_model.CpSolver:
-    """Return a CP-SAT solver that stops after so many seconds, or after so much counted work."""
+    """Return a CP-SAT solver.
+
+    Parameters
+    ----------
+    options
+        The seed, and whether work is counted.
+    seconds
+        After which it stops, or so much counted work.
+    workers
+        Threads, where work is not counted.
+    """
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = options.seed % 2**31
     solver.parameters.num_workers = 1 if options.deterministic else workers
@@ -390,6 +400,15 @@ def solve_watched(
     """Solve in a second thread, watching whether the search should end; return the status.
 
     The solver's own thread would not run Python's signal handlers before it returns.
+
+    Parameters
+    ----------
+    solver, model
+        What solves what.
+    callback
+        Called with every better solution, if given.
+    over
+        Asked every 50 ms.
     """
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(solver.solve, model, callback)
@@ -404,22 +423,5 @@ def solve_watched(
         return run.result()
 
 
-def _as_cp_sat(model: Model, hint: Values) -> tuple[cp_model.CpModel, dict[str, cp_model.IntVar]]:
-    """Return the same model for CP-SAT; every coefficient and bound is an integer."""
-    copy = cp_model.CpModel()
-    variables = {
-        name: copy.new_int_var(low, high, name) for name, (low, high, _) in model.variables.items()
-    }
-
-    def total(terms: Sequence[tuple[Variable, int]]) -> cp_model.LinearExprT:
-        return cp_model.LinearExpr.weighted_sum(
-            [variables[name] for name, _ in terms], [factor for _, factor in terms]
-        )
-
-    for terms, equal, limit in model.rows:
-        copy.add(total(terms) == limit if equal else total(terms) <= limit)
-    copy.minimize(total(model.objective))
-    for name, value in hint.items():
-        if name in variables:
-            copy.add_hint(variables[name], value)
-    return copy, variables
+if __name__ == "__main__":
+    main()

@@ -1,14 +1,13 @@
-"""Which moves may travel as one message: runs of chunks adjacent at both ends.
-
-The test is that of :class:`taccl.collectives.slots.Slots`, asked for every image of the
-representatives, so that a batch found here is one that the lowering can write as one step.
-
-Moves and what must precede them: a routing without an order yet.
+"""Moves and what must precede them: a routing without an order yet.
 
 A move is one representative chunk crossing one link. It needs every arrival of its chunk at its
 source that was planned before it; where values are summed, an arrival must also not overwrite
 what an earlier move still reads. :func:`plan_routes` makes the moves of a routing,
 :func:`plan_decisions` those of any decisions.
+
+Which moves may travel as one message (runs of chunks adjacent at both ends) :class:`Adjacency`
+tells by the test of :class:`taccl.collectives.slots.Slots`, asked for every image of the
+representatives, so that a batch found here is one that the lowering can write as one step.
 """
 
 from collections import defaultdict
@@ -22,9 +21,8 @@ import numpy as np
 
 from taccl.collectives.slots import DEFAULT_LAYOUT, Slots, place_chunks
 from taccl.model.problem import Problem
-from taccl.model.routes import Network, resource_times
+from taccl.model.routes import Network, Routes
 from taccl.model.schedule import Decisions, message_groups
-from taccl.synth.staged.routing import Routes
 from taccl.units import Time
 
 
@@ -75,18 +73,7 @@ class Plan:
 
     def costs(self, link: int, chunks: int) -> tuple[Time, tuple[tuple[int, Time], ...]]:
         """Return (arrival time, (resource orbit, time held)...) of a message on a link."""
-        memo = self._memo
-        if (link, chunks) not in memo:
-            size = chunks * self.problem.chunk_size
-            memo[link, chunks] = (
-                self.problem.topology.arrival(link, size),
-                resource_times(self.problem, link, chunks),
-            )
-        return memo[link, chunks]
-
-    @cached_property
-    def _memo(self) -> dict[tuple[int, int], tuple[Time, tuple[tuple[int, Time], ...]]]:
-        return {}
+        return self.problem.cost(link, chunks)
 
 
 def plan_decisions(problem: Problem, rows: Sequence[tuple[int, int, bool]]) -> Plan:
@@ -265,6 +252,24 @@ class Adjacency:
             ):
                 return False
         return True
+
+    def buffers(self, one: int, two: int) -> frozenset[str]:
+        """Return the buffers in which all images of a move are read right behind those of another.
+
+        Parameters
+        ----------
+        one, two
+            Moves on one link, in the order of their places.
+        """
+        found = []
+        for chunks, ends in zip(self._chunks, self._ends, strict=True):
+            first, second = (
+                self.slots.readable(chunks[n], ends[n][0], arrived=bool(self.plan.moves[n].needs))
+                for n in (one, two)
+            )
+            behind = {place._replace(offset=place.offset + 1) for place in first}
+            found.append({place.buffer for place in behind & set(second)})
+        return frozenset[str].intersection(*map(frozenset, found))
 
     def runs(self) -> Iterator[Message]:
         """Yield maximal runs of moves on one link of which each pair of neighbours is adjacent."""

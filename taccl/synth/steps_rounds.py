@@ -4,23 +4,12 @@ A yes comes with the algorithm, a no with the reason or with a proof by search; 
 suffice for is unknown. :func:`schedule_of` gives the algorithm the times of our cost model, in
 which messages start as soon as they may instead of step by step.
 
-References
-----------
-Cai et al., "Synthesizing Optimal Collective Algorithms" (SCCL), PPoPP 2021, section 3.
-
-What SCCL asks: whether an algorithm of S synchronous steps, R rounds and C chunks exists.
-
 The steps share the rounds, and every step has one at least. In a round an edge carries as many
 chunks as its bandwidth is a multiple of the common measure of all bandwidths; so in a step of r
 rounds, r times as many. A chunk is sent in a step only by ranks that hold it when the step begins.
-Here is the question, what follows from it by counting alone, and the part of the model that all
-collectives share.
+What counting alone excludes is excluded first; then CP-SAT is asked.
 
-References
-----------
-Cai et al., "Synthesizing Optimal Collective Algorithms" (SCCL), PPoPP 2021, section 3.
-
-Steps and rounds of collectives that copy, or sum along a tree (CP-SAT).
+Collectives that copy, or sum along a tree:
 
 Trees       Sets        c chunks, a arcs, r ranks, s steps
             Variables   send[c,a,s] ∈ {0,1}   chunk c crosses arc a in step s
@@ -41,7 +30,7 @@ Flows       Sets        o origins; where chunks have one target, those of an ori
 Sums flow on arcs turned round, and the steps are played backwards. Unknowns before the step in
 which a rank can be reached are left out.
 
-Steps and rounds of an allreduce: which contributions are in which value (CP-SAT).
+An allreduce, by which contributions are in which value:
 
 Sets        c chunks, l links, r ranks, q whose contribution, s steps
 Variables   adds[c,l,s] ∈ {0,1}      the value at the source is added to the one at the destination
@@ -62,8 +51,12 @@ Subject to  (disjoint)  has[c,r,q,s] + Σ_l brings[c,l,q,s] ≤ 1 over the links
 
 Two narrower searches come first; what they find is an answer, that they find nothing is none.
 Where n divides C, a reduce-scatter and then an allgather, each in half of the steps and rounds
-(:func:`halves`); and the model with one unknown for each orbit of links and of pairs (r, q) under
-a group of symmetries, which map every chunk to itself.
+(:func:`compose_allreduce`); and the model with one unknown for each orbit of links and of pairs
+(r, q) under a group of symmetries, which map every chunk to itself.
+
+References
+----------
+Cai et al., "Synthesizing Optimal Collective Algorithms" (SCCL), PPoPP 2021, section 3.
 """
 
 import math
@@ -533,7 +526,7 @@ def _rounds(
     return Rounds(size, rounds[turn], tuple(tuple(sorted(step)) for step in sends[turn]))
 
 
-def halves(question: Question, options: Options, seconds: float) -> Rounds | None:
+def compose_allreduce(question: Question, options: Options, seconds: float) -> Rounds | None:
     """Return a reduce-scatter followed by an allgather, or None when none was found."""
     steps, rounds, chunks = question.size
     ranks = question.problem.topology.num_ranks
@@ -817,7 +810,7 @@ def _search(question: Question, options: Options, seconds: float) -> tuple[Statu
         look = flows if question.network.point_to_point else trees
         return look(question, options, seconds)
     clock = replace(options, time_limit=seconds).begin()
-    joined = halves(question, options, seconds / 4)
+    joined = compose_allreduce(question, options, seconds / 4)
     if joined is not None:
         return Status.OPTIMAL, joined
     group = question.problem.group
@@ -835,10 +828,10 @@ def rounds_decisions(problem: Problem, rounds: Rounds) -> Decisions:
     A chunk of an allreduce is a run of the problem's chunks, which travel together; two ranks may
     exchange it in a step, so its arrivals count from the next step on.
     """
-    whole = problem.collective.name == "allreduce"
-    run = problem.collective.num_chunks // rounds.size.chunks if whole else 1
+    reduces_all = problem.collective.name == "allreduce"
+    run = problem.collective.num_chunks // rounds.size.chunks if reduces_all else 1
     rows: list[tuple[int, int, int, bool]] = []
-    lands: list[int] = []
+    visible_from: list[int] = []
     batch = 0
     for step in rounds.sends:
         # By chunk on every link: exchanges in different orders could wait for each other.
@@ -846,8 +839,8 @@ def rounds_decisions(problem: Problem, rounds: Rounds) -> Decisions:
             chunks = range(send.chunk * run, (send.chunk + 1) * run)
             rows += [(chunk, send.link, batch, send.reduce) for chunk in chunks]
             batch += 1
-        lands += [len(rows)] * (len(rows) - len(lands))
-    return Decisions.of(rows, lands if whole else None)
+        visible_from += [len(rows)] * (len(rows) - len(visible_from))
+    return Decisions.of(rows, visible_from if reduces_all else None)
 
 
 def schedule_of(problem: Problem, rounds: Rounds) -> Schedule:

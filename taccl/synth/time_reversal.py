@@ -3,7 +3,9 @@
 Turn every edge round, and a reduction of chunks to their owners becomes a gather from them: the
 trees are the same, and what was sent last is sent first. So what an engine does well for gathers
 (messages joined where nothing waits for what comes first) serves reductions as well. Times are
-computed anew: an alpha that keeps no edge busy lies at the other end of its message then.
+computed anew: an alpha that keeps no edge busy lies at the other end of its message then. That can
+take longer than the gather, so a search for routes turns its arcs round instead, and holds
+resources up to the arrival (:func:`taccl.timing.message_costs.reversed_uses`).
 """
 
 from dataclasses import dataclass, replace
@@ -14,8 +16,7 @@ from numpy.typing import NDArray
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.model.problem import Problem
 from taccl.model.schedule import Decisions, Schedule
-from taccl.synth.plan import Adjacency, plan_decisions
-from taccl.topology.links import LinkTable
+from taccl.synth.plan import adjacent
 from taccl.topology.symmetry import make_group
 
 GATHERS = {"reducescatter": "allgather", "reduce": "broadcast"}
@@ -52,8 +53,11 @@ def mirrored(problem: Problem) -> Mirror | None:
         return None
     edges = tuple(replace(edge, tail=edge.head, head=edge.tail) for edge in topology.edges)
     turned = replace(topology, edges=edges)
-    link = _counterparts(turned.links, topology.links)
-    if link is None:
+    # The link of the machine that crosses the same edges the other way.
+    number = {topology.links.edges_of(link): link for link in range(len(topology.links))}
+    paths = (turned.links.edges_of(link) for link in range(len(turned.links)))
+    link = np.array([number.get(path[::-1], -1) for path in paths], dtype=np.int64)
+    if -1 in link or len(link) != len(number):
         return None
     logical = replace(problem.logical, topology=turned, allowed=problem.logical.allowed[link])
     collective = problem.collective
@@ -63,40 +67,24 @@ def mirrored(problem: Problem) -> Mirror | None:
     return Mirror(replace(problem, logical=logical, collective=gather, group=group), link)
 
 
-def _counterparts(links: LinkTable, others: LinkTable) -> NDArray[np.int64] | None:
-    """Return for each link that of others which crosses the same edges the other way."""
-    number = {others.edges_of(link): link for link in range(len(others))}
-    found = [number.get(links.edges_of(link)[::-1], -1) for link in range(len(links))]
-    return None if -1 in found or len(links) != len(others) else np.array(found, dtype=np.int64)
+def played_backwards(problem: Problem, link: NDArray[np.int64], schedule: Schedule) -> Schedule:
+    """Return a gather as a reduction, or a reduction as a gather.
 
-
-def played_backwards(problem: Problem, mirror: Mirror, schedule: Schedule) -> Decisions | None:
-    """Return a gather's decisions as those of the reduction.
-
-    None where some message can't be one step: a reduction may keep its chunks elsewhere.
+    A message that can't be one step there (a reduction may keep its chunks elsewhere) is cut.
 
     Parameters
     ----------
     problem
-        The reduction, with the symmetries of the schedule.
-    mirror
-        Of that reduction.
+        The collective that is wanted.
+    link
+        For every link of the schedule's machine, that of the problem's.
     schedule
-        Of the mirror's problem.
+        Of the mirrored problem, without exchanges; its symmetries are kept.
     """
-    decisions = schedule.decisions()
-    rows = [
-        (chunk, int(mirror.link[link]), batch, True)
-        for chunk, link, batch, _ in reversed(list(decisions.rows()))
-    ]
-    adjacency = Adjacency(plan_decisions(problem, [(c, k, r) for c, k, _, r in rows]))
-    turned: list[tuple[int, int, int, bool]] = []
-    messages: dict[int, list[int]] = {}
-    for number, (_, _, batch, _) in enumerate(rows):
-        messages.setdefault(batch, []).append(number)
-    for message in messages.values():
-        message.reverse()  # the order of places is the gather's
-        if len(message) > 1 and not adjacency.together(message):
-            return None
-        turned += [rows[number] for number in message]
-    return Decisions.of(turned)
+    orbits = replace(problem, group=make_group(problem.topology, schedule.generators))
+    messages: dict[int, list[tuple[int, int, int, bool]]] = {}
+    for chunk, old, batch, _ in reversed(list(schedule.decisions().rows())):
+        row = (chunk, int(link[old]), batch, problem.collective.reduces)
+        messages.setdefault(batch, []).insert(0, row)  # the order of places stays
+    rows = [row for message in messages.values() for row in message]
+    return orbits.timed(adjacent(orbits, Decisions.of(rows)))

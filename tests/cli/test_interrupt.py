@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from taccl.model.problem import Options
-from taccl.model.routes import Network
+from taccl.model.routes import Network, Routes
 from taccl.msccl.verdict import judge_text
 from taccl.synth.greedy import Hop
-from taccl.synth.staged.routing import Routes
 from tests.cli.conftest import Run
 
 COMMAND = (sys.executable, "-m", "taccl", "synthesize", "ndv2", "allreduce")

@@ -1,7 +1,7 @@
 """Arcs in columns say what routes.py says arc by arc."""
 
 from taccl.model.arcs import arcs_of, wanted_of
-from taccl.model.routes import build_network, resource_times
+from taccl.model.routes import build_network
 from tests.generators import random_problem
 from tests.sweep import for_each
 
@@ -30,5 +30,5 @@ def test_columns_hold_the_arcs_and_costs_of_the_network(
         for arc in demand.arcs:
             assert rows[tuple(arc)] == (
                 problem.topology.arrival(arc.link, chunks * problem.chunk_size),
-                resource_times(problem, arc.link, chunks),
+                problem.cost(arc.link, chunks)[1],
             )

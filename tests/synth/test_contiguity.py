@@ -6,11 +6,11 @@ from fractions import Fraction
 from taccl.model.problem import Status
 from taccl.model.routes import build_network
 from taccl.model.schedule import Schedule, retime
-from taccl.synth.exact.contiguity import improve
+from taccl.synth.exact.solve import improve_order
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.list_scheduler import decide
 from taccl.synth.plan import Plan, plan_decisions, plan_routes
-from taccl.synth.staged.engine import _routes_of
+from taccl.synth.staged.routing import routes_of
 from taccl.verify import verify
 from tests.generators import build, pair, random_problem
 from tests.sweep import for_each
@@ -30,9 +30,9 @@ def in_plan_order(plan: Plan) -> Schedule:
 def test_the_result_is_correct_and_never_worse(seed: int, batch: bool) -> None:
     problem = random_problem(seed, ("allgather", "reducescatter", "alltoall")[seed % 3])
     network = build_network(problem, reverse=problem.collective.reduces)
-    plan = plan_routes(network, _routes_of(network, greedy_routes(network)))
+    plan = plan_routes(network, routes_of(network, greedy_routes(network)))
     before = in_plan_order(plan)
-    after, _ = improve(before, plan, replace(QUICK, batch=batch), 0.3)
+    after, _ = improve_order(before, plan, replace(QUICK, batch=batch), 0.3)
     assert after.makespan <= before.makespan
     assert verify(after, problem.logical) == []
 
@@ -52,7 +52,7 @@ def test_what_has_further_to_go_goes_first() -> None:
     plan = relay()
     before = in_plan_order(plan)
     assert before.makespan == 3030
-    after, status = improve(before, plan, SINGLY, 2.0)
+    after, status = improve_order(before, plan, SINGLY, 2.0)
     assert (after.makespan, status) == (2020, Status.OPTIMAL)
 
 
@@ -64,8 +64,8 @@ def test_chunks_travel_together_where_that_is_faster() -> None:
     plan = plan_decisions(problem, [(chunk, link, False) for chunk in range(4)])
     before = in_plan_order(plan)
     assert before.makespan == 48
-    assert improve(before, plan, QUICK, 2.0)[0].makespan == 18
-    assert improve(before, plan, SINGLY, 2.0)[0].makespan == 48
+    assert improve_order(before, plan, QUICK, 2.0)[0].makespan == 18
+    assert improve_order(before, plan, SINGLY, 2.0)[0].makespan == 48
 
 
 def test_chunks_travel_singly_where_the_next_hop_waits() -> None:
@@ -80,16 +80,16 @@ def test_chunks_travel_singly_where_the_next_hop_waits() -> None:
         problem.collective, problem.group, problem.chunk_size, decide(plan, [(0, 1), (2, 3)])
     )
     assert together.makespan == 4020
-    assert improve(together, plan, QUICK, 2.0)[0].makespan == 3030
+    assert improve_order(together, plan, QUICK, 2.0)[0].makespan == 3030
 
 
 def test_a_schedule_at_the_floor_is_kept_without_a_search() -> None:
     plan = relay()
     before = in_plan_order(plan)
-    assert improve(before, plan, QUICK, 2.0, floor=3030) == (before, Status.OPTIMAL)
+    assert improve_order(before, plan, QUICK, 2.0, floor=3030) == (before, Status.OPTIMAL)
 
 
 def test_no_time_leaves_the_schedule_as_it_is() -> None:
     plan = relay()
     before = in_plan_order(plan)
-    assert improve(before, plan, QUICK, 0.0) == (before, Status.FEASIBLE)
+    assert improve_order(before, plan, QUICK, 0.0) == (before, Status.FEASIBLE)

@@ -15,10 +15,10 @@ RACED = Options(time_limit=5.0, workers=1)
 
 def knapsack(weights: tuple[int, ...], least: int) -> Model:
     """Return the model: the fewest things with a total weight of at least so much."""
-    model = milp.new_model()
-    names = [milp.binary(model, f"take_{number}") for number in range(len(weights))]
-    milp.at_most(model, [(name, -w) for name, w in zip(names, weights, strict=True)], -least)
-    milp.minimise(model, [(name, 1) for name in names])
+    model = Model()
+    names = [model.binary(f"take_{number}") for number in range(len(weights))]
+    model.at_most([(name, -w) for name, w in zip(names, weights, strict=True)], -least)
+    model.objective.extend([(name, 1) for name in names])
     return model
 
 
@@ -39,10 +39,10 @@ def test_what_has_no_solution_is_infeasible(options: Options) -> None:
 
 
 def test_equations_hold() -> None:
-    model = milp.new_model()
-    x, y = milp.whole(model, "x", 0, 10), milp.whole(model, "y", 0, 10)
-    milp.exactly(model, [(x, 2), (y, 3)], 12)
-    milp.minimise(model, [(x, 1), (y, 1)])
+    model = Model()
+    x, y = model.continuous("x", 0, 10), model.continuous("y", 0, 10)
+    model.exactly([(x, 2), (y, 3)], 12)
+    model.objective.extend([(x, 1), (y, 1)])
     assert dict(milp.race(model, QUICK, 5.0).pool[0]) == {"x": 0, "y": 4}
 
 

@@ -8,7 +8,7 @@ from taccl.model.schedule import retime
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.list_scheduler import PRIORITIES, decide, order
 from taccl.synth.plan import Adjacency, Message, Plan, plan_decisions, plan_routes
-from taccl.synth.staged.engine import _routes_of
+from taccl.synth.staged.routing import routes_of
 from taccl.verify import verify
 from tests.generators import random_problem, ring4
 from tests.sweep import for_each
@@ -20,7 +20,7 @@ ONE_WAY = sorted(set(COLLECTIVES) - {"allreduce"})
 def greedy_plan(seed: int) -> Plan:
     problem = random_problem(seed, ONE_WAY[seed % 3])
     network = build_network(problem, reverse=problem.collective.reduces)
-    return plan_routes(network, _routes_of(network, greedy_routes(network)))
+    return plan_routes(network, routes_of(network, greedy_routes(network)))
 
 
 def singles(plan: Plan) -> list[Message]:

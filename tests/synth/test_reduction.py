@@ -3,12 +3,9 @@
 import pytest
 
 from taccl.model.problem import Options, Problem
-from taccl.model.routes import Network
 from taccl.model.schedule import Schedule
-from taccl.synth.greedy import greedy_routes, is_complete
 from taccl.synth.staged.engine import ordered, staged
 from taccl.synth.staged.reduction import exchanged, partners_of
-from taccl.synth.staged.routing import Routes, from_root
 from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.generators import pair, random_problem
@@ -18,20 +15,10 @@ from tests.synth.problems import problem_of
 ONE_BY_ONE = Options(batch=False)
 
 
-def forest(network: Network) -> Routes | None:
-    hops = greedy_routes(network)
-    if not is_complete(network, hops):
-        return None
-    return tuple(
-        from_root(demand, {hop.arc.head: hop.arc for hop in hops if hop.demand == number})
-        for number, demand in enumerate(network.demands)
-    )
-
-
 def schedules(problem: Problem) -> list[Schedule]:
     found = []
     for partners in partners_of(problem):
-        plan = exchanged(problem, partners, forest)
+        plan = exchanged(problem, partners)
         assert plan is not None
         found += [candidate.schedule for candidate in ordered(plan, ONE_BY_ONE)]
     return found

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from taccl.errors import NoScheduleError
-from taccl.model.routes import Arc, build_network, counterpart, may_leave, resource_times
+from taccl.model.routes import Arc, build_network, counterpart, may_leave
 from taccl.topology.graph import whole
 from tests.generators import build, ring4, star5, twin2x2
 from tests.synth.problems import problem_of
@@ -120,8 +120,8 @@ def test_a_message_holds_every_port_for_its_own_time(rule: str, overhead: int) -
     problem = problem_of(star5(rule), "allgather")
     (link,) = problem.topology.links_between(0, 1)
     up, down = problem.topology.links.edges_of(link)
-    assert resource_times(problem, link, 1) == ((up, overhead + 1000), (down, overhead + 2000))
-    assert resource_times(problem, link, 2) == ((up, overhead + 2000), (down, overhead + 4000))
+    assert problem.cost(link, 1)[1] == ((up, overhead + 1000), (down, overhead + 2000))
+    assert problem.cost(link, 2)[1] == ((up, overhead + 2000), (down, overhead + 4000))
 
 
 def test_an_alltoall_is_point_to_point_and_an_allgather_is_not() -> None:

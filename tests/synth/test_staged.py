@@ -10,7 +10,8 @@ from taccl.model.problem import Problem, Status
 from taccl.model.routes import build_network
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.plan import Plan, plan_routes
-from taccl.synth.staged.engine import _polished, _routes_of, ordered, staged
+from taccl.synth.staged.engine import _polished, ordered, staged
+from taccl.synth.staged.routing import routes_of
 from taccl.topology.file import load_topology
 from tests.generators import random_problem, ring4
 from tests.sweep import for_each
@@ -19,7 +20,7 @@ from tests.synth.problems import QUICK, problem_of
 
 def greedy_plan(seed: int) -> Plan:
     network = build_network(random_problem(seed, "allgather"))
-    return plan_routes(network, _routes_of(network, greedy_routes(network)))
+    return plan_routes(network, routes_of(network, greedy_routes(network)))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -65,10 +66,10 @@ def test_messages_are_modelled_with_routes_for_few_chunks_only(
     # Building that model can't be interrupted: 12 chunks, and 552.
     problem, options = problem_of(load_topology(name), "alltoall"), replace(QUICK, batch=batch)
     network = build_network(problem)
-    plan = plan_routes(network, _routes_of(network, greedy_routes(network)))
+    plan = plan_routes(network, routes_of(network, greedy_routes(network)))
     asked_for: list[Problem] = []
     engine = sys.modules["taccl.synth.staged.engine"]  # the name in the package is the function
-    monkeypatch.setattr(engine, "improve", lambda schedule, *_, **__: (schedule, 0))
+    monkeypatch.setattr(engine, "improve_order", lambda schedule, *_, **__: (schedule, 0))
     monkeypatch.setattr(engine, "flows_of", asked_for.append)
     clock = replace(options, deterministic=True, time_limit=24.0).begin(2.0)
     with suppress(AttributeError):  # what is asked for is not there

@@ -6,7 +6,7 @@ import pytest
 
 from taccl.errors import NoScheduleError
 from taccl.model.routes import Network
-from taccl.synth.staged.routing import VARIANTS, networks
+from taccl.synth.staged.routing import ROUTE_RESTRICTIONS, networks
 from taccl.topology.graph import whole
 from tests.generators import ring4, star5, twin2x2
 from tests.synth.problems import problem_of
@@ -41,17 +41,17 @@ def test_cross_first_moves_no_chunk_in_the_server_that_it_leaves() -> None:
     assert arcs == {(0, 2), (2, 3), (3, 2)}
 
 
-def test_one_door_sends_by_the_first_gpu_of_a_nic_and_receives_by_the_last() -> None:
-    network = by_name()["one door"]
+def test_one_gateway_sends_by_the_first_gpu_of_a_nic_and_receives_by_the_last() -> None:
+    network = by_name()["one gateway"]
     assert crossings(network, 0) == {(0, 3), (2, 1)}
 
 
-def test_variants_that_restrict_nothing_are_left_out() -> None:
+def test_restrictions_that_restrict_nothing_are_left_out() -> None:
     assert [name for name, _ in networks(problem_of(ring4(), "allgather"))] == ["any way"]
 
 
-def test_every_variant_reaches_every_target() -> None:
-    assert set(by_name()) == set(VARIANTS)
+def test_every_restriction_reaches_every_target() -> None:
+    assert set(by_name()) == set(ROUTE_RESTRICTIONS)
     for network in by_name().values():
         for demand in network.demands:
             reached = {demand.root}
@@ -72,17 +72,17 @@ def test_what_a_sketch_prefers_comes_first() -> None:
     [("allgather", False), ("alltoall", False), ("reducescatter", True), ("allreduce", False),
      ("allreduce", True)],
 )  # fmt: skip
-def test_variants_share_the_connections_that_a_limit_leaves(collective: str, reverse: bool) -> None:
+def test_restrictions_share_what_a_limit_leaves(collective: str, reverse: bool) -> None:
     logical = replace(whole(star5()), name="tiny", connections_per_rank=1)
     for _, network in networks(problem_of(logical, collective), reverse=reverse):
         assert len(network.links) == 5
 
 
-def test_the_halves_of_an_allreduce_share_their_connections() -> None:
+def test_the_phases_of_an_allreduce_share_their_connections() -> None:
     logical = replace(whole(star5()), name="tiny", connections_per_rank=1)
     problem = problem_of(logical, "allreduce")
-    halves = [dict(networks(problem, reverse=way))["any way"].links for way in (True, False)]
-    assert halves[0] == halves[1]
+    phases = [dict(networks(problem, reverse=way))["any way"].links for way in (True, False)]
+    assert phases[0] == phases[1]
 
 
 def test_a_limit_that_no_routing_keeps_is_an_error() -> None:

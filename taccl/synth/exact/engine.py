@@ -1,9 +1,9 @@
 """Engine ``exact``: one CP-SAT model for routes, order, roots and batches, and its proof.
 
-The model is that of model.py and model.py, solved in solve.py. A problem with
-symmetries is first solved on orbits; what that proves holds for symmetric schedules only, so where
-no bound closes the gap the whole problem follows, if it is small enough and no sketch asks for the
-symmetry (of the routes: order and messages are free, so that nothing is proved on orbits then).
+The model is that of model.py, solved in solve.py. A problem with symmetries is first solved on
+orbits; what that proves holds for symmetric schedules only, so where no bound closes the gap the
+whole problem follows, if it is small enough and no sketch asks for the symmetry (of the routes:
+order and messages are free, so that nothing is proved on orbits then).
 A model that can't be written down in time is given up for the staged engine's schedule.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.model.arcs import is_restricted
 from taccl.model.problem import Bound, Options, Problem, Result, Status, reduces_and_spreads
-from taccl.model.schedule import Schedule, retime
+from taccl.model.schedule import Schedule
 from taccl.synth.exact.model import Flows, flows_of
 from taccl.synth.exact.solve import MAX_INTERVALS, is_long, solve_model
 from taccl.synth.staged.engine import first_schedules, staged
@@ -47,6 +47,12 @@ class _State:
     of_trees: Time
     done: frozenset[Flows] = frozenset()
 
+    def with_schedule(self, found: Schedule | None) -> "_State":
+        """Return the state after another schedule was found, if one was."""
+        if found is None or found.makespan >= self.best.makespan:
+            return self
+        return replace(self, best=found)
+
     @property
     def closed(self) -> bool:
         return self.best.makespan <= max(self.bound, self.of_trees)
@@ -61,6 +67,13 @@ def exact(problem: Problem, options: Options) -> Result:
 
     With ``options.rounds`` the question is SCCL's instead: whether there is an algorithm of so
     many synchronous steps, rounds and chunks (steps_rounds.py).
+
+    Parameters
+    ----------
+    problem
+        What is to be done.
+    options
+        How long and how to search, and what is known.
 
     Raises
     ------
@@ -77,12 +90,14 @@ def exact(problem: Problem, options: Options) -> Result:
         return options.time_limit / 3 if options.deterministic else clock.left
 
     first = options.known or _first(problem, options, clock)
-    state = _State(min(first, key=_makespan), options.floor, 0)
+    state = _State(min(first, key=lambda one: one.makespan), options.floor, 0)
     models = () if state.closed or clock.over else _models(problem, options, clock)
     state = _solve(models, state, options, (1.0 if options.known else FIRST) * left())
     if not (state.closed or clock.over or options.known):
         share = STAGED if _open(models, state, options, (1 - STAGED) * left()) else ALONE
-        state = _hinted(problem, state, options, share * left())
+        if not _is_slow(problem, options, share * left()):
+            hint = staged(problem, replace(options, time_limit=share * left()))
+            state = state.with_schedule(hint.schedule)
         for flows in models:
             if left() > 0 and is_long(flows, options, left()):
                 options.report(f"exact: {flows.size} intervals, too many messages for the time")
@@ -114,18 +129,6 @@ def _in_rounds(problem: Problem, options: Options, rounds: tuple[int, int, int])
     options.report(f"there is an {what}; its steps have {lengths} rounds ({found.seconds:.1f} s)")
     schedule = schedule_of(problem, found.rounds)
     return Result(Status.FEASIBLE, schedule, (), "exact", found.seconds)
-
-
-def _makespan(schedule: Schedule) -> Time:
-    return schedule.makespan
-
-
-def _hinted(problem: Problem, state: _State, options: Options, seconds: float) -> _State:
-    """Return the best of the staged engine, where it has one in some seconds."""
-    if _is_slow(problem, options, seconds):
-        return state
-    hint = staged(problem, replace(options, time_limit=seconds)).schedule
-    return state if hint is None else replace(state, best=min(state.best, hint, key=_makespan))
 
 
 def _first(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
@@ -181,10 +184,7 @@ def _solve(models: Sequence[Flows], state: _State, options: Options, seconds: fl
         problem = flows.problem
         solution = solve_model(flows, state.best, options, share, state.bound)
         if solution.decisions is not None:
-            found = retime(
-                problem.collective, problem.group, problem.chunk_size, solution.decisions
-            )
-            state = replace(state, best=min(state.best, found, key=_makespan))
+            state = state.with_schedule(problem.timed(solution.decisions))
         if solution.proved:
             state = replace(state, done=state.done | {flows})
         if len(problem.group) == 1 and reduces_and_spreads(problem.collective):
@@ -209,8 +209,10 @@ def _open(models: Sequence[Flows], state: _State, options: Options, seconds: flo
 
 def _models(problem: Problem, options: Options, clock: Deadline) -> tuple[Flows, ...]:
     """Return the flows of the problem on orbits and of the whole one, where these are small."""
-    models = []
-    for part in _problems(problem):
+    parts, models = [problem], []
+    if len(problem.group) > 1 and not problem.logical.symmetry_asked:
+        parts.append(replace(problem, group=make_group(problem.topology, ())))
+    for part in parts:
         if clock.over or (_pairs(part) > LARGE and _is_slow(part, options, clock.left)):
             break
         # Only a sketch leaves so little of so much; looking for the ways of each chunk takes long.
@@ -222,10 +224,3 @@ def _models(problem: Problem, options: Options, clock: Deadline) -> tuple[Flows,
         else:
             models.append(flows)
     return tuple(models)
-
-
-def _problems(problem: Problem) -> list[Problem]:
-    """Return the problem on orbits, and on all chunks where the symmetry is only a help."""
-    if len(problem.group) == 1 or problem.logical.symmetry_asked:
-        return [problem]
-    return [problem, replace(problem, group=make_group(problem.topology, ()))]

@@ -8,13 +8,13 @@ of time.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
 from taccl.model.problem import Options, Problem, reduces_and_spreads
-from taccl.model.schedule import Schedule, retime
-from taccl.synth.exact.model import Flow, Flows, flows_of
+from taccl.model.schedule import Schedule
+from taccl.synth.exact.model import Flows, flows_of
 from taccl.synth.exact.solve import solve_model
 from taccl.units import Time
 
@@ -47,8 +47,12 @@ def improve_routes(
 
     Parameters
     ----------
+    problem
+        What is to be done.
     known
         A schedule on the problem's orbits, one chunk to a message.
+    options
+        How to search.
     seconds
         Wall clock, or counted work.
     floor
@@ -57,7 +61,10 @@ def improve_routes(
     flows = _searched(problem, known)
     if flows is None:
         return known
+    chunks = sorted({flow.chunk for flow in flows.flows})
+    most = max(1, *(len(flow.links) for flow in flows.flows))
     clock = replace(options, time_limit=seconds).begin()
+    single = replace(options, batch=False, report=lambda _: None)
     best = _routed(problem, known)
     random = Random(options.seed)
     count = FEWEST
@@ -65,15 +72,19 @@ def improve_routes(
         left = clock.left
         if best.schedule.makespan <= floor or left < 1:
             break
-        chosen = _choose(best, flows, random, number, count)
+        order = (_last, _busiest, _any)[number % 3](best, flows, chunks, random)
+        chosen = frozenset(list(dict.fromkeys(order))[: max(1, min(count, MAX_OPEN // most))])
         part = seconds / ROUNDS if options.deterministic else max(2.0, SHARE * left)
-        single = replace(options, batch=False, report=_silent)
-        found = solve_model(
-            _opened(flows, best, chosen), best.schedule, single, min(part, left), floor, twice=False
+        opened = tuple(
+            flow
+            if flow.chunk in chosen
+            else replace(flow, links=best.links.get((flow.chunk, flow.summed), ()))
+            for flow in flows.flows
         )
-        better = None
-        if found.decisions is not None:
-            better = retime(problem.collective, problem.group, problem.chunk_size, found.decisions)
+        found = solve_model(
+            Flows(problem, opened), best.schedule, single, min(part, left), floor, twice=False
+        )
+        better = None if found.decisions is None else problem.timed(found.decisions)
         if better is not None and better.makespan < best.schedule.makespan:
             options.report(
                 f"routes of {len(chosen)} chunks: {best.schedule.makespan / 1e6:.2f} ->"
@@ -87,10 +98,6 @@ def improve_routes(
     return best.schedule
 
 
-def _silent(line: str) -> None:
-    """Report nothing."""
-
-
 def _searched(problem: Problem, known: Schedule) -> Flows | None:
     """Return the flows of a problem, where a model can hold them and the schedule."""
     same = known.generators == problem.group.generators
@@ -99,18 +106,14 @@ def _searched(problem: Problem, known: Schedule) -> Flows | None:
     flows = flows_of(problem)
     links = _routed(problem, known).links
     # An exchange has two roots for a chunk, which the flows do not have.
-    alike = all(
-        _is_tree(flows, flow, links.get((flow.chunk, flow.summed), ())) for flow in flows.flows
-    )
-    return flows if alike and flows.flows else None
-
-
-def _is_tree(flows: Flows, flow: Flow, links: Sequence[int]) -> bool:
-    """Tell whether some links are one tree from (to) one root of a flow, or several fixed ones."""
-    ends = [flows.ends_of(link) for link in links]
-    fed = [src if flow.summed else dst for src, dst in ends]
-    others = {dst if flow.summed else src for src, dst in ends} - set(fed)
-    return len(set(fed)) == len(fed) and (not flow.chosen or len(others) <= 1)
+    for flow in flows.flows:
+        # One tree from (to) one root, or several fixed ones.
+        ends = [flows.ends_of(link) for link in links.get((flow.chunk, flow.summed), ())]
+        fed = [src if flow.summed else dst for src, dst in ends]
+        others = {dst if flow.summed else src for src, dst in ends} - set(fed)
+        if len(set(fed)) < len(fed) or (flow.chosen and len(others) > 1):
+            return None
+    return flows if flows.flows else None
 
 
 def _routed(problem: Problem, schedule: Schedule) -> _Routed:
@@ -120,14 +123,6 @@ def _routed(problem: Problem, schedule: Schedule) -> _Routed:
     for chunk, link, adds in zip(*rows, strict=True):
         links[chunk, adds or sums_only].append(link)
     return _Routed(schedule, {key: tuple(sorted(some)) for key, some in links.items()})
-
-
-def _choose(best: _Routed, flows: Flows, random: Random, number: int, count: int) -> frozenset[int]:
-    """Return the chunks whose routes are open."""
-    chunks = sorted({flow.chunk for flow in flows.flows})
-    order = [_last, _busiest, _any][number % 3](best, flows, chunks, random)
-    links = max(len(flow.links) for flow in flows.flows)
-    return frozenset(list(dict.fromkeys(order))[: max(1, min(count, MAX_OPEN // max(1, links)))])
 
 
 def _any(_best: _Routed, _flows: Flows, chunks: list[int], random: Random) -> Iterator[int]:
@@ -150,23 +145,10 @@ def _busiest(best: _Routed, flows: Flows, chunks: list[int], random: Random) -> 
     load: dict[int, Time] = defaultdict(int)
     users: dict[int, list[int]] = defaultdict(list)
     for chunk, link in zip(best.schedule.chunk.tolist(), best.schedule.link.tolist(), strict=True):
-        for resource, held in flows.cost(link, 1)[1]:
+        for resource, held in flows.problem.cost(link, 1)[1]:
             load[resource] += held
             users[resource].append(chunk)
     resources = sorted(load, key=lambda resource: (-load[resource], resource))
     crossing = sorted(set(users[random.choice(resources[: max(1, len(resources) // 4)])]))
     yield from random.sample(crossing, len(crossing))
     yield from random.sample(chunks, len(chunks))
-
-
-def _opened(flows: Flows, best: _Routed, chosen: frozenset[int]) -> Flows:
-    """Return the flows with all links for the chosen chunks, and the links they have for others."""
-    return Flows(
-        flows.problem,
-        tuple(
-            flow
-            if flow.chunk in chosen
-            else replace(flow, links=best.links.get((flow.chunk, flow.summed), ()))
-            for flow in flows.flows
-        ),
-    )

@@ -1,10 +1,23 @@
-"""The model of the exact engine: routes, order, roots and batches at once (CP-SAT).
+"""The model of the exact engine: routes, order, roots and messages at once (CP-SAT).
+
+A *flow* is one representative chunk in one phase. A chunk that is only copied has one flow, from
+its roots to its targets; one that is only summed has one, from its sources to its root. One that is
+summed and then spread has both, and where nothing ties it to its owner, any of its targets may be
+the root. Where routes are given, a flow takes all of its links, and only times and messages are
+open: that is TACCL's third stage.
+
+A *message* is a chain of chunks on one link, each lying right behind the one before at both ends
+(taccl.collectives.slots): in one buffer where they are read, and where copies arrive. Where a chunk
+lies in scratch depends on what else is relayed there, so a link of a chain may ask that some chunks
+do not come that way. On orbits only places that do not depend on what is relayed count, and must be
+neighbours for all images; given routes leave no place open.
 
 Sets        f flows, l links of a flow, r ranks, o resource orbits
 Variables   use[f,l] ∈ {0,1}       the flow's chunk takes link l
             start[f,l], end[f,l]   when its message starts and has arrived, in ticks
             lead[f,l] ∈ {0,1}      it is the first chunk of its message (batches only)
             next[f,g,l] ∈ {0,1}    chunk g follows chunk f in one message
+            left[f,l]              chunks from f to the end of its message
             avail[f,r]             when the chunk, or the sum of what has come, is at rank r
             root[c,r] ∈ {0,1}      chunk c is summed at rank r (only where that is free)
             depth[f,r]             links between the root and r (only where that matters)
@@ -24,47 +37,22 @@ Subject to  (arrive)      copied: a target that is no root is entered once, othe
                           says so
             (peers)       distinct peers of a rank within the sketch's limit
             (bound)       makespan ≥ a lower bound proved elsewhere
+            (chain)       use[f,l] = lead[f,l] + Σ next[·,f,l];  Σ next[f,·,l] ≤ use[f,l]
+            (count)       next[f,g,l]: left[f] = left[g] + 1; no next: left[f] = 1
+            (together)    next[f,g,l]: both start at one time and arrive at one time
+            (cost)        lead[f,l]: the message lasts what left[f] chunks cost, and holds the
+                          resources of its link for as long as they do
+            (places)      next[f,g,l]: the conditions under which g lies behind f: in scratch
+                          nothing is between them, in the layout that the rank chooses for its own
 
 For data that is copied, and for sums at one root, no schedule of these chunks is faster than the
 optimum. For sums that are spread it is the best of all that sum on a tree and spread on a tree.
-
-What the exact engine routes: every representative chunk, in one phase or in two.
-
-A chunk that is only copied has one flow, from its roots to its targets. A chunk that is only
-summed has one, from its sources to its root. One that is summed and then spread has both, and
-where nothing ties it to its owner, any of its targets may be the root.
-
-Which chunks may lie right behind which others at both ends of a link (taccl.collectives.slots).
-
-Where a chunk lies in scratch depends on what else is relayed there, so in scratch any chunk may
-follow any other, under conditions; in the other buffers at most one can. On orbits only places
-that do not depend on what is relayed count, and must be neighbours for all images.
-
-Messages of several chunks in the model of the exact engine: chains of neighbours.
-
-A message is a chain of chunks on one link, each lying right behind the one before at both ends
-(taccl.collectives.slots): in one buffer where they are read, and where copies arrive. Where a chunk
-lies in scratch depends on what else is relayed there, so a link of a chain may ask that some chunks
-do not come that way.
-
-Variables   lead[f,l], next[f,g,l] ∈ {0,1}    as below
-            left[f,l]                         chunks from f to the end of its message
-Subject to  (chain)     use[f,l] = lead[f,l] + Σ next[·,f,l];  Σ next[f,·,l] ≤ use[f,l]
-            (count)     next[f,g,l]: left[f] = left[g] + 1; no next: left[f] = 1
-            (together)  next[f,g,l]: both start at one time and arrive at one time
-            (cost)      lead[f,l]: the message lasts what left[f] chunks cost, and holds the
-                        resources of its link for as long as they do
-            (places)    next[f,g,l]: the conditions under which g lies behind f: in scratch nothing
-                        is between them, in the layout that the rank chooses for its own
-
-On orbits only places that do not depend on what is relayed count, and must be neighbours for all
-images.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -75,13 +63,14 @@ from numpy.typing import NDArray
 from taccl.collectives.slots import INPUT, LAYOUTS, OUTPUT, SCRATCH, side_by_side
 from taccl.errors import OutOfTimeError
 from taccl.model.problem import Problem, reduces_and_spreads
-from taccl.model.routes import Network, build_network, resource_times
-from taccl.synth.staged.routing import connections
+from taccl.model.routes import Network, build_network, connections
 from taccl.topology.graph import Rank
 from taccl.units import Time
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
+
+    from taccl.synth.plan import Adjacency, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +93,8 @@ class Flow:
         What it may use, ascending.
     hops
         The most links on its way between a root and each rank; None: any number.
+    routed
+        Whether it takes all of its links: its way is given, only times are open.
     """
 
     chunk: int
@@ -113,14 +104,26 @@ class Flow:
     ends: frozenset[Rank]
     links: tuple[int, ...]
     hops: dict[Rank, int] | None
+    routed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """All flows of a problem, and what messages cost."""
+    """All flows of a problem, and what messages cost.
+
+    Parameters
+    ----------
+    problem
+        Whose.
+    flows
+        Of its representative chunks.
+    places
+        Where the routes are given: what follows from them about neighbours, else None.
+    """
 
     problem: Problem
     flows: tuple[Flow, ...]
+    places: "Adjacency | None" = None
 
     @cached_property
     def links(self) -> tuple[int, ...]:
@@ -137,19 +140,6 @@ class Flows:
         table = self.problem.topology.links
         return int(table.src[link]), int(table.dst[link])
 
-    def cost(self, link: int, chunks: int) -> tuple[Time, tuple[tuple[int, Time], ...]]:
-        """Return (time to arrival, (resource orbit, time held)...) of a message."""
-        known = self._costs
-        if (link, chunks) not in known:
-            problem = self.problem
-            arrival = problem.topology.arrival(link, chunks * problem.chunk_size)
-            known[link, chunks] = (arrival, resource_times(problem, link, chunks))
-        return known[link, chunks]
-
-    @cached_property
-    def _costs(self) -> dict[tuple[int, int], tuple[Time, tuple[tuple[int, Time], ...]]]:
-        return {}
-
 
 def flows_of(problem: Problem) -> Flows:
     """Return the flows of a problem.
@@ -159,34 +149,33 @@ def flows_of(problem: Problem) -> Flows:
     NoScheduleError
         When a chunk can't reach a target.
     """
-    collective = problem.collective
-    if not reduces_and_spreads(collective):
-        return flows_of_networks([build_network(problem, reverse=collective.reduces)])
-    halves = flows_of_networks([build_network(problem, reverse=r) for r in (True, False)])
-    if not _any_root(problem):
-        return halves
-    every = {
-        link
-        for network in (build_network(problem, reverse=r) for r in (True, False))
-        for demand in network.demands
-        for link in (arc.link for arc in demand.arcs)
-    }
-    links = tuple(sorted(every))
-    flows = [
-        Flow(
-            flow.chunk, flow.summed, collective.targets(flow.chunk), chosen=True,
-            ends=frozenset(
-                collective.sources(flow.chunk) if flow.summed else collective.targets(flow.chunk)
-            ),
-            links=links, hops=None,
+    logical, collective = problem.logical, problem.collective
+    two_ways = reduces_and_spreads(collective)
+    networks = [
+        build_network(problem, reverse=reverse)
+        for reverse in ((True, False) if two_ways else (collective.reduces,))
+    ]
+    rooted = flows_of_networks(networks)
+    # Any rank that wants a sum may be its root if it has a part of it, as in an AllReduce, and no
+    # rule of the sketch goes by the chunk's owner. On orbits the image of a root is the root of
+    # the image, which any choice keeps.
+    free = np.array_equal(collective.source_set, collective.target_set) and not (
+        logical.leave_by or logical.max_extra_hops is not None or logical.own_chunks_first
+    )
+    if not (two_ways and free):
+        return rooted
+    links = tuple(sorted({arc.link for one in networks for d in one.demands for arc in d.arcs}))
+    flows = []
+    for flow in rooted.flows:
+        ends = collective.targets(flow.chunk)  # the sources as well
+        flows.append(
+            replace(flow, roots=ends, chosen=True, ends=frozenset(ends), links=links, hops=None)
         )
-        for flow in halves.flows
-    ]  # fmt: skip
     return Flows(problem, tuple(flows))
 
 
 def flows_of_networks(networks: Sequence[Network]) -> Flows:
-    """Return the flows of networks of one problem, rooted at the owners of their chunks."""
+    """Return the flows of ``networks`` of one problem, rooted at the owners of their chunks."""
     extra = networks[0].problem.logical.max_extra_hops
     flows = [
         Flow(
@@ -202,16 +191,42 @@ def flows_of_networks(networks: Sequence[Network]) -> Flows:
     return Flows(networks[0].problem, tuple(flows))
 
 
-def _any_root(problem: Problem) -> bool:
-    """Tell whether the root of a sum is free: no rule of the sketch goes by the chunk's owner.
+def flows_along(places: "Adjacency") -> Flows:
+    """Return the flows of a plan whose chunks travel on trees, each with the links that it takes.
 
-    And every rank that wants a sum has a part of it, as in an AllReduce. On orbits the image of a
-    root is the root of the image, which any choice keeps.
+    Parameters
+    ----------
+    places
+        Of the plan's moves, with scratch in one layout.
     """
-    logical, collective = problem.logical, problem.collective
-    if not np.array_equal(collective.source_set, collective.target_set):
-        return False
-    return not logical.leave_by and logical.max_extra_hops is None and not logical.own_chunks_first
+    plan = places.plan
+    phase = phases(plan)
+    links: dict[tuple[int, bool], list[int]] = defaultdict(list)
+    for move, summed in zip(plan.moves, phase, strict=True):
+        links[move.chunk, summed].append(move.link)
+    table, flows = plan.problem.topology.links, []
+    for (chunk, summed), taken in links.items():
+        first, last = (table.dst, table.src) if summed else (table.src, table.dst)
+        roots = {int(first[k]) for k in taken} - {int(last[k]) for k in taken}
+        flows.append(
+            Flow(
+                chunk, summed, tuple(sorted(roots)), chosen=False, ends=frozenset(),
+                links=tuple(sorted(taken)), hops=None, routed=True,
+            )
+        )  # fmt: skip
+    return Flows(plan.problem, tuple(flows), places)
+
+
+def phases(plan: "Plan") -> list[bool]:
+    """Return for every move of a plan whether it is on the way to a root: a sum flows that way."""
+    if not reduces_and_spreads(plan.problem.collective):
+        return [plan.problem.collective.reduces] * len(plan.moves)
+    summed = [move.reduce for move in plan.moves]
+    for number in range(len(summed) - 1, -1, -1):
+        if summed[number]:
+            for before in plan.moves[number].needs:
+                summed[before] = True
+    return summed
 
 
 class Spot(NamedTuple):
@@ -270,6 +285,8 @@ class Neighbours:
     @cached_property
     def most(self) -> int:
         """No fewer than the pairs of all links, counted without looking at them one by one."""
+        if self.flows.places is not None:
+            return 2 * self.flows.size
         total = 0
         for (link, summed), numbers in self.by_link.items():
             src, dst = self.flows.ends_of(link)
@@ -284,8 +301,29 @@ class Neighbours:
     def _in_scratch(self, chunk: int, rank: Rank) -> bool:
         return not self.flows.problem.collective.is_target(chunk, rank)
 
+    @cached_property
+    def _given(self) -> dict[int, list[Pair]]:
+        """The pairs of every link where routes are given: no layout is open any more."""
+        places, given = self.flows.places, defaultdict[int, list[Pair]](list)
+        if places is None:
+            return given
+        moves, phase = places.plan.moves, phases(places.plan)
+        numbers = {(flow.chunk, flow.summed): n for n, flow in enumerate(self.flows.flows)}
+        for run in places.runs():
+            for one, two in pairwise(run):
+                if phase[one] == phase[two]:
+                    first, second = (numbers[moves[n].chunk, phase[n]] for n in (one, two))
+                    given[moves[one].link] += [
+                        Pair(first, second, buffer, (), (), ())
+                        for buffer in sorted(places.buffers(one, two))
+                    ]
+        return given
+
     def pairs(self, link: int, numbers: Sequence[int]) -> Iterator[Pair]:
         """Yield every way for one flow's chunk to lie right behind another's on a link."""
+        if self.flows.places is not None:
+            yield from (pair for pair in self._given[link] if pair.first in numbers)
+            return
         flows, (src, dst) = self.flows, self.flows.ends_of(link)
         alone = len(flows.problem.group) == 1
         read = {n: _spots(flows, flows.flows[n], src) for n in numbers}
@@ -411,10 +449,17 @@ def saves(flows: Flows, link: int, most: int) -> bool:
     """Tell whether some message on a link holds a resource for less time than its chunks alone.
 
     Where it does not, chunks sent one behind the other arrive no later.
+
+    Parameters
+    ----------
+    flows
+        Of the problem.
+    link, most
+        On that link, with at most so many chunks.
     """
-    _, single = flows.cost(link, 1)
+    _, single = flows.problem.cost(link, 1)
     for chunks in range(2, most + 1):
-        _, uses = flows.cost(link, chunks)
+        _, uses = flows.problem.cost(link, chunks)
         if any(busy < chunks * one for (_, busy), (_, one) in zip(uses, single, strict=True)):
             return True
     return False
@@ -510,6 +555,8 @@ def make_scale(flows: Flows, horizon: Time, longest: int) -> Scale:
 
     Parameters
     ----------
+    flows
+        Whose links.
     horizon
         A makespan that is reached already, in picoseconds.
     longest
@@ -518,7 +565,7 @@ def make_scale(flows: Flows, horizon: Time, longest: int) -> Scale:
     times: set[Time] = set()
     for link in flows.links:
         for chunks in range(1, longest + 1):
-            duration, uses = flows.cost(link, chunks)
+            duration, uses = flows.problem.cost(link, chunks)
             times.update([duration, *(busy for _, busy in uses)])
     unit = math.gcd(*times) or 1
     tick = max(unit, -(-horizon // MAX_HORIZON))
@@ -536,6 +583,10 @@ def build(
 
     Parameters
     ----------
+    flows
+        What is routed.
+    scale
+        The ticks, and the horizon.
     floor
         A proven lower bound in picoseconds.
     together
@@ -564,8 +615,9 @@ def build(
     for number, flow in enumerate(flows.flows):
         parts.look()
         _causality(parts, number, flow)
-        (_leave if flow.summed else _arrive)(parts, number, flow)
-        _depth(parts, number, flow)
+        if not flow.routed:
+            _route(parts, number, flow)
+            _depth(parts, number, flow)
     _turn(parts)
     for orbit in sorted(parts.intervals):
         model.add_no_overlap(parts.intervals[orbit])
@@ -588,14 +640,14 @@ def _add_flow(parts: Parts, number: int, flow: Flow) -> None:
     if flow.chosen and flow.summed:
         model.add_exactly_one([x.root[flow.chunk, rank] for rank in flow.roots])
     for link in flow.links:
-        x.use[number, link] = model.new_bool_var("")
+        x.use[number, link] = model.new_int_var(int(flow.routed), 1, "")
         x.start[number, link] = model.new_int_var(0, horizon, "")
 
 
 def _add_single(parts: Parts, key: Key) -> None:
     """Make a chunk on a link a message of its own."""
     model, x, scale = parts.model, parts.x, parts.scale
-    duration, uses = parts.flows.cost(key[1], 1)
+    duration, uses = parts.flows.problem.cost(key[1], 1)
     x.end[key] = x.start[key] + scale.up(duration)
     for orbit, busy in uses:
         held = scale.up(busy)
@@ -615,19 +667,6 @@ def _causality(parts: Parts, number: int, flow: Flow) -> None:
         model.add(x.makespan >= x.end[key]).only_enforce_if(x.use[key])
 
 
-def _sides(
-    parts: Parts, number: int, flow: Flow
-) -> "tuple[dict[Rank, list[cp_model.IntVar]], dict[Rank, list[cp_model.IntVar]]]":
-    """Return the uses of the links into and out of every rank."""
-    into: dict[Rank, list[cp_model.IntVar]] = defaultdict(list)
-    out: dict[Rank, list[cp_model.IntVar]] = defaultdict(list)
-    for link in flow.links:
-        src, dst = parts.flows.ends_of(link)
-        out[src].append(parts.x.use[number, link])
-        into[dst].append(parts.x.use[number, link])
-    return into, out
-
-
 def _is_root(parts: Parts, flow: Flow, rank: Rank) -> "list[cp_model.LiteralT]":
     """Return what is true when a rank is the root: nothing, a literal, or True."""
     if rank not in flow.roots:
@@ -635,38 +674,26 @@ def _is_root(parts: Parts, flow: Flow, rank: Rank) -> "list[cp_model.LiteralT]":
     return [parts.x.root[flow.chunk, rank]] if flow.chosen else [True]
 
 
-def _arrive(parts: Parts, number: int, flow: Flow) -> None:
+def _route(parts: Parts, number: int, flow: Flow) -> None:
+    """Add (arrive), or (leave): the same with links turned round, where all that enter count."""
     model, x = parts.model, parts.x
-    into, _ = _sides(parts, number, flow)
-    for rank in sorted({*into, *flow.ends}):
-        entered = [*into[rank], *_is_root(parts, flow, rank)]
-        if rank in flow.ends:
-            model.add_exactly_one(entered)
-        else:
-            model.add_at_most_one(entered)
-    for link in flow.links:
-        src = parts.flows.ends_of(link)[0]
-        if src not in flow.ends:
-            held = [*into[src], *_is_root(parts, flow, src)]
-            model.add_bool_or([x.use[number, link].negated(), *held])
-
-
-def _leave(parts: Parts, number: int, flow: Flow) -> None:
-    model, x = parts.model, parts.x
-    into, out = _sides(parts, number, flow)
-    for rank in sorted({*out, *flow.ends}):
-        left = [*out[rank], *_is_root(parts, flow, rank)]
-        if rank in flow.ends:
-            model.add_exactly_one(left)
-        else:
-            model.add_at_most_one(left)
+    near: dict[Rank, list[cp_model.IntVar]] = defaultdict(list)
+    far: dict[Rank, list[cp_model.IntVar]] = defaultdict(list)
+    ends = {}
     for link in flow.links:
         src, dst = parts.flows.ends_of(link)
-        if dst not in flow.ends:
-            on = [*out[dst], *_is_root(parts, flow, dst)]
-            model.add_bool_or([x.use[number, link].negated(), *on])
-        if src not in flow.ends:
-            model.add_bool_or([x.use[number, link].negated(), *into[src]])
+        ends[link] = (dst, src) if flow.summed else (src, dst)
+        near[ends[link][0]].append(x.use[number, link])
+        far[ends[link][1]].append(x.use[number, link])
+    for rank in sorted({*far, *flow.ends}):
+        joined = [*far[rank], *_is_root(parts, flow, rank)]
+        (model.add_exactly_one if rank in flow.ends else model.add_at_most_one)(joined)
+    for link, (one, other) in ends.items():
+        unused = x.use[number, link].negated()
+        if one not in flow.ends:
+            model.add_bool_or([unused, *far[one], *_is_root(parts, flow, one)])
+        if flow.summed and other not in flow.ends:
+            model.add_bool_or([unused, *near[other]])
 
 
 def _turn(parts: Parts) -> None:
@@ -685,7 +712,7 @@ def _turn(parts: Parts) -> None:
 def _depth(parts: Parts, number: int, flow: Flow) -> None:
     """Order the ranks of a way where hops are limited, or where links take no time at all."""
     model, x = parts.model, parts.x
-    free = any(parts.flows.cost(link, 1)[0] == 0 for link in flow.links)
+    free = any(parts.flows.problem.cost(link, 1)[0] == 0 for link in flow.links)
     if flow.hops is None and not free:
         return
     ranks = {rank for link in flow.links for rank in parts.flows.ends_of(link)}
@@ -946,7 +973,7 @@ def _labels(
 
 def _costs(parts: Parts, link: int, most: int) -> _Costs:
     """Return by number of chunks: ticks to arrival, and for every resource the ticks it is held."""
-    costs = [parts.flows.cost(link, chunks) for chunks in range(1, most + 1)]
+    costs = [parts.flows.problem.cost(link, chunks) for chunks in range(1, most + 1)]
     held = [
         (orbit, tuple(parts.scale.up(uses[place][1]) for _, uses in costs))
         for place, (orbit, _) in enumerate(costs[0][1])

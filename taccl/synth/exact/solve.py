@@ -12,15 +12,20 @@ from itertools import pairwise
 from threading import Event
 from typing import TYPE_CHECKING
 
+from taccl.collectives.slots import DEFAULT_LAYOUT
 from taccl.errors import OutOfTimeError
-from taccl.model.problem import Options, reduces_and_spreads
-from taccl.model.schedule import Decisions, Schedule, message_groups
-from taccl.synth.exact.model import Flows, Key, Neighbours, Parts, build, make_scale
+from taccl.model.problem import Options, Status, reduces_and_spreads
+from taccl.model.schedule import Decisions, Schedule, message_groups, retime
+from taccl.synth.exact.model import Flows, Key, Neighbours, Parts, build, flows_along, make_scale
+from taccl.synth.plan import Adjacency, Plan
 from taccl.timing.deadline import Deadline
 from taccl.units import Time
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
+
+MAX_MOVES = 3000
+"""Moves up to which a model of their order is worth building."""
 
 MAX_INTERVALS = 2500
 """Pairs of a flow and a link up to which a model is worth building."""
@@ -101,6 +106,50 @@ def solve_model(
     best = min(decided, key=lambda one: one.makespan or 0, default=None)
     proved = any(one.proved for one in found) and scale.exact
     return Solution(best.decisions if best else None, bound, proved)
+
+
+def improve_order(
+    schedule: Schedule,
+    plan: Plan,
+    options: Options,
+    seconds: float,
+    floor: Time = 0,
+    *,
+    layout: str = DEFAULT_LAYOUT,
+) -> tuple[Schedule, Status]:
+    """Return the best schedule found with the routes of the given one, never a worse one.
+
+    Parameters
+    ----------
+    schedule
+        A schedule of the plan's moves: the hint, and the horizon.
+    plan
+        The moves, in a valid sequence: trees, without exchanges.
+    options
+        Whether chunks may travel together, and how to search.
+    seconds
+        Wall clock, or counted work.
+    floor
+        A proven lower bound on the makespan in picoseconds; reaching it ends the search.
+    layout
+        Of scratch, on which it depends what may travel together.
+
+    Returns
+    -------
+    tuple
+        The schedule, and OPTIMAL when no order or batching of these routes is faster.
+    """
+    if schedule.makespan <= floor or not plan.moves:
+        return schedule, Status.OPTIMAL
+    if len(plan.moves) > MAX_MOVES or seconds <= 0:
+        return schedule, Status.FEASIBLE
+    flows = flows_along(Adjacency(plan, layout))
+    solution = solve_model(flows, schedule, options, seconds, floor, twice=False)
+    best, problem = schedule, plan.problem
+    if solution.decisions is not None:
+        found = retime(problem.collective, problem.group, problem.chunk_size, solution.decisions)
+        best = min(schedule, found, key=lambda one: one.makespan)
+    return best, Status.OPTIMAL if solution.proved else Status.FEASIBLE
 
 
 def is_long(flows: Flows, options: Options, seconds: float) -> bool:

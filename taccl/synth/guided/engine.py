@@ -32,7 +32,7 @@ from taccl.synth.plan import adjacent, in_turn, plan_decisions, rows_of
 from taccl.synth.staged.engine import ordered
 from taccl.synth.staged.routing import networks
 from taccl.synth.templates.classical import stepwise
-from taccl.synth.time_reversal import Mirror, mirrored, played_backwards
+from taccl.synth.time_reversal import mirrored, played_backwards
 from taccl.timing.deadline import Deadline
 from taccl.timing.message_costs import uses_of
 from taccl.timing.occupancy import free_after
@@ -366,7 +366,8 @@ def _cut(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
     """Return schedules on the routes of larger chunks, in messages small where that counts."""
     mirror = mirrored(problem)
     if mirror is not None:
-        return list(_turned(problem, mirror, _cut(mirror.problem, options, clock)))
+        gathers = _cut(mirror.problem, options, clock)
+        return [played_backwards(problem, mirror.link, gather) for gather in gathers]
     found: list[Schedule] = []
     wide = _coarser(problem)
     for (parts, coarse), turn in zip(wide, clock.turns(len(wide)), strict=True):
@@ -383,15 +384,6 @@ def _cut(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
 def _coarser(problem: Problem) -> list[tuple[int, Problem]]:
     """Return the problems in larger chunks, and of how many chunks theirs are."""
     return [(parts, coarse) for parts in PARTS if (coarse := coarser(problem, parts)) is not None]
-
-
-def _turned(problem: Problem, mirror: Mirror, gathers: Sequence[Schedule]) -> Iterator[Schedule]:
-    """Yield the reductions that are gathers played backwards."""
-    for gather in gathers:
-        orbits = replace(problem, group=make_group(problem.topology, gather.generators))
-        decisions = played_backwards(orbits, mirror, gather)
-        if decisions is not None:
-            yield _timed(orbits, decisions)
 
 
 def _makespan(schedule: Schedule) -> Time:

@@ -14,16 +14,15 @@ from dataclasses import dataclass, replace
 from taccl.collectives.slots import DEFAULT_LAYOUT, LAYOUTS
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads
-from taccl.model.routes import Arc, Network, build_network
-from taccl.model.schedule import Decisions, Schedule, retime
-from taccl.synth.exact.contiguity import improve
+from taccl.model.routes import build_network
+from taccl.model.schedule import Decisions, Schedule
 from taccl.synth.exact.model import flows_of, flows_of_networks
-from taccl.synth.exact.solve import MAX_INTERVALS, solve_model
-from taccl.synth.greedy import Hop, greedy_routes, is_complete
+from taccl.synth.exact.solve import MAX_INTERVALS, improve_order, solve_model
+from taccl.synth.greedy import greedy_routes, is_complete
 from taccl.synth.list_scheduler import PRIORITIES, order
 from taccl.synth.plan import Adjacency, Message, Plan, in_turn, plan_decisions, plan_routes, rows_of
 from taccl.synth.staged.reduction import exchanged, partners_of
-from taccl.synth.staged.routing import Routes, from_root, networks, route
+from taccl.synth.staged.routing import networks, route, routes_of
 from taccl.timing.deadline import Deadline
 from taccl.topology.symmetry import make_group
 
@@ -66,6 +65,13 @@ def staged(problem: Problem, options: Options) -> Result:
     symmetry, the routes are kept and only order and messages are decided for every chunk by
     itself. Time that is left goes into the best schedule, which may be one that was known before.
 
+    Parameters
+    ----------
+    problem
+        What is to be done.
+    options
+        How long and how to search, and what is known.
+
     Raises
     ------
     NoScheduleError
@@ -73,14 +79,22 @@ def staged(problem: Problem, options: Options) -> Result:
     """
     clock = options.begin(options.solver_share)
     if problem.topology.num_ranks == 1:
-        return Result(Status.OPTIMAL, _nothing(problem), (), "taccl", 0.0)
+        return Result(Status.OPTIMAL, problem.timed(Decisions.of([])), (), "taccl", 0.0)
     candidates = _solve(problem, options, clock.share(0.5))
-    free = _without_symmetry(problem)
-    if candidates[0].makespan > options.floor and free is not None and clock.left:
-        candidates += _solve(free, options, clock.share(0.6), kept=1)
-    elif candidates[0].makespan > options.floor and len(problem.group) > 1 and options.batch:
-        candidates += _unfolded(problem, candidates[:2], options, clock.share(0.6))
-    candidates += _known(problem, options)
+    if candidates[0].makespan > options.floor and len(problem.group) > 1:
+        free = replace(problem, group=make_group(problem.topology, ()))
+        arcs = int(problem.logical.allowed.sum()) * problem.collective.num_chunks
+        if arcs > MAX_INTERVALS or problem.logical.symmetry_asked:
+            routed = candidates[:2] if options.batch else []
+            candidates += _unfolded(free, routed, options, clock.share(0.6))
+        elif clock.left:
+            candidates += _solve(free, options, clock.share(0.6), kept=1)
+    for schedule in options.known:
+        # Sums may be exchanged there, which has no plan.
+        if not (problem.collective.reduces or schedule.packs):
+            orbits = replace(problem, group=make_group(problem.topology, schedule.generators))
+            plan = plan_decisions(orbits, rows_of(schedule.decisions()))
+            candidates.append(Candidate(schedule, plan))
     best = min(candidates, key=lambda candidate: candidate.makespan)
     if not options.deterministic:
         best = _polished(best, options, clock)
@@ -92,22 +106,13 @@ def staged(problem: Problem, options: Options) -> Result:
     return Result(status, best.schedule, (), "taccl", clock.spent)
 
 
-def _known(problem: Problem, options: Options) -> Iterator[Candidate]:
-    """Yield what was found elsewhere, with its plan; sums may be exchanged there, and have none."""
-    for schedule in options.known:
-        if not (problem.collective.reduces or schedule.packs):
-            orbits = replace(problem, group=make_group(problem.topology, schedule.generators))
-            yield Candidate(schedule, plan_decisions(orbits, rows_of(schedule.decisions())))
-
-
 def _unfolded(
-    problem: Problem, candidates: Sequence[Candidate], options: Options, clock: Deadline
+    free: Problem, candidates: Sequence[Candidate], options: Options, clock: Deadline
 ) -> list[Candidate]:
     """Order the routes of all orbits chunk by chunk: images may travel in other messages.
 
     A rotation carries neighbours past the end of a buffer, where they are none.
     """
-    free = replace(problem, group=make_group(problem.topology, ()))
     found: list[Candidate] = []
     for candidate in candidates:
         small = candidate.schedule.num_sends <= MAX_UNFOLDED
@@ -119,15 +124,14 @@ def _unfolded(
 
 def _polished(candidate: Candidate, options: Options, clock: Deadline) -> Candidate:
     """Spend the time that is left: on messages and order, then on routes as well."""
-    schedule, plan = candidate.schedule, candidate.plan
+    schedule, plan, problem = candidate.schedule, candidate.plan, candidate.plan.problem
     if plan.exchanges:  # no model has them
         return candidate
     if schedule.makespan > options.floor and clock.left > 1:
-        seconds = clock.left / 2
-        schedule, _ = improve(
-            schedule, plan, options, seconds, options.floor, layout=candidate.layout
+        schedule, _ = improve_order(
+            schedule, plan, options, clock.left / 2, options.floor, layout=candidate.layout
         )
-    problem, count = plan.problem, len(plan.problem.representatives)
+    count = len(problem.representatives)
     few = count <= MAX_INTERVALS and (not options.batch or count**2 <= MAX_MESSAGES)
     if schedule.makespan <= options.floor or clock.left <= 1 or not few:
         return replace(candidate, schedule=schedule)
@@ -135,90 +139,51 @@ def _polished(candidate: Candidate, options: Options, clock: Deadline) -> Candid
     work = flows.size * (len(flows.flows) if options.batch else 1)
     if flows.size <= MAX_INTERVALS and work <= MAX_MESSAGES:
         decisions = solve_model(flows, schedule, options, clock.left, options.floor).decisions
-        if decisions is not None:
-            found = retime(problem.collective, problem.group, problem.chunk_size, decisions)
-            if found.makespan < schedule.makespan:
-                options.report(
-                    f"routes and messages: {schedule.makespan / 1e6:.2f} ->"
-                    f" {found.makespan / 1e6:.2f} us"
-                )
-                return Candidate(found, plan_decisions(problem, rows_of(decisions)))
+        found = schedule if decisions is None else problem.timed(decisions)
+        if decisions is not None and found.makespan < schedule.makespan:
+            options.report(
+                f"routes and messages: {schedule.makespan / 1e6:.2f} ->"
+                f" {found.makespan / 1e6:.2f} us"
+            )
+            return Candidate(found, plan_decisions(problem, rows_of(decisions)))
     return replace(candidate, schedule=schedule)
-
-
-def _nothing(problem: Problem) -> Schedule:
-    return retime(problem.collective, problem.group, problem.chunk_size, Decisions.of([]))
-
-
-def _without_symmetry(problem: Problem) -> Problem | None:
-    """Return the problem with all chunks as representatives, where that is small enough.
-
-    A symmetry that a sketch asks for is kept.
-    """
-    arcs = int(problem.logical.allowed.sum()) * problem.collective.num_chunks
-    if len(problem.group) == 1 or problem.logical.symmetry_asked or arcs > MAX_INTERVALS:
-        return None
-    return replace(problem, group=make_group(problem.topology, ()))
 
 
 def _solve(
     problem: Problem, options: Options, clock: Deadline, kept: int = KEPT
 ) -> list[Candidate]:
+    """Return the candidates that stage 3 improved, the best first.
+
+    Sums that are spread go along one set of trees and come back along another, pipelined, or meet
+    in an exchange between two roots.
+    """
     if options.deterministic:
         kept = min(kept, 2)
-    if reduces_and_spreads(problem.collective):
-        return _allreduce(problem, options, clock, kept)
-    found = _one_way(problem, options, clock, reverse=problem.collective.reduces)
-    return _improved(found, options, clock, kept)
-
-
-def _allreduce(problem: Problem, options: Options, clock: Deadline, kept: int) -> list[Candidate]:
-    """Return candidates that reduce along one set of trees and gather along another, pipelined."""
-    half = replace(options, floor=0)
-    halves = [
-        _improved(
-            _one_way(problem, half, clock.share(0.6 * share), reverse=reverse),
-            half,
-            clock.share(share),
-            kept,
-        )[:2]
-        for reverse, share in ((True, 1 / 3), (False, 1 / 2))
-    ]
-    joint = _joined(problem, halves, options, clock)
-    joint += _exchanged(problem, options, clock)
-    return _improved(joint, options, clock, kept)
-
-
-def _exchanged(problem: Problem, options: Options, clock: Deadline) -> list[Candidate]:
-    """Return candidates whose trees have two roots that exchange their sums."""
-    found: list[Candidate] = []
+    if not reduces_and_spreads(problem.collective):
+        found = _one_way(problem, options, clock, reverse=problem.collective.reduces)
+        return _improved(found, options, clock, kept)
+    alone = replace(options, floor=0)
+    phases = []
+    for reverse, share in ((True, 1 / 3), (False, 1 / 2)):
+        found = _one_way(problem, alone, clock.share(0.6 * share), reverse=reverse)
+        phases.append(_improved(found, alone, clock.share(share), kept)[:2])
+    joint = _joined(problem, phases, options, clock)
     for partners in partners_of(problem):
-        plan = exchanged(problem, partners, _greedy_forest) if clock.left else None
+        plan = exchanged(problem, partners) if clock.left else None
         if plan is not None and len(plan.moves) <= MAX_EXCHANGED:
-            found += ordered(plan, options, clock)[:1]
-    return found
-
-
-def _greedy_forest(network: Network) -> Routes | None:
-    hops = greedy_routes(network)
-    return _routes_of(network, hops) if is_complete(network, hops) else None
-
-
-def _in_sequence(plan: Plan, first: Schedule, second: Schedule) -> Candidate:
-    """Return both halves as they are, one after the other but for what can start earlier."""
-    problem = plan.problem
-    shift = int(first.batch.max()) + 1 if len(first) else 0
-    rows = list(first.decisions().rows())
-    rows += [(c, k, batch + shift, r) for c, k, batch, r in second.decisions().rows()]
-    decisions = Decisions.of(rows)
-    return Candidate(retime(problem.collective, problem.group, problem.chunk_size, decisions), plan)
+            joint += ordered(plan, options, clock)[:1]
+    return _improved(joint, options, clock, kept)
 
 
 def _one_way(
     problem: Problem, options: Options, clock: Deadline, *, reverse: bool
 ) -> list[Candidate]:
-    """Return candidates for chunks that flow from their roots, or to them, from every variant."""
+    """Return candidates for chunks that flow from their roots, or to them, on every network."""
     found: list[Candidate] = []
+    collective = problem.collective.name
+    if reduces_and_spreads(problem.collective):
+        collective = "reducescatter" if reverse else "allgather"
+    goal = max(options.floor, options.fixed_floors.get(collective, 0))
     for name, network in networks(problem, reverse=reverse, options=options):
         if found and not clock.left:
             break
@@ -230,8 +195,7 @@ def _one_way(
                     fix="raise max_extra_hops in the sketch",
                 )
             continue
-        found += ordered(plan_routes(network, _routes_of(network, hops)), options, clock)
-        goal = max(options.floor, options.fixed_floors.get(_half(network), 0))
+        found += ordered(plan_routes(network, routes_of(network, hops)), options, clock)
         if not options.batch and min(c.makespan for c in found) <= goal:
             return found
         seconds = min(clock.left / 5, 8.0)
@@ -247,22 +211,9 @@ def _one_way(
             seconds = min(clock.left / 4, 8.0)
             exact = solve_model(flows, best.schedule, single, seconds, goal).decisions
             if exact is not None:
-                found += _as_planned(problem, exact, options)
+                plan = plan_decisions(problem, rows_of(exact))
+                found += [Candidate(problem.timed(exact), plan), *ordered(plan, options)]
     return found
-
-
-def _half(network: Network) -> str:
-    """Return the collective that the network's trees make up alone."""
-    if reduces_and_spreads(network.problem.collective):
-        return "reducescatter" if network.reverse else "allgather"
-    return network.problem.collective.name
-
-
-def _as_planned(problem: Problem, decisions: Decisions, options: Options) -> list[Candidate]:
-    """Return the schedule of decisions as they are, and other orders of their routes."""
-    plan = plan_decisions(problem, rows_of(decisions))
-    schedule = retime(problem.collective, problem.group, problem.chunk_size, decisions)
-    return [Candidate(schedule, plan), *ordered(plan, options)]
 
 
 def first_schedules(
@@ -270,7 +221,15 @@ def first_schedules(
 ) -> list[Schedule]:
     """Return what the greedy heuristic finds at once, the best first.
 
-    With a clock, of the ways to order it only those that there is time for, but at least one.
+    Parameters
+    ----------
+    problem
+        What is to be done.
+    options
+        Whether chunks may travel together.
+    clock
+        Of the ways to order it only those are tried that there is time for, but at least one;
+        None: all.
 
     Raises
     ------
@@ -278,71 +237,65 @@ def first_schedules(
         When the sketch leaves a chunk without a path to a target.
     """
     two_ways = reduces_and_spreads(problem.collective)
-    halves = []
+    phases = []
     for reverse in (True, False) if two_ways else (problem.collective.reduces,):
         network = build_network(problem, reverse=reverse)
         hops = greedy_routes(network)
         if not is_complete(network, hops):
             return []
-        halves.append(ordered(plan_routes(network, _routes_of(network, hops)), options, clock)[:1])
-    found = _joined(problem, halves, options, clock) if two_ways else halves[0]
+        phases.append(ordered(plan_routes(network, routes_of(network, hops)), options, clock)[:1])
+    found = _joined(problem, phases, options, clock) if two_ways else phases[0]
     return [candidate.schedule for candidate in sorted(found, key=lambda one: one.makespan)]
 
 
 def _joined(
     problem: Problem,
-    halves: Sequence[Sequence[Candidate]],
+    phases: Sequence[Sequence[Candidate]],
     options: Options,
     clock: Deadline | None = None,
 ) -> list[Candidate]:
     """Return every reduction followed by every gather, pipelined and one after the other."""
     joint: list[Candidate] = []
-    for reduction, gather in itertools.product(*halves):
-        summed = rows_of(reduction.schedule.decisions())
-        turned = in_turn(problem, summed)
-        plan = plan_decisions(problem, [*turned, *rows_of(gather.schedule.decisions())])
+    for reduction, gather in itertools.product(*phases):
+        first, second = (one.schedule.decisions() for one in (reduction, gather))
+        turned = in_turn(problem, rows_of(first))
+        plan = plan_decisions(problem, [*turned, *rows_of(second)])
         joint.extend(ordered(plan, options, clock))
-        if turned == summed:
-            joint.append(_in_sequence(plan, reduction.schedule, gather.schedule))
+        if turned == rows_of(first):
+            after = int(first.batch.max(initial=-1)) + 1
+            rows = [*first.rows(), *((c, k, after + batch, r) for c, k, batch, r in second.rows())]
+            joint.append(Candidate(problem.timed(Decisions.of(rows)), plan))
     return joint
-
-
-def _routes_of(network: Network, hops: list[Hop]) -> Routes:
-    taken: list[dict[int, Arc]] = [{} for _ in network.demands]
-    for hop in hops:
-        taken[hop.demand][hop.arc.head] = hop.arc
-    return tuple(
-        from_root(demand, arcs) for demand, arcs in zip(network.demands, taken, strict=True)
-    )
 
 
 def ordered(plan: Plan, options: Options, clock: Deadline | None = None) -> list[Candidate]:
     """Return the schedules of a plan by every rule and message length, the best first.
 
-    With a clock, only those that there is time for, but at least one.
+    Parameters
+    ----------
+    plan
+        The moves.
+    options
+        Whether chunks may travel together.
+    clock
+        Only those are made that there is time for, but at least one; None: all.
     """
     found: dict[int, Candidate] = {}
     for layout, messages in _groupings(plan, options):
         for rule in PRIORITIES:
             if found and (options.stop.is_set() or (clock is not None and not clock.left)):
                 break
-            schedule = _scheduled(plan, messages, rule)
-            if schedule is not None:
-                found.setdefault(schedule.makespan, Candidate(schedule, plan, layout))
+            decisions = order(plan, messages, rule)
+            if decisions is None:
+                continue
+            try:
+                schedule = plan.problem.timed(decisions)
+            except ValueError:
+                if not plan.exchanges:
+                    raise
+                continue  # two exchanges hold each other up
+            found.setdefault(schedule.makespan, Candidate(schedule, plan, layout))
     return [found[makespan] for makespan in sorted(found)][:KEPT]
-
-
-def _scheduled(plan: Plan, messages: Sequence[Message], rule: str) -> Schedule | None:
-    """Return the schedule of messages by a rule; None when they wait for each other in a ring."""
-    problem, decisions = plan.problem, order(plan, messages, rule)
-    if decisions is None:
-        return None
-    try:
-        return retime(problem.collective, problem.group, problem.chunk_size, decisions)
-    except ValueError:
-        if not plan.exchanges:
-            raise
-        return None  # two exchanges hold each other up
 
 
 def _groupings(plan: Plan, options: Options) -> Iterator[tuple[str, list[Message]]]:
@@ -363,21 +316,14 @@ def _groupings(plan: Plan, options: Options) -> Iterator[tuple[str, list[Message
                 yield layout, messages
 
 
-def _distinct(candidates: list[Candidate]) -> list[Candidate]:
-    """Return the best candidate of every plan, the best first."""
-    best: dict[int, Candidate] = {}
-    for candidate in candidates:
-        known = best.get(id(candidate.plan))
-        if known is None or candidate.makespan < known.makespan:
-            best[id(candidate.plan)] = candidate
-    return sorted(best.values(), key=lambda candidate: candidate.makespan)
-
-
 def _improved(
     candidates: list[Candidate], options: Options, clock: Deadline, kept: int
 ) -> list[Candidate]:
     """Improve the best candidates of different plans by stage 3; return them, the best first."""
-    chosen = _distinct(candidates)[:kept]
+    plans: dict[int, Candidate] = {}
+    for candidate in sorted(candidates, key=lambda candidate: candidate.makespan):
+        plans.setdefault(id(candidate.plan), candidate)
+    chosen = list(plans.values())[:kept]
     result: list[Candidate] = []
     for number, candidate in enumerate(chosen):
         if result and min(c.makespan for c in result) <= options.floor:
@@ -386,14 +332,10 @@ def _improved(
             result.append(candidate)
             continue
         seconds = min(clock.left / (len(chosen) - number), 8.0)
-        schedule, _ = improve(
-            candidate.schedule,
-            candidate.plan,
-            options,
-            seconds,
-            options.floor,
+        schedule, _ = improve_order(
+            candidate.schedule, candidate.plan, options, seconds, options.floor,
             layout=candidate.layout,
-        )
+        )  # fmt: skip
         options.report(
             f"contiguity: {candidate.makespan / 1e6:.2f} -> {schedule.makespan / 1e6:.2f} us"
         )

@@ -3,11 +3,11 @@
 Every chunk gets two roots, its owner and a neighbour of it. Each sums what its half of the ranks
 hold, the two send each other their sums at one time, and each spreads the total in its half. That
 is one hop less than one root takes, and on a ring an eighth less traffic on the busiest link (7
-messages in each direction where 4 hops up and 4 down are 8). The halves of the reduction need not
+messages in each direction where 4 hops up and 4 down are 8). The trees of the reduction need not
 mirror those of the gather.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,13 +15,10 @@ import numpy as np
 
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Problem
-from taccl.model.routes import Demand, Network, build_network, hops_from
+from taccl.model.routes import build_network, hops_from
+from taccl.synth.greedy import greedy_routes, is_complete
 from taccl.synth.plan import Move, Plan, plan_decisions, rows_of_routes
-from taccl.synth.staged.routing import Routes
-from taccl.topology.graph import Rank
-
-Row = tuple[int, int, bool]
-"""chunk, link, reduce"""
+from taccl.synth.staged.routing import routes_of
 
 Partners = tuple[tuple[int, int], ...]
 """For every representative chunk the links from its owner to its partner, and back."""
@@ -47,7 +44,8 @@ def partners_of(problem: Problem) -> Iterator[Partners]:
                 continue
             orbits = _orbits(problem, there), _orbits(problem, back[0])
             if not set(orbits[0]) & set(orbits[1]):  # else one side waits for the other
-                found.setdefault((_cost(problem, there), *orbits), (there, back[0]))
+                cost = problem.topology.arrival(there, problem.chunk_size)
+                found.setdefault((cost, *orbits), (there, back[0]))
         options.append([found[key] for key in sorted(found)][:MOST_PARTNERS])
     for number in range(min(map(len, options), default=0)):
         yield tuple(option[number] for option in options)
@@ -57,38 +55,41 @@ def partners_of(problem: Problem) -> Iterator[Partners]:
     yield tuple(options[0][number % len(options[0])] for number in range(len(options)))
 
 
-def _cost(problem: Problem, link: int) -> int:
-    return problem.topology.arrival(link, problem.chunk_size)
-
-
 def _orbits(problem: Problem, link: int) -> tuple[int, ...]:
     orbit = problem.group.edge_orbit
     return tuple(int(orbit[edge]) for edge in problem.topology.links.edges_of(link))
 
 
-def exchanged(
-    problem: Problem, partners: Partners, forest: Callable[[Network], Routes | None]
-) -> Plan | None:
-    """Return the moves of an AllReduce with two roots for every chunk.
+def exchanged(problem: Problem, partners: Partners) -> Plan | None:
+    """Return the moves of an AllReduce with two roots for every chunk, on greedy trees.
+
+    None where some rank can't be reached from them.
 
     Parameters
     ----------
+    problem
+        The AllReduce.
     partners
         One of :func:`partners_of`.
-    forest
-        Finds trees from the roots of every demand; None where it can't.
     """
-    rows: list[list[Row]] = []
+    table, rows = problem.topology.links, []
     for reverse in (True, False):
         try:
             network = build_network(problem, reverse=reverse)
         except NoScheduleError:
             return None
-        network = _with_two_roots(network, partners)
-        routes = forest(network)
-        if routes is None:
+        demands = []
+        for demand, (there, _) in zip(network.demands, partners, strict=True):
+            roots = tuple(sorted((*demand.roots, int(table.dst[there]))))
+            arcs = tuple(arc for arc in demand.arcs if arc.head not in roots)
+            targets = tuple(rank for rank in demand.targets if rank not in roots)
+            hops = hops_from(roots, arcs)
+            demands.append(replace(demand, roots=roots, targets=targets, arcs=arcs, hops=hops))
+        network = replace(network, demands=tuple(demands))
+        taken = greedy_routes(network)
+        if not is_complete(network, taken):
             return None
-        rows.append(rows_of_routes(network, routes))
+        rows.append(rows_of_routes(network, routes_of(network, taken)))
     up, down = rows
     meet = [
         (chunk, link, True)
@@ -99,45 +100,20 @@ def exchanged(
     return _meeting(plan, range(len(up), len(up) + len(meet)))
 
 
-def _with_two_roots(network: Network, partners: Partners) -> Network:
-    table = network.problem.topology.links
-    demands = []
-    for demand, (there, _) in zip(network.demands, partners, strict=True):
-        roots = tuple(sorted((*demand.roots, int(table.dst[there]))))
-        demands.append(_rooted(demand, roots))
-    return replace(network, demands=tuple(demands))
-
-
-def _rooted(demand: Demand, roots: Sequence[Rank]) -> Demand:
-    arcs = tuple(arc for arc in demand.arcs if arc.head not in roots)
-    targets = tuple(rank for rank in demand.targets if rank not in roots)
-    return replace(
-        demand, roots=tuple(roots), targets=targets, arcs=arcs, hops=hops_from(roots, arcs)
-    )
-
-
 def _meeting(plan: Plan, meet: range) -> Plan:
-    """Let both halves of every exchange send what they hold without the other's."""
+    """Let both sides of every exchange send what they hold without the other's."""
     moves: list[Move] = list(plan.moves)
     both = {number: meet.start + ((number - meet.start) ^ 1) for number in meet}
-    joint: dict[int, Move] = {}
     for number in meet:
         # Neither may go before both can: what came late to one side would hold up the other's.
-        sides = (moves[number], moves[both[number]])
-        pair = {number, both[number]}
-        joint[number] = moves[number]._replace(
-            needs=_joint(pair, *(side.needs for side in sides)),
-            reads_first=_joint(pair, *(side.reads_first for side in sides)),
-            follows=_joint(pair, *(side.follows for side in sides)),
+        sides = (plan.moves[number], plan.moves[both[number]])
+        needs, reads, follows = (
+            tuple(sorted({move for some in before for move in some} - {number, both[number]}))
+            for before in zip(*(side[3:] for side in sides), strict=True)
         )
-    for number, move in joint.items():
-        moves[number] = move
+        moves[number] = moves[number]._replace(needs=needs, reads_first=reads, follows=follows)
     for number in range(meet.stop, len(moves)):
         move = moves[number]
         met = tuple(both[n] for n in move.needs if n in both)
         moves[number] = move._replace(follows=(*move.follows, *met))
     return Plan(plan.problem, tuple(moves), exchanges=both)
-
-
-def _joint(without: set[int], *moves: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted({move for some in moves for move in some} - without))
