@@ -139,8 +139,19 @@ def costly_document(
     made: dict[str, object] = {**copy.deepcopy(dict(document)), "name": name}
     bare = without_alpha(topology, classes_of(topology))
     for part in _parts(made):
-        if costs.of(part.name) != EdgeCosts():
-            _rewrite(part, costs.of(part.name), bare=part.name in bare)
+        change = costs.of(part.name)
+        if change == EdgeCosts():
+            continue
+        for key in part.keys:
+            value = part.fields.get(key)
+            if value not in (None, "none"):
+                part.fields[key] = (
+                    rate_text(parse_beta(value) * change.beta)
+                    if key == "bandwidth"
+                    else time_text(round(parse_time(value) * change.alpha))
+                )
+        if part.crossing and part.name in bare:
+            part.fields["alpha"] = time_text(change.added)
     rates = {"copy_bandwidth": costs.local.copy_beta, "reduce_bandwidth": costs.local.reduce_beta}
     local: Fields = {key: rate_text(beta) for key, beta in rates.items() if beta}
     if costs.local.launch:
@@ -202,20 +213,6 @@ def _nested(fields: Fields, *names: str) -> Iterator[Fields]:
             value = fields[name] = {"bandwidth": value}
         if isinstance(value, dict):
             yield value
-
-
-def _rewrite(part: _Part, costs: EdgeCosts, *, bare: bool) -> None:
-    """Change the costs of one record of a file."""
-    for key in part.keys:
-        value = part.fields.get(key)
-        if value in (None, "none"):
-            continue
-        if key == "bandwidth":
-            part.fields[key] = rate_text(parse_beta(value) * costs.beta)
-        else:
-            part.fields[key] = time_text(round(parse_time(value) * costs.alpha))
-    if bare and part.crossing:
-        part.fields["alpha"] = time_text(costs.added)
 
 
 def time_text(time: Time) -> str:

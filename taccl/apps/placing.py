@@ -6,6 +6,7 @@ And that order as text, as JSON, and as files for launchers and for the other co
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
@@ -472,10 +473,8 @@ def files_of(placed: Placed, wanted: Mapping[str, str], runtime: str) -> dict[st
     TacclError
         When one of them can't be made: then nothing should be written.
     """
-    makers: dict[str, Callable[[], str]] = {
-        "rankfile": lambda: rankfile_text(placed),
-        "hostfile": lambda: hostfile_text(placed),
-        "topology": lambda: topology_text(placed),
-        "xml": lambda: xml_text(placed, runtime),
-    }
-    return {file: makers[kind]() for kind, file in wanted.items()}
+    makers: Mapping[str, Callable[[Placed], str]] = {
+        "rankfile": rankfile_text, "hostfile": hostfile_text, "topology": topology_text,
+        "xml": partial(xml_text, runtime=runtime),
+    }  # fmt: skip
+    return {file: makers[kind](placed) for kind, file in wanted.items()}

@@ -416,7 +416,7 @@ def best_variant(task: Lowering) -> Variant | None:
     best = min(found, key=lambda variant: variant.cost)
     if best.time > task.schedule.makespan and not task.over():
         best = min(_held_back(task, draft, found), key=lambda variant: variant.cost)
-    return _fused(task, draft, best)
+    return _fused(task, best, draft)
 
 
 def _all_made(
@@ -453,7 +453,7 @@ def _made(task: Lowering, draft: Draft, options: LowerOptions) -> Variant | None
     return None if time is None else Variant(lowered, options, time)
 
 
-def _fused(task: Lowering, draft: Draft, best: Variant) -> Variant:
+def _fused(task: Lowering, best: Variant, draft: Draft) -> Variant:
     """Return a variant with fused steps, if it is as fast and as safe, else the given one."""
     if task.over() or not task.limits.ops >= FUSED:
         return best

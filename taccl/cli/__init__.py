@@ -35,23 +35,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("synthesize")(synthesize.synthesize)
-app.command("evaluate")(evaluate.evaluate)
-app.command("verify")(verify.verify)
-app.command("inspect")(verify.inspect)
-app.command("bound")(evaluate.bound)
-app.command("compare")(compare.compare)
-app.command("calibrate")(calibrate.calibrate)
-app.command("place")(place.place)
-app.command("convert")(synthesize.convert)
-app.command("tune")(tune.tune)
-app.command("explain")(tune.explain)
+for command in (
+    synthesize.synthesize, evaluate.evaluate, verify.verify, verify.inspect, evaluate.bound,
+    compare.compare, calibrate.calibrate, place.place, synthesize.convert, tune.tune, tune.explain,
+    sketch.schema, synthesize.warmup,
+):  # fmt: skip
+    app.command()(command)
 topology.app.command("import")(exchange.import_)
-topology.app.command("export")(exchange.export)
+topology.app.command()(exchange.export)
 app.add_typer(topology.app, name="topology")
 app.add_typer(sketch.app, name="sketch")
-app.command("schema")(sketch.schema)
-app.command("warmup")(synthesize.warmup)
 illustrate(app)
 
 

@@ -113,7 +113,7 @@ def test_a_limit_of_the_runtime_is_named_with_an_option_that_helps() -> None:
 def test_a_program_is_labelled_by_what_it_is() -> None:
     schedule = ring_schedule("allgather", chunks=2)
     name = lowering_of(schedule, Target(), 1 << 20, "taccl").name
-    assert name == "allgather-ring4-taccl-k2"
+    assert name == "allgather-ring-4-taccl-k2"
 
 
 def test_simple_is_written_but_where_it_hangs() -> None:

@@ -134,7 +134,7 @@ def interrupt(*_: object, **__: object) -> None:
         (("evaluate", "ring.xml", "--topology", "ring:4", "--html", "out"),
          "taccl.apps.reports.page"),
         (("evaluate", "ring.xml", "--topology", "ring:4", "--trace", "out", "--explain"),
-         "taccl.apps.reports.explain"),
+         "taccl.apps.evaluation.explain"),
         (("compare", "ring:4", "allgather", "ring.xml", "--plot", "out"),
          "taccl.apps.comparison.find_crossovers"),
         (("calibrate", "ring:4", "--measured", "run.txt", "--collective", "allgather", "-o", "out"),

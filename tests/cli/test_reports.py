@@ -143,7 +143,7 @@ def test_the_program_itself_is_not_overwritten(run: Run, ring_xml: Path, option:
     before = ring_xml.read_text()
     done = run("evaluate", ring_xml, *RING, option, ring_xml)
     assert done.status == 2
-    assert "another file of this command" in done.err
+    assert "is the same file as" in done.err
     assert ring_xml.read_text() == before
 
 
