@@ -9,9 +9,8 @@ from taccl.apps import Lowering, Target
 from taccl.apps.evaluation import answer_of, evaluate
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, Threadblock
 from taccl.msccl.xml import write_xml
-from taccl.synth.templates.classical import classical_schedule
 from taccl.topology.file import load_topology
-from tests.synth.problems import problem_of
+from tests.synth.problems import classical_schedule, problem_of
 
 
 def ring_program(collective: str = "allgather", ranks: int = 4) -> Program:
