@@ -214,56 +214,45 @@ def _held(
     problem: Problem, program: GridProgram, own: Mapping[Rank, tuple[int, ...]]
 ) -> Iterator[Step]:
     """Yield the messages of chunks that ranks keep or sum, by what each holds at first."""
-    order, holdings = program.order, _Holdings(program, defaultdict(tuple), defaultdict(set))
+    order, sums = program.order, program.sums
+    held: dict[tuple[int, Rank], tuple[int, ...]] = defaultdict(tuple)
+    held |= {(0, rank): chunks for rank, chunks in own.items()}
+    has: dict[Rank, set[int]] = defaultdict(set)
     for rank, chunks in own.items():
-        holdings.held[0, rank] = chunks
-        holdings.has[rank].update(chunks)
+        has[rank].update(chunks)
     rounds = any(turn.kind == "sum" for turn in program.turns)
     for turn in program.turns:
-        adds = program.sums and turn.kind in ("sum", "halve", "fold")
         if turn.kind == "cross":
             for chunks, src, dst in _crossing(problem, program, turn):
-                holdings.held[turn.parts[0], dst] += chunks
-                holdings.has[dst].update(chunks)
+                held[turn.parts[0], dst] += chunks
+                has[dst].update(chunks)
                 yield chunks, src, dst, False
             continue
-        before = holdings.held.copy()
-        for ends in program.meetings(turn):
+        before, adds = held.copy(), sums and turn.kind in ("sum", "halve", "fold")
+        for place, to in program.meetings(turn):
+            rank, peer = order[place], order[to]
             message: tuple[int, ...] = ()
             for part in turn.parts:
-                message += holdings.handed_over(turn, part, ends, before[part, order[ends[0]]])
+                chunks = before[part, rank]
+                if turn.kind == "halve" and chunks:
+                    shares = shards(chunks, turn.digit.radix)
+                    held[part, rank] = shares[turn.digit.of(place)]
+                    held[part, peer] = chunks = shares[turn.digit.of(to)]
+                    message += chunks
+                    continue
+                if turn.kind == "fold":
+                    held[part, rank] = ()
+                if not adds:
+                    held[part if turn.into is None else turn.into, peer] += chunks
+                message += chunks if sums else tuple(c for c in chunks if c not in has[peer])
             if message:
-                holdings.has[order[ends[1]]].update(message)
-                yield message, order[ends[0]], order[ends[1]], adds
+                has[peer].update(message)
+                yield message, rank, peer, adds
         if rounds:
             yield ROUND_BARRIER
     for rank, acting in program.acting:
         every = range(problem.collective.num_chunks)
-        yield tuple(c for c in every if c not in holdings.has[rank]), acting, rank, False
-
-
-class _Holdings(NamedTuple):
-    """What ranks hold by part, and all that they have, in the course of a program."""
-
-    program: GridProgram
-    held: dict[tuple[int, Rank], tuple[int, ...]]
-    has: dict[Rank, set[int]]
-
-    def handed_over(
-        self, turn: Turn, part: int, ends: tuple[int, int], chunks: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        """Return what one rank sends another of a part, and take note of what both go on with."""
-        sums, (rank, peer) = self.program.sums, (self.program.order[place] for place in ends)
-        if turn.kind == "halve" and chunks:
-            mine, sent = (turn.digit.of(place) for place in ends)
-            shares = shards(chunks, turn.digit.radix)
-            self.held[part, rank], self.held[part, peer] = shares[mine], shares[sent]
-            return shares[sent]
-        if turn.kind == "fold":
-            self.held[part, rank] = ()
-        if not (sums and turn.kind in ("sum", "fold")):
-            self.held[part if turn.into is None else turn.into, peer] += chunks
-        return chunks if sums else tuple(c for c in chunks if c not in self.has[peer])
+        yield tuple(c for c in every if c not in has[rank]), acting, rank, False
 
 
 def _crossing(
@@ -982,9 +971,6 @@ def _class_clock(
         free: Free = defaultdict(int)
         turns: list[Turn] = []
 
-        def start(op: tuple[str, Digit], makers: tuple[int, ...]) -> Time:
-            return max([*(clock[c] for c in makers), *(free[e] for e in shared[op[1].weight])])
-
         def make(op: tuple[str, Digit], makers: tuple[int, ...]) -> None:
             kind, digit = op
             for c in makers:
@@ -1001,9 +987,11 @@ def _class_clock(
             make(op, every)
         waiting = {c: list(ops) for c, ops in enumerate(own)}
         while any(waiting.values()):
-            chosen = min((start(ops[0], (c,)), -len(ops), c) for c, ops in waiting.items() if ops)[
-                -1
-            ]
+            _, _, chosen = min(
+                (max([clock[c], *(free[edge] for edge in shared[ops[0][1].weight])]), -len(ops), c)
+                for c, ops in waiting.items()
+                if ops
+            )
             make(waiting[chosen].pop(0), (chosen,))
         for op in last:
             make(op, every)
