@@ -1,22 +1,18 @@
-"""The first answer: classical algorithms in the textbook's order, before anything is proved.
+"""One search around one incumbent: what is asked, until when, what is found, and whose turn it is.
 
-A search begins with bounds, and a large machine can use up a short time limit with them. So that
-there is something to write whenever the time ends, what costs least to make comes first.
+An engine runs along a series of chunk counts, more and more as long as they pay, whether it runs
+alone or as one of several. Engine ``auto`` runs all of them in one time limit, and the best by the
+given score wins. :func:`opening` comes before everything: classical algorithms in the textbook's
+order, so that there is something to write whenever the time ends.
 
-An engine along a series of chunk counts: more and more chunks, as long as they pay.
-
-Whatever runs an engine, alone or as one of several, runs it this way, so that one among several
-does with its share of the time what it would do with as much time alone.
-
-Engine ``auto``: every algorithm and engine in one time limit, the best by the given score.
-
-The classical algorithms come first; then every engine that searches has a short turn. After that,
-turns go to whom more chunks may pay, and to whoever may improve the best schedule, which all of
-them start from: the exact engine as its hint, the staged one as what it polishes, the guided one
-as routes to improve. So a turn that wins nothing is not repeated before somebody else has won. A
-problem that is too large for an engine (``LARGE``, ``HUGE``, ``COUNTED``) is left out, and a gap
-below ``ENOUGH`` to the bound ends the search. Where work is counted, every engine goes along the
-series of chunk counts with a quarter of the work.
+In ``auto`` classical algorithms come first, the most promising of them; then every engine that
+searches has a short turn. After that, turns go to whom more chunks may pay, the one that found the
+best before all others, and to whoever may improve the best schedule, which all of them start from:
+the exact engine as its hint, the staged one as what it polishes, the guided one as routes to
+improve. So a turn that wins nothing is not repeated before somebody else has won. A problem that is
+too large for an engine (``LARGE``, ``HUGE``, ``COUNTED``) is left out, and a gap below ``ENOUGH``
+to the bound ends the search. Where work is counted, every engine goes along the series of chunk
+counts with a quarter of the work.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -163,7 +159,15 @@ def along(name: str, engine: Engine, series: Series, clock: Deadline) -> Iterato
 
 
 def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> Attempt:
-    """Run an engine once, and score what it gives."""
+    """Run an engine once, and score what it gives.
+
+    Parameters
+    ----------
+    name, engine
+        Which.
+    problem, options
+        What is asked.
+    """
     clock, chunks = Deadline(), problem.collective.chunks_per_rank
     options.starts(name)
     try:
@@ -219,7 +223,8 @@ LARGE = 20 * MAX_INTERVALS
 """Pairs of a representative chunk and a link, above which no model is tried."""
 
 HUGE = 5_000_000
-"""The same for the staged engine, if there is a schedule already."""
+"""The same for the staged engine, if there is a schedule already: it would route for minutes
+before it can look at the clock."""
 
 COUNTED = 400
 """The same where work is counted: making a model small counts for nothing and can take minutes."""
@@ -309,13 +314,18 @@ class Search:
 
 
 def is_enough(time: Time, floor: Time) -> bool:
-    """Tell whether a time is so close to a bound that no more is searched for."""
+    """Tell whether ``time`` is so close to the bound ``floor`` that no more is searched for."""
     return time <= floor * (1 + ENOUGH)
 
 
 def portfolio(search: Search) -> list[Attempt]:
     """Run everything on a search; return what came of it, failures included."""
-    classical = _classical(search)
+    promising = replace(search.series, task=partial(_promising, search))
+    clock = search.clock.share(1 - RESERVE)
+    classical = {
+        name: along(name, partial(run_classical, name, patient=False), promising, clock)
+        for name in dict.fromkeys((*search.ranking, *CLASSICAL))
+    }
     _advance(search, classical, FIRST, more=bool(SEARCHES))
     if search.clock.counted is None:
         _take_turns(search)
@@ -421,16 +431,6 @@ def _turn(search: Search, player: _Player, count: int, seconds: float) -> Attemp
     return attempt
 
 
-def _classical(search: Search) -> dict[str, Iterator[Attempt]]:
-    """Return the series of every classical algorithm, not yet begun."""
-    series = replace(search.series, task=partial(_promising, search))
-    clock = search.clock.share(1 - RESERVE)
-    return {
-        name: along(name, partial(run_classical, name, patient=False), series, clock)
-        for name in dict.fromkeys((*search.ranking, *CLASSICAL))
-    }
-
-
 def _fitting(search: Search, name: str) -> Engine:
     """Return an engine that refuses problems too large for its share of the time, with the reason.
 
@@ -442,7 +442,8 @@ def _fitting(search: Search, name: str) -> Engine:
     def fitting(problem: Problem, options: Options) -> Result:
         if name == "exact" and not _is_small(problem, options, search.spare / 2):
             raise OutOfTimeError("left out: its model is too large for its share of the time")
-        if name == "taccl" and search.best and _is_huge(problem):
+        pairs = int(problem.logical.allowed.sum()) * len(problem.representatives)
+        if name == "taccl" and search.best and pairs > HUGE:
             raise OutOfTimeError("left out: it would route for longer than its share of the time")
         return engine(problem, options)
 
@@ -507,11 +508,6 @@ def _is_small(problem: Problem, options: Options, seconds: float) -> bool:
     return orbits * links <= LARGE and links * chunks**2 * PAIR <= seconds
 
 
-def _is_huge(problem: Problem) -> bool:
-    """Tell whether the staged engine would route for minutes before it can look at the clock."""
-    return int(problem.logical.allowed.sum()) * len(problem.representatives) > HUGE
-
-
 def turns_of(found: Sequence[Attempt]) -> Iterator[tuple[Attempt, Time | None]]:
     """Yield attempts with the picoseconds that each won over the best before; None: the first."""
     best: Time | None = None
@@ -529,8 +525,10 @@ def chosen(found: Sequence[Attempt], *, stopped: bool = False) -> Result:
 
     Parameters
     ----------
+    found
+        Of one search.
     stopped
-        Whether the user ended the search.
+        Whether the user ended it.
 
     Raises
     ------
@@ -562,7 +560,7 @@ def _why(found: Sequence[Attempt]) -> NoScheduleError:
 
 
 def auto(problem: Problem, options: Options) -> Result:
-    """Run the classical algorithms and the searches on one problem; return the best by score.
+    """Run everything on one ``problem`` within ``options``; return the best by score.
 
     Raises
     ------
