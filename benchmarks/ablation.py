@@ -102,7 +102,7 @@ def _second(_first: object, second: object, *_: object, **__: object) -> object:
 
 
 def _without(kind: str) -> Changed:
-    """Return a wrapper of ``stepwise`` that has nothing of one kind."""
+    """Return a wrapper of ``grid_schedules`` that has nothing of one kind."""
 
     def wrapped(old: Callable[..., object]) -> object:
         return lambda problem, asked, *rest: () if asked == kind else old(problem, asked, *rest)
@@ -142,10 +142,12 @@ MECHANISMS = (
     Mechanism("prices of the fractional packing", {GUIDED + "PACKED": -1}, IN_GUIDED),
     Mechanism("prices taught by loads", {GUIDED + "taught_prices": _even}, IN_GUIDED),
     Mechanism("changes of the best prices", {"taccl.synth.guided.search.DRAWN": 2.0}, IN_GUIDED),
-    Mechanism("pipelined gathers", {GUIDED + "stepwise": _without("waves")}, IN_GUIDED),
-    Mechanism("gathers by leaders", {GUIDED + "stepwise": _without("folding")}, IN_GUIDED),
-    Mechanism("mixed-radix gathers", {GUIDED + "stepwise": _without("digits")}, IN_GUIDED),
-    Mechanism("butterflies", {GUIDED + "stepwise": _without("butterflies")}, IN_GUIDED),
+    Mechanism("pipelined gathers", {GUIDED + "grid_schedules": _without("pipelined")}, IN_GUIDED),
+    Mechanism("gathers by leaders", {GUIDED + "grid_schedules": _without("leaders")}, IN_GUIDED),
+    Mechanism(
+        "mixed-radix gathers", {GUIDED + "grid_schedules": _without("mixed-radix")}, IN_GUIDED
+    ),
+    Mechanism("butterflies", {GUIDED + "grid_schedules": _without("butterflies")}, IN_GUIDED),
     Mechanism("recursive block gathers", {GUIDED + "coalesced": _none}, IN_GUIDED),
     Mechanism(
         "phases of an all-reduce by themselves", {GUIDED + "_halves": _empty}, SUMS, heavy=True

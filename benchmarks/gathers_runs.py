@@ -12,7 +12,7 @@ from taccl.model.problem import Problem
 from taccl.model.routes import build_network
 from taccl.model.schedule import Decisions, retime
 from taccl.synth.greedy import greedy_routes
-from taccl.synth.templates.classical import classical_schedule
+from taccl.synth.templates.classical import classical_schedules
 from taccl.topology.graph import LogicalTopology
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
@@ -134,8 +134,8 @@ def classical(asked: Request, name: str) -> Time | None:
     """Return the makespan of a classical algorithm; None where it does not exist."""
     if asked.logical.topology.num_ranks > CLASSICAL_RANKS:
         return None
-    found = classical_schedule(problem_of(asked, symmetric=False), name, batch=asked.batch)
-    return None if found is None else found.makespan
+    found = classical_schedules(problem_of(asked, symmetric=False), name, batch=asked.batch)
+    return min((schedule.makespan for schedule in found), default=None)
 
 
 def greedy(asked: Request) -> Time:

@@ -10,9 +10,8 @@ from taccl.apps.evaluation import Setting, answer_of, evaluate
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, Threadblock
 from taccl.msccl.xml import write_xml
 from taccl.replay.cost import model_of
-from taccl.synth.templates.classical import classical_schedule
 from taccl.topology.file import load_topology
-from tests.synth.problems import problem_of
+from tests.synth.problems import classical_schedule, problem_of
 
 
 def ring_program(collective: str = "allgather", ranks: int = 4) -> Program:

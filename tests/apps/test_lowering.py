@@ -11,9 +11,8 @@ from taccl.model.schedule import Schedule
 from taccl.msccl.limits import network_findings
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.msccl.sizes import Safe
-from taccl.synth.templates.classical import classical_schedule
 from taccl.topology.file import load_topology
-from tests.synth.problems import problem_of
+from tests.synth.problems import classical_schedule, problem_of
 
 
 def ring_schedule(collective: str = "allgather", chunks: int = 1, ranks: int = 4) -> Schedule:

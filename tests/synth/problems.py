@@ -4,6 +4,8 @@ from fractions import Fraction
 
 from taccl.collectives import build_collective
 from taccl.model.problem import Options, Problem
+from taccl.model.schedule import Schedule
+from taccl.synth.templates.classical import classical_schedules
 from taccl.topology.graph import LogicalTopology, Topology, whole
 from taccl.topology.symmetry import free_group, make_group
 
@@ -29,3 +31,8 @@ def problem_of(
         Fraction(chunk_size),
         group,
     )
+
+
+def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule | None:
+    """Return the schedule of a classical algorithm with the least makespan, if it exists."""
+    return next(iter(classical_schedules(problem, name, batch=batch)), None)

@@ -8,14 +8,14 @@ import pytest
 
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
-from taccl.synth.templates.classical import classical_schedule, stepwise
+from taccl.synth.templates.classical import grid_schedules
 from taccl.synth.templates.grid_programs import MOST_ROWS
 from taccl.topology.file import load_topology, topology_from_document
 from taccl.topology.graph import Topology
 from taccl.verify import verify
 from tests.generators import twin2x2
 from tests.sweep import for_each
-from tests.synth.problems import problem_of
+from tests.synth.problems import classical_schedule, problem_of
 
 MACHINES = (
     ("dgx2", 1), ("dgx2", 2), ("ndv2", 2), ("dgx-a100", 2), ("dgx-a100", 4), ("hypercube:8", None),
@@ -29,7 +29,7 @@ def never() -> bool:
 def butterflies(
     problem: Problem, over: Callable[[], bool], worth: int | None = None
 ) -> tuple[Schedule, ...]:
-    return stepwise(problem, "butterflies", lambda _line: None, over, worth)
+    return grid_schedules(problem, "butterflies", lambda _line: None, over, worth)
 
 
 def machine(name: str, nodes: int | None) -> Topology:

@@ -9,7 +9,7 @@ from taccl.errors import NoScheduleError
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
 from taccl.synth.engines import solve
-from taccl.synth.templates.classical import CLASSICAL, classical_schedule, classical_schedules
+from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 from taccl.synth.templates.rings import tour
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
@@ -17,7 +17,7 @@ from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.generators import build, random_topology
 from tests.sweep import for_each
-from tests.synth.problems import problem_of
+from tests.synth.problems import classical_schedule, problem_of
 
 ALPHA, BETA = 700_000, Fraction(20)
 """The default link of the short forms: 0.7 us, 50 GB/s = 20 ps a byte."""

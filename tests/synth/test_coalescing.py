@@ -10,14 +10,13 @@ from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
 from taccl.synth.guided.recursive_block_gather import coalesced
 from taccl.synth.guided.search import compiled
-from taccl.synth.templates.classical import classical_schedule
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.generators import pair, random_topology, ring4, star5, twin2x2
 from tests.sweep import for_each
-from tests.synth.problems import problem_of
+from tests.synth.problems import classical_schedule, problem_of
 
 
 def never() -> bool:

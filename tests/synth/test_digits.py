@@ -21,7 +21,7 @@ US = 10**6
 
 
 def found(problem: Problem) -> tuple[Schedule, ...]:
-    return found_of(problem, "digits")
+    return found_of(problem, "mixed-radix")
 
 
 @for_each("collective", ["alltoall", "allgather", "reducescatter"])

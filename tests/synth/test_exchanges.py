@@ -4,12 +4,12 @@ from fractions import Fraction
 
 import pytest
 
-from taccl.synth.templates.classical import classical_schedule, classical_schedules
+from taccl.synth.templates.classical import classical_schedules
 from taccl.topology.file import load_topology
 from taccl.topology.graph import whole
 from taccl.verify import verify
 from tests.generators import build
-from tests.synth.problems import problem_of
+from tests.synth.problems import classical_schedule, problem_of
 
 ALPHA, BETA = 700_000, Fraction(20)
 """The default link of the short forms: 0.7 us, 50 GB/s = 20 ps a byte."""

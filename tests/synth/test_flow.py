@@ -96,7 +96,7 @@ def test_batches_are_found_though_a_rotation_breaks_them() -> None:
 
 
 @pytest.mark.parametrize("options", [ONE_BY_ONE, QUICK], ids=["single", "batches"])
-def test_a_limit_on_connections_leaves_the_ways_through_few_doors(options: Options) -> None:
+def test_a_limit_on_connections_leaves_the_ways_through_few_gateways(options: Options) -> None:
     network = whole(load_topology("ndv2", nodes=2))
     logical = replace(network, connections_per_rank=5, name="few")
     found = solved(problem_of(logical, "alltoall", chunk_size=10, symmetric=True), options)

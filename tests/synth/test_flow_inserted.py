@@ -1,4 +1,4 @@
-"""Chunks inserted one by one: known optima of gathers and scatters, and what the book holds."""
+"""Chunks inserted one by one: known optima of gathers and scatters, and what the state holds."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -10,9 +10,9 @@ from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule, retime
 from taccl.synth.flow import insertion_scheduler
 from taccl.synth.flow.engine import flow
-from taccl.synth.flow.insertion_loop import Book, Roads, change, search, undo
+from taccl.synth.flow.insertion_loop import RoutingInstance, SearchState, change, search, undo
 from taccl.synth.flow.insertion_scheduler import inserted
-from taccl.synth.flow.routes import question_of
+from taccl.synth.flow.program import flow_instance
 from taccl.timing.occupancy import NEVER
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Switch, whole
@@ -85,58 +85,65 @@ def test_many_chunks_or_ranks_are_left_to_flows(monkeypatch: pytest.MonkeyPatch)
             assert found(problem) == []
 
 
-def opened(seed: int, collective: str) -> tuple[Problem, Roads, Book]:
-    """Return a random problem with all of its chunks in the book."""
+def opened(seed: int, collective: str) -> tuple[Problem, RoutingInstance, SearchState]:
+    """Return a random problem with all of its chunks in the state."""
     problem = random_problem(seed, collective)
-    roads = insertion_scheduler._roads(question_of(problem))
-    book = insertion_scheduler._book(roads, seed)
-    assert search(roads, book, 0, 0) < NEVER
-    return problem, roads, book
+    instance = insertion_scheduler._routing(flow_instance(problem))
+    state = insertion_scheduler._empty_state(instance, seed)
+    assert search(instance, state, 0, 0) < NEVER
+    return problem, instance, state
 
 
-def reservations(book: Book) -> list[list[tuple[int, int]]]:
+def reservations(state: SearchState) -> list[list[tuple[int, int]]]:
     return [
         [(int(row[0]), int(row[1])) for row in zip(begin[:n], finish[:n], strict=True)]
         for begin, finish, n in zip(
-            book.table.begin, book.table.finish, book.table.entries.tolist(), strict=True
+            state.table.begin, state.table.finish, state.table.entries.tolist(), strict=True
         )
     ]
 
 
 @for_each("seed", range(15))
 @for_each("collective", ["alltoall", "gather", "scatter"])
-def test_the_book_holds_what_the_ways_hold_and_nothing_twice(seed: int, collective: str) -> None:
-    _, roads, book = opened(seed, collective)
-    search(roads, book, 20, 0)
-    held: list[list[tuple[int, int]]] = [[] for _ in book.table.entries]
-    for chunk in range(len(book.arrive)):
-        for hop in range(book.length[chunk]):
-            arc, start = book.arc[chunk, hop], int(book.start[chunk, hop])
-            for i in range(roads.uses.first[arc], roads.uses.first[arc + 1]):
-                begin = start + int(roads.uses.offset[i])
-                held[roads.uses.resource[i]].append((begin, begin + int(roads.uses.held[i])))
-    assert reservations(book) == [sorted(rows) for rows in held]
-    for rows in reservations(book):
+def test_the_table_holds_what_the_paths_hold_and_nothing_twice(seed: int, collective: str) -> None:
+    _, instance, state = opened(seed, collective)
+    search(instance, state, 20, 0)
+    held: list[list[tuple[int, int]]] = [[] for _ in state.table.entries]
+    paths = state.now
+    for chunk in range(len(paths.arrive)):
+        for hop in range(paths.hops[chunk]):
+            arc, start = paths.arc[chunk, hop], int(paths.start[chunk, hop])
+            for i in range(instance.uses.first[arc], instance.uses.first[arc + 1]):
+                begin = start + int(instance.uses.offset[i])
+                held[instance.uses.resource[i]].append((begin, begin + int(instance.uses.held[i])))
+    assert reservations(state) == [sorted(rows) for rows in held]
+    for rows in reservations(state):
         ends = [end for _, end in rows]
         assert all(end <= begin for end, (begin, _) in zip(ends, rows[1:], strict=False))
 
 
 @for_each("seed", range(10))
 def test_a_change_that_is_undone_leaves_no_trace(seed: int) -> None:
-    _, roads, book = opened(seed, "alltoall")
-    before, arrive = reservations(book), book.arrive.tolist()
-    undo(roads, book, change(roads, book))
-    assert reservations(book) == before
-    assert book.arrive.tolist() == arrive
+    _, instance, state = opened(seed, "alltoall")
+    before, arrive = reservations(state), state.now.arrive.tolist()
+    undo(instance, state, change(instance, state))
+    assert reservations(state) == before
+    assert state.now.arrive.tolist() == arrive
 
 
 @pytest.mark.parametrize("collective", ["gather", "scatter"])
 def test_machine_code_does_what_the_plain_functions_do(collective: str) -> None:
-    _, roads, plain = opened(4, collective)
+    _, instance, plain = opened(4, collective)
     _, _, compiled = opened(4, collective)
-    ends = search(roads, plain, 50, 0), insertion_scheduler._compiled()(roads, compiled, 50, 0)
+    ends = (
+        search(instance, plain, 50, 0),
+        insertion_scheduler._compiled()(instance, compiled, 50, 0),
+    )
     assert ends[0] == ends[1]
-    columns = ((*book.table, *book[1:]) for book in (plain, compiled))
+    columns = (
+        (*state.table, *state[1:5], *state.now, *state.best, *state.removed, *state[8:])
+        for state in (plain, compiled)
+    )
     for one, other in zip(*columns, strict=True):
         assert np.array_equal(np.asarray(one), np.asarray(other))
 
@@ -159,7 +166,7 @@ def test_links_that_take_no_time_are_taken_in_turn(
 
 
 @pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
-def test_a_full_book_leaves_the_schedules_of_flows(collective: str) -> None:
+def test_a_full_table_leaves_the_schedules_of_flows(collective: str) -> None:
     # A chain that goes from one switch to the other and back: all chunks take one edge many times.
     ranks, hops = 16, both_ways(16, 17, 5, Fraction(1))
     for rank in range(ranks):

@@ -14,13 +14,8 @@ from taccl.collectives.slots import LAYOUTS
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import retime
 from taccl.synth.flow.engine import Limits, growing, scheduled
-from taccl.synth.flow.routes import (
-    first_flow,
-    flow_by_near_doors,
-    question_of,
-    rows_of_flow,
-    unfolded,
-)
+from taccl.synth.flow.program import flow_instance, optimal_flow
+from taccl.synth.flow.routes import flow_by_near_gateways, rows_of_flow, unfolded
 from taccl.synth.list_scheduler import decide, messages_by_start
 from taccl.synth.plan import Adjacency, Message, Plan, plan_decisions, rows_of
 from taccl.timing.deadline import Deadline
@@ -138,13 +133,10 @@ def test_a_large_alltoall_of_published_machines_ends_close_to_its_bound(
     size, group = chunk_size_of(collective, 16 * 10**6), logical_group(whole(topology), collective)
     problem = Problem(whole(topology), collective, size, group)
     options = Options(deterministic=True, workers=1, time_limit=60.0)
-    clock, question = (
-        at_once(options),
-        question_of(problem),
-    )
-    near = flow_by_near_doors(question, first_flow(question, clock), clock)
+    clock, instance = at_once(options), flow_instance(problem)
+    near = flow_by_near_gateways(instance, optimal_flow(instance, clock), clock)
     free = replace(problem, group=make_group(topology, ()))
-    plan = plan_decisions(free, unfolded(problem, rows_of_flow(question, near, clock)))
+    plan = plan_decisions(free, unfolded(problem, rows_of_flow(instance, near, clock)))
     messages = gathered(Adjacency(plan, layout), WHOLE, [-t for t in plan.tail_time])
     found = retime(collective, free.group, size, decide(plan, messages))
     assert not verify(found, problem.logical)

@@ -1,4 +1,4 @@
-"""Which of many optimal flows is taken, and flows that cross by a few doors only."""
+"""Which of many optimal flows is taken, and flows that cross by a few gateways only."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -11,14 +11,12 @@ import scipy.optimize
 from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.model.problem import Options, Problem
 from taccl.synth.flow.engine import flow
+from taccl.synth.flow.program import flow_instance, flow_of_whole_chunks, optimal_flow
 from taccl.synth.flow.routes import (
-    first_flow,
-    flow_by_near_doors,
-    flow_of_whole_chunks,
-    question_of,
+    flow_by_near_gateways,
     rows_of_flow,
     unfolded,
-    with_doors,
+    with_fewer_gateways,
 )
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology
@@ -29,7 +27,7 @@ OPTIONS = Options(deterministic=True, workers=1, time_limit=20.0)
 CLOCK = replace(OPTIONS, time_limit=0.0).begin(OPTIONS.solver_share)
 
 
-def doors_used(problem: Problem, rows: list[tuple[int, int, bool]]) -> dict[int, set[int]]:
+def gateways_used(problem: Problem, rows: list[tuple[int, int, bool]]) -> dict[int, set[int]]:
     """Return for every source rank the links by which its chunks leave its server."""
     topology, links = problem.topology, problem.topology.links
     used: dict[int, set[int]] = defaultdict(set)
@@ -40,15 +38,15 @@ def doors_used(problem: Problem, rows: list[tuple[int, int, bool]]) -> dict[int,
     return used
 
 
-def test_near_doors_keep_the_time_of_the_flow_and_open_fewer_links() -> None:
+def test_near_gateways_keep_the_time_of_the_flow_and_open_fewer_links() -> None:
     problem = problem_of(load_topology("dgx2", nodes=2), "alltoall", chunk_size=10**6)
-    question = question_of(problem)
-    first = first_flow(question, CLOCK)
-    near = flow_by_near_doors(question, first, CLOCK)
+    instance = flow_instance(problem)
+    first = optimal_flow(instance, CLOCK)
+    near = flow_by_near_gateways(instance, first, CLOCK)
     assert near.time <= first.time * (1 + 1e-6)
     links = problem.topology.links
-    for rank, used in doors_used(problem, rows_of_flow(question, near, CLOCK)).items():
-        # A NIC of dgx2 belongs to two ranks: the nearest door is the rank's own.
+    for rank, used in gateways_used(problem, rows_of_flow(instance, near, CLOCK)).items():
+        # A NIC of dgx2 belongs to two ranks: the nearest gateway is the rank's own.
         assert {int(links.src[link]) for link in used} == {rank}
 
 
@@ -56,8 +54,8 @@ def test_a_flow_of_whole_chunks_cuts_none_and_takes_no_less_than_one_that_may() 
     # Rank 0 of ndv2 sends 7 chunks by two wires of 23.7 us and two of 46.7 us a chunk: as parts
     # they take 55.0 us in all, whole ones 3, 3 and 1 at a time.
     problem = problem_of(load_topology("ndv2"), "scatter", chunk_size=10**6)
-    question = question_of(problem)
-    parts, whole = first_flow(question, CLOCK), flow_of_whole_chunks(question, CLOCK)
+    instance = flow_instance(problem)
+    parts, whole = optimal_flow(instance, CLOCK), flow_of_whole_chunks(instance, CLOCK)
     assert parts.time == pytest.approx(7 / (2 / 23.7 + 2 / 46.7), rel=1e-4)
     assert whole.time == pytest.approx(3 * 23.7, rel=1e-6)
     amounts = [amount for flow in whole.amounts for amount in flow.values()]
@@ -67,7 +65,7 @@ def test_a_flow_of_whole_chunks_cuts_none_and_takes_no_less_than_one_that_may() 
 def test_a_flow_of_whole_chunks_is_not_looked_for_in_large_problems() -> None:
     problem = problem_of(load_topology("torus2d:8x8"), "alltoall")
     with pytest.raises(OutOfTimeError, match="16384 variables are too many for whole chunks"):
-        flow_of_whole_chunks(question_of(problem), CLOCK)
+        flow_of_whole_chunks(flow_instance(problem), CLOCK)
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -98,7 +96,7 @@ def test_large_programs_are_not_solved_where_work_is_counted(
     monkeypatch.setattr("taccl.synth.flow.program.MAX_COUNTED", 10)
     problem = problem_of(star5(), "alltoall", chunk_size=10**6)
     with pytest.raises(OutOfTimeError, match="variables takes long, and work is counted"):
-        first_flow(question_of(problem), CLOCK)
+        optimal_flow(flow_instance(problem), CLOCK)
     assert flow(problem, OPTIONS).schedule is not None
 
 
@@ -107,16 +105,16 @@ def test_many_ways_are_chosen_one_by_one_where_work_is_counted(
 ) -> None:
     monkeypatch.setattr("taccl.synth.flow.routes.MAX_COUNTED", 0)
     problem = problem_of(load_topology("ndv2"), "scatter", chunk_size=10**6)
-    question = question_of(problem)
-    rows = rows_of_flow(question, first_flow(question, CLOCK), CLOCK)
+    instance = flow_instance(problem)
+    rows = rows_of_flow(instance, optimal_flow(instance, CLOCK), CLOCK)
     assert {chunk for chunk, _, _ in rows} == set(range(1, 8))
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_routes_of_representatives_unfold_to_those_of_all_chunks(*, symmetric: bool) -> None:
     problem = problem_of(load_topology("torus2d:3x3"), "alltoall", symmetric=symmetric)
-    question = question_of(problem)
-    rows = unfolded(problem, rows_of_flow(question, first_flow(question, CLOCK), CLOCK))
+    instance = flow_instance(problem)
+    rows = unfolded(problem, rows_of_flow(instance, optimal_flow(instance, CLOCK), CLOCK))
     links = problem.topology.links
     at = {
         chunk: problem.collective.sources(chunk)[0]
@@ -128,50 +126,50 @@ def test_routes_of_representatives_unfold_to_those_of_all_chunks(*, symmetric: b
     assert all(at[chunk] == problem.collective.targets(chunk)[0] for chunk in at)
 
 
-def test_ever_fewer_doors_join_equal_numbers_of_two_servers() -> None:
+def test_ever_fewer_gateways_join_equal_numbers_of_two_servers() -> None:
     problem = problem_of(load_topology("dgx2", nodes=2), "alltoall")
-    found = dict(with_doors(problem))
+    found = dict(with_fewer_gateways(problem))
     assert list(found) == [16, 8, 4, 2, 1]
     links, server = problem.topology.links, np.array(problem.topology.server_of)
     across = server[links.src] != server[links.dst]
     for count, narrow in found.items():
-        doors = np.flatnonzero(narrow.logical.allowed & across)
-        assert len(doors) == 2 * count
-        assert (links.src[doors] % 16 == links.dst[doors] % 16).all()
+        gateways = np.flatnonzero(narrow.logical.allowed & across)
+        assert len(gateways) == 2 * count
+        assert (links.src[gateways] % 16 == links.dst[gateways] % 16).all()
         assert (narrow.logical.allowed | across).all()
 
 
-def test_chunks_cross_by_the_doors_alone() -> None:
+def test_chunks_cross_by_the_gateways_alone() -> None:
     problem = problem_of(load_topology("dgx2", nodes=2), "alltoall")
-    narrow = dict(with_doors(problem))[2]
-    question = question_of(narrow)
-    rows = rows_of_flow(question, first_flow(question, CLOCK), CLOCK)
-    used = set().union(*doors_used(narrow, rows).values())
+    narrow = dict(with_fewer_gateways(problem))[2]
+    instance = flow_instance(narrow)
+    rows = rows_of_flow(instance, optimal_flow(instance, CLOCK), CLOCK)
+    used = set().union(*gateways_used(narrow, rows).values())
     assert len(used) == 4
 
 
 def test_symmetries_that_move_a_door_elsewhere_are_not_used() -> None:
     problem = problem_of(load_topology("dgx2", nodes=2), "alltoall", symmetric=True)
     assert len(problem.group) == 16
-    sizes = {count: len(narrow.group) for count, narrow in with_doors(problem)}
+    sizes = {count: len(narrow.group) for count, narrow in with_fewer_gateways(problem)}
     assert sizes[16] >= sizes[1] >= 1
-    for narrow in dict(with_doors(problem)).values():
+    for narrow in dict(with_fewer_gateways(problem)).values():
         links = np.flatnonzero(narrow.logical.allowed)
         for number in range(len(narrow.group)):
             assert narrow.logical.allowed[narrow.group.link_images(number, links)].all()
 
 
 @pytest.mark.parametrize("network", [ring4(), star5(), load_topology("ndv2")])
-def test_one_server_has_no_doors(network: Topology) -> None:
-    assert not list(with_doors(problem_of(network, "alltoall")))
+def test_one_server_has_no_gateways(network: Topology) -> None:
+    assert not list(with_fewer_gateways(problem_of(network, "alltoall")))
 
 
-def test_links_that_are_the_only_doors_are_no_choice() -> None:
+def test_links_that_are_the_only_gateways_are_no_choice() -> None:
     problem = problem_of(twin2x2(), "alltoall")
-    for _, narrow in with_doors(problem):
+    for _, narrow in with_fewer_gateways(problem):
         assert narrow.logical.allowed.sum() < problem.logical.allowed.sum()
 
 
 def test_a_sum_is_no_flow() -> None:
     with pytest.raises(NoScheduleError, match="flow does not exist for reducescatter"):
-        question_of(problem_of(ring4(), "reducescatter"))
+        flow_instance(problem_of(ring4(), "reducescatter"))

@@ -7,9 +7,10 @@ import pytest
 from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.model.problem import Options
 from taccl.model.schedule import retime
-from taccl.synth.flow import routes
+from taccl.synth.flow import engine
 from taccl.synth.flow.engine import flow
-from taccl.synth.flow.routes import question_of, rows_of_shortest_ways
+from taccl.synth.flow.program import flow_instance
+from taccl.synth.flow.routes import rows_of_fastest_paths
 from taccl.synth.list_scheduler import dispatched, load_of
 from taccl.synth.plan import plan_decisions
 from taccl.topology.file import load_topology
@@ -26,7 +27,7 @@ def silent(line: str) -> None:
 def test_opposite_chunks_on_a_ring_are_spread_over_both_ways() -> None:
     problem = problem_of(ring4(), "alltoall")
     links = problem.topology.links
-    used = Counter(link for _, link, _ in rows_of_shortest_ways(question_of(problem)))
+    used = Counter(link for _, link, _ in rows_of_fastest_paths(flow_instance(problem)))
     assert sum(used.values()) == 8 + 2 * 4
     # Evenly it would be 2; one way round only, 4.
     assert max(used.values()) <= 3
@@ -37,7 +38,7 @@ def test_opposite_chunks_on_a_ring_are_spread_over_both_ways() -> None:
 @for_each("collective", ["alltoall", "gather", "scatter"])
 def test_any_network_is_served_correctly(seed: int, collective: str) -> None:
     problem = random_problem(seed, collective)
-    plan = plan_decisions(problem, rows_of_shortest_ways(question_of(problem)))
+    plan = plan_decisions(problem, rows_of_fastest_paths(flow_instance(problem)))
     load = load_of(plan, [(number,) for number in range(len(plan.moves))])
     decisions, _ = dispatched(load, silent)
     found = retime(problem.collective, problem.group, problem.chunk_size, decisions)
@@ -47,13 +48,13 @@ def test_any_network_is_served_correctly(seed: int, collective: str) -> None:
 def test_free_links_make_no_rings() -> None:
     free = [hop for a, b in ((0, 1), (1, 2), (2, 0)) for hop in both_ways(a, b, 0, None)]
     problem = problem_of(build("free", 3, free), "alltoall")
-    assert len(rows_of_shortest_ways(question_of(problem))) == 6
+    assert len(rows_of_fastest_paths(flow_instance(problem))) == 6
 
 
 def test_a_rank_that_cannot_be_reached_is_told() -> None:
     one_way = build("one-way", 2, [both_ways(0, 1, 1, None)[0]])
     with pytest.raises(NoScheduleError, match="can't be served: no allowed path"):
-        rows_of_shortest_ways(question_of(problem_of(one_way, "alltoall")))
+        rows_of_fastest_paths(flow_instance(problem_of(one_way, "alltoall")))
 
 
 def test_they_are_taken_where_the_flow_is_not_solved_in_time(
@@ -62,7 +63,7 @@ def test_they_are_taken_where_the_flow_is_not_solved_in_time(
     def late(*_: object) -> None:
         raise OutOfTimeError("the flow was not solved in time", fix="raise --time-limit")
 
-    monkeypatch.setattr(routes, "optimal_flow", late)
+    monkeypatch.setattr(engine, "optimal_flow", late)
     said: list[str] = []
     options = Options(deterministic=True, workers=1, time_limit=4.0, report=said.append)
     problem = problem_of(load_topology("torus2d:3x3"), "alltoall", symmetric=True)

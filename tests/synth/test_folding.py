@@ -7,12 +7,12 @@ import pytest
 
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
-from taccl.synth.templates.classical import CLASSICAL, classical_schedule, stepwise
+from taccl.synth.templates.classical import CLASSICAL, grid_schedules
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
 from taccl.verify import verify
 from tests.sweep import for_each
-from tests.synth.problems import problem_of
+from tests.synth.problems import classical_schedule, problem_of
 from tests.synth.test_butterflies import nodes_of
 
 
@@ -26,7 +26,7 @@ def silent(line: str) -> None:
 
 def found_of(problem: Problem, kind: str) -> tuple[Schedule, ...]:
     """Return what is found of a kind, all of which must be valid."""
-    schedules = stepwise(problem, kind, silent, never)
+    schedules = grid_schedules(problem, kind, silent, never)
     for schedule in schedules:
         assert verify(schedule, problem.logical) == []
     return schedules
@@ -40,7 +40,7 @@ def least_classical(topology: Topology, collective: str, size: int) -> int:
 
 
 def found(problem: Problem) -> tuple[Schedule, ...]:
-    return found_of(problem, "folding")
+    return found_of(problem, "leaders")
 
 
 @for_each("collective", ["allgather", "reducescatter"])

@@ -8,12 +8,11 @@ from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule, retime
 from taccl.synth.exact.engine import exact
 from taccl.synth.exact.improve import improve_routes
-from taccl.synth.templates.classical import classical_schedule
 from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.generators import random_decisions, random_problem
 from tests.sweep import for_each
-from tests.synth.problems import problem_of
+from tests.synth.problems import classical_schedule, problem_of
 
 COUNTED = Options(time_limit=4.0, deterministic=True, workers=1, batch=False)
 

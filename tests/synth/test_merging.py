@@ -10,13 +10,12 @@ from taccl.model.schedule import retime
 from taccl.synth.list_scheduler import dispatched, load_of
 from taccl.synth.message_coalescing import coarser, cut_and_joined
 from taccl.synth.plan import plan_decisions, rows_of
-from taccl.synth.templates.classical import classical_schedule
 from taccl.topology.file import load_topology
 from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.generators import both_ways, build, pair, random_decisions, random_problem
 from tests.sweep import for_each
-from tests.synth.problems import problem_of
+from tests.synth.problems import classical_schedule, problem_of
 
 
 def silent(line: str) -> None:

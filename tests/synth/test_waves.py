@@ -8,7 +8,7 @@ import pytest
 from taccl.apps.programs import Target, lowering_of
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
-from taccl.synth.templates.grid_programs import MOST_SHARES, MOST_WAVES, cuts_of
+from taccl.synth.templates.grid_programs import MOST_SHARES, MOST_STAGES, cuts_of
 from taccl.topology.file import load_topology
 from tests.sweep import for_each
 from tests.synth.problems import problem_of
@@ -21,7 +21,7 @@ US = 10**6
 
 
 def found(problem: Problem) -> tuple[Schedule, ...]:
-    return found_of(problem, "waves")
+    return found_of(problem, "pipelined")
 
 
 @for_each("collective", GATHERS, quick=15)
@@ -51,7 +51,7 @@ def test_waves_get_smaller_and_have_all_pieces(pieces: int) -> None:
         sizes = [after - before for before, after in pairwise((0, *cuts))]
         assert sum(sizes) == pieces
         assert min(sizes) >= 1
-        assert len(sizes) <= MOST_WAVES
+        assert len(sizes) <= MOST_STAGES
         if pieces <= MOST_SHARES:
             assert sizes == sorted(sizes, reverse=True)
 

@@ -168,7 +168,10 @@ def _is_slow(problem: Problem, options: Options, seconds: float) -> bool:
 
 def _classical(problem: Problem, options: Options, clock: Deadline) -> Iterator[Schedule]:
     for name in CLASSICAL:
-        trial = Trial(problem, name, options.batch, over=lambda: clock.over, report=options.report)
+        template = CLASSICAL[name]._replace(packed=())
+        trial = Trial(
+            problem, name, template, options.batch, over=lambda: clock.over, report=options.report
+        )
         if not clock.over:
             yield from schedules_of(trial)
 

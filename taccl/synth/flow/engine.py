@@ -1,32 +1,27 @@
 """Engine ``flow``: routes from a multi-commodity flow, for chunks that each go to one rank.
 
-The linear program is in program.py, which of its optima are tried in routes.py, what
-makes whole chunks of them in routes.py, and what few chunks do instead in insertion_scheduler.py.
-Which message goes first is then list scheduling, with the longest way left first
-(list_scheduler.py). Messages of several chunks are made on the way, chunk by chunk and not orbit by
-orbit: a rotation carries neighbours past the end of a buffer, where they are none.
+The linear program is in program.py; which of its optima are tried, and what makes whole chunks of
+them, in routes.py; what few chunks do instead in insertion_scheduler.py. Which message goes first
+is then list scheduling, with the longest way left first (list_scheduler.py).
 
-Messages of several chunks, made while they are dispatched: whatever is ready travels together.
-
-A message that waits for all of its chunks leaves its link idle; one that takes what has arrived
-by then does not, and grows by itself where a link is busy. So time goes from event to event as in
-list_scheduler_loop.py, and each time a link is free the chunk with the longest way left takes along
-those beside it, at both ends, that are there. What ends at a link's head lies elsewhere than what
-is sent on from there, so it comes last, apart, and nothing has to wait for it.
-
-Ways to make messages of a plan's moves, each tried once and the best of them varied.
-
-A way is a layout of scratch and limits for messages made while they are dispatched
-or runs cut into pieces of one length before. What is varied is how long the
-way left of every chunk is taken to be: which goes first.
+Messages of several chunks are made while they are dispatched, chunk by chunk and not orbit by
+orbit: a rotation carries neighbours past the end of a buffer, where they are none. A message that
+waits for all of its chunks leaves its link idle; one that takes what has arrived by then does not,
+and grows by itself where a link is busy. So each time a link is free, the chunk with the longest
+way left takes along those beside it, at both ends, that are there. What ends at a link's head lies
+elsewhere than what is sent on from there, so it comes last, apart, and nothing has to wait for it.
+Messages may also be runs that were cut into pieces of one length before. Each policy (a layout of
+scratch, and limits or a length) is tried once, and the best are tried again with the longest way
+left of every chunk varied at random.
 """
 
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,20 +29,22 @@ from numpy.typing import NDArray
 from taccl.collectives.slots import LAYOUTS
 from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.model.problem import Options, Problem, Result, Status
-from taccl.model.schedule import Decisions, Schedule, retime
+from taccl.model.schedule import Schedule, retime
 from taccl.synth.flow.insertion_scheduler import inserted
-from taccl.synth.flow.program import Flow
-from taccl.synth.flow.routes import (
-    Question,
-    Row,
-    first_flow,
-    flow_by_near_doors,
+from taccl.synth.flow.program import (
+    Flow,
+    FlowInstance,
+    flow_instance,
     flow_of_whole_chunks,
-    question_of,
+    optimal_flow,
+)
+from taccl.synth.flow.routes import (
+    Row,
+    flow_by_near_gateways,
+    rows_of_fastest_paths,
     rows_of_flow,
-    rows_of_shortest_ways,
     unfolded,
-    with_doors,
+    with_fewer_gateways,
 )
 from taccl.synth.list_scheduler import Load, Run, dispatched, growing_load_of, load_of
 from taccl.synth.plan import Adjacency, Plan, plan_decisions, rows_of
@@ -57,50 +54,14 @@ from taccl.topology.symmetry import make_group
 from taccl.units import Time
 from taccl.verify import verify
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long messages may grow.
-
-    Parameters
-    ----------
-    busiest, others
-        Chunks in a message over the busiest resources, and over the rest.
-    """
-
-    busiest: int
-    others: int
-
-
-def _busiest(plan: Plan) -> frozenset[int]:
-    """Return the links that hold a resource at least nine tenths as long as any is held."""
-    load: dict[int, Time] = defaultdict(int)
-    for move in plan.moves:
-        for resource, held in plan.costs(move.link, 1)[1]:
-            load[resource] += held
-    most = max(load.values(), default=0)
-    heavy = {resource for resource, held in load.items() if 10 * held >= 9 * most}
-    return frozenset(
-        move.link
-        for move in plan.moves
-        if any(resource in heavy for resource, _ in plan.costs(move.link, 1)[1])
-    )
-
-
-def growing(adjacency: Adjacency, limits: Limits) -> Load:
-    """Return the moves of a plan, to be dispatched in messages that grow from what is ready."""
-    plan, busiest = adjacency.plan, _busiest(adjacency.plan)
-    return growing_load_of(plan, [
-        Run(run, reach, limits.busiest if plan.moves[run[0]].link in busiest else limits.others)
-        for run, reach in adjacency.reaches
-    ])  # fmt: skip
-
-
 VARIED = 3
-"""Ways that are varied, the best of all."""
+"""Policies that are tried with noise, the best of all."""
 
-PATIENCE_BATCHED = 10
-"""Variations tried since the last that was better."""
+PATIENCE, PATIENCE_BATCHED = 20, 10
+"""Variations tried since the last that was better, of single chunks and of messages."""
+
+NOISE = 0.3
+"""How much the longest way left is varied."""
 
 COUNTED_MOVES = 30_000
 """Moves in all that is tried where work is counted instead of time."""
@@ -111,115 +72,6 @@ WHOLE = 1 << 30
 LENGTHS = (WHOLE, 8, 4, 2)
 ELSEWHERE = (WHOLE, 1)
 """Lengths of messages that hold no busy resource."""
-
-Noise = NDArray[np.float64]
-Way = Callable[[Noise], Decisions | None]
-"""Factors of the way left of every move, to decisions; None where messages wait in a ring."""
-
-
-def scheduled(
-    plans: Iterable[Plan], options: Options, clock: Deadline
-) -> Iterator[tuple[Plan, Schedule]]:
-    """Yield schedules of plans without symmetry, and whose each is.
-
-    All ways are tried while there is time for it (half of the clock's), then the best are varied.
-    """
-    half, work = clock.share(0.5), 0
-    tried: list[tuple[Time, int, Plan, Way]] = []
-    best = 1 << 62
-    for plan, least, way in _in_turn(plans, options):
-        if tried and (not half.left or (options.deterministic and work > COUNTED_MOVES)):
-            break
-        if least >= best:
-            continue
-        work += len(plan.moves)
-        schedule = _timed(plan, way, np.ones(len(plan.moves)))
-        if schedule is not None:
-            best = min(best, schedule.makespan)
-            tried.append((schedule.makespan, len(tried), plan, way))
-            yield plan, schedule
-            if schedule.makespan <= options.floor:
-                return
-    random = np.random.default_rng(options.seed)
-    for makespan, _, plan, way in sorted(tried, key=lambda one: one[:2])[:VARIED]:
-        best, since = makespan, 0
-        while since < PATIENCE_BATCHED and best > options.floor and clock.left:
-            work += len(plan.moves)
-            if options.deterministic and work > COUNTED_MOVES:
-                break
-            since += 1
-            noise = random.uniform(1 - NOISE, 1 + NOISE, len(plan.moves))
-            schedule = _timed(plan, way, noise)
-            if schedule is not None and schedule.makespan < best:
-                best, since = schedule.makespan, 0
-                yield plan, schedule
-
-
-def _in_turn(plans: Iterable[Plan], options: Options) -> Iterator[tuple[Plan, Time, Way]]:
-    """Yield the first ways of each plan as it comes, then one way of each after the other.
-
-    With each comes its plan, and the least time along the plan's routes.
-    """
-    series = []
-    for plan in plans:
-        series.append(
-            zip(
-                itertools.repeat(plan), itertools.repeat(least_time(plan)), _ways(plan, options),
-                strict=False,
-            )
-        )  # fmt: skip
-        yield from itertools.islice(series[-1], len(LAYOUTS))
-    for row in itertools.zip_longest(*series):
-        yield from (one for one in row if one is not None)
-
-
-def least_time(plan: Plan) -> Time:
-    """Return what no messages along a plan's routes can beat: one for each link."""
-    held: dict[int, Time] = defaultdict(int)
-    for link, chunks in Counter(move.link for move in plan.moves).items():
-        for resource, time_ in plan.costs(link, chunks)[1]:
-            held[resource] += time_
-    return max(held.values(), default=0)
-
-
-def _timed(plan: Plan, way: Way, noise: Noise) -> Schedule | None:
-    decisions, problem = way(noise), plan.problem
-    if decisions is None:
-        return None
-    return retime(problem.collective, problem.group, problem.chunk_size, decisions)
-
-
-def _ways(plan: Plan, options: Options) -> Iterator[Way]:
-    """Yield the ways for a plan, those of every layout in turn."""
-    layouts: list[Adjacency] = []
-    for busiest, others in itertools.product(LENGTHS, ELSEWHERE):
-        for number, layout in enumerate(LAYOUTS):
-            if number and not layouts[0].relays:
-                break
-            if number == len(layouts):
-                layouts.append(Adjacency(plan, layout))
-            yield _way(growing(layouts[number], Limits(busiest, others)), options)
-    for length in LENGTHS:
-        for adjacency in layouts:
-            yield _way(load_of(plan, adjacency.pieces(length)), options)
-
-
-def _way(load: Load, options: Options) -> Way:
-    def way(noise: Noise) -> Decisions | None:
-        varied = np.array([max(noise[list(message)]) for message in load.messages])
-        try:
-            return dispatched(load, options.report, (-load.tail * varied).astype(np.int64))[0]
-        except ValueError:
-            return None
-
-    return way
-
-
-NOISE = 0.3
-"""How much the longest way left is varied."""
-
-PATIENCE = 20
-"""Orders tried since the last that was better."""
 
 COUNTED = 60_000
 """Sends, over all orbits, up to which messages are made where work is counted instead of time."""
@@ -233,9 +85,20 @@ MAX_ORDERED = 4000
 MAX_ARCS = 40_000
 """Ranks times arcs up to which the flow is solved without symmetry as well."""
 
+Factors = NDArray[np.float64]
+Policy = Callable[[Factors], Schedule | None]
+"""Factors of the way left of every move, to a schedule; None where messages wait in a cycle."""
+
 
 def flow(problem: Problem, options: Options) -> Result:
     """Route a point-to-point collective by an optimal flow, and order it.
+
+    Parameters
+    ----------
+    problem
+        A collective whose chunks each go from one rank to one other.
+    options
+        The time limit, the bounds and what is told on the way.
 
     Raises
     ------
@@ -246,7 +109,8 @@ def flow(problem: Problem, options: Options) -> Result:
     best: Schedule | None = None
     least = (1 << 62, 0)
     for plan, schedule in _found(problem, options, clock):
-        cost = (schedule.makespan, _connections(plan))
+        connections = len({move.link for move in plan.moves}) * len(plan.problem.group)
+        cost = (schedule.makespan, connections)
         if cost < least and (problem.logical.name is None or not verify(schedule, problem.logical)):
             best, least = schedule, cost
     if best is None:
@@ -266,28 +130,29 @@ def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tupl
 
     With each comes the plan that it orders.
     """
-    question = question_of(problem)
+    instance = flow_instance(problem)
     first: Flow | None = None
     try:
-        first = first_flow(question, clock.share(0.5))
-        rows = rows_of_flow(question, first, clock)
+        first = optimal_flow(instance, clock.share(0.5))
+        rows = rows_of_flow(instance, first, clock)
     except OutOfTimeError:
         options.report("the flow was not solved in time: every chunk takes a fastest way")
-        rows = rows_of_shortest_ways(question)
+        rows = rows_of_fastest_paths(instance)
     plan = plan_decisions(problem, rows)
-    best: Schedule | None = None
+    best = 1 << 62
     # Where chunks may travel together, most is won there.
     for found in _singly(plan, options, clock.share(0.2) if options.batch else clock):
-        best = found[1] if best is None or found[1].makespan < best.makespan else best
+        best = min(best, found[1].makespan)
         yield found
-    if best is None or not options.batch or best.makespan <= options.floor:
+    if not options.batch or best == 1 << 62 or best <= options.floor:
         return
     sends = len(plan.moves) * len(problem.group)
     small = sends <= COUNTED if options.deterministic else MADE * sends < clock.left
     if small and clock.left:
         free = replace(problem, group=make_group(problem.topology, ()))
-        others = [] if first is None else _routes(question, first, clock.share(0.5))
-        plans = (plan_decisions(free, unfolded(*one)) for one in chain([(problem, rows)], others))
+        others = [] if first is None else _routes(instance, first, clock.share(0.5))
+        routes = itertools.chain([(problem, rows)], others)
+        plans = (plan_decisions(free, unfolded(*one)) for one in routes)
         yield from scheduled(plans, options, clock.share(0.6))
     if len(plan.moves) <= MAX_ORDERED and sends <= MAX_BATCHED and clock.left:
         yield from ((plan, one.schedule) for one in ordered(plan, options, clock))
@@ -299,78 +164,48 @@ def _singly(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Pla
     Few chunks get routes and times together then. Whole chunks can't always share links as the
     flow does: so a flow of whole chunks is looked for, with symmetry and without.
     """
-    problem = plan.problem
+    problem, size = plan.problem, plan.problem.chunk_size
+    free = replace(problem, group=make_group(problem.topology, ()))
     goal = max(options.floor, options.fixed_floors.get(problem.collective.name, 0))
-    best = 1 << 62
-    for one in _in_order(plan, options, clock, goal):
-        best = one.makespan
-        yield plan, one
-    if 1000 * best > 1001 * goal:
-        for found in _one_by_one(problem, options, clock, goal):
-            best = min(best, found[1].makespan)
-            yield found
-    others = [(problem, flow_of_whole_chunks)]
+
+    insertions = (
+        (plan_decisions(free, rows_of(found)), retime(free.collective, free.group, size, found))
+        for found in inserted(free, options, clock, goal)
+    )
+    tries = [_in_order(plan, options, clock, goal), insertions]
+    tries.append(_along(problem, flow_of_whole_chunks, options, clock, goal))
     arcs = int(problem.logical.allowed.sum()) * problem.topology.num_ranks
     if len(problem.group) > 1 and arcs <= MAX_ARCS:
-        free = replace(problem, group=make_group(problem.topology, ()))
-        others += [(free, first_flow), (free, flow_of_whole_chunks)]
-    for other, flow_of in others:
+        flows = (optimal_flow, flow_of_whole_chunks)
+        tries += [_along(free, flow_of, options, clock, goal) for flow_of in flows]
+    best = 1 << 62
+    for schedules in tries:
         if 1000 * best > 1001 * goal:
-            for found in _along(other, flow_of, options, clock, goal):
+            for found in schedules:
                 best = min(best, found[1].makespan)
                 yield found
     if problem.logical.connections_per_rank is not None:
-        for _, narrow in with_doors(problem):
-            yield from _along(narrow, first_flow, options, clock, goal)
-
-
-def _one_by_one(
-    problem: Problem, options: Options, clock: Deadline, goal: Time
-) -> Iterator[tuple[Plan, Schedule]]:
-    """Yield schedules of single chunks that were inserted one by one."""
-    free = replace(problem, group=make_group(problem.topology, ()))
-    for decisions in inserted(free, options, clock, goal):
-        found = retime(free.collective, free.group, free.chunk_size, decisions)
-        yield plan_decisions(free, rows_of(decisions)), found
+        for _, narrow in with_fewer_gateways(problem):
+            yield from _along(narrow, optimal_flow, options, clock, goal)
 
 
 def _along(
     problem: Problem,
-    flow_of: Callable[[Question, Deadline], Flow],
+    flow_of: Callable[[FlowInstance, Deadline], Flow],
     options: Options,
     clock: Deadline,
     goal: Time,
 ) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks along another flow, if there is one and time for it."""
     with suppress(NoScheduleError):
-        question = question_of(problem)
-        rows = rows_of_flow(question, flow_of(question, clock), clock)
-        plan = plan_decisions(problem, rows)
-        yield from ((plan, one) for one in _in_order(plan, options, clock, goal))
+        instance = flow_instance(problem)
+        rows = rows_of_flow(instance, flow_of(instance, clock), clock)
+        yield from _in_order(plan_decisions(problem, rows), options, clock, goal)
 
 
-def _routes(
-    question: Question, first: Flow, clock: Deadline
-) -> Iterator[tuple[Problem, list[Row]]]:
-    """Yield other sets of routes, each with the problem whose representatives they are for."""
-    narrow = (problem for _, problem in with_doors(question.problem))
-    for problem in chain([question.problem], narrow):
-        if not clock.left:
-            return
-        try:
-            asked = question if problem is question.problem else question_of(problem)
-            least = first if asked is question else first_flow(asked, clock)
-            yield problem, rows_of_flow(asked, flow_by_near_doors(asked, least, clock), clock)
-        except NoScheduleError:  # no way through these doors, or no time for them
-            continue
-
-
-def _connections(plan: Plan) -> int:
-    """Return how many links the representatives of a plan take, times their images."""
-    return len({move.link for move in plan.moves}) * len(plan.problem.group)
-
-
-def _in_order(plan: Plan, options: Options, clock: Deadline, goal: Time) -> Iterator[Schedule]:
+def _in_order(
+    plan: Plan, options: Options, clock: Deadline, goal: Time
+) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks: the longest way left first, and variations of that.
 
     Each is better than the one before; they end at the goal, or when nothing more is won.
@@ -386,4 +221,146 @@ def _in_order(plan: Plan, options: Options, clock: Deadline, goal: Time) -> Iter
         since += 1
         if end < best:
             best, since = end, 0
-            yield retime(problem.collective, problem.group, problem.chunk_size, decisions)
+            yield plan, retime(problem.collective, problem.group, problem.chunk_size, decisions)
+
+
+def _routes(
+    instance: FlowInstance, first: Flow, clock: Deadline
+) -> Iterator[tuple[Problem, list[Row]]]:
+    """Yield other sets of routes, each with the problem whose representatives they are for."""
+    narrow = (problem for _, problem in with_fewer_gateways(instance.problem))
+    for problem in itertools.chain([instance.problem], narrow):
+        if not clock.left:
+            return
+        with suppress(NoScheduleError):  # no way through these gateways, or no time for them
+            same = problem is instance.problem
+            one = instance if same else flow_instance(problem)
+            least = first if same else optimal_flow(one, clock)
+            yield problem, rows_of_flow(one, flow_by_near_gateways(one, least, clock), clock)
+
+
+def scheduled(
+    plans: Iterable[Plan], options: Options, clock: Deadline
+) -> Iterator[tuple[Plan, Schedule]]:
+    """Yield schedules in messages, and whose each is: all policies, then the best with noise.
+
+    Parameters
+    ----------
+    plans
+        Routes without symmetry.
+    options
+        The seed, the floor, and whether work is counted.
+    clock
+        Half of it is for the first try of all policies.
+    """
+    half, work = clock.share(0.5), 0
+    tried: list[tuple[Time, int, Plan, Policy]] = []
+    best = 1 << 62
+    for plan, least, policy in _in_turn(plans, options):
+        if tried and (not half.left or (options.deterministic and work > COUNTED_MOVES)):
+            break
+        if least >= best:
+            continue
+        work += len(plan.moves)
+        schedule = policy(np.ones(len(plan.moves)))
+        if schedule is not None:
+            best = min(best, schedule.makespan)
+            tried.append((schedule.makespan, len(tried), plan, policy))
+            yield plan, schedule
+            if schedule.makespan <= options.floor:
+                return
+    random = np.random.default_rng(options.seed)
+    for makespan, _, plan, policy in sorted(tried, key=lambda one: one[:2])[:VARIED]:
+        best, since = makespan, 0
+        while since < PATIENCE_BATCHED and best > options.floor and clock.left:
+            work += len(plan.moves)
+            if options.deterministic and work > COUNTED_MOVES:
+                break
+            since += 1
+            schedule = policy(random.uniform(1 - NOISE, 1 + NOISE, len(plan.moves)))
+            if schedule is not None and schedule.makespan < best:
+                best, since = schedule.makespan, 0
+                yield plan, schedule
+
+
+def _in_turn(plans: Iterable[Plan], options: Options) -> Iterator[tuple[Plan, Time, Policy]]:
+    """Yield the first policies of each plan as it comes, then one of each after the other.
+
+    With each comes its plan, and what no messages along the plan's routes can beat: one a link.
+    """
+    series = []
+    for plan in plans:
+        held: dict[int, Time] = defaultdict(int)
+        for link, chunks in Counter(move.link for move in plan.moves).items():
+            for resource, time in plan.costs(link, chunks)[1]:
+                held[resource] += time
+        same = itertools.repeat((plan, max(held.values(), default=0)))
+        series.append(zip(same, _policies(plan, options), strict=False))
+        yield from ((*one, policy) for one, policy in itertools.islice(series[-1], len(LAYOUTS)))
+    for row in itertools.zip_longest(*series):
+        yield from ((*one[0], one[1]) for one in row if one is not None)
+
+
+def _policies(plan: Plan, options: Options) -> Iterator[Policy]:
+    """Yield the policies for a plan, those of every layout in turn."""
+    layouts: list[Adjacency] = []
+    for lengths in itertools.product(LENGTHS, ELSEWHERE):
+        for number, layout in enumerate(LAYOUTS):
+            if number and not layouts[0].relays:
+                break
+            if number == len(layouts):
+                layouts.append(Adjacency(plan, layout))
+            yield partial(_dispatched, growing(layouts[number], Limits(*lengths)), options)
+    for length in LENGTHS:
+        for adjacency in layouts:
+            yield partial(_dispatched, load_of(plan, adjacency.pieces(length)), options)
+
+
+def _dispatched(load: Load, options: Options, factors: Factors) -> Schedule | None:
+    varied = np.array([max(factors[list(message)]) for message in load.messages])
+    problem = load.plan.problem
+    try:
+        decisions = dispatched(load, options.report, (-load.tail * varied).astype(np.int64))[0]
+    except ValueError:
+        return None
+    return retime(problem.collective, problem.group, problem.chunk_size, decisions)
+
+
+class Limits(NamedTuple):
+    """Chunks in a message at most.
+
+    Parameters
+    ----------
+    busiest, others
+        Over links that hold one of the busiest resources, and over the rest.
+    """
+
+    busiest: int
+    others: int
+
+
+def growing(adjacency: Adjacency, limits: Limits) -> Load:
+    """Return the moves of a plan, to be dispatched in messages that grow from what is ready.
+
+    Parameters
+    ----------
+    adjacency
+        The plan, and which of its moves are neighbours.
+    limits
+        How many make a message. Among the busiest are resources that are held at least nine tenths
+        as long as any is, with one chunk to a message.
+    """
+    plan = adjacency.plan
+    held = {move.link: plan.costs(move.link, 1)[1] for move in plan.moves}
+    load: dict[int, Time] = defaultdict(int)
+    for move in plan.moves:
+        for resource, time in held[move.link]:
+            load[resource] += time
+    most = max(load.values(), default=0)
+    busiest = {
+        link for link, uses in held.items() if any(10 * load[key] >= 9 * most for key, _ in uses)
+    }
+    return growing_load_of(plan, [
+        Run(run, reach, limits.busiest if plan.moves[run[0]].link in busiest else limits.others)
+        for run, reach in adjacency.reaches
+    ])  # fmt: skip

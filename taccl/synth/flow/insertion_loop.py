@@ -1,10 +1,10 @@
-"""Chunks inserted one by one into a book of reservations: what insertion_scheduler.py compiles.
+"""Chunks inserted one by one into a reservation table: what insertion_scheduler.py compiles.
 
-Every chunk takes the way by which it arrives first, given when the chunks before it hold each
+Every chunk takes the path by which it arrives first, given when the chunks before it hold each
 resource; gaps are used. Then some chunks are taken out and inserted again in another order, now and
 then blind to an arc, again and again (ruin and recreate), and what is not much worse goes on (late
 acceptance). So routes and times are decided together, which a flow of totals can't: where a root
-sends through one port, what has the longest way left must leave first, and take a way that is free
+sends through one port, what has the longest way left must leave first, and take a path that is free
 by then.
 
 References
@@ -35,7 +35,7 @@ from taccl.timing.occupancy import (
 Flags = NDArray[np.bool_]
 
 UNSERVED = 1 << 46
-"""What the arrival of a chunk that has no way counts: more than a minute."""
+"""What the arrival of a chunk that has no path counts: more than a minute."""
 MOST_REMOVED = 8
 """Chunks that are taken out at once, at most."""
 
@@ -48,7 +48,7 @@ LAST = 20
 BITS = 1 << 31
 
 
-class Roads(NamedTuple):
+class RoutingInstance(NamedTuple):
     """What chunks may take.
 
     Parameters
@@ -78,7 +78,24 @@ class Roads(NamedTuple):
     kind: Numbers
 
 
-class Book(NamedTuple):
+class Paths(NamedTuple):
+    """Paths of chunks, from their ends back to their roots.
+
+    Parameters
+    ----------
+    hops, arrive
+        Of every chunk, how many, and its arrival in picoseconds.
+    arc, start
+        (chunks, hops): the arcs, and when they start in picoseconds.
+    """
+
+    hops: Numbers
+    arc: Numbers
+    start: Times
+    arrive: Times
+
+
+class SearchState(NamedTuple):
     """What is reserved, and what the search works on.
 
     Parameters
@@ -87,12 +104,10 @@ class Book(NamedTuple):
         When each resource is held.
     label, via, since, seen
         By rank, of the chunk that is inserted: when it gets there, on which arc, started when.
-    length, arc, start, arrive
-        By chunk: its hops, (chunks, hops) their arcs and starts, and its arrival.
-    kept_length, kept_arc, kept_start, kept_arrive
-        The same of the best that was found.
-    old_length, old_arc, old_start, old_arrive
-        The same of chunks that were taken out, by the number in ``out``.
+    now, best
+        The paths of all chunks, and the best that were found.
+    removed
+        The paths of chunks that were taken out, by the number in ``out``.
     order
         Chunks as they are inserted at first; later those that were taken out, as noted.
     out
@@ -108,227 +123,202 @@ class Book(NamedTuple):
     via: Numbers
     since: Times
     seen: Flags
-    length: Numbers
-    arc: Numbers
-    start: Times
-    arrive: Times
-    kept_length: Numbers
-    kept_arc: Numbers
-    kept_start: Times
-    kept_arrive: Times
-    old_length: Numbers
-    old_arc: Numbers
-    old_start: Times
-    old_arrive: Times
+    now: Paths
+    best: Paths
+    removed: Paths
     order: Numbers
     out: Numbers
     random: Times
     history: Times
 
 
-def below(book: Book, count: int) -> int:
-    """Return a random number from 0 to one less than a count of at most 2**15."""
-    book.random[0] = (book.random[0] * 1103515245 + 12345) % BITS
-    return int((book.random[0] >> 16) % count)
+def below(state: SearchState, count: int) -> int:
+    """Return a random number from 0 to `count` - 1, by the generator of `state`; at most 2**15."""
+    state.random[0] = (state.random[0] * 1103515245 + 12345) % BITS
+    return int((state.random[0] >> 16) % count)
 
 
-def insert(roads: Roads, book: Book, chunk: int, blink: int) -> None:
-    """Reserve the way by which a chunk arrives first, if there is any.
+def insert(instance: RoutingInstance, state: SearchState, chunk: int, blink: int) -> None:
+    """Reserve the path by which a chunk arrives first, if there is any.
 
     Parameters
     ----------
+    instance, state
+        What chunks may take, and what is reserved.
+    chunk
+        Which.
     blink
         One arc of so many is not looked at, by chance; 0: none.
     """
-    root, end, kind = roads.root[chunk], roads.end[chunk], roads.kind[chunk]
-    for rank in range(len(book.label)):
-        book.label[rank] = NEVER
-        book.seen[rank] = False
-    book.label[root] = 0
+    root, end, kind = instance.root[chunk], instance.end[chunk], instance.kind[chunk]
+    for rank in range(len(state.label)):
+        state.label[rank] = NEVER
+        state.seen[rank] = False
+    state.label[root] = 0
     rank = int(root)
     while rank != end:
-        book.seen[rank] = True
-        for arc in range(roads.first[rank], roads.first[rank + 1]):
-            head = roads.head[arc]
-            soonest = book.label[rank] + roads.uses.arrival[arc]
+        state.seen[rank] = True
+        for arc in range(instance.first[rank], instance.first[rank + 1]):
+            head = instance.head[arc]
+            soonest = state.label[rank] + instance.uses.arrival[arc]
             if (
-                book.seen[head]
-                or not roads.allowed[kind, arc]
-                or roads.least[head, end] == NEVER
-                or soonest + roads.least[head, end] >= book.label[end]
-                or soonest >= book.label[head]
-                or (blink > 0 and below(book, blink) == 0)
+                state.seen[head]
+                or not instance.allowed[kind, arc]
+                or instance.least[head, end] == NEVER
+                or soonest + instance.least[head, end] >= state.label[end]
+                or soonest >= state.label[head]
+                or (blink > 0 and below(state, blink) == 0)
             ):
                 continue
-            # On a way each rank may use a resource once more.
+            # On a path each rank may use a resource once more.
             start = earliest_gap(
-                roads.uses, book.table, arc, int(book.label[rank]), len(book.label)
+                instance.uses, state.table, arc, int(state.label[rank]), len(state.label)
             )
-            if start + roads.uses.arrival[arc] < book.label[head]:
-                book.label[head] = start + roads.uses.arrival[arc]
-                book.since[head] = start
-                book.via[head] = arc
+            if start + instance.uses.arrival[arc] < state.label[head]:
+                state.label[head] = start + instance.uses.arrival[arc]
+                state.since[head] = start
+                state.via[head] = arc
         rank, nearest = NOTHING, NEVER
-        for other in range(len(book.label)):
-            if not book.seen[other] and book.label[other] < NEVER:
-                away = book.label[other] + roads.least[other, end]
+        for other in range(len(state.label)):
+            if not state.seen[other] and state.label[other] < NEVER:
+                away = state.label[other] + instance.least[other, end]
                 if away < nearest:
                     rank, nearest = other, away
         if rank == NOTHING:
             break
-    book.arrive[chunk] = book.label[end]
-    write(roads, book, chunk)
-
-
-def write(roads: Roads, book: Book, chunk: int) -> None:
-    """Reserve the way to a chunk's end that was found last."""
-    hops, rank = 0, int(roads.end[chunk])
-    if book.label[rank] < NEVER:
-        while rank != roads.root[chunk]:
-            arc = book.via[rank]
-            book.arc[chunk, hops] = arc
-            book.start[chunk, hops] = book.since[rank]
-            reserve(roads.uses, book.table, arc, int(book.since[rank]))
+    hops, rank, now = 0, int(end), state.now
+    if state.label[rank] < NEVER:
+        while rank != root:
+            arc = state.via[rank]
+            now.arc[chunk, hops] = arc
+            now.start[chunk, hops] = state.since[rank]
+            reserve(instance.uses, state.table, arc, int(state.since[rank]))
             hops += 1
-            rank = int(roads.tail[arc])
-    book.length[chunk] = hops
+            rank = int(instance.tail[arc])
+    now.hops[chunk] = hops
+    now.arrive[chunk] = state.label[end]
 
 
-def remove(roads: Roads, book: Book, chunk: int) -> None:
-    """Strike out the way of a chunk."""
-    for hop in range(book.length[chunk]):
-        cancel(roads.uses, book.table, book.arc[chunk, hop], int(book.start[chunk, hop]))
-    book.length[chunk] = 0
+def remove(instance: RoutingInstance, state: SearchState, chunk: int) -> None:
+    """Cancel the reservations in `state` for a `chunk` of the `instance`."""
+    now = state.now
+    for hop in range(now.hops[chunk]):
+        cancel(instance.uses, state.table, now.arc[chunk, hop], int(now.start[chunk, hop]))
+    now.hops[chunk] = 0
 
 
-def keep_old(book: Book, number: int, chunk: int) -> None:
-    """Note the way of a chunk that is taken out."""
-    book.old_length[number] = book.length[chunk]
-    book.old_arrive[number] = book.arrive[chunk]
-    for hop in range(book.length[chunk]):
-        book.old_arc[number, hop] = book.arc[chunk, hop]
-        book.old_start[number, hop] = book.start[chunk, hop]
+def copy_path(source: Paths, number: int, target: Paths, to: int) -> None:
+    """Write path `number` of the `source` into path `to` of the `target`."""
+    target.hops[to] = source.hops[number]
+    target.arrive[to] = source.arrive[number]
+    for hop in range(source.hops[number]):
+        target.arc[to, hop] = source.arc[number, hop]
+        target.start[to, hop] = source.start[number, hop]
 
 
-def put_back(roads: Roads, book: Book, number: int, chunk: int) -> None:
-    """Reserve the way again that a chunk had before it was taken out."""
-    book.length[chunk] = book.old_length[number]
-    book.arrive[chunk] = book.old_arrive[number]
-    for hop in range(book.length[chunk]):
-        book.arc[chunk, hop] = book.old_arc[number, hop]
-        book.start[chunk, hop] = book.old_start[number, hop]
-        reserve(roads.uses, book.table, book.arc[chunk, hop], int(book.start[chunk, hop]))
+def keep(state: SearchState) -> None:
+    """Note all paths as the best."""
+    for chunk in range(len(state.now.hops)):
+        copy_path(state.now, chunk, state.best, chunk)
 
 
-def latest(arrive: Times) -> int:
-    """Return the last of some arrivals."""
+def latest(paths: Paths) -> int:
+    """Return the last arrival in picoseconds."""
     end = 0
-    for chunk in range(len(arrive)):
-        end = max(end, int(arrive[chunk]))
+    for chunk in range(len(paths.arrive)):
+        end = max(end, int(paths.arrive[chunk]))
     return end
 
 
-def cost(book: Book) -> int:
+def cost(paths: Paths) -> int:
     """Return what is to be little: the last arrival, and a little of the mean of all."""
     total = 0
-    for chunk in range(len(book.arrive)):
-        total += min(int(book.arrive[chunk]), UNSERVED)
-    return LAST * len(book.arrive) * min(latest(book.arrive), UNSERVED) + total
+    for chunk in range(len(paths.arrive)):
+        total += min(int(paths.arrive[chunk]), UNSERVED)
+    return LAST * len(paths.arrive) * min(latest(paths), UNSERVED) + total
 
 
-def keep(book: Book) -> None:
-    """Note all ways as the best."""
-    for chunk in range(len(book.arrive)):
-        book.kept_length[chunk] = book.length[chunk]
-        book.kept_arrive[chunk] = book.arrive[chunk]
-        for hop in range(book.length[chunk]):
-            book.kept_arc[chunk, hop] = book.arc[chunk, hop]
-            book.kept_start[chunk, hop] = book.start[chunk, hop]
-
-
-def choose(book: Book) -> int:
+def choose(state: SearchState) -> int:
     """Choose chunks to be taken out: one of the last to arrive among them; return how many."""
-    chunks = len(book.arrive)
-    count = min(chunks, 2 + below(book, MOST_REMOVED - 1))
-    late, end = 0, latest(book.arrive)
-    for chunk in range(chunks):
-        if book.arrive[chunk] == end:
+    arrive, out = state.now.arrive, state.out
+    count = min(len(arrive), 2 + below(state, MOST_REMOVED - 1))
+    late, end = 0, latest(state.now)
+    for chunk in range(len(arrive)):
+        if arrive[chunk] == end:
             late += 1
-            if below(book, late) == 0:
-                book.out[0] = chunk
+            if below(state, late) == 0:
+                out[0] = chunk
     found = 1
     while found < count:
-        chunk, known = below(book, chunks), False
+        chunk, known = below(state, len(arrive)), False
         for number in range(found):
-            known = known or book.out[number] == chunk
+            known = known or out[number] == chunk
         if not known:
-            book.out[found] = chunk
+            out[found] = chunk
             found += 1
     return found
 
 
-def shuffle(book: Book, count: int) -> None:
-    """Bring the chunks that were taken out into a random order."""
-    for number in range(count - 1, 0, -1):
-        other = below(book, number + 1)
-        chunk = book.out[number]
-        book.out[number] = book.out[other]
-        book.out[other] = chunk
-
-
-def insert_all(roads: Roads, book: Book) -> int:
-    """Insert all chunks in order; return the last arrival, NEVER where one has no way."""
-    for number in range(len(book.order)):
-        insert(roads, book, int(book.order[number]), 0)
-    end = latest(book.arrive)
-    if end < NEVER:
-        keep(book)
-    return end
-
-
-def change(roads: Roads, book: Book) -> int:
-    """Take some chunks out and insert them in another order; return how many."""
-    count = choose(book)
+def change(instance: RoutingInstance, state: SearchState) -> int:
+    """Take some chunks of the `instance` out of the `state`, insert them anew; return how many."""
+    count, out = choose(state), state.out
     for number in range(count):
-        chunk = int(book.out[number])
-        book.order[number] = chunk
-        keep_old(book, number, chunk)
-        remove(roads, book, chunk)
-    shuffle(book, count)
+        state.order[number] = out[number]
+        copy_path(state.now, int(out[number]), state.removed, number)
+        remove(instance, state, int(out[number]))
+    for number in range(count - 1, 0, -1):  # shuffled
+        other, chunk = below(state, number + 1), out[number]
+        out[number] = out[other]
+        out[other] = chunk
     for number in range(count):
-        insert(roads, book, int(book.out[number]), BLINK)
+        insert(instance, state, int(out[number]), BLINK)
     return count
 
 
-def undo(roads: Roads, book: Book, count: int) -> None:
-    """Put so many chunks back where they were."""
+def undo(instance: RoutingInstance, state: SearchState, count: int) -> None:
+    """Put `count` chunks of the `instance` back where they were in the `state`."""
     for number in range(count):
-        remove(roads, book, int(book.order[number]))
+        remove(instance, state, int(state.order[number]))
+    now = state.now
     for number in range(count):
-        put_back(roads, book, number, int(book.order[number]))
+        chunk = int(state.order[number])
+        copy_path(state.removed, number, now, chunk)
+        for hop in range(now.hops[chunk]):
+            reserve(instance.uses, state.table, now.arc[chunk, hop], int(now.start[chunk, hop]))
 
 
-def search(roads: Roads, book: Book, rounds: int, goal: int) -> int:
-    """Try so many changes, or until the goal is met; return the least last arrival.
+def search(instance: RoutingInstance, state: SearchState, rounds: int, goal: int) -> int:
+    """Try some changes and return the least last arrival, NEVER where a chunk has no path.
 
-    With no rounds all chunks are inserted into the empty book. The best is kept.
+    Parameters
+    ----------
+    instance, state
+        What chunks may take, and what is reserved. The best paths are kept.
+    rounds
+        How many changes; with none all chunks are inserted into the empty table.
+    goal
+        The last arrival, in picoseconds, that is good enough.
     """
     if rounds == 0:
-        return insert_all(roads, book)
-    best, now = latest(book.kept_arrive), cost(book)
-    if book.history[0] == 0:
-        book.history[:] = now
+        for number in range(len(state.order)):
+            insert(instance, state, int(state.order[number]), 0)
+        if latest(state.now) < NEVER:
+            keep(state)
+        return latest(state.now)
+    best, now = latest(state.best), cost(state.now)
+    if state.history[0] == 0:
+        state.history[:] = now
     for number in range(rounds):
         if best <= goal:
             break
-        count = change(roads, book)
-        before, at = now, number % len(book.history)
-        now = cost(book)
-        if now > before and now > book.history[at]:
-            undo(roads, book, count)
+        count = change(instance, state)
+        before, at = now, number % len(state.history)
+        now = cost(state.now)
+        if now > before and now > state.history[at]:
+            undo(instance, state, count)
             now = before
-        elif latest(book.arrive) < best:
-            best = latest(book.arrive)
-            keep(book)
-        book.history[at] = min(now, book.history[at])
+        elif latest(state.now) < best:
+            best = latest(state.now)
+            keep(state)
+        state.history[at] = min(now, state.history[at])
     return best

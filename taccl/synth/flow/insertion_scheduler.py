@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Decisions
 from taccl.synth.flow import insertion_loop
-from taccl.synth.flow.insertion_loop import MOST_REMOVED, Book, Roads
-from taccl.synth.flow.program import Net
-from taccl.synth.flow.routes import Question, question_of
+from taccl.synth.flow.insertion_loop import MOST_REMOVED, Paths, RoutingInstance, SearchState
+from taccl.synth.flow.program import FlowInstance, flow_instance
+from taccl.synth.flow.routes import least_times
 from taccl.timing import occupancy
 from taccl.timing.deadline import Deadline
 from taccl.timing.jit import machine_code, telling
@@ -54,34 +54,39 @@ def inserted(
     Parameters
     ----------
     problem
-        Without symmetry; every chunk goes from one rank to one, and there is a way for it.
+        Without symmetry; every chunk goes from one rank to one, and there is a path for it.
+    options
+        The seed, whether work is counted, and what is told of compilation.
+    clock
+        Limits the search, unless work is counted.
+    goal
+        The makespan, in picoseconds, that is good enough.
     """
     collective = problem.collective
     if collective.num_chunks > MAX_CHUNKS or collective.num_ranks > MAX_RANKS:
         return
-    question = question_of(problem)
-    roads = _roads(question)
-    book = _book(roads, options.seed)
+    flow = flow_instance(problem)
+    instance = _routing(flow)
+    state = _empty_state(instance, options.seed)
     with telling(options.report, MESSAGE):
-        best = _compiled()(roads, book, 0, goal)
-    if best >= NEVER:  # the book is full: chunks cross one edge more often than it has room for
+        best = _compiled()(instance, state, 0, goal)
+    if best >= NEVER:  # the table is full: chunks cross one edge more often than it has room for
         return
-    yield _decisions(question, roads, book)
+    yield _decisions(flow, instance, state.best)
     since = tried = 0
     while since < PATIENCE and best > goal and clock.left:
         if options.deterministic and tried == COUNTED:
             return
-        found = _compiled()(roads, book, ROUNDS, goal)
+        found = _compiled()(instance, state, ROUNDS, goal)
         since, tried = since + 1, tried + 1
         if found < best:
             best, since = found, 0
-            yield _decisions(question, roads, book)
+            yield _decisions(flow, instance, state.best)
 
 
-def _roads(question: Question) -> Roads:
-    network, wanted = question.network, question.wanted
-    arcs = network.arcs
-    order = np.argsort(network.tail, kind="stable")
+def _routing(flow: FlowInstance) -> RoutingInstance:
+    arcs, wanted = flow.arcs, flow.wanted
+    order = np.argsort(flow.tail, kind="stable")
     lengths = np.diff(arcs.use_start)[order]
     start = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     at = np.repeat(arcs.use_start[:-1][order] - start[:-1], lengths) + np.arange(int(start[-1]))
@@ -91,42 +96,26 @@ def _roads(question: Question) -> Roads:
     start = np.concatenate(([0], np.cumsum(used)))[start]
     at, held, lengths = at[used], held[used], np.diff(start)
     # Backwards, a message arrives when it starts, and holds its resources up to then.
-    offset = np.repeat(arrival[order], lengths) - held if question.backwards else held * 0
+    offset = np.repeat(arrival[order], lengths) - held if flow.backwards else held * 0
     sources, targets = wanted.roots.argmax(axis=1), wanted.targets.argmax(axis=1)
-    root, end = (targets, sources) if question.backwards else (sources, targets)
+    root, end = (targets, sources) if flow.backwards else (sources, targets)
     root[~wanted.targets.any(axis=1)] = end[~wanted.targets.any(axis=1)]
-    tail = network.tail[order]
-    return Roads(
-        np.searchsorted(tail, np.arange(network.num_ranks + 1)).astype(np.int64),
-        tail, network.head[order], Uses(start, arcs.use_resource[at], offset, held, arrival[order]),
-        wanted.allowed[:, order], _least(network), root.astype(np.int32), end.astype(np.int32),
-        wanted.kind,
+    tail, ranks = flow.tail[order], np.arange(flow.num_ranks)
+    least = least_times(flow, arrival.astype(np.float64), order, ranks)
+    least[~np.isfinite(least)] = NEVER
+    return RoutingInstance(
+        np.searchsorted(tail, np.arange(flow.num_ranks + 1)).astype(np.int64),
+        tail, flow.head[order], Uses(start, arcs.use_resource[at], offset, held, arrival[order]),
+        wanted.allowed[:, order], least.astype(np.int64), root.astype(np.int32),
+        end.astype(np.int32), wanted.kind,
     )  # fmt: skip
 
 
-def _least(network: Net) -> NDArray[np.int64]:
-    """Return the picoseconds from every rank to every other, on an idle machine."""
-    ranks = network.num_ranks
-    least = np.full((ranks, ranks), NEVER, dtype=np.int64)
-    np.fill_diagonal(least, 0)
-    arrival = network.arcs.arrival()
-    while True:
-        before = least.copy()
-        np.minimum.at(least, network.tail, arrival[:, None] + before[network.head])
-        least[least > NEVER] = NEVER
-        if (before == least).all():
-            return least
-
-
-def _book(roads: Roads, seed: int) -> Book:
-    """Return an empty book, and the chunks in order: those with the longest way first."""
-    ranks, chunks, resources = (
-        len(roads.first) - 1,
-        len(roads.root),
-        int(roads.uses.resource.max(initial=0)) + 1,
-    )
-    away = roads.least[roads.root, roads.end]
-    hops, slots = ranks, 2 * chunks + ranks
+def _empty_state(instance: RoutingInstance, seed: int) -> SearchState:
+    """Return the state with nothing reserved; the chunks with the longest way go first."""
+    ranks, chunks = len(instance.first) - 1, len(instance.root)
+    shape = (int(instance.uses.resource.max(initial=0)) + 1, 2 * chunks + ranks)
+    away = instance.least[instance.root, instance.end]
 
     def numbers(*shape: int) -> NDArray[np.int32]:
         return np.zeros(shape, dtype=np.int32)
@@ -134,35 +123,34 @@ def _book(roads: Roads, seed: int) -> Book:
     def times(*shape: int) -> NDArray[np.int64]:
         return np.zeros(shape, dtype=np.int64)
 
-    return Book(
-        Reservations(times(resources, slots), times(resources, slots), numbers(resources)),
-        times(ranks),
-        numbers(ranks), times(ranks), np.zeros(ranks, dtype=np.bool_), numbers(chunks),
-        numbers(chunks, hops), times(chunks, hops), times(chunks), numbers(chunks),
-        numbers(chunks, hops), times(chunks, hops), times(chunks), numbers(MOST_REMOVED),
-        numbers(MOST_REMOVED, hops), times(MOST_REMOVED, hops), times(MOST_REMOVED),
+    def paths(count: int) -> Paths:
+        return Paths(numbers(count), numbers(count, ranks), times(count, ranks), times(count))
+
+    return SearchState(
+        Reservations(times(*shape), times(*shape), numbers(shape[0])),
+        times(ranks), numbers(ranks), times(ranks), np.zeros(ranks, dtype=np.bool_),
+        paths(chunks), paths(chunks), paths(MOST_REMOVED),
         np.argsort(-away, kind="stable").astype(np.int32), numbers(max(chunks, MOST_REMOVED)),
         np.array([seed % (1 << 31)], dtype=np.int64), times(HISTORY),
     )  # fmt: skip
 
 
-def _decisions(question: Question, roads: Roads, book: Book) -> Decisions:
-    """Return the ways that were kept, in the order of their starts."""
-    order = np.argsort(question.network.tail, kind="stable")
+def _decisions(flow: FlowInstance, instance: RoutingInstance, paths: Paths) -> Decisions:
+    """Return paths in the order of their starts."""
+    link = flow.arcs.link[np.argsort(flow.tail, kind="stable")]
     rows: list[tuple[int, int, int, int]] = []
-    for row, chunk in enumerate(question.wanted.chunk.tolist()):
-        for hop in range(int(book.kept_length[row])):
-            arc, start = int(book.kept_arc[row, hop]), int(book.kept_start[row, hop])
-            time = -(start + int(roads.uses.arrival[arc])) if question.backwards else start
-            # From the end of a way to its root; messages that take no time start at one time.
-            place = hop if question.backwards else -hop
-            rows.append((time, chunk, place, int(question.network.arcs.link[order[arc]])))
+    for row, chunk in enumerate(flow.wanted.chunk.tolist()):
+        for hop in range(int(paths.hops[row])):
+            arc, start = int(paths.arc[row, hop]), int(paths.start[row, hop])
+            time = -(start + int(instance.uses.arrival[arc])) if flow.backwards else start
+            # From the end of a path to its root; messages that take no time start at one time.
+            rows.append((time, chunk, hop if flow.backwards else -hop, int(link[arc])))
     rows.sort()
     return Decisions.of(
-        [(chunk, link, number, False) for number, (_, chunk, _, link) in enumerate(rows)]
+        [(chunk, taken, number, False) for number, (_, chunk, _, taken) in enumerate(rows)]
     )
 
 
 @cache
-def _compiled() -> Callable[[Roads, Book, int, Time], int]:
+def _compiled() -> Callable[[RoutingInstance, SearchState, int, Time], int]:
     return machine_code(insertion_loop.search, [insertion_loop, occupancy], "reserved")

@@ -16,22 +16,25 @@ Basu et al.: Efficient all-to-all collective communication schedules for direct-
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.errors import NoScheduleError, OutOfTimeError
-from taccl.model.arcs import Arcs, Wanted
+from taccl.model.arcs import Arcs, Wanted, arcs_of, wanted_of
+from taccl.model.problem import Problem
+from taccl.timing.deadline import Deadline
 from taccl.topology.graph import Rank
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    from scipy.sparse import csc_array, csr_array
 
 Floats = NDArray[np.float64]
-Way = tuple[int, ...]
+Path = tuple[int, ...]
 """Arcs from the root of a commodity to a rank, in order."""
 
 SHORT = 1e-4
@@ -46,10 +49,16 @@ MAX_COUNTED = 50_000
 LARGE = 8000
 """Variables from which an interior point is faster than the simplex method."""
 
+MAX_WHOLE, MAX_WHOLE_COUNTED = 8000, 2000
+"""Variables up to which a flow of whole chunks is looked for; where work is counted."""
+
+NODES = 500
+"""Of the tree of such a search, where work is counted."""
+
 
 @dataclass(frozen=True)
 class Commodity:
-    """Chunks that start at one rank (or, turned round, end at one).
+    """Chunks that start at one rank (or, played backwards, end at one).
 
     Parameters
     ----------
@@ -64,6 +73,74 @@ class Commodity:
     root: Rank
     chunks: Mapping[Rank, tuple[int, ...]]
     kind: int
+
+
+@dataclass(frozen=True, eq=False)
+class FlowInstance:
+    """Chunks that each go from one rank to one other, and the arcs they may take.
+
+    Parameters
+    ----------
+    problem
+        Whose chunks.
+    arcs
+        Its allowed links.
+    wanted
+        The representative chunks.
+    commodities
+        Chunks that share a rank: their source, or, where these are more, their target.
+    backwards
+        Whether it is the target: arcs then lead from the target to the source.
+    """
+
+    problem: Problem
+    arcs: Arcs
+    wanted: Wanted
+    commodities: list[Commodity]
+    backwards: bool
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of ranks."""
+        return self.problem.topology.num_ranks
+
+    @property
+    def tail(self) -> NDArray[np.int32]:
+        """Where arcs begin, in the direction of the commodities."""
+        return self.arcs.head if self.backwards else self.arcs.tail
+
+    @property
+    def head(self) -> NDArray[np.int32]:
+        """Where arcs end, in the direction of the commodities."""
+        return self.arcs.tail if self.backwards else self.arcs.head
+
+    @cached_property
+    def arrival(self) -> Floats:
+        """Microseconds from start to arrival of a chunk on every arc."""
+        arrival: Floats = self.arcs.arrival() / 1e6
+        return arrival
+
+    @cached_property
+    def held(self) -> "csc_array":
+        """Microseconds (resources, arcs) that a chunk on an arc holds a resource."""
+        from scipy.sparse import csc_array
+
+        arcs = self.arcs
+        found = csc_array(
+            (arcs.held() / 1e6, arcs.use_resource, arcs.use_start),
+            shape=(arcs.num_resources, len(arcs)), copy=True,
+        )  # fmt: skip
+        found.sum_duplicates()
+        return found
+
+    @cached_property
+    def uses(self) -> list[list[tuple[int, float]]]:
+        """The same by arc: its resources and how long each is held."""
+        held, columns = self.held, zip(self.held.indptr, self.held.indptr[1:], strict=False)
+        return [
+            list(zip(held.indices[a:b].tolist(), held.data[a:b].tolist(), strict=True))
+            for a, b in columns
+        ]
 
 
 class Flow(NamedTuple):
@@ -81,8 +158,8 @@ class Flow(NamedTuple):
     time: float
 
 
-class Wish(NamedTuple):
-    """Which of many optima is wanted.
+class Preference(NamedTuple):
+    """Which of many optima is taken.
 
     Parameters
     ----------
@@ -96,53 +173,56 @@ class Wish(NamedTuple):
     limit: float
 
 
-class Net:
-    """Arcs in the direction of the commodities, and what they cost in microseconds."""
+def flow_instance(problem: Problem) -> FlowInstance:
+    """Return what is to flow in a problem.
 
-    def __init__(self, arcs: Arcs, *, backwards: bool) -> None:
-        self.arcs = arcs
-        self.tail, self.head = (arcs.head, arcs.tail) if backwards else (arcs.tail, arcs.head)
-        self.num_ranks = arcs.problem.topology.num_ranks
-        self.user = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
-        self.held = arcs.held() / 1e6
-        self.arrival = arcs.arrival() / 1e6
+    Raises
+    ------
+    NoScheduleError
+        When some chunk has several targets or sources, or no path.
+    """
+    collective = problem.collective
+    arcs = arcs_of(problem)
+    wanted = wanted_of(arcs)
+    alone = (wanted.roots.sum(axis=1) == 1) & (wanted.targets.sum(axis=1) <= 1)
+    if collective.reduces or not alone.all():
+        raise NoScheduleError(
+            f"flow does not exist for {collective.name}: its chunks do not each go from one rank"
+            " to one other",
+            fix="use --engine guided or auto",
+        )
+    sources, targets = wanted.roots.argmax(axis=1), wanted.targets.argmax(axis=1)
+    forwards = _commodities(wanted, sources, targets)
+    backwards = _commodities(wanted, targets, sources)
+    turned = len(backwards) < len(forwards)
+    return FlowInstance(problem, arcs, wanted, backwards if turned else forwards, turned)
 
-    def uses(self, arc: int) -> Iterator[tuple[int, float]]:
-        """Yield the resources of an arc and how long a chunk holds them."""
-        for use in range(int(self.arcs.use_start[arc]), int(self.arcs.use_start[arc + 1])):
-            yield int(self.arcs.use_resource[use]), float(self.held[use])
 
-
-def commodities_of(wanted: Wanted, *, turned: bool) -> list[Commodity]:
-    """Return the chunks by their source, or (turned) by their target."""
-    groups: dict[tuple[Rank, int], dict[Rank, list[int]]] = {}
+def _commodities(
+    wanted: Wanted, roots: NDArray[np.int64], ends: NDArray[np.int64]
+) -> list[Commodity]:
+    groups: dict[tuple[Rank, int], dict[Rank, list[int]]] = defaultdict(lambda: defaultdict(list))
     for row in np.flatnonzero(wanted.targets.any(axis=1)).tolist():
-        root, target = int(wanted.roots[row].argmax()), int(wanted.targets[row].argmax())
-        if turned:
-            root, target = target, root
-        group = groups.setdefault((root, int(wanted.kind[row])), {})
-        group.setdefault(target, []).append(row)
+        groups[int(roots[row]), int(wanted.kind[row])][int(ends[row])].append(row)
     return [
-        Commodity(root, {rank: tuple(rows) for rank, rows in sorted(ends.items())}, kind)
-        for (root, kind), ends in sorted(groups.items())
+        Commodity(root, {rank: tuple(rows) for rank, rows in sorted(group.items())}, kind)
+        for (root, kind), group in sorted(groups.items())
     ]
 
 
 def optimal_flow(
-    network: Net,
-    wanted: Wanted,
-    commodities: Sequence[Commodity],
-    seconds: float | None,
-    wish: Wish | None = None,
+    instance: FlowInstance, clock: Deadline, preference: Preference | None = None
 ) -> Flow:
     """Return the chunks of every commodity on each arc that it uses.
 
     Parameters
     ----------
-    seconds
-        For the search; None: work is counted, and a large program is not tried.
-    wish
-        Which optimum is wanted; None: one in which chunks travel little.
+    instance
+        What is to flow.
+    clock
+        Limits the search; where it counts work, a large program is not tried.
+    preference
+        Which optimum is taken; None: one in which chunks travel as little as they can.
 
     Raises
     ------
@@ -153,52 +233,56 @@ def optimal_flow(
     """
     from scipy.optimize import linprog
 
-    program = _program(network, wanted, commodities)
-    if seconds is None and len(program.arc) > MAX_COUNTED:
+    if not instance.commodities:
+        return Flow([], 0.0)
+    program, counted = _program(instance), clock.counted is not None
+    if counted and len(program.arc) > MAX_COUNTED:
         raise OutOfTimeError(
             f"a flow of {len(program.arc)} variables takes long, and work is counted",
             fix="leave --deterministic out",
         )
-    if wish is None:
-        objective, most = program.objective, np.inf
-    else:
-        costs = wish.costs[program.owner, program.arc]
-        objective, most = np.append(costs, 0.0), wish.limit
-    ceiling = np.append(np.full(len(program.arc), np.inf), most)
+    objective, limit = program.objective, np.inf
+    if preference is not None:
+        costs = preference.costs[program.owner, program.arc]
+        objective, limit = np.append(costs, 0.0), preference.limit
+    ceiling = np.append(np.full(len(program.arc), np.inf), limit)
     found = linprog(
-        objective, A_ub=program.capacity, b_ub=np.zeros(network.arcs.num_resources),
+        objective, A_ub=program.capacity, b_ub=np.zeros(instance.arcs.num_resources),
         A_eq=program.arrive, b_eq=program.demand,
         bounds=np.column_stack((np.zeros(len(objective)), ceiling)),
         method="highs" if len(program.arc) < LARGE else "highs-ipm",
-        options={} if seconds is None else {"time_limit": max(0.1, seconds)},
+        options={} if counted else {"time_limit": max(0.1, clock.left)},
     )  # fmt: skip
-    return _flow_of(program, commodities, found.status, found.x)
+    return _flow_of(program, instance, found.status, found.x)
 
 
-def whole_flow(
-    network: Net,
-    wanted: Wanted,
-    commodities: Sequence[Commodity],
-    seconds: float | None,
-    nodes: int | None = None,
-) -> Flow:
-    """Return a flow of whole chunks, the best that is found in some time.
+def flow_of_whole_chunks(instance: FlowInstance, clock: Deadline) -> Flow:
+    """Return a flow of whole chunks, the best that is found in some of the time.
 
     Parameters
     ----------
-    seconds, nodes
-        For the search, and of its tree; None: any number.
+    instance
+        What is to flow.
+    clock
+        A third of what is left of it, and 5 s at most, are for this.
 
     Raises
     ------
     NoScheduleError
         When some rank can't be reached.
     OutOfTimeError
-        When none is found in time.
+        When none is found in time, or there are too many variables to look for one.
     """
     from scipy.optimize import LinearConstraint, milp
 
-    program = _program(network, wanted, commodities)
+    variables = len(instance.commodities) * len(instance.arcs)
+    counted = clock.counted is not None
+    if variables > (MAX_WHOLE_COUNTED if counted else MAX_WHOLE):
+        raise OutOfTimeError(
+            f"{variables} variables are too many for whole chunks", fix="use more --chunks"
+        )
+    program = _program(instance)
+    limit = {"node_limit": NODES} if counted else {"time_limit": max(0.1, min(5.0, clock.left / 3))}
     found = milp(
         program.objective,
         integrality=np.append(np.ones(len(program.arc)), 0),
@@ -206,13 +290,9 @@ def whole_flow(
             LinearConstraint(program.capacity, ub=0.0),
             LinearConstraint(program.arrive, program.demand, program.demand),
         ],
-        options={
-            "mip_rel_gap": 1e-5,
-            **({} if seconds is None else {"time_limit": max(0.1, seconds)}),
-            **({} if nodes is None else {"node_limit": nodes}),
-        },
-    )  # fmt: skip
-    return _flow_of(program, commodities, found.status, found.x)
+        options={"mip_rel_gap": 1e-5, **limit},
+    )
+    return _flow_of(program, instance, found.status, found.x)
 
 
 class _Program(NamedTuple):
@@ -238,46 +318,33 @@ class _Program(NamedTuple):
     objective: Floats
 
 
-def _program(network: Net, wanted: Wanted, commodities: Sequence[Commodity]) -> _Program:
-    from scipy.sparse import coo_array
+def _program(instance: FlowInstance) -> _Program:
+    from scipy.sparse import coo_array, hstack
 
+    commodities, ranks = instance.commodities, instance.num_ranks
     open_arcs = [
-        np.flatnonzero(wanted.allowed[one.kind] & (network.head != one.root)) for one in commodities
+        np.flatnonzero(instance.wanted.allowed[one.kind] & (instance.head != one.root))
+        for one in commodities
     ]
-    counts = [len(some) for some in open_arcs]
     arc = np.concatenate(open_arcs)
-    owner = np.repeat(np.arange(len(commodities)), counts)
-    columns = np.arange(len(arc))
-    ranks = network.num_ranks
-    rows = np.concatenate((owner * ranks + network.head[arc], owner * ranks + network.tail[arc]))
-    signs = np.concatenate((np.ones(len(arc)), -np.ones(len(arc))))
+    owner = np.repeat(np.arange(len(commodities)), [len(some) for some in open_arcs])
+    rows = np.concatenate((owner * ranks + instance.head[arc], owner * ranks + instance.tail[arc]))
+    signs, columns = np.repeat((1.0, -1.0), len(arc)), np.tile(np.arange(len(arc)), 2)
     shape = (len(commodities) * ranks, len(arc) + 1)
-    arrive = coo_array((signs, (rows, np.concatenate((columns, columns)))), shape=shape).tocsr()
+    arrive = coo_array((signs, (rows, columns)), shape=shape).tocsr()
     demand = np.zeros(shape[0])
     kept = np.ones(shape[0], dtype=np.bool_)
     for number, one in enumerate(commodities):
         kept[number * ranks + one.root] = False
         for rank, chunks in one.chunks.items():
             demand[number * ranks + rank] = len(chunks)
-    uses = np.diff(network.arcs.use_start)[arc]
-    at = np.repeat(network.arcs.use_start[:-1][arc], uses) + _counting(uses)
-    column = np.append(np.repeat(columns, uses), np.full(network.arcs.num_resources, len(arc)))
-    resource = np.append(
-        network.arcs.use_resource[at], np.arange(network.arcs.num_resources, dtype=np.int32)
-    )
-    time_held = np.append(network.held[at], np.full(network.arcs.num_resources, -1.0))
-    capacity = coo_array(
-        (time_held, (resource, column)), shape=(network.arcs.num_resources, len(arc) + 1)
-    ).tocsr()
-    travel = network.arrival[arc] * (SHORT / max(float(demand.sum()), 1.0))
-    return _Program(
-        arc, owner, arrive[kept], demand[kept], capacity, np.append(travel, 1.0)
-    )  # fmt: skip
+    time = np.full((instance.arcs.num_resources, 1), -1.0)
+    capacity = hstack((instance.held[:, arc], coo_array(time)), format="csr")
+    travel = instance.arrival[arc] * (SHORT / max(float(demand.sum()), 1.0))
+    return _Program(arc, owner, arrive[kept], demand[kept], capacity, np.append(travel, 1.0))
 
 
-def _flow_of(
-    program: _Program, commodities: Sequence[Commodity], status: int, found: Floats | None
-) -> Flow:
+def _flow_of(program: _Program, instance: FlowInstance, status: int, found: Floats | None) -> Flow:
     if status == 2:
         raise NoScheduleError(
             "some chunk can't be served: no allowed path",
@@ -285,71 +352,68 @@ def _flow_of(
         )
     if found is None:
         raise OutOfTimeError("the flow was not solved in time", fix="raise --time-limit")
-    flows: list[dict[int, float]] = [{} for _ in commodities]
+    flows: list[dict[int, float]] = [{} for _ in instance.commodities]
     for number in np.flatnonzero(found[:-1] > TINY).tolist():
         arc = int(program.arc[number])
         flows[int(program.owner[number])][arc] = float(found[number])
     return Flow(flows, float(found[-1]))
 
 
-def _counting(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return 0 .. n-1 for every n of some counts."""
-    ends = np.cumsum(counts)
-    numbers: NDArray[np.int64] = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(
-        ends - counts, counts
-    )
-    return numbers
+def decomposed(
+    instance: FlowInstance, flow: Flow
+) -> Iterator[tuple[tuple[int, ...], list[tuple[Path, float]]]]:
+    """Yield for the chunks of every pair of ranks the paths of the flow, and how many take each.
 
+    Parameters
+    ----------
+    instance, flow
+        What is to flow, and one of its optima.
 
-def peeled(
-    network: Net, commodities: Sequence[Commodity], amounts: Sequence[dict[int, float]]
-) -> Iterator[tuple[tuple[int, ...], list[tuple[Way, float]]]]:
-    """Yield for the chunks of every pair of ranks the ways of the flow, and how many take each."""
-    for one, left in zip(commodities, amounts, strict=True):
-        entering: dict[Rank, dict[int, float]] = defaultdict(dict)
-        for arc, amount in left.items():
-            entering[int(network.head[arc])][arc] = amount
+    Raises
+    ------
+    OutOfTimeError
+        When the flow leaves some chunk without a path.
+    """
+    for one, amounts in zip(instance.commodities, flow.amounts, strict=True):
+        left, entering = dict(amounts), defaultdict(list)
+        for arc in left:
+            entering[int(instance.head[arc])].append(arc)
         for rank, chunks in one.chunks.items():
-            found: dict[Way, float] = defaultdict(float)
+            found: dict[Path, float] = defaultdict(float)
             open_ = float(len(chunks))
-            while open_ > TINY:
-                way = _widest(network, entering, rank, one.root)
-                if not way:
-                    break
-                amount = min(open_, *(entering[int(network.head[arc])][arc] for arc in way))
-                for arc in way:
-                    _take(entering[int(network.head[arc])], arc, amount)
-                found[way] += amount
+            while open_ > TINY and (path := _widest(instance, entering, left, (one.root, rank))):
+                amount = min(open_, *(left[arc] for arc in path))
+                for arc in path:
+                    left[arc] -= amount
+                found[path] += amount
                 open_ -= amount
             if not found:
                 raise OutOfTimeError("the flow was not solved in time", fix="raise --time-limit")
             yield chunks, sorted(found.items(), key=lambda one: -one[1])
 
 
-def _take(entering: dict[int, float], arc: int, amount: float) -> None:
-    entering[arc] -= amount
-    if entering[arc] <= TINY / 10:
-        del entering[arc]
-
-
-def _widest(network: Net, entering: Mapping[Rank, dict[int, float]], rank: Rank, root: Rank) -> Way:
-    """Return a way from the root to a rank along the widest arcs that enter each rank."""
-    way: list[int] = []
+def _widest(
+    instance: FlowInstance,
+    entering: Mapping[Rank, list[int]],
+    left: dict[int, float],
+    ends: tuple[Rank, Rank],
+) -> Path:
+    """Return a path between two ends along the widest arcs that enter each rank; () if none."""
+    root, rank = ends
+    path: list[int] = []
     place = {rank: 0}
     while rank != root:
-        options = entering.get(rank)
+        options = [arc for arc in entering.get(rank, ()) if left[arc] > TINY / 10]
         if not options:
             return ()
-        arc = max(options, key=lambda one: (options[one], -one))
-        way.append(arc)
-        rank = int(network.tail[arc])
-        if rank in place:  # flow in a ring serves nobody
-            ring = way[place[rank] :]
-            least = min(entering[int(network.head[one])][one] for one in ring)
-            for one in ring:
-                _take(entering[int(network.head[one])], one, least)
-            del way[place[rank] :]
-            for other in [other for other, at in place.items() if at > place[rank]]:
-                del place[other]
-        place[rank] = len(way)
-    return tuple(reversed(way))
+        path.append(max(options, key=lambda arc: (left[arc], -arc)))
+        rank = int(instance.tail[path[-1]])
+        if rank in place:  # flow in a cycle serves nobody
+            cycle = path[place[rank] :]
+            least = min(left[arc] for arc in cycle)
+            for arc in cycle:
+                left[arc] -= least
+            del path[place[rank] :]
+            place = {other: at for other, at in place.items() if at <= place[rank]}
+        place[rank] = len(path)
+    return tuple(reversed(path))

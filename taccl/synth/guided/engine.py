@@ -31,7 +31,7 @@ from taccl.synth.message_coalescing import MOST_ROWS, coarser, cut_and_joined
 from taccl.synth.plan import adjacent, in_turn, plan_decisions, rows_of
 from taccl.synth.staged.engine import ordered
 from taccl.synth.staged.routing import networks
-from taccl.synth.templates.classical import stepwise
+from taccl.synth.templates.classical import grid_schedules
 from taccl.synth.time_reversal import mirrored, played_backwards
 from taccl.timing.deadline import Deadline
 from taccl.timing.message_costs import uses_of
@@ -212,7 +212,7 @@ LONGER = 0.3
 PROMISING = 1.25
 """Times the least makespan: above that, a schedule is not worth a replay."""
 
-GATHERS = ("waves", "folding", "digits")
+GATHERS = ("pipelined", "leaders", "mixed-radix")
 """Grid programs that are tried first; what takes longer than they by a clock is not timed."""
 
 STEPWISE = 0.15
@@ -299,14 +299,14 @@ def _batched(problem: Problem, options: Options) -> list[Schedule]:
     early = replace(options, time_limit=max(BUILT, STEPWISE * options.time_limit)).begin()
     for kind in GATHERS:
         if not (found and early.over):
-            found += stepwise(problem, kind, options.report, lambda: early.over)
+            found += grid_schedules(problem, kind, options.report, lambda: early.over)
     late = replace(options, time_limit=max(BUILT, COALESCING * options.time_limit)).begin()
     schedule = coalesced(problem, compiled(options.report), lambda: late.over)
     found += [] if schedule is None else [schedule]
     least = min(map(_makespan, found), default=None)
     worth = None if least is None else int(PROMISING * least)
     if not (found and late.over):
-        found += stepwise(problem, "butterflies", options.report, lambda: late.over, worth)
+        found += grid_schedules(problem, "butterflies", options.report, lambda: late.over, worth)
     return found
 
 

@@ -1,7 +1,8 @@
-"""Classical algorithms as decisions on a topology: the yardstick and the last resort.
+"""Classical algorithms as schedules on a topology: the yardstick and the last resort.
 
 Each is a function of a problem that yields, for every way to do it (orders of ranks, sizes of
-pieces), its sends in sequence; none where the collective or the links don't allow it. On uniform
+pieces), its sends in sequence; none where the collective or the links don't allow it. Grid programs
+of few messages, which follow from how a machine is built, are tried the same way. On uniform
 links of alpha and beta, for n ranks and a buffer of S bytes in one chunk for each rank (and each
 pair), unless said otherwise:
 
@@ -59,6 +60,7 @@ Thakur, Rabenseifner, Gropp: Optimization of collective communication operations
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -89,7 +91,7 @@ from taccl.synth.templates.grid_programs import (
     two_step,
 )
 from taccl.synth.templates.rings import double_ring, parameter_server, ring
-from taccl.synth.templates.steps import HALVES, Step, best_links, in_runs
+from taccl.synth.templates.steps import GATHER_FAMILY, Step, best_links, in_runs
 from taccl.synth.templates.trees import (
     binomial,
     chain,
@@ -101,12 +103,6 @@ from taccl.synth.templates.trees import (
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
 from taccl.verify import verify
-
-PACKED: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "bruck": (*HALVES, "alltoall"),
-    "recursive-doubling": ("alltoall",),
-})  # fmt: skip
-"""Algorithms and collectives whose messages are of any chunks: ranks pack them."""
 
 MAX_SENDS = 300_000
 """Sends of all ways together that are timed: twice an AllReduce of 256 ranks.
@@ -121,46 +117,63 @@ KEPT = 3
 """Schedules of an algorithm that are worth to be scored."""
 
 
-def _once(algorithm: Callable[[Problem], Iterator[Step] | None]) -> Algorithm:
-    """Return an algorithm that is done in one way, or not at all."""
+class Template(NamedTuple):
+    """An algorithm.
 
-    def ways(problem: Problem) -> Iterator[Iterator[Step]]:
-        steps = algorithm(problem)
-        if steps is not None:
-            yield steps
+    Parameters
+    ----------
+    ways
+        The steps of every way to do it.
+    packed
+        Collectives in which messages are of any chunks: ranks pack them.
+    most
+        Sends of all ways together that are timed.
+    """
 
-    return ways
+    ways: Algorithm
+    packed: tuple[str, ...] = ()
+    most: int = MAX_SENDS
 
 
-CLASSICAL: Mapping[str, Algorithm] = MappingProxyType({
-    "ring": ring,
-    "double-ring": double_ring,
-    "all-pairs": made(all_pairs),
-    "halving-doubling": made(halving_doubling),
-    "bruck": made(bruck),
-    "double-binary-tree": double_binary_tree,
-    "hierarchical": hierarchical,
-    "two-step": made(two_step),
-    "three-step": three_step,
-    "parameter-server": parameter_server,
-    "recursive-doubling": made(recursive_doubling),
-    "one-shot": made(one_shot),
-    "chain": _once(chain),
-    "double-chain": _once(double_chain),
-    "binomial": _once(binomial),
-    "scatter-allgather": _once(scatter_allgather),
-    "direct": _once(direct),
+CLASSICAL: Mapping[str, Template] = MappingProxyType({
+    "ring": Template(ring),
+    "double-ring": Template(double_ring),
+    "all-pairs": Template(made(all_pairs)),
+    "halving-doubling": Template(made(halving_doubling)),
+    "bruck": Template(made(bruck), packed=(*GATHER_FAMILY, "alltoall")),
+    "double-binary-tree": Template(double_binary_tree),
+    "hierarchical": Template(hierarchical),
+    "two-step": Template(made(two_step)),
+    "three-step": Template(three_step),
+    "parameter-server": Template(parameter_server),
+    "recursive-doubling": Template(made(recursive_doubling), packed=("alltoall",)),
+    "one-shot": Template(made(one_shot)),
+    "chain": Template(chain),
+    "double-chain": Template(double_chain),
+    "binomial": Template(binomial),
+    "scatter-allgather": Template(scatter_allgather),
+    "direct": Template(direct),
 })  # fmt: skip
+
+KINDS: Mapping[str, Template] = MappingProxyType({
+    "pipelined": Template(made(pipelined_gathers), packed=GATHER_FAMILY),
+    "leaders": Template(made(leader_gathers)),
+    "mixed-radix": Template(made(small_gathers), packed=(*GATHER_FAMILY, "alltoall")),
+    "butterflies": Template(butterflies, most=MOST_ROWS),
+})  # fmt: skip
+"""Grid programs of whole messages in few steps: they follow from how a machine is built."""
 
 
 @dataclass(eq=False)
 class Trial:
-    """How an algorithm is tried, and why some ways to do it were left out.
+    """How an algorithm is tried on a problem, and why some ways to do it were left out.
 
     Parameters
     ----------
-    problem, name, batch
-        A name of CLASSICAL on a problem.
+    problem, name, template
+        A name and value of CLASSICAL or KINDS.
+    batch
+        Whether chunks may travel together.
     patient
         Whether to time the first way however many sends it has.
     over
@@ -169,24 +182,16 @@ class Trial:
         Called when there is something to compile.
     left_out
         Reasons.
-    ways
-        What to try; None: the algorithm of that name.
-    packs
-        Whether messages are of any chunks, as the ways have them.
-    most
-        Sends of all ways together that are timed; None: MAX_SENDS.
     """
 
     problem: Problem
     name: str
+    template: Template
     batch: bool
     patient: bool = False
     over: Callable[[], bool] = lambda: False
     report: Callable[[str], None] = lambda _line: None
     left_out: list[str] = field(default_factory=list)
-    ways: Algorithm | None = None
-    packs: bool = False
-    most: int | None = None
 
     @property
     def reason(self) -> str:
@@ -209,10 +214,14 @@ def classical_schedules(
 
     Parameters
     ----------
+    problem, name
+        What is asked for, and a name of CLASSICAL.
+    batch
+        Whether chunks may travel together.
     patient
         Whether to time the first way however many sends it has.
     """
-    return schedules_of(Trial(problem, name, batch, patient, packs=_packs(problem, name)))
+    return schedules_of(Trial(problem, name, CLASSICAL[name], batch, patient))
 
 
 def textbook_schedule(
@@ -224,22 +233,24 @@ def textbook_schedule(
 
     Parameters
     ----------
+    problem, name
+        What is asked for, and a name of CLASSICAL.
+    batch
+        Whether chunks may travel together.
     fewest
         Whether to take the way with the fewest messages, not the first.
     """
-    trial = Trial(problem, name, batch, packs=_packs(problem, name))
+    template = CLASSICAL[name]
     if fewest:
         # One step more than is timed, so that no way looks complete that is not.
-        listed = [tuple(islice(steps, MAX_SENDS + 1)) for steps in CLASSICAL[name](problem)]
-        trial.ways = lambda _problem: (iter(way) for way in sorted(listed, key=len)[:1])
+        listed = [tuple(islice(steps, MAX_SENDS + 1)) for steps in template.ways(problem)]
+        least = sorted(listed, key=len)[:1]
+        template = template._replace(ways=lambda _problem: map(iter, least))
+    trial = Trial(problem, name, template, batch)
     schedule, _ = next(_textbook(trial), (None, None))
     if schedule is None or problem.logical.name is None or not verify(schedule, problem.logical):
         return schedule
     return None
-
-
-def _packs(problem: Problem, name: str) -> bool:
-    return problem.collective.name in PACKED.get(name, ())
 
 
 def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
@@ -248,10 +259,15 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
     textbook = sorted(_textbook(trial), key=lambda timed: timed[0].makespan)
     found = [schedule for schedule, _ in textbook[:KEPT]]
     left = MAX_ORDERED
-    for schedule, decisions in textbook[: KEPT - 1]:
-        left -= len(message_groups(schedule.batch))
+    for _, decisions in textbook[: KEPT - 1]:
+        messages = [tuple(rows) for rows in message_groups(decisions.batch)]
+        left -= len(messages)
         if decisions.lands is None and left >= 0 and not trial.over():
-            found += _early(problem, decisions, trial.report)
+            free = replace(problem, group=make_group(problem.topology, ()))
+            load = load_of(plan_decisions(free, rows_of(decisions)), messages)
+            with suppress(ValueError):  # messages wait for each other in a cycle
+                early, _ = dispatched(load, trial.report)
+                found.append(_alone(problem, replace(early, packs=decisions.packs)))
     distinct = {schedule.makespan: schedule for schedule in reversed(found)}
     best = [distinct[makespan] for makespan in sorted(distinct)]
     if problem.logical.name is not None:
@@ -265,10 +281,10 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
 def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
     """Yield every way to do it in the textbook's order, until too many sends were timed."""
     problem = trial.problem
-    packs = trial.batch and trial.packs
+    packs = trial.batch and problem.collective.name in trial.template.packed
     links = best_links(problem)
-    left = most = MAX_SENDS if trial.most is None else trial.most
-    for number, steps in enumerate((trial.ways or CLASSICAL[trial.name])(problem)):
+    left = most = trial.template.most
+    for number, steps in enumerate(trial.template.ways(problem)):
         if number and trial.over():
             return
         sequence: list[Step] = []
@@ -280,8 +296,7 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
                     f"{trial.name} has more than {most} sends, which take long to time"
                 )
                 return
-        cut = trial.batch and not packs
-        messages = in_runs(problem, sequence) if cut else sequence
+        messages = in_runs(problem, sequence) if trial.batch and not packs else sequence
         decisions = _decided(problem, messages, links, batch=trial.batch)
         if decisions is None:
             trial.left_out.append(f"{trial.name} does not respect the sketch")
@@ -323,42 +338,7 @@ def _alone(problem: Problem, decisions: Decisions) -> Schedule:
     return retime(problem.collective, group, problem.chunk_size, decisions)
 
 
-def _early(problem: Problem, decisions: Decisions, report: Callable[[str], None]) -> list[Schedule]:
-    """Return the messages of decisions in the order in which ports are free, where there is one."""
-    plan = plan_decisions(
-        replace(problem, group=make_group(problem.topology, ())), rows_of(decisions)
-    )
-    messages = [tuple(rows) for rows in message_groups(decisions.batch)]
-    try:
-        early, _ = dispatched(load_of(plan, messages), report)
-    except ValueError:  # messages wait for each other in a ring
-        return []
-    return [_alone(problem, replace(early, packs=decisions.packs))]
-
-
-def classical_schedule(problem: Problem, name: str, *, batch: bool) -> Schedule | None:
-    """Return the schedule of a classical algorithm with the least makespan, if it exists."""
-    return next(iter(classical_schedules(problem, name, batch=batch)), None)
-
-
-class Kind(NamedTuple):
-    """The ways of a kind, whether ranks pack what they send, and how many sends are timed."""
-
-    ways: Callable[..., Iterator[Iterator[Step]]]
-    packs: bool = False
-    most: int | None = None
-
-
-KINDS: Mapping[str, Kind] = MappingProxyType({
-    "waves": Kind(made(pipelined_gathers), packs=True),
-    "folding": Kind(made(leader_gathers)),
-    "digits": Kind(made(small_gathers), packs=True),
-    "butterflies": Kind(butterflies, most=MOST_ROWS),
-})  # fmt: skip
-"""Grid programs of whole messages in few steps: they follow from how a machine is built."""
-
-
-def stepwise(
+def grid_schedules(
     problem: Problem,
     kind: str,
     report: Callable[[str], None],
@@ -369,6 +349,8 @@ def stepwise(
 
     Parameters
     ----------
+    problem
+        What is asked for.
     kind
         A name of KINDS.
     report
@@ -378,15 +360,13 @@ def stepwise(
     worth
         Picoseconds: butterflies that take longer by the clock are not timed.
     """
-    logical = problem.logical
+    logical, template = problem.logical, KINDS[kind]
     limited = logical.connections_per_rank is not None or logical.own_chunks_first
     if limited or logical.symmetry_asked:
         return ()
-    ways, packs, most = KINDS[kind]
-    every = ways if worth is None else partial(ways, worth=worth)
-    return schedules_of(Trial(
-        problem, kind, batch=True, over=over, report=report, ways=every, packs=packs, most=most
-    ))  # fmt: skip
+    if worth is not None:
+        template = template._replace(ways=partial(butterflies, worth=worth))
+    return schedules_of(Trial(problem, kind, template, batch=True, over=over, report=report))
 
 
 def run_classical(name: str, problem: Problem, options: Options, *, patient: bool = True) -> Result:
@@ -394,6 +374,10 @@ def run_classical(name: str, problem: Problem, options: Options, *, patient: boo
 
     Parameters
     ----------
+    name
+        A name of CLASSICAL.
+    problem, options
+        What is asked for, and the time limit, the score and what is told on the way.
     patient
         Whether to time the first way however many sends it has.
 
@@ -403,9 +387,8 @@ def run_classical(name: str, problem: Problem, options: Options, *, patient: boo
         When the links don't allow it.
     """
     clock = options.begin()
-    packs = _packs(problem, name)
     trial = Trial(
-        problem, name, options.batch, patient, lambda: clock.over, options.report, packs=packs
+        problem, name, CLASSICAL[name], options.batch, patient, lambda: clock.over, options.report
     )
     schedules = schedules_of(trial)
     if not schedules:

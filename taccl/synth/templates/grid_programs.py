@@ -12,24 +12,26 @@ fold        all give what they hold to the one whose digit is 0, and go on with 
 spread      the one whose digit is 0 gives what the others need;
 rotate      each sends one way round, to the rank that is so many places away: for any number of
             ranks;
-cross       pieces of what ranks own go to other servers, a wave of them at a time.
+cross       pieces of what ranks own go to other servers, some at a time.
 
 A digit of radix q costs q - 1 messages, and in an AlltoAll a q-th of what a rank holds in each:
 small radices have few messages, large ones move each byte less often. These are the index and the
 concatenation of Bruck, Ho, Kipnis, Upfal and Weathersby (1997) on a grid of any radices; halving
 and doubling, recursive doubling, hierarchical and two-step algorithms are programs as well (Thakur,
 Rabenseifner, Gropp 2005). A ReduceScatter is the AllGather's program backwards, and an AllReduce
-one after the other, unless the program sums.
-
+one after the other, unless the program sums. What ranks hold may be in parts, which go through
+digits at different times: what stays in its server and what leaves it, or the stages of a pipeline.
 The classes of a NIC (the ranks that share it) may take turns at it, one between servers while the
-other is inside its server. What ranks hold may be in parts, which go through digits at different
-times: what stays in its server and what leaves it, or the waves of a pipeline.
+other is inside its server.
+
+Which of many programs are worth timing exactly is told by a clock for the ports of some ranks.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache
 from itertools import (
     accumulate,
@@ -45,17 +47,17 @@ from typing import NamedTuple
 from taccl.model.problem import Problem
 from taccl.synth.templates.rings import passed, tour
 from taccl.synth.templates.steps import (
-    HALVES,
-    LANDED,
+    GATHER_FAMILY,
+    ROUND_BARRIER,
     Links,
     Step,
     best_links,
     bits,
     blocks,
-    halves,
+    compose_allreduce,
     linked,
     pair_block,
-    servers,
+    ranks_by_server,
     shards,
 )
 from taccl.synth.templates.trees import over_servers
@@ -178,15 +180,15 @@ def steps_of(problem: Problem, program: GridProgram) -> list[Step]:
         turned: list[Step] = [(chunks, dst, src, True) for chunks, src, dst, _ in reversed(spread)]
         return spread if name == "broadcast" else turned
     if name != "allreduce" or not (program.sums or program.acting):
-        return list(halves(problem, gathered(problem, program)))
+        return list(compose_allreduce(problem, gathered(problem, program)))
     steps: list[Step] = [(everything, rank, acting, True) for rank, acting in program.acting]
     grid = replace(program, acting=())
     if program.sums:
-        steps += [LANDED] if steps else []
+        steps += [ROUND_BARRIER] if steps else []
         steps += _held(problem, grid, dict.fromkeys(program.order, everything))
     else:
         shares = dict(zip(program.order, shards(everything, len(program.order)), strict=True))
-        steps += halves(problem, list(_held(problem, grid, shares)))
+        steps += compose_allreduce(problem, list(_held(problem, grid, shares)))
     return [*steps, *((everything, acting, rank, False) for rank, acting in program.acting)]
 
 
@@ -212,84 +214,73 @@ def _held(
     problem: Problem, program: GridProgram, own: Mapping[Rank, tuple[int, ...]]
 ) -> Iterator[Step]:
     """Yield the messages of chunks that ranks keep or sum, by what each holds at first."""
-    order, holdings = program.order, _Holdings(program, defaultdict(tuple), defaultdict(set))
+    order, sums = program.order, program.sums
+    held: dict[tuple[int, Rank], tuple[int, ...]] = defaultdict(tuple)
+    held |= {(0, rank): chunks for rank, chunks in own.items()}
+    has: dict[Rank, set[int]] = defaultdict(set)
     for rank, chunks in own.items():
-        holdings.held[0, rank] = chunks
-        holdings.has[rank].update(chunks)
+        has[rank].update(chunks)
     rounds = any(turn.kind == "sum" for turn in program.turns)
     for turn in program.turns:
-        adds = program.sums and turn.kind in ("sum", "halve", "fold")
         if turn.kind == "cross":
             for chunks, src, dst in _crossing(problem, program, turn):
-                holdings.held[turn.parts[0], dst] += chunks
-                holdings.has[dst].update(chunks)
+                held[turn.parts[0], dst] += chunks
+                has[dst].update(chunks)
                 yield chunks, src, dst, False
             continue
-        before = holdings.held.copy()
-        for ends in program.meetings(turn):
+        before, adds = held.copy(), sums and turn.kind in ("sum", "halve", "fold")
+        for place, to in program.meetings(turn):
+            rank, peer = order[place], order[to]
             message: tuple[int, ...] = ()
             for part in turn.parts:
-                message += holdings.handed_over(turn, part, ends, before[part, order[ends[0]]])
+                chunks = before[part, rank]
+                if turn.kind == "halve" and chunks:
+                    shares = shards(chunks, turn.digit.radix)
+                    held[part, rank] = shares[turn.digit.of(place)]
+                    held[part, peer] = chunks = shares[turn.digit.of(to)]
+                    message += chunks
+                    continue
+                if turn.kind == "fold":
+                    held[part, rank] = ()
+                if not adds:
+                    held[part if turn.into is None else turn.into, peer] += chunks
+                message += chunks if sums else tuple(c for c in chunks if c not in has[peer])
             if message:
-                holdings.has[order[ends[1]]].update(message)
-                yield message, order[ends[0]], order[ends[1]], adds
+                has[peer].update(message)
+                yield message, rank, peer, adds
         if rounds:
-            yield LANDED
+            yield ROUND_BARRIER
     for rank, acting in program.acting:
         every = range(problem.collective.num_chunks)
-        yield tuple(c for c in every if c not in holdings.has[rank]), acting, rank, False
-
-
-class _Holdings(NamedTuple):
-    """What ranks hold by part, and all that they have, in the course of a program."""
-
-    program: GridProgram
-    held: dict[tuple[int, Rank], tuple[int, ...]]
-    has: dict[Rank, set[int]]
-
-    def handed_over(
-        self, turn: Turn, part: int, ends: tuple[int, int], chunks: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        """Return what one rank sends another of a part, and take note of what both go on with."""
-        sums, (rank, peer) = self.program.sums, (self.program.order[place] for place in ends)
-        if turn.kind == "halve" and chunks:
-            mine, sent = (turn.digit.of(place) for place in ends)
-            shares = shards(chunks, turn.digit.radix)
-            self.held[part, rank], self.held[part, peer] = shares[mine], shares[sent]
-            return shares[sent]
-        if turn.kind == "fold":
-            self.held[part, rank] = ()
-        if not (sums and turn.kind in ("sum", "fold")):
-            self.held[part if turn.into is None else turn.into, peer] += chunks
-        return chunks if sums else tuple(c for c in chunks if c not in self.has[peer])
+        yield tuple(c for c in every if c not in has[rank]), acting, rank, False
 
 
 def _crossing(
     problem: Problem, program: GridProgram, turn: Turn
 ) -> Iterator[tuple[tuple[int, ...], Rank, Rank]]:
-    """Yield (chunks, from, to) of the pieces that cross servers in a wave."""
+    """Yield (chunks, from, to) of the pieces that cross servers in a stage."""
     own, k, order = blocks(problem), problem.collective.chunks_per_rank, program.order
     width, count = turn.digit
-    for lane in range(width):
+    for local in range(width):
         for server in range(count):
             come: dict[Rank, tuple[int, ...]] = defaultdict(tuple)
-            for piece in pieces_of(lane, turn.pieces):
-                src = order[(server + 1 + piece // k) % count * width + lane]
+            for piece in pieces_of(local, turn.pieces):
+                src = order[(server + 1 + piece // k) % count * width + local]
                 come[src] += (own[src][piece % k],)
-            yield from ((come[src], src, order[server * width + lane]) for src in come)
+            yield from ((come[src], src, order[server * width + local]) for src in come)
 
 
-def pieces_of(lane: int, cut: tuple[int, int]) -> range:
-    """Return the numbers of the pieces that come to a rank in a wave.
+def pieces_of(local: int, cut: tuple[int, int]) -> range:
+    """Return the numbers of the pieces that come to a rank in a stage.
 
     Parameters
     ----------
-    lane
+    local
         Its place in its server: of half a piece, every second rank gets all.
     cut
         From and to which half piece.
     """
-    return range(*((half + lane % 2) // 2 for half in cut))
+    return range(*((half + local % 2) // 2 for half in cut))
 
 
 def _moved(problem: Problem, program: GridProgram) -> Iterator[Step]:
@@ -352,7 +343,7 @@ def all_pairs(problem: Problem) -> Iterator[GridProgram]:
     if name == "allreduce":
         turns = (Turn("halve", Digit(1, n)), Turn("exchange", Digit(1, n)))
         yield GridProgram(tuple(range(n)), turns, sums=True)
-    elif name in (*HALVES, "alltoall"):
+    elif name in (*GATHER_FAMILY, "alltoall"):
         yield _exchanges(range(n), Digit(1, n))
 
 
@@ -373,7 +364,7 @@ def halving_doubling(problem: Problem) -> Iterator[GridProgram]:
         up = [Turn("exchange", Digit(bit, 2)) for bit in bits(power)]
         beyond = tuple(zip(order[power:], order, strict=False))
         yield GridProgram(order[:power], (*down, *up), acting=beyond)
-    if name in HALVES and n > 1:
+    if name in GATHER_FAMILY and n > 1:
         acting = tuple((2 * pair, 2 * pair + 1) for pair in range(n - power))
         order = (*(odd for _, odd in acting), *range(2 * len(acting), n))
         server = problem.topology.server_of
@@ -416,7 +407,7 @@ def bruck(problem: Problem) -> Iterator[GridProgram]:
     Weathersby 1997).
     """
     n, name = problem.topology.num_ranks, problem.collective.name
-    if name in (*HALVES, "alltoall") and n > 1:
+    if name in (*GATHER_FAMILY, "alltoall") and n > 1:
         far = (Digit(1 << i, 2) for i in range((n - 1).bit_length()))
         yield _exchanges(range(n), *far, kind="rotate")
 
@@ -441,23 +432,49 @@ def one_shot(problem: Problem) -> Iterator[GridProgram]:
         yield program
 
 
-def _leaves_in_time(problem: Problem, sequence: Sequence[int]) -> bool:
+def _leaves_in_time(problem: Problem, sequence: Sequence[LinkId]) -> bool:
     """Tell whether each rank's last message over these links starts before any gets there."""
-    topology = problem.topology
+    table, send = problem.topology.links, _port_clock(problem)
     size = problem.collective.num_chunks * problem.chunk_size
-    table = topology.links
-    free: dict[int, int] = defaultdict(int)
-    last: dict[int, int] = defaultdict(int)
-    first: dict[int, int] = {}
+    free: Free = defaultdict(int)
+    last: dict[Rank, Time] = {}
+    first: dict[Rank, Time] = {}
     for link in sequence:
-        edges = [e for e in table.edges_of(link) if topology.edges[e].beta is not None]
-        start = max((free[edge] for edge in edges), default=0)
-        free |= {edge: start + topology.busy(link, edge, size) for edge in edges}
+        start, end = send(free, link, size, 0)
         src, dst = int(table.src[link]), int(table.dst[link])
-        last[src] = max(last[src], start)
-        end = start + topology.arrival(link, size)
+        last[src] = max(last.get(src, start), start)
         first[dst] = min(first.get(dst, end), end)
-    return all(last[rank] < end for rank, end in first.items())
+    return all(last.get(rank, 0) < end for rank, end in first.items())
+
+
+Free = defaultdict[EdgeId, Time]
+"""From when on edges are free, in picoseconds."""
+
+
+def _port_clock(
+    problem: Problem,
+) -> Callable[[Free, LinkId, Fraction | int, Time], tuple[Time, Time]]:
+    """Return what sends a message when it is ready and its ports are free: (start, arrival)."""
+    topology = problem.topology
+
+    @cache
+    def costs(link: LinkId, size: Fraction | int) -> tuple[Time, tuple[tuple[EdgeId, Time], ...]]:
+        held = tuple((edge, topology.busy(link, edge, size)) for edge in _ports(problem, link))
+        return topology.arrival(link, size), held
+
+    def send(free: Free, link: LinkId, size: Fraction | int, ready: Time) -> tuple[Time, Time]:
+        arrival, held = costs(link, size)
+        start = max([ready, *(free[edge] for edge, _ in held)])
+        free.update((edge, start + time) for edge, time in held)
+        return start, start + arrival
+
+    return send
+
+
+def _ports(problem: Problem, link: LinkId) -> list[EdgeId]:
+    """Return the edges of a link that messages hold."""
+    topology = problem.topology
+    return [e for e in topology.links.edges_of(link) if topology.edges[e].beta is not None]
 
 
 def _server_grid(problem: Problem) -> tuple[tuple[Rank, ...], Digit, Digit] | None:
@@ -465,12 +482,12 @@ def _server_grid(problem: Problem) -> tuple[tuple[Rank, ...], Digit, Digit] | No
 
     None unless there are several servers of several ranks, all of one size.
     """
-    lanes = servers(problem)
-    if lanes is None or min(len(lanes), len(lanes[0])) == 1:
+    by_server = ranks_by_server(problem)
+    if by_server is None or min(len(by_server), len(by_server[0])) == 1:
         return None
-    width = len(lanes[0])
-    order = tuple(rank for ranks in lanes for rank in ranks)
-    return order, Digit(1, width), Digit(width, len(lanes))
+    width = len(by_server[0])
+    order = tuple(rank for ranks in by_server for rank in ranks)
+    return order, Digit(1, width), Digit(width, len(by_server))
 
 
 def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
@@ -488,34 +505,33 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     if grid is None:
         return
     order, inside, across = grid
-    lanes = servers(problem) or []
-    if name not in HALVES:
-        rooted = name != "alltoall" and over_servers(problem, lanes)
-        yield from [rooted] if rooted else []
+    by_server = ranks_by_server(problem) or []
+    if name not in GATHER_FAMILY:
+        yield from over_servers(problem, by_server) if name != "alltoall" else ()
         return
     leaders = [Turn("fold", inside), Turn("exchange", across), Turn("spread", inside)]
     ways = [
         gathered(problem, _exchanges(order, across, inside)),
         gathered(problem, GridProgram(order, tuple(leaders))),
     ]
-    if not all(pair in links for ranks in lanes for pair in permutations(ranks, 2)):
-        ways[0] = _round_rings(problem, lanes, gathered(problem, _exchanges(order, across)))
+    if not all(pair in links for ranks in by_server for pair in permutations(ranks, 2)):
+        ways[0] = _round_rings(problem, by_server, gathered(problem, _exchanges(order, across)))
     for gather in ways:
-        steps = list(halves(problem, gather))
+        steps = list(compose_allreduce(problem, gather))
         if gather and linked(links, steps):
             yield iter(steps)
 
 
 def _round_rings(
-    problem: Problem, lanes: Sequence[Sequence[Rank]], crossed: list[Step]
+    problem: Problem, by_server: Sequence[Sequence[Rank]], crossed: list[Step]
 ) -> list[Step]:
     """Return an AllGather that passes what has crossed round a ring in every server; or nothing."""
-    rings = [tour(problem, ranks[0], within=ranks) for ranks in lanes]
+    rings = [tour(problem, ranks[0], within=ranks) for ranks in by_server]
     held = blocks(problem)
     for chunks, _, rank, _ in crossed:
         held[rank] += chunks
     inside = [list(passed(ring, held, len(ring) - 1)) for ring in rings if ring is not None]
-    if len(inside) < len(lanes):
+    if len(inside) < len(by_server):
         return []
     return crossed + [step for steps in zip(*inside, strict=True) for step in steps]
 
@@ -540,18 +556,18 @@ def three_step(problem: Problem) -> Iterator[Iterator[Step]]:
     shares all ranks out among the other servers, each a gateway for part of its server. Which rank
     is the gateway depends on the other server: no digit tells it.
     """
-    grid, lanes = _server_grid(problem), servers(problem) or []
+    grid, by_server = _server_grid(problem), ranks_by_server(problem) or []
     if problem.collective.name != "alltoall" or grid is None:
         return
     order, inside, _ = grid
     home = GridProgram(order, (Turn("exchange", inside, parts=(1,)),), split=True)
     pairs = [
-        (server, (server + shift) % len(lanes))
-        for shift in range(1, len(lanes))
-        for server in range(len(lanes))
+        (server, (server + shift) % len(by_server))
+        for shift in range(1, len(by_server))
+        for server in range(len(by_server))
     ]
-    for doors in sorted({1, max(1, len(lanes[0]) // (len(lanes) - 1))}):
-        staged = [one for pair in pairs for one in _by_gateways(problem, lanes, pair, doors)]
+    for gateways in sorted({1, max(1, len(by_server[0]) // (len(by_server) - 1))}):
+        staged = [one for pair in pairs for one in _by_gateways(problem, by_server, pair, gateways)]
         staged.sort(key=lambda one: one[0])
         steps = [*(step for _, step in staged), *steps_of(problem, home)]
         if linked(best_links(problem), steps):
@@ -559,14 +575,14 @@ def three_step(problem: Problem) -> Iterator[Iterator[Step]]:
 
 
 def _by_gateways(
-    problem: Problem, lanes: Sequence[Sequence[Rank]], pair: tuple[int, int], doors: int
+    problem: Problem, by_server: Sequence[Sequence[Rank]], pair: tuple[int, int], gateways: int
 ) -> Iterator[tuple[int, Step]]:
     """Yield (stage, step) of what goes from one server to another by so many gateways."""
-    ranks, peers = lanes[pair[0]], lanes[pair[1]]
-    width, first = len(ranks), sum(pair) * doors
+    ranks, peers = by_server[pair[0]], by_server[pair[1]]
+    width, first = len(ranks), sum(pair) * gateways
     served: dict[int, list[Rank]] = {}
-    for lane, rank in enumerate(ranks):
-        served.setdefault((first + (lane - first) % doors) % width, []).append(rank)
+    for local, rank in enumerate(ranks):
+        served.setdefault((first + (local - first) % gateways) % width, []).append(rank)
 
     def between(sources: Sequence[Rank], targets: Sequence[Rank]) -> tuple[int, ...]:
         return tuple(c for src in sources for dst in targets for c in pair_block(problem, src, dst))
@@ -597,22 +613,27 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
 
     The classes of one NIC may cross servers at different times: what a class holds stays in it
     until all else is done. In an AlltoAll they may also fold: one of them crosses alone with what
-    leaves the server, and gives what has come to those that it is for. Ranks pack what they send.
+    leaves the server, and scatters what it received. Ranks pack what they send.
     """
-    lanes, name, chunks = servers(problem), problem.collective.name, problem.collective.num_chunks
-    ranks, personal = problem.topology.num_ranks, name == "alltoall"
-    if lanes is None or name not in ("allgather", "reducescatter", "alltoall"):
+    by_server, ranks = ranks_by_server(problem), problem.topology.num_ranks
+    name, chunks = problem.collective.name, problem.collective.num_chunks
+    personal = name == "alltoall"
+    if by_server is None or name not in ("allgather", "reducescatter", "alltoall"):
         return
     hops = ranks.bit_length() if personal else ranks
     if not 1 < ranks <= MOST_RANKS or hops * chunks > MOST_SENDS:
         return
-    order, count, size = tuple(rank for ranks in lanes for rank in ranks), len(lanes), len(lanes[0])
+    order = tuple(rank for ranks in by_server for rank in ranks)
+    count, size = len(by_server), len(by_server[0])
     for classes in range(1, min(size, MOST_CLASSES) + 1 if count > 1 else 2):
         if size % classes:
             continue
         nics = written(size // classes, classes)
         for outer, inner, last in product(written(count, size), nics, list(written(classes))):
-            for crossings in _crossing_turns(len(inner), classes) if outer else [(0,)]:
+            # After how many digits inside its server every class crosses servers.
+            spread = tuple(len(inner) * c // max(1, classes - 1) for c in range(classes))
+            same = (spread, (0,) * classes, (len(inner),) * classes)
+            for crossings in dict.fromkeys(same) if outer else [(0,)]:
                 own = [(*inner[:turn], *outer, *inner[turn:], *last) for turn in crossings]
                 yield GridProgram(order, tuple(_in_step(own)), classes)
             if personal and classes > 1 and len(last) == 1:
@@ -624,12 +645,6 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
                     alone = [Turn("exchange", digit, (0,)) for digit in digits]
                     turns = (*folds, *home, *alone, *spreads)
                     yield GridProgram(order, turns, classes, split=True)
-
-
-def _crossing_turns(inner: int, classes: int) -> Iterator[tuple[int, ...]]:
-    """Yield after how many digits inside its server every class crosses servers."""
-    spread = tuple(inner * c // max(1, classes - 1) for c in range(classes))
-    yield from dict.fromkeys((spread, (0,) * classes, (inner,) * classes))
 
 
 def _in_step(programs: Sequence[Sequence[Digit]]) -> Iterator[Turn]:
@@ -702,8 +717,8 @@ def leader_gathers(problem: Problem) -> Iterator[GridProgram]:
         yield GridProgram(order, tuple(turns), classes)
 
 
-MOST_WAVES, MOST_SHARES = 5, 16
-"""Waves, and into how many shares all that crosses is cut for them."""
+MOST_STAGES, MOST_SHARES = 5, 16
+"""Stages, and into how many shares all that crosses is cut for them."""
 
 MOST_PIPELINED = 60_000
 """Chunks sent in a pipelined gather: timing a few takes a second."""
@@ -711,25 +726,22 @@ MOST_PIPELINED = 60_000
 TIMED, MOST_TIMED = 12, 100_000
 """Pipelined gathers that are timed exactly, and chunks sent in all of them."""
 
-Free = defaultdict[EdgeId, Time]
-"""From when on edges are free, in picoseconds."""
-
 
 def pipelined_gathers(problem: Problem) -> Iterator[GridProgram]:
-    """Gathers for large buffers: chunks cross in waves, and each is doubled inside its server.
+    """Gathers for large buffers: chunks cross in stages, and each is doubled inside its server.
 
     A machine's servers gather what is their own digit by digit, while every rank sends its chunks
-    to the ranks at its place in all other servers. What comes is cut into waves, each as large as
+    to the ranks at its place in all other servers. What comes is cut into stages, each as large as
     what can cross while those before it are gathered inside: the ports inside are busy from the
-    start, messages are few and long, and after the last arrival there is only a small wave left. A
-    wave may also wait before its last digit and go through it with the next: one message less.
+    start, messages are few and long, and after the last arrival there is only a small stage left. A
+    stage may also wait before its last digit and go through it with the next: one message less.
 
-    A wave may end at half a piece (a chunk): then every second rank has one more in it. How many
-    half pieces there are in a wave, and which wave waits, is chosen by a clock for the ports of one
+    A stage may end at half a piece (a chunk): then every second rank has one more in it. How many
+    half pieces there are in a stage, and which one waits, is chosen by a clock for the ports of one
     rank and the NICs of one server. Ranks pack what they send.
     """
     grid, collective, links = _server_grid(problem), problem.collective, best_links(problem)
-    if collective.name not in HALVES or grid is None:
+    if collective.name not in GATHER_FAMILY or grid is None:
         return
     order, (_, width), across = grid
     sends = len(order) * collective.num_chunks * (2 if collective.name == "allreduce" else 1)
@@ -742,10 +754,10 @@ def pipelined_gathers(problem: Problem) -> Iterator[GridProgram]:
         ends = (pair for turn in inside.turns for pair in inside.meetings(turn))
         if all((order[a], order[b]) in links for a, b in ends):
             for cuts in cuts_of(2 * (across.radix - 1) * collective.chunks_per_rank):
-                waves = enumerate(pairwise((0, *cuts)), 1)
-                crossing = [Turn("cross", across, None, (w,), pieces=cut) for w, cut in waves]
+                stages = enumerate(pairwise((0, *cuts)), 1)
+                crossing = [Turn("cross", across, None, (w,), pieces=cut) for w, cut in stages]
                 for late in (None, *range(len(cuts))):
-                    turns = (*crossing, *_in_waves(digits, len(cuts), late))
+                    turns = (*crossing, *_pipelined(digits, len(cuts), late))
                     programs.append(GridProgram(order, turns))
     yield from sorted(programs, key=_pipeline_clock(problem, order, links))[
         : min(TIMED, MOST_TIMED // sends)
@@ -753,29 +765,25 @@ def pipelined_gathers(problem: Problem) -> Iterator[GridProgram]:
 
 
 def cuts_of(parts: int) -> Iterator[tuple[int, ...]]:
-    """Yield after how many parts waves may end: of so many shares each, fewer and fewer."""
+    """Yield after how many parts stages may end: of so many shares each, fewer and fewer."""
     shares = min(parts, MOST_SHARES)
-    for sizes in _descending(shares, shares, MOST_WAVES):
+    sums = (
+        sizes
+        for count in range(1, MOST_STAGES + 1)
+        for sizes in combinations_with_replacement(range(shares, 0, -1), count)
+        if sum(sizes) == shares
+    )
+    for sizes in sorted(sums, reverse=True):
         yield tuple(parts * end // shares for end in accumulate(sizes))
 
 
-def _descending(total: int, largest: int, most: int) -> Iterator[tuple[int, ...]]:
-    """Yield all ways to write a number as a sum of so many descending ones."""
-    if total == 0:
-        yield ()
-    elif most:
-        for first in range(min(total, largest), 0, -1):
-            for rest in _descending(total - first, first, most - 1):
-                yield first, *rest
-
-
-def _in_waves(digits: Sequence[Digit], waves: int, late: int | None) -> Iterator[Turn]:
-    """Yield the turns of wave after wave; one may wait for the next before its last digit."""
-    for wave in range(waves + 1):
+def _pipelined(digits: Sequence[Digit], stages: int, late: int | None) -> Iterator[Turn]:
+    """Yield the turns of stage after stage; one may wait for the next before its last digit."""
+    for stage in range(stages + 1):
         for digit in digits[:-1]:
-            yield Turn("exchange", digit, parts=(wave,))
-        if wave != late:
-            together = (wave,) if wave - 1 != late else (wave - 1, wave)
+            yield Turn("exchange", digit, parts=(stage,))
+        if stage != late:
+            together = (stage,) if stage - 1 != late else (stage - 1, stage)
             yield Turn("exchange", digits[-1], parts=together)
 
 
@@ -783,27 +791,12 @@ def _pipeline_clock(
     problem: Problem, order: Sequence[Rank], links: Links
 ) -> Callable[[GridProgram], Time]:
     """Return what tells about how long a pipelined gather takes: one server's NICs, one's ports."""
-    topology = problem.topology
-
-    @cache
-    def costs(link: LinkId, parts: int) -> tuple[Time, tuple[tuple[EdgeId, Time], ...]]:
-        size = parts * problem.chunk_size / 2
-        edges = topology.links.edges_of(link)
-        held = tuple((edge, topology.busy(link, edge, size)) for edge in edges)
-        return topology.arrival(link, size), held
-
-    def sent(free: Free, pair: tuple[Rank, Rank], parts: int, ready: Time) -> Time:
-        """Return when a message arrives that may start at a time."""
-        arrival, held = costs(links[pair], parts)
-        start = max(ready, *(free[edge] for edge, _ in held))
-        free.update((edge, start + time) for edge, time in held)
-        return start + arrival
-
+    send, half = _port_clock(problem), problem.chunk_size / 2
     k = problem.collective.chunks_per_rank
 
     @cache
-    def come_from(cut: tuple[int, int], lane: int, count: int) -> Counter[int]:
-        return Counter((1 + piece // k) % count for piece in pieces_of(lane, cut))
+    def come_from(cut: tuple[int, int], local: int, count: int) -> Counter[int]:
+        return Counter((1 + piece // k) % count for piece in pieces_of(local, cut))
 
     @cache
     def crossed(crossing: tuple[Turn, ...]) -> tuple[Free, list[Time], list[int]]:
@@ -811,11 +804,12 @@ def _pipeline_clock(
         free: Free = defaultdict(int)
         ready, amounts = [0], [2 * k]
         for (width, count), pieces in ((turn.digit, turn.pieces) for turn in crossing):
-            ready.append(max((
-                sent(free, (order[server * width + lane], order[lane]), 2 * number, 0)
-                for lane in range(width)
-                for server, number in come_from(pieces, lane % 2, count).items()
-            ), default=0))  # fmt: skip
+            arrivals = [0]
+            for local in range(width):
+                for server, number in come_from(pieces, local % 2, count).items():
+                    link = links[order[server * width + local], order[local]]
+                    arrivals.append(send(free, link, 2 * number * half, 0)[1])
+            ready.append(max(arrivals))
             amounts.append(pieces[1] - pieces[0])
         return free, ready, amounts
 
@@ -825,13 +819,13 @@ def _pipeline_clock(
         for turn in program.turns:
             if turn.kind == "cross":
                 continue
-            start = max(ready[wave] for wave in turn.parts)
-            amount = sum(amounts[wave] for wave in turn.parts)
+            start = max(ready[stage] for stage in turn.parts)
+            amount = sum(amounts[stage] for stage in turn.parts)
             peers = [order[digit * turn.digit.weight] for digit in range(1, turn.digit.radix)]
-            end = max(sent(free, (order[0], peer), amount, start) for peer in peers)
-            for wave in turn.parts:
-                ready[wave] = end
-                amounts[wave] *= turn.digit.radix
+            end = max(send(free, links[order[0], peer], amount * half, start)[1] for peer in peers)
+            for stage in turn.parts:
+                ready[stage] = end
+                amounts[stage] *= turn.digit.radix
         return max(ready)
 
     return time
@@ -909,13 +903,13 @@ def butterflies(problem: Problem, worth: Time | None = None) -> Iterator[Iterato
 
 def _cubes(problem: Problem) -> Iterator[tuple[int, int]]:
     """Yield how many neighbours are classes, and the lowest bit of a place that is for servers."""
-    lanes, ranks = servers(problem), problem.topology.num_ranks
-    if problem.collective.name != "allreduce" or lanes is None:
+    by_server, ranks = ranks_by_server(problem), problem.topology.num_ranks
+    if problem.collective.name != "allreduce" or by_server is None:
         return
     if 2 * ranks * problem.collective.num_chunks > MOST_ROWS:
         return  # even where all is halved
-    links, order = best_links(problem), [rank for server in lanes for rank in server]
-    count, size = len(lanes), len(lanes[0])
+    links, order = best_links(problem), [rank for server in by_server for rank in server]
+    count, size = len(by_server), len(by_server[0])
     if any(n & (n - 1) for n in (count, size)) or ranks == 1:
         return
     pairs = ((order[a], order[a ^ bit]) for bit in bits(ranks) for a in range(ranks))
@@ -958,51 +952,46 @@ def _class_clock(
 
     By the fastest links of each digit, and the NIC that classes share.
     """
-    topology, links, size = problem.topology, best_links(problem), problem.chunk_size
-    order = tuple(rank for ranks in servers(problem) or () for rank in ranks)
+    links, size, send = best_links(problem), problem.chunk_size, _port_clock(problem)
+    order = tuple(rank for ranks in ranks_by_server(problem) or () for rank in ranks)
     every = tuple(range(classes))
     fastest = {
         bit: min(
             (links[order[place], order[place ^ bit]] for place in range(len(order))),
-            key=lambda link: topology.arrival(link, size),
+            key=lambda link: problem.topology.arrival(link, size),
         )
         for bit in bits(len(order))
     }
+    shared = {bit: _ports(problem, link) if bit >= across else [] for bit, link in fastest.items()}
 
     def time(phases: Phases) -> tuple[Time, GridProgram]:
         first, own, last = phases
         part = dict.fromkeys(every, float(problem.collective.num_chunks))
         clock: dict[int, Time] = dict.fromkeys(every, 0)
-        nic: Time = 0
+        free: Free = defaultdict(int)
         turns: list[Turn] = []
 
-        def start(op: tuple[str, Digit], makers: tuple[int, ...]) -> Time:
-            ready = max(clock[c] for c in makers)
-            return max(ready, nic) if op[1].weight >= across else ready
-
         def make(op: tuple[str, Digit], makers: tuple[int, ...]) -> None:
-            nonlocal nic
-            (kind, digit), begin = op, start(op, makers)
-            link = fastest[digit.weight]
+            kind, digit = op
             for c in makers:
                 part[c] *= 0.5 if kind == "halve" else 1
-            amount = size * round(part[makers[0]])
-            if digit.weight >= across:
-                edges = topology.links.edges_of(link)
-                busy = [e for e in edges if topology.edges[e].beta is not None]
-                nic = begin + max((topology.busy(link, e, amount) for e in busy), default=0)
+            ports = free if shared[digit.weight] else defaultdict(int)
+            amount, ready = size * round(part[makers[0]]), max(clock[c] for c in makers)
+            _, end = send(ports, fastest[digit.weight], amount, ready)
             for c in makers:
                 part[c] *= 2 if kind == "exchange" else 1
-                clock[c] = begin + topology.arrival(link, amount)
+                clock[c] = end
             turns.append(Turn(kind, digit, makers))
 
         for op in first:
             make(op, every)
         waiting = {c: list(ops) for c, ops in enumerate(own)}
         while any(waiting.values()):
-            chosen = min((start(ops[0], (c,)), -len(ops), c) for c, ops in waiting.items() if ops)[
-                -1
-            ]
+            _, _, chosen = min(
+                (max([clock[c], *(free[edge] for edge in shared[ops[0][1].weight])]), -len(ops), c)
+                for c, ops in waiting.items()
+                if ops
+            )
             make(waiting[chosen].pop(0), (chosen,))
         for op in last:
             make(op, every)

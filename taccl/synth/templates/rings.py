@@ -1,26 +1,24 @@
-"""Rings and parameter servers.
+"""Rings, in which data is passed round, and parameter servers.
 
-Rings: in which order ranks stand in one, and what is passed round it.
-
-A ring is as slow as the port that it loads most, so orders are compared by that, then by the sum of
-the times of their links.
+A ring is as slow as the port that it loads most, so orders of ranks are compared by that, then by
+the sum of the times of their links.
 """
 
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from taccl.model.problem import Problem
 from taccl.synth.templates.steps import (
-    HALVES,
+    GATHER_FAMILY,
     Step,
     best_links,
     blocks,
-    halves,
+    compose_allreduce,
     linked,
     pair_block,
-    servers,
+    ranks_by_server,
     shards,
 )
 from taccl.topology.graph import Rank
@@ -53,6 +51,8 @@ def tour(
 
     Parameters
     ----------
+    problem
+        Whose links, and times of a chunk on them.
     start
         The first rank.
     closed
@@ -65,25 +65,17 @@ def tour(
     links = best_links(problem)
     if backwards:
         links = {(dst, src): link for (src, dst), link in links.items()}
-    topology = problem.topology
+    topology, server_of = problem.topology, problem.topology.server_of
     n = topology.num_ranks
     wanted = set(range(n) if within is None else within)
-    reached: list[list[Rank]] = [[] for _ in range(n)]
-    for src, dst in links:
+    following: list[list[Rank]] = [[] for _ in range(n)]
+    for src, dst in sorted(links, key=lambda pair: (
+        server_of[pair[0]] != server_of[pair[1]],
+        topology.arrival(links[pair], problem.chunk_size),
+        (pair[1] - pair[0]) % n,
+    )):  # fmt: skip
         if src in wanted and dst in wanted:
-            reached[src].append(dst)
-    following: list[list[Rank]] = []
-    for rank, ends in enumerate(reached):
-        home = topology.server_of[rank]
-        ends.sort(
-            key=lambda dst: (
-                topology.server_of[dst] != home,
-                topology.arrival(links[rank, dst], problem.chunk_size),
-                (dst - rank) % n,
-            )
-        )
-        following.append(ends)
-    server_of = topology.server_of
+            following[src].append(dst)
     unseen = Counter(server_of)
     unseen[server_of[start]] -= 1
     path, seen, budget = [start], {start}, MAX_STEPS_OF_SEARCH
@@ -121,7 +113,14 @@ def ring_orders(problem: Problem) -> list[Order]:
     found = list(starts)
     if 3 < n <= MAX_SEARCHED:
         rng = random.Random(n)
-        found += [_exchanged(order, cost, rng) for order in starts]
+        for order in starts:
+            best = cost(order)
+            for _ in range(TRIES):
+                first, last = sorted(rng.sample(range(1, n + 1), 2))
+                other = (*order[:first], *order[first:last][::-1], *order[last:])
+                if (less := cost(other)) < best:
+                    order, best = other, less
+            found.append(order)
     costs: dict[tuple[int, Time, Time], Order] = {}
     for order in found:
         if all(pair in links for pair in _around(order)):
@@ -148,32 +147,15 @@ def _cost_of(problem: Problem) -> Callable[[Order], tuple[int, Time, Time]]:
     arrival = {pair: topology.arrival(link, size) for pair, link in links.items()}
 
     def cost(order: Order) -> tuple[int, Time, Time]:
+        taken = [pair for pair in _around(order) if pair in links]
         load: dict[int, Time] = defaultdict(int)
-        missing, total = 0, 0
-        for pair in _around(order):
-            if pair not in links:
-                missing += 1
-                continue
-            total += arrival[pair]
+        for pair in taken:
             for edge, time in busy[pair]:
                 load[edge] += time
-        slowest = max((arrival[pair] for pair in _around(order) if pair in links), default=0)
-        return missing, max([slowest, *load.values()]), total
+        times = [arrival[pair] for pair in taken]
+        return len(order) - len(taken), max([0, *times, *load.values()]), sum(times)
 
     return cost
-
-
-def _exchanged(
-    order: Order, cost: Callable[[Order], tuple[int, Time, Time]], rng: random.Random
-) -> Order:
-    """Return the best order that turning stretches of a ring round leads to."""
-    best = cost(order)
-    for _ in range(TRIES):
-        first, last = sorted(rng.sample(range(1, len(order) + 1), 2))
-        other = (*order[:first], *order[first:last][::-1], *order[last:])
-        if (found := cost(other)) < best:
-            order, best = other, found
-    return order
 
 
 def ring(problem: Problem) -> Iterator[Iterator[Step]]:
@@ -184,12 +166,12 @@ def ring(problem: Problem) -> Iterator[Iterator[Step]]:
     if problem.collective.name == "alltoall" and problem.topology.num_ranks <= MAX_PASSED:
         for order in ring_orders(problem):
             yield _delivered(problem, order, len(order) - 1)
-    if problem.collective.name in HALVES and problem.topology.num_ranks > 1:
+    if problem.collective.name in GATHER_FAMILY and problem.topology.num_ranks > 1:
         own = blocks(problem)
         for order in ring_orders(problem):
             back = (order[0], *order[:0:-1])
             gather, spread = (list(passed(way, own, len(order) - 1)) for way in (order, back))
-            yield halves(problem, gather, spread)
+            yield compose_allreduce(problem, gather, spread)
 
 
 def double_ring(problem: Problem) -> Iterator[Iterator[Step]]:
@@ -199,7 +181,7 @@ def double_ring(problem: Problem) -> Iterator[Iterator[Step]]:
     AlltoAll: each chunk goes the shorter way.
     """
     n, name = problem.topology.num_ranks, problem.collective.name
-    if name not in (*HALVES, "alltoall") or n < 3 or (name == "alltoall" and n > MAX_PASSED):
+    if name not in (*GATHER_FAMILY, "alltoall") or n < 3 or (name == "alltoall" and n > MAX_PASSED):
         return
     links, own = best_links(problem), blocks(problem)
     for order in ring_orders(problem):
@@ -207,18 +189,31 @@ def double_ring(problem: Problem) -> Iterator[Iterator[Step]]:
         if any(pair not in links for pair in _around(back)):
             continue
         if name == "alltoall":
-            ways = _delivered(problem, order, n // 2), _delivered(problem, back, (n - 1) // 2)
-            yield iter(_turns(*ways))
+            yield _turns(
+                _delivered(problem, order, n // 2), _delivered(problem, back, (n - 1) // 2)
+            )
             return
-        yield halves(problem, _turns(passed(order, own, n // 2), passed(back, own, (n - 1) // 2)))
+        both = _turns(passed(order, own, n // 2), passed(back, own, (n - 1) // 2))
+        yield compose_allreduce(problem, list(both))
         if problem.collective.chunks_per_rank > 1:
             near, far = zip(*(shards(chunks, 2) for chunks in own), strict=True)
-            yield halves(problem, _turns(passed(order, near, n - 1), passed(back, far, n - 1)))
+            both = _turns(passed(order, near, n - 1), passed(back, far, n - 1))
+            yield compose_allreduce(problem, list(both))
         return
 
 
 def passed(order: Order, own: Sequence[tuple[int, ...]], hops: int) -> Iterator[Step]:
-    """Yield the steps that take what every rank owns so many places on, place by place."""
+    """Yield the steps that take what every rank owns so many places on, place by place.
+
+    Parameters
+    ----------
+    order
+        Of the ranks in the ring.
+    own
+        By rank: its chunks.
+    hops
+        How many places on.
+    """
     n = len(order)
     for hop in range(hops):
         for place, rank in enumerate(order):
@@ -236,13 +231,9 @@ def _delivered(problem: Problem, order: Order, far: int) -> Iterator[Step]:
             yield chunks, rank, order[(place + 1) % n], False
 
 
-def _turns(one: Iterator[Step], other: Iterator[Step]) -> list[Step]:
-    """Return the steps of two directions by turns."""
-    these, those = list(one), list(other)
-    longest = max(len(these), len(those))
-    return [
-        step for number in range(longest) for way in (these, those) for step in way[number:][:1]
-    ]
+def _turns(one: Iterator[Step], other: Iterator[Step]) -> Iterator[Step]:
+    """Yield the steps of two directions by turns."""
+    return (step for pair in zip_longest(one, other) for step in pair if step is not None)
 
 
 def parameter_server(problem: Problem) -> Iterator[Iterator[Step]]:
@@ -256,26 +247,19 @@ def parameter_server(problem: Problem) -> Iterator[Iterator[Step]]:
     if name not in ("allreduce", "broadcast", "reduce") or n == 1:
         return
     chunks = tuple(range(collective.num_chunks))
-    machines = servers(problem) or []
+    by_server = ranks_by_server(problem) or []
     choices: list[Sequence[Rank]] = [[collective.root or 0]]
     if name == "allreduce":
-        choices += [[ranks[0] for ranks in machines]] if len(machines) > 1 else []
+        choices += [[ranks[0] for ranks in by_server]] if len(by_server) > 1 else []
         choices += [range(n)] if len(chunks) >= n else []
     for chosen in choices:
-        spread = list(_served(n, chosen, shards(chunks, len(chosen))))
-        if linked(links, spread) and linked(links, [(c, b, a, r) for c, a, b, r in spread]):
-            yield _up_and_down(name, spread)
-
-
-def _served(n: int, chosen: Sequence[Rank], shares: Sequence[tuple[int, ...]]) -> Iterator[Step]:
-    for shift in range(1, n):
-        for server, share in zip(chosen, shares, strict=True):
-            if share:
-                yield share, server, (server + shift) % n, False
-
-
-def _up_and_down(name: str, spread: Sequence[Step]) -> Iterator[Step]:
-    if name != "broadcast":
-        yield from ((chunks, worker, server, True) for chunks, server, worker, _ in spread)
-    if name != "reduce":
-        yield from spread
+        shares = shards(chunks, len(chosen))
+        spread: list[Step] = [
+            (share, server, (server + shift) % n, False)
+            for shift in range(1, n)
+            for server, share in zip(chosen, shares, strict=True)
+            if share
+        ]
+        sums: list[Step] = [(share, worker, server, True) for share, server, worker, _ in spread]
+        if linked(links, spread) and linked(links, sums):
+            yield iter((sums if name != "broadcast" else []) + (spread if name != "reduce" else []))

@@ -1,4 +1,4 @@
-"""What classical algorithms are made of: steps, the links they take, and messages of runs."""
+"""What algorithm templates are made of: steps, the links they take, and messages of runs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -13,29 +13,27 @@ Step = tuple[tuple[int, ...], Rank, Rank, bool]
 Links = Mapping[tuple[Rank, Rank], int]
 """Pairs of ranks and the link to take between them."""
 
-LANDED: Step = ((), 0, 0, False)
+ROUND_BARRIER: Step = ((), 0, 0, False)
 """No step: what was sent since the one before is part of what is sent from here on, not before."""
 
-HALVES = ("allgather", "reducescatter", "allreduce")
+GATHER_FAMILY = ("allgather", "reducescatter", "allreduce")
 """What consists of an AllGather, a ReduceScatter (one played backwards), or both."""
 
 
 def best_links(problem: Problem) -> dict[tuple[Rank, Rank], int]:
     """Return the fastest allowed link of every pair of ranks that has one."""
-    topology = problem.topology
-    table = topology.links
-    best: dict[tuple[Rank, Rank], int] = {}
+    topology, table = problem.topology, problem.topology.links
+    best: dict[tuple[Rank, Rank], tuple[int, int]] = {}
     for link in problem.logical.links():
         pair = (int(table.src[link]), int(table.dst[link]))
-        if pair not in best or topology.arrival(link, problem.chunk_size) < topology.arrival(
-            best[pair], problem.chunk_size
-        ):
-            best[pair] = link
-    return best
+        arrival = topology.arrival(link, problem.chunk_size)
+        if pair not in best or arrival < best[pair][0]:
+            best[pair] = arrival, link
+    return {pair: link for pair, (_, link) in best.items()}
 
 
 def linked(links: Links, steps: Iterable[Step]) -> bool:
-    """Tell whether every step has a link."""
+    """Tell whether there are `links` for all `steps`."""
     return all((src, dst) in links for chunks, src, dst, _ in steps if chunks)
 
 
@@ -46,19 +44,23 @@ def blocks(problem: Problem) -> list[tuple[int, ...]]:
 
 
 def pair_block(problem: Problem, src: Rank, dst: Rank) -> tuple[int, ...]:
-    """Return the chunks of an AlltoAll that go from one rank to another."""
+    """Return the chunks of an AlltoAll, the `problem`, that go from rank `src` to rank `dst`."""
     k = problem.collective.chunks_per_rank
     first = (src * problem.topology.num_ranks + dst) * k
     return tuple(range(first, first + k))
 
 
-def halves(
+def compose_allreduce(
     problem: Problem, gather: Sequence[Step], backwards: Sequence[Step] | None = None
 ) -> Iterator[Step]:
-    """Return an AllGather's steps as the problem's collective: backwards, summing, and forwards.
+    """Yield an AllGather's steps as the problem's collective: backwards, summing, and forwards.
 
     Parameters
     ----------
+    problem
+        An AllReduce, or a ReduceScatter (backwards only), or an AllGather (forwards only).
+    gather
+        The steps of the AllGather.
     backwards
         Another AllGather to play backwards, one against the direction of links; None: the same.
     """
@@ -71,7 +73,7 @@ def halves(
 
 
 def shards(items: Sequence[int], parts: int) -> list[tuple[int, ...]]:
-    """Cut a sequence into so many runs of nearly equal length, some empty if there are few."""
+    """Cut `items` into as many `parts` of nearly equal length, some empty if there are few."""
     cuts = [len(items) * part // parts for part in range(parts + 1)]
     return [tuple(items[a:b]) for a, b in pairwise(cuts)]
 
@@ -81,7 +83,7 @@ def bits(places: int) -> list[int]:
     return [1 << i for i in range(places.bit_length() - 1)]
 
 
-def servers(problem: Problem) -> list[list[Rank]] | None:
+def ranks_by_server(problem: Problem) -> list[list[Rank]] | None:
     """Return the ranks of every server; None where they differ in number."""
     members: dict[int, list[Rank]] = {}
     for rank, server in enumerate(problem.topology.server_of):
@@ -93,7 +95,13 @@ def servers(problem: Problem) -> list[list[Rank]] | None:
 def in_runs(problem: Problem, steps: Sequence[Step]) -> list[Step]:
     """Cut messages into runs of chunks that are adjacent at both ends, as few as there are.
 
-    Scratch lies in one of LAYOUTS everywhere: the one that needs the fewest messages.
+    Parameters
+    ----------
+    problem
+        Where chunks lie at their sources and targets.
+    steps
+        Messages of any chunks. Scratch lies in one of LAYOUTS everywhere: the one that needs the
+        fewest messages.
     """
     if all(len(chunks) < 2 for chunks, *_ in steps):
         return list(steps)
@@ -118,7 +126,7 @@ def _cut(problem: Problem, steps: Sequence[Step], slots: Slots) -> Iterator[Step
         if not chunks:
             arrived |= landing
             landing = set()
-            yield LANDED
+            yield ROUND_BARRIER
             continue
         ends = [
             (

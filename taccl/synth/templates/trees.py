@@ -1,13 +1,12 @@
-"""Classical algorithms for collectives with a root.
+"""Trees and chains: classical algorithms for collectives with a root, and double binary trees.
 
 Reductions play the broadcast's tree backwards. Chunks follow one another through chain and tree,
 so that with k of them a chain of n ranks takes n - 2 + k messages in a row. A scatter sends to each
 child of a tree what the ranks below it need, and a gather plays that backwards. An AllReduce is a
 reduction to one rank, here the root, and a broadcast from it.
 
-Two binary trees that share the work: what is a leaf of one is (almost) no leaf of the other.
-
-Each tree takes half of the data, in pieces that follow one another up and down.
+Of two binary trees each takes half of the data, in pieces that follow one another up and down: what
+is a leaf of one is (almost) no leaf of the other.
 
 References
 ----------
@@ -15,13 +14,21 @@ Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast, reduct
 NCCL, src/graph/trees.cc.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import isqrt
 
 from taccl.model.problem import Problem
 from taccl.synth.templates.rings import tour
-from taccl.synth.templates.steps import Step, best_links, blocks, linked, servers, shards
+from taccl.synth.templates.steps import (
+    Step,
+    best_links,
+    blocks,
+    linked,
+    ranks_by_server,
+    shards,
+)
 from taccl.topology.graph import Rank
 
 Tree = dict[Rank, Rank]
@@ -46,8 +53,10 @@ def two_trees(order: Sequence[Rank], *, same_root: bool) -> tuple[Tree, Tree]:
 
     Parameters
     ----------
+    order
+        Ranks; the first is the root of the first tree.
     same_root
-        Whether the first rank is the root of both; else the second has another.
+        Whether it is the root of both; else the second has another.
     """
     fixed, rest = (list(order[:1]), list(order[1:])) if same_root else ([], list(order))
     other = rest[::-1] if len(rest) % 2 == 0 else [*rest[1:], *rest[:1]]
@@ -73,20 +82,13 @@ def double_binary_tree(problem: Problem) -> Iterator[Iterator[Step]]:
     longest = max(len(share) for share in shares)
     for trees in _choices(problem):
         for pieces in sorted({1, isqrt(longest), longest}):
-            steps = [
-                step
-                for _, step in sorted(
-                    (
-                        timed
-                        for tree, share in zip(trees, shares, strict=True)
-                        for number, piece in enumerate(
-                            shards(share, max(1, min(pieces, len(share))))
-                        )
-                        for timed in _waves(collective.name, tree, piece, number)
-                    ),
-                    key=lambda timed: timed[0],
-                )
+            timed = [
+                one
+                for tree, share in zip(trees, shares, strict=True)
+                for number, piece in enumerate(shards(share, max(1, min(pieces, len(share)))))
+                for one in _piece(collective.name, tree, piece, number)
             ]
+            steps = [step for _, step in sorted(timed, key=lambda one: one[0])]
             if not linked(links, steps):
                 break
             yield iter(steps)
@@ -97,36 +99,35 @@ def _choices(problem: Problem) -> Iterator[tuple[Tree, Tree]]:
     n, root = problem.topology.num_ranks, problem.collective.root
     first = root or 0
     yield two_trees([(first + i) % n for i in range(n)], same_root=root is not None)
-    lanes = servers(problem)
-    if lanes is None or len(lanes) in (1, n):
+    by_server = ranks_by_server(problem)
+    if by_server is None or len(by_server) in (1, n):
         return
-    width, home, lane = len(lanes[0]), 0, 0
-    for number, ranks in enumerate(lanes):
-        if first in ranks:
-            home, lane = number, ranks.index(first)
-    across = two_trees([*range(home, len(lanes)), *range(home)], same_root=root is not None)
-    doors = (lane, lane if root is not None else (lane + width // 2) % width)
-    yield _nested(across[0], lanes, doors[0]), _nested(across[1], lanes, doors[1])
+    width = len(by_server[0])
+    home = next(number for number, ranks in enumerate(by_server) if first in ranks)
+    local = by_server[home].index(first)
+    order = [*range(home, len(by_server)), *range(home)]
+    gateways = (local, local if root is not None else (local + width // 2) % width)
+    across = two_trees(order, same_root=root is not None)
+    one, other = (
+        {by_server[server][gateway]: by_server[above][gateway] for server, above in tree.items()}
+        for tree, gateway in zip(across, gateways, strict=True)
+    )
+    for tree, gateway in zip((one, other), gateways, strict=True):
+        for ranks in by_server:
+            inside = [*ranks[gateway:], *ranks[:gateway]]
+            tree |= dict(zip(inside[1:], inside, strict=False))
+    yield one, other
 
 
-def _nested(across: Tree, lanes: Sequence[Sequence[Rank]], lane: int) -> Tree:
-    """Return a tree over servers by the ranks of one local number, with a chain inside each."""
-    tree = {lanes[server][lane]: lanes[above][lane] for server, above in across.items()}
-    for ranks in lanes:
-        inside = [*ranks[lane:], *ranks[:lane]]
-        tree |= dict(zip(inside[1:], inside, strict=False))
-    return tree
-
-
-def _waves(
+def _piece(
     name: str, tree: Tree, chunks: tuple[int, ...], number: int
 ) -> Iterator[tuple[int, Step]]:
-    """Yield (wave, step) of one piece: sums as late as they are deep, spread below the root."""
-    if not chunks:
-        return
-    depth = {rank: _depth(tree, rank) for rank in tree}
-    height = max(depth.values())
+    """Yield (time, step) of one piece: sums as late as they are deep, spread below the root."""
+    depth: dict[Rank, int] = {}
     for rank, above in tree.items():
+        depth[rank] = depth.get(above, 0) + 1
+    height = max(depth.values())
+    for rank, above in tree.items() if chunks else ():
         if name != "broadcast":
             yield number + height - depth[rank], (chunks, rank, above, True)
         if name != "reduce":
@@ -134,68 +135,54 @@ def _waves(
             yield number + down, (chunks, above, rank, False)
 
 
-def _depth(tree: Tree, rank: Rank) -> int:
-    depth = 0
-    while rank in tree:
-        rank, depth = tree[rank], depth + 1
-    return depth
-
-
 PERSONAL = ("gather", "scatter")
 """What has chunks of its own for every rank."""
 
 
-def chain(problem: Problem) -> Iterator[Step] | None:
+def chain(problem: Problem) -> Iterator[Iterator[Step]]:
     """Every rank passes on what it received to the next of a chain that starts at the root.
 
     A scatter sends first what goes farthest, and a gather what is nearest.
     """
     root = _root_of(problem, "broadcast", "reduce", "allreduce", "gather", "scatter")
     if root is None:
-        return None
-    name = problem.collective.name
+        return
+    name, links = problem.collective.name, best_links(problem)
     order = tour(problem, root, closed=False, backwards=is_inward(problem))
-    if order is None:
-        return None
+    if order is None or (name == "allreduce" and not set(pairwise(order)) <= links.keys()):
+        return
     if name in PERSONAL:
-        return _passed_along(problem, [order])
-    if name != "allreduce":
-        return _along(problem, list(_flood_order(problem, [order])))
-    links = best_links(problem)
-    return _there_and_back(problem, order) if set(pairwise(order)) <= links.keys() else None
+        yield _passed_along(problem, [order])
+    elif name == "allreduce":
+        # One by one: it has as many chunks as ranks or more, and they may be too many to list.
+        last = problem.collective.num_chunks - 1
+        sums, spread = (_flood_order(problem, [order], backwards=turn) for turn in (True, False))
+        yield itertools.chain(
+            (((last - chunk,), child, parent, True) for chunk, parent, child in sums),
+            (((chunk,), parent, child, False) for chunk, parent, child in spread),
+        )
+    else:
+        yield _along(problem, list(_flood_order(problem, [order])))
 
 
-def _there_and_back(problem: Problem, order: Sequence[Rank]) -> Iterator[Step]:
-    """Yield an AllReduce on a chain: a broadcast's waves backwards, and behind them forwards.
-
-    One by one: an AllReduce has as many chunks as ranks or more, and they may be too many.
-    """
-    last = problem.collective.num_chunks - 1
-    for chunk, parent, child in _flood_order(problem, [order], backwards=True):
-        yield (last - chunk,), child, parent, True
-    for chunk, parent, child in _flood_order(problem, [order]):
-        yield (chunk,), parent, child, False
-
-
-def double_chain(problem: Problem) -> Iterator[Step] | None:
+def double_chain(problem: Problem) -> Iterator[Iterator[Step]]:
     """Chunks go round a ring from the root, every other one the other way round.
 
     Those of a gather or scatter go the shorter way.
     """
     root = _root_of(problem, "broadcast", "reduce", "gather", "scatter")
     if root is None or problem.collective.num_chunks < 2:
-        return None
+        return
     order, links = tour(problem, root, backwards=is_inward(problem)), best_links(problem)
-    if order is None:
-        return None
-    around = list(pairwise((*order, order[0])))
-    if any((a, b) not in links or (b, a) not in links for a, b in around):
-        return None
+    around = list(pairwise((*order, order[0]))) if order else []
+    if order is None or any((a, b) not in links or (b, a) not in links for a, b in around):
+        return
     other = (order[0], *order[:0:-1])
     if problem.collective.name in PERSONAL:
         half = len(order) // 2
-        return _passed_along(problem, [order[: half + 1], other[: len(order) - half]])
-    return _along(problem, list(_flood_order(problem, [order, other])))
+        yield _passed_along(problem, [order[: half + 1], other[: len(order) - half]])
+    else:
+        yield _along(problem, list(_flood_order(problem, [order, other])))
 
 
 def _passed_along(problem: Problem, chains: Sequence[Sequence[Rank]]) -> Iterator[Step]:
@@ -233,13 +220,12 @@ def _flood_order(
                     yield chunk, chains[number][hop], chains[number][hop + 1]
 
 
-def binomial(problem: Problem) -> Iterator[Step] | None:
+def binomial(problem: Problem) -> Iterator[Iterator[Step]]:
     """In every round each rank that has a chunk sends it half as far as in the round before."""
     root = _root_of(problem, "broadcast", "reduce", "allreduce", "gather", "scatter")
-    if root is None:
-        return None
-    n = problem.topology.num_ranks
-    return on_tree(problem, doubled([(root + place) % n for place in range(n)]))
+    if root is not None:
+        n = problem.topology.num_ranks
+        yield from on_tree(problem, doubled([(root + place) % n for place in range(n)]))
 
 
 def doubled(ranks: Sequence[Rank]) -> list[tuple[Rank, Rank]]:
@@ -252,8 +238,8 @@ def doubled(ranks: Sequence[Rank]) -> list[tuple[Rank, Rank]]:
     ]
 
 
-def on_tree(problem: Problem, hops: Sequence[tuple[Rank, Rank]]) -> Iterator[Step] | None:
-    """Return the steps on a tree of (parent, child) hops; None where links or ranks are missing.
+def on_tree(problem: Problem, hops: Sequence[tuple[Rank, Rank]]) -> Iterator[Iterator[Step]]:
+    """Yield the steps of a `problem` on a tree of (parent, child) `hops`, if it has all links.
 
     Chunks that all want follow one another; the halves of an AllReduce send all of them at once.
     """
@@ -262,96 +248,88 @@ def on_tree(problem: Problem, hops: Sequence[tuple[Rank, Rank]]) -> Iterator[Ste
     needed = [*(up if is_inward(problem) else hops), *(hops if name == "allreduce" else ())]
     reached = len({child for _, child in hops}) == problem.topology.num_ranks - 1
     if not reached or any(one not in links for one in needed):
-        return None
+        return
     if name in PERSONAL:
         own, below = blocks(problem), {child: [child] for _, child in hops}
         for parent, child in reversed(hops):
             below.get(parent, []).extend(below[child])
-        return _turned(
+        yield _turned(
             problem,
             [
                 (tuple(c for rank in sorted(below[child]) for c in own[rank]), parent, child, False)
                 for parent, child in hops
             ],
         )
-    if name == "allreduce":
+    elif name == "allreduce":
         everything = tuple(range(collective.num_chunks))
         sums: list[Step] = [(everything, *ends, True) for ends in reversed(up)]
-        return iter([*sums, *((everything, *ends, False) for ends in hops)])
-    return _along(problem, [(c, *ends) for c in range(collective.num_chunks) for ends in hops])
+        yield iter([*sums, *((everything, *ends, False) for ends in hops)])
+    else:
+        yield _along(problem, [(c, *ends) for c in range(collective.num_chunks) for ends in hops])
 
 
-def over_servers(problem: Problem, lanes: Sequence[Sequence[Rank]]) -> Iterator[Step] | None:
-    """Return the steps on a tree over servers from the root's, and another in each of them.
+def over_servers(problem: Problem, by_server: Sequence[Sequence[Rank]]) -> Iterator[Iterator[Step]]:
+    """Yield the steps on a tree over servers from the root's, and another in each of them.
 
     None where a server has neither a binomial tree nor a chain.
 
     Parameters
     ----------
-    lanes
+    problem
+        A collective with a root, or an AllReduce.
+    by_server
         The ranks of every server, all of one number.
     """
     root, links, inward = problem.collective.root or 0, best_links(problem), is_inward(problem)
-    home = next(number for number, ranks in enumerate(lanes) if root in ranks)
-    lane = lanes[home].index(root)
-    heads = [ranks[lane] for ranks in (*lanes[home:], *lanes[:home])]
-    hops = doubled(heads)
-    for head in heads:
-        ranks = next(some for some in lanes if head in some)
-        inside = doubled([*ranks[lane:], *ranks[:lane]])
+    home = next(number for number, ranks in enumerate(by_server) if root in ranks)
+    local = by_server[home].index(root)
+    order = (*by_server[home:], *by_server[:home])
+    hops = doubled([ranks[local] for ranks in order])
+    for ranks in order:
+        inside = doubled([*ranks[local:], *ranks[:local]])
         if any(((b, a) if inward else (a, b)) not in links for a, b in inside):
-            order = tour(problem, head, closed=False, backwards=inward, within=ranks)
-            if order is None:
-                return None
-            inside = list(pairwise(order))
+            path = tour(problem, ranks[local], closed=False, backwards=inward, within=ranks)
+            if path is None:
+                return
+            inside = list(pairwise(path))
         hops += inside
-    return on_tree(problem, hops)
+    yield from on_tree(problem, hops)
 
 
-def scatter_allgather(problem: Problem) -> Iterator[Step] | None:
+def scatter_allgather(problem: Problem) -> Iterator[Iterator[Step]]:
     """Each chunk goes to one rank of the root's server, on to its counterparts, then to all there.
 
     So every rank sends a share over every NIC and every port. Servers pass a chunk on in a chain.
     """
-    root = _root_of(problem, "broadcast", "reduce")
-    lanes = None if root is None else _lanes(problem, root)
-    if root is None or lanes is None or problem.collective.num_chunks < 2:
-        return None
-    chunks = range(problem.collective.num_chunks)
-    width = len(lanes[0])
-    doors = [(chunk, [lane[chunk % width] for lane in lanes]) for chunk in chunks]
-    hops = [(chunk, root, door[0]) for chunk, door in doors if door[0] != root]
-    hops += [(chunk, *pair) for chunk, door in doors for pair in pairwise(door)]
-    hops += [
-        (chunk, here, lane[(chunk + shift) % width])
-        for shift in range(1, width)
-        for chunk, door in doors
-        for here, lane in zip(door, lanes, strict=True)
-        if lane[(chunk + shift) % width] != root
+    root, by_server = _root_of(problem, "broadcast", "reduce"), ranks_by_server(problem)
+    if root is None or by_server is None or problem.collective.num_chunks < 2:
+        return
+    by_server.sort(key=lambda ranks: root not in ranks)
+    width = len(by_server[0])
+    rails = [
+        (chunk, [ranks[chunk % width] for ranks in by_server])
+        for chunk in range(problem.collective.num_chunks)
     ]
-    links = best_links(problem)
-    for _, parent, child in hops:
-        if ((child, parent) if problem.collective.reduces else (parent, child)) not in links:
-            return None
-    return _along(problem, hops)
+    hops = [(chunk, root, rail[0]) for chunk, rail in rails if rail[0] != root]
+    hops += [(chunk, *pair) for chunk, rail in rails for pair in pairwise(rail)]
+    hops += [
+        (chunk, here, ranks[(chunk + shift) % width])
+        for shift in range(1, width)
+        for chunk, rail in rails
+        for here, ranks in zip(rail, by_server, strict=True)
+        if ranks[(chunk + shift) % width] != root
+    ]
+    steps = list(_along(problem, hops))
+    if linked(best_links(problem), steps):
+        yield iter(steps)
 
 
-def _lanes(problem: Problem, root: Rank) -> list[list[Rank]] | None:
-    """Return the ranks of every server, the root's first; None where they differ in number."""
-    members: dict[int, list[Rank]] = {problem.topology.server_of[root]: []}
-    for rank, server in enumerate(problem.topology.server_of):
-        members.setdefault(server, []).append(rank)
-    lanes = list(members.values())
-    return lanes if len({len(lane) for lane in lanes}) == 1 else None
-
-
-def direct(problem: Problem) -> Iterator[Step] | None:
+def direct(problem: Problem) -> Iterator[Iterator[Step]]:
     """One rank after the other sends to (receives from) the root all that is theirs at once."""
     root = _root_of(problem, "gather", "scatter")
-    if root is None:
-        return None
-    n = problem.topology.num_ranks
-    return on_tree(problem, [(root, (root + shift) % n) for shift in range(1, n)])
+    if root is not None:
+        n = problem.topology.num_ranks
+        yield from on_tree(problem, [(root, (root + shift) % n) for shift in range(1, n)])
 
 
 def is_inward(problem: Problem) -> bool:
