@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from taccl.errors import NoScheduleError
-from taccl.model.problem import Problem
 from taccl.topology.graph import Rank, Topology
 from taccl.units import Time
+
+if TYPE_CHECKING:
+    from taccl.model.problem import Problem
 
 
 class Arc(NamedTuple):
@@ -70,7 +72,7 @@ class Network:
         One for each representative chunk.
     """
 
-    problem: Problem
+    problem: "Problem"
     reverse: bool
     demands: tuple[Demand, ...]
 
@@ -96,8 +98,11 @@ class Network:
         return all(len(demand.targets) <= 1 for demand in self.demands)
 
 
-def resource_times(problem: Problem, link: int, chunks: int) -> tuple[tuple[int, Time], ...]:
-    """Return (resource orbit, picoseconds held) for a message of so many chunks on a link."""
+def resource_times(problem: "Problem", link: int, chunks: int) -> tuple[tuple[int, Time], ...]:
+    """Return (resource orbit, picoseconds held) for a message of so many `chunks` on a `link`.
+
+    `problem` has the topology, the chunk size and the symmetries.
+    """
     topology, orbit = problem.topology, problem.group.edge_orbit
     size = chunks * problem.chunk_size
     return tuple(
@@ -108,9 +113,11 @@ def resource_times(problem: Problem, link: int, chunks: int) -> tuple[tuple[int,
 
 
 def build_network(
-    problem: Problem, *, reverse: bool = False, closed: Iterable[int] = ()
+    problem: "Problem", *, reverse: bool = False, closed: Iterable[int] = ()
 ) -> Network:
-    """Return the routing choices of a problem, with some links closed.
+    """Return the routing choices of a `problem`, with some links `closed`.
+
+    If `reverse`, chunks flow to their roots: arcs are the links turned round.
 
     Raises
     ------
@@ -137,7 +144,7 @@ class _Near:
     over the links that the chunk may take.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: "Problem") -> None:
         self._problem = problem
         self._known: dict[tuple[int, tuple[tuple[Rank, ...], ...]], frozenset[Rank]] = {}
         self._distances: dict[int, tuple[list[dict[Rank, int]], list[dict[Rank, int]]]] = {}
@@ -190,7 +197,7 @@ class _Near:
         return [hops_from((rank,), arcs) for rank in range(self._problem.topology.num_ranks)]
 
 
-def _has_channel(problem: Problem, link: int) -> bool:
+def _has_channel(problem: "Problem", link: int) -> bool:
     """Tell whether a program with the sketch's channels can use a link.
 
     The parallel links of a pair take its channels in turn, so the third needs a third channel.
@@ -202,7 +209,7 @@ def _has_channel(problem: Problem, link: int) -> bool:
     return topology.links_between(src, dst).index(link) < channels
 
 
-def _demand(problem: Problem, chunk: int, links: Sequence[int], *, reverse: bool) -> Demand:
+def _demand(problem: "Problem", chunk: int, links: Sequence[int], *, reverse: bool) -> Demand:
     collective, table = problem.collective, problem.topology.links
     one = (int(collective.owner[chunk]),)
     roots = one if collective.reduces else collective.sources(chunk)
@@ -229,8 +236,8 @@ def _demand(problem: Problem, chunk: int, links: Sequence[int], *, reverse: bool
     return Demand(chunk, roots, targets, kept, hops)
 
 
-def may_leave(problem: Problem, chunk: int, link: int) -> bool:
-    """Tell whether a chunk may take a link, by the senders that its owner's chunks leave by.
+def may_leave(problem: "Problem", chunk: int, link: int) -> bool:
+    """Tell whether a `chunk` of a `problem` may take a `link`, by who may send its owner's chunks.
 
     In every server the senders are those of the rank with the owner's local number.
     """
@@ -246,7 +253,10 @@ def may_leave(problem: Problem, chunk: int, link: int) -> bool:
 
 
 def counterpart(topology: Topology, rank: Rank, server: int) -> Rank | None:
-    """Return the rank of a server that has the local number of a given rank, if there is one."""
+    """Return the rank of a `server` that has the local number of a given `rank`, if there is one.
+
+    `topology` says which ranks are in which server.
+    """
     own = [
         r for r in range(topology.num_ranks) if topology.server_of[r] == topology.server_of[rank]
     ]
@@ -256,7 +266,7 @@ def counterpart(topology: Topology, rank: Rank, server: int) -> Rank | None:
 
 
 def hops_from(roots: Sequence[Rank], arcs: Iterable[Arc]) -> dict[Rank, int]:
-    """Return the fewest hops from some roots to every rank that arcs lead to."""
+    """Return the fewest hops from some `roots` to every rank that `arcs` lead to."""
     out: dict[Rank, list[Rank]] = {}
     for arc in arcs:
         out.setdefault(arc.tail, []).append(arc.head)
@@ -271,7 +281,7 @@ def hops_from(roots: Sequence[Rank], arcs: Iterable[Arc]) -> dict[Rank, int]:
 
 
 def _within_extra_hops(
-    problem: Problem, targets: Sequence[Rank], arcs: Sequence[Arc], hops: dict[Rank, int]
+    problem: "Problem", targets: Sequence[Rank], arcs: Sequence[Arc], hops: dict[Rank, int]
 ) -> Iterable[Arc]:
     """Yield the arcs that lie on a path to some target of at most the allowed length."""
     extra = problem.logical.max_extra_hops

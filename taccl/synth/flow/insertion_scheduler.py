@@ -19,7 +19,7 @@ from taccl.synth.flow.program import Net
 from taccl.synth.flow.routes import Question, question_of
 from taccl.timing import occupancy
 from taccl.timing.deadline import Deadline
-from taccl.timing.jit import machine_code, telling
+from taccl.timing.jit import jit, report_compilation
 from taccl.timing.occupancy import NEVER, Reservations, Uses
 from taccl.units import Time
 
@@ -62,7 +62,7 @@ def inserted(
     question = question_of(problem)
     roads = _roads(question)
     book = _book(roads, options.seed)
-    with telling(options.report, MESSAGE):
+    with report_compilation(options.report, MESSAGE):
         best = _compiled()(roads, book, 0, goal)
     if best >= NEVER:  # the book is full: chunks cross one edge more often than it has room for
         return
@@ -165,4 +165,4 @@ def _decisions(question: Question, roads: Roads, book: Book) -> Decisions:
 
 @cache
 def _compiled() -> Callable[[Roads, Book, int, Time], int]:
-    return machine_code(insertion_loop.search, [insertion_loop, occupancy], "reserved")
+    return jit(insertion_loop.search, [insertion_loop, occupancy], "reserved")

@@ -8,7 +8,7 @@ import numpy as np
 from taccl.synth.guided import scheduler_state, tree_list_scheduler
 from taccl.synth.guided.scheduler_state import RUN_FIELDS, Field, Growth, Times, state_of
 from taccl.timing import occupancy
-from taccl.timing.jit import machine_code, telling
+from taccl.timing.jit import jit, report_compilation
 from taccl.timing.occupancy import Uses
 
 MESSAGE = "compiling the guided scheduler; once on this machine, for about 10 s"
@@ -27,14 +27,14 @@ def compiled(report: Callable[[str], None]) -> Grow:
         Called with a line when there is something to compile.
     """
     made = _made()
-    with telling(report, MESSAGE):
+    with report_compilation(report, MESSAGE):
         made(*_nothing())
     return made
 
 
 @cache
 def _made() -> Grow:
-    return machine_code(tree_list_scheduler.grow, PARTS, "guided")
+    return jit(tree_list_scheduler.grow, PARTS, "guided")
 
 
 def _nothing() -> tuple[Field, Growth, Times, Times, int]:

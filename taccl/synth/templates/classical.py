@@ -250,7 +250,7 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
     left = MAX_ORDERED
     for schedule, decisions in textbook[: KEPT - 1]:
         left -= len(message_groups(schedule.batch))
-        if decisions.lands is None and left >= 0 and not trial.over():
+        if decisions.visible_from is None and left >= 0 and not trial.over():
             found += _early(problem, decisions, trial.report)
     distinct = {schedule.makespan: schedule for schedule in reversed(found)}
     best = [distinct[makespan] for makespan in sorted(distinct)]
