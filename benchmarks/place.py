@@ -16,7 +16,7 @@ from taccl.apps.placing import Question, program_of
 from taccl.imports.measured import Measurements, measured_topology
 from taccl.placement.objective import Replays
 from taccl.placement.orders import Order, servers_of
-from taccl.placement.search import Limits, climb, search
+from taccl.placement.search import Limits, search
 from taccl.replay.cost import model_of
 from taccl.topology.graph import Topology
 from taccl.units import Time
@@ -88,7 +88,7 @@ def eight(matrices: int, algorithm: str) -> str:
         least = min(replays.time(order) for order in itertools.permutations(range(8)))
         servers = servers_of(range(8))
         met += search(replays, servers, Limits()).time == least
-        alone += climb(replays, servers, Limits()).time == least
+        alone += search(replays, servers, Limits(samples=0, every=0)).time == least
     spent = (time.process_time() - began) / max(1, matrices)
     return (
         f"8 ranks {algorithm:<17} {met} of {matrices} as brute force, {alone} by local search"

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taccl.timing.jit import cache_directory, machine_code, telling
+from taccl.timing.jit import cache_directory, jit, report_compilation
 
 SOURCE = """
 def square(x):
@@ -36,12 +36,12 @@ def test_a_compiled_loop_answers_as_the_plain_one_and_says_once_that_it_is_compi
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     module = loops(tmp_path)
-    made = machine_code(module.total, [module], "loops")
+    made = jit(module.total, [module], "loops")
     numbers = np.arange(5)
     said: list[str] = []
-    with telling(said.append, "compiling"):
+    with report_compilation(said.append, "compiling"):
         assert made(numbers) == module.total(numbers.tolist()) == 30
-    with telling(said.append, "compiling"):
+    with report_compilation(said.append, "compiling"):
         assert made(numbers) == 30
     assert said == ["compiling"]
 
@@ -63,7 +63,7 @@ def test_without_a_place_for_the_cache_it_is_compiled_all_the_same(
     blocked.write_text("not a directory")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(blocked))
     module = loops(tmp_path)
-    assert machine_code(module.total, [module], "loops")(np.arange(3)) == 5
+    assert jit(module.total, [module], "loops")(np.arange(3)) == 5
 
 
 def test_the_cache_is_where_the_environment_says(

@@ -34,7 +34,11 @@ def _one_pass(
 ) -> tuple[list[int], dict[int, int]]:
     topology, collective, group = problem.topology, problem.collective, problem.group
     rows = list(decisions.rows())
-    visible = range(1, len(rows) + 1) if decisions.lands is None else decisions.lands.tolist()
+    visible = (
+        range(1, len(rows) + 1)
+        if decisions.visible_from is None
+        else decisions.visible_from.tolist()
+    )
     ends = [(int(topology.links.src[row[1]]), int(topology.links.dst[row[1]])) for row in rows]
     free: dict[int, int] = defaultdict(int)
     start: list[int] = []
@@ -79,13 +83,13 @@ def delayed(decisions: Decisions, seed: int) -> Decisions:
     random, rows = np.random.default_rng(seed), len(decisions.chunk)
     later = random.integers(0, 6, rows) * (random.random(rows) < 0.4)
     visible = np.minimum(np.arange(1, rows + 1) + later, rows).astype(np.int32)
-    return replace(decisions, lands=visible)
+    return replace(decisions, visible_from=visible)
 
 
 def timed_both_ways(problem: Problem, decisions: Decisions) -> list[list[int]]:
     """Return when every row starts: by the plain functions, and by compiled ones."""
     columns = (decisions.chunk, decisions.link, decisions.batch, decisions.reduce)
-    asked = (problem.collective, problem.group, problem.chunk_size, columns, decisions.lands)
+    asked = (problem.collective, problem.group, problem.chunk_size, columns, decisions.visible_from)
     return [times_of(*asked, plain=plain)[0].tolist() for plain in (True, False)]
 
 

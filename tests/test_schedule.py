@@ -481,7 +481,7 @@ def test_ranks_exchange_sums_at_one_time() -> None:
 
 def test_without_lands_the_second_send_of_an_exchange_waits_and_counts_twice() -> None:
     topology = build("pair", 2, [(0, 1, 10, None, Fraction(2)), (1, 0, 10, None, Fraction(2))])
-    plain = replace(exchange(topology, 2), lands=None)
+    plain = replace(exchange(topology, 2), visible_from=None)
     schedule = retime(one_sum(2), make_group(topology, ()), Fraction(5), plain)
     assert spans(schedule) == [(0, 20), (20, 40)]
     assert "counts twice" in str(verify(schedule, whole(topology)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taccl.bounds import any_bounds, best, fixed_bounds
-from taccl.bounds.port_contention import KIND, growth
+from taccl.bounds.port_contention import KIND, port_contention_bound
 from taccl.collectives import Collective, chunk_size_of
 from taccl.errors import InputError, TacclWarning
 from taccl.files import read_text
@@ -203,7 +203,7 @@ def bounds_for(
     known = any_bounds(free, collective, size)
     if grown:
         least = best(known).time
-        raised = growth(topology, collective.name, size, least)
+        raised = port_contention_bound(topology, collective.name, size, least)
         known += (Bound(KIND, "any", raised),) if raised > least else ()
     return Bounded(
         topology, collective.name, collective.chunks_per_rank, size, known,

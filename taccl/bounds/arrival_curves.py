@@ -7,8 +7,9 @@ the first message can be there, and from the last release to the arrival). So by
 floor of that. With weights (prices), the amount is counted in weighted units.
 """
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -67,33 +68,16 @@ class Curve:
 
 
 def flat(kind: str, time: Time) -> Curve:
-    """Return a bound that does not depend on the size.
-
-    Parameters
-    ----------
-    kind
-        The idea: a key of ``KINDS``.
-    time
-        Picoseconds.
-    """
+    """Return a bound of a `kind` (a key of ``KINDS``), `time` picoseconds whatever the size."""
     return Curve(kind, ((Fraction(time), Fraction(0)),))
 
 
 def fluid(kind: str, gates: Gates, share: Fraction) -> Curve | None:
-    """Return when ``share`` of every byte of ``size`` can have crossed; None: at once.
+    """Return when a `share` of every byte of ``size`` can have crossed; None: at once.
 
-    Parameters
-    ----------
-    kind
-        The idea: a key of ``KINDS``.
-    gates
-        What the data passes.
-    share
-        Data that must cross, in units of ``size``.
+    `kind` is the idea, a key of ``KINDS``; `gates` are what the data passes.
     """
-    if share <= 0 or not gates:
-        return None
-    if any(gate.busy == 0 for gate, _ in gates):
+    if share <= 0 or not gates or any(gate.busy == 0 for gate, _ in gates):
         return None
     ordered = sorted(gates)
     # What makes the rates of all gates integers, or a fine grid to round them up to.
@@ -111,48 +95,38 @@ def fluid(kind: str, gates: Gates, share: Fraction) -> Curve | None:
 
 
 def whole(gates: Gates, needed: Fraction | int, floor: Time = 0) -> Time:
-    """Return when, at ``floor`` or later, whole messages can first add up to ``needed``.
+    """Return when, at `floor` (picoseconds) or later, whole messages can first add up to `needed`.
 
-    Parameters
-    ----------
-    gates
-        What the messages pass; ``busy`` is the time of a message.
-    needed
-        Weight of the messages that must cross.
-    floor
-        Picoseconds.
+    `gates` are what the messages pass, with ``busy`` the time of a message; `needed` is the weight
+    of the messages that must cross.
     """
     if needed <= 0 or not gates or any(gate.busy <= 0 for gate, _ in gates):
         return floor
     if all(gate.weight == 0 for gate, _ in gates):
         return floor
-    steps = [(g.start, int(g.busy), g.weight * count) for g, count in gates]
-    if _crossed(steps, floor) >= needed:
+    steps = _steps(gates)
+    return first_time(lambda time: _crossed(steps, time) >= needed, floor)
+
+
+def first_time(holds: Callable[[Time], bool], floor: Time) -> Time:
+    """Return the first time from `floor` on (picoseconds) that `holds`; all later ones must."""
+    if holds(floor):
         return floor
     low, high = floor, floor + 1
-    while _crossed(steps, high) < needed:
+    while not holds(high):
         low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _crossed(steps, middle) < needed:
-            low = middle
-        else:
-            high = middle
-    return high
+    return bisect_left(range(high), x=True, lo=low + 1, key=holds)
 
 
 def crossed(gates: Gates, time: Time) -> int:
-    """Return how many whole messages can have crossed by a time; ``busy`` must be whole, too.
-
-    Parameters
-    ----------
-    gates
-        What the messages pass.
-    time
-        Picoseconds.
-    """
-    return _crossed([(g.start, int(g.busy), g.weight * count) for g, count in gates], time)
+    """Return how many whole messages can have passed all `gates` together by a `time` (ps)."""
+    return _crossed(_steps(gates), time)
 
 
-def _crossed(steps: list[tuple[int, int, int]], time: Time) -> int:
+def _steps(gates: Gates) -> list[tuple[Time, Time, int]]:
+    """Return start, time of a message and weight of the gates, all whole."""
+    return [(gate.start, int(gate.busy), gate.weight * count) for gate, count in gates]
+
+
+def _crossed(steps: list[tuple[Time, Time, int]], time: Time) -> int:
     return sum(weight * ((time - start) // busy) for start, busy, weight in steps if time > start)

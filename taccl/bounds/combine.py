@@ -1,9 +1,6 @@
-"""All ideas together: the best bound of each kind.
+"""The best bound of each kind, from all ideas together, and what each kind says and holds for."""
 
-What each kind of bound says, and what the bounds of each world hold for.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -13,10 +10,10 @@ import numpy as np
 
 from taccl.bounds.arrival_curves import Curve, flat, fluid, whole
 from taccl.bounds.cut import cut_crossings, port_crossings, shared_crossings
-from taccl.bounds.dissemination import reach
+from taccl.bounds.dissemination import dissemination_time
 from taccl.bounds.flow import flow_crossings
-from taccl.bounds.last_arrival import drain
-from taccl.bounds.latency import KIND, farthest, in_messages, latency_crossings
+from taccl.bounds.last_arrival import last_arrival_time
+from taccl.bounds.latency import farthest, latency_crossings, without_latency
 from taccl.bounds.net import Crossing, Net, make_net
 from taccl.bounds.packing import packing_crossings
 from taccl.bounds.reduce import reduce_crossings
@@ -50,7 +47,7 @@ WORLDS: Mapping[str, str] = MappingProxyType({
 
 
 def any_of(kind: str) -> str:
-    """Return what is no faster than a bound of a kind: any algorithm, or any program."""
+    """Return what is no faster than a bound of a `kind`: any algorithm, or any program."""
     return "any program" if kind == "message" else "any algorithm"
 
 
@@ -66,19 +63,15 @@ KEPT = 8
 """Answers that are kept: searches ask for the same bounds for many candidates."""
 
 TIMES: Mapping[str, Callable[[Net, Collective], Time]] = MappingProxyType({
-    "latency": farthest, "reach": reach,
+    "latency": farthest, "reach": dissemination_time,
 })  # fmt: skip
 
 
 def any_curves(logical: LogicalTopology, collective: Collective | str) -> tuple[Curve, ...]:
     """Return the bounds that hold for every algorithm, chunking and batching, for all sizes.
 
-    Parameters
-    ----------
-    logical
-        The network, as the sketch restricts it.
-    collective
-        What is done, in any number of chunks; a name of the table stands for root 0.
+    `logical` is the network, as the sketch restricts it; `collective` is what is done, in any
+    number of chunks (a name of the table stands for root 0).
 
     Raises
     ------
@@ -98,19 +91,10 @@ def any_bounds(
 ) -> tuple[Bound, ...]:
     """Return the best bound of each kind for every algorithm, chunking and batching.
 
-    The world is ``any``, or ``sketch`` when a sketch restricts the links.
-
-    Parameters
-    ----------
-    logical
-        The network, as the sketch restricts it.
-    collective
-        As for :func:`any_curves`.
-    size
-        Bytes of the counted buffer.
-    message_bytes
-        With it one more bound, in the world ``program``: for programs whose messages have at most
-        so many bytes.
+    The world is ``any``, or ``sketch`` when a sketch restricts the links. `logical` and
+    `collective` are as for :func:`any_curves`; `size` is the bytes of the counted buffer. With
+    `message_bytes` there is one more bound, in the world ``program``: for programs whose messages
+    have at most so many bytes.
 
     Raises
     ------
@@ -125,7 +109,7 @@ def any_bounds(
     if message_bytes is None:
         return bounds
     curves = program_curves(logical, collective, message_bytes)
-    return (*bounds, Bound(KIND, "program", max(curve.at(size) for curve in curves)))
+    return (*bounds, Bound("message", "program", max(curve.at(size) for curve in curves)))
 
 
 def program_curves(
@@ -133,22 +117,17 @@ def program_curves(
 ) -> tuple[Curve, ...]:
     """Return the bounds that hold for programs whose messages have at most so many bytes.
 
-    Parameters
-    ----------
-    logical
-        The network, as the sketch restricts it.
-    collective
-        As for :func:`any_curves`.
-    message_bytes
-        Bytes of the largest message.
+    `logical` and `collective` are as for :func:`any_curves`, `message_bytes` the bytes of the
+    largest message.
 
     Raises
     ------
     NoScheduleError
         When some rank can't be reached from another.
     """
-    curves = any_curves(in_messages(logical, message_bytes), collective)
-    return tuple(replace(curve, kind=KIND) for curve in curves)
+    topology = without_latency(logical.topology, message_bytes)
+    curves = any_curves(replace(logical, topology=topology), collective)
+    return tuple(replace(curve, kind="message") for curve in curves)
 
 
 def fixed_bounds(
@@ -156,14 +135,8 @@ def fixed_bounds(
 ) -> tuple[Bound, ...]:
     """Return the best bound of each kind for this chunk count with one chunk per message.
 
-    Parameters
-    ----------
-    logical
-        The network, as the sketch restricts it.
-    collective
-        What is done, with its chunk count.
-    chunk_size
-        Bytes of a chunk, exact.
+    `logical` is the network, as the sketch restricts it; `collective` is what is done, with its
+    chunk count; `chunk_size` is the bytes of a chunk, exact.
 
     Raises
     ------
@@ -181,20 +154,23 @@ def _named(collective: Collective, chunks: int) -> Named:
     return collective
 
 
-def _case(topology: Topology, allowed: bytes, named: Named) -> tuple[LogicalTopology, Collective]:
+def _net(
+    topology: Topology, allowed: bytes, named: Named, chunk: Fraction | None = None
+) -> tuple[Net, Collective]:
     logical = LogicalTopology(topology, np.frombuffer(allowed, dtype=np.bool_))
     if isinstance(named, Collective):
-        return logical, named
-    name, chunks, root = named
-    return logical, build_collective(name, topology.num_ranks, chunks, root)
+        collective = named
+    else:
+        name, chunks, root = named
+        collective = build_collective(name, topology.num_ranks, chunks, root)
+    return make_net(logical, collective, chunk), collective
 
 
 @lru_cache(maxsize=KEPT)
 def _curves(topology: Topology, allowed: bytes, named: Named) -> tuple[Curve, ...]:
-    logical, collective = _case(topology, allowed, named)
-    net = make_net(logical, collective)
+    net, collective = _net(topology, allowed, named)
     curves = [flat(kind, time(net, collective)) for kind, time in TIMES.items()]
-    for crossing in _distinct(net, collective):
+    for crossing in _crossings(net, collective):
         curve = fluid(crossing.kind, crossing.gates, crossing.share)
         if curve is not None:
             curves.append(curve)
@@ -205,13 +181,19 @@ def _curves(topology: Topology, allowed: bytes, named: Named) -> tuple[Curve, ..
 def _fixed(
     topology: Topology, allowed: bytes, named: Named, chunk_size: Fraction
 ) -> tuple[Bound, ...]:
-    logical, collective = _case(topology, allowed, named)
-    net = make_net(logical, collective, chunk_size)
-    found = {kind: time(net, collective) for kind, time in (*TIMES.items(), ("drain", drain))}
-    for crossing in _distinct(net, collective):
+    net, collective = _net(topology, allowed, named, chunk_size)
+    times = {**TIMES, "drain": last_arrival_time}
+    found = {kind: time(net, collective) for kind, time in times.items()}
+    for crossing in _crossings(net, collective):
         so_far, needed = found.get(crossing.kind, 0), crossing.share * collective.chunks_in_size
         found[crossing.kind] = whole(crossing.gates, needed, so_far)
     return tuple(Bound(kind, "fixed", time) for kind, time in found.items())
+
+
+def _crossings(net: Net, collective: Collective) -> Iterable[Crossing]:
+    """Return what all ideas hand over, each once."""
+    found = (crossing for idea in IDEAS for crossing in idea(net, collective))
+    return dict.fromkeys(crossing for crossing in found if crossing.share > 0)
 
 
 def best(bounds: Sequence[Bound]) -> Bound:
@@ -223,12 +205,3 @@ def best(bounds: Sequence[Bound]) -> Bound:
         When there is none.
     """
     return max(bounds, key=lambda bound: bound.time)
-
-
-def _distinct(net: Net, collective: Collective) -> Iterator[Crossing]:
-    seen: set[Crossing] = set()
-    for idea in IDEAS:
-        for crossing in idea(net, collective):
-            if crossing not in seen and crossing.share > 0:
-                seen.add(crossing)
-                yield crossing

@@ -1,42 +1,37 @@
-"""What ranks that share edges must receive, or send, all together.
+"""Cuts: what must pass a set of edges around ranks or servers, against how fast it can.
 
-A cut asks what enters a set of ranks from outside; here each rank of the set counts what *it*
-must receive, over any link: two ranks behind one NIC receive twice, through the NIC and through
-their own ports together. (With point-to-point links a NIC's message reaches one of the two, so
-that this can be more than any cut.) Groups are ranks that share edges, servers, and all ranks.
+*Port*: what must leave and enter each rank and each server. Two cuts are tried for each: the
+outermost edges, and the narrowest that separates the ranks from the others (a NIC behind a wider
+PCIe edge). Beside these, what ranks that share edges must receive, or send, all together: a cut
+asks what enters a set of ranks from outside; here each rank of the set counts what *it* must
+receive, over any link. Two ranks behind one NIC receive twice, through the NIC and through their
+own ports together. (With point-to-point links a NIC's message reaches one of the two, so that
+this can be more than any cut.) Groups are ranks that share edges, servers, and all ranks.
 
-At which edge to count the messages of each link: its first, its last, or its slowest.
+*Covers*: each link is counted at one of its edges, which then are a set of gates that nothing on
+these links can pass by. Whether the first, the last or the slowest edge makes the tightest gates
+depends on the machine: where two ranks share a NIC the port of the NIC, behind a narrow uplink the
+uplink.
 
-One edge of every link is a set of gates that nothing on these links can pass by. Which choice
-makes the tightest gates depends on the machine: where two ranks share a NIC the port of the NIC,
-behind a narrow uplink the uplink.
-
-Cuts: the narrowest edges between sets of ranks, and the worst ratio of data to capacity.
-
-In all-gather every set S of ranks that leaves someone out must send its own blocks to the rest,
-over the edges that leave S: ``size / N * |S| / B+(S)``. Ranks and switches forward. In a gather
-S leaves out the root; in a broadcast all of ``size`` must get from the root to every rank. The
-worst S is found by Dinkelbach's iteration: for the best ratio so far, one maximum flow to every
-rank tells whether some S is worse. The flows run on capacities rounded to integers where they
-can't be scaled exactly; whatever set they find, its ratio is then computed exactly, so the bound
-holds.
+*Cut*: the worst ratio of data to capacity. In all-gather every set S of ranks that leaves someone
+out must send its own blocks to the rest, over the edges that leave S: ``size / N * |S| / B+(S)``.
+Ranks and switches forward. In a gather S leaves out the root; in a broadcast all of ``size`` must
+get from the root to every rank. The worst S is found by Dinkelbach's iteration: for the best ratio
+so far, one maximum flow to every rank tells whether some S is worse. The flows run on capacities
+rounded to integers where they can't be scaled exactly; whatever set they find, its ratio is then
+computed exactly, so the bound holds.
 
 References
 ----------
 W. Dinkelbach, "On nonlinear fractional programming", 1967. L. Zhao et al., "ForestColl", 2024,
 section 3 (the cut that all-gather can't beat).
-
-What must leave and enter each rank and each server, against the edges it can do so by.
-
-Two cuts are tried for each: the outermost edges, and the narrowest that separates the ranks from
-the others (a NIC behind a wider PCIe edge).
 """
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
@@ -64,44 +59,35 @@ NONE = -1
 """Instead of an edge, where a link crosses no resource."""
 
 
-def first_resource(net: Net) -> IntArray:
-    """Return the first edge of every link that is a resource."""
-    return _picked(net, _resources(net), last=False)
+def counting_edges(net: Net, *, slowest: bool = False, last: bool = False) -> IntArray:
+    """Return for every link of `net` the edge to count its messages at: its first resource.
+
+    Or its `last`; or of its `slowest` edges the first or last. ``NONE`` where none is a resource.
+    """
+    busy = np.full(len(net.topology.edges), -1.0)
+    busy[list(net.busy)] = [float(time) for time in net.busy.values()]
+    times, owner = busy[net.edges], np.repeat(np.arange(len(net.src)), np.diff(net.first))
+    chosen = times >= 0
+    if slowest and len(times):
+        chosen &= times == np.maximum.reduceat(times, net.first[:-1])[owner]
+    found = np.full(len(net.src), NONE, dtype=np.int64)
+    order = 1 if last else -1  # of repeated places numpy keeps the last
+    found[owner[chosen][::order]] = net.edges[chosen][::order]
+    return found
 
 
-def last_resource(net: Net) -> IntArray:
-    """Return the last edge of every link that is a resource."""
-    return _picked(net, _resources(net), last=True)
-
-
-def slowest_first(net: Net) -> IntArray:
-    """Return the slowest edge of every link, the first of equals."""
-    return _picked(net, _slowest(net), last=False)
-
-
-def slowest_last(net: Net) -> IntArray:
-    """Return the slowest edge of every link, the last of equals."""
-    return _picked(net, _slowest(net), last=True)
-
-
-COVERS: tuple[Callable[[Net], IntArray], ...] = (
-    first_resource, last_resource, slowest_first, slowest_last,
-)  # fmt: skip
+def edge_covers(net: Net) -> list[IntArray]:
+    """Return the distinct ways to count every link at one of its edges."""
+    ways = itertools.product((False, True), repeat=2)
+    found = [counting_edges(net, slowest=slowest, last=last) for slowest, last in ways]
+    return list({cover.tobytes(): cover for cover in found}.values())
 
 
 def counted_at(net: Net, cover: IntArray, rows: NDArray[np.bool_]) -> Gates | None:
-    """Return the edges that messages on some links are counted at as gates; None: some have none.
+    """Return what messages on some links are counted at as gates; None where some have no resource.
 
-    Like :meth:`Net.gates`, for very many edges at once.
-
-    Parameters
-    ----------
-    net
-        The network.
-    cover
-        For each link an edge that it crosses, or ``NONE``.
-    rows
-        Mask of the links to count.
+    Like :meth:`Net.gates`, for very many edges at once. `cover` has for each link of `net` an edge
+    that it crosses, or ``NONE``; `rows` is a mask of the links to count.
     """
     links = np.flatnonzero(rows)
     edges = cover[links]
@@ -119,37 +105,6 @@ def counted_at(net: Net, cover: IntArray, rows: NDArray[np.bool_]) -> Gates | No
         (Gate(start, net.wires[wire] + extra), count)
         for (start, extra, wire), count in zip(kinds.T.tolist(), counts.tolist(), strict=True)
     ))  # fmt: skip
-
-
-def _resources(net: Net) -> NDArray[np.bool_]:
-    resource = np.zeros(len(net.topology.edges), dtype=np.bool_)
-    resource[list(net.busy)] = True
-    chosen: NDArray[np.bool_] = resource[net.edges]
-    return chosen
-
-
-def _slowest(net: Net) -> NDArray[np.bool_]:
-    busy = np.full(len(net.topology.edges), -1.0)
-    for edge, time in net.busy.items():
-        busy[edge] = float(time)
-    times = busy[net.edges]
-    if not len(times):
-        return np.zeros(0, dtype=np.bool_)
-    most = np.repeat(np.maximum.reduceat(times, net.first[:-1]), np.diff(net.first))
-    chosen: NDArray[np.bool_] = (times == most) & (times >= 0)
-    return chosen
-
-
-def _picked(net: Net, chosen: NDArray[np.bool_], *, last: bool) -> IntArray:
-    """Return for every link the first (last) of its chosen edges."""
-    owner = np.repeat(np.arange(len(net.src)), np.diff(net.first))[chosen]
-    edges = net.edges[chosen]
-    found = np.full(len(net.src), NONE, dtype=np.int64)
-    if last:
-        found[owner] = edges  # of repeated places numpy keeps the last
-    else:
-        found[owner[::-1]] = edges[::-1]
-    return found
 
 
 MOST_ARCS = 4_000_000
@@ -177,8 +132,8 @@ class Graph:
         More than all resources together.
     """
 
-    tails: tuple[int, ...]
-    heads: tuple[int, ...]
+    tails: NDArray[np.int32]
+    heads: NDArray[np.int32]
     edges: tuple[int, ...]
     capacity: tuple[int, ...]
     exact: Mapping[int, Fraction]
@@ -190,16 +145,8 @@ class Graph:
         """Return the edges from a set of vertices to the others."""
         member = np.zeros(self.vertices + 2, dtype=np.bool_)
         member[list(side)] = True
-        crosses = np.flatnonzero(member[self._tails] & ~member[self._heads])
+        crosses = np.flatnonzero(member[self.tails] & ~member[self.heads])
         return tuple(self.edges[place] for place in crosses.tolist())
-
-    @cached_property
-    def _tails(self) -> NDArray[np.int32]:
-        return np.array(self.tails, dtype=np.int32)
-
-    @cached_property
-    def _heads(self) -> NDArray[np.int32]:
-        return np.array(self.heads, dtype=np.int32)
 
     @property
     def most_flows(self) -> int:
@@ -208,25 +155,15 @@ class Graph:
 
     def width(self, cut: Iterable[int]) -> Fraction | None:
         """Return what a cut lets through in a picosecond; None when it holds a free edge."""
-        total = Fraction(0)
-        for edge in cut:
-            if edge not in self.exact:
-                return None
-            total += self.exact[edge]
-        return total
+        rates = [self.exact.get(edge) for edge in cut]
+        known = [rate for rate in rates if rate is not None]
+        return sum(known, start=Fraction(0)) if len(known) == len(rates) else None
 
 
 def make_graph(net: Net, extra: Fraction = Fraction(1), *, backwards: bool = False) -> Graph:
-    """Return the flow graph of a network.
+    """Return the flow graph of `net`, every edge turned round if `backwards`.
 
-    Parameters
-    ----------
-    net
-        The network.
-    extra
-        A rate that should be an integer after scaling, too.
-    backwards
-        Whether to turn every edge round.
+    `extra` is a rate (units in a picosecond) that is to be an integer after scaling, too.
     """
     edges = [net.topology.edges[e] for e in net.used]
     rates = {busy: 1 / busy for busy in set(net.busy.values())}
@@ -237,30 +174,22 @@ def make_graph(net: Net, extra: Fraction = Fraction(1), *, backwards: bool = Fal
     total = sum((rate * n for rate, n in counts.items()), start=extra * (ranks + 1) + 1)
     scale = Fraction(common) if total * common * 4 < TOTAL else TOTAL / (4 * total)
     endless = int(total * scale) + 1
-    tails, heads = [e.tail for e in edges], [e.head for e in edges]
+    tails = np.array([edge.tail for edge in edges], dtype=np.int32)
+    heads = np.array([edge.head for edge in edges], dtype=np.int32)
     if backwards:
         tails, heads = heads, tails
     scaled = {rate: int(rate * scale) for rate in counts}
     capacity = tuple(scaled[exact[e]] if e in exact else endless for e in net.used)
     vertices = ranks + len(net.topology.switches)
-    return Graph(
-        tuple(tails), tuple(heads), net.used, capacity, exact, scale, endless, vertices
-    )  # fmt: skip
+    return Graph(tails, heads, net.used, capacity, exact, scale, endless, vertices)
 
 
 def narrowest(
     graph: Graph, sources: Sequence[int], sinks: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return a cut of least capacity between two sets of vertices, and the vertices before it.
+    """Return a cut of least capacity of `graph`, and the vertices before it.
 
-    None when what is narrowest is free.
-
-    Parameters
-    ----------
-    graph
-        The used edges with their capacities.
-    sources, sinks
-        Vertices before and behind the cut.
+    `sources` and `sinks` are vertices before and behind it. None when what is narrowest is free.
     """
     source, sink = graph.vertices, graph.vertices + 1
     supplies = [(source, rank) for rank in sources] + [(rank, sink) for rank in sinks]
@@ -273,18 +202,10 @@ def narrowest(
 
 
 def narrow_crossing(net: Net, graph: Graph, kind: str, ends: tuple[int, int]) -> Iterator[Crossing]:
-    """Yield a whole ``size`` that must get from one rank to another, over the narrowest cut.
+    """Yield a whole ``size`` that must get from one rank to another over the narrowest cut.
 
-    Parameters
-    ----------
-    net
-        The network.
-    graph
-        Its flow graph.
-    kind
-        The idea: a key of ``KINDS``.
-    ends
-        The rank that has the data, and the rank that needs it.
+    `net` is the network of the `graph`, `kind` the idea (a key of ``KINDS``), `ends` the rank that
+    has the data and the rank that needs it.
     """
     source, sink = ends
     found = narrowest(graph, [source], [sink])
@@ -300,11 +221,12 @@ def _max_flow(graph: Graph, supplies: list[tuple[int, int]], capacity: int) -> "
     from ortools.graph.python.max_flow import SimpleMaxFlow
 
     flow = SimpleMaxFlow()
-    tails = np.array([*graph.tails, *(s[0] for s in supplies)], dtype=np.int32)
-    heads = np.array([*graph.heads, *(s[1] for s in supplies)], dtype=np.int32)
+    tails, heads = np.array(supplies, dtype=np.int32).T
     widths = np.array([*graph.capacity, *[capacity] * len(supplies)], dtype=np.int64)
     # The package's type hints of this method are wrong.
-    columns: Any = (tails, heads, widths)
+    columns: Any = (
+        np.concatenate([graph.tails, tails]), np.concatenate([graph.heads, heads]), widths
+    )  # fmt: skip
     flow.add_arcs_with_capacity(*columns)
     return flow
 
@@ -314,14 +236,8 @@ def worst_set(
 ) -> tuple[frozenset[int], tuple[int, ...]] | None:
     """Return the ranks of the set with most ranks for its capacity, and the edges that leave it.
 
-    Parameters
-    ----------
-    net
-        The network.
-    sinks
-        Ranks of which the set leaves one out.
-    backwards
-        Whether to look for the edges that enter the set instead.
+    Of the ranks of `net` the set leaves out at least one of `sinks`. If `backwards`, the edges are
+    those that enter it.
     """
     ranks = range(net.num_ranks)
     graph = make_graph(net, backwards=backwards)
@@ -370,15 +286,7 @@ MOST_VISITS = 1_200_000_000
 
 
 def port_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
-    """Yield what must leave and enter every rank and every server.
-
-    Parameters
-    ----------
-    net
-        The network.
-    collective
-        What is done.
-    """
+    """Yield what must leave and enter every rank and every server of `net` in a `collective`."""
     ranks = range(net.num_ranks)
     graph = make_graph(net)
     looked_at = MOST_VISITS // (len(net.src) + 20 * net.num_ranks)
@@ -388,44 +296,28 @@ def port_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     for number, group in enumerate(groups):
         others = tuple(np.setdiff1d(ranks, group).tolist())
         narrow = graph if 2 * number < graph.most_flows else None
-        yield from _out_of(net, narrow, collective, group, others)
-        yield from _out_of(net, narrow, collective, others, group)
-
-
-def _out_of(
-    net: Net,
-    graph: Graph | None,
-    collective: Collective,
-    inside: Sequence[int],
-    others: Sequence[int],
-) -> Iterator[Crossing]:
-    share = leaves(collective, inside)
-    if not share:
-        return
-    crossing = net.crossing(inside)
-    narrow = narrowest(graph, inside, others) if graph else None
-    cuts = {narrow[0]} if narrow else set()
-    if len(inside) == 1:
-        cuts.add(net.first_edges(inside[0]))
-    if len(others) == 1:
-        cuts.add(net.last_edges(others[0]))
-    for cut in sorted(cut for cut in cuts if cut):
-        gates = net.gates(cut, crossing)
-        if gates:
-            yield Crossing("port", gates, share)
+        for inside, outside in ((group, others), (others, group)):
+            share = leaves(collective, inside)
+            if not share:
+                continue
+            crossing = net.crossing(inside)
+            found = narrowest(narrow, inside, outside) if narrow else None
+            cuts = {found[0]} if found else set()
+            if len(inside) == 1:
+                cuts.add(net.first_edges(inside[0]))
+            if len(outside) == 1:
+                cuts.add(net.last_edges(outside[0]))
+            for cut in sorted(cut for cut in cuts if cut):
+                gates = net.gates(cut, crossing)
+                if gates:
+                    yield Crossing("port", gates, share)
 
 
 def cut_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
-    """Yield what must leave the set of ranks with most data for its capacity.
+    """Yield what must leave the set of ranks of `net` with most data for its capacity.
 
-    A gather is one commodity, so that its worst set is the optimum of the flow, and is called so.
-
-    Parameters
-    ----------
-    net
-        The network.
-    collective
-        What is done.
+    Of a `collective` with one commodity, as a gather, the worst set is the optimum of the flow, and
+    is called so.
     """
     name, root = collective.name, collective.root
     if name in ("broadcast", "reduce") and root is not None:
@@ -435,21 +327,16 @@ def cut_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
             ends = (rank, root) if flows_in(collective) else (root, rank)
             yield from narrow_crossing(net, graph, "cut", ends)
     elif name in ("allgather", "reducescatter", "gather", "scatter"):
-        yield from _worst(net, collective, backwards=name in ("reducescatter", "scatter"))
-
-
-def _worst(net: Net, collective: Collective, *, backwards: bool) -> Iterator[Crossing]:
-    root = collective.root
-    sinks = one_of_each(net, collective) if root is None else (root,)
-    found = worst_set(net, sinks, backwards=backwards)
-    if found is None:
-        return
-    members, cut = found
-    inside = sorted(set(range(net.num_ranks)) - members) if backwards else sorted(members)
-    gates = net.gates(cut, net.crossing(inside))
-    if gates:
-        kind = "cut" if collective.root is None else "flow"
-        yield Crossing(kind, gates, leaves(collective, inside))
+        backwards = name in ("reducescatter", "scatter")
+        sinks = one_of_each(net, collective) if root is None else (root,)
+        found = worst_set(net, sinks, backwards=backwards)
+        if found is None:
+            return
+        members, cut = found
+        inside = sorted(set(range(net.num_ranks)) - members) if backwards else sorted(members)
+        gates = net.gates(cut, net.crossing(inside))
+        if gates:
+            yield Crossing("cut" if root is None else "flow", gates, leaves(collective, inside))
 
 
 MANY_RANKS = 256
@@ -460,21 +347,20 @@ MOST_SET_VISITS = 100_000_000
 
 
 def shared_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
-    """Yield what groups of ranks must receive (send), each link counted at one of its edges.
+    """Yield what groups of ranks of `net` must receive (send) in a `collective`.
 
-    Parameters
-    ----------
-    net
-        The network.
-    collective
-        What is done.
+    Each link is counted at one of its edges.
     """
     if not is_uniform(collective) and net.num_ranks > MANY_RANKS:
         return
     chosen = one_of_each(net, collective)
-    receives, sends = _needs(net, collective)
-    covers = (cover(net) for cover in COVERS)
-    for cover in {cover.tobytes(): cover for cover in covers}.values():
+    count = net.num_ranks
+    looked_at = range(1 if is_uniform(collective) else count)
+    receives = [leaves(collective, [*range(r), *range(r + 1, count)]) for r in looked_at]
+    sends = [leaves(collective, [rank]) for rank in looked_at]
+    if is_uniform(collective):
+        receives, sends = receives * count, sends * count
+    for cover in edge_covers(net):
         for ends, needs in ((net.dst, receives), (net.src, sends)):
             for group in _groups(net, cover, ends, chosen):
                 share = sum((needs[rank] for rank in group), start=Fraction(0))
@@ -484,37 +370,19 @@ def shared_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
                     yield Crossing("port", gates, share)
 
 
-def _needs(net: Net, collective: Collective) -> tuple[list[Fraction], list[Fraction]]:
-    """Return what every rank must receive, and what it must send, in units of ``size``."""
-    ranks = range(net.num_ranks)
-    if is_uniform(collective):
-        return [leaves(collective, ranks[1:])] * len(ranks), [leaves(collective, [0])] * len(ranks)
-    others = [[other for other in ranks if other != rank] for rank in ranks]
-    return [leaves(collective, rest) for rest in others], [leaves(collective, [r]) for r in ranks]
-
-
 def _groups(
     net: Net, cover: IntArray, ends: IntArray, chosen: Sequence[int]
 ) -> list[tuple[int, ...]]:
     """Return the ranks that share edges with a chosen one, their servers, and all ranks."""
-    name = _joined(net, cover, ends)
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    links = np.flatnonzero(cover != NONE)
+    joined = (np.ones(len(links)), (ends[links], net.num_ranks + cover[links]))
+    size = net.num_ranks + len(net.topology.edges)
+    _, name = connected_components(csr_array(joined, shape=(size, size)), directed=False)
     most = MOST_SET_VISITS // (8 * len(net.src) + 1)
     names = np.unique(name[list(chosen)])[:most].tolist()
-    groups = [tuple(np.flatnonzero(name == one).tolist()) for one in names]
+    groups = [tuple(np.flatnonzero(name[: net.num_ranks] == one).tolist()) for one in names]
     groups += servers_of(net, tuple(chosen))[:most]
     return list(dict.fromkeys([*groups, tuple(range(net.num_ranks))]))
-
-
-def _joined(net: Net, cover: IntArray, ends: IntArray) -> IntArray:
-    """Return for every rank the smallest that it is joined to by edges that ranks share."""
-    name = np.arange(net.num_ranks, dtype=np.int64)
-    links = np.flatnonzero(cover != NONE)
-    while True:
-        of_edge = np.full(len(net.topology.edges), net.num_ranks, dtype=np.int64)
-        np.minimum.at(of_edge, cover[links], name[ends[links]])
-        joined = name.copy()
-        np.minimum.at(joined, ends[links], of_edge[cover[links]])
-        joined = joined[joined]
-        if np.array_equal(joined, name):
-            return name
-        name = joined

@@ -37,7 +37,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.bounds.cut import NONE, first_resource, last_resource
+from taccl.bounds.cut import NONE, counting_edges
 from taccl.bounds.net import FAR, MOST_RANKS, IntArray, Net, between_pairs, is_uniform, one_of_each
 from taccl.collectives import Collective
 from taccl.units import Time
@@ -92,15 +92,10 @@ class Spread:
     server: int
 
 
-def reach(net: Net, collective: Collective) -> Time:
-    """Return how soon every rank can have heard of all others that it must hear of.
+def dissemination_time(net: Net, collective: Collective) -> Time:
+    """Return how soon every rank of `net` can have heard of all others that it must hear of.
 
-    Parameters
-    ----------
-    net
-        The network.
-    collective
-        What is done.
+    Picoseconds; who must hear of whom is up to the `collective`.
     """
     ranks, root = net.num_ranks, collective.root
     if not 1 < ranks <= MOST_RANKS or (not is_uniform(collective) and ranks > MANY_RANKS):
@@ -120,16 +115,10 @@ def reach(net: Net, collective: Collective) -> Time:
 
 
 def informed(spread: Spread, distances: IntArray, wanted: int) -> Time:
-    """Return the earliest time at which so many ranks can know what one of them does.
+    """Return the earliest time at which so many `wanted` ranks can know what one of them does.
 
-    Parameters
-    ----------
-    spread
-        What every rank can do at most.
-    distances
-        From that rank to every rank, ascending, in picoseconds.
-    wanted
-        Ranks that must know.
+    `spread` is what every rank can do at most, `distances` are those from that rank to every rank,
+    ascending, in picoseconds.
     """
     near: list[Time] = distances[distances < FAR].tolist()
     inner = list(_rises(spread.inner, [(0, 1)], None, spread.server))
@@ -139,24 +128,21 @@ def informed(spread: Spread, distances: IntArray, wanted: int) -> Time:
     alike = spread.inner + spread.outer
     ways = ((alike, [(0, 1)]), (spread.outer, inner))
     return max(
-        max(time for time, _ in _rises(ports, growth, near, wanted)) for ports, growth in ways
+        max(time for time, _ in _rises(ports, inside, near, wanted)) for ports, inside in ways
     )
 
 
 def _rises(
-    ports: Sequence[Port], growth: Rises, distances: Sequence[Time] | None, wanted: int
+    ports: Sequence[Port], spreading: Rises, distances: Sequence[Time] | None, wanted: int
 ) -> Iterator[tuple[Time, int]]:
     """Yield when how many more know, until so many do, or as far as it is followed.
 
-    Parameters
-    ----------
-    ports
-        By which one that knows sends for each to inform others, as ``growth`` says.
+    By each of the `ports` one that knows sends for others to be informed as `spreading` says.
     """
     moments = sorted({0, *(distances or ())})
     chains: defaultdict[Time, Counter[tuple[int, int]]] = defaultdict(Counter)
     rises: Counter[Time] = Counter()
-    for time, more in growth:
+    for time, more in spreading:
         rises[time] += more
         moments.append(time)
     heapify(moments)
@@ -167,7 +153,7 @@ def _rises(
         now = heappop(moments)
         for (number, left), count in chains.pop(now, Counter()).items():
             port = ports[number]
-            for time, more in growth:
+            for time, more in spreading:
                 rises[now + time] += more * count * (1 if port.every else left)
                 heappush(moments, now + time)
             if port.every and left > 1:
@@ -187,14 +173,9 @@ def _rises(
 
 
 def spread_of(net: Net, *, backwards: bool) -> Spread | None:
-    """Return what every rank can do at most; None where messages keep nothing busy.
+    """Return what every rank of `net` can do at most; None where messages keep nothing busy.
 
-    Parameters
-    ----------
-    net
-        The network.
-    backwards
-        Whether to look at what ranks receive, from the end.
+    `backwards` is to look at what ranks receive, from the end.
     """
     home = np.array(net.topology.server_of)
     outside = home[net.src] != home[net.dst]
@@ -206,21 +187,15 @@ def spread_of(net: Net, *, backwards: bool) -> Spread | None:
 
 
 def ports_of(net: Net, rows: NDArray[np.bool_], *, backwards: bool) -> tuple[Port, ...] | None:
-    """Return the ports of a rank that is at least as good as all; None where some are free.
+    """Return the ports of a rank of `net` at least as good as all; None where some are free.
 
-    Parameters
-    ----------
-    net
-        The network.
-    rows
-        Mask of the links that the ports serve.
-    backwards
-        Whether to look at what ranks receive, from the end.
+    `rows` is a mask of the links that the ports serve; `backwards` is to look at what ranks
+    receive, from the end.
     """
     links = np.flatnonzero(rows)
     if not len(links):
         return ()
-    cover = (last_resource if backwards else first_resource)(net)[links]
+    cover = counting_edges(net, last=backwards)[links]
     if cover.min() == NONE:
         return None
     ends, others = (net.dst, net.src) if backwards else (net.src, net.dst)

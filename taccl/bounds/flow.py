@@ -32,11 +32,11 @@ from taccl.bounds.net import (
     Net,
     Orbits,
     Task,
-    is_same_on,
+    by_head,
     is_uniform,
     proved_orbits,
+    relaxed,
     shortest,
-    shortest_from,
     tasks_of,
 )
 from taccl.collectives import Collective
@@ -56,37 +56,37 @@ Floats = NDArray[np.float64]
 
 
 def flow_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
-    """Yield the demand of all pairs (or of any chunks) at the prices of an optimal flow.
+    """Yield the demand of all pairs of `net` (or of any chunks) at the prices of an optimal flow.
 
-    What has a worst cut instead is left out: all-gather and its like, and one root.
-
-    Parameters
-    ----------
-    net
-        The network.
-    collective
-        What is done.
+    What has a worst cut instead is left out: a `collective` like all-gather, or with one root.
     """
     by_chunk = not is_uniform(collective)
     if (by_chunk and collective.root is not None) or net.num_ranks > MOST_RANKS:
         return
     if not by_chunk and collective.name != "alltoall":
         return
-    edges = tuple(edge for edge in net.used if edge in net.busy)
     tasks = tasks_of(collective) if by_chunk else None
     if tasks is not None and len(tasks) * net.num_ranks > MOST_VARIABLES:
         return
     orbits = proved_orbits(net)
-    prices = _duals(net, tasks, orbits, reduces=collective.reduces)
+    if tasks is None:
+        alike, demand = orbits.edge, np.ones((net.num_ranks, net.num_ranks))
+        sources, copies = np.unique(orbits.rank, return_counts=True)
+    else:
+        alike = np.arange(len(net.topology.edges), dtype=np.int64)
+        demand = _chosen(net, tasks, reduces=collective.reduces)
+        sources = np.flatnonzero(demand.any(axis=1))
+        copies = np.ones(len(sources), dtype=np.int64)
+    if len(sources) * len(net.used) > MOST_VARIABLES or not net.busy or not len(sources):
+        return
+    prices = _solve(net, (sources, copies), alike, demand)
     if prices is None or prices.max() <= 0:
         return
-    few = len(set(orbits.rank.tolist())) <= FEW
     for weights in rounded(prices):
-        alike = orbits if few and is_same_on(weights, orbits.edge) else None
-        total = _priced_demand(net, weights, tasks, alike, reduces=collective.reduces)
+        total = _priced_demand(net, weights, tasks, orbits, reduces=collective.reduces)
         gates = [
-            net.gate(edge, net.through[edge], int(weights[edge])) for edge in edges
-            if weights[edge]
+            net.gate(edge, net.through[edge], int(weights[edge])) for edge in net.used
+            if edge in net.busy and weights[edge]
         ]  # fmt: skip
         if total > 0:
             units = net.num_ranks if tasks is None else collective.chunks_in_size
@@ -104,19 +104,14 @@ def rounded(prices: Floats) -> Iterator[IntArray]:
 
 
 def _priced_demand(
-    net: Net,
-    weights: IntArray,
-    tasks: Sequence[Task] | None,
-    orbits: Orbits | None,
-    *,
-    reduces: bool,
+    net: Net, weights: IntArray, tasks: Sequence[Task] | None, orbits: Orbits, *, reduces: bool
 ) -> int:
     """Return the sum of price distances over all ordered pairs, or over the chunks of a file."""
-    cost = np.add.reduceat(weights[net.edges], net.first[:-1])
-    ends = (net.src, net.dst)
-    if tasks is None and orbits is not None:
-        sources, copies = np.unique(orbits.rank, return_counts=True)
-        rows = (shortest_from(net.num_ranks, ends, cost, [rank]) for rank in sources.tolist())
+    cost, ends = np.add.reduceat(weights[net.edges], net.first[:-1]), (net.src, net.dst)
+    sources, copies = np.unique(orbits.rank, return_counts=True)
+    if tasks is None and len(sources) <= FEW and np.array_equal(weights, weights[orbits.edge]):
+        links = by_head(ends)
+        rows = (relaxed(net.num_ranks, links, cost, [rank]) for rank in sources.tolist())
         return sum(int(row.sum()) * count for row, count in zip(rows, copies.tolist(), strict=True))
     price = shortest(net.num_ranks, ends, cost)
     if tasks is None:
@@ -138,27 +133,13 @@ def _chosen(net: Net, tasks: Sequence[Task], *, reduces: bool) -> Floats:
     return demand
 
 
-def _duals(
-    net: Net, tasks: Sequence[Task] | None, orbits: Orbits, *, reduces: bool
-) -> Floats | None:
-    """Return a price for a unit on every edge of the topology, or None when there are none."""
-    if tasks is None:
-        demand = np.ones((net.num_ranks, net.num_ranks))
-        sources, copies = np.unique(orbits.rank, return_counts=True)
-    else:
-        demand = _chosen(net, tasks, reduces=reduces)
-        orbits = Orbits(orbits.rank, np.arange(len(net.topology.edges), dtype=np.int64))
-        sources = np.flatnonzero(demand.any(axis=1))
-        copies = np.ones(len(sources), dtype=np.int64)
-    if len(sources) * len(net.used) > MOST_VARIABLES or not net.busy or not len(sources):
-        return None
-    return _solve(net, (sources, copies), orbits.edge, demand)
-
-
 def _solve(
     net: Net, origins: tuple[IntArray, IntArray], edge_orbit: IntArray, wanted: Floats
 ) -> Floats | None:
-    """Return prices from the flow of some ranks, each of which stands for so many."""
+    """Return a price for a unit on every edge of the topology; None when the solver gave up.
+
+    The prices are the duals of the flow of some ranks, each of which stands for so many.
+    """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array, hstack, kron
 

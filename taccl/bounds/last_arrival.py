@@ -30,11 +30,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.bounds.arrival_curves import Gates, crossed, whole
-from taccl.bounds.cut import COVERS, Graph, counted_at, make_graph, narrowest
+from taccl.bounds.arrival_curves import Gates, crossed, first_time, whole
+from taccl.bounds.cut import counted_at, edge_covers, make_graph, narrowest
 from taccl.bounds.dissemination import Spread, informed, ports_of
 from taccl.bounds.net import (
     FAR,
+    Ends,
     IntArray,
     Net,
     Task,
@@ -60,7 +61,7 @@ MOST_LINKS = 50_000_000
 MOST_ALONE = 64
 """Ranks for which all the others are a set to look at."""
 
-MOST_DOORS = 16
+MOST_GATEWAYS = 16
 """Members where chunks come in, above which any may be next to all others."""
 
 SLOTS = 24
@@ -68,7 +69,7 @@ SLOTS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Inlet:
+class IngressSet:
     """A set of ranks and the chunks that must come in.
 
     Parameters
@@ -108,15 +109,10 @@ class Inlet:
         return total
 
 
-def drain(net: Net, collective: Collective) -> Time:
-    """Return how soon all that must enter some set of ranks can have spread inside it.
+def last_arrival_time(net: Net, collective: Collective) -> Time:
+    """Return how soon all that must enter some set of ranks of `net` can have spread inside it.
 
-    Parameters
-    ----------
-    net
-        The network.
-    collective
-        What is done.
+    Picoseconds, of one chunk of the `collective` to a message.
     """
     many = not is_uniform(collective) and net.num_ranks > MANY_RANKS
     if many or (collective.name in COLLECTIVES and collective.name not in SPREADING):
@@ -124,44 +120,25 @@ def drain(net: Net, collective: Collective) -> Time:
     tasks = [] if collective.name in COLLECTIVES else tasks_of(collective)
     latest = 0
     for backwards in (False, True) if collective.reduces else (False,):
-        found = set(_inlets(net, collective, tasks, backwards=backwards))
-        for inlet in sorted(found, key=lambda inlet: inlet.wanted):
-            latest = drained(inlet, latest)
+        found = set(_ingress_sets(net, collective, tasks, backwards=backwards))
+        for ingress in sorted(found, key=lambda ingress: ingress.wanted):
+            latest = service_time(ingress, latest)
     return latest
 
 
-def drained(inlet: Inlet, floor: Time = 0) -> Time:
-    """Return the least time at which an inlet can have been served, at ``floor`` or later.
-
-    Parameters
-    ----------
-    inlet
-        A set of ranks and the chunks that must come in.
-    floor
-        Picoseconds.
-    """
-    moments = list(_moments(inlet))
-    if _fits(inlet, moments, floor):
-        return floor
-    low, high = floor, 2 * floor + 1
-    while not _fits(inlet, moments, high):
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _fits(inlet, moments, middle):
-            high = middle
-        else:
-            low = middle
-    return high
+def service_time(ingress: IngressSet, floor: Time = 0) -> Time:
+    """Return the least time, `floor` or later, at which an `ingress` can have been served (ps)."""
+    moments = list(_moments(ingress))
+    return first_time(lambda end: _fits(ingress, moments, end), floor)
 
 
-def _moments(inlet: Inlet) -> Iterator[tuple[Time, int]]:
+def _moments(ingress: IngressSet) -> Iterator[tuple[Time, int]]:
     """Yield times at which chunks can enter, and how many have not entered before; backwards."""
-    chunks = inlet.chunks
+    chunks = ingress.chunks
     late, step = 1, 1
     for number in range(10 * SLOTS):
-        time = max(whole(gates, chunks - late + 1) for gates in inlet.entries)
-        late = chunks - inlet.enter(time - 1)
+        time = max(whole(gates, chunks - late + 1) for gates in ingress.entries)
+        late = chunks - ingress.enter(time - 1)
         yield time, late
         if late >= chunks:
             return
@@ -169,29 +146,29 @@ def _moments(inlet: Inlet) -> Iterator[tuple[Time, int]]:
         late = min(chunks, late + step)
 
 
-def _fits(inlet: Inlet, moments: Sequence[tuple[Time, int]], end: Time) -> bool:
+def _fits(ingress: IngressSet, moments: Sequence[tuple[Time, int]], end: Time) -> bool:
     """Tell whether nothing rules out that all is served by a time."""
-    chunks = inlet.chunks
-    spare = inlet.enter(end) - chunks
+    chunks = ingress.chunks
+    spare = ingress.enter(end) - chunks
     if spare < 0:
         return False
-    if inlet.spread and spare < chunks:
-        last = max(whole(gates, chunks - spare) for gates in inlet.entries)
-        if last + inlet.spread > end:
+    if ingress.spread and spare < chunks:
+        last = max(whole(gates, chunks - spare) for gates in ingress.entries)
+        if last + ingress.spread > end:
             return False
     for time, late in moments:
-        most = inlet.pass_on(end - time)
-        if most is not None and inlet.rest(late) - spare > most:
+        most = ingress.pass_on(end - time)
+        if most is not None and ingress.rest(late) - spare > most:
             return False
     return True
 
 
-def _inlets(
+def _ingress_sets(
     net: Net, collective: Collective, tasks: Sequence[Task], *, backwards: bool
-) -> Iterator[Inlet]:
+) -> Iterator[IngressSet]:
     """Yield the servers, and all ranks but one, into which some chunks must come."""
-    graph = make_graph(net, backwards=backwards)
-    covers = {cover.tobytes(): cover for cover in (cover(net) for cover in COVERS)}
+    graph, covers = make_graph(net, backwards=backwards), edge_covers(net)
+    tails, heads = (net.dst, net.src) if backwards else (net.src, net.dst)
     chosen = one_of_each(net, collective)
     sets = servers_of(net, chosen)
     for rank in chosen[:MOST_ALONE]:
@@ -199,11 +176,23 @@ def _inlets(
     most = min(graph.most_flows, MOST_LINKS // (20 * len(net.src) + 1))
     for members in list(dict.fromkeys(sets))[:most]:
         wanted = _wanted(collective, tasks, members, backwards=backwards)
-        if max((many for many, _ in wanted), default=0) > 1:
-            view = _View(net, graph, tuple(covers.values()), backwards)
-            inlet = _inlet(view, members, wanted)
-            if inlet:
-                yield inlet
+        if max((many for many, _ in wanted), default=0) <= 1:
+            continue
+        inside = np.zeros(net.num_ranks, dtype=np.bool_)
+        inside[list(members)] = True
+        enters, passes = ~inside[tails] & inside[heads], inside[tails] & inside[heads]
+        found = [counted_at(net, cover, enters) for cover in covers]
+        narrow = narrowest(graph, np.flatnonzero(~inside).tolist(), members)
+        found.append(net.gates(narrow[0], enters) if narrow else None)
+        entries = tuple(sorted({gates for gates in found if gates}))
+        if not entries:
+            continue
+        within: set[Gates] = {()} if not passes.any() else set()
+        within |= {gates for cover in covers if (gates := counted_at(net, cover, passes))}
+        spread = 0
+        if all(many == len(members) for many, _ in wanted):
+            spread = _spread(net, np.unique(heads[enters]), passes, members, backwards=backwards)
+        yield IngressSet(entries, tuple(sorted(within)), wanted, spread)
 
 
 def _wanted(
@@ -211,7 +200,14 @@ def _wanted(
 ) -> tuple[tuple[int, int], ...]:
     """Return how many members want (have a part of) chunks that must come in (go out)."""
     if collective.name in COLLECTIVES:
-        chunks = _of_all(collective, members, backwards=backwards)
+        # Of the table, no chunk is for some of the members only.
+        root = collective.root
+        outside = collective.num_ranks - len(members) if root is None else 1
+        chunks = outside * collective.chunks_per_rank
+        if collective.name == "allreduce":
+            chunks = collective.num_chunks
+        elif backwards != collective.reduces or root in members:
+            chunks = 0
         return ((len(members), chunks),) if chunks else ()
     inside = frozenset(members)
     counts: Counter[int] = Counter()
@@ -224,71 +220,29 @@ def _wanted(
     return tuple(sorted(counts.items()))
 
 
-def _of_all(collective: Collective, members: Sequence[int], *, backwards: bool) -> int:
-    """Return the chunks that come in (go out) for all members; of the table, none is for some."""
-    name, root = collective.name, collective.root
-    if name == "allreduce":
-        return collective.num_chunks
-    if backwards != collective.reduces or root in members:
-        return 0
-    outside = collective.num_ranks - len(members) if root is None else 1
-    return outside * collective.chunks_per_rank
-
-
-@dataclass(frozen=True, eq=False)
-class _View:
-    """The network as it is, or turned round; where messages are counted."""
-
-    net: Net
-    graph: Graph
-    covers: tuple[IntArray, ...]
-    backwards: bool
-
-
-def _inlet(
-    view: _View, members: Sequence[int], wanted: tuple[tuple[int, int], ...]
-) -> Inlet | None:
-    net = view.net
-    inside = np.zeros(net.num_ranks, dtype=np.bool_)
-    inside[list(members)] = True
-    tails, heads = (net.dst, net.src) if view.backwards else (net.src, net.dst)
-    enters, passes = ~inside[tails] & inside[heads], inside[tails] & inside[heads]
-    found = [counted_at(net, cover, enters) for cover in view.covers]
-    narrow = narrowest(view.graph, np.flatnonzero(~inside).tolist(), members)
-    found.append(net.gates(narrow[0], enters) if narrow else None)
-    entries = tuple(sorted({gates for gates in found if gates}))
-    if not entries:
-        return None
-    within: set[Gates] = {()} if not passes.any() else set()
-    within |= {gates for cover in view.covers if (gates := counted_at(net, cover, passes))}
-    everyone = all(many == len(members) for many, _ in wanted)
-    spread = _spread(view, np.unique(heads[enters]), passes, members) if everyone else 0
-    return Inlet(entries, tuple(sorted(within)), wanted, spread)
-
-
 def _spread(
-    view: _View, doors: IntArray, passes: NDArray[np.bool_], members: Sequence[int]
+    net: Net,
+    gateways: IntArray,
+    passes: NDArray[np.bool_],
+    members: Sequence[int],
+    *,
+    backwards: bool,
 ) -> Time:
     """Return how long what one member has takes at least to all members, over links inside.
 
-    Parameters
-    ----------
-    doors
-        The members where it may have come in.
+    The `gateways` are the members where it may have come in.
     """
-    net, size = view.net, len(members)
-    ends = (
-        (net.dst[passes], net.src[passes]) if view.backwards else (net.src[passes], net.dst[passes])
-    )
-    near, far = np.zeros(size, dtype=np.int64), 0
-    if len(doors) <= MOST_DOORS:
-        links, times = by_head(ends), net.link_time[passes]
+    size, near, far = len(members), np.zeros(len(members), dtype=np.int64), 0
+    if len(gateways) <= MOST_GATEWAYS:
+        ends: Ends = (net.src[passes], net.dst[passes])
+        links, times = by_head(ends[::-1] if backwards else ends), net.link_time[passes]
         ways = [
-            relaxed(net.num_ranks, links, times, [door])[list(members)] for door in doors.tolist()
+            relaxed(net.num_ranks, links, times, [gateway])[list(members)]
+            for gateway in gateways.tolist()
         ]
         near = np.min([np.sort(way) for way in ways], axis=0)
         far = min(int(way.max()) for way in ways)
-    ports = ports_of(net, passes, backwards=view.backwards)
+    ports = ports_of(net, passes, backwards=backwards)
     if ports is None or near[-1] >= FAR:
         return far
     return max(far, informed(Spread(ports, (), size), near, size))

@@ -1,20 +1,20 @@
-"""A runtime sends no large message: its latency is paid again for every so many bytes.
-
-Let messages be of at most M bytes. One of s bytes holds an edge for o + beta s, o the overhead of
-its link, which is at least (o / M + beta) s; and it arrives no sooner than after the largest such
-time. So what programs of the runtime do on a network takes no longer on one where messages cost
-nothing but o / M + beta for each byte, and all that bounds say of that one holds for programs.
-For large buffers this is more than the bounds for any algorithm, in which the latency is paid once.
-
-How long the data of one rank takes to another, wherever else there is room.
+"""Latency: how long the data of one rank takes to another, wherever else there is room.
 
 The alpha-weighted distance through relays, and the data itself: whatever enters the destination
 by some edge has first come to the sender of a link on that edge, and whatever leaves the source
 has still to go on from there. The best lead and the least alpha are taken apart: the first and
 the last message on an edge need not be on the same link.
+
+A runtime sends no large message, so that its latency is paid again for every so many bytes. Let
+messages be of at most M bytes. One of s bytes holds an edge for o + beta s, o the overhead of its
+link, which is at least (o / M + beta) s; and it arrives no sooner than after the largest such
+time. So what programs of the runtime do on a network takes no longer on one where messages cost
+nothing but o / M + beta for each byte (:func:`without_latency`), and all that bounds say of that
+one holds for programs. For large buffers this is more than the bounds for any algorithm, in which
+the latency is paid once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -34,7 +34,7 @@ from taccl.bounds.net import (
     tasks_of,
 )
 from taccl.collectives import Collective
-from taccl.topology.graph import LogicalTopology, Topology
+from taccl.topology.graph import Topology
 from taccl.units import Time
 
 MANY_RANKS = 128
@@ -48,20 +48,19 @@ FEW = 4
 
 
 def farthest(net: Net, collective: Collective) -> Time:
-    """Return the largest distance that some data must go; of very many pairs, of some of them.
+    """Return the largest distance in picoseconds that some data of `collective` must go on `net`.
 
-    Parameters
-    ----------
-    net
-        The network.
-    collective
-        What is done.
+    Of very many pairs of ranks only some are looked at.
     """
     if collective.root is not None:
         inward = flows_in(collective)
         return int(net.distance_from(collective.root, backwards=inward).max())
     if is_uniform(collective):
-        return _farthest_of_all(net, one_of_each(net, collective))
+        ranks = one_of_each(net, collective)
+        if net.num_ranks <= MOST_RANKS and len(ranks) > FEW:
+            return int(net.distance.max())
+        ways = (net.distance_from(r, backwards=b) for r in ranks[:FEW] for b in (False, True))
+        return int(max(way.max() for way in ways))
     if net.num_ranks > MOST_RANKS:
         return 0
     ways = (net.distance[np.ix_(task.sources, task.targets)] for task in tasks_of(collective))
@@ -69,24 +68,10 @@ def farthest(net: Net, collective: Collective) -> Time:
     return int(max(way.max() if collective.reduces else way.min(axis=0).max() for way in ways))
 
 
-def _farthest_of_all(net: Net, ranks: tuple[int, ...]) -> Time:
-    """Return the largest distance from or to one of some ranks."""
-    if net.num_ranks <= MOST_RANKS and len(ranks) > FEW:
-        return int(net.distance.max())
-    there = (net.distance_from(rank).max() for rank in ranks[:FEW])
-    back = (net.distance_from(rank, backwards=True).max() for rank in ranks[:FEW])
-    return int(max(*there, *back))
-
-
 def latency_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
-    """Yield, for every rank and its hardest peers, what enters from and leaves for the peer.
+    """Yield what enters every rank of `net` from its hardest peers, and leaves it for them.
 
-    Parameters
-    ----------
-    net
-        The network.
-    collective
-        What is done.
+    How much that is depends on the `collective`.
     """
     chosen = one_of_each(net, collective)
     if collective.root is not None and net.num_ranks <= MANY_RANKS:
@@ -97,50 +82,34 @@ def latency_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     most = max(1, MOST_PEERS // len(chosen))
     counts, whole = between_pairs(collective), collective.chunks_in_size
     for rank in chosen:
-        enters = _gates(
-            net, net.last_edges(rank), net.dst == rank, lambda rows: _leads(net, rows, alone=alone)
-        )
-        leaves = _gates(
-            net, net.first_edges(rank), net.src == rank, lambda rows: _rests(net, rows, alone=alone)
-        )
-        for gates, amounts in ((enters, counts[:, rank]), (leaves, counts[rank])):
+        for leaving, amounts in ((False, counts[:, rank]), (True, counts[rank])):
+            gates = _gates(net, rank, leaving=leaving, alone=alone)
             for peer, hardest in _hardest_peers(gates, np.flatnonzero(amounts), most):
                 share = Fraction(int(amounts[peer]), whole)
                 yield Crossing("latency", gather(hardest), share)
 
 
-def _leads(net: Net, rows: IntArray, *, alone: bool) -> IntArray:
-    """Return for every rank how soon its data can be at the sender of some of the links."""
-    senders = np.unique(net.src[rows])
-    if alone:
-        return net.distance_from(*senders.tolist(), backwards=True)
-    leads: IntArray = net.distance[:, senders].min(axis=1)
-    return leads
-
-
-def _rests(net: Net, rows: IntArray, *, alone: bool) -> IntArray:
-    """Return for every rank how long it takes there from the receiver of some of the links."""
-    receivers = np.unique(net.dst[rows])
-    if alone:
-        return net.distance_from(*receivers.tolist())
-    rests: IntArray = net.distance[receivers, :].min(axis=0)
-    return rests
-
-
 def _gates(
-    net: Net,
-    edges: tuple[int, ...],
-    mask: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    leads: Callable[[IntArray], IntArray],
+    net: Net, rank: int, *, leaving: bool, alone: bool
 ) -> list[tuple[Gate, list[int]]] | None:
-    """Return each edge as a gate with the lead for every peer; None when one is no resource."""
+    """Return each edge into (out of) a rank as a gate, with the lead for every peer.
+
+    The lead is the way from the peer to the sender of a link on the edge (from its receiver to
+    the peer); None when an edge is no resource.
+    """
+    ends, others = (net.src, net.dst) if leaving else (net.dst, net.src)
     found = []
-    for edge in edges:
+    for edge in net.first_edges(rank) if leaving else net.last_edges(rank):
         if edge not in net.busy:
             return None
         rows = net.through[edge]
-        rows = rows[mask[rows]]
-        found.append((net.gate(edge, rows), leads(rows).tolist()))
+        rows = rows[ends[rows] == rank]
+        near = np.unique(others[rows])
+        if alone:
+            leads = net.distance_from(*near.tolist(), backwards=not leaving)
+        else:
+            leads = (net.distance if leaving else net.distance.T)[near].min(axis=0)
+        found.append((net.gate(edge, rows), leads.tolist()))
     return found
 
 
@@ -164,22 +133,12 @@ def _hardest_peers(
         yield starts[opens], tuple(Gate(start, gate.busy) for start, (gate, _) in shifted)
 
 
-KIND = "message"
-"""The kind of bound."""
-
-
 @lru_cache(maxsize=8)
 def without_latency(topology: Topology, message_bytes: int) -> Topology:
-    """Return the network on which the latency of messages of so many bytes is part of each byte.
+    """Return the network on which the latency of messages is part of each byte.
 
-    Betas are exact, in picoseconds a byte; no message has alpha or overhead.
-
-    Parameters
-    ----------
-    topology
-        The network.
-    message_bytes
-        Bytes of the largest message.
+    A message has at most `message_bytes` bytes. Betas of the `topology` are raised exactly, in
+    picoseconds a byte; no message has alpha or overhead.
     """
     table = topology.links
     least = np.full(len(topology.edges), np.iinfo(np.int64).max, dtype=np.int64)
@@ -194,16 +153,3 @@ def without_latency(topology: Topology, message_bytes: int) -> Topology:
         for edge, own in zip(topology.edges, least, strict=True)
     ]  # fmt: skip
     return topology.with_costs(edges)
-
-
-def in_messages(logical: LogicalTopology, message_bytes: int) -> LogicalTopology:
-    """Return the same for the links that are allowed.
-
-    Parameters
-    ----------
-    logical
-        The network, as the sketch restricts it.
-    message_bytes
-        Bytes of the largest message.
-    """
-    return replace(logical, topology=without_latency(logical.topology, message_bytes))

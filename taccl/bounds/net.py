@@ -1,18 +1,17 @@
-"""One rank, or server, of each kind: the rotations that a topology declares make the others equal.
+"""What the bounds see of a network and of a collective: links, distances, and what must cross.
 
-A bound that is the largest of many, one for each rank, is the same at all images of a rank. So to
-look at one of each orbit only is always allowed (whatever is left out, the rest still holds), and
-loses nothing where the rotations are true symmetries. Sums over all ranks need the proof that
+Of the network only edges on an allowed link count (:class:`Net`). The *unit* is a byte when
+messages may be cut and joined at will (``chunk`` None), and a whole chunk when every message
+carries exactly one. Distances are exact: integers of picoseconds or of prices.
+
+Of a collective, :func:`leaves` says how much data must leave a set of ranks; the port, cut, flow
+and reduce bounds hand it over as a :class:`Crossing`, an amount that must pass a set of edges.
+
+A bound that is the largest of many, one for each rank, is the same at all images of a rank under
+the rotations that a topology declares. So to look at one rank, or server, of each orbit only
+(:func:`one_of_each`) is always allowed (whatever is left out, the rest still holds), and loses
+nothing where the rotations are true symmetries. Sums over all ranks need the proof that
 :func:`proved_orbits` asks for.
-
-Shortest distances between ranks, exact: integers of picoseconds or of prices.
-
-Data that must cross a set of edges: what the port, cut, flow and reduce ideas all hand over.
-
-What the bounds see of a network: the allowed links, and what a unit of data costs on each.
-
-Only edges on an allowed link count. The *unit* is a byte when messages may be cut and joined at
-will (``chunk`` None), and a whole chunk when every message carries exactly one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,24 +47,29 @@ SPARSE = 8
 
 
 def shortest(ranks: int, ends: Ends, lengths: IntArray) -> IntArray:
-    """Return the least length from rank to rank, ``FAR`` where there is no path.
+    """Return the least length from each of so many `ranks` to each, ``FAR`` where there is no path.
 
-    Parameters
-    ----------
-    ranks
-        How many there are.
-    ends
-        Where each link begins and ends.
-    lengths
-        Picoseconds of each link.
+    `ends` are where each link begins and ends, `lengths` the picoseconds (or prices) of each.
     """
     longest = int(lengths.max(initial=0)) * ranks
     if ranks * ranks > SPARSE * len(lengths) and longest < EXACT:
-        return _searched(ranks, ends, lengths)
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import dijkstra
+
+        # Of parallel links the shortest counts; a sparse matrix would add them up.
+        order = np.argsort(lengths, kind="stable")
+        pairs, first = np.unique((ends[0] * ranks + ends[1])[order], return_index=True)
+        weights = lengths[order][first].astype(np.float64)
+        graph = csr_array((weights, (pairs // ranks, pairs % ranks)), shape=(ranks, ranks))
+        found = dijkstra(graph)
+        return np.where(np.isfinite(found), found, float(FAR)).astype(np.int64)
     table = np.full((ranks, ranks), FAR, dtype=np.int64)
     np.fill_diagonal(table, 0)
     np.minimum.at(table, ends, lengths)
-    least_in, least_out = _least(ranks, ends[1], lengths), _least(ranks, ends[0], lengths)
+    # The shortest link at every rank: no path through it is shorter at that end.
+    least_out, least_in = np.full((2, ranks), FAR, dtype=np.int64)
+    np.minimum.at(least_out, ends[0], lengths)
+    np.minimum.at(least_in, ends[1], lengths)
     largest = table.max()
     for middle in range(ranks):
         if least_in[middle] + least_out[middle] >= largest:
@@ -74,48 +78,6 @@ def shortest(ranks: int, ends: Ends, lengths: IntArray) -> IntArray:
         np.minimum(table, FAR, out=table)
         largest = table.max()
     return table
-
-
-def _least(ranks: int, ends: IntArray, lengths: IntArray) -> IntArray:
-    """Return the shortest link at every rank: no path through it is shorter at that end."""
-    least = np.full(ranks, FAR, dtype=np.int64)
-    np.minimum.at(least, ends, lengths)
-    return least
-
-
-def _searched(ranks: int, ends: Ends, lengths: IntArray) -> IntArray:
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import dijkstra
-
-    # Of parallel links the shortest counts; a sparse matrix would add them up.
-    order = np.lexsort((lengths, ends[1], ends[0]))
-    src, dst = ends[0][order], ends[1][order]
-    first = np.ones(len(order), dtype=np.bool_)
-    first[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
-    values = lengths[order][first].astype(np.float64)
-    graph = csr_array((values, (src[first], dst[first])), shape=(ranks, ranks))
-    found = dijkstra(graph)
-    table = np.full((ranks, ranks), FAR, dtype=np.int64)
-    reached = np.isfinite(found)
-    table[reached] = found[reached].astype(np.int64)
-    return table
-
-
-def shortest_from(ranks: int, ends: Ends, lengths: IntArray, starts: Sequence[int]) -> IntArray:
-    """Return the least length to every rank from any of some, ``FAR`` where there is no path.
-
-    Parameters
-    ----------
-    ranks
-        How many there are.
-    ends
-        Where each link begins and ends.
-    lengths
-        Picoseconds of each link.
-    starts
-        Ranks at distance 0.
-    """
-    return relaxed(ranks, by_head(ends), lengths, starts)
 
 
 class ByHead(NamedTuple):
@@ -128,25 +90,17 @@ class ByHead(NamedTuple):
 
 
 def by_head(ends: Ends) -> ByHead:
-    """Return links in order of where they end."""
+    """Return links, given by their `ends`, in order of where they end."""
     order = np.argsort(ends[1], kind="stable")
     heads, first = np.unique(ends[1][order], return_index=True)
     return ByHead(order, ends[0][order], heads, first)
 
 
 def relaxed(ranks: int, links: ByHead, lengths: IntArray, starts: Sequence[int]) -> IntArray:
-    """Return the least length to every rank from any of some, all links relaxed until it holds.
+    """Return the least length to each of so many `ranks` from the nearest of some `starts`.
 
-    Parameters
-    ----------
-    ranks
-        How many there are.
-    links
-        In order of where they end.
-    lengths
-        Picoseconds of each link, by its number.
-    starts
-        Ranks at distance 0.
+    All `links` are relaxed until it holds; `lengths` are their picoseconds (or prices) by number.
+    ``FAR`` where there is no path.
     """
     distance = np.full(ranks, FAR, dtype=np.int64)
     distance[list(starts)] = 0
@@ -230,15 +184,7 @@ are what :func:`counted` counts for any collective, known without looking at chu
 
 
 def leaves(collective: Collective, inside: Sequence[int]) -> Fraction:
-    """Return what must leave a set of ranks in a collective, in units of ``size``.
-
-    Parameters
-    ----------
-    collective
-        What is done.
-    inside
-        The ranks of the set.
-    """
+    """Return what must leave the ranks `inside` a set in a `collective`, in units of ``size``."""
     ranks = collective.num_ranks
     if not 0 < len(inside) < ranks:
         return Fraction(0)
@@ -249,17 +195,10 @@ def leaves(collective: Collective, inside: Sequence[int]) -> Fraction:
 
 
 def counted(collective: Collective, inside: Sequence[int]) -> Fraction:
-    """Return what must leave a set of ranks, chunk by chunk, in units of ``size``.
+    """Return what must leave the ranks `inside` a set, chunk by chunk, in units of ``size``.
 
-    A chunk that is copied must leave when only the set has it and others want it; of a sum some
-    part must leave when the set has a part of it and others want it.
-
-    Parameters
-    ----------
-    collective
-        What is done.
-    inside
-        The ranks of the set.
+    A chunk of the `collective` that is copied must leave when only the set has it and others want
+    it; of a sum some part must leave when the set has a part of it and others want it.
     """
     within = np.zeros(collective.num_ranks, dtype=np.bool_)
     within[list(inside)] = True
@@ -413,16 +352,12 @@ class Net:
 
     def distance_from(self, *ranks: int, backwards: bool = False) -> IntArray:
         """Return the least time from one of some ranks to every rank (from every rank to one)."""
-        links = self._turned if backwards else self._sorted
-        return relaxed(self.num_ranks, links, self.link_time, ranks)
+        return relaxed(self.num_ranks, self._by_head[backwards], self.link_time, ranks)
 
     @cached_property
-    def _sorted(self) -> ByHead:
-        return by_head((self.src, self.dst))
-
-    @cached_property
-    def _turned(self) -> ByHead:
-        return by_head((self.dst, self.src))
+    def _by_head(self) -> tuple[ByHead, ByHead]:
+        """The links by where they end, as they are and turned round."""
+        return by_head((self.src, self.dst)), by_head((self.dst, self.src))
 
     def crossing(self, inside: Sequence[int]) -> NDArray[np.bool_]:
         """Tell which links lead from a set of ranks to the other ranks."""
@@ -430,24 +365,20 @@ class Net:
         member[list(inside)] = True
         return member[self.src] & ~member[self.dst]
 
-    def gates(
-        self, cut: Sequence[int], crossing: NDArray[np.bool_], weights: Sequence[int] | None = None
-    ) -> Gates | None:
-        """Return the gates of a cut for messages on the crossing links.
+    def gates(self, cut: Sequence[int], crossing: NDArray[np.bool_]) -> Gates | None:
+        """Return the edges of a `cut` as gates for messages on the `crossing` links (a mask).
 
-        None when some crossing link has no resource among the edges of the cut.
+        None when some crossing link has no resource among them.
         """
         covered = np.zeros(len(self.src), dtype=np.bool_)
         found = []
-        for i, edge in enumerate(cut):
+        for edge in cut:
             rows = self.through[edge]
             rows = rows[crossing[rows]]
             if len(rows) and edge in self._wire:
                 covered[rows] = True
-                found.append(self.gate(edge, rows, weights[i] if weights else 1))
-        if weights is None and not covered[crossing].all():
-            return None
-        return gather(found)
+                found.append(self.gate(edge, rows))
+        return gather(found) if covered[crossing].all() else None
 
     def gate(self, edge: int, rows: IntArray, weight: int = 1, lead: Time = 0) -> Gate:
         """Return one edge as a gate for messages on some of its links.
@@ -472,16 +403,10 @@ class Net:
 def make_net(
     logical: LogicalTopology, collective: Collective, chunk: Fraction | None = None
 ) -> Net:
-    """Return the network of the allowed links.
+    """Return the network of the links that `logical` allows.
 
-    Parameters
-    ----------
-    logical
-        The network, as the sketch restricts it.
-    collective
-        What is done.
-    chunk
-        Bytes of a chunk where every message carries exactly one; None: messages are cut at will.
+    Of the `collective` only who must reach whom is looked at. `chunk` is the bytes of a chunk where
+    every message carries exactly one; None: messages are cut and joined at will.
 
     Raises
     ------
@@ -492,15 +417,12 @@ def make_net(
     """
     table = logical.topology.links
     rows = np.flatnonzero(logical.allowed)
-    lengths = np.diff(table.edge_start)[rows]
-    first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    offset = np.repeat(table.edge_start[rows] - first[:-1], lengths)
-    edges = table.edge_ids[np.arange(first[-1]) + offset].astype(np.int64)
+    first, edges = table.crossed_by(rows)
     check_times(logical.topology, chunk)
     net = Net(
         logical.topology, chunk,
         table.src[rows].astype(np.int64), table.dst[rows].astype(np.int64),
-        table.alpha[rows], table.overhead[rows], first, edges,
+        table.alpha[rows], table.overhead[rows], first, edges.astype(np.int64),
     )  # fmt: skip
     lost = _unreachable(net, collective)
     if lost is not None:
@@ -513,19 +435,14 @@ def make_net(
 
 
 def check_times(topology: Topology, chunk: Fraction | None) -> None:
-    """Refuse chunks that take so long that sums of their times no longer fit into 64 bits.
+    """Refuse a `chunk` (bytes; None: nothing is refused) that is too slow to add up in 64 bits.
 
-    Parameters
-    ----------
-    topology
-        The network, whose slowest edge counts.
-    chunk
-        Bytes; None: nothing is refused.
+    The slowest edge of the `topology` counts.
 
     Raises
     ------
     InputError
-        When they do.
+        When sums of its times do not fit.
     """
     slowest = max((edge.beta or Fraction(0) for edge in topology.edges), default=Fraction(0))
     if chunk is not None and slowest * chunk * topology.num_ranks > LONGEST:
@@ -562,21 +479,15 @@ def _lost(net: Net, rank: int, *, backwards: bool = False) -> tuple[int, int] | 
 
 
 def one_of_each(net: Net, collective: Collective) -> tuple[int, ...]:
-    """Return the ranks to look at: one of each orbit where the collective treats ranks alike.
+    """Return the ranks of `net` to look at: one of each orbit if `collective` treats ranks alike.
 
     With a root, which comes first, one of each orbit at each distance from it.
-
-    Parameters
-    ----------
-    net
-        The network.
-    collective
-        What is done.
     """
     ranks, root = np.arange(net.num_ranks), collective.root
     if not is_whole(net) or (root is None and not is_uniform(collective)):
         return tuple(ranks.tolist())
-    orbit = rank_orbit(net)
+    images = [np.array(rotation, dtype=np.int64) for rotation in net.topology.rotations]
+    orbit = smallest_of_orbit(images, net.num_ranks)
     if root is None:
         return tuple(np.unique(orbit).tolist())
     ways = (net.distance_from(root), net.distance_from(root, backwards=True))
@@ -586,15 +497,7 @@ def one_of_each(net: Net, collective: Collective) -> tuple[int, ...]:
 
 
 def servers_of(net: Net, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the servers that the given ranks are in, each as its ranks.
-
-    Parameters
-    ----------
-    net
-        The network.
-    ranks
-        Ranks to look at.
-    """
+    """Return the servers of `net` that the given `ranks` are in, each as its ranks."""
     members: dict[int, list[int]] = {}
     for rank, server in enumerate(net.topology.server_of):
         members.setdefault(server, []).append(rank)
@@ -605,12 +508,6 @@ def servers_of(net: Net, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
 def is_whole(net: Net) -> bool:
     """Tell whether all links of the topology are allowed."""
     return len(net.src) == len(net.topology.links)
-
-
-def rank_orbit(net: Net) -> IntArray:
-    """Return the smallest rank that the declared rotations take each rank to, or it to them."""
-    images = [np.array(rotation, dtype=np.int64) for rotation in net.topology.rotations]
-    return smallest_of_orbit(images, net.num_ranks).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -633,7 +530,9 @@ def proved_orbits(net: Net) -> Orbits:
     Where links are left out (by a sketch, or as too many between two ranks) none are.
     """
     ranks, edges = [], []
-    for rotation in net.topology.rotations if is_whole(net) and _has_all_paths(net) else ():
+    _, paths = np.unique(net.src * net.num_ranks + net.dst, return_counts=True)
+    proper = is_whole(net) and paths.max(initial=0) < MAX_PATHS
+    for rotation in net.topology.rotations if proper else ():
         try:
             row = vertex_image(net.topology, rotation)
         except TacclError:
@@ -644,24 +543,3 @@ def proved_orbits(net: Net) -> Orbits:
         smallest_of_orbit(ranks, net.num_ranks).astype(np.int64),
         smallest_of_orbit(edges, len(net.topology.edges)).astype(np.int64),
     )
-
-
-def is_same_on(values: IntArray, orbit: IntArray) -> bool:
-    """Tell whether equal things have equal values.
-
-    Parameters
-    ----------
-    values
-        One for each thing.
-    orbit
-        For each thing the representative of its orbit.
-    """
-    return bool(np.array_equal(values, values[orbit]))
-
-
-def _has_all_paths(net: Net) -> bool:
-    """Tell whether no two ranks have so many links that some were left out."""
-    if not len(net.src):
-        return True
-    _, counts = np.unique(net.src * net.num_ranks + net.dst, return_counts=True)
-    return bool(counts.max() < MAX_PATHS)

@@ -1,45 +1,40 @@
-"""How soon a gather can end where ports and doors take one message after the other.
+"""How soon a gather can end where ports and gateways take one message after the other.
 
 The other bounds see amounts, or one piece of data, and never both: where the latency of a message
 is about as long as its data, they say little. Here a server is looked at whose ranks have one port
-each, and all that comes in passes a few doors: what has come in late must still be doubled inside,
-in few large messages or many small ones, beside what else ports have to carry. Whether a time is
-too short for that is asked of a linear program, and which is
-the longest such time by halving. That takes seconds, so it is asked for only where it may count.
-
-A ReduceScatter is an AllGather on the network turned round, read backwards: each message holds its
+each, and all that comes in passes a few *gateways* (the edges into the server): what has come in
+late must still be doubled inside, in few large messages or many small ones, beside what else ports
+have to carry. Whether a time is too short for that is asked of a linear program, and which is the
+longest such time by halving. That takes seconds, so it is asked for only where it may count. A
+ReduceScatter is an AllGather on the network turned round, read backwards: each message holds its
 ports as long, though at the other end of its way.
 
-A linear program of what can come into a server and grow inside it by a time.
-
-Time is cut into cells of delta, shifted by so little that nothing starts or arrives on a boundary
-(a *point*). A message that starts in cell k and holds its port for q delta or more is in flight at
-the points k + 1 .. k + q, and what it carries can be sent on from point k + q + 1. Its *kind* is q;
-it carries less than what takes the least time of the next kind.
+*The program* says what can come into a server and grow inside it by a time. Time is cut into cells
+of delta, shifted by so little that nothing starts or arrives on a boundary (a *point*). A message
+that starts in cell k and holds its port for q delta or more is in flight at the points
+k + 1 .. k + q, and what it carries can be sent on from point k + q + 1. Its *kind* is q; it carries
+less than what takes the least time of the next kind.
 
 Sets: classes c of data: 0 is the server's own, c >= 1 what first comes in with a message of the
 c-th window of cells (by k + q); messages by kind and first cell, of ranks inside (*inner*) and
-through doors (*outer*).
+through gateways (*outer*).
 
 Variables, all >= 0, chunks as unit: share, what part of everything can be done; D[c], how much
 there is of a class; n, how many messages there are of a kind and cell; z[c], what they carry of a
 class; A[c, j], what all ranks together have received of a class by point j, as often as they have.
 
 Maximise share subject to
-    sum of z <= n · (what one message can carry; through doors no more than a rank can hold)
-    inner n in flight at a point <= ranks; outer n in flight <= doors
+    sum of z <= n · (what one message can carry; through gateways no more than a rank can hold)
+    inner n in flight at a point <= ranks; outer n in flight <= gateways
     z[c] of the inner messages in flight at point j <= A[c, j], what their senders have
     A[c, j] <= A[c, j - 1] + what arrived between; A[0, 0] = ranks
     D[c] <= outer z[c] in the window of the class
-    ranks · D[c] <= all z[c]; left · D[c] <= inner z[c], left the ranks without a door's message
+    ranks · D[c] <= all z[c]; left · D[c] <= inner z[c], left the ranks without a gateway's message
     share · outside <= sum of D; share · ranks · (ranks - 1) <= all z[0]
 
-A share below 1 says that the time is too short.
-
-What prices prove of the program of growth: the share of a gather that can be done by a time.
-
-By duality any prices of its rows do that cost no variable more than it is worth. The solver is not
-trusted: its dual values are rounded to integers and raised until that is so, exactly, and what
+A share below 1 says that the time is too short. *The proof* is by duality: any prices of the rows
+that cost no variable more than it is worth prove how much of the gather can be done. The solver is
+not trusted: its dual values are rounded to integers and raised until that is so, exactly, and what
 they then cost is a bound, whoever made them.
 """
 
@@ -85,19 +80,19 @@ class Server:
     ----------
     ranks, outside
         Inside, and all others.
-    doors
+    gateways
         Edges by which messages come in.
     inner, outer
-        The fastest port of a rank inside, and the fastest door.
+        The fastest port of a rank inside, and the fastest gateway.
     sender, fed
-        The fastest port of a rank inside its server, whichever, and the fastest door.
+        The fastest port of a rank inside its server, whichever, and the fastest gateway.
     feeding
         Doors of one rank, at most.
     """
 
     ranks: int
     outside: int
-    doors: int
+    gateways: int
     inner: Port
     outer: Port
     sender: Port
@@ -107,7 +102,7 @@ class Server:
     def held(self, time: Time) -> int:
         """Return how many parts of chunks a rank outside has by a time, at most.
 
-        What its doors bring by then it may have from the start. Inside its server no message is
+        What its gateways bring by then it may have from the start. Inside its server no message is
         longer than what its sender had when it began, and what the receiver got before was there
         by then: a message at most doubles the most that any rank has. So after r messages, one
         after the other, it is 2^r times as much, and no more than what took the time for r
@@ -153,14 +148,8 @@ class Messages(NamedTuple):
 def messages_of(port: Port, grid: Grid, finest: float) -> Messages:
     """Return the messages that arrive in time; kinds differ by a cell, or by a share of it.
 
-    Parameters
-    ----------
-    port
-        The port they pass.
-    grid
-        Cells of time.
-    finest
-        Factor from a kind to the next, where that is more than one cell.
+    `port` is what they pass, `grid` are the cells of time, and `finest` is the factor from a kind
+    to the next, where that is more than one cell.
     """
     rows = []
     kind = port.overhead // grid.cell
@@ -182,8 +171,8 @@ class Program:
     carried_inside, carried_in
         int (2, pairs): message and class.
     left
-        By class c >= 1, ranks that can't get all of it through a door, as too few messages of
-        doors arrive from its window on.
+        By class c >= 1, ranks that can't get all of it through a gateway, as too few messages of
+        gateways arrive from its window on.
     """
 
     server: Server
@@ -214,25 +203,18 @@ class Program:
 
 
 def program_of(server: Server, grid: Grid) -> Program:
-    """Return the program for a server and a time.
-
-    Parameters
-    ----------
-    server
-        What is known of the server.
-    grid
-        Cells of the time that is asked for.
-    """
+    """Return the program for a `server` and the time whose cells are those of `grid`."""
     inner = messages_of(server.inner, grid, FINEST_INSIDE)
     outer = messages_of(server.outer, grid, FINEST_IN)
     held = np.array([server.held((k + 1) * grid.cell) for k in range(grid.last + 2)])
     outer = outer._replace(room=np.minimum(outer.room, held[outer.start]))
     begin = np.array([0, *grid.windows[:-1]])
     kind = server.outer.overhead // grid.cell
-    most = server.doors * (1 + (grid.last - begin[1:]) // kind)
+    most = server.gateways * (1 + (grid.last - begin[1:]) // kind)
     return Program(
         server, grid, inner, outer,
-        _pairs(inner.start, begin), _pairs(outer.arrival, begin),
+        np.array(np.nonzero(inner.start[:, None] >= begin), dtype=np.int64),
+        np.array(np.nonzero(outer.arrival[:, None] >= begin), dtype=np.int64),
         np.maximum(0, server.ranks - most),
     )  # fmt: skip
 
@@ -257,7 +239,7 @@ def rows_of(program: Program) -> Rows:
         "A": classes * points,
     })  # fmt: skip
     parts = _places({
-        "room inside": inside, "room in": come, "ports": points, "doors": points,
+        "room inside": inside, "room in": come, "ports": points, "gateways": points,
         "sent": classes * points, "received": classes * points, "first": classes - 1,
         "cover": classes - 1, "inside": classes - 1, "total": 1, "own": 1,
     })  # fmt: skip
@@ -271,7 +253,7 @@ def rows_of(program: Program) -> Rows:
     ]  # fmt: skip
     limits = np.zeros(parts["own"][1])
     limits[slice(*parts["ports"])] = server.ranks
-    limits[slice(*parts["doors"])] = server.doors
+    limits[slice(*parts["gateways"])] = server.gateways
     limits[parts["received"][0]] = server.ranks
     rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
     return rows, columns, values, limits, parts
@@ -292,7 +274,7 @@ def _messages(program: Program) -> Entries:
     inner, points = program.inner, program.points
     (mi, ci), (mo, _) = program.carried_inside, program.carried_in
     for side, ports, messages, owner in (
-        ("inside", "ports", inner, mi), ("in", "doors", program.outer, mo),
+        ("inside", "ports", inner, mi), ("in", "gateways", program.outer, mo),
     ):  # fmt: skip
         n = np.arange(len(messages.kind))
         yield f"room {side}", owner, f"z {side}", np.arange(len(owner)), 1.0
@@ -347,7 +329,7 @@ class Prices:
     room_inside: Ints
     room_in: Ints
     ports: Ints
-    doors: Ints
+    gateways: Ints
     sent: Ints
     received: Ints
     first: Ints
@@ -357,23 +339,11 @@ class Prices:
     own: int
 
 
-def share_at_most(program: Program) -> Fraction | None:
-    """Return a proven bound on the share that can be done in time; None: the solver gave up."""
-    prices = solved(program)
-    return None if prices is None else proved(program, prices)
-
-
 def proved(program: Program, prices: Prices) -> Fraction:
     """Return what any prices prove: they are raised until no variable is worth more than it costs.
 
-    What all then costs, in exact arithmetic, is a bound on the share, whoever made the prices.
-
-    Parameters
-    ----------
-    program
-        The linear program.
-    prices
-        Dual values, SCALE for one message.
+    What all then costs, in exact arithmetic, is a bound on the share, whoever made the `prices`
+    (dual values of the linear `program`, SCALE for one message).
     """
     server, last = program.server, program.grid.last
     everything = server.ranks * (server.ranks - 1)
@@ -401,9 +371,9 @@ def proved(program: Program, prices: Prices) -> Fraction:
     room_in = prices.room_in.copy()
     np.maximum.at(room_in, message, worth)
     ports = _enough(program.inner, room_inside, prices.ports)
-    doors = _enough(program.outer, room_in, prices.doors)
+    gateways = _enough(program.outer, room_in, prices.gateways)
     cost = server.ranks * (int(ports.sum()) + UNIT * int(received[0, 0]))
-    return Fraction(cost + server.doors * int(doors.sum()), SCALE)
+    return Fraction(cost + server.gateways * int(gateways.sum()), SCALE)
 
 
 def _enough(messages: Messages, room: Ints, points: Ints) -> Ints:
@@ -441,7 +411,7 @@ def solved(program: Program) -> Prices | None:
         return rounded
 
     return Prices(
-        whole("room inside"), whole("room in"), whole("ports", 1), whole("doors", 1),
+        whole("room inside"), whole("room in"), whole("ports", 1), whole("gateways", 1),
         whole("sent").reshape(shape), whole("received").reshape(shape), whole("first"),
         whole("cover"), whole("inside"), int(whole("total")[0]), int(whole("own")[0]),
     )  # fmt: skip
@@ -467,23 +437,17 @@ TRIES = 4
 
 
 def too_short(topology: Topology, collective: str, size: int, time: Time) -> bool:
-    """Tell whether it is proved that no algorithm takes ``time`` picoseconds or less.
+    """Tell whether it is proved that no algorithm takes `time` picoseconds or less.
 
-    Parameters
-    ----------
-    topology
-        The network.
-    collective
-        One of GATHERS; of others nothing is proved.
-    size
-        Bytes of the buffer.
-    time
-        Picoseconds.
+    That is, for `size` bytes of a `collective` of ``GATHERS`` on the `topology`; of others nothing
+    is proved.
     """
     return any(_is_short(server, time) for server in _servers(topology, collective, size))
 
 
-def growth(topology: Topology, collective: str, size: int, low: Time, tries: int = TRIES) -> Time:
+def port_contention_bound(
+    topology: Topology, collective: str, size: int, low: Time, tries: int = TRIES
+) -> Time:
     """Return the best bound that was found, in picoseconds, or the one that is known.
 
     Parameters
@@ -491,7 +455,7 @@ def growth(topology: Topology, collective: str, size: int, low: Time, tries: int
     topology
         The network.
     collective
-        One of GATHERS.
+        One of ``GATHERS``.
     size
         Bytes of the buffer.
     low
@@ -500,22 +464,17 @@ def growth(topology: Topology, collective: str, size: int, low: Time, tries: int
         How many times are asked for beyond those that are proved to be too short.
     """
     for server in _servers(topology, collective, size):
-        low = _raised(server, low, tries)
-    return low
-
-
-def _raised(server: Server, low: Time, tries: int) -> Time:
-    """Return what one server proves: upwards until a time is not too short, then by halving."""
-    high = None
-    while tries:
-        time = 3 * low // 2 if high is None else (low + high) // 2
-        if not low < time:
-            break
-        if _is_short(server, time):
-            low = time + 1
-        else:
-            high = time
-        tries -= high is not None
+        # Upwards until a time is not too short, then by halving.
+        high, left = None, tries
+        while left:
+            time = 3 * low // 2 if high is None else (low + high) // 2
+            if not low < time:
+                break
+            if _is_short(server, time):
+                low = time + 1
+            else:
+                high = time
+            left -= high is not None
     return low
 
 
@@ -523,8 +482,9 @@ def _is_short(server: Server, time: Time) -> bool:
     grid = _grid(server, time)
     if grid is None:
         return False
-    share = share_at_most(program_of(server, grid))
-    return share is not None and share < 1
+    program = program_of(server, grid)
+    prices = solved(program)
+    return prices is not None and proved(program, prices) < 1
 
 
 def _grid(server: Server, time: Time) -> Grid | None:
@@ -552,21 +512,19 @@ def _servers(topology: Topology, collective: str, size: int) -> list[Server]:
     for rank, server in enumerate(network.server_of):
         members[server].append(rank)
     found = [(len(ranks), *_ports_of(network, ranks)) for ranks in members.values()]
-    if len(found) < 2:
-        return []
-    known = [(n, inner, doors) for n, inner, doors in found if inner is not None and doors]
-    if len(known) < len(found):
+    known = [(n, inner, ways) for n, inner, ways in found if inner is not None and ways is not None]
+    if len(found) < 2 or len(known) < len(found):
         return []
     chunk = Fraction(size, network.num_ranks)
     sender = _fastest([inner for _, inner, _ in known], chunk)
-    fed = _fastest([doors.port for _, _, doors in known], chunk)
-    feeding = max(doors.feeding for _, _, doors in known)
+    fed = _fastest([ways.port for _, _, ways in known], chunk)
+    feeding = max(ways.feeding for _, _, ways in known)
     return list(dict.fromkeys(
         Server(
-            n, network.num_ranks - n, doors.number, _fastest([inner], chunk),
-            _fastest([doors.port], chunk), sender, fed, feeding,
+            n, network.num_ranks - n, ways.number, _fastest([inner], chunk),
+            _fastest([ways.port], chunk), sender, fed, feeding,
         )
-        for n, inner, doors in known
+        for n, inner, ways in known
     ))  # fmt: skip
 
 
@@ -577,7 +535,7 @@ class Wire(NamedTuple):
     beta: Fraction
 
 
-class Doors(NamedTuple):
+class Gateways(NamedTuple):
     """How many edges lead into a server, the fastest of them, and how many lead to one rank."""
 
     number: int
@@ -590,9 +548,10 @@ def _fastest(wires: Sequence[Wire], chunk: Fraction) -> Port:
     return Port(min(wire.overhead for wire in wires), beta * chunk)
 
 
-def _ports_of(topology: Topology, ranks: Sequence[Rank]) -> tuple[Wire | None, Doors | None]:
-    """Return the port of a server's ranks, None where one has not just one; and its doors."""
+def _ports_of(topology: Topology, ranks: Sequence[Rank]) -> tuple[Wire | None, Gateways | None]:
+    """Return the port of a server's ranks, None where one has not just one; and its gateways."""
     inside, table = set(ranks), topology.links
+    # By rank, its links inside the server; and all links into the server.
     received: dict[Rank, list[LinkId]] = defaultdict(list)
     sent: dict[Rank, list[LinkId]] = defaultdict(list)
     come: list[LinkId] = []
@@ -602,25 +561,23 @@ def _ports_of(topology: Topology, ranks: Sequence[Rank]) -> tuple[Wire | None, D
             received[dst].append(link)
         elif dst in inside:
             come.append(link)
-    betas = [_shared(topology, side[rank]) for side in (sent, received) for rank in ranks]
-    links = [link for side in sent.values() for link in side]
+    betas = []
+    for links in (side[rank] for side in (sent, received) for rank in ranks):
+        # A port is an edge that all of the links cross, the slowest of such edges.
+        edges = [set(table.edges_of(link)) for link in links]
+        shared = [topology.edges[edge].beta for edge in set.intersection(*edges)] if edges else []
+        betas.append(max((beta for beta in shared if beta is not None), default=None))
+    within = [link for links in sent.values() for link in links]
     known = [beta for beta in betas if beta is not None]
     port = None
-    if links and len(known) == len(betas):
-        port = Wire(int(table.overhead[links].min()), min(known))
-    return port, _doors(topology, come)
+    if within and len(known) == len(betas):
+        port = Wire(int(table.overhead[within].min()), min(known))
+    return port, _gateways(topology, come)
 
 
-def _shared(topology: Topology, links: Sequence[LinkId]) -> Fraction | None:
-    """Return the time of a byte on the slowest edge that all of some links cross, if any."""
-    edges = [set(topology.links.edges_of(link)) for link in links]
-    betas = [topology.edges[edge].beta for edge in set.intersection(*edges)] if edges else []
-    return max((beta for beta in betas if beta is not None), default=None)
-
-
-def _doors(topology: Topology, links: Sequence[LinkId]) -> Doors | None:
-    """Return the doors: of every link the slowest edge, of equals the nearest to its end."""
-    doors: dict[EdgeId, Fraction] = {}
+def _gateways(topology: Topology, links: Sequence[LinkId]) -> Gateways | None:
+    """Return the gateways: of every link the slowest edge, of equals the nearest to its end."""
+    gateways: dict[EdgeId, Fraction] = {}
     of_rank: dict[Rank, set[EdgeId]] = defaultdict(set)
     for link in links:
         edges = [
@@ -630,10 +587,10 @@ def _doors(topology: Topology, links: Sequence[LinkId]) -> Doors | None:
         ]
         if not edges:
             return None
-        beta, _, door = max(edges)
-        doors[door] = beta
-        of_rank[int(topology.links.dst[link])].add(door)
-    if not doors:
+        beta, _, gateway = max(edges)
+        gateways[gateway] = beta
+        of_rank[int(topology.links.dst[link])].add(gateway)
+    if not gateways:
         return None
-    wire = Wire(int(topology.links.overhead[list(links)].min()), min(doors.values()))
-    return Doors(len(doors), wire, max(map(len, of_rank.values())))
+    wire = Wire(int(topology.links.overhead[list(links)].min()), min(gateways.values()))
+    return Gateways(len(gateways), wire, max(map(len, of_rank.values())))

@@ -7,14 +7,17 @@ numbered densely. Nothing here grows with chunks but the rows of :class:`Wanted`
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.model.problem import Problem
 from taccl.model.routes import Network, build_network
 from taccl.timing.message_costs import uses_of
 from taccl.timing.occupancy import Uses
+
+if TYPE_CHECKING:
+    from taccl.model.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +40,7 @@ class Arcs:
         int32: the smallest edge of the orbit that each resource number stands for.
     """
 
-    problem: Problem
+    problem: "Problem"
     reverse: bool
     tail: NDArray[np.int32]
     head: NDArray[np.int32]
@@ -97,8 +100,11 @@ class Wanted:
     allowed: NDArray[np.bool_]
 
 
-def arcs_of(problem: Problem, *, reverse: bool = False) -> Arcs:
-    """Return the arcs of a problem: its allowed links, each from root to target."""
+def arcs_of(problem: "Problem", *, reverse: bool = False) -> Arcs:
+    """Return the arcs of a `problem`: its allowed links, each from root to target.
+
+    If `reverse`, they are turned round.
+    """
     table = problem.topology.links
     links = np.flatnonzero(problem.logical.allowed).astype(np.int32)
     tail, head = table.src[links], table.dst[links]
@@ -107,8 +113,10 @@ def arcs_of(problem: Problem, *, reverse: bool = False) -> Arcs:
     order = np.lexsort((links, tail))
     tail, head, links = tail[order], head[order], links[order]
     first = np.searchsorted(tail, np.arange(problem.topology.num_ranks + 1)).astype(np.int64)
-    start, edges = _used_edges(problem, links)
-    orbits = problem.group.edge_orbit[edges]
+    begin, edges = table.crossed_by(links)
+    busy = problem.topology.edge_table.is_resource[edges]
+    start = np.concatenate(([0], np.cumsum(busy)))[begin].astype(np.int64)
+    orbits = problem.group.edge_orbit[edges[busy]]
     resources, numbers = np.unique(orbits, return_inverse=True)
     return Arcs(
         problem, reverse, tail, head, links, first, start,
@@ -117,7 +125,7 @@ def arcs_of(problem: Problem, *, reverse: bool = False) -> Arcs:
 
 
 def some_arcs(arcs: Arcs, kept: NDArray[np.bool_]) -> Arcs:
-    """Return some of the arcs, with the same resources."""
+    """Return those of the `arcs` that are `kept` (a mask), with the same resources."""
     lengths = np.diff(arcs.use_start)
     uses = np.repeat(kept, lengths)
     start = np.concatenate(([0], np.cumsum(lengths[kept]))).astype(np.int64)
@@ -155,7 +163,7 @@ def wanted_of(arcs: Arcs) -> Wanted:
     )  # fmt: skip
 
 
-def is_restricted(problem: Problem) -> bool:
+def is_restricted(problem: "Problem") -> bool:
     """Tell whether a sketch allows some chunks less than all allowed links."""
     logical = problem.logical
     return bool(
@@ -167,7 +175,10 @@ def is_restricted(problem: Problem) -> bool:
 
 
 def wanted_in(arcs: Arcs, network: Network) -> Wanted:
-    """Return what the representatives of a network's problem need of the arcs it leaves them."""
+    """Return what the representatives of a network's problem need of the `arcs` it leaves them.
+
+    `network` has the routing choices of the problem that the arcs are of.
+    """
     ranks, count = arcs.problem.topology.num_ranks, len(network.demands)
     roots, targets = (np.zeros((count, ranks), dtype=np.bool_) for _ in range(2))
     number = np.full(int(arcs.link.max(initial=0)) + 1, -1, dtype=np.int64)
@@ -185,20 +196,3 @@ def wanted_in(arcs: Arcs, network: Network) -> Wanted:
             masks.append(mask)
     chunks = np.array([demand.chunk for demand in network.demands], dtype=np.int32)
     return Wanted(chunks, roots, targets, kind, np.array(masks).reshape(-1, len(arcs)))
-
-
-def _used_edges(
-    problem: Problem, links: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the resource edges of some links as CSR."""
-    table = problem.topology.links
-    lengths = np.diff(table.edge_start)[links]
-    owner = np.repeat(np.arange(len(links)), lengths)
-    before = np.cumsum(lengths) - lengths
-    at = np.arange(len(owner)) - before[owner] + table.edge_start[links][owner]
-    edges = table.edge_ids[at]
-    busy = np.array([edge.beta is not None for edge in problem.topology.edges], dtype=np.bool_)
-    kept = busy[edges]
-    counts = np.bincount(owner[kept], minlength=len(links))
-    start = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    return start, edges[kept]

@@ -165,10 +165,10 @@ class Options:
     batch: bool = True
     floor: Time = 0
     fixed_floors: Mapping[str, Time] = field(default_factory=lambda: MappingProxyType({}))
-    score: Callable[[Schedule], Time | None] | None = None
-    refusal: Callable[[Schedule], str | None] = lambda _schedule: None
+    score: "Callable[[Schedule], Time | None] | None" = None
+    refusal: "Callable[[Schedule], str | None]" = lambda _schedule: None
     rounds: tuple[int, int, int] | None = None
-    known: tuple[Schedule, ...] = ()
+    known: "tuple[Schedule, ...]" = ()
     starts: Callable[[str], None] = lambda _name: None
     stop: Event = field(default_factory=Event)
     report: Callable[[str], None] = lambda _line: None
@@ -176,10 +176,7 @@ class Options:
     def begin(self, counted: float | None = None) -> Deadline:
         """Return the deadline of a search that begins now.
 
-        Parameters
-        ----------
-        counted
-            Seconds that one step of the search may take where work is counted; None: all.
+        Where work is counted, one step of the search may take `counted` seconds; None: all.
         """
         deadline = Deadline.after(self.time_limit)
         work = (self.time_limit if counted is None else counted) if self.deterministic else None
@@ -237,15 +234,18 @@ class Result:
     """
 
     status: Status
-    schedule: Schedule | None
+    schedule: "Schedule | None"
     bounds: tuple[Bound, ...]
     engine: str
     seconds: float
     candidates: tuple[Candidate, ...] = ()
 
 
-def candidate_of(engine: str, schedule: Schedule, options: Options) -> Candidate:
-    """Return a schedule as a candidate, with its score or the reason why it has none."""
+def candidate_of(engine: str, schedule: "Schedule", options: Options) -> Candidate:
+    """Return a `schedule` of an `engine` as a candidate, with its score or why it has none.
+
+    `options` say what it scores and why it is refused.
+    """
     chunks = schedule.collective.chunks_per_rank
     score = schedule.makespan if options.score is None else options.score(schedule)
     reason = options.refusal(schedule)

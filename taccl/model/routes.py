@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from taccl.errors import NoScheduleError
-from taccl.model.problem import Problem
 from taccl.topology.graph import Rank, Topology
 from taccl.units import Time
+
+if TYPE_CHECKING:
+    from taccl.model.problem import Problem
 
 
 class Arc(NamedTuple):
@@ -70,7 +72,7 @@ class Network:
         One for each representative chunk.
     """
 
-    problem: Problem
+    problem: "Problem"
     reverse: bool
     demands: tuple[Demand, ...]
 
@@ -126,9 +128,11 @@ def connections(network: Network) -> dict[int, int]:
 
 
 def build_network(
-    problem: Problem, *, reverse: bool = False, closed: Iterable[int] = ()
+    problem: "Problem", *, reverse: bool = False, closed: Iterable[int] = ()
 ) -> Network:
-    """Return the routing choices of a problem, with some links closed.
+    """Return the routing choices of a `problem`, with some links `closed`.
+
+    If `reverse`, chunks flow to their roots: arcs are the links turned round.
 
     Raises
     ------
@@ -155,7 +159,7 @@ class _Near:
     over the links that the chunk may take.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: "Problem") -> None:
         self._problem = problem
         self._known: dict[tuple[int, tuple[tuple[Rank, ...], ...]], frozenset[Rank]] = {}
         self._distances: dict[int, tuple[list[dict[Rank, int]], list[dict[Rank, int]]]] = {}
@@ -208,7 +212,7 @@ class _Near:
         return [hops_from((rank,), arcs) for rank in range(self._problem.topology.num_ranks)]
 
 
-def _has_channel(problem: Problem, link: int) -> bool:
+def _has_channel(problem: "Problem", link: int) -> bool:
     """Tell whether a program with the sketch's channels can use a link.
 
     The parallel links of a pair take its channels in turn, so the third needs a third channel.
@@ -220,7 +224,7 @@ def _has_channel(problem: Problem, link: int) -> bool:
     return topology.links_between(src, dst).index(link) < channels
 
 
-def _demand(problem: Problem, chunk: int, links: Sequence[int], *, reverse: bool) -> Demand:
+def _demand(problem: "Problem", chunk: int, links: Sequence[int], *, reverse: bool) -> Demand:
     collective, table = problem.collective, problem.topology.links
     one = (int(collective.owner[chunk]),)
     roots = one if collective.reduces else collective.sources(chunk)
@@ -247,8 +251,8 @@ def _demand(problem: Problem, chunk: int, links: Sequence[int], *, reverse: bool
     return Demand(chunk, roots, targets, kept, hops)
 
 
-def may_leave(problem: Problem, chunk: int, link: int) -> bool:
-    """Tell whether a chunk may take a link, by the senders that its owner's chunks leave by.
+def may_leave(problem: "Problem", chunk: int, link: int) -> bool:
+    """Tell whether a `chunk` of a `problem` may take a `link`, by who may send its owner's chunks.
 
     In every server the senders are those of the rank with the owner's local number.
     """
@@ -264,7 +268,10 @@ def may_leave(problem: Problem, chunk: int, link: int) -> bool:
 
 
 def counterpart(topology: Topology, rank: Rank, server: int) -> Rank | None:
-    """Return the rank of a server that has the local number of a given rank, if there is one."""
+    """Return the rank of a `server` that has the local number of a given `rank`, if there is one.
+
+    `topology` says which ranks are in which server.
+    """
     own = [
         r for r in range(topology.num_ranks) if topology.server_of[r] == topology.server_of[rank]
     ]
@@ -274,7 +281,7 @@ def counterpart(topology: Topology, rank: Rank, server: int) -> Rank | None:
 
 
 def hops_from(roots: Sequence[Rank], arcs: Iterable[Arc]) -> dict[Rank, int]:
-    """Return the fewest hops from some roots to every rank that arcs lead to."""
+    """Return the fewest hops from some `roots` to every rank that `arcs` lead to."""
     out: dict[Rank, list[Rank]] = {}
     for arc in arcs:
         out.setdefault(arc.tail, []).append(arc.head)
@@ -289,7 +296,7 @@ def hops_from(roots: Sequence[Rank], arcs: Iterable[Arc]) -> dict[Rank, int]:
 
 
 def _within_extra_hops(
-    problem: Problem, targets: Sequence[Rank], arcs: Sequence[Arc], hops: dict[Rank, int]
+    problem: "Problem", targets: Sequence[Rank], arcs: Sequence[Arc], hops: dict[Rank, int]
 ) -> Iterable[Arc]:
     """Yield the arcs that lie on a path to some target of at most the allowed length."""
     extra = problem.logical.max_extra_hops

@@ -61,10 +61,11 @@ class Decisions:
         int32 columns.
     reduce
         bool column.
-    lands
-        int32: the arrival of row j is part of what row i sends on only where i >= lands[j] > j.
-        None: j + 1, every later row. With it two ranks can exchange what they hold at one time,
-        each sending its value without the other's. Only summed chunks know the difference.
+    visible_from
+        int32: the arrival of row j is part of what row i sends on only where
+        i >= visible_from[j] > j. None: j + 1, every later row. With it two ranks can exchange what
+        they hold at one time, each sending its value without the other's. Only summed chunks know
+        the difference.
     packs
         As in :class:`Schedule`.
     """
@@ -73,12 +74,12 @@ class Decisions:
     link: NDArray[np.int32]
     batch: NDArray[np.int32]
     reduce: NDArray[np.bool_]
-    lands: NDArray[np.int32] | None = None
+    visible_from: NDArray[np.int32] | None = None
     packs: bool = False
 
     @staticmethod
     def of(
-        rows: Sequence[tuple[int, int, int, bool]], lands: Sequence[int] | None = None
+        rows: Sequence[tuple[int, int, int, bool]], visible_from: Sequence[int] | None = None
     ) -> "Decisions":
         """Return the columns of (chunk, link, batch, reduce) rows."""
         columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
@@ -87,7 +88,7 @@ class Decisions:
             np.array(columns[1], dtype=np.int32),
             np.array(columns[2], dtype=np.int32),
             np.array(columns[3], dtype=np.bool_),
-            None if lands is None else np.array(lands, dtype=np.int32),
+            None if visible_from is None else np.array(visible_from, dtype=np.int32),
         )
 
     def rows(self) -> Iterator[tuple[int, int, int, bool]]:
@@ -170,13 +171,13 @@ class Schedule:
         # Messages without duration may follow each other at once: rows then tell the order.
         _, first, message = np.unique(self.batch, return_index=True, return_inverse=True)
         order = np.lexsort((np.arange(len(self)), first[message], self.end, self.start))
-        lands = None
+        visible_from = None
         if self.collective.reduces:
             later = np.searchsorted(self.start[order], self.end[order]).astype(np.int32)
-            lands = np.maximum(later, np.arange(1, len(self) + 1, dtype=np.int32))
+            visible_from = np.maximum(later, np.arange(1, len(self) + 1, dtype=np.int32))
         return Decisions(
-            self.chunk[order], self.link[order], self.batch[order], self.reduce[order], lands,
-            self.packs,
+            self.chunk[order], self.link[order], self.batch[order], self.reduce[order],
+            visible_from, self.packs,
         )  # fmt: skip
 
     def expand(self) -> "Schedule":
@@ -255,12 +256,14 @@ def retime(
     """Compute exact times by one pass that starts every message as soon as it may.
 
     A message starts when all its chunks are at its source (for summed chunks: with every arrival
-    that landed before), all edges of its link are free, and, where values are summed, nothing that
-    was decided earlier still has to read what it will change, and a value that replaces another
-    arrives in its turn. Edges are taken as orbits of the group, so that the times hold for all
-    images. Where ``lands`` lets a later row read a value before it changes, the change may have
-    to wait for that row: then the pass is made again, with the arrivals that were too early held
-    back.
+    that is visible to it), all edges of its link are free, and, where values are summed, nothing
+    that was decided earlier still has to read what it will change, and a value that replaces
+    another arrives in its turn. Edges are taken as orbits of the `group`, so that the times hold
+    for all images. Where ``visible_from`` lets a later row read a value before it changes, the
+    change may have to wait for that row: then the pass is made again, with the arrivals that were
+    too early held back.
+
+    `decisions` are those for a `collective` in chunks of `chunk_size` bytes.
 
     Raises
     ------
@@ -269,7 +272,7 @@ def retime(
         for each other in a ring.
     """
     columns = (decisions.chunk, decisions.link, decisions.batch, decisions.reduce)
-    start, end = times_of(collective, group, chunk_size, columns, decisions.lands)
+    start, end = times_of(collective, group, chunk_size, columns, decisions.visible_from)
     return Schedule(
         collective, group.topology, chunk_size, decisions.chunk, decisions.link, decisions.batch,
         start, end, decisions.reduce, group.generators, decisions.packs,

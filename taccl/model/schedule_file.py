@@ -6,7 +6,9 @@ for. What is read is only checked for shape and range; whether it is a right sch
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,7 +23,7 @@ from taccl.files.model import Count, ExactSize, Index, Name, PermutationList
 from taccl.model.schedule import Schedule
 from taccl.topology.core_form import MAX_ROTATIONS, permutations
 from taccl.topology.file import topology_digest, topology_document, topology_from_document
-from taccl.topology.graph import Permutation, Topology
+from taccl.topology.graph import Topology
 from taccl.topology.symmetry import make_group
 from taccl.units import exact_size_text
 
@@ -29,6 +31,8 @@ MAX_NODES = 16_000_000
 MAX_CHUNKS = 1 << 23
 MAX_SWITCHED_RANKS = 4096
 MAX_PICOSECONDS = 1 << 60
+
+_compact = partial(json.dumps, separators=(",", ":"), ensure_ascii=False)
 
 _COLUMNS = ("chunk", "link", "batch", "reduce", "start_ps", "end_ps")
 
@@ -73,14 +77,25 @@ class ScheduleFile(FileModel):
 
 
 def schedule_text(schedule: Schedule, *, seed: int | None = None, engine: str | None = None) -> str:
-    """Return a schedule as JSON, the same bytes for the same schedule."""
+    """Return a `schedule` as JSON, the same bytes for the same schedule.
+
+    Its `seed` and `engine` are noted where they are given.
+    """
     collective = schedule.collective
-    columns = _columns_of(schedule)
+    named: dict[str, object] = {
+        "name": collective.name,
+        "ranks": collective.num_ranks,
+        "chunks_per_rank": collective.chunks_per_rank,
+    }
+    if collective.root is not None:
+        named["root"] = collective.root
+    if collective.name not in COLLECTIVES:
+        named["definition"] = collective_document(collective)
     document: dict[str, object] = {
         "taccl": "schedule/1",
         "engine": engine,
         "seed": seed,
-        "collective": _said(collective),
+        "collective": named,
         "topology": topology_document(schedule.topology),
         "topology_digest": topology_digest(schedule.topology),
         "alpha_rule": schedule.topology.alpha_rule_stated,
@@ -92,33 +107,13 @@ def schedule_text(schedule: Schedule, *, seed: int | None = None, engine: str | 
     if schedule.packs:
         document["packs"] = True
     lines = [f"  {json.dumps(key)}: {_compact(value)}," for key, value in document.items()]
-    sends = [f"    {json.dumps(name)}: {_compact(column)}" for name, column in columns.items()]
-    return "\n".join(["{", *lines, '  "sends": {', ",\n".join(sends), "  }", "}", ""])
-
-
-def _said(collective: Collective) -> dict[str, object]:
-    said: dict[str, object] = {
-        "name": collective.name,
-        "ranks": collective.num_ranks,
-        "chunks_per_rank": collective.chunks_per_rank,
-    }
-    if collective.root is not None:
-        said["root"] = collective.root
-    if collective.name not in COLLECTIVES:
-        said["definition"] = collective_document(collective)
-    return said
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def _columns_of(schedule: Schedule) -> dict[str, list[int]]:
     found: list[NDArray[Any]] = [
         schedule.chunk, schedule.link, schedule.batch, schedule.reduce.astype(np.int8),
         schedule.start, schedule.end,
     ]  # fmt: skip
-    return {name: column.tolist() for name, column in zip(_COLUMNS, found, strict=True)}
+    columns = zip(_COLUMNS, found, strict=True)
+    sends = [f"    {json.dumps(name)}: {_compact(column.tolist())}" for name, column in columns]
+    return "\n".join(["{", *lines, '  "sends": {', ",\n".join(sends), "  }", "}", ""])
 
 
 def read_schedule(path: str) -> Schedule:
@@ -133,9 +128,10 @@ def read_schedule(path: str) -> Schedule:
     record = fit_model(document, ScheduleFile)
     topology = _topology(record, document)
     collective = _collective(record, document, topology)
-    generators = _generators(record, document, topology)
+    generators = permutations(document, ("generators",), record.generators, topology.num_ranks)
+    with _refusals(document, ("generators",)):
+        make_group(topology, generators)
     columns = {name: _column(record, document, name) for name in _COLUMNS}
-    _check_columns(columns, record, document)
     _check_ranges(columns, collective, topology, document)
     return Schedule(
         collective, topology, record.chunk_size,
@@ -143,6 +139,15 @@ def read_schedule(path: str) -> Schedule:
         columns["batch"].astype(np.int32), columns["start_ps"], columns["end_ps"],
         columns["reduce"].astype(np.bool_), generators, record.packs,
     )  # fmt: skip
+
+
+@contextmanager
+def _refusals(document: Document, place: tuple[str, ...]) -> Iterator[None]:
+    """Say of what is refused inside where in the document it stands."""
+    try:
+        yield
+    except InputError as error:
+        raise document.error(error.problem, place, error.fix or "") from None
 
 
 def _topology(record: ScheduleFile, document: Document) -> Topology:
@@ -180,20 +185,16 @@ def _collective(record: ScheduleFile, document: Document, topology: Topology) ->
         )  # fmt: skip
     if said.definition is not None:
         return _defined(said, said.definition, document)
-    try:
+    with _refusals(document, ("collective", "name")):
         name = collective_name(said.name)
-    except InputError as error:
-        raise document.error(error.problem, ("collective", "name"), error.fix or "") from None
     pairs = said.ranks if name == "alltoall" else 1
     if pairs * said.ranks * said.chunks_per_rank > MAX_CHUNKS:
         raise document.error(
             f"{said.ranks} ranks with {said.chunks_per_rank} chunks each are too many",
             ("collective", "chunks_per_rank"), "use fewer chunks",
         )  # fmt: skip
-    try:
+    with _refusals(document, ("collective", "root")):
         return build_collective(name, said.ranks, said.chunks_per_rank, said.root)
-    except InputError as error:
-        raise document.error(error.problem, ("collective", "root"), error.fix or "") from None
 
 
 def _defined(said: CollectiveRecord, definition: CollectiveFile, document: Document) -> Collective:
@@ -211,23 +212,8 @@ def _defined(said: CollectiveRecord, definition: CollectiveFile, document: Docum
             f"{said.name} has no root, got {said.root}", ("collective", "root"), "leave it out"
         )
     made = make_collective(definition, document, ("collective", "definition"))
-    try:
+    with _refusals(document, ("collective", "chunks_per_rank")):
         return made.cut(said.chunks_per_rank)
-    except InputError as error:
-        raise document.error(
-            error.problem, ("collective", "chunks_per_rank"), error.fix or ""
-        ) from None
-
-
-def _generators(
-    record: ScheduleFile, document: Document, topology: Topology
-) -> tuple[Permutation, ...]:
-    rows = permutations(document, ("generators",), record.generators, topology.num_ranks)
-    try:
-        make_group(topology, rows)
-    except InputError as error:
-        raise document.error(error.problem, ("generators",), error.fix or "") from None
-    return rows
 
 
 def _column(record: ScheduleFile, document: Document, name: str) -> NDArray[np.int64]:
@@ -241,22 +227,17 @@ def _column(record: ScheduleFile, document: Document, name: str) -> NDArray[np.i
             "write whole numbers only",
         )  # fmt: skip
     try:
-        return np.array(values, dtype=np.int64)
+        column = np.array(values, dtype=np.int64)
     except OverflowError:
         raise document.error(
             "holds a number above 2^63", place, "write whole picoseconds and indices"
         ) from None
-
-
-def _check_columns(
-    columns: Mapping[str, NDArray[np.int64]], record: ScheduleFile, document: Document
-) -> None:
-    for name, column in columns.items():
-        if len(column) != record.representatives:
-            raise document.error(
-                f"should have {record.representatives} entries, got {len(column)}",
-                ("sends", name), "make all columns as long as representatives says",
-            )  # fmt: skip
+    if len(column) != record.representatives:
+        raise document.error(
+            f"should have {record.representatives} entries, got {len(column)}", place,
+            "make all columns as long as representatives says",
+        )  # fmt: skip
+    return column
 
 
 def _check_ranges(

@@ -1,17 +1,15 @@
-"""What a program takes when its ranks are taken by the places of a machine in some order.
+"""What a program takes when the places of a machine take its ranks in some order.
 
 The program is compiled once (:mod:`taccl.replay.machine`). Another order only changes which link
 each connection uses: how long messages hold its edges, which edges, and when they arrive. So every
-order is a replay of the same steps with other costs, exactly as if the program ran on the permuted
-topology.
-
-A machine, or a program, whose ranks are taken in another order.
-
-Either the machine's places get new numbers and the program stays, or the program's ranks do.
+order is a replay of the same steps with other costs (:class:`Replays`), exactly as if the program
+ran on the permuted topology. To be used, an order either gives the machine's places new numbers
+(:func:`permuted_topology`) while the program stays, or the program's ranks
+(:func:`permuted_program`).
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -52,14 +50,9 @@ _MAPPED = {
 
 
 def permuted_topology(topology: Topology, order: Sequence[int]) -> Topology:
-    """Return the machine whose rank ``r`` is the given one's ``order[r]``; edge ids stay.
+    """Return the machine whose rank ``r`` is rank ``order[r]`` of a `topology`; edge ids stay.
 
-    Parameters
-    ----------
-    topology
-        The machine.
-    order
-        ``order[rank]`` is the place that takes the rank.
+    `order` says for each rank which place takes it.
     """
     number = {place: rank for rank, place in enumerate(order)}
 
@@ -87,15 +80,8 @@ def permuted_topology(topology: Topology, order: Sequence[int]) -> Topology:
 def permuted_program(program: Program, order: Sequence[int]) -> Program:
     """Return the program whose rank ``order[r]`` does what the given one's rank ``r`` does.
 
-    Where chunks belong to ranks (an allgather's output), they move along, which steps of several
-    chunks may not survive.
-
-    Parameters
-    ----------
-    program
-        What is run.
-    order
-        A permutation of the ranks.
+    `program` is what is run, `order` a permutation of its ranks. Where chunks belong to ranks (an
+    allgather's output), they move along, which steps of several chunks may not survive.
 
     Raises
     ------
@@ -121,21 +107,19 @@ def permuted_program(program: Program, order: Sequence[int]) -> Program:
             raise _bound(program, "has steps of several chunks that would no longer be neighbours")
         return Slot(slot.buffer, places[0])
 
-    gpus = sorted((_gpu(gpu, order, offset) for gpu in program.gpus), key=lambda gpu: gpu.rank)
-    return replace(program, name=f"{program.name}-placed", gpus=tuple(gpus))
-
-
-def _gpu(gpu: Gpu, order: Sequence[int], offset: Callable[[Slot | None, int], Slot | None]) -> Gpu:
     def step(old: Step) -> Step:
         return replace(old, src=offset(old.src, old.count), dst=offset(old.dst, old.count))
 
     def block(old: Threadblock) -> Threadblock:
         ends = [None if end is None else order[end] for end in (old.send_to, old.recv_from)]
-        return replace(
-            old, send_to=ends[0], recv_from=ends[1], steps=tuple(map(step, old.steps))
-        )  # fmt: skip
+        return replace(old, send_to=ends[0], recv_from=ends[1], steps=tuple(map(step, old.steps)))
 
-    return replace(gpu, rank=order[gpu.rank], threadblocks=tuple(map(block, gpu.threadblocks)))
+    moved = [
+        replace(gpu, rank=order[gpu.rank], threadblocks=tuple(map(block, gpu.threadblocks)))
+        for gpu in program.gpus
+    ]
+    gpus = tuple(sorted(moved, key=lambda gpu: gpu.rank))
+    return replace(program, name=f"{program.name}-placed", gpus=gpus)
 
 
 def _bound(program: Program, what: str) -> InputError:
@@ -319,14 +303,9 @@ class _Table:
 
 
 def wire_all(topology: Topology, positions: int) -> tuple[Connection, ...]:
-    """Return connections of all pairs, routed over other ranks where there is no link.
+    """Return connections of all pairs of a `topology`, so many `positions` for each pair.
 
-    Parameters
-    ----------
-    topology
-        The machine.
-    positions
-        Connections of each pair.
+    They are routed over other ranks where there is no link.
     """
     ranks = range(topology.num_ranks)
     blocks = [

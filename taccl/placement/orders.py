@@ -1,25 +1,24 @@
-"""What no order of a ring can beat, from what its links have to carry.
-
-Each leg of a ring carries the same messages one after the other, so that a ring takes at least as
-long as they keep its slowest leg busy. The slowest leg is at least as slow as the least level up
-to which the legs still join all places to one another and let each have one before and one after
-it; the same holds for servers, each entered and left once. Other algorithms have no such bound.
-
-Orders of ranks in which the GPUs of a server stay side by side, and the moves between them.
+"""Orders of ranks in which the GPUs of a server stay side by side: starts, moves, and a bound.
 
 An order says for each rank which place of the machine takes it. It consists of the order of
-servers and the order of places within each; moves change one of the two.
+servers and the order of places within each; moves change one of the two. Searches start from
+tours of rings, and from orders that are good by a proxy.
 
-Orders worth starting a search from: tours of rings, and orders that are good by their weights.
-
-A proxy stands in for the replay where very many orders are looked at: connections that carry
+The proxy stands in for the replay where very many orders are looked at: connections that carry
 equal messages are one group, as they are one phase of the algorithm in turn (all of a ring, one
 distance of a halving), and each phase lasts as long as its slowest connection would alone.
+
+What no order of a ring can beat follows from what its links have to carry. Each leg of a ring
+carries the same messages one after the other, so that a ring takes at least as long as they keep
+its slowest leg busy. The slowest leg is at least as slow as the least level up to which the legs
+still join all places to one another and let each have one before and one after it; the same holds
+for servers, each entered and left once. Other algorithms have no such bound.
 """
 
 import itertools
 import random
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import factorial, prod
@@ -116,12 +115,8 @@ class Servers:
 def servers_of(server_of: Sequence[int], *, inside: bool = True) -> Servers:
     """Return the servers of a machine, by the first place of each.
 
-    Parameters
-    ----------
-    server_of
-        The server of each place.
-    inside
-        Whether places of one server may be exchanged.
+    `server_of` has the server of each place; `inside` tells whether places of one server may be
+    exchanged.
     """
     blocks: dict[int, list[int]] = {}
     for place, server in enumerate(server_of):
@@ -135,14 +130,9 @@ def flat(blocks: Sequence[Sequence[int]]) -> Order:
 
 
 def moves(servers: Servers, blocks: Blocks) -> Iterator[Move]:
-    """Yield every move from an order: of the servers, and of the places in each of them.
+    """Yield every move from an order: of the `servers`, and of the places in each of them.
 
-    Parameters
-    ----------
-    servers
-        Which places belong together.
-    blocks
-        The order, as the places of each server.
+    `blocks` is the order, as the places of each server.
     """
     several = servers.inside and len(blocks) < servers.num_places
     yield from _of_sequence(-1, len(blocks), turned=several)
@@ -166,14 +156,9 @@ def _of_sequence(block: int, length: int, *, turned: bool) -> Iterator[Move]:
 
 
 def moved(blocks: Blocks, move: Move) -> Blocks:
-    """Return the order that a move leads to.
+    """Return the order that a `move` leads to, one of :func:`moves`.
 
-    Parameters
-    ----------
-    blocks
-        The order, as the places of each server.
-    move
-        One of :func:`moves`.
+    `blocks` is the order before it, as the places of each server.
     """
     if move.block >= 0:
         inner = list(blocks)
@@ -201,18 +186,10 @@ def _moved(items: Sequence[Item], move: Move) -> list[Item]:
 
 
 def shaken(servers: Servers, blocks: Blocks, rng: random.Random, strength: int) -> Blocks:
-    """Return an order some random moves away.
+    """Return an order so many random moves (the `strength`) away.
 
-    Parameters
-    ----------
-    servers
-        Which places belong together.
-    blocks
-        The order, as the places of each server.
-    rng
-        Where moves are drawn from.
-    strength
-        How many moves.
+    `blocks` is the order before, as the places of each of the `servers`; `rng` is where moves are
+    drawn from.
     """
     for _ in range(strength):
         levels = [-1] if len(blocks) > 1 else []
@@ -272,12 +249,7 @@ class Proxy:
 def pair_times(replays: Replays, messages: Sequence[tuple[int, int]]) -> Ints:
     """Return how long messages keep the link between each two places, one after the other.
 
-    Parameters
-    ----------
-    replays
-        Whose links and sizes of messages they are.
-    messages
-        Pairs of bytes and how many messages have so many.
+    `replays` have the links and the sizes; `messages` are pairs of bytes and how many have so many.
     """
     table, n = replays.table, replays.topology.num_ranks
     rows = table.row[:, :, 0]
@@ -303,18 +275,10 @@ def ring_of(loads: Sequence[Load]) -> list[int] | None:
 
 
 def starts(replays: Replays, servers: Servers, seed: int, stop: Callable[[], bool]) -> list[Blocks]:
-    """Return orders of ranks to start from, seeded; none where the time is up.
+    """Return orders of ranks to start from; none once `stop` says that time is up.
 
-    Parameters
-    ----------
-    replays
-        The program on the machine.
-    servers
-        Which places belong together.
-    seed
-        For what is drawn.
-    stop
-        Tells whether the time is up.
+    `replays` is the program on the machine, `servers` which places belong together; `seed` is for
+    what is drawn.
     """
     rng = random.Random(seed)
     found: list[Blocks] = []
@@ -334,18 +298,10 @@ def starts(replays: Replays, servers: Servers, seed: int, stop: Callable[[], boo
 def annealed(
     proxy: Proxy, servers: Servers, rng: random.Random, stop: Callable[[], bool]
 ) -> Blocks:
-    """Return an order that is good by the proxy: threshold accepting with a falling threshold.
+    """Return an order that is good by the `proxy`: threshold accepting with a falling threshold.
 
-    Parameters
-    ----------
-    proxy
-        The guess at what an order takes.
-    servers
-        Which places belong together.
-    rng
-        Where moves are drawn from.
-    stop
-        Tells whether the time is up.
+    Places of `servers` stay together; `rng` is where moves are drawn from; `stop` tells whether the
+    time is up.
     """
     current = best = servers.random(rng)
     value = least = int(proxy.of([flat(current)])[0])
@@ -364,17 +320,8 @@ def annealed(
 def tours(replays: Replays, servers: Servers, stop: Callable[[], bool]) -> list[Order]:
     """Return round trips over all places: one that is short, and one whose longest leg is.
 
-    Legs between servers are so long that a good trip leaves each server once; it begins where it
-    enters one.
-
-    Parameters
-    ----------
-    replays
-        A ring program on the machine.
-    servers
-        Which places belong together.
-    stop
-        Tells whether the time is up.
+    Legs between `servers` are so long that a good trip leaves each server once; it begins where it
+    enters one. `replays` is a ring program on the machine; `stop` tells whether the time is up.
     """
     (messages,) = {load.messages for load in replays.loads if load.messages} or {()}
     times = pair_times(replays, messages)
@@ -401,20 +348,19 @@ def tours(replays: Replays, servers: Servers, stop: Callable[[], bool]) -> list[
         else:
             found.append(trip)
             high = middle
-    return [_turned(trip, server) for trip in found]
-
-
-def _turned(trip: Order, server: NDArray[np.int64]) -> Order:
-    """Return a round trip that begins where it enters a server."""
-    enters = [i for i in range(len(trip)) if server[trip[i - 1]] != server[trip[i]]]
-    first = min(enters, key=lambda i: trip[i], default=trip.index(0))
-    return (*trip[first:], *trip[:first])
+    turned = []
+    for trip in found:
+        # It begins where it enters a server.
+        enters = [i for i in range(n) if server[trip[i - 1]] != server[trip[i]]]
+        first = min(enters, key=lambda i: trip[i], default=trip.index(0))
+        turned.append((*trip[first:], *trip[:first]))
+    return turned
 
 
 def tour(costs: Ints) -> Order | None:
     """Return a short round trip by OR-Tools' routing, stopped by a count of solutions.
 
-    The costs of its legs are whole numbers; None where it finds none in time.
+    The `costs` of legs, from place to place, are whole numbers; None where it finds none in time.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SWIG's types have no __module__
@@ -444,14 +390,9 @@ def tour(costs: Ints) -> Order | None:
 
 
 def ring_bound(replays: Replays, servers: Servers) -> Time | None:
-    """Return a time that no order of a ring program beats; None where it is no ring.
+    """Return a time (ps) that no order of a ring program beats; None where it is no ring.
 
-    Parameters
-    ----------
-    replays
-        The program on the machine.
-    servers
-        Which places belong together.
+    `replays` is the program on the machine, `servers` which places belong together.
     """
     ring = ring_of(replays.loads)
     n = servers.num_places
@@ -491,8 +432,16 @@ def _busy(replays: Replays) -> Ints | None:
         for place, messages in enumerate(kind)
     ]
     links = link_counts(replays.topology)
-    found: Ints = np.sum(each, axis=0) if links.max() <= 1 else np.min(each, axis=0)
-    return _over_others(found, links > 0)
+    busy: Ints = np.sum(each, axis=0) if links.max() <= 1 else np.min(each, axis=0)
+    # Pairs without a link are at least as busy as the best way's worst link: which way a message
+    # is routed may depend on the numbers of ranks, and so on the order.
+    found = np.where(links > 0, busy, int(busy.max()) + 1)
+    for _ in range(len(busy)):
+        over = np.array([np.maximum(row[:, None], found).min(axis=0) for row in found])
+        if (over >= found).all():
+            break
+        found = np.minimum(found, np.where(links > 0, busy, over))
+    return found
 
 
 def link_counts(topology: Topology) -> Ints:
@@ -503,33 +452,14 @@ def link_counts(topology: Topology) -> Ints:
     return counts
 
 
-def _over_others(busy: Ints, linked: NDArray[np.bool_]) -> Ints:
-    """Return the same where pairs without a link are at least as busy as the best way's worst link.
-
-    Which way a message is routed may depend on the numbers of ranks, and so on the order.
-    """
-    most = int(busy.max()) + 1
-    found = np.where(linked, busy, most)
-    for _ in range(len(busy)):
-        over = np.array([np.maximum(row[:, None], found).min(axis=0) for row in found])
-        if (over >= found).all():
-            break
-        found = np.minimum(found, np.where(linked, busy, over))
-    return found
-
-
 def slowest_leg(busy: Ints) -> Time:
     """Return the least level at which a round trip over all places may exist."""
-    n = len(busy)
-    levels = np.unique(busy[~np.eye(n, dtype=np.bool_)])
-    low, high = 0, len(levels) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if _may_tour((busy <= levels[middle]) & ~np.eye(n, dtype=np.bool_)):
-            high = middle
-        else:
-            low = middle + 1
-    return int(levels[low])
+    joined = ~np.eye(len(busy), dtype=np.bool_)
+    levels = np.unique(busy[joined]).tolist()
+    level = bisect_left(
+        levels, x=True, hi=len(levels) - 1, key=lambda level: _may_tour((busy <= level) & joined)
+    )
+    return int(levels[level])
 
 
 def _may_tour(open_legs: NDArray[np.bool_]) -> bool:

@@ -7,7 +7,7 @@ input gives the same order.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from taccl.placement.objective import Replays
@@ -27,7 +27,7 @@ from taccl.timing.deadline import Deadline
 from taccl.units import Time
 
 EVERY_ORDER = 50_000
-"""Orders up to which all are tried: those of eight ranks are 40 320."""
+"""Orders up to which all are tried if not said otherwise: those of eight ranks are 40 320."""
 
 CLIMBED = 6
 """Starts that are improved."""
@@ -59,12 +59,15 @@ class Limits:
         Of all that is drawn.
     samples
         Random orders that the result is compared with.
+    every
+        Orders up to which all are tried, without a search.
     """
 
     seconds: float | None = None
     replays: int | None = None
     seed: int = 0
     samples: int = 100
+    every: int = EVERY_ORDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,23 +166,12 @@ def search(
     stop: Callable[[], bool] = lambda: False,
     report: Report = lambda _count, _time: None,
 ) -> Found:
-    """Return the best order found that keeps servers together.
+    """Return the best order found that keeps `servers` together, within the `limits`.
 
-    The order as given is always replayed, to compare with; where it tears servers apart, so is
-    the one that takes them by their first places, which the search begins with then.
-
-    Parameters
-    ----------
-    replays
-        The program on the machine.
-    servers
-        Which places belong together.
-    limits
-        Seconds, replays, seed and random orders.
-    stop
-        Tells whether to end now.
-    report
-        Is told the number of replays and every new best time.
+    The order as given is always replayed, to compare with; where it tears servers apart, so is the
+    one that takes them by their first places, which the search begins with then. `replays` is the
+    program on the machine; `stop` tells whether to end now; `report` is told the number of replays
+    and every new best time.
 
     Raises
     ------
@@ -187,8 +179,11 @@ def search(
         When the program comes to no end.
     """
     state = _Search(replays, limits, stop, report)
-    identity = _as_given(state, servers)
-    few = servers.count() <= EVERY_ORDER
+    same = tuple(range(servers.num_places))
+    identity = state.time(same)
+    if servers.split(same) is None:
+        state.best = None
+        state.time(flat(servers.blocks))
     bound = ring_bound(replays, servers)
     samples: list[Time] = []
     ended = "settled"
@@ -198,7 +193,7 @@ def search(
         samples.extend(state.time(flat(blocks)) for blocks in drawn)
         if bound is not None:
             state.enough = bound
-        if few:
+        if servers.count() <= limits.every:
             ended = "all"
             for every in servers.all():
                 state.time(every)
@@ -208,42 +203,6 @@ def search(
         ended = str(end)
     least, order = state.best or (identity, flat(servers.blocks))
     return Found(order, least, identity, tuple(samples), bound, state.counted, ended)
-
-
-def _as_given(state: _Search, servers: Servers) -> Time:
-    """Return what the identity takes, and begin with an order that is allowed."""
-    same = tuple(range(servers.num_places))
-    time = state.time(same)
-    if servers.split(same) is None:
-        state.best = None
-        state.time(flat(servers.blocks))
-    return time
-
-
-def climb(
-    replays: Replays, servers: Servers, limits: Limits, stop: Callable[[], bool] = lambda: False
-) -> Found:
-    """Return what local search alone finds, however few orders there are.
-
-    Parameters
-    ----------
-    replays
-        The program on the machine.
-    servers
-        Which places belong together.
-    limits
-        Seconds, replays and seed.
-    stop
-        Tells whether to end now.
-    """
-    state = _Search(replays, limits, stop, lambda _count, _time: None)
-    identity, ended = _as_given(state, servers), "settled"
-    try:
-        _improve(state, servers, random.Random(limits.seed))
-    except _EndError as end:
-        ended = str(end)
-    least, order = state.best or (identity, ())
-    return Found(order, least, identity, (), None, state.counted, ended)
 
 
 def _improve(state: _Search, servers: Servers, rng: random.Random) -> None:
@@ -288,35 +247,22 @@ def _descend(
         if not near:
             return blocks
         guesses = proxy.of([flat(other) for other in near]).tolist()
-        better = _first_better(state, near, guesses, value)
-        if better is None:
+        for number in sorted(range(len(near)), key=guesses.__getitem__)[:TRIED]:
+            found = (state.time(flat(near[number])), guesses[number])
+            if found < value:
+                blocks, value = near[number], found
+                break
+        else:
             return blocks
-        blocks, value = better
 
 
 def neighbours(servers: Servers, blocks: Blocks, rng: random.Random) -> list[Blocks]:
     """Return what the moves from an order lead to: all of them, or some drawn where many are.
 
-    Parameters
-    ----------
-    servers
-        Which places belong together.
-    blocks
-        The order, as the places of each server.
-    rng
-        Where moves are drawn from.
+    `blocks` is the order, as the places of each of the `servers`; `rng` is where moves are drawn
+    from.
     """
     lengths = [len(blocks), *(map(len, blocks) if servers.inside else ())]
     if sum(length * length for length in lengths) * 4 <= LOOKED_AT:
         return [moved(blocks, move) for move in moves(servers, blocks)]
     return [shaken(servers, blocks, rng, 1) for _ in range(LOOKED_AT)]
-
-
-def _first_better(
-    state: _Search, near: Sequence[Blocks], guesses: Sequence[int], value: tuple[Time, int]
-) -> tuple[Blocks, tuple[Time, int]] | None:
-    for number in sorted(range(len(near)), key=guesses.__getitem__)[:TRIED]:
-        found = (state.time(flat(near[number])), guesses[number])
-        if found < value:
-            return near[number], found
-    return None

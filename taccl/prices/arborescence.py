@@ -18,7 +18,7 @@ import numpy as np
 
 from taccl.prices import arborescence_loops
 from taccl.prices.arborescence_loops import Arcs32, Heap, Ints, Sets
-from taccl.timing.jit import machine_code
+from taccl.timing.jit import jit
 
 MOST = 1 << 62
 """No tree may cost more: sums stay within 64 bits."""
@@ -64,10 +64,8 @@ class Forest:
 def contract(ranks: int, tail: Arcs32, head: Arcs32, cost: Ints) -> Forest:
     """Return the contraction of a graph; among equal arcs the first counts.
 
-    Parameters
-    ----------
-    cost
-        Not negative, and ``ranks`` times the largest at most ``MOST``.
+    The vertices are so many `ranks`, `tail` and `head` the ends of the arcs; their `cost` is not
+    negative, and ``ranks`` times the largest at most ``MOST``.
 
     Raises
     ------
@@ -93,7 +91,9 @@ def contract(ranks: int, tail: Arcs32, head: Arcs32, cost: Ints) -> Forest:
 def cheapest_from(
     roots: Ints, ranks: int, tail: Arcs32, head: Arcs32, cost: Ints
 ) -> tuple[int, Ints]:  # fmt: skip
-    """Return the cost and the arcs of the cheapest forest from some roots to all other vertices.
+    """Return the cost and the arcs of the cheapest forest from some `roots` to all other vertices.
+
+    The other parameters, `ranks`, `tail`, `head` and `cost`, are those of :func:`contract`.
 
     Raises
     ------
@@ -120,6 +120,6 @@ def cheapest_from(
 def _compiled() -> tuple[Callable[..., int], Callable[..., int]]:
     """Return the two loops as machine code, compiled or from the cache on disk."""
     return (
-        machine_code(arborescence_loops.contract_all, [arborescence_loops], "contract"),
-        machine_code(arborescence_loops.expand_all, [arborescence_loops], "expand"),
+        jit(arborescence_loops.contract_all, [arborescence_loops], "contract"),
+        jit(arborescence_loops.expand_all, [arborescence_loops], "expand"),
     )

@@ -63,7 +63,7 @@ class Sets(NamedTuple):
 
 
 def link_heaps(heap: Heap, one: int, other: int) -> int:
-    """Return the root of two heaps joined; -1 is the empty heap."""
+    """Join the heaps below `one` and `other` in `heap` (-1 is the empty one); return the root."""
     if one < 0:
         return other
     if other < 0:
@@ -79,7 +79,7 @@ def link_heaps(heap: Heap, one: int, other: int) -> int:
 
 
 def without_least(heap: Heap, root: int) -> int:
-    """Return the root of a heap after its least entry is taken."""
+    """Return the root of that part of `heap` below `root` after its least entry is taken."""
     pairs, node, change = -1, heap.child[root], heap.later[root]
     while node >= 0:
         second = heap.sibling[node]
@@ -103,7 +103,7 @@ def without_least(heap: Heap, root: int) -> int:
 
 
 def find(within: Arcs32, node: int) -> int:
-    """Return the outermost set that a set is part of."""
+    """Return the outermost set that a `node` is part of, and shorten the way to it in `within`."""
     while within[node] != node:
         within[node] = within[within[node]]
         node = within[node]
@@ -111,7 +111,11 @@ def find(within: Arcs32, node: int) -> int:
 
 
 def contract_all(ranks: int, tail: Arcs32, head: Arcs32, heap: Heap, sets: Sets) -> int:
-    """Contract everything into one set; return how many sets there are, 0 if it can't be done."""
+    """Contract everything into one set; return how many sets there are, 0 if it can't be done.
+
+    `ranks`, `tail` and `head` are as in :func:`taccl.prices.arborescence.contract`; `heap` has the
+    costs of the arcs, and `sets` room for twice as many sets as ranks.
+    """
     for arc in range(len(tail)):
         sets.arcs[head[arc]] = link_heaps(heap, sets.arcs[head[arc]], arc)
     top, count = 0, ranks
@@ -136,7 +140,10 @@ def contract_all(ranks: int, tail: Arcs32, head: Arcs32, heap: Heap, sets: Sets)
 
 
 def close_cycle(heap: Heap, sets: Sets, top: int, first: int, made: int) -> int:
-    """Contract the end of the path from a set on; return the place of the new set."""
+    """Contract the path from the set `first` to its end at `top`; return the place of the new set.
+
+    The new set has the number `made` in `sets`; the arcs that enter it are joined in `heap`.
+    """
     joined, ranks = -1, 0
     top += 1
     while True:
@@ -161,17 +168,13 @@ def close_cycle(heap: Heap, sets: Sets, top: int, first: int, made: int) -> int:
 def expand_all(
     counts: Ints, head: Arcs32, nodes: tuple[Arcs32, Arcs32], stack: NDArray[np.int32], used: Ints
 ) -> int:  # fmt: skip
-    """Add up the trees of all roots; return how many trees there are.
+    """Add up the trees of all roots in `used`, by arc; return how many trees there are.
 
     A tree enters the root's ancestors nowhere and all parts beside them once. A part entered by
     an arc is in turn made of the ancestors of the arc's head in it, and of parts beside them.
 
-    Parameters
-    ----------
-    nodes
-        ``parent`` and ``enter``.
-    stack
-        Room for four numbers a set.
+    `counts` says how many trees start at each rank, `head` where each arc ends, `nodes` are
+    ``parent`` and ``enter``, and `stack` is room for four numbers a set.
     """
     parent, enter = nodes
     first, following, low, high = stack[0], stack[1], stack[2], stack[3]

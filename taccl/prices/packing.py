@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from taccl.model.arcs import Arcs, Wanted
 from taccl.prices.arborescence_loops import Ints
-from taccl.prices.pricing import Floats, Kind, Market, cheapest, distances
+from taccl.prices.pricing import Floats, Kind, PricingProblem, cheapest, distances
 from taccl.timing.deadline import Deadline
 from taccl.topology.graph import Topology
 from taccl.topology.symmetry import refine, switch_kinds
@@ -88,12 +88,12 @@ class Packing:
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class PackingInstance:
     """What is to be packed.
 
     Parameters
     ----------
-    market, kinds
+    pricing, kinds
         The arcs and what is sent along them.
     idle
         int64: picoseconds that every resource waits, if it is used at all, and at most what
@@ -102,7 +102,7 @@ class Question:
         Numbers from 0: equal for resources that look alike, and that are known to be.
     """
 
-    market: Market
+    pricing: PricingProblem
     kinds: Sequence[Kind]
     idle: Ints
     alike: Ints
@@ -112,31 +112,29 @@ class Question:
 def pack(arcs: Arcs, wanted: Wanted, *, seconds: float = 2.0) -> Packing:
     """Return prices of the resources that the representative chunks of a problem compete for.
 
-    Parameters
-    ----------
-    seconds
-        When to stop with what there is.
+    `arcs` are what its chunks may use, `wanted` what they need; the search stops after so many
+    `seconds` with what there is.
 
     Raises
     ------
     NoScheduleError
         When some target can't be reached.
     """
-    market = Market(
+    pricing = PricingProblem(
         arcs.problem.topology.num_ranks, arcs.num_resources, arcs.tail, arcs.head,
         arcs.use_start, arcs.use_resource, arcs.held(),
     )  # fmt: skip
     kinds = kinds_of(wanted)
-    if not kinds or not market.load.any():
-        even = np.full(market.num_resources, 1 / max(market.num_resources, 1))
+    if not kinds or not pricing.load.any():
+        even = np.full(pricing.num_resources, 1 / max(pricing.num_resources, 1))
         return Packing(even, 0, 0.0, 0)
     orbit = arcs.problem.group.rank_orbit
-    role = np.bincount(orbit, _roles(kinds, market.ranks), minlength=market.ranks)[orbit]
+    role = np.bincount(orbit, _roles(kinds, pricing.ranks), minlength=pricing.ranks)[orbit]
     alike = look_alike(arcs.problem.topology, role, arcs.resources)
-    alone = np.arange(market.num_resources)
-    question = Question(market, kinds, _idle(arcs, kinds), alike, alone)
-    prices, load, rounds = best_prices(question, seconds)
-    return Packing(prices, least_time(question, prices), load, rounds)
+    alone = np.arange(pricing.num_resources)
+    instance = PackingInstance(pricing, kinds, _idle(arcs, kinds), alike, alone)
+    prices, load, rounds = best_prices(instance, seconds)
+    return Packing(prices, least_time(instance, prices), load, rounds)
 
 
 def kinds_of(wanted: Wanted) -> tuple[Kind, ...]:
@@ -168,14 +166,10 @@ def _roles(kinds: Sequence[Kind], ranks: int) -> Floats:
 
 
 def look_alike(topology: Topology, role: NDArray[Any], resources: NDArray[Any]) -> Ints:
-    """Return a number for each resource, by its costs and what can be seen from its ends.
+    """Return a number for each of some `resources`, by costs and what can be seen from the ends.
 
-    Parameters
-    ----------
-    role
-        What tells ranks apart.
-    resources
-        The edge that stands for each.
+    A resource is given by an edge of the `topology`; `role` is what tells ranks apart, a number
+    each.
     """
     roles = np.unique(role, return_inverse=True)[1].astype(np.int64)
     kinds = np.concatenate([roles, topology.num_ranks + switch_kinds(topology)])
@@ -199,14 +193,17 @@ def _idle(arcs: Arcs, kinds: Sequence[Kind]) -> Ints:
     return np.minimum(before, whole - after) + after
 
 
-def best_prices(question: Question, seconds: float) -> tuple[Floats, float, int]:
-    """Return the prices that prove most, adding up to 1, the packing's time, and the rounds."""
-    rows = question.market.num_resources
-    search = _Search(question, question.alike, np.full(rows, 1 / rows))
+def best_prices(instance: PackingInstance, seconds: float) -> tuple[Floats, float, int]:
+    """Return the prices that prove most, adding up to 1, the packing's time, and the rounds.
+
+    The search for prices of the `instance` ends after so many `seconds`.
+    """
+    rows = instance.pricing.num_resources
+    search = _Search(instance, instance.alike, np.full(rows, 1 / rows))
     left = search.run(seconds, LONG)
-    if search.rows > int(question.orbit.max()):
+    if search.rows > int(instance.orbit.max()):
         return search.best, search.packed, search.rounds
-    single = _Search(question, question.orbit, search.best)
+    single = _Search(instance, instance.orbit, search.best)
     single.run(left, PATIENCE)
     packed = min(search.packed, single.packed)  # of the first only if no looks deceive
     return single.best, max(packed, single.proved), search.rounds + single.rounds
@@ -217,7 +214,7 @@ class _Search:
 
     Parameters
     ----------
-    question
+    instance
         What is packed.
     alike
         The class of each resource.
@@ -225,11 +222,11 @@ class _Search:
         Where to start.
     """
 
-    def __init__(self, question: Question, alike: Ints, prices: Floats) -> None:
-        self._market, self._kinds, self._alike = question.market, question.kinds, alike
+    def __init__(self, instance: PackingInstance, alike: Ints, prices: Floats) -> None:
+        self._pricing, self._kinds, self._alike = instance.pricing, instance.kinds, alike
         self._size = np.bincount(alike).astype(np.float64)
-        self._unit = float(max(int(question.market.load.max()), 1))
-        self._idle = np.bincount(alike, question.idle / self._unit) / self._size
+        self._unit = float(max(int(instance.pricing.load.max()), 1))
+        self._idle = np.bincount(alike, instance.idle / self._unit) / self._size
         self._plans: list[Floats] = []
         self._proved = -1.0
         self.rows = len(self._size)
@@ -288,13 +285,13 @@ class _Search:
     def _plan(self, prices: Floats) -> Floats:
         """Return the load of the plan that is cheapest, and keep it and what it proves."""
         self.rounds += 1
-        steps = self._market.steps(prices)
-        cost, units = cheapest(self._market, self._kinds, self._market.costs(steps))
+        steps = self._pricing.steps(prices)
+        cost, units = cheapest(self._pricing, self._kinds, self._pricing.costs(steps))
         idle = float(prices @ self._idle[self._alike])
         proved = cost / max(int(steps.sum()), 1) / self._unit + idle
         if proved > self._proved:
             self._proved, self.best = proved, prices
-        load = self._market.loads(units) / self._unit
+        load = self._pricing.loads(units) / self._unit
         plan: Floats = np.bincount(self._alike, load) / self._size
         if not any(np.array_equal(plan, known) for known in self._plans):
             self._plans.append(plan)
@@ -302,34 +299,51 @@ class _Search:
 
     def _pack(self) -> tuple[float, Floats]:
         """Return the time of the best packing of the plans so far, and a price per resource."""
-        from scipy.optimize import linprog
-
-        count = len(self._plans)
-        result = linprog(
-            np.append(np.zeros(count), 1.0),
-            A_ub=np.column_stack([*self._plans, -np.ones(self.rows)]), b_ub=-self._idle,
-            A_eq=np.append(np.ones(count), 0.0)[None], b_eq=[1.0], method="highs",
-        )  # fmt: skip
-        duals = -result.ineqlin.marginals if result.status == 0 else np.zeros(self.rows)
-        if not (duals > 0).any():
+        found = best_mix(np.array(self._plans), np.ones(self.rows), self._idle)
+        if found is None or not (found[1] > 0).any():
             return float("inf"), self.best
-        duals = np.maximum(duals, 0.0)
+        time, duals = found
         prices: Floats = (duals / duals.sum() / self._size)[self._alike]
-        return float(result.fun), prices
+        return time, prices
 
 
-def least_time(question: Question, prices: Floats) -> Time:
-    """Return the picoseconds that some prices prove: exact, whatever the prices.
+def best_mix(loads: Floats, widths: Floats, idle: Floats) -> tuple[float, Floats] | None:
+    """Return the time of the best mix of plans, and the dual value of each resource.
+
+    Parameters
+    ----------
+    loads
+        (plans, resources) time that each plan keeps each resource busy.
+    widths
+        How many there are of each resource.
+    idle
+        Time that each resource waits in any case.
+    """
+    from scipy.optimize import linprog
+
+    plans = len(loads)
+    result = linprog(
+        np.append(np.zeros(plans), 1.0),
+        A_ub=np.column_stack([*loads, -widths]), b_ub=-idle,
+        A_eq=np.append(np.ones(plans), 0.0)[None], b_eq=[1.0], method="highs",
+    )  # fmt: skip
+    if result.status != 0:
+        return None
+    return float(result.fun), np.maximum(-result.ineqlin.marginals, 0.0)
+
+
+def least_time(instance: PackingInstance, prices: Floats) -> Time:
+    """Return the picoseconds that some `prices` prove for an `instance`, exact whatever they are.
 
     By a time T a resource can have been held for T - idle, if it has been at all. So the sum of
     price * max(0, T - idle) is at least what all trees cost.
     """
-    market = question.market
-    steps = market.steps(prices)
-    cost, _ = cheapest(market, question.kinds, market.costs(steps))
-    order = np.argsort(question.idle, kind="stable")
+    pricing = instance.pricing
+    steps = pricing.steps(prices)
+    cost, _ = cheapest(pricing, instance.kinds, pricing.costs(steps))
+    order = np.argsort(instance.idle, kind="stable")
     least, spent, weight = Fraction(0), 0, 0
-    waits, weights = question.idle[order].tolist(), steps[order].tolist()
+    waits, weights = instance.idle[order].tolist(), steps[order].tolist()
     for place, (idle, price) in enumerate(zip(waits, weights, strict=True)):
         spent, weight = spent + price * idle, weight + price
         least = Fraction(cost + spent, max(weight, 1))

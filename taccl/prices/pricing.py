@@ -21,7 +21,7 @@ FINE = 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
-class Market:
+class PricingProblem:
     """Arcs, and what a unit sent along them takes of the resources.
 
     Parameters
@@ -93,68 +93,51 @@ class Kind:
         return self.arcs is None and len(self.roots) == 1 and len(self.targets) == ranks - 1
 
 
-def cheapest(market: Market, kinds: Sequence[Kind], costs: Ints) -> tuple[int, Ints]:
+def cheapest(pricing: PricingProblem, kinds: Sequence[Kind], costs: Ints) -> tuple[int, Ints]:
     """Return what all units pay at least, and on every arc how many would be sent for about that.
 
-    The amount is exact where all ranks are roots or targets; else it is a lower bound.
+    The amount is exact where all ranks are roots or targets; else it is a lower bound. `kinds` are
+    the units of the `pricing` problem, and `costs` what each of them pays on every arc.
 
     Raises
     ------
     NoScheduleError
         When some target can't be reached.
     """
-    total, units = 0, np.zeros(len(market.tail), dtype=np.int64)
-    alike = [kind.is_free(market.ranks) for kind in kinds]
-    # These share one contraction; a lone one asks for less: only its root must reach everyone.
-    if sum(alike) > 1:
-        shared = [kind for kind, free in zip(kinds, alike, strict=True) if free]
-        total, units = _from_everywhere(market, shared, costs)
-        kinds = [kind for kind, free in zip(kinds, alike, strict=True) if not free]
-    for kind in kinds:
-        cost, arcs = _cheapest_tree(market, kind, costs)
-        total += kind.count * cost
-        units[arcs] += kind.count
+    total, units = 0, np.zeros(len(pricing.tail), dtype=np.int64)
+    shared = [kind for kind in kinds if kind.is_free(pricing.ranks)]
+    try:
+        # These share one contraction; a lone one asks for less: only its root must reach everyone.
+        if len(shared) > 1:
+            forest = contract(pricing.ranks, pricing.tail, pricing.head, costs)
+            counts = np.zeros(pricing.ranks, dtype=np.int64)
+            for kind in shared:
+                counts[kind.roots[0]] += kind.count
+            pairs = zip(forest.costs().tolist(), counts.tolist(), strict=True)
+            total, units = sum(cost * count for cost, count in pairs), forest.use(counts)
+            kinds = [kind for kind in kinds if not kind.is_free(pricing.ranks)]
+        for kind in kinds:
+            cost, arcs = _cheapest_tree(pricing, kind, costs)
+            total += kind.count * cost
+            units[arcs] += kind.count
+    except ValueError as error:
+        raise NoScheduleError(
+            "some rank can't be reached from another that has data for it",
+            fix="add edges, or allow more links in the sketch",
+        ) from error
     return total, units
 
 
-def _from_everywhere(market: Market, kinds: Sequence[Kind], costs: Ints) -> tuple[int, Ints]:
-    try:
-        forest = contract(market.ranks, market.tail, market.head, costs)
-    except ValueError as error:
-        raise _unreached() from error
-    counts = np.zeros(market.ranks, dtype=np.int64)
-    for kind in kinds:
-        counts[kind.roots[0]] += kind.count
-    pairs = zip(forest.costs().tolist(), counts.tolist(), strict=True)
-    return sum(cost * count for cost, count in pairs), forest.use(counts)
-
-
-def _unreached() -> NoScheduleError:
-    return NoScheduleError(
-        "some rank can't be reached from another that has data for it",
-        fix="add edges, or allow more links in the sketch",
-    )
-
-
-def _cheapest_tree(market: Market, kind: Kind, costs: Ints) -> tuple[int, Ints]:
+def _cheapest_tree(pricing: PricingProblem, kind: Kind, costs: Ints) -> tuple[int, Ints]:
     """Return a cheapest tree; with other ranks than roots and targets its dearest path's cost."""
     arcs = np.arange(len(costs)) if kind.arcs is None else kind.arcs
-    if len(kind.roots) + len(kind.targets) < market.ranks:
-        return _paths(market, kind, arcs, costs)
-    tail, head = market.tail[arcs], market.head[arcs]
-    try:
-        cost, tree = cheapest_from(kind.roots, market.ranks, tail, head, costs[arcs])
-    except ValueError as error:
-        raise _unreached() from error
-    return cost, arcs[tree]
-
-
-def _paths(market: Market, kind: Kind, arcs: Ints, costs: Ints) -> tuple[int, Ints]:
-    """Return the largest distance of a target, and the arcs of cheapest paths to all of them."""
-    tail, head = market.tail[arcs], market.head[arcs]
-    distance, into = distances(market.ranks, kind.roots, tail, head, costs[arcs])
+    tail, head = pricing.tail[arcs], pricing.head[arcs]
+    if len(kind.roots) + len(kind.targets) == pricing.ranks:
+        cost, tree = cheapest_from(kind.roots, pricing.ranks, tail, head, costs[arcs])
+        return cost, arcs[tree]
+    distance, into = distances(pricing.ranks, kind.roots, tail, head, costs[arcs])
     if (distance[kind.targets] >= MOST).any():
-        raise _unreached()
+        raise ValueError("some target can't be reached")
     used: set[int] = set()
     for target in kind.targets.tolist():
         arc = int(into[target])
@@ -167,9 +150,10 @@ def _paths(market: Market, kind: Kind, arcs: Ints, costs: Ints) -> tuple[int, In
 def distances(
     ranks: int, roots: Ints, tail: Arcs32, head: Arcs32, length: Ints
 ) -> tuple[Ints, Ints]:  # fmt: skip
-    """Return for every rank the distance from the nearest root and the last arc on the way.
+    """Return for each of so many `ranks` how far the nearest root is, and the last arc from there.
 
-    ``MOST`` and -1 where there is no way; -1 at the roots.
+    `roots` are ranks, `tail`, `head` and `length` the columns of the arcs. ``MOST`` and -1 where
+    there is no way; -1 at the roots.
     """
     distance, into = np.full(ranks, MOST, dtype=np.int64), np.full(ranks, -1, dtype=np.int64)
     distance[roots] = 0

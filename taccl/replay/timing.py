@@ -28,7 +28,7 @@ from taccl.replay.events import Machine, Rows
 from taccl.replay.interpreter import Standstill, Wait, deadlock, replay
 from taccl.replay.machine import NEVER, machine_of, messages_of
 from taccl.replay.trace import Trace
-from taccl.timing.jit import PLAIN, machine_code, telling
+from taccl.timing.jit import PLAIN, jit, report_compilation
 from taccl.topology.graph import Topology
 
 _SAME_IN_BLOCKS = (events.PHASE, events.STEP, events.LEFT, events.NEED, events.PARKED)
@@ -177,10 +177,10 @@ Run = Callable[[Machine, int], int]
 def compiled() -> Run:
     """Return :func:`taccl.replay.events.run_events` as machine code, compiled or from the cache."""
     # Inlined, it runs 50 times as fast.
-    made = machine_code(events.run_events, PARTS, "replay", {**PLAIN, "forceinline": True})
+    made = jit(events.run_events, PARTS, "replay", {**PLAIN, "forceinline": True})
 
     def run(machine: Machine, budget: int) -> int:
-        with telling(_tell, MESSAGE):
+        with report_compilation(_tell, MESSAGE):
             return int(made(machine, budget))
 
     return run

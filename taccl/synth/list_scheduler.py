@@ -22,7 +22,7 @@ from taccl.synth import list_scheduler_loop
 from taccl.synth.list_scheduler_loop import State, Work
 from taccl.synth.plan import Message, Plan
 from taccl.timing import occupancy
-from taccl.timing.jit import machine_code, telling
+from taccl.timing.jit import jit, report_compilation
 from taccl.timing.message_costs import as_list, as_lists, uses_of
 from taccl.timing.occupancy import NOTHING, Uses, earliest_start, occupy
 from taccl.units import Time
@@ -318,7 +318,7 @@ def messages_by_start(
     """
     work = load.work if before is None else load.work._replace(rank=_ranks(-before))
     state = _state(load)
-    with telling(report, MESSAGE):
+    with report_compilation(report, MESSAGE):
         _compiled()(work, state)
     if (state.start < 0).any():
         raise ValueError("messages wait for each other in a ring")
@@ -370,4 +370,4 @@ def _ranks(tail: NDArray[np.int64]) -> NDArray[np.int32]:
 
 @cache
 def _compiled() -> Callable[[Work, State], int]:
-    return machine_code(list_scheduler_loop.dispatch, [list_scheduler_loop, occupancy], "dispatch")
+    return jit(list_scheduler_loop.dispatch, [list_scheduler_loop, occupancy], "dispatch")

@@ -65,13 +65,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float, *, spent: float = 0.0) -> "Deadline":
-        """Return the deadline that is so many seconds from now.
-
-        Parameters
-        ----------
-        spent
-            Seconds of them that were spent before.
-        """
+        """Return the deadline `seconds` from now, of which some were `spent` before."""
         now = time.monotonic()
         return cls(now - spent + seconds, began=now - spent)
 
@@ -101,25 +95,14 @@ class Deadline:
         return self.within(part * self.left, part * self.patience)
 
     def turns(self, count: int) -> Iterator["Deadline"]:
-        """Yield the deadlines of some searches one after the other: what one leaves, others have.
-
-        Parameters
-        ----------
-        count
-            Of searches.
-        """
+        """Yield the deadlines of a `count` of searches in turn: what one leaves, others have."""
         for number in range(count):
             yield self.within(self.left / (count - number), self.patience / count)
 
     def within(self, seconds: float, patience: float = math.inf) -> "Deadline":
-        """Return the deadline that is so many seconds from now, or its own end if that is sooner.
+        """Return the deadline `seconds` from now, or its own end if that is sooner.
 
-        Parameters
-        ----------
-        seconds
-            By the clock; of counted work nothing is taken.
-        patience
-            Of the new one, in seconds.
+        Of counted work nothing is taken. The new one has the given `patience`, in seconds.
         """
         now = time.monotonic()
         end = min(self.end, now + seconds)
@@ -168,12 +151,9 @@ _KEPT: list[Deadline] = []
 
 @contextmanager
 def kept(deadline: Deadline) -> Iterator[Deadline]:
-    """Raise :class:`TimeUp` inside when a deadline comes; who catches it calls :func:`forget`.
+    """Raise :class:`TimeUp` inside when a `deadline` comes; who catches it calls :func:`forget`.
 
-    Parameters
-    ----------
-    deadline
-        May be moved meanwhile.
+    The deadline may be moved meanwhile.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(
         signal, "setitimer"

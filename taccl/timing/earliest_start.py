@@ -68,17 +68,10 @@ class Values(NamedTuple):
 
 
 def ready_at(sends: Sends, values: Values, arrived: Times, row: int) -> int:
-    """Return when the value that a row reads is there, with all arrivals visible to it.
+    """Return when the value that a `row` reads is there, with all arrivals visible to it.
 
-    Parameters
-    ----------
-    arrived
-        By row: when it arrives.
-
-    Returns
-    -------
-    int
-        Picoseconds; NOTHING where nothing has come.
+    `sends` are the rows, `values` what happened before, `arrived` when each row arrives.
+    Picoseconds; NOTHING where nothing has come.
     """
     place = sends.source[row]
     above, other = NOTHING, values.hidden[place]
@@ -97,7 +90,10 @@ def ready_at(sends: Sends, values: Values, arrived: Times, row: int) -> int:
 
 
 def note_read(sends: Sends, values: Values, arrived: Times, row: int, time: int) -> bool:
-    """Note that a row reads at a time; tell whether it reads what it should not see yet."""
+    """Note that a `row` reads at a `time`; tell whether it reads what it should not see yet.
+
+    `sends`, `values` and `arrived` are as for :func:`ready_at`.
+    """
     place, early = sends.source[row], False
     values.read[place] = max(values.read[place], time)
     other = values.hidden[place]
@@ -110,7 +106,7 @@ def note_read(sends: Sends, values: Values, arrived: Times, row: int, time: int)
 
 
 def note_arrival(sends: Sends, values: Values, row: int, time: int) -> None:
-    """Note that what a row brings arrives at a time."""
+    """Note in `values` that what a `row` of `sends` brings arrives at a `time`."""
     place = sends.target[row]
     values.changed[place] = max(values.changed[place], time)
     if not sends.adds[row]:
@@ -127,12 +123,9 @@ def start_copies(
 ) -> int:
     """Fill in when the rows of copied chunks start and end; return DONE, or a row without value.
 
-    Parameters
-    ----------
-    free
-        By resource: picoseconds from which on it is free.
-    start, end
-        By row: picoseconds.
+    `uses` and `free` are what the messages hold and from when on that is free
+    (:func:`taccl.timing.occupancy.earliest_start`), `sends` their rows, `values` what happened to
+    each place; `start` and `end` have the picoseconds of every row.
     """
     for message in range(len(sends.first) - 1):
         rows = range(sends.first[message], sends.first[message + 1])
@@ -157,7 +150,7 @@ def start_sums(
 ) -> int:
     """Fill in when the rows of summed chunks start and end.
 
-    The parameters are those of :func:`start_copies`.
+    `uses`, `sends`, `values`, `free`, `start` and `end` are those of :func:`start_copies`.
 
     Returns
     -------

@@ -19,7 +19,7 @@ PLAIN: Mapping[str, Any] = {"_nrt": False}
 """Options of code that makes no arrays: reference counts cost more than the rest."""
 
 
-def machine_code(
+def jit(
     function: Function,
     parts: Sequence[ModuleType],
     name: str,
@@ -50,35 +50,30 @@ def machine_code(
             if own and callable(part) and not isinstance(part, type) and part not in _INLINED:
                 register_jitable(**options)(part)
                 _INLINED.add(part)
-    return _cached(
-        numba,
-        function,
-        cache_directory(name, parts, os.environ.get("NUMBA_CACHE_DIR", "")),
-        options,
-    )
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    directory = cache_directory(name, parts, os.environ.get("NUMBA_CACHE_DIR", ""))
+    compiled: Function
+    try:
+        config.CACHE_DIR = str(directory)
+        compiled = numba.njit(cache=True, nogil=True, **options)(function)
+    except RuntimeError:  # no home, or no directory can be written
+        compiled = numba.njit(nogil=True, **options)(function)
+    finally:
+        config.CACHE_DIR = before
+    return compiled
 
 
 _INLINED: set[Callable[..., Any]] = set()
 """Plain functions that compiled ones may call: registered once, as loops share them."""
 
 
-def _cached(
-    numba: ModuleType, function: Function, directory: Path, options: Mapping[str, Any]
-) -> Function:
-    before = numba.config.CACHE_DIR
-    made: Function
-    try:
-        numba.config.CACHE_DIR = str(directory)
-        made = numba.njit(cache=True, nogil=True, **options)(function)
-    except RuntimeError:  # no home, or no directory can be written
-        made = numba.njit(nogil=True, **options)(function)
-    finally:
-        numba.config.CACHE_DIR = before
-    return made
-
-
 def cache_directory(name: str, parts: Sequence[ModuleType], given: str) -> Path:
-    """Return where machine code is kept: under a directory that was given, or the user's."""
+    """Return where machine code is kept: under a directory that was given, or the user's.
+
+    `name` is of the directory in it, `parts` are the modules whose source tells it from others, and
+    `given` is empty where no directory was given.
+    """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "taccl")
     found = hashlib.sha256()
     for part in parts:
@@ -87,14 +82,9 @@ def cache_directory(name: str, parts: Sequence[ModuleType], given: str) -> Path:
 
 
 def stamp_of(parts: Sequence[ModuleType], given: str) -> Path:
-    """Return the file that says that some modules are compiled for this numba and processor.
+    """Return the file that says that `parts` (modules) are compiled for this numba and processor.
 
-    Parameters
-    ----------
-    parts
-        The modules.
-    given
-        The directory of the cache; empty: the user's.
+    `given` is the directory of the cache; empty: the user's.
     """
     from importlib.metadata import version
 
@@ -107,8 +97,8 @@ def stamp_of(parts: Sequence[ModuleType], given: str) -> Path:
 
 
 @contextmanager
-def telling(report: Callable[[str], None], message: str) -> Iterator[None]:
-    """Report a message, once, when something is compiled inside."""
+def report_compilation(report: Callable[[str], None], message: str) -> Iterator[None]:
+    """Report a `message` by `report`, once, when something is compiled inside."""
     from numba.core import event
 
     told: list[str] = []

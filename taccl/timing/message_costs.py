@@ -29,20 +29,12 @@ def uses_of(
 ) -> Uses:
     """Return what messages cost; resources are orbits of edges, by their smallest edge.
 
-    Parameters
-    ----------
-    group
-        The symmetries, with the topology.
-    chunk_size
-        Bytes.
-    link, chunks
-        Of every message: its link, and how many chunks it carries.
+    `group` are the symmetries, with the topology; `chunk_size` is in bytes; `link` and `chunks` are
+    the link of every message and how many chunks it carries.
     """
     table = group.topology.links
-    counts = np.diff(table.edge_start)[link]
-    owner = np.repeat(np.arange(len(link)), counts)
-    nth = np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
-    edge = table.edge_ids[table.edge_start[link][owner] + nth]
+    first, edge = table.crossed_by(link)
+    owner = np.repeat(np.arange(len(link)), np.diff(first))
     time = byte_times(table, edge, chunk_size, chunks[owner])
     slowest = np.zeros(len(link), dtype=np.int64)
     np.maximum.at(slowest, owner, time)
@@ -75,14 +67,10 @@ def as_lists(uses: Uses) -> Uses:
 def byte_times(
     table: "LinkTable", edge: NDArray[np.int32], chunk_size: Fraction, chunks: NDArray[np.int64]
 ) -> Times:
-    """Return ceil(beta * bytes) in picoseconds for some edges.
+    """Return ceil(beta * bytes) in picoseconds for some edges of a link `table`.
 
-    Parameters
-    ----------
-    edge, chunks
-        Which edge carries how many chunks, one entry each.
-    chunk_size
-        Bytes.
+    `edge` and `chunks` say which edge carries how many chunks, one entry each, of `chunk_size`
+    bytes.
     """
     betas, number = _betas(table)
     width = int(chunks.max(initial=0)) + 1

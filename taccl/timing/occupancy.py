@@ -64,16 +64,10 @@ class Reservations(NamedTuple):
 
 
 def earliest_start(uses: Uses, free: Times, message: int, ready: int) -> int:
-    """Return when a message can start: ready, and with all that it holds free by then.
+    """Return when a `message` can start: once it is `ready` and all that it holds is free.
 
-    Parameters
-    ----------
-    free
-        By resource: picoseconds from which on it is free.
-    message
-        Row of ``uses``.
-    ready
-        Picoseconds.
+    `message` is a row of `uses`, `ready` and the answer are picoseconds, and `free` says by
+    resource from when on it is free.
     """
     start = ready
     for use in range(uses.first[message], uses.first[message + 1]):
@@ -82,9 +76,9 @@ def earliest_start(uses: Uses, free: Times, message: int, ready: int) -> int:
 
 
 def blocking(uses: Uses, free: Times, message: int, time: int) -> int:
-    """Return the resource of a message that is free last, or NOTHING when it can start at a time.
+    """Return the resource of a `message` that is free last, NOTHING if it can start at a `time`.
 
-    The parameters are those of :func:`earliest_start`.
+    `uses` and `free` are as for :func:`earliest_start`.
     """
     last, latest = NOTHING, time
     for use in range(uses.first[message], uses.first[message + 1]):
@@ -95,12 +89,9 @@ def blocking(uses: Uses, free: Times, message: int, time: int) -> int:
 
 
 def occupy(uses: Uses, free: Times, message: int, start: int) -> int:
-    """Let a message hold its resources; return when it arrives.
+    """Let a `message` hold its resources from its `start` on; return when it arrives.
 
-    Parameters
-    ----------
-    start
-        Picoseconds, not before :func:`earliest_start`.
+    `uses` and `free` are as for :func:`earliest_start`, and `start` (picoseconds) is not before it.
     """
     for use in range(uses.first[message], uses.first[message + 1]):
         free[uses.resource[use]] = start + uses.offset[use] + uses.held[use]
@@ -108,14 +99,9 @@ def occupy(uses: Uses, free: Times, message: int, start: int) -> int:
 
 
 def free_after(uses: Uses, start: Times, resources: int) -> Times:
-    """Return from when on every resource is free, after messages with known starts.
+    """Return from when on each of so many `resources` is free, after messages with known starts.
 
-    Parameters
-    ----------
-    start
-        Of every message, in picoseconds.
-    resources
-        How many there are.
+    `uses` is what the messages hold, `start` of every message in picoseconds.
     """
     free = np.zeros(resources, dtype=np.int64)
     begin = np.repeat(start, np.diff(uses.first)) + uses.offset
@@ -124,7 +110,7 @@ def free_after(uses: Uses, start: Times, resources: int) -> Times:
 
 
 def place_of(table: Reservations, resource: int, time: int) -> int:
-    """Return the first reservation of a resource that ends after a time."""
+    """Return the first reservation of a `resource` in a `table` that ends after a `time`."""
     low, high = 0, int(table.entries[resource])
     while low < high:
         middle = (low + high) >> 1
@@ -138,17 +124,8 @@ def place_of(table: Reservations, resource: int, time: int) -> int:
 def earliest_gap(uses: Uses, table: Reservations, message: int, ready: int, room: int) -> int:
     """Return the first start of a message at which all that it holds is free, each in its time.
 
-    Parameters
-    ----------
-    message, ready
-        As in :func:`earliest_start`.
-    room
-        Slots that must be left for each resource.
-
-    Returns
-    -------
-    int
-        Picoseconds; NEVER where too few slots are left.
+    `uses`, `message` and `ready` are as for :func:`earliest_start`; of the slots of each resource
+    in the `table`, `room` must be left. Picoseconds; NEVER where too few slots are left.
     """
     start, tried = ready, NOTHING
     most = table.begin.shape[1] - room
@@ -169,7 +146,7 @@ def earliest_gap(uses: Uses, table: Reservations, message: int, ready: int, room
 
 
 def reserve(uses: Uses, table: Reservations, message: int, start: int) -> None:
-    """Enter what a message holds from its start on."""
+    """Enter into the `table` what a `message` of `uses` holds from its `start` on."""
     for use in range(uses.first[message], uses.first[message + 1]):
         resource = uses.resource[use]
         begin = start + uses.offset[use]
@@ -183,7 +160,7 @@ def reserve(uses: Uses, table: Reservations, message: int, start: int) -> None:
 
 
 def cancel(uses: Uses, table: Reservations, message: int, start: int) -> None:
-    """Strike out what :func:`reserve` has entered."""
+    """Strike out of the `table` what a `message` of `uses` that would `start` then has reserved."""
     for use in range(uses.first[message], uses.first[message + 1]):
         resource = uses.resource[use]
         table.entries[resource] -= 1

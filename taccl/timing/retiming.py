@@ -6,18 +6,21 @@ Few sends are timed by the plain functions, many by compiled code; both say the 
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.collectives import Collective
 from taccl.timing import earliest_start, occupancy
 from taccl.timing.earliest_start import DONE, TOO_EARLY, Sends, Values, start_copies, start_sums
-from taccl.timing.jit import machine_code
+from taccl.timing.jit import jit
 from taccl.timing.message_costs import as_list, as_lists, uses_of
 from taccl.timing.occupancy import NOTHING, Times, Uses
-from taccl.topology.symmetry import Group
 from taccl.units import Time
+
+if TYPE_CHECKING:
+    from taccl.collectives import Collective
+    from taccl.topology.symmetry import Group
 
 WORTH_COMPILED = 20_000
 """Sends that take as long in Python as loading compiled code."""
@@ -32,8 +35,8 @@ Columns = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray
 
 
 def times_of(
-    collective: Collective,
-    group: Group,
+    collective: "Collective",
+    group: "Group",
     chunk_size: Fraction,
     columns: Columns,
     visible_from: NDArray[np.int32] | None = None,
@@ -70,7 +73,10 @@ def times_of(
     uses = uses_of(group, chunk_size, link[first[:-1]], np.diff(first))
     source, target = (chunk.astype(np.int64) * ranks + end[link] for end in (table.src, table.dst))
     places, at = np.unique(np.concatenate([source, target]), return_inverse=True)
-    own = _sources(collective)[collective.source_set[chunk], table.src[link]]
+    member = np.zeros((len(collective.rank_sets), ranks), dtype=np.bool_)
+    for number, members in enumerate(collective.rank_sets):
+        member[number, list(members)] = True
+    own = member[collective.source_set[chunk], table.src[link]]
     hidden = np.zeros(0, dtype=np.int32)
     if visible_from is not None and collective.reduces:
         hidden = visible_from
@@ -107,8 +113,8 @@ def compiled() -> tuple[Pass, Pass]:
     """Return the passes over copied and over summed chunks as machine code."""
     parts = [earliest_start, occupancy]
     return (
-        machine_code(earliest_start.start_copies, parts, "copies"),
-        machine_code(earliest_start.start_sums, parts, "sums"),
+        jit(earliest_start.start_copies, parts, "copies"),
+        jit(earliest_start.start_sums, parts, "sums"),
     )
 
 
@@ -139,11 +145,3 @@ def starts_in_order(
         start[message] = occupancy.earliest_start(uses, free, message, ready)
         occupancy.occupy(uses, free, message, start[message])
     return start
-
-
-def _sources(collective: Collective) -> NDArray[np.bool_]:
-    """Return for every set of ranks which ranks are in it."""
-    member = np.zeros((len(collective.rank_sets), collective.num_ranks), dtype=np.bool_)
-    for row, ranks in zip(member, collective.rank_sets, strict=True):
-        row[list(ranks)] = True
-    return member

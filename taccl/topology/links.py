@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,13 @@ class LinkTable:
     def edges_of(self, link: int) -> Path:
         """Return the edges a link crosses, in order."""
         return tuple(self.edge_ids[self.edge_start[link] : self.edge_start[link + 1]].tolist())
+
+    def crossed_by(self, links: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return the edges that some links cross, in order, as CSR: where each begins, and all."""
+        lengths = np.diff(self.edge_start)[links]
+        start = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+        shift = np.repeat(self.edge_start[links] - start[:-1], lengths)
+        return start, self.edge_ids[np.arange(start[-1]) + shift]
 
     def max_beta(self, link: int) -> Fraction:
         """Return the largest beta on a link, in ps for each byte (0 when it is free)."""

@@ -244,7 +244,7 @@ def test_every_compiled_loop_is_compiled_ahead() -> None:
     found = {
         name
         for path in package.rglob("*.py")
-        for name in re.findall(r"\bmachine_code\(\s*(\w+)\.", path.read_text())
+        for name in re.findall(r"\bjit\(\s*(\w+)\.", path.read_text())
     }
     assert len(found) >= 5
     assert found <= ahead

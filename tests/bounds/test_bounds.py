@@ -626,11 +626,12 @@ def test_a_chunk_that_takes_years_is_refused() -> None:
 
 
 LIMITS = [
-    "cut.MOST_ARCS", "last_arrival.MANY_RANKS", "last_arrival.MOST_DOORS",
+    "cut.MOST_ARCS", "last_arrival.MANY_RANKS", "last_arrival.MOST_GATEWAYS",
     "last_arrival.MOST_LINKS", "last_arrival.SLOTS", "flow.MOST_VARIABLES", "latency.FEW",
     "latency.MANY_RANKS", "latency.MOST_RANKS", "cut.MOST_VISITS", "dissemination.MANY_RANKS",
     "dissemination.MOST_MOMENTS", "dissemination.MOST_SOURCES", "reduce.MANY_RANKS",
-    "cut.MANY_RANKS", "cut.MOST_SET_VISITS", "packing.MOST_LINKS", "packing.ROUNDS",
+    "cut.MANY_RANKS", "cut.MOST_SET_VISITS", "packing.MOST_LINKS", "reduce.MOST_LINKS",
+    "reduce.ROUNDS",
 ]  # fmt: skip
 
 

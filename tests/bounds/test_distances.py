@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from taccl.bounds import net
-from taccl.bounds.net import FAR, shortest, shortest_from
+from taccl.bounds.net import FAR, by_head, relaxed, shortest
 from tests.sweep import for_each
 
 Links = tuple[int, tuple[net.IntArray, net.IntArray], net.IntArray]
@@ -52,7 +52,7 @@ def test_distances_are_those_of_relaxing_every_link(
 def test_distances_from_one_rank_are_a_row_of_all(seed: int) -> None:
     ranks, ends, lengths = random_links(seed)
     for rank in range(ranks):
-        one = shortest_from(ranks, ends, lengths, [rank])
+        one = relaxed(ranks, by_head(ends), lengths, [rank])
         assert one.tolist() == shortest(ranks, ends, lengths)[rank].tolist()
 
 

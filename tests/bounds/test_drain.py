@@ -7,7 +7,7 @@ import pytest
 
 from taccl.bounds import best, fixed_bounds
 from taccl.bounds.arrival_curves import Gate, Gates
-from taccl.bounds.last_arrival import Inlet, drain, drained
+from taccl.bounds.last_arrival import IngressSet, last_arrival_time, service_time
 from taccl.bounds.net import make_net
 from taccl.collectives import Collective, build_collective
 from taccl.topology.file import load_topology
@@ -19,7 +19,7 @@ from tests.sweep import for_each
 
 
 def drain_of(topology: Topology, made: Collective, chunk: int) -> int:
-    return drain(make_net(whole(topology), made, Fraction(chunk)), made)
+    return last_arrival_time(make_net(whole(topology), made, Fraction(chunk)), made)
 
 
 def named(
@@ -85,41 +85,41 @@ def gates(*rows: tuple[int, int, int]) -> Gates:
     return tuple((Gate(start, Fraction(busy)), count) for start, busy, count in rows)
 
 
-def inlet(inside: tuple[Gates, ...], chunks: int = 4, spread: int = 0) -> Inlet:
+def ingress(inside: tuple[Gates, ...], chunks: int = 4, spread: int = 0) -> IngressSet:
     """Four members want all chunks, which come in one every 10."""
-    return Inlet((gates((0, 10, 1)),), inside, ((4, chunks),), spread)
+    return IngressSet((gates((0, 10, 1)),), inside, ((4, chunks),), spread)
 
 
 def test_each_late_chunk_needs_a_reception_at_every_other_member() -> None:
     # In at 10, 20, 30, 40, of 3 each: the last needs 3 receptions after 40, the last two 6 after
     # 30, and so on: all 12 after 10, by 46.
-    assert drained(inlet((gates((0, 3, 1)),))) == 49
+    assert service_time(ingress((gates((0, 3, 1)),))) == 49
     # Of 4 each: by 58. But at 50 one chunk may have come in again, and 11 are enough: by 54.
-    assert drained(inlet((gates((0, 4, 1)),))) == 54
+    assert service_time(ingress((gates((0, 4, 1)),))) == 54
     # Of 8 each: at 80 four may have come in again, and 8 are enough; at 79 three, and 9 are not.
-    assert drained(inlet((gates((0, 8, 1)),))) == 80
+    assert service_time(ingress((gates((0, 8, 1)),))) == 80
 
 
 def test_two_ports_share_the_receptions() -> None:
     # 12 after 10 by ports of 4 and 6: by 40, 7 and 5; and 3 after 40: 1 by 46, so 48: 2 and 1.
-    assert drained(inlet((gates((0, 4, 1), (0, 6, 1)),))) == 48
+    assert service_time(ingress((gates((0, 4, 1), (0, 6, 1)),))) == 48
 
 
 def test_nothing_passes_on_inside_where_members_have_no_links() -> None:
     # Each of 16 receptions is an entry.
-    assert drained(inlet(((),))) == 160
+    assert service_time(ingress(((),))) == 160
 
 
 def test_what_enters_once_takes_its_way_inside() -> None:
     # The last enters at 40 and takes 7; had it (or all) time to come in again, it would be 50.
-    assert drained(inlet((), spread=7)) == 47
+    assert service_time(ingress((), spread=7)) == 47
     # At 50 one chunk may have entered twice: then one of the last two enters once, at 30 or later.
-    assert drained(inlet((), spread=15)) == 50
-    assert drained(inlet((), spread=25)) == 55
+    assert service_time(ingress((), spread=15)) == 50
+    assert service_time(ingress((), spread=25)) == 55
 
 
 def test_a_floor_is_kept() -> None:
-    assert drained(inlet(()), floor=999) == 999
+    assert service_time(ingress(()), floor=999) == 999
 
 
 # --- known machines ------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from taccl.bounds.port_contention import (
     Prices,
     Program,
     Server,
-    growth,
+    port_contention_bound,
     program_of,
     proved,
     solved,
@@ -70,7 +70,9 @@ def test_it_is_not_above_the_exact_optimum() -> None:
     assert found.schedule is not None
     size = chunk * topology.num_ranks
     low = best(any_bounds(whole(topology), "allgather", size)).time
-    assert low < growth(topology, "allgather", size, low, 3) <= found.schedule.makespan
+    assert (
+        low < port_contention_bound(topology, "allgather", size, low, 3) <= found.schedule.makespan
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,14 +114,14 @@ def test_whatever_prices_are_given_the_proof_holds(seed: int) -> None:
         assert proved(program, worse) >= optimum * Fraction(99_999, 100_000)
 
 
-@pytest.mark.parametrize("change", ["ranks", "outside", "doors", "chunk", "overhead"])
+@pytest.mark.parametrize("change", ["ranks", "outside", "gateways", "chunk", "overhead"])
 def test_less_to_do_or_more_to_do_it_with_is_seen(change: str) -> None:
     program = small()
     server, inner = program.server, program.server.inner
     changed = {
         "ranks": replace(server, ranks=8),
         "outside": replace(server, outside=8),
-        "doors": replace(server, doors=1),
+        "gateways": replace(server, gateways=1),
         "chunk": replace(server, inner=inner._replace(chunk=4 * inner.chunk)),
         "overhead": replace(server, inner=inner._replace(overhead=3 * inner.overhead)),
     }[change]
@@ -144,7 +146,7 @@ def share(program: Program) -> Fraction:
 )
 def test_nothing_is_said_where_ports_are_otherwise(topology: Topology, collective: str) -> None:
     assert not too_short(topology, collective, 1 << 10, 1)
-    assert growth(topology, collective, 1 << 10, 5) == 5
+    assert port_contention_bound(topology, collective, 1 << 10, 5) == 5
 
 
 def test_a_rank_outside_has_no_more_than_doubling_gives() -> None:

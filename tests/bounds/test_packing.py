@@ -12,7 +12,7 @@ from taccl.bounds.cut import cut_crossings
 from taccl.bounds.net import make_net
 from taccl.bounds.packing import packing_crossings
 from taccl.collectives import Collective, build_collective
-from taccl.prices.packing import Question
+from taccl.prices.packing import PackingInstance
 from taccl.prices.pricing import Floats
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology
@@ -163,8 +163,8 @@ def test_no_order_of_sends_beats_it(collective: str, seed: int) -> None:
 def test_it_holds_at_any_prices(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
 
-    def anything(question: Question, _seconds: float) -> tuple[Floats, float, int]:
-        return rng.random(question.market.num_resources) ** 4, 0.0, 0
+    def anything(instance: PackingInstance, _seconds: float) -> tuple[Floats, float, int]:
+        return rng.random(instance.pricing.num_resources) ** 4, 0.0, 0
 
     monkeypatch.setattr(packing, "best_prices", anything)
     for collective in SPANNING:

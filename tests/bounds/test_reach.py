@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from taccl.bounds.dissemination import Port, Spread, informed, reach
+from taccl.bounds.dissemination import Port, Spread, dissemination_time, informed
 from taccl.bounds.net import Net, make_net
 from taccl.collectives import build_collective
 from taccl.topology.graph import Topology, whole
@@ -24,7 +24,7 @@ def net_of(topology: Topology, collective: str = "allgather", chunk: int | None 
 
 def reached(topology: Topology, collective: str = "allgather", chunk: int | None = None) -> int:
     made = build_collective(collective, topology.num_ranks, 1)
-    return reach(net_of(topology, collective, chunk), made)
+    return dissemination_time(net_of(topology, collective, chunk), made)
 
 
 def hub(ranks: int, alpha: int, overhead: int | None = None, rule: str = "occupy") -> Topology:
@@ -213,7 +213,7 @@ def test_no_spreading_is_sooner(seed: int) -> None:
     topology = two_servers(rng, sizes) if seed % 2 else random_wires(rng)
     latest = max(best_spread(topology, rank) for rank in range(topology.num_ranks))
     made = build_collective("broadcast", topology.num_ranks, 1)
-    assert reach(net_of(topology, "broadcast"), made) <= best_spread(topology, 0)
+    assert dissemination_time(net_of(topology, "broadcast"), made) <= best_spread(topology, 0)
     assert reached(topology, "alltoall") <= max(
         latest, max(best_spread(topology.reversed(), r) for r in range(topology.num_ranks))
     )

@@ -8,11 +8,10 @@ import pytest
 
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.bounds.cut import (
-    COVERS,
     NONE,
     counted_at,
-    first_resource,
-    last_resource,
+    counting_edges,
+    edge_covers,
     shared_crossings,
 )
 from taccl.bounds.net import Net, make_net, one_of_each, proved_orbits
@@ -74,8 +73,8 @@ def test_many_ranks_with_a_root_are_left_out(
 @for_each("seed", range(40))
 def test_every_link_is_counted_at_one_of_its_resources(seed: int) -> None:
     net = net_of(random_topology(seed), chunk=100)
-    for cover in COVERS:
-        for link, edge in enumerate(cover(net).tolist()):
+    for cover in edge_covers(net):
+        for link, edge in enumerate(cover.tolist()):
             own = net.edges[net.first[link] : net.first[link + 1]].tolist()
             resources = [e for e in own if e in net.busy]
             assert edge in resources if resources else edge == NONE
@@ -86,7 +85,7 @@ def test_first_and_last_resources_of_a_link() -> None:
     net = net_of(twin2x2())
     link = int(np.flatnonzero((net.src == 0) & (net.dst == 2))[0])
     own = net.edges[net.first[link] : net.first[link + 1]].tolist()
-    assert [first_resource(net)[link], last_resource(net)[link]] == [own[1], own[2]]
+    assert [counting_edges(net, last=last)[link] for last in (False, True)] == [own[1], own[2]]
 
 
 @for_each("chunk", [None, 100])
@@ -94,7 +93,7 @@ def test_first_and_last_resources_of_a_link() -> None:
 def test_gates_in_columns_are_the_gates_one_by_one(seed: int, chunk: int | None) -> None:
     net = net_of(random_topology(seed), chunk=chunk)
     rows = np.array([random.Random(f"{seed} {i}").random() < 0.6 for i in range(len(net.src))])
-    for cover in (first_resource(net), last_resource(net)):
+    for cover in (counting_edges(net), counting_edges(net, last=True)):
         # With every other edge left out, each link is counted at its own.
         parts = []
         for edge in sorted(set(cover[rows].tolist())):

@@ -11,8 +11,8 @@ from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import NoScheduleError
 from taccl.model.arcs import Arcs, arcs_of, wanted_of
 from taccl.model.problem import Problem
-from taccl.prices.packing import Packing, Question, best_prices, kinds_of, least_time, pack
-from taccl.prices.pricing import Market
+from taccl.prices.packing import Packing, PackingInstance, best_prices, kinds_of, least_time, pack
+from taccl.prices.pricing import PricingProblem
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Switch, Topology, whole
 from taccl.topology.symmetry import make_group
@@ -195,31 +195,33 @@ def test_any_prices_prove_a_bound(seed: int) -> None:
     problem = random_problem(seed, "allgather")
     arcs = arcs_of(problem)
     wanted = wanted_of(arcs)
-    market = Market(
+    pricing = PricingProblem(
         problem.topology.num_ranks, arcs.num_resources, arcs.tail, arcs.head,
         arcs.use_start, arcs.use_resource, arcs.held(),
     )  # fmt: skip
     rows = np.arange(arcs.num_resources)
     idle = np.zeros(arcs.num_resources, dtype=np.int64)
-    question = Question(market, kinds_of(wanted), idle, rows, rows)
-    best, load, _ = best_prices(question, 2.0)
+    instance = PackingInstance(pricing, kinds_of(wanted), idle, rows, rows)
+    best, load, _ = best_prices(instance, 2.0)
     for draw in range(5):
         prices = np.random.default_rng(draw).random(arcs.num_resources)
-        assert least_time(question, prices) <= least_time(question, best) <= load + 1
+        assert least_time(instance, prices) <= least_time(instance, best) <= load + 1
 
 
 def test_late_resources_count_only_from_when_they_can_be_used() -> None:
     # a pair with a wire each way that takes 4 and one way is idle for 100
     problem = problem_of(build("pair", 2, both_ways(0, 1, 0, Fraction(1))), "allgather", 1, 4)
     arcs = arcs_of(problem)
-    market = Market(2, 2, arcs.tail, arcs.head, arcs.use_start, arcs.use_resource, arcs.held())
+    pricing = PricingProblem(
+        2, 2, arcs.tail, arcs.head, arcs.use_start, arcs.use_resource, arcs.held()
+    )
     rows = np.arange(2)
-    question = Question(
-        market, kinds_of(wanted_of(arcs)), np.array([0, 100], dtype=np.int64), rows, rows
+    instance = PackingInstance(
+        pricing, kinds_of(wanted_of(arcs)), np.array([0, 100], dtype=np.int64), rows, rows
     )
     # at equal prices 8 must be held; 8 of it by the first wire alone at time 8
-    assert least_time(question, np.array([0.5, 0.5])) == 8
-    assert least_time(question, np.array([0.0, 1.0])) == 104
+    assert least_time(instance, np.array([0.5, 0.5])) == 8
+    assert least_time(instance, np.array([0.0, 1.0])) == 104
 
 
 def test_without_time_the_first_prices_prove_something() -> None:

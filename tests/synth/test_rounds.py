@@ -242,8 +242,8 @@ def test_the_chunks_of_an_allreduce_count_the_whole_buffer() -> None:
     assert list(decisions.rows()) == [
         (0, 0, 0, True), (1, 0, 0, True), (0, 1, 1, True), (1, 1, 1, True),
     ]  # fmt: skip
-    assert decisions.lands is not None
-    assert decisions.lands.tolist() == [4, 4, 4, 4]
+    assert decisions.visible_from is not None
+    assert decisions.visible_from.tolist() == [4, 4, 4, 4]
 
 
 def test_one_rank_needs_nothing() -> None:

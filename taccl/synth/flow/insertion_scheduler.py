@@ -19,7 +19,7 @@ from taccl.synth.flow.program import FlowInstance, flow_instance
 from taccl.synth.flow.routes import least_times
 from taccl.timing import occupancy
 from taccl.timing.deadline import Deadline
-from taccl.timing.jit import machine_code, telling
+from taccl.timing.jit import jit, report_compilation
 from taccl.timing.occupancy import NEVER, Reservations, Uses
 from taccl.units import Time
 
@@ -68,7 +68,7 @@ def inserted(
     flow = flow_instance(problem)
     instance = _routing(flow)
     state = _empty_state(instance, options.seed)
-    with telling(options.report, MESSAGE):
+    with report_compilation(options.report, MESSAGE):
         best = _compiled()(instance, state, 0, goal)
     if best >= NEVER:  # the table is full: chunks cross one edge more often than it has room for
         return
@@ -153,4 +153,4 @@ def _decisions(flow: FlowInstance, instance: RoutingInstance, paths: Paths) -> D
 
 @cache
 def _compiled() -> Callable[[RoutingInstance, SearchState, int, Time], int]:
-    return machine_code(insertion_loop.search, [insertion_loop, occupancy], "reserved")
+    return jit(insertion_loop.search, [insertion_loop, occupancy], "reserved")

@@ -44,7 +44,7 @@ from taccl.synth.guided.scheduler_state import (
 )
 from taccl.timing import occupancy
 from taccl.timing.deadline import Deadline
-from taccl.timing.jit import machine_code, telling
+from taccl.timing.jit import jit, report_compilation
 from taccl.timing.occupancy import Uses
 from taccl.units import Time
 
@@ -70,7 +70,7 @@ def compiled(report: Callable[[str], None]) -> Grow:
         numbers, numbers, times, numbers, Uses(times, numbers, times, times, times), numbers,
         flags[None], flags[None], flags, times[None], times, numbers[None],
     )  # fmt: skip
-    with telling(report, MESSAGE):  # arguments of the right types that need no work
+    with report_compilation(report, MESSAGE):  # arguments of the right types that need no work
         made(field, state_of(field), times, np.zeros(RUN_FIELDS, dtype=np.int64), 0)
     return made
 
@@ -78,7 +78,7 @@ def compiled(report: Callable[[str], None]) -> Grow:
 @cache
 def _made() -> Grow:
     parts = (tree_list_scheduler, scheduler_state, occupancy)
-    return machine_code(tree_list_scheduler.grow, parts, "guided")
+    return jit(tree_list_scheduler.grow, parts, "guided")
 
 
 MIXES = (0.001, 0.03, 0.3, 3.0)

@@ -262,7 +262,7 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
     for _, decisions in textbook[: KEPT - 1]:
         messages = [tuple(rows) for rows in message_groups(decisions.batch)]
         left -= len(messages)
-        if decisions.lands is None and left >= 0 and not trial.over():
+        if decisions.visible_from is None and left >= 0 and not trial.over():
             free = replace(problem, group=make_group(problem.topology, ()))
             load = load_of(plan_decisions(free, rows_of(decisions)), messages)
             with suppress(ValueError):  # messages wait for each other in a cycle

@@ -6,18 +6,18 @@ import pytest
 from taccl.errors import NoScheduleError
 from taccl.prices.arborescence import MOST
 from taccl.prices.arborescence_loops import Ints
-from taccl.prices.pricing import Kind, Market, cheapest, distances
+from taccl.prices.pricing import Kind, PricingProblem, cheapest, distances
 
 
 def ints(*values: int) -> Ints:
     return np.array(values, dtype=np.int64)
 
 
-def market_of(ranks: int, rows: list[tuple[int, int, dict[int, int]]]) -> Market:
-    """Return a market of arcs, each with what it takes of some resources."""
+def pricing_of(ranks: int, rows: list[tuple[int, int, dict[int, int]]]) -> PricingProblem:
+    """Return a pricing problem of arcs, each with what it takes of some resources."""
     uses = [use for row in rows for use in row[2].items()]
     start = np.cumsum([0, *(len(row[2]) for row in rows)])
-    return Market(
+    return PricingProblem(
         ranks, 1 + max(resource for resource, _ in uses),
         np.array([row[0] for row in rows], dtype=np.int32),
         np.array([row[1] for row in rows], dtype=np.int32), start.astype(np.int64),
@@ -31,7 +31,7 @@ def kind(roots: Ints, targets: Ints, count: int = 1, arcs: Ints | None = None) -
 
 
 # Two ranks on one shared port (resource 0), and a third beyond a wire (1) from rank 1.
-PORT = market_of(
+PORT = pricing_of(
     3,
     [(0, 1, {0: 5}), (1, 0, {0: 5}), (1, 2, {1: 7}), (2, 1, {1: 7, 0: 1}), (0, 2, {0: 5, 1: 9})],
 )
@@ -66,20 +66,20 @@ def test_of_several_roots_the_nearest_serves() -> None:
 
 def test_for_some_ranks_only_the_dearest_way_is_counted() -> None:
     # a star from 0 with two targets and a rank that nobody asks for: paths of 4 and 6
-    star = market_of(4, [(0, r, {r - 1: 2 * r}) for r in (1, 2, 3)])
+    star = pricing_of(4, [(0, r, {r - 1: 2 * r}) for r in (1, 2, 3)])
     cost, units = cheapest(star, [kind(ints(0), ints(2, 3), count=5)], star.costs(ints(1, 1, 1)))
     assert (cost, units.tolist()) == (5 * 6, [0, 5, 5])
 
 
 def test_paths_share_their_beginning() -> None:
-    fork = market_of(4, [(0, 1, {0: 1}), (1, 2, {1: 1}), (1, 3, {2: 1})])
+    fork = pricing_of(4, [(0, 1, {0: 1}), (1, 2, {1: 1}), (1, 3, {2: 1})])
     _, units = cheapest(fork, [kind(ints(0), ints(2)), kind(ints(0), ints(3))], ints(1, 1, 1))
     assert units.tolist() == [2, 1, 1]
 
 
 @pytest.mark.parametrize("targets", [ints(0, 1), ints(0)])
 def test_what_nobody_reaches_is_an_error(targets: Ints) -> None:
-    one_way = market_of(3, [(0, 1, {0: 1}), (1, 2, {0: 1})])
+    one_way = pricing_of(3, [(0, 1, {0: 1}), (1, 2, {0: 1})])
     with pytest.raises(NoScheduleError, match="can't be reached from another"):
         cheapest(one_way, [kind(ints(2), targets)], one_way.costs(ints(1)))
     with pytest.raises(NoScheduleError, match="can't be reached from another"):
@@ -101,9 +101,9 @@ def test_circles_without_length_are_no_way_to_a_root() -> None:
 
 
 def test_prices_are_rounded_so_that_no_tree_costs_too_much() -> None:
-    slow = market_of(2, [(0, 1, {0: 1 << 45}), (1, 0, {1: 1})])
+    slow = pricing_of(2, [(0, 1, {0: 1 << 45}), (1, 0, {1: 1})])
     steps = slow.steps(np.array([0.25, 0.75]))
     assert 0 < 2 * int(steps[0]) << 45 <= MOST // 4
     assert steps[1] // steps[0] == 3
-    fast = market_of(2, [(0, 1, {0: 1}), (1, 0, {1: 1})])
+    fast = pricing_of(2, [(0, 1, {0: 1}), (1, 0, {1: 1})])
     assert fast.steps(np.array([0.5, 0.25])).tolist() == [1 << 30, 1 << 29]
