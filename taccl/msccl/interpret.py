@@ -52,21 +52,12 @@ def judge(
     collective: Collective | None = None,
     safe: Safe | None = None,
 ) -> list[Finding]:
-    """Return all that is wrong with a program; empty is what it takes to be written.
+    """Return all that is wrong with `program`; empty is what it takes to be written.
 
-    Limits of the runtime, data and races in every claimed mode, and deadlocks at any size of the
+    Limits of `runtime`, data and races in every claimed mode, and deadlocks at any size of the
     declared range: larger sizes cut steps into more messages, of which a connection holds few.
-
-    Parameters
-    ----------
-    program
-        What is judged.
-    runtime
-        A name of ``RUNTIMES``.
-    collective
-        What it should do, as for :func:`interpret`.
-    safe
-        What :func:`taccl.msccl.sizes.safe_size` says of the program's range, where that is known.
+    `collective` is what it should do, as for :func:`interpret`; `safe` what
+    :func:`taccl.msccl.sizes.safe_size` says of the program's range, where that is known.
     """
     findings = check_limits(program, runtime)
     run = maximal_run(program)
@@ -146,14 +137,9 @@ def has_open_sends(program: Program) -> bool:
 
 
 def count_wrong(program: Program, *, in_place: bool) -> int | None:
-    """Return how many chunks of all outputs are wrong in the end; None: that can't be told.
+    """Return how many chunks of all outputs of `program` are wrong in the end.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    in_place
-        The mode: whether input and output lie in one buffer.
+    `in_place`: input and output lie in one buffer. None: that can't be told.
     """
     expected = expected_of(program, find_root(program) or 0)
     if isinstance(expected, Finding) or work_of(program) > MAX_WORK:

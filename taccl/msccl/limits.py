@@ -45,27 +45,14 @@ WHY = "the host has the network move one step a message and the kernel posts fou
 
 
 def hangs_between_servers(collective: str, protocol: str) -> bool:
-    """Tell whether a collective's messages in a protocol never arrive at another server.
-
-    Parameters
-    ----------
-    collective
-        Its name.
-    protocol
-        ``Simple``, ``LL`` or ``LL128``.
-    """
+    """Tell whether messages of `collective` in `protocol` never arrive at another server."""
     return protocol == "Simple" and collective in HOST_STEPS
 
 
 def network_findings(program: Program, server_of: Sequence[int] | None) -> Iterator[Finding]:
-    """Yield the connections between servers on which a program hangs.
+    """Yield the connections between servers on which `program` hangs.
 
-    Parameters
-    ----------
-    program
-        What is looked at.
-    server_of
-        The server of every rank; None: unknown, which makes a warning of it.
+    `server_of` is the server of every rank; None: unknown, which makes a warning of it.
     """
     if not hangs_between_servers(program.collective, program.protocol):
         return
@@ -273,15 +260,7 @@ Rule = Callable[[Program, Runtime], Iterator[Finding]]
 
 
 def check_limits(program: Program, runtime: str) -> list[Finding]:
-    """Return everything about a program that a runtime refuses or breaks on.
-
-    Parameters
-    ----------
-    program
-        What is looked at.
-    runtime
-        A name of ``RUNTIMES``.
-    """
+    """Return all about `program` that `runtime`, a name of RUNTIMES, refuses or breaks on."""
     record = RUNTIMES[runtime]
     return [finding for rule in RULES.values() for finding in rule(program, record)]
 

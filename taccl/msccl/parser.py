@@ -381,16 +381,7 @@ class _Head:
 
 
 def parse(document: Document, runtime: str, *, file: str | None = None) -> Parsed:
-    """Return what a runtime makes of a document.
-
-    Parameters
-    ----------
-    document
-        The file as the runtimes read it.
-    runtime
-        A name of ``RUNTIMES``.
-    file
-        Its name, for errors.
+    """Return what `runtime`, a name of RUNTIMES, makes of `document`; errors call it `file`.
 
     Raises
     ------

@@ -49,16 +49,10 @@ class _Cell:
 
 
 def find_races(run: Run, mode: Mode, *, open_sends: bool = False) -> list[Finding]:
-    """Return races of a run in one mode, at most 20.
+    """Return races of `run`, a program's :func:`taccl.msccl.run.maximal_run`, at most 20.
 
-    Parameters
-    ----------
-    run
-        The program's :func:`taccl.msccl.run.maximal_run`.
-    mode
-        How the call places its buffers.
-    open_sends
-        Sends post before all of their threadblock have read.
+    `mode` is how the call places its buffers; `open_sends`: sends post before all of their
+    threadblock have read.
     """
     where = places(run)
     early = frozenset(  # the sends whose posts release some step
@@ -217,18 +211,9 @@ def _clocks(
 
 
 def accesses(step: Step, rank: int, mode: Mode) -> Iterator[tuple[Cell, bool]]:
-    """Yield the memory cells a step touches and whether it writes them.
+    """Yield the memory cells that `step` of `rank` touches in `mode`, and whether it writes them.
 
     A copy of a cell onto itself only reads.
-
-    Parameters
-    ----------
-    step
-        What is done.
-    rank
-        Whose step it is.
-    mode
-        How the call places its buffers.
     """
     for index in range(step.count if step.op is not Op.NOP else 0):
         source = target = None

@@ -177,17 +177,8 @@ LOADED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType({
 def joined_bytes(message_bytes: int, protocol: str, collective: str) -> int:
     """Return the most bytes of several chunks that travel as one message.
 
-    A message of one chunk may be longer: the kernels cut chunks at ``message_bytes`` whatever the
-    collective is, and the host joins them by HOST_STEPS.
-
-    Parameters
-    ----------
-    message_bytes
-        Bytes of one FIFO message of the protocol.
-    protocol
-        ``Simple``, ``LL`` or ``LL128``.
-    collective
-        Its name.
+    A message of one chunk may be longer: the kernels cut chunks at `message_bytes`, those of a FIFO
+    message of `protocol`, whatever the `collective` is, and the host joins them by HOST_STEPS.
     """
     if protocol != "Simple" or collective not in HOST_STEPS:
         return message_bytes
@@ -197,18 +188,9 @@ def joined_bytes(message_bytes: int, protocol: str, collective: str) -> int:
 def message_chunks(
     runtime: str, protocol: str, collective: str, chunk_bytes: Fraction | int
 ) -> int:
-    """Return how many chunks of a step travel as one message (``mscclMaxAllowedCount``).
+    """Return how many chunks of `chunk_bytes` travel as one message (``mscclMaxAllowedCount``).
 
-    Parameters
-    ----------
-    runtime
-        A name of ``RUNTIMES``.
-    protocol
-        ``Simple``, ``LL`` or ``LL128``.
-    collective
-        Its name.
-    chunk_bytes
-        Bytes of a chunk.
+    `runtime` is a name of RUNTIMES; `protocol` and `collective` are those of the program.
     """
     room = joined_bytes(RUNTIMES[runtime].message_bytes[protocol], protocol, collective)
     return min(max(room // max(1, ceil(chunk_bytes)), 1), MAX_COUNT)

@@ -70,8 +70,6 @@ MAX_ATTRIBUTES = 16
 MAX_TEXT = 255
 """MAX_STR_LEN: longer names are refused, longer values run on into what lies behind them."""
 
-_STRIDE = 1 << 20
-
 Attribute = tuple[str, str]
 
 
@@ -134,20 +132,6 @@ _TOKEN_END = re.compile(r"[=> /\n\r]")
 def stored(node: Node) -> dict[str, str]:
     """Return the attributes that a runtime finds: of the first 16, the first of each name."""
     return dict(reversed(node.attributes[:MAX_ATTRIBUTES]))
-
-
-def as_bytes_text(content: bytes | str) -> str:
-    """Return file content with one character a byte."""
-    raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-    return raw.decode("latin-1")
-
-
-def is_endless(text: str) -> bool:
-    """Tell whether a mebibyte of text has no ``>``: no program has such a tag."""
-    return any(
-        text.find(">", start, start + _STRIDE) < 0
-        for start in range(0, len(text) - _STRIDE + 1, _STRIDE)
-    )
 
 
 def nodes(text: str) -> Iterator[Node | Fault]:

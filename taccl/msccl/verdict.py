@@ -87,15 +87,7 @@ _IN_BYTES = frozenset({"allgather", "broadcast", "alltoall"})
 
 
 def selected_for(program: Program, runtime: str) -> Selection:
-    """Return what a call must be like to be served by a program.
-
-    Parameters
-    ----------
-    program
-        What is loaded.
-    runtime
-        A name of ``RUNTIMES``.
-    """
+    """Return what calls `program` serves on `runtime`, a name of RUNTIMES."""
     record = RUNTIMES[runtime]
     modes = (("in place", program.in_place), ("out of place", program.out_of_place))
     in_bytes = record.exclusive_max_bytes and program.collective in _IN_BYTES
@@ -214,21 +206,9 @@ def judge_text(
 
 
 def judge_for_each(content: bytes, question: Question) -> dict[str, Verdict]:
-    """Return the verdict of every runtime on a file's content.
+    """Return the verdict of every runtime on a file's `content`, by its name; `question` says how.
 
-    Parameters
-    ----------
-    content
-        The bytes of the file.
-    question
-        How it is looked at.
-
-    Raises
-    ------
-    InputError
-        When the servers are of another number of ranks.
-    ProgramError
-        When it is no MSCCL XML at all.
+    Raises what :func:`judge_for` raises.
     """
     known: Known = {}
     return {name: judge_for(content, name, question, known) for name in ALONE}
