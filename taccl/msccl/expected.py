@@ -1,16 +1,13 @@
-"""Which outputs of a program are wrong in the end, what they hold, and which step wrote it.
+"""What a program should do: its collective, the memory it starts from, and what is wrong in the end.
 
-Which chunks of input and output are one memory cell in a call that runs in place.
-
-An in-place call has one user buffer. Input chunk x of a rank is its chunk ``x + shift`` and so is
-output chunk x, with the shifts below; out of place the two buffers are disjoint
-(``mscclInPlaceTotalCountHelper``, ``mscclInternalSchedulerSelectAlgo``).
-
-What a program should do: its collective, the inputs it starts from, the buffers it may use.
+An in-place call has one user buffer, so chunks of input and output are one memory cell there: input
+chunk x of a rank is its chunk ``x + shift`` and so is output chunk x, with the shifts of
+:func:`mode_of`; out of place the two buffers are disjoint (``mscclInPlaceTotalCountHelper``,
+``mscclInternalSchedulerSelectAlgo``).
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -46,6 +43,12 @@ class Mode(NamedTuple):
             return _LETTER[slot.buffer], slot.offset
         shifts = self.input_shift if slot.buffer is Buffer.INPUT else self.output_shift
         return "user", slot.offset + shifts[rank]
+
+    def cells(self, rank: int, slot: Slot | None, count: int) -> list[Cell]:
+        """Return the memory cells of so many chunks from a slot on; none where there is none."""
+        if slot is None:
+            return []
+        return [self.cell(rank, Slot(slot.buffer, slot.offset + index)) for index in range(count)]
 
 
 def mode_of(collective: str, num_ranks: int, chunks_per_loop: int, *, in_place: bool) -> Mode:
@@ -199,37 +202,28 @@ def result_findings(run: Run, mode: Mode, wrong: Sequence[Wrong]) -> Iterator[Fi
 
     `mode` is how the call placed its buffers.
     """
-    writers = _writers(run, mode, {(one.rank, one.cell) for one in wrong})
+    lacking = {(one.rank, one.cell) for one in wrong}
+    writers: dict[Owned, Place] = {}
+    where = places(run) if wrong else []
+    for number in reversed(run.order if wrong else []):
+        place = where[number]
+        step = run.blocks[place.block][1].steps[place.step]
+        for cell in mode.cells(place.rank, step.target, step.count):
+            if (place.rank, cell) in lacking:
+                writers.setdefault((place.rank, cell), place)
+        if len(writers) == len(lacking):
+            break
     for one in wrong:
-        place = writers.get((one.rank, one.cell))
+        last = writers.get((one.rank, one.cell))
         yield Finding(
             "result",
             f"output {one.offset} should be {_words(one.wanted)}, and is {_words(one.found)}",
             one.rank,
-            None if place is None else run.blocks[place.block][1].id,
-            None if place is None else place.step,
-            "receive or copy it there" if place is None else "correct what it writes there, or"
+            None if last is None else run.blocks[last.block][1].id,
+            None if last is None else last.step,
+            "receive or copy it there" if last is None else "correct what it writes there, or"
             " what comes before and after it",
         )  # fmt: skip
-
-
-def _writers(run: Run, mode: Mode, cells: Collection[Owned]) -> dict[Owned, Place]:
-    """Return the last step that wrote each of some cells."""
-    where = places(run) if cells else []
-    found: dict[Owned, Place] = {}
-    for number in reversed(run.order if cells else []):
-        place = where[number]
-        step = run.blocks[place.block][1].steps[place.step]
-        if step.target is None:
-            continue
-        buffer, first = step.target
-        for offset in range(first, first + step.count):
-            cell = place.rank, mode.cell(place.rank, Slot(buffer, offset))
-            if cell in cells:
-                found.setdefault(cell, place)
-        if len(found) == len(cells):
-            break
-    return found
 
 
 def _words(value: Value | None) -> str:

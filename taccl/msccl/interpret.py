@@ -110,7 +110,7 @@ def interpret(
     run, mode = machine.run, machine.mode
     findings = [
         *machine.findings,
-        *_run_findings(run),
+        *([standstill(run)] if run.stuck else _leftovers(run)),
         *find_races(run, mode, open_sends=open_sends),
     ]
     if not run.stuck:
@@ -215,15 +215,6 @@ class _Machine:
             _, block = self.run.blocks[place.block]
             self.findings.append(Finding(rule, explanation, place.rank, block.id, place.step, fix))
 
-    def cells(self, place: Place, slot: Slot | None, count: int) -> list[Cell]:
-        """Return the memory cells of an operand."""
-        if slot is None:
-            return []
-        return [
-            self.mode.cell(place.rank, Slot(slot.buffer, slot.offset + index))
-            for index in range(count)
-        ]
-
     def read(self, place: Place, cells: Sequence[Cell]) -> list[Value]:
         """Return the values of cells; undefined ones are a finding."""
         values = [self.memory.get((place.rank, cell), UNDEFINED) for cell in cells]
@@ -244,8 +235,8 @@ def _step(machine: _Machine, place: Place, number: int) -> None:
     step = machine.run.blocks[place.block][1].steps[place.step]
     if step.op is Op.NOP or step.count == 0:
         return
-    sources = machine.cells(place, step.source, step.count)
-    targets = machine.cells(place, step.target, step.count)
+    sources = machine.mode.cells(place.rank, step.source, step.count)
+    targets = machine.mode.cells(place.rank, step.target, step.count)
     _check_operands(machine, step, place, (sources, targets))
     if step.op is Op.COPY and sources == targets:
         machine.read(place, sources)
@@ -307,10 +298,7 @@ def _add(*terms: Value) -> Value:
     return tuple(sorted(part for term in terms for part in term))
 
 
-def _run_findings(run: Run) -> Iterator[Finding]:
-    if run.stuck:
-        yield standstill(run)
-        return
+def _leftovers(run: Run) -> Iterator[Finding]:
     where = places(run) if run.left else []
     for (_, dst, channel), senders in run.left.items():
         place = where[senders[0]]

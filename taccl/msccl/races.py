@@ -107,8 +107,16 @@ def _slabs(run: Run, ranks: Sequence[int]) -> Iterator[frozenset[int]]:
     """Yield sets of the ranks whose clocks fit into memory together."""
     if not ranks:
         return
+    uses, kept, most = _uses([run.released_by, run.sender]), 0, 0  # clocks of finished steps
+    for step in run.order:
+        for before in (run.released_by.get(step), run.sender.get(step)):
+            if before is not None:
+                uses[before] -= 1
+                kept -= uses[before] == 0
+        kept += uses[step] > 0
+        most = max(most, kept)
     widths = Counter(rank for rank, _ in run.blocks)
-    room = MAX_CLOCKS // max(1, len(run.blocks) + _most_kept(run))
+    room = MAX_CLOCKS // max(1, len(run.blocks) + most)
     slab: list[int] = []
     width = 0
     for rank in ranks:
@@ -128,19 +136,6 @@ def _uses(before: Sequence[Mapping[int, int]]) -> Counter[int]:
     return uses
 
 
-def _most_kept(run: Run) -> int:
-    """Return how many clocks of finished steps are needed at once."""
-    uses, kept, most = _uses([run.released_by, run.sender]), 0, 0
-    for step in run.order:
-        for before in (run.released_by.get(step), run.sender.get(step)):
-            if before is not None:
-                uses[before] -= 1
-                kept -= uses[before] == 0
-        kept += uses[step] > 0
-        most = max(most, kept)
-    return most
-
-
 def _unordered(
     order: _Order,
     widths: Sequence[int],
@@ -150,10 +145,7 @@ def _unordered(
 ) -> Iterator[tuple[Place, int, Cell]]:
     """Yield each access of some ranks, with an earlier step that conflicts, unordered, and where.
 
-    Parameters
-    ----------
-    widths
-        The numbers in the clock of every threadblock.
+    `widths`: the numbers in the clock of every threadblock.
     """
     run, column = order.run, order.column
     memory: dict[tuple[int, Cell], _Cell] = {}

@@ -129,13 +129,16 @@ _NCCL_MESSAGES = MappingProxyType({"Simple": 2 << 20, "LL": 32 << 10, "LL128": 5
 _RCCL_MESSAGES = MappingProxyType({"Simple": 2 << 20, "LL": 16 << 10, "LL128": 50_176})
 
 
-def _spellings(names: str, **others: str) -> Mapping[str, str]:
-    return MappingProxyType({name: name for name in names.split()} | others)
-
-
-_COMMON = "allreduce allgather reduce broadcast alltoall"
-_MSCCL_NAMES = _spellings(f"{_COMMON} custom", reducescatter="reduce_scatter")
-_NEW_NAMES = _spellings(f"{_COMMON} reducescatter gather scatter send recv alltoallv")
+_COMMON = ("allreduce", "allgather", "reduce", "broadcast", "alltoall")
+_MSCCL_NAMES = MappingProxyType(
+    {name: name for name in (*_COMMON, "custom")} | {"reducescatter": "reduce_scatter"}
+)
+_NEW_NAMES = MappingProxyType({
+    name: name
+    for name in (
+        *_COMMON, "reducescatter", "gather", "scatter", "send", "recv", "alltoallv",
+    )
+})  # fmt: skip
 
 _HEAD = ("ngpus", "nchunksperloop", "nchannels", "proto", "coll", "inplace")
 _NEW_HEAD = (*_HEAD, "outofplace", "minBytes", "maxBytes")
@@ -162,7 +165,7 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType({
     "portable": Runtime(
         "portable", max_steps=64, max_threadblocks=64, max_dependence_id=63, max_channels=32,
         max_name=63, message_bytes=_NCCL_MESSAGES, ops=PORTABLE_OPS,
-        collectives=_spellings(f"{_COMMON} reducescatter"),
+        collectives=MappingProxyType({name: name for name in (*_COMMON, "reducescatter")}),
         exclusive_max_bytes=False, checks_chunks=True, checks_peers=True,
         required=("name", *_NEW_HEAD), open_sends=frozenset({"LL"}),
     ),

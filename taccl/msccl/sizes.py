@@ -90,15 +90,16 @@ def safe_size(program: Program, runtime: str, low: int = 0, high: int = UNLIMITE
 
 def _safe_on(program: Program, runtime: Runtime, low: int, high: int) -> Safe:
     slots, chunks = runtime.fifo_slots[program.protocol], max(program.chunks_per_loop, 1)
-    cuts = _cuts(
-        program,
-        *(
-            message_chunks(
-                runtime.name, program.protocol, program.collective, Fraction(size, chunks)
-            )
-            for size in (low, high)
-        ),
+    most, least = (
+        message_chunks(runtime.name, program.protocol, program.collective, Fraction(size, chunks))
+        for size in (low, high)
     )
+    # Chunks in a message, descending, that cut some step into more messages than before.
+    counts = {step.count for _, block in program.blocks() for step in block.steps}
+    ways: dict[frozenset[tuple[int, int]], int] = {}
+    for held in range(most, least - 1, -1):
+        ways.setdefault(frozenset((count, -(-count // held)) for count in counts), held)
+    cuts = list(ways.values())
     stuck = deadlock(program, cuts[-1], slots) if cuts else None
     if stuck is None:
         return Safe(None)
@@ -115,12 +116,3 @@ def _safe_on(program: Program, runtime: Runtime, low: int, high: int) -> Safe:
     )
     room = joined // (cuts[unsafe] + 1)
     return Safe(chunks * room, stuck)
-
-
-def _cuts(program: Program, most: int, least: int) -> list[int]:
-    """Return chunks in a message, descending, that cut some step into more messages than before."""
-    counts = {step.count for _, block in program.blocks() for step in block.steps}
-    ways: dict[frozenset[tuple[int, int]], int] = {}
-    for held in range(most, least - 1, -1):
-        ways.setdefault(frozenset((count, -(-count // held)) for count in counts), held)
-    return list(ways.values())

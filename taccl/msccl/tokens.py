@@ -4,14 +4,12 @@ It is no XML parser. One token is what stands before the next ``=``, space, ``>`
 end; an attribute follows a space and nothing else; a value ends at the next double quote. The
 functions are ``xmlGetToken``, ``xmlGetValue``, ``xmlSkipComment`` and ``xmlGetNode`` of msccl
 (``src/graph/xml.cc``) and the ``mscclXml`` ones of executor and rccl
-(``src/misc/msccl/msccl_parser.cc``), which are alike.
+(``src/misc/msccl/msccl_parser.cc``), which are alike. Text is bytes as Latin-1 here: one character
+a byte.
 
-Text is bytes as Latin-1 here: one character a byte.
-
-Numbers as the runtimes read them: C's ``strtol`` and ``strtoll`` with base 0, never an error.
-
-``010`` is 8, ``0x10`` is 16, ``1e6`` is 1 and ``abc`` is 0 (``xmlGetAttrInt``). What does not fit
-64 bits is clamped, what does not fit an ``int`` loses its upper bits.
+Numbers, too, are as the runtimes read them: C's ``strtol`` and ``strtoll`` with base 0, never an
+error. ``010`` is 8, ``0x10`` is 16, ``1e6`` is 1 and ``abc`` is 0 (``xmlGetAttrInt``). What does
+not fit 64 bits is clamped, what does not fit an ``int`` loses its upper bits.
 """
 
 import re
@@ -191,11 +189,6 @@ def _unusual(text: str, at: int) -> tuple[Node | None, int]:
             f"{_shown(ended)} stands in the closing tag </{name[:40]}", at - 1,
             f"write </{name[:40].strip()}>",
         )  # fmt: skip
-    return _opening(text, start, (name, ended, at))
-
-
-def _opening(text: str, start: int, token: tuple[str, str, int]) -> tuple[Node, int]:
-    name, ended, at = token
     found: list[Attribute] = []
     while ended == " ":
         key, ended, at = _token(text, at)
