@@ -1,4 +1,4 @@
-"""What a program should do: its collective, the memory it starts from, and what is wrong in the end.
+"""What a program should do: its collective, the memory before it, and what is wrong after it.
 
 An in-place call has one user buffer, so chunks of input and output are one memory cell there: input
 chunk x of a rank is its chunk ``x + shift`` and so is output chunk x, with the shifts of
