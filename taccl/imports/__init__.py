@@ -190,22 +190,16 @@ def _guessed(source: Source) -> str:
 
 
 def import_document(path: str, kind: str | None, options: ImportOptions) -> Mapping[str, object]:
-    """Return our file, as a document, of a foreign one; see :func:`import_files`.
+    """Return our file, as a document, of one foreign one.
 
-    Parameters
-    ----------
-    path, kind, options
-        As for :func:`import_files`.
+    `path`, `kind` and `options` are those of :func:`import_files`.
     """
     return import_files([path], kind, options).document
 
 
 def import_topology(path: str, kind: str | None, options: ImportOptions) -> Topology:
-    """Return the topology of a foreign file; see :func:`import_files`.
+    """Return the topology of one foreign file.
 
-    Parameters
-    ----------
-    path, kind, options
-        As for :func:`import_files`.
+    `path`, `kind` and `options` are those of :func:`import_files`.
     """
     return topology_from_document(import_document(path, kind, options), path)

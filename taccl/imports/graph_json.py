@@ -153,14 +153,7 @@ def is_graph_json(value: object) -> bool:
 
 
 def read_graph_json(document: Document, options: GraphOptions) -> Topology:
-    """Return the topology of a graph.
-
-    Parameters
-    ----------
-    document
-        The graph.
-    options
-        What the graph does not say.
+    """Return the topology of a graph, the `document`; `options` say what it does not.
 
     Raises
     ------
@@ -205,15 +198,7 @@ def read_graph_json(document: Document, options: GraphOptions) -> Topology:
 
 
 def graph_comments(document: Document, topology: Topology) -> tuple[str, ...]:
-    """Return what a topology file of a graph says of what the graph does not.
-
-    Parameters
-    ----------
-    document
-        The graph.
-    topology
-        What was made of it.
-    """
+    """Return what the file of `topology` says that the graph in `document` does not."""
     named = _names_hosts(fit_model(document, GraphJsonFile))
     return () if named or len(set(topology.server_of)) < 2 else (INFERRED,)
 

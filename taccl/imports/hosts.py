@@ -116,15 +116,7 @@ GPU_NAMES = ", ".join(GPUS)
 
 
 def pcie_bandwidth(generation: int, width: int = 16) -> Fraction:
-    """Return GB/s of a PCIe link.
-
-    Parameters
-    ----------
-    generation
-        1, 2 ... as in PCIe 4.0.
-    width
-        Lanes.
-    """
+    """Return GB/s of a PCIe link of `width` lanes and a `generation`, such as 4 of PCIe 4.0."""
     return Fraction(width * LANE[generation], 80)
 
 
@@ -266,16 +258,9 @@ class Host:
 
 
 def with_nics(host: Host, options: HostOptions) -> Host:
-    """Return a host with the NICs that are asked for where its tool names none.
+    """Return `host` with the NICs that `options` ask for where its tool names none.
 
     They are spread over the GPUs, each on a PCIe switch with its GPU.
-
-    Parameters
-    ----------
-    host
-        The server.
-    options
-        How many NICs, and their bandwidth.
 
     Raises
     ------
@@ -428,12 +413,7 @@ def compose(
 ) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return a topology file in the server form, as a document, and its comments.
 
-    Parameters
-    ----------
-    hosts
-        Servers; one stands for ``options.count`` of its kind.
-    options
-        How they are joined.
+    `hosts` are the servers, joined as `options` say; one stands for ``options.count`` of its kind.
 
     Raises
     ------
@@ -647,14 +627,9 @@ def closer(classes: Classes) -> tuple[int, int, str] | None:
 def hub_tree(
     classes: Classes, lane: Fraction, sockets: Fraction
 ) -> tuple[tuple[Hub, ...], list[Plug]]:
-    """Return the hubs, and where every device is.
+    """Return the hubs that `classes` of paths make, and where every device is.
 
-    Parameters
-    ----------
-    classes
-        How far the devices are apart.
-    lane, sockets
-        GB/s of a device's link, and of a socket's link to the others.
+    `lane` and `sockets` are GB/s of a device's link, and of a socket's link to the others.
     """
     count = len(classes.level)
     top: list[int | str] = list(range(count))

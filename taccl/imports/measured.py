@@ -134,14 +134,7 @@ def unknown_unit(unit: str, file: str, line: int) -> InputError:
 
 
 def columns_of(head: Sequence[str], file: str, line: int) -> tuple[Column, ...]:
-    """Return the columns that the head line of a list of pairs names.
-
-    Parameters
-    ----------
-    head
-        Cells of the head line.
-    file, line
-        Where it is.
+    """Return the columns that `head` names: the cells of a list's head line, at `line` of `file`.
 
     Raises
     ------
@@ -584,16 +577,10 @@ def measured_topology(
 
 
 def pair_costs(found: Measurements, src: int, dst: int) -> tuple[Time, Fraction]:
-    """Return alpha and beta of a pair; what was measured the other way serves where nothing else.
+    """Return alpha and beta from host `src` to host `dst`, numbers of `found`.
 
-    Without any bandwidth, and one size of messages, bytes cost as good as nothing.
-
-    Parameters
-    ----------
-    found
-        Latencies and bandwidths of pairs.
-    src, dst
-        Numbers of the hosts.
+    What was measured the other way serves where nothing else. Without any bandwidth, and one size
+    of messages, bytes cost as good as nothing.
     """
     pair, back = (src, dst), (dst, src)
     latencies = found.latencies.get(pair) or found.latencies.get(back) or []

@@ -13,7 +13,7 @@ NVIDIA/nccl-tests, ``src/util.cu``: ``writeBenchmarkLinePreamble``, ``writeBench
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -118,8 +118,11 @@ class Measured:
 
     @property
     def collective(self) -> str | None:
-        """The collective by our name; None when it is not printed."""
-        return None if self.test is None else _plain(self.test)
+        """The collective by our name, else the test's own; None when it is not printed."""
+        try:
+            return self.test and collective_name(self.test)
+        except InputError:
+            return self.test
 
     @property
     def dtype(self) -> str:
@@ -166,7 +169,11 @@ class Measured:
             )  # fmt: skip
         factor = busbw_factor(collective, ranks)
         for group in (point.out_of_place, point.in_place):
-            if group is not None and not _agree(group, factor):
+            if group is None:
+                continue
+            low, high = _rounded(group.algbw)
+            least, most = _rounded(group.busbw)
+            if low * factor > most or least > high * factor:
                 raise self._error(
                     f"busbw {group.busbw} is not {float(factor):.4g} x algbw {group.algbw}, as it"
                     f" is of {collective} on {ranks} ranks", point.line,
@@ -175,21 +182,6 @@ class Measured:
 
     def _error(self, problem: str, line: int | None, fix: str) -> InputError:
         return InputError(problem, file=self.file, line=line, fix=fix)
-
-
-def _plain(test: str) -> str:
-    """Return our name of a collective; the test's own where we have none."""
-    try:
-        return collective_name(test)
-    except InputError:
-        return test
-
-
-def _agree(group: Group, factor: Fraction) -> bool:
-    """Tell whether two printed bandwidths can have a ratio, each rounded at its last digit."""
-    low, high = _rounded(group.algbw)
-    least, most = _rounded(group.busbw)
-    return low * factor <= most and least <= high * factor
 
 
 def _rounded(text: str) -> tuple[Fraction, Fraction]:
@@ -223,74 +215,48 @@ def read_measured(path: str) -> Measured:
     return found
 
 
-class _Reader:
-    """What has been read of a text so far."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.groups: list[str | None] = []
-        self.ranks: int | None = None
-        self.test: str | None = None
-        self.points: list[Point] = []
-        self.columns = 4
-
-    def comment(self, line: str, number: int) -> None:
-        """Take what a comment says of the run.
-
-        Raises
-        ------
-        InputError
-            When the text is of several tests or numbers of ranks.
-        """
-        if _DEVICES in line:
-            self.groups = []
-        if _TABLE in line:
-            self.columns = 8 if _PER_ITERATION in line else 4
-        device, named = _RANK.match(line), _TEST.search(line)
-        if device:
-            self.groups.append(device[1])
-        if named and self.test not in (None, named[1]):
-            raise self._several(f"{self.test}_perf", f"{named[1]}_perf", number)
-        self.test = named[1] if named else self.test
-
-    def line(self, line: str, number: int) -> None:
-        """Take a line that is no comment.
-
-        Raises
-        ------
-        InputError
-            When there are too many, or they are of several numbers of ranks.
-        """
-        point = _point(_TIME_OF_DAY.sub("", line), number, self.columns)
-        if point is None:
-            return
-        # Of communicators that are split off, each is of one group, and all are alike.
-        ranks = self.groups.count(self.groups[0]) if self.groups else None
-        if self.points and ranks != self.ranks:
-            raise self._several(f"{self.ranks or '?'} ranks", f"{ranks or '?'} ranks", number)
-        self.ranks = ranks
-        self.points.append(point)
-        if len(self.points) > MAX_POINTS:
-            raise InputError(f"has more than {MAX_POINTS} results", file=self.path, fix=_FIX)
-
-    def _several(self, first: str, second: str, number: int) -> InputError:
-        return InputError(
-            f"has results of {first} and of {second}", file=self.path, line=number,
-            fix="write each run to a file of its own, and give all of them",
-        )  # fmt: skip
-
-
 def _from_text(text: str, path: str) -> Measured:
-    reader = _Reader(path)
+    groups: list[str | None] = []
+    test: str | None = None
+    ranks: int | None = None
+    points: list[Point] = []
+    columns = 4
     for number, labelled in enumerate(text.splitlines(), 1):
         if len(labelled) > MAX_LINE:
             continue
         line = _LABEL.sub("", labelled, count=1) if _LABEL.match(labelled) else labelled
-        if line.lstrip().startswith("#"):
-            reader.comment(line.lstrip(), number)
-        else:
-            reader.line(line, number)
-    return Measured(path, reader.test, reader.ranks, tuple(reader.points))
+        comment = line.lstrip()
+        if comment.startswith("#"):
+            if _DEVICES in comment:
+                groups = []
+            if _TABLE in comment:
+                columns = 8 if _PER_ITERATION in comment else 4
+            device, named = _RANK.match(comment), _TEST.search(comment)
+            if device:
+                groups.append(device[1])
+            if named and test not in (None, named[1]):
+                raise _several(f"{test}_perf", f"{named[1]}_perf", path, number)
+            test = named[1] if named else test
+            continue
+        point = _point(_TIME_OF_DAY.sub("", line), number, columns)
+        if point is None:
+            continue
+        # Of communicators that are split off, each is of one group, and all are alike.
+        told = groups.count(groups[0]) if groups else None
+        if points and told != ranks:
+            raise _several(f"{ranks or '?'} ranks", f"{told or '?'} ranks", path, number)
+        ranks = told
+        points.append(point)
+        if len(points) > MAX_POINTS:
+            raise InputError(f"has more than {MAX_POINTS} results", file=path, fix=_FIX)
+    return Measured(path, test, ranks, tuple(points))
+
+
+def _several(first: str, second: str, path: str, number: int) -> InputError:
+    return InputError(
+        f"has results of {first} and of {second}", file=path, line=number,
+        fix="write each run to a file of its own, and give all of them",
+    )  # fmt: skip
 
 
 def _point(line: str, number: int, columns: int) -> Point | None:
@@ -310,20 +276,14 @@ def _point(line: str, number: int, columns: int) -> Point | None:
 
 def _group(words: Sequence[str]) -> Group | None:
     """Return a measurement; None where there is none, such as N/A, or nan in place of a time."""
-    numbers = [_number(word) for word in words]
-    time, algbw, busbw, wrong = numbers
+    numbers = [Fraction(word) if _NUMBER.fullmatch(word) else None for word in words]
+    small = (None if number is None or number >= MAX_NUMBER else number for number in numbers)
+    time, algbw, busbw, wrong = small
     if not time or algbw is None or busbw is None:
         return None
     return Group(
         round(time * PS_PER_US), words[1], words[2], None if wrong is None else -(-wrong // 1)
     )
-
-
-def _number(word: str) -> Fraction | None:
-    if not _NUMBER.fullmatch(word):
-        return None
-    value = Fraction(word)
-    return value if value < MAX_NUMBER else None
 
 
 def _from_json(text: str, path: str) -> Measured:
@@ -332,43 +292,34 @@ def _from_json(text: str, path: str) -> Measured:
     results = fields.get("results")
     if not isinstance(results, list) or len(results) > MAX_POINTS:
         raise InputError("has no list of results", file=path, field="results", fix=_FIX)
-    named = _TEST.search(str(fields.get("args", ""))[:10_000])
-    return Measured(
-        path, named[1] if named else None, _json_ranks(fields.get("config")),
-        tuple(_json_points(results, path)),
-    )  # fmt: skip
-
-
-def _json_ranks(config: object) -> int | None:
-    """Return the ranks of a run: one device of each process is listed."""
-    fields = config if isinstance(config, dict) else {}
-    devices, threads, gpus = (fields.get(name) for name in ("devices", "nthreads", "ngpus"))
-    if not isinstance(devices, list) or not isinstance(threads, int) or not isinstance(gpus, int):
-        return None
-    groups = [device.get("group") for device in devices if isinstance(device, dict)]
-    return groups.count(groups[0]) * threads * gpus if groups else None
-
-
-def _json_points(results: Sequence[object], path: str) -> Iterator[Point]:
-    for number, entry in enumerate(results):
-        fields = entry if isinstance(entry, dict) else {}
-        size, count = fields.get("size"), fields.get("count")
+    config = fields.get("config")
+    told = config if isinstance(config, dict) else {}
+    devices, threads, gpus = (told.get(name) for name in ("devices", "nthreads", "ngpus"))
+    ranks = None  # one device of each process is listed
+    if isinstance(devices, list) and isinstance(threads, int) and isinstance(gpus, int):
+        groups = [device.get("group") for device in devices if isinstance(device, dict)]
+        ranks = groups.count(groups[0]) * threads * gpus if groups else None
+    points = []
+    for number, result in enumerate(results):
+        entry = result if isinstance(result, dict) else {}
+        size, count = entry.get("size"), entry.get("count")
         if not isinstance(size, int) or not isinstance(count, int) or not 0 < size <= MAX_SIZE:
             raise InputError(
                 "should have a size and a count", file=path, field=f"results[{number}]", fix=_FIX
             )
-        groups = (_json_group(fields.get(name)) for name in ("out_of_place", "in_place"))
-        yield Point(
-            None, size, count, str(fields.get("type"))[:40], str(fields.get("redop"))[:40], *groups
-        )
+        measured: list[Group | None] = []
+        for name in ("out_of_place", "in_place"):
+            one = entry.get(name)
+            one = one if isinstance(one, dict) else {}
+            values = (one.get("time", one.get("cpu_time")), *map(one.get, _COLUMNS))
+            measured.append(_group([_as_text(value) for value in values]))
+        words = (str(entry.get(name))[:40] for name in ("type", "redop"))
+        points.append(Point(None, size, count, *words, *measured))
+    named = _TEST.search(str(fields.get("args", ""))[:10_000])
+    return Measured(path, named[1] if named else None, ranks, tuple(points))
 
 
-def _json_group(value: object) -> Group | None:
-    if not isinstance(value, dict):
-        return None
-    names = ("alg_bw", "bus_bw", "nwrong")
-    return _group([_as_text(value.get("time", value.get("cpu_time"))),
-                   *(_as_text(value.get(name)) for name in names)])  # fmt: skip
+_COLUMNS = ("alg_bw", "bus_bw", "nwrong")
 
 
 def _as_text(value: object) -> str:

@@ -11,9 +11,6 @@ NVIDIA/nccl 2.30.7, ``src/graph/topo.cc``: ``ncclTopoAddCpu``, ``ncclTopoAddPci`
 ``ncclTopoAddNet``, ``ncclTopoAddNvLinks``, ``ncclTopoAddC2c``, ``ncclTopoAddPciLinks``,
 ``ncclTopoConnectCpus``; ROCm/rccl, ``src/graph/xml.h`` (``NCCL_TOPO_XML_VERSION``),
 ``src/graph/topo.cc`` (``ncclTopoAddXGMI``).
-
-The text becomes a tree of elements that know their lines, within limits that hostile text can't get
-round: document types and entities are refused, and so are deep or large trees.
 """
 
 import re
@@ -22,14 +19,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol
-from xml.etree.ElementTree import ParseError
-
-from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import DefusedXMLParser
+from xml.parsers.expat import ExpatError
 
 from taccl.errors import InputError, TacclWarning
 from taccl.files import shown
+from taccl.files.read import RefusedError
+from taccl.files.xml import Element, XmlBounds, read_tree
 from taccl.imports.hosts import (
     GEN_BY_SPEED,
     GPU_BY_GCN,
@@ -51,106 +46,7 @@ from taccl.imports.hosts import (
     rate_text,
 )
 
-MAX_TEXT = 1 << 20
-MAX_ELEMENTS = 4096
-MAX_DEPTH = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Element:
-    """An element: its attributes, what it holds, and its line."""
-
-    tag: str
-    attributes: Mapping[str, str]
-    line: int
-    children: list["Element"] = field(default_factory=list)
-
-
-class _Expat(Protocol):
-    @property
-    def CurrentLineNumber(self) -> int: ...  # noqa: N802 - expat's own name
-
-
-class _Builder:
-    """Target of the XML parser."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.expat: _Expat | None = None
-        self.root: Element | None = None
-        self.path: list[Element] = []
-        self.count = 0
-
-    def error(self, problem: str, fix: str) -> InputError:
-        """Return an error at the current line."""
-        line = None if self.expat is None else self.expat.CurrentLineNumber
-        return InputError(problem, file=self.file, line=line, fix=fix)
-
-    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Take an element."""
-        self.count += 1
-        if self.count > MAX_ELEMENTS or len(self.path) >= MAX_DEPTH:
-            what = f"{MAX_ELEMENTS} elements" if self.count > MAX_ELEMENTS else "64 levels"
-            raise self.error(f"has more than {what}", "give the description of one host")
-        line = 1 if self.expat is None else self.expat.CurrentLineNumber
-        element = Element(tag, dict(attributes), line)
-        if self.path:
-            self.path[-1].children.append(element)
-        else:
-            self.root = element
-        self.path.append(element)
-
-    def end(self, tag: str) -> None:  # noqa: ARG002 - the parser passes the tag
-        """Leave an element."""
-        self.path.pop()
-
-    def data(self, text: str) -> None:
-        """Refuse text: all is in attributes."""
-        if text.strip():
-            raise self.error(f"text stands between elements: {shown(text.strip())}", "remove it")
-
-    def close(self) -> None:
-        """End the document."""
-
-
-def read_tree(text: str, file: str) -> Element:
-    """Return the root of an XML text.
-
-    Parameters
-    ----------
-    text
-        The XML.
-    file
-        Its name, for errors.
-
-    Raises
-    ------
-    InputError
-        With the line, when it is no XML or beyond a limit.
-    """
-    builder = _Builder(file)
-    if len(text) > MAX_TEXT:
-        raise InputError(
-            "is larger than 1 MiB", file=file, line=1, fix="give the description of one host"
-        )
-    try:
-        parser = DefusedXMLParser(target=builder, forbid_dtd=True)
-        builder.expat = parser.parser
-        parser.feed(text)
-        parser.close()
-    except DefusedXmlException:
-        raise builder.error(
-            "document types and entities are refused", "remove the DOCTYPE"
-        ) from None
-    except ParseError as error:
-        reason = str(error).partition(": line")[0]
-        raise builder.error(f"is no XML: {reason}", "correct the XML there") from None
-    except (ValueError, LookupError) as error:
-        raise builder.error(f"is unreadable: {error}", "save the file as UTF-8") from None
-    if builder.root is None:
-        raise builder.error("is empty", "give an XML file")
-    return builder.root
-
+BOUNDS = XmlBounds(1 << 20, 4096, 64, "elements", "give the description of one host")
 
 _BUS = re.compile(r"[0-9A-Fa-f.:]{1,32}")
 _NUMBER = re.compile(r"\s*(-?[0-9]{1,12}|0x[0-9A-Fa-f]{1,12})\s*")
@@ -474,23 +370,24 @@ def is_nccl_xml(text: str) -> bool:
 
 
 def read_nccl_xml(text: str, file: str, options: HostOptions) -> Host:
-    """Return the host that an NCCL topology XML describes.
+    """Return the host that an NCCL topology XML, `text`, describes.
 
-    Parameters
-    ----------
-    text
-        The XML.
-    file
-        Its name, for errors.
-    options
-        What the file does not say.
+    Errors call it `file`; `options` say what it does not.
 
     Raises
     ------
     InputError
         With file, line, element and fix.
     """
-    root = read_tree(text, file)
+    try:
+        root = read_tree(text, BOUNDS)[0]
+    except RefusedError as error:
+        raise InputError(str(error), file=file, line=error.line or 1, fix=error.fix) from None
+    except ExpatError as error:
+        reason = str(error).partition(": line")[0]
+        raise InputError(
+            f"is no XML: {reason}", file=file, line=error.lineno, fix="correct the XML there"
+        ) from None
     reading = Reading(file, options)
     if root.tag != "system":
         fix = 'give what NCCL_TOPO_DUMP_FILE writes: <system version="1">'

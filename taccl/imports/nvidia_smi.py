@@ -98,16 +98,9 @@ def _is_header(line: str) -> bool:
 
 
 def read_nvidia_smi(text: str, file: str, options: HostOptions) -> Host:
-    """Return the host that the text of ``nvidia-smi topo -m`` describes.
+    """Return the host that the output of ``nvidia-smi topo -m``, `text`, describes.
 
-    Parameters
-    ----------
-    text
-        The output of the tool.
-    file
-        Its name, for errors.
-    options
-        What the text does not say.
+    Errors call it `file`; `options` say what it does not.
 
     Raises
     ------

@@ -60,16 +60,9 @@ def is_rocm_smi(text: str) -> bool:
 
 
 def read_rocm_smi(text: str, file: str, options: HostOptions) -> Host:
-    """Return the host that the text of ``rocm-smi --showtopo`` describes.
+    """Return the host that the output of ``rocm-smi --showtopo``, `text`, describes.
 
-    Parameters
-    ----------
-    text
-        The output of the tool.
-    file
-        Its name, for errors.
-    options
-        What the text does not say.
+    Errors call it `file`; `options` say what it does not.
 
     Raises
     ------

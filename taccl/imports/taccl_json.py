@@ -84,14 +84,7 @@ def is_taccl_topology(value: object) -> bool:
 
 
 def read_taccl_topology(document: Document, options: TacclOptions) -> dict[str, object]:
-    """Return the topology file, as a document, that a TACCL file stands for.
-
-    Parameters
-    ----------
-    document
-        TACCL's file.
-    options
-        What the file does not say.
+    """Return the topology file that TACCL's `document` stands for; `options` say what it does not.
 
     Raises
     ------

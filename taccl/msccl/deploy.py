@@ -13,43 +13,17 @@ from types import MappingProxyType
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import LOADED_BY, UNLIMITED
 
-When = Callable[[Program], bool]
-
-
-def _always(_program: Program) -> bool:
-    return True
-
-
-def _reduces_everywhere(program: Program) -> bool:
-    return program.collective == "allreduce"
-
-
-def _uses_ll128(program: Program) -> bool:
-    return program.protocol == "LL128"
-
-
-def _has_root(program: Program) -> bool:
-    return program.collective in {"broadcast", "reduce", "gather", "scatter"}
-
-
-def _serves_one_mode(program: Program) -> bool:
-    return program.in_place != program.out_of_place
-
-
-def _is_cut(program: Program) -> bool:
-    return program.chunks_per_loop > 1
-
-
-def _has_no_limit(program: Program) -> bool:
-    return program.max_bytes >= UNLIMITED
-
 
 @dataclass(frozen=True, slots=True)
 class Note:
     """A variable or a pitfall, and the programs it is for."""
 
     text: str
-    when: When = _always
+    when: Callable[[Program], bool] = lambda _program: True
+
+
+def _uses_ll128(program: Program) -> bool:
+    return program.protocol == "LL128"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +50,29 @@ class Deployment:
 
 _EVERYWHERE = (
     Note("every node needs the same files in the same order: ranks that differ hang"),
-    Note("element counts that are not a multiple of {chunks} fall back to NCCL", _is_cut),
-    Note("no file names a root: this one answers calls for every root", _has_root),
+    Note(
+        "element counts that are not a multiple of {chunks} fall back to NCCL",
+        lambda program: program.chunks_per_loop > 1,
+    ),
+    Note(
+        "no file names a root: this one answers calls for every root",
+        lambda program: program.collective in {"broadcast", "reduce", "gather", "scatter"},
+    ),
     Note(
         "LL128 is right where stores of 128 bytes stay whole, as on NVLink; else use LL",
         _uses_ll128,
     ),
-    Note("only one of in place and out of place is served", _serves_one_mode),
+    Note(
+        "only one of in place and out of place is served",
+        lambda program: program.in_place != program.out_of_place,
+    ),
 )
 _DIRECTORY = (
     Note("keep other files out of MSCCL_ALGO_DIR: the loader stops at the first it can't parse"),
-    Note("the range of sizes has no end: files after this one get no call", _has_no_limit),
+    Note(
+        "the range of sizes has no end: files after this one get no call",
+        lambda program: program.max_bytes >= UNLIMITED,
+    ),
 )
 
 ROCM = "ROCm 7.2 or older"
@@ -96,7 +82,7 @@ DEPLOYMENTS: Mapping[str, Deployment] = MappingProxyType({
     "msccl": Deployment(
         (Note("MSCCL_XML_FILES={path}"),),
         (
-            Note("NCCL_ALGO=MSCCL,RING,TREE", _reduces_everywhere),
+            Note("NCCL_ALGO=MSCCL,RING,TREE", lambda program: program.collective == "allreduce"),
             Note("NCCL_PROTO=Simple,LL,LL128", _uses_ll128),
         ),
         (
@@ -129,37 +115,8 @@ DEPLOYMENTS: Mapping[str, Deployment] = MappingProxyType({
 
 
 def needs(program: Program, runtime: str) -> tuple[str, ...]:
-    """Return the variables without which a runtime takes no notice of a program.
-
-    Parameters
-    ----------
-    program
-        The program of the file.
-    runtime
-        A name of ``RUNTIMES``.
-    """
+    """Return the variables without which `runtime`, of RUNTIMES, takes no notice of `program`."""
     return tuple(note.text for note in DEPLOYMENTS[runtime].needed if note.when(program))
-
-
-def path_for(program: Program, runtime: str, path: Path) -> dict[str, Path]:
-    """Return the file that each runtime loads: a portable reduce-scatter is written twice.
-
-    Parameters
-    ----------
-    program
-        The program of the file.
-    runtime
-        A name of ``RUNTIMES``, or of what several of them load.
-    path
-        Where the file is written.
-    """
-    spelled_twice = runtime in LOADED_BY and program.collective == "reducescatter"
-    return {
-        name: path.with_suffix(f".msccl{path.suffix}")
-        if spelled_twice and name == "msccl"
-        else path
-        for name in LOADED_BY.get(runtime, (runtime,))
-    }
 
 
 def deployment(program: Program, runtime: str, path: Path) -> dict[str, dict[str, list[str]]]:
@@ -172,9 +129,11 @@ def deployment(program: Program, runtime: str, path: Path) -> dict[str, dict[str
     runtime
         A name of ``RUNTIMES``, or of what several of them load.
     path
-        Where the file is written.
+        Where the file is written; a portable reduce-scatter is written for msccl beside it, too.
     """
-    paths = path_for(program, runtime, path)
+    paths = dict.fromkeys(LOADED_BY.get(runtime, (runtime,)), path)
+    if runtime in LOADED_BY and program.collective == "reducescatter":
+        paths["msccl"] = path.with_suffix(f".msccl{path.suffix}")
     files = set(paths.values())
     return {
         name: {
@@ -201,12 +160,9 @@ def deployment(program: Program, runtime: str, path: Path) -> dict[str, dict[str
 
 
 def deployment_lines(program: Program, runtime: str, path: Path) -> list[str]:
-    """Return the block that people read: variables for each runtime, then each pitfall once.
+    """Return the lines that people read: variables for each runtime, then each pitfall once.
 
-    Parameters
-    ----------
-    program, runtime, path
-        As for :func:`deployment`.
+    `program`, `runtime` and `path` are those of :func:`deployment`.
     """
     found = deployment(program, runtime, path)
     lines = [

@@ -42,13 +42,8 @@ class _Trees:
 
     def read(self, rank: int, slot: Slot | None, count: int) -> list[int]:
         """Return the trees of an operand's chunks."""
-        return [self.memory.get((rank, cell), NOTHING) for cell in self.cells(rank, slot, count)]
-
-    def cells(self, rank: int, slot: Slot | None, count: int) -> list[Cell]:
-        """Return the memory cells of an operand."""
-        if slot is None:
-            return []
-        return [self.mode.cell(rank, Slot(slot.buffer, slot.offset + n)) for n in range(count)]
+        cells = self.mode.cells(rank, slot, count)
+        return [self.memory.get((rank, cell), NOTHING) for cell in cells]
 
 
 def order_findings(program: Program) -> Iterator[Finding]:
@@ -70,7 +65,20 @@ def order_findings(program: Program) -> Iterator[Finding]:
     where = places(trees.run)
     for number in trees.run.order:
         _step(trees, where[number], number)
-    yield from _differences(trees, program)
+    shown = 0
+    for chunk in range(program.chunks_per_loop):
+        found: dict[int, list[int]] = {}
+        for rank in range(program.num_ranks):
+            cell = mode.cell(rank, Slot(Buffer.OUTPUT, chunk))
+            found.setdefault(trees.memory.get((rank, cell), NOTHING), []).append(rank)
+        if len(found) > 1 and shown < MAX_FINDINGS:
+            shown += 1
+            first, other = list(found.values())[:2]
+            yield Finding(
+                "order", f"output {chunk} is added up in another order on gpu {other[0]} than on"
+                f" gpu {first[0]}", other[0],
+                fix="reduce every chunk in one place and send the sum on",
+            )  # fmt: skip
 
 
 def _step(trees: _Trees, place: Place, number: int) -> None:
@@ -90,27 +98,8 @@ def _step(trees: _Trees, place: Place, number: int) -> None:
         else [trees.add(one, two) for one, two in zip(*parts, strict=False)]
     )
     if step.target is not None:
-        cells = trees.cells(place.rank, step.target, step.count)
+        cells = trees.mode.cells(place.rank, step.target, step.count)
         for cell, value in zip(cells, values, strict=False):
             trees.memory[place.rank, cell] = value
     if step.sends:
         trees.sent[number] = values
-
-
-def _differences(trees: _Trees, program: Program) -> Iterator[Finding]:
-    shown = 0
-    for chunk in range(program.chunks_per_loop):
-        found: dict[int, list[int]] = {}
-        for rank in range(program.num_ranks):
-            cell = trees.mode.cell(rank, Slot(Buffer.OUTPUT, chunk))
-            found.setdefault(trees.memory.get((rank, cell), NOTHING), []).append(rank)
-        if len(found) > 1:
-            first, other = list(found.values())[:2]
-            yield Finding(
-                "order", f"output {chunk} is added up in another order on gpu {other[0]} than on"
-                f" gpu {first[0]}", other[0],
-                fix="reduce every chunk in one place and send the sum on",
-            )  # fmt: skip
-            shown += 1
-        if shown == MAX_FINDINGS:
-            return

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from taccl.errors import ProgramError
+from taccl.files.xml import ENDLESS, is_endless
 from taccl.msccl.program import Finding, Severity
 from taccl.msccl.tokens import (
     MAX_ATTRIBUTES,
@@ -21,8 +22,6 @@ from taccl.msccl.tokens import (
     Kind,
     Node,
     Places,
-    as_bytes_text,
-    is_endless,
     nodes,
     stored,
     to_int,
@@ -36,8 +35,6 @@ MAX_CHILDREN = 1024
 
 MAX_TAGS = 300_000
 """Tags of a file, above which it is not looked at."""
-
-ENDLESS = "more than 1 MiB goes by without the end of a tag"
 
 MAX_FOUND = 50
 """Findings of one severity that are told: plenty of warnings must not hide what breaks."""
@@ -86,14 +83,14 @@ class Document:
     findings: list[Finding] = field(default_factory=list)
     told: Counter[Severity] = field(default_factory=Counter)
 
-    def finding(
-        self, rule: str, explanation: str, at: int, fix: str, severity: Severity
-    ) -> Finding:
-        """Return a finding at a position of the text."""
-        line, column = self.places.of(at)
-        return Finding(
-            rule, explanation, fix=fix, severity=severity, line=line, column=column
-        )  # fmt: skip
+    def add(self, rule: str, explanation: str, at: int, fix: str, severity: Severity) -> None:
+        """Add a finding at a position of the text, unless there are plenty."""
+        self.told[severity] += 1
+        if self.told[severity] <= MAX_FOUND:
+            line, column = self.places.of(at)
+            self.findings.append(
+                Finding(rule, explanation, fix=fix, severity=severity, line=line, column=column)
+            )
 
     @property
     def complete(self) -> bool:
@@ -130,9 +127,10 @@ def read_document(content: str | bytes, *, file: str | None = None) -> Document:
     ProgramError
         When it has more tags than any program, or longer ones.
     """
-    text = as_bytes_text(content)
-    if is_endless(text):
+    raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    if is_endless(raw):
         raise ProgramError(ENDLESS, file=file, fix="give an MSCCL XML")
+    text = raw.decode("latin-1")  # one character a byte
     document = Document(Places(text))
     stack: list[_Open] = []
     for number, node in enumerate(nodes(text)):
@@ -142,23 +140,17 @@ def read_document(content: str | bytes, *, file: str | None = None) -> Document:
                 line=document.places.of(node.at)[0],
                 fix="give a program that a runtime could hold",
             )  # fmt: skip
-        if isinstance(node, Fault):
-            document.findings.append(_rejected(document, node))
-            return document
-        fault = _take(document, stack, node)
+        fault = node if isinstance(node, Fault) else _take(document, stack, node)
         if fault is not None:
-            document.findings.append(_rejected(document, fault))
-            return document
-    if stack:
-        fault = Fault(
-            f"<{stack[-1].name[:40]}> is never closed", stack[-1].at, "close every element"
-        )
-        document.findings.append(_rejected(document, fault))
+            break
+    else:
+        last = stack[-1] if stack else None
+        fault = last and Fault(
+            f"<{last.name[:40]}> is never closed", last.at, "close every element"
+        )  # fmt: skip
+    if fault is not None:
+        document.add("reader", fault.problem, fault.at, fault.fix, Severity.REJECTED)
     return document
-
-
-def _rejected(document: Document, fault: Fault) -> Finding:
-    return document.finding("reader", fault.problem, fault.at, fault.fix, Severity.REJECTED)
 
 
 def _take(document: Document, stack: list[_Open], node: Node) -> Fault | None:
@@ -172,94 +164,66 @@ def _take(document: Document, stack: list[_Open], node: Node) -> Fault | None:
             )  # fmt: skip
         stack.pop()
         return None
-    _note(document, node)
+    if document.first is None:
+        document.first = stored(node)
+    _warn_of_attributes(document, node)
     level = stack[-1].level if stack else 0
     known = level + 1 < _UNKNOWN and node.name == _LEVELS[level + 1]
-    element = _store(document, stack, node) if known else None
-    if known and element is None:
-        return Fault("<gpu> has no id", node.at, 'add id="..."')
-    if not known:
-        # A child of a step makes the reader crash; other elements are skipped.
-        if stack and _LEVELS[min(stack[-1].level, 4)] == "step" and stack[-1].level < _UNKNOWN:
-            _add(
-                document, "elements",
-                f"<step> holds <{node.name[:40]}>, and the reader follows a null pointer there",
-                (node.at, "leave steps empty", Severity.BREAKS),
-            )  # fmt: skip
-        elif not stack or stack[-1].level < _UNKNOWN:
-            _add(
-                document, "elements", f"<{node.name[:40]}> is skipped with all it holds",
-                (node.at, "copies must be cpy steps", Severity.WARNING),
-            )  # fmt: skip
+    element: Element | None = None
+    if known:
+        element = Element(stored(node), node.at)
+        above = stack[-1].element if stack else None
+        gpu = stack[1].element if len(stack) > 1 else None
+        if gpu is not None:
+            gpu.held += 1
+        if level == 0:
+            document.algos += 1
+            document.algo = document.algo or element
+        elif above is not None and (gpu is None or gpu.held <= MAX_STORED):
+            above.children.append(element)  # beyond that, the file is refused
+        if level == 1 and "id" not in element.attributes:  # mscclAlgoXmlGpu wants it at once
+            return Fault("<gpu> has no id", node.at, 'add id="..."')
+    elif level == _UNKNOWN - 1:
+        document.add(
+            "elements",
+            f"<step> holds <{node.name[:40]}>, and the reader follows a null pointer there",
+            node.at, "leave steps empty", Severity.BREAKS,
+        )  # fmt: skip
+    elif level < _UNKNOWN:
+        document.add(
+            "elements", f"<{node.name[:40]}> is skipped with all it holds", node.at,
+            "copies must be cpy steps", Severity.WARNING,
+        )  # fmt: skip
     if node.kind is not Kind.SINGLE:
         stack.append(_Open(node.name, level + 1 if known else _UNKNOWN, element, node.at))
     return None
 
 
-def _store(document: Document, stack: list[_Open], node: Node) -> Element | None:
-    """Store an element; None for a gpu without id (``mscclAlgoXmlGpu`` wants it at once)."""
-    attributes = stored(node)
-    element = Element(attributes, node.at)
-    if not stack:
-        document.algos += 1
-        if document.algo is None:
-            document.algo = element
-    elif stack[-1].element is not None and _has_room(stack):
-        stack[-1].element.children.append(element)
-    if len(stack) == 1 and "id" not in attributes:
-        return None
-    return element
-
-
-def _has_room(stack: list[_Open]) -> bool:
-    """Count an element of a gpu, and tell whether it is worth keeping: others are refused."""
-    gpu = stack[1].element if len(stack) > 1 else None
-    if gpu is None:
-        return True
-    gpu.held += 1
-    return gpu.held <= MAX_STORED
-
-
-def _note(document: Document, node: Node) -> None:
-    """Remember the first element, and warn of attributes that don't fit the reader's arrays."""
-    if document.first is None:
-        document.first = stored(node)
-    if len(node.attributes) > MAX_ATTRIBUTES:
-        lost = ", ".join(key[:40] for key, _ in islice(node.attributes, MAX_ATTRIBUTES, None))
-        _add(
-            document, "attributes",
-            f"<{node.name[:40]}> has {len(node.attributes)} attributes, the reader keeps"
-            f" {MAX_ATTRIBUTES} and forgets {lost[:80]}",
-            (node.at, "leave out what the runtime does not need", Severity.WARNING),
-        )  # fmt: skip
-    for slot, (key, value) in enumerate(node.attributes):
-        if len(value) > MAX_TEXT:
-            _add(document, "attributes", *_overrun(node, min(slot, MAX_ATTRIBUTES), (key, value)))
-
-
-def _overrun(
-    node: Node, slot: int, attribute: tuple[str, str]
-) -> tuple[str, tuple[int, str, Severity]]:
-    """Return what a long value does: it runs over the attributes behind it, and then further.
+def _warn_of_attributes(document: Document, node: Node) -> None:
+    """Warn of attributes that don't fit the reader's arrays.
 
     A node holds 17 pairs of 256 bytes and behind them two numbers, of which the second is the
-    node's type, in use by then.
+    node's type, in use by then. A long value runs over the attributes behind it, and then further.
     """
-    key, value = attribute
-    room = MAX_TEXT + (MAX_ATTRIBUTES - slot) * 2 * (MAX_TEXT + 1) + 4
-    severity = Severity.BREAKS if len(value) > room else Severity.WARNING
-    return (
-        f"{key[:40]} of <{node.name[:40]}> has {len(value)} bytes, the reader has room for"
-        f" {MAX_TEXT} and writes on",
-        (node.at, "shorten the value", severity),
-    )
-
-
-def _add(document: Document, rule: str, explanation: str, rest: tuple[int, str, Severity]) -> None:
-    at, fix, severity = rest
-    document.told[severity] += 1
-    if document.told[severity] <= MAX_FOUND:
-        document.findings.append(document.finding(rule, explanation, at, fix, severity))
+    if len(node.attributes) > MAX_ATTRIBUTES:
+        lost = ", ".join(key[:40] for key, _ in islice(node.attributes, MAX_ATTRIBUTES, None))
+        document.add(
+            "attributes",
+            f"<{node.name[:40]}> has {len(node.attributes)} attributes, the reader keeps"
+            f" {MAX_ATTRIBUTES} and forgets {lost[:80]}",
+            node.at, "leave out what the runtime does not need", Severity.WARNING,
+        )  # fmt: skip
+    for number, (key, value) in enumerate(node.attributes):
+        if len(value) > MAX_TEXT:
+            behind = MAX_ATTRIBUTES - min(number, MAX_ATTRIBUTES)
+            room = MAX_TEXT + behind * 2 * (MAX_TEXT + 1) + 4
+            document.add(
+                "attributes",
+                f"{key[:40]} of <{node.name[:40]}> has {len(value)} bytes, the reader has room for"
+                f" {MAX_TEXT} and writes on",
+                node.at, "shorten the value",
+                Severity.BREAKS if len(value) > room else Severity.WARNING,
+            )  # fmt: skip
 
 
 def crowded(document: Document) -> Iterator[tuple[str, Element]]:

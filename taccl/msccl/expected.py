@@ -1,16 +1,13 @@
-"""Which outputs of a program are wrong in the end, what they hold, and which step wrote it.
+"""What a program should do: its collective, the memory before it, and what is wrong after it.
 
-Which chunks of input and output are one memory cell in a call that runs in place.
-
-An in-place call has one user buffer. Input chunk x of a rank is its chunk ``x + shift`` and so is
-output chunk x, with the shifts below; out of place the two buffers are disjoint
-(``mscclInPlaceTotalCountHelper``, ``mscclInternalSchedulerSelectAlgo``).
-
-What a program should do: its collective, the inputs it starts from, the buffers it may use.
+An in-place call has one user buffer, so chunks of input and output are one memory cell there: input
+chunk x of a rank is its chunk ``x + shift`` and so is output chunk x, with the shifts of
+:func:`mode_of`; out of place the two buffers are disjoint (``mscclInPlaceTotalCountHelper``,
+``mscclInternalSchedulerSelectAlgo``).
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -47,20 +44,18 @@ class Mode(NamedTuple):
         shifts = self.input_shift if slot.buffer is Buffer.INPUT else self.output_shift
         return "user", slot.offset + shifts[rank]
 
+    def cells(self, rank: int, slot: Slot | None, count: int) -> list[Cell]:
+        """Return the memory cells of so many chunks from a slot on; none where there is none."""
+        if slot is None:
+            return []
+        return [self.cell(rank, Slot(slot.buffer, slot.offset + index)) for index in range(count)]
+
 
 def mode_of(collective: str, num_ranks: int, chunks_per_loop: int, *, in_place: bool) -> Mode:
-    """Return how a collective's calls place their buffers in one mode.
+    """Return how calls of `collective` place their buffers, in one mode.
 
-    Parameters
-    ----------
-    collective
-        Its name.
-    num_ranks
-        Ranks of the program.
-    chunks_per_loop
-        Chunks that the counted buffer is cut into.
-    in_place
-        Whether input and output lie in one buffer.
+    `num_ranks` and `chunks_per_loop` (chunks of the counted buffer) are those of the program;
+    `in_place`: input and output lie in one buffer.
     """
     nothing = (0,) * num_ranks
     own = tuple(rank * chunks_per_loop // num_ranks for rank in range(num_ranks))
@@ -89,14 +84,9 @@ def work_of(program: Program) -> int:
 
 
 def expected_of(program: Program, root: int = 0) -> Collective | Finding:
-    """Return what a program's name and chunk count say it does; a finding when they say nothing.
+    """Return what name and chunk count of `program` say it does; a finding when they say nothing.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    root
-        Rank of the root, for collectives that have one.
+    `root` is a rank, for collectives that have one.
     """
     name = program.collective
     if name not in _KNOWN:
@@ -140,14 +130,9 @@ def _with_chunks(collective: Collective, chunks: int) -> Collective:
 
 
 def value_of(collective: Collective, chunk: int) -> Value:
-    """Return what a target should have; copies of one chunk are one value, that of the first.
+    """Return what targets of `chunk`, an id, should have in the end of `collective`.
 
-    Parameters
-    ----------
-    collective
-        What is done.
-    chunk
-        Its id.
+    Copies of one chunk are one value, that of the first source.
     """
     sources = collective.sources(chunk)
     named = sources if collective.reduces else sources[:1]
@@ -155,15 +140,7 @@ def value_of(collective: Collective, chunk: int) -> Value:
 
 
 def inputs_of(collective: Collective, mode: Mode) -> dict[tuple[int, Cell], Value]:
-    """Return the memory before the first step.
-
-    Parameters
-    ----------
-    collective
-        What is done.
-    mode
-        How a call places its buffers.
-    """
+    """Return the memory before the first step of `collective`, its buffers placed by `mode`."""
     memory: dict[tuple[int, Cell], Value] = {}
     for chunk in range(collective.num_chunks):
         whole = value_of(collective, chunk)
@@ -175,14 +152,9 @@ def inputs_of(collective: Collective, mode: Mode) -> dict[tuple[int, Cell], Valu
 
 
 def room_of(collective: Collective, mode: Mode) -> Sequence[Mapping[str, int]]:
-    """Return the chunks of the buffers that every rank passes; scratch is the runtime's own.
+    """Return the chunks of the buffers that every rank passes to `collective` in `mode`.
 
-    Parameters
-    ----------
-    collective
-        What is done.
-    mode
-        How a call places its buffers.
+    Scratch is the runtime's own.
     """
     sizes = zip(collective.input_sizes, collective.output_sizes, strict=True)
     if not mode.in_place:
@@ -211,16 +183,9 @@ class Wrong(NamedTuple):
 def wrong_outputs(
     memory: Mapping[Owned, Value], mode: Mode, collective: Collective
 ) -> Iterator[Wrong]:
-    """Yield the outputs that are wrong, chunk by chunk.
+    """Yield the outputs of `collective` that are wrong, chunk by chunk.
 
-    Parameters
-    ----------
-    memory
-        What each cell of each rank holds in the end.
-    mode
-        How the call placed its buffers.
-    collective
-        What should have been done.
+    `memory` is what each cell of each rank holds in the end, by a call of `mode`.
     """
     for chunk in range(collective.num_chunks):
         wanted = value_of(collective, chunk)
@@ -233,48 +198,32 @@ def wrong_outputs(
 
 
 def result_findings(run: Run, mode: Mode, wrong: Sequence[Wrong]) -> Iterator[Finding]:
-    """Yield a finding for every wrong output, at the step that wrote it last, if one did.
+    """Yield a finding for every `wrong` output, at the last step of `run` that wrote it, if any.
 
-    Parameters
-    ----------
-    run
-        The run that wrote the outputs.
-    mode
-        How the call placed its buffers.
-    wrong
-        Outputs that :func:`wrong_outputs` yields.
+    `mode` is how the call placed its buffers.
     """
-    writers = _writers(run, mode, {(one.rank, one.cell) for one in wrong})
+    lacking = {(one.rank, one.cell) for one in wrong}
+    writers: dict[Owned, Place] = {}
+    where = places(run) if wrong else []
+    for number in reversed(run.order if wrong else []):
+        place = where[number]
+        step = run.blocks[place.block][1].steps[place.step]
+        for cell in mode.cells(place.rank, step.target, step.count):
+            if (place.rank, cell) in lacking:
+                writers.setdefault((place.rank, cell), place)
+        if len(writers) == len(lacking):
+            break
     for one in wrong:
-        place = writers.get((one.rank, one.cell))
+        last = writers.get((one.rank, one.cell))
         yield Finding(
             "result",
             f"output {one.offset} should be {_words(one.wanted)}, and is {_words(one.found)}",
             one.rank,
-            None if place is None else run.blocks[place.block][1].id,
-            None if place is None else place.step,
-            "receive or copy it there" if place is None else "correct what it writes there, or"
+            None if last is None else run.blocks[last.block][1].id,
+            None if last is None else last.step,
+            "receive or copy it there" if last is None else "correct what it writes there, or"
             " what comes before and after it",
         )  # fmt: skip
-
-
-def _writers(run: Run, mode: Mode, cells: Collection[Owned]) -> dict[Owned, Place]:
-    """Return the last step that wrote each of some cells."""
-    where = places(run) if cells else []
-    found: dict[Owned, Place] = {}
-    for number in reversed(run.order if cells else []):
-        place = where[number]
-        step = run.blocks[place.block][1].steps[place.step]
-        if step.target is None:
-            continue
-        buffer, first = step.target
-        for offset in range(first, first + step.count):
-            cell = place.rank, mode.cell(place.rank, Slot(buffer, offset))
-            if cell in cells:
-                found.setdefault(cell, place)
-        if len(found) == len(cells):
-            break
-    return found
 
 
 def _words(value: Value | None) -> str:

@@ -52,21 +52,12 @@ def judge(
     collective: Collective | None = None,
     safe: Safe | None = None,
 ) -> list[Finding]:
-    """Return all that is wrong with a program; empty is what it takes to be written.
+    """Return all that is wrong with `program`; empty is what it takes to be written.
 
-    Limits of the runtime, data and races in every claimed mode, and deadlocks at any size of the
+    Limits of `runtime`, data and races in every claimed mode, and deadlocks at any size of the
     declared range: larger sizes cut steps into more messages, of which a connection holds few.
-
-    Parameters
-    ----------
-    program
-        What is judged.
-    runtime
-        A name of ``RUNTIMES``.
-    collective
-        What it should do, as for :func:`interpret`.
-    safe
-        What :func:`taccl.msccl.sizes.safe_size` says of the program's range, where that is known.
+    `collective` is what it should do, as for :func:`interpret`; `safe` what
+    :func:`taccl.msccl.sizes.safe_size` says of the program's range, where that is known.
     """
     findings = check_limits(program, runtime)
     run = maximal_run(program)
@@ -119,7 +110,7 @@ def interpret(
     run, mode = machine.run, machine.mode
     findings = [
         *machine.findings,
-        *_run_findings(run),
+        *([standstill(run)] if run.stuck else _leftovers(run)),
         *find_races(run, mode, open_sends=open_sends),
     ]
     if not run.stuck:
@@ -146,14 +137,9 @@ def has_open_sends(program: Program) -> bool:
 
 
 def count_wrong(program: Program, *, in_place: bool) -> int | None:
-    """Return how many chunks of all outputs are wrong in the end; None: that can't be told.
+    """Return how many chunks of all outputs of `program` are wrong in the end.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    in_place
-        The mode: whether input and output lie in one buffer.
+    `in_place`: input and output lie in one buffer. None: that can't be told.
     """
     expected = expected_of(program, find_root(program) or 0)
     if isinstance(expected, Finding) or work_of(program) > MAX_WORK:
@@ -229,15 +215,6 @@ class _Machine:
             _, block = self.run.blocks[place.block]
             self.findings.append(Finding(rule, explanation, place.rank, block.id, place.step, fix))
 
-    def cells(self, place: Place, slot: Slot | None, count: int) -> list[Cell]:
-        """Return the memory cells of an operand."""
-        if slot is None:
-            return []
-        return [
-            self.mode.cell(place.rank, Slot(slot.buffer, slot.offset + index))
-            for index in range(count)
-        ]
-
     def read(self, place: Place, cells: Sequence[Cell]) -> list[Value]:
         """Return the values of cells; undefined ones are a finding."""
         values = [self.memory.get((place.rank, cell), UNDEFINED) for cell in cells]
@@ -258,8 +235,8 @@ def _step(machine: _Machine, place: Place, number: int) -> None:
     step = machine.run.blocks[place.block][1].steps[place.step]
     if step.op is Op.NOP or step.count == 0:
         return
-    sources = machine.cells(place, step.source, step.count)
-    targets = machine.cells(place, step.target, step.count)
+    sources = machine.mode.cells(place.rank, step.source, step.count)
+    targets = machine.mode.cells(place.rank, step.target, step.count)
     _check_operands(machine, step, place, (sources, targets))
     if step.op is Op.COPY and sources == targets:
         machine.read(place, sources)
@@ -321,10 +298,7 @@ def _add(*terms: Value) -> Value:
     return tuple(sorted(part for term in terms for part in term))
 
 
-def _run_findings(run: Run) -> Iterator[Finding]:
-    if run.stuck:
-        yield standstill(run)
-        return
+def _leftovers(run: Run) -> Iterator[Finding]:
     where = places(run) if run.left else []
     for (_, dst, channel), senders in run.left.items():
         place = where[senders[0]]

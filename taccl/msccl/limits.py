@@ -2,18 +2,14 @@
 
 Every rule says which function of the runtimes it is from. The parser is
 ``mscclGetAlgoFromXMLAndSetAlgo`` (msccl, ``src/graph/topo.cc``) and ``mscclGetAlgoFromXmlFile``
-(executor and rccl, ``src/misc/msccl/msccl_parser.cc``), called "the parser" below.
+(executor and rccl, ``src/misc/msccl/msccl_parser.cc``), called "the parser" below. What is judged
+is always `program` on `runtime`.
 
-Where protocol Simple hangs on a network: a broadcast or reduce between servers.
-
-A message between servers goes through a proxy of the host. For these two collectives the host has
-the proxy move one step a message (``HOST_STEPS``), and the kernel posts four (``KERNEL_STEPS``),
-two at a time: the proxy waits for a step that is never posted, at every size, on all three
-runtimes. LL and LL128 post one step a message, and within a server there is no proxy.
-
-What a runtime refuses, or accepts and then breaks on, in single steps: one function a rule.
-
-Every rule says which function of the runtimes it is from; "the parser" is that of ``limits``.
+No rule of one runtime is where protocol Simple hangs on a network: a broadcast or reduce between
+servers. A message between servers goes through a proxy of the host. For these two collectives the
+host has the proxy move one step a message (``HOST_STEPS``), and the kernel posts four
+(``KERNEL_STEPS``), two at a time: the proxy waits for a step that is never posted, at every size,
+on all three runtimes. LL and LL128 post one step a message, and within a server there is no proxy.
 """
 
 import re
@@ -34,7 +30,6 @@ from taccl.msccl.program import (
     Op,
     Program,
     Severity,
-    Slot,
     Step,
     Threadblock,
 )
@@ -45,27 +40,14 @@ WHY = "the host has the network move one step a message and the kernel posts fou
 
 
 def hangs_between_servers(collective: str, protocol: str) -> bool:
-    """Tell whether a collective's messages in a protocol never arrive at another server.
-
-    Parameters
-    ----------
-    collective
-        Its name.
-    protocol
-        ``Simple``, ``LL`` or ``LL128``.
-    """
+    """Tell whether messages of `collective` in `protocol` never arrive at another server."""
     return protocol == "Simple" and collective in HOST_STEPS
 
 
 def network_findings(program: Program, server_of: Sequence[int] | None) -> Iterator[Finding]:
-    """Yield the connections between servers on which a program hangs.
+    """Yield the connections between servers on which `program` hangs.
 
-    Parameters
-    ----------
-    program
-        What is looked at.
-    server_of
-        The server of every rank; None: unknown, which makes a warning of it.
+    `server_of` is the server of every rank; None: unknown, which makes a warning of it.
     """
     if not hangs_between_servers(program.collective, program.protocol):
         return
@@ -99,15 +81,19 @@ def each_block(program: Program) -> Iterator[tuple[Gpu, Threadblock]]:
             yield gpu, block
 
 
-def _each_step(program: Program) -> Iterator[tuple[Gpu, Threadblock, int, Step]]:
+def each_step(program: Program) -> Iterator[tuple[Gpu, Threadblock, int, Step]]:
+    """Yield the steps of a program with gpu, threadblock and position."""
     for gpu, block in each_block(program):
         for position, step in enumerate(block.steps):
             yield gpu, block, position, step
 
 
 def ops(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """``mscclSetupKernel`` of rccl refuses files with receive-fused steps at the first call."""
-    for gpu, block, position, step in _each_step(program):
+    """Check that the kernel of `runtime` can run the steps of `program`.
+
+    ``mscclSetupKernel`` of rccl refuses files with receive-fused steps at the first call.
+    """
+    for gpu, block, position, step in each_step(program):
         if step.op not in runtime.ops:
             yield Finding(
                 "ops", f"{runtime.name} can't run {step.op.value}", gpu.rank, block.id, position,
@@ -117,7 +103,7 @@ def ops(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 def missing_peers(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     """Check that sends and receives have a peer; the parser refuses those without."""
-    for gpu, block, position, step in _each_step(program):
+    for gpu, block, position, step in each_step(program):
         sides = ((SENDS, block.send_to, "send"), (RECEIVES, block.recv_from, "recv"))
         for kind, peer, word in sides:
             if step.op in kind and peer is None:
@@ -129,8 +115,11 @@ def missing_peers(program: Program, _runtime: Runtime) -> Iterator[Finding]:
 
 
 def counts(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """MSCCL_MAX_COUNT; with a count of 0 a step passes the parser and moves nothing."""
-    for gpu, block, position, step in _each_step(program):
+    """Check the counts of `program` against MSCCL_MAX_COUNT of `runtime`.
+
+    With a count of 0 a step passes the parser and moves nothing.
+    """
+    for gpu, block, position, step in each_step(program):
         if step.op is not Op.NOP and not 1 <= step.count <= runtime.max_count:
             yield Finding(
                 "counts", f"moves {step.count} chunks, allowed are 1 to {runtime.max_count}",
@@ -140,17 +129,14 @@ def counts(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 
 def offsets(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """Check whole operands: the parser looks at the first chunk only, and not for ``rrc``."""
-    for gpu, block, position, step in _each_step(program):
-        size = {
-            Buffer.INPUT: gpu.input_chunks,
-            Buffer.OUTPUT: gpu.output_chunks,
-            Buffer.SCRATCH: gpu.scratch_chunks,
-        }
-        used: list[Slot | None] = []
-        used += [step.src] if step.op in READS_SOURCE else []
-        used += [step.dst] if step.op in WRITES_TARGET else []
-        for slot in used:
+    """Check that operands of `program` lie in their buffers, within the offsets of `runtime`.
+
+    The parser looks at the first chunk only, and lets -1 pass; for ``rrc`` it does not look.
+    """
+    for gpu, block, position, step in each_step(program):
+        size = gpu.room
+        kinds = ((READS_SOURCE, step.src), (WRITES_TARGET, step.dst))
+        for slot in (slot for kind, slot in kinds if step.op in kind):
             if slot is None:
                 yield Finding(
                     "offsets", f"{step.op.value} without a slot", gpu.rank, block.id, position,
@@ -159,7 +145,6 @@ def offsets(program: Program, runtime: Runtime) -> Iterator[Finding]:
                 continue
             end = slot.offset + max(step.count, 1)
             room = min(size[slot.buffer], runtime.max_offset + 1)
-            # The parser looks at the first chunk, and lets -1 pass; for ``rrc`` it does not look.
             passes = step.op is Op.RECV_REDUCE_COPY or -1 <= slot.offset < size[slot.buffer]
             if slot.offset < 0 or end > room:
                 yield Finding(
@@ -172,13 +157,14 @@ def offsets(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 
 def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """Nobody checks depid and deps: a wait that no step posts for spins for ever.
+    """Check that what steps of `program` wait for comes, with ids that `runtime` can hold.
 
-    ``dependentBid`` is an int8, and a flag moves only with steps that have hasdep.
+    Nobody checks depid and deps: a wait that no step posts for spins for ever. ``dependentBid`` is
+    an int8, and a flag moves only with steps that have hasdep.
     """
     blocks = {(gpu.rank, block.id): block for gpu, block in each_block(program)}
     releases = {place: releasing_steps(block) for place, block in blocks.items()}
-    for gpu, block, position, step in _each_step(program):
+    for gpu, block, position, step in each_step(program):
         if step.depends is None:
             continue
         awaited, at = step.depends
@@ -204,7 +190,7 @@ def nops(program: Program, _runtime: Runtime) -> Iterator[Finding]:
 
     A nop without one shifts the positions that the kernel counts; one at the end has no effect.
     """
-    for gpu, block, position, step in _each_step(program):
+    for gpu, block, position, step in each_step(program):
         if step.op is not Op.NOP:
             continue
         following = block.steps[position + 1] if position + 1 < len(block.steps) else None
@@ -226,69 +212,54 @@ def nops(program: Program, _runtime: Runtime) -> Iterator[Finding]:
 
 
 def fused_reductions(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """Check ``re`` steps that the parser merges: the last count holds for all of them.
+    """Check the ``re`` steps of `program` that the parser of `runtime` merges.
 
-    MSCCL_MAX_REDUCE_FUSION ends a run only once a threadblock, at its 16th ``re``: longer runs
-    overflow an array of executor and msccl, and 16 sources leave the destination out. rccl adds
-    them one by one, without an array (``mscclReduce``, ``msccl_kernel_impl.h``).
+    The last count holds for all of them. MSCCL_MAX_REDUCE_FUSION ends a run only once a
+    threadblock, at its 16th ``re``: longer runs overflow an array of executor and msccl, and 16
+    sources leave the destination out. rccl adds them one by one, without an array
+    (``mscclReduce``, ``msccl_kernel_impl.h``).
     """
     for gpu, block in each_block(program):
-        run: list[Step] = []
+        last: Step | None = None
         reductions = length = 0
         for position, step in enumerate(block.steps):
             if step.op is Op.NOP:
                 continue
-            run = [*run[-1:], step] if run and _fuses(run[-1], step) else [step]
-            if step.op is Op.REDUCE:
-                reductions += 1
-            length = 1 if len(run) == 1 else length + 1
+            fuses = (
+                last is not None and last.op is step.op is Op.REDUCE
+                and step.depends is None and not last.posts and last.dst == step.dst
+                and last.src is not None and step.src is not None
+                and last.src.buffer == step.src.buffer
+            )  # fmt: skip
+            length = length + 1 if fuses else 1
+            reductions += step.op is Op.REDUCE
             problem = None
             if step.op is Op.REDUCE and length == runtime.max_fused_reductions + 1:
                 problem = f"more than {runtime.max_fused_reductions} re steps fuse"
-            elif len(run) > 1 and step.count != run[-2].count:
-                problem = f"fused re steps have counts {run[-2].count} and {step.count}"
+            elif last is not None and fuses and step.count != last.count:
+                problem = f"fused re steps have counts {last.count} and {step.count}"
             if problem:
                 yield Finding(
                     "fused_reductions", problem, gpu.rank, block.id, position,
                     "set hasdep on the step before it",
                 )  # fmt: skip
-            if reductions == FUSION_CAP and step.op is Op.REDUCE:
-                run = []
-
-
-def _fuses(one: Step, two: Step) -> bool:
-    return (
-        one.op is Op.REDUCE
-        and two.op is Op.REDUCE
-        and two.depends is None
-        and not one.posts
-        and one.dst == two.dst
-        and one.src is not None
-        and two.src is not None
-        and one.src.buffer == two.src.buffer
-    )
+            capped = reductions == FUSION_CAP and step.op is Op.REDUCE
+            last = None if capped else step
 
 
 Rule = Callable[[Program, Runtime], Iterator[Finding]]
 
 
 def check_limits(program: Program, runtime: str) -> list[Finding]:
-    """Return everything about a program that a runtime refuses or breaks on.
-
-    Parameters
-    ----------
-    program
-        What is looked at.
-    runtime
-        A name of ``RUNTIMES``.
-    """
+    """Return all about `program` that `runtime`, a name of RUNTIMES, refuses or breaks on."""
     record = RUNTIMES[runtime]
     return [finding for rule in RULES.values() for finding in rule(program, record)]
 
 
 def name(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """Names are cut at 63 characters by msccl, and ``xmlGetToken`` knows no entities.
+    """Check the name of `program` as `runtime` reads it.
 
+    Names are cut at 63 characters by msccl, and ``xmlGetToken`` knows no entities.
     ``ncclAllToAll`` of msccl runs a routine of its own when an alltoall is called 2D.
     """
     if len(program.name) > runtime.max_name:
@@ -312,7 +283,7 @@ def name(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 
 def collective(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """Check ``coll`` against the list that the parser compares it with."""
+    """Check that the parser of `runtime` knows the ``coll`` of `program`."""
     if program.collective not in runtime.collectives:
         yield Finding(
             "collective",
@@ -341,9 +312,10 @@ def modes(program: Program, _runtime: Runtime) -> Iterator[Finding]:
 
 
 def sizes(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """Check the range: msccl refuses minBytes < 0 or > maxBytes; an empty one is never selected.
+    """Check the range of sizes of `program` on `runtime`.
 
-    A call's size is a multiple of the chunks, so the range should have one.
+    msccl refuses minBytes < 0 or > maxBytes; an empty range is never selected. A call's size is a
+    multiple of the chunks, so the range should have one.
     """
     low, high = program.min_bytes, program.max_bytes
     # msccl compares maxBytes as the file has it: the first size too large.
@@ -366,10 +338,11 @@ def sizes(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 
 def channels(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """``mscclSetupConnections`` connects channels 0 .. nchannels-1, at most MAXCHANNELS.
+    """Check the channels of `program` against those of `runtime`.
 
-    The parser lets chan = MAXCHANNELS and chan >= nchannels pass: an overflow and a hang. The
-    channel of a threadblock without peers only has to be one.
+    ``mscclSetupConnections`` connects channels 0 .. nchannels-1, at most MAXCHANNELS. The parser
+    lets chan = MAXCHANNELS and chan >= nchannels pass: an overflow and a hang. The channel of a
+    threadblock without peers only has to be one.
     """
     if not 1 <= program.channels <= runtime.max_channels:
         yield Finding(
@@ -393,7 +366,10 @@ def channels(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 
 def threadblocks(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """MSCCL_MAX_NUM_THREAD_BLOCKS, and ids 0 .. k-1, which become block indices."""
+    """Check the threadblocks of `program` against MSCCL_MAX_NUM_THREAD_BLOCKS of `runtime`.
+
+    Their ids are 0 .. k-1, as they become block indices.
+    """
     for gpu in program.gpus:
         count = len(gpu.threadblocks)
         if count > runtime.max_threadblocks:
@@ -416,7 +392,10 @@ def threadblocks(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 
 def blocks_per_channel(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL, tested as the parser meets sends and receives."""
+    """Check `program` against MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL of `runtime`.
+
+    The parser tests it as it meets sends and receives.
+    """
     for gpu in program.gpus:
         ends = Counter(
             (direction, block.channel)
@@ -436,7 +415,7 @@ def blocks_per_channel(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 
 def steps(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """MSCCL_MAX_NUM_STEPS bounds the positions in a threadblock, nops included."""
+    """Check threadblocks of `program` against MSCCL_MAX_NUM_STEPS of `runtime`, nops included."""
     for gpu, block in each_block(program):
         if len(block.steps) > runtime.max_steps:
             yield Finding(
@@ -448,7 +427,10 @@ def steps(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 
 def nodes(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """MAX_NODES: algo, every gpu, and the rank's own threadblocks and steps (``xmlAddNode``)."""
+    """Check the elements of `program` against MAX_NODES of `runtime` (``xmlAddNode``).
+
+    A rank holds algo, every gpu, and its own threadblocks and steps.
+    """
     for gpu in program.gpus:
         own = len(gpu.threadblocks) + sum(len(block.steps) for block in gpu.threadblocks)
         count = 1 + program.num_ranks + own
@@ -460,19 +442,22 @@ def nodes(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 
 def chunks(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """``nchunksperloop`` is a divisor; msccl checks i_chunks and o_chunks against it if > 0."""
+    """Check that ``nchunksperloop`` of `program`, a divisor, is above 0.
+
+    msccl checks i_chunks and o_chunks against it where they are; so does `runtime`, perhaps.
+    """
     if program.chunks_per_loop < 1:
         yield Finding("chunks", "nchunksperloop should be above 0", fix="count the chunks")
     if not runtime.checks_chunks:
         return
     ranks, total = program.num_ranks, program.chunks_per_loop
     shares = (
-        ("i_chunks", "input_chunks", ranks if program.collective == "allgather" else 1),
-        ("o_chunks", "output_chunks", ranks if program.collective == "reducescatter" else 1),
+        ("i_chunks", Buffer.INPUT, ranks if program.collective == "allgather" else 1),
+        ("o_chunks", Buffer.OUTPUT, ranks if program.collective == "reducescatter" else 1),
     )
     for gpu in program.gpus:
-        for label, attribute, share in shares:
-            count = getattr(gpu, attribute)
+        for label, buffer, share in shares:
+            count = gpu.room[buffer]
             if count > 0 and count * share != total:
                 yield Finding(
                     "chunks",
@@ -483,7 +468,10 @@ def chunks(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 
 def peers(program: Program, runtime: Runtime) -> Iterator[Finding]:
-    """Check peers: the parser refuses a rank's own number; only msccl refuses >= ngpus."""
+    """Check the peers of `program`; the parser of any `runtime` refuses a rank's own number.
+
+    Only msccl refuses those of ngpus and more.
+    """
     for gpu, block in each_block(program):
         for peer in (block.send_to, block.recv_from):
             if peer is not None and (peer == gpu.rank or not 0 <= peer < program.num_ranks):
@@ -526,48 +514,42 @@ def connections(program: Program, _runtime: Runtime) -> Iterator[Finding]:
         if block.recv_from is not None:
             sides[block.recv_from, gpu.rank, block.channel][1].append(block)
     for (src, dst, channel), (sent, received) in sorted(sides.items(), key=itemgetter(0)):
-        problem = _mismatch(_counts(sent, SENDS), _counts(received, RECEIVES))
         where = f"from gpu {src} to gpu {dst} on channel {channel}"
-        if problem:
-            number, what = problem
-            ends = [(src, *end) for end in _steps_of(sent, SENDS)][number : number + 1]
-            ends += [(dst, *end) for end in _steps_of(received, RECEIVES)][number : number + 1]
+        messages = zip_longest(_messages(src, sent, SENDS), _messages(dst, received, RECEIVES))
+        for number, (one, two) in enumerate(messages):
+            (sends, sender), (receives, receiver) = one or _NEVER, two or _NEVER
+            if sends == receives:
+                continue
+            what = f"has {sends} chunks, and {receives} are received"
+            if not sends or not receives:
+                what = "is never received" if sends else "is never sent"
             yield Finding(
-                "connections", f"message {number} {where} {what}", *ends[-1],
+                "connections", f"message {number} {where} {what}", *(receiver or sender),
                 fix="give both ends the same messages",
             )  # fmt: skip
-        elif not (sent and received):
-            lacking = f"gpu {dst} has no recv" if sent else f"gpu {src} has no send"
-            yield Finding(
-                "connections", f"the connection {where} has one end: {lacking} for it, and setting"
-                " it up hangs", dst if received else src, fix="name the peer on both ranks",
-            )  # fmt: skip
+            break
+        else:
+            if not (sent and received):
+                lacking = f"gpu {dst} has no recv" if sent else f"gpu {src} has no send"
+                yield Finding(
+                    "connections", f"the connection {where} has one end: {lacking} for it, and"
+                    " setting it up hangs", dst if received else src,
+                    fix="name the peer on both ranks",
+                )  # fmt: skip
 
 
-def _steps_of(blocks: Sequence[Threadblock], kind: frozenset[Op]) -> Iterator[tuple[int, int]]:
-    """Yield threadblock and position of every step of a kind."""
+_NEVER: tuple[int, tuple[int, ...]] = (0, ())
+"""A message that nobody sends, or receives."""
+
+
+def _messages(
+    rank: int, blocks: Sequence[Threadblock], kind: frozenset[Op]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield count and place (rank, threadblock, position) of the steps of a kind."""
     for block in blocks:
         for position, step in enumerate(block.steps):
             if step.op in kind and step.count:
-                yield block.id, position
-
-
-def _counts(blocks: Sequence[Threadblock], kind: frozenset[Op]) -> list[int]:
-    return [
-        step.count for block in blocks for step in block.steps if step.op in kind and step.count
-    ]
-
-
-def _mismatch(sent: Sequence[int], received: Sequence[int]) -> tuple[int, str] | None:
-    """Return the first message that differs, and how."""
-    for number, (one, two) in enumerate(zip_longest(sent, received)):
-        if two is None:
-            return number, "is never received"
-        if one is None:
-            return number, "is never sent"
-        if one != two:
-            return number, f"has {one} chunks, and {two} are received"
-    return None
+                yield step.count, (rank, block.id, position)
 
 
 RULES: Mapping[str, Rule] = MappingProxyType({

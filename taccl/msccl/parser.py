@@ -5,11 +5,10 @@ The parser is ``mscclGetAlgoFromXMLAndSetAlgo`` (msccl, ``src/graph/topo.cc``) a
 ``src/misc/msccl/msccl_parser.cc``). They stop at the first thing they refuse; here every element
 is looked at, so that a file can be mended in one go.
 
-The steps of a threadblock as a runtime's parser takes them: refusals, and what is left to run.
-
-A nop only hands its dependence to the next step that is no nop; one without a dependence, or with
-no step after it, is as if it were not there. So the positions that dependences count are those of
-the steps that are left (``runInterpreter``, ``mscclRunInterpreter``).
+Of a threadblock, what is left to run is told, too. A nop only hands its dependence to the next step
+that is no nop; one without a dependence, or with no step after it, is as if it were not there. So
+the positions that dependences count are those of the steps that are left (``runInterpreter``,
+``mscclRunInterpreter``).
 """
 
 from collections import Counter
@@ -28,10 +27,8 @@ from taccl.msccl.elements import (
     stored_by_rank,
 )
 from taccl.msccl.program import (
-    READS_SOURCE,
     RECEIVES,
     SENDS,
-    WRITES_TARGET,
     Buffer,
     Finding,
     Gpu,
@@ -49,10 +46,10 @@ from taccl.msccl.tokens import is_plain, to_int, to_int64
 MAX_FOUND = 200
 """Findings of one severity that are told: plenty of warnings must not hide a refusal."""
 
-Place = tuple[int, int | None, int | None]
+Place = tuple[int | None, int | None, int | None]
 """Gpu, threadblock, step; None where there is none."""
 
-NOWHERE: tuple[None, None, None] = (None, None, None)
+NOWHERE: Place = (None, None, None)
 
 
 @dataclass(slots=True)
@@ -77,7 +74,7 @@ class Report:
 
     def add(
         self, rule: str, explanation: str, at: int, fix: str,
-        severity: Severity = Severity.BREAKS, place: Place | tuple[None, None, None] = NOWHERE,
+        severity: Severity = Severity.BREAKS, place: Place = NOWHERE,
     ) -> None:  # fmt: skip
         """Add a finding, unless there are plenty."""
         self.told[severity] += 1
@@ -89,16 +86,12 @@ class Report:
             )
 
     def refuse(
-        self, rule: str, explanation: str, at: int, fix: str,
-        place: Place | tuple[None, None, None] = NOWHERE,
-    ) -> None:  # fmt: skip
+        self, rule: str, explanation: str, at: int, fix: str, place: Place = NOWHERE
+    ) -> None:
         """Add something that the parser refuses."""
         self.add(rule, explanation, at, fix, Severity.REJECTED, place)
 
-    def warn(
-        self, rule: str, explanation: str, at: int, fix: str,
-        place: Place | tuple[None, None, None] = NOWHERE,
-    ) -> None:  # fmt: skip
+    def warn(self, rule: str, explanation: str, at: int, fix: str, place: Place = NOWHERE) -> None:
         """Add a warning."""
         self.add(rule, explanation, at, fix, Severity.WARNING, place)
 
@@ -120,7 +113,7 @@ class Report:
         for name in missing:
             self.refuse(
                 "attributes", f"<{tag}> has no {name}", element.at, f'add {name}="..."', place
-            )  # fmt: skip
+            )
         if missing:
             return None
         for name in names:
@@ -132,13 +125,14 @@ _NUMBERS = ("s", "srcoff", "dstoff", "cnt", "depid", "deps", "hasdep")
 _WORDS = ("srcbuf", "dstbuf", "type")
 _OPS: Mapping[str, Op] = MappingProxyType({op.value: op for op in Op})
 _BUFFERS: Mapping[str, Buffer] = MappingProxyType({buffer.value: buffer for buffer in Buffer})
-_UNCHECKED = frozenset({Op.RECV_REDUCE_COPY})
-"""Ops whose operands no parser looks at."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """The parser's registers while it goes through a threadblock."""
+    """The parser's registers while it goes through a threadblock.
+
+    ``ends`` counts the threadblocks before it that send (receive) on a channel.
+    """
 
     report: Report
     gpu: Gpu
@@ -152,133 +146,108 @@ class _Line:
     reductions: int = 0
     dependences: int = 0
 
+    @property
+    def place(self) -> Place:
+        """The next step."""
+        return self.gpu.rank, self.block.id, len(self.steps)
+
     def refuse(self, rule: str, explanation: str, at: int, fix: str) -> None:
-        """Add a refusal at the position of the next step."""
-        place = (self.gpu.rank, self.block.id, len(self.steps))
-        self.report.refuse(rule, explanation, at, fix, place)
+        """Add a refusal at the next step."""
+        self.report.refuse(rule, explanation, at, fix, self.place)
 
 
-def parse_steps(
-    report: Report, element: Element, gpu: Gpu, block: Threadblock,
-    ends: Mapping[tuple[str, int], int],
-) -> list[Step]:  # fmt: skip
-    """Return the steps that the kernel runs.
-
-    ``ends`` counts the threadblocks before this one that send (receive) on a channel.
-
-    Parameters
-    ----------
-    report
-        Where findings go.
-    element
-        The ``<tb>`` whose children are steps.
-    gpu, block
-        What the element stands for, still without steps.
-    """
-    line = _Line(report, gpu, block, ends)
+def _parse_steps(line: _Line, element: Element) -> list[Step]:
+    """Return the steps of a threadblock that the kernel runs."""
+    report, limit = line.report, line.report.runtime.max_steps
     for child in element.children:
         _parse_step(line, child)
     if line.waiting:
         report.warn(
             "nops", "nops at the end of a threadblock have no effect", line.waiting[0][1],
-            "remove them", (gpu.rank, block.id, len(line.steps)),
+            "remove them", line.place,
         )  # fmt: skip
-    limit = report.runtime.max_steps
     most = max(line.transfers, line.reductions, line.dependences)
     if most > limit:
         report.add(
             "steps", f"has {most} steps with small numbers, {report.runtime.name} has room for"
             f" {limit} and writes on", element.at, "number the steps in order, and have fewer",
-            place=(gpu.rank, block.id, None),
+            place=(line.gpu.rank, line.block.id, None),
         )  # fmt: skip
     for number, at in enumerate(line.at):
-        report.at[gpu.rank, block.id, number] = at
+        report.at[line.gpu.rank, line.block.id, number] = at
     return line.steps
 
 
 def _parse_step(line: _Line, child: Element) -> None:
-    attributes, at = child.attributes, child.at
+    attributes, at, runtime = child.attributes, child.at, line.report.runtime
     missing = [name for name in (*_NUMBERS, *_WORDS) if name not in attributes]
     for name in missing:
         line.refuse("attributes", f"<step> has no {name}", at, f'add {name}="..."')
-    if missing or not _check_step_words(line, child):
+    if missing:
+        return
+    kind = attributes["type"]
+    if kind not in _OPS and kind in runtime.extra_types:
+        line.report.unspoken = True
+        line.report.add(
+            "ops", f"{runtime.name} takes {kind} and its kernel returns on it: a hang", at,
+            "use other steps", place=line.place,
+        )  # fmt: skip
+        return
+    if kind not in _OPS:
+        line.refuse(
+            "ops", f"{runtime.name} does not know the type {kind[:40]!r}", at,
+            f"use one of {', '.join(_OPS)}",
+        )  # fmt: skip
+    wrong = [attributes[name] for name in ("srcbuf", "dstbuf") if attributes[name] not in _BUFFERS]
+    for text in wrong:
+        line.refuse("buffers", f"there is no buffer {text[:40]!r}", at, "use i, o or s")
+    if kind not in _OPS or wrong:
         return
     for name in _NUMBERS:
         line.report.note_number("step", attributes, name, at)
     number, src_at, dst_at, count, depid, deps, posts = (
         to_int(attributes[name]) for name in _NUMBERS
     )
-    op = _OPS[attributes["type"]]
     src = Slot(_BUFFERS[attributes["srcbuf"]], src_at)
     dst = Slot(_BUFFERS[attributes["dstbuf"]], dst_at)
-    if not 0 <= number < line.report.runtime.max_steps:
+    if not 0 <= number < runtime.max_steps:
         line.refuse(
-            "steps", f"is step {number}, {line.report.runtime.name} allows 0 to"
-            f" {line.report.runtime.max_steps - 1}", at, "lower --chunks, or raise --channels",
+            "steps", f"is step {number}, {runtime.name} allows 0 to {runtime.max_steps - 1}", at,
+            "lower --chunks, or raise --channels",
         )  # fmt: skip
     if depid >= 0:
         line.waiting.append((StepRef(depid, deps), at))
         line.dependences += 1
-    if op is Op.NOP:
-        _nop(line, (depid, posts), at)
+    if _OPS[kind] is not Op.NOP:
+        _transfer(line, Step(_OPS[kind], src, dst, count, posts=posts == 1), (depid, posts), at)
         return
-    _check_transfer(line, (op, count, posts), at)
-    _check_bounds(line, op, (src, dst), at)
-    _transfer(line, Step(op, src, dst, count, None, posts == 1), depid, at)
-
-
-def _check_step_words(line: _Line, child: Element) -> bool:
-    attributes, runtime = child.attributes, line.report.runtime
-    kind = attributes["type"]
-    if kind not in _OPS and kind in runtime.extra_types:
-        line.report.unspoken = True
-        line.report.add(
-            "ops", f"{runtime.name} takes {kind} and its kernel returns on it: a hang", child.at,
-            "use other steps", place=(line.gpu.rank, line.block.id, len(line.steps)),
-        )  # fmt: skip
-        return False
-    if kind not in _OPS:
-        line.refuse(
-            "ops", f"{runtime.name} does not know the type {kind[:40]!r}", child.at,
-            f"use one of {', '.join(_OPS)}",
-        )  # fmt: skip
-    wrong = [attributes[name] for name in ("srcbuf", "dstbuf") if attributes[name] not in _BUFFERS]
-    for text in wrong:
-        line.refuse("buffers", f"there is no buffer {text[:40]!r}", child.at, "use i, o or s")
-    return kind in _OPS and not wrong
-
-
-def _nop(line: _Line, found: tuple[int, int], at: int) -> None:
-    depid, posts = found
-    place = (line.gpu.rank, line.block.id, len(line.steps))
     if depid < 0:
         line.report.warn(
             "nops", "a nop without dependence is not there, so later steps have lower numbers", at,
-            "remove it", place,
+            "remove it", line.place,
         )  # fmt: skip
     if posts:
         line.report.warn(
-            "nops", "hasdep on a nop is ignored", at, "put hasdep on the step after it", place
-        )  # fmt: skip
+            "nops", "hasdep on a nop is ignored", at, "put hasdep on the step after it", line.place
+        )
 
 
-def _check_transfer(line: _Line, found: tuple[Op, int, int], at: int) -> None:
-    op, count, posts = found
-    runtime, block = line.report.runtime, line.block
-    if not 0 <= count <= runtime.max_count:
+def _check_transfer(line: _Line, step: Step, posts: int, at: int) -> None:
+    op, runtime, block = step.op, line.report.runtime, line.block
+    if not 0 <= step.count <= runtime.max_count:
         line.refuse(
-            "counts", f"moves {count} chunks, allowed are 1 to {runtime.max_count}", at,
+            "counts", f"moves {step.count} chunks, allowed are 1 to {runtime.max_count}", at,
             "split the step",
         )  # fmt: skip
     for kind, peer, word in ((SENDS, block.send_to, "send"), (RECEIVES, block.recv_from, "recv")):
-        if op not in kind:
-            continue
-        if peer is None:
+        if op in kind and peer is None:
             line.refuse(
                 "missing_peers", f"{op.value} in a threadblock without {word} peer", at,
                 f"give the threadblock a {word} peer",
             )  # fmt: skip
-        elif line.ends.get((word, block.channel), 0) >= runtime.max_blocks_per_channel:
+        elif op in kind and line.ends.get((word, block.channel), 0) >= (
+            runtime.max_blocks_per_channel
+        ):
             line.refuse(
                 "blocks_per_channel",
                 f"more than {runtime.max_blocks_per_channel} threadblocks {word} on channel"
@@ -286,31 +255,29 @@ def _check_transfer(line: _Line, found: tuple[Op, int, int], at: int) -> None:
             )  # fmt: skip
     if posts not in {0, 1}:
         line.refuse("attributes", f"hasdep is {posts}", at, "use 0 or 1")
-
-
-def _check_bounds(line: _Line, op: Op, slots: tuple[Slot, Slot], at: int) -> None:
-    """``mscclCheckBufferBounds``: the first chunk of the operands in use; -1 passes."""
-    if op in _UNCHECKED:
+    if op is Op.RECV_REDUCE_COPY:  # whose operands no parser looks at
         return
-    gpu = line.gpu
-    room = {
-        Buffer.INPUT: gpu.input_chunks,
-        Buffer.OUTPUT: gpu.output_chunks,
-        Buffer.SCRATCH: gpu.scratch_chunks,
-    }
-    for kind, slot in ((READS_SOURCE, slots[0]), (WRITES_TARGET, slots[1])):
-        if op in kind and not -1 <= slot.offset < room[slot.buffer]:
+    # mscclCheckBufferBounds: the first chunk of the operands in use; -1 passes.
+    room = line.gpu.room
+    for slot in (step.source, step.target):
+        if slot is not None and not -1 <= slot.offset < room[slot.buffer]:
             line.refuse(
                 "offsets", f"uses chunk {slot.offset} of buffer {slot.buffer.value}, which has"
                 f" {room[slot.buffer]}", at, "stay within the buffer",
             )  # fmt: skip
 
 
-def _transfer(line: _Line, step: Step, depid: int, at: int) -> None:
-    """Add what the kernel runs: the nops that still matter, and the step."""
-    src, dst = step.src, step.dst
-    chained = src is not None and dst is not None and step.op is Op.REDUCE
-    key = (dst, src.buffer) if chained and src is not None and dst is not None else None
+def _transfer(line: _Line, step: Step, told: tuple[int, int], at: int) -> None:
+    """Add what the kernel runs: the nops that still matter, and the step.
+
+    ``told`` is what the step says of its dependence (-1: none) and of hasdep.
+    """
+    depid, posts = told
+    _check_transfer(line, step, posts, at)
+    source, target = step.source, step.target
+    key = None
+    if step.op is Op.REDUCE and source is not None and target is not None:
+        key = target, source.buffer
     continues = key is not None and key == line.run and depid == -1
     depends = None
     if not continues:
@@ -329,16 +296,7 @@ def _transfer(line: _Line, step: Step, depid: int, at: int) -> None:
         line.reductions += 1
     capped = line.reductions == FUSION_CAP
     line.run = None if key is None or step.posts or capped else key
-    line.steps.append(
-        Step(
-            step.op,
-            src if step.op in READS_SOURCE else None,
-            dst if step.op in WRITES_TARGET else None,
-            step.count,
-            depends,
-            step.posts,
-        )
-    )
+    line.steps.append(Step(step.op, source, target, step.count, depends, step.posts))
     line.at.append(at)
 
 
@@ -378,19 +336,11 @@ class _Head:
     chunks: int
     channels: int
     collective: str
+    sizes: tuple[int, int]
 
 
 def parse(document: Document, runtime: str, *, file: str | None = None) -> Parsed:
-    """Return what a runtime makes of a document.
-
-    Parameters
-    ----------
-    document
-        The file as the runtimes read it.
-    runtime
-        A name of ``RUNTIMES``.
-    file
-        Its name, for errors.
+    """Return what `runtime`, a name of RUNTIMES, makes of `document`; errors call it `file`.
 
     Raises
     ------
@@ -409,46 +359,49 @@ def parse(document: Document, runtime: str, *, file: str | None = None) -> Parse
             f"ngpus is {head.ranks}, at most {MAX_RANKS} are looked at", file=file,
             line=document.places.of(algo.at)[0], fix="correct ngpus",
         )  # fmt: skip
-    _stored(report)
+    first = {to_int(gpu.attributes["id"]): gpu.at for gpu in reversed(report.gpus)}
+    for rank, count in sorted(stored_by_rank(document).items()):
+        if count >= MAX_STORED:
+            report.refuse(
+                "nodes", f"has {count} XML elements, the reader holds {MAX_STORED - 1}",
+                first[rank], "lower --chunks", (rank, None, None),
+            )  # fmt: skip
+    for name, element in crowded(document):
+        report.add(
+            "elements", f"<{name}> holds {len(element.children)} elements, the reader has room"
+            f" for {MAX_CHILDREN} and writes on", element.at, "lower --chunks or --instances",
+        )  # fmt: skip
     gpus = _gpus(report, algo, head)
     refused = any(f.severity is Severity.REJECTED for f in report.findings)
     if refused or report.unspoken:
         return Parsed(None, report.findings, report.at)
-    return Parsed(_program(report, algo.attributes, head, gpus), report.findings, report.at)
+    return Parsed(_program(report.runtime, algo.attributes, head, gpus), report.findings, report.at)
 
 
-def _program(report: Report, attributes: Attributes, head: _Head, gpus: dict[int, Gpu]) -> Program:
-    runtime = report.runtime
+def _program(
+    runtime: Runtime, attributes: Attributes, head: _Head, gpus: Mapping[int, Gpu]
+) -> Program:
     spelled = {spelling: name for name, spelling in runtime.collectives.items()}
-    low, high = _range(attributes)
+    low, high = head.sizes
+    in_place = to_int(attributes["inplace"]) != 0
     if runtime.exclusive_max_bytes:
         high -= 1
-    elif high == 0:
-        high = UNLIMITED
+        # ncclAllToAll of msccl refuses to run in place, and does not look at the flag.
+        in_place = in_place and head.collective != "alltoall"
+        out_of_place = not in_place
+    else:
+        high = high or UNLIMITED
+        out_of_place = to_int(attributes["outofplace"]) != 0
     return Program(
-        attributes.get("name", ""), spelled[head.collective], attributes["proto"],
-        *_modes(runtime, attributes), head.channels, head.chunks, low, high,
+        attributes.get("name", ""), spelled[head.collective], attributes["proto"], in_place,
+        out_of_place, head.channels, head.chunks, low, high,
         tuple(gpus.get(rank, Gpu(rank, 0, 0, 0)) for rank in range(max(head.ranks, 0))),
     )  # fmt: skip
 
 
-def _modes(runtime: Runtime, attributes: Attributes) -> tuple[bool, bool]:
-    """Return whether calls in place and out of place select a file.
-
-    ``ncclAllToAll`` of msccl refuses to run in place, and does not look at the flag.
-    """
-    in_place = to_int(attributes["inplace"]) != 0
-    if not runtime.exclusive_max_bytes:
-        return in_place, to_int(attributes["outofplace"]) != 0
-    in_place = in_place and attributes["coll"] != "alltoall"
-    return in_place, not in_place
-
-
-def _range(attributes: Attributes) -> tuple[int, int]:
-    """Return minBytes and maxBytes as they stand, with what msccl takes when they don't."""
-    low = to_int64(attributes.get("minBytes", "0"))
-    high = attributes.get("maxBytes")
-    return low, DEFAULT_MAX_BYTES if high is None else to_int64(high)
+_SIZES = ("minBytes", "maxBytes")
+_META = ("nchunksperloop", "nchannels", "ngpus", "coll", *_SIZES, "inplace", "outofplace")
+"""What the header pass of executor and rccl wants of the first element."""
 
 
 def _head(report: Report) -> _Head | None:
@@ -469,28 +422,10 @@ def _head(report: Report) -> _Head | None:
         return None
     for name in ("ngpus", "nchunksperloop", "nchannels", "inplace", "outofplace", *_SIZES):
         report.note_number("algo", attributes, name, at)
-    _check_words(report, attributes, at)
-    if runtime.exclusive_max_bytes:
-        _check_range(report, attributes, at)
-    head = _Head(
-        to_int(attributes["ngpus"]), to_int(attributes["nchunksperloop"]),
-        to_int(attributes["nchannels"]), attributes["coll"],
-    )  # fmt: skip
-    if head.ranks < 1:
-        report.refuse("ranks", f"ngpus is {head.ranks}", at, "give the number of ranks")
-    return head
-
-
-_SIZES = ("minBytes", "maxBytes")
-_META = ("nchunksperloop", "nchannels", "ngpus", "coll", *_SIZES, "inplace", "outofplace")
-"""What the header pass of executor and rccl wants of the first element."""
-
-
-def _check_words(report: Report, attributes: Attributes, at: int) -> None:
-    known = report.runtime.collectives.values()
+    known = runtime.collectives.values()
     if attributes["coll"] not in known:
         report.refuse(
-            "collective", f"{report.runtime.name} does not know {attributes['coll'][:40]}", at,
+            "collective", f"{runtime.name} does not know {attributes['coll'][:40]}", at,
             f"known are {', '.join(known)}",
         )  # fmt: skip
     if attributes["proto"] not in PROTOCOLS:
@@ -498,11 +433,25 @@ def _check_words(report: Report, attributes: Attributes, at: int) -> None:
             "protocol", f"unknown protocol {attributes['proto'][:40]!r}", at,
             f"use one of {', '.join(PROTOCOLS)}",
         )  # fmt: skip
+    high = attributes.get("maxBytes")
+    sizes = (
+        to_int64(attributes.get("minBytes", "0")),
+        DEFAULT_MAX_BYTES if high is None else to_int64(high),
+    )
+    if runtime.exclusive_max_bytes:
+        _check_range(report, attributes, sizes, at)
+    head = _Head(
+        to_int(attributes["ngpus"]), to_int(attributes["nchunksperloop"]),
+        to_int(attributes["nchannels"]), attributes["coll"], sizes,
+    )  # fmt: skip
+    if head.ranks < 1:
+        report.refuse("ranks", f"ngpus is {head.ranks}", at, "give the number of ranks")
+    return head
 
 
-def _check_range(report: Report, attributes: Attributes, at: int) -> None:
+def _check_range(report: Report, attributes: Attributes, sizes: tuple[int, int], at: int) -> None:
     """Check what only msccl does: the range, nthreads."""
-    low, high = _range(attributes)
+    low, high = sizes
     if not 0 <= low <= high:
         report.refuse(
             "sizes", f"the range of sizes is {low} to {high} bytes", at,
@@ -518,23 +467,6 @@ def _check_range(report: Report, attributes: Attributes, at: int) -> None:
         report.warn(
             "threads", f"nthreads is {threads}, which does not divide a message of Simple: calls"
             " may fail", at, "use a power of two",
-        )  # fmt: skip
-
-
-def _stored(report: Report) -> None:
-    """Check the fixed arrays of the reader: MAX_NODES refuses, MAX_SUBS corrupts."""
-    document = report.document
-    first = {to_int(gpu.attributes["id"]): gpu.at for gpu in reversed(report.gpus)}
-    for rank, count in sorted(stored_by_rank(document).items()):
-        if count >= MAX_STORED:
-            report.refuse(
-                "nodes", f"has {count} XML elements, the reader holds {MAX_STORED - 1}",
-                first[rank], "lower --chunks", (rank, None, None),
-            )  # fmt: skip
-    for name, element in crowded(document):
-        report.add(
-            "elements", f"<{name}> holds {len(element.children)} elements, the reader has room"
-            f" for {MAX_CHILDREN} and writes on", element.at, "lower --chunks or --instances",
         )  # fmt: skip
 
 
@@ -563,6 +495,7 @@ def _gpus(report: Report, algo: Element, head: _Head) -> dict[int, Gpu]:
 
 
 _CHUNKS = ("i_chunks", "o_chunks", "s_chunks")
+_BLOCK = ("id", "send", "recv", "chan")
 
 
 def _gpu(report: Report, element: Element, rank: int, head: _Head) -> Gpu | None:
@@ -573,8 +506,17 @@ def _gpu(report: Report, element: Element, rank: int, head: _Head) -> Gpu | None
     inputs, outputs, scratch = counts
     if scratch < 0:
         report.refuse("chunks", f"s_chunks is {scratch}", element.at, "give 0 or more", place)
-    if report.runtime.checks_chunks:
-        _check_chunks(report, element, (rank, inputs, outputs), head)
+    shares = (
+        ("i_chunks", inputs, head.ranks if head.collective == "allgather" else 1),
+        ("o_chunks", outputs, head.ranks if head.collective == "reduce_scatter" else 1),
+    )
+    for label, count, share in shares if report.runtime.checks_chunks else ():
+        if count > 0 and count * share != head.chunks:
+            report.refuse(
+                "chunks", f"{label} is {count}, and nchunksperloop {head.chunks} asks for"
+                f" {head.chunks / share:g}", element.at, f"make {label} fit nchunksperloop, or 0",
+                place,
+            )  # fmt: skip
     full = len(element.children) > MAX_CHILDREN and report.runtime.name != "rccl"
     blocks = {} if full else _blocks(report, element, Gpu(rank, inputs, outputs, scratch), head)
     ids = sorted(blocks)
@@ -588,32 +530,17 @@ def _gpu(report: Report, element: Element, rank: int, head: _Head) -> Gpu | None
     return Gpu(rank, inputs, outputs, scratch, tuple(blocks[number] for number in ids))
 
 
-def _check_chunks(
-    report: Report, element: Element, found: tuple[int, int, int], head: _Head
-) -> None:
-    rank, inputs, outputs = found
-    shares = (
-        ("i_chunks", inputs, head.ranks if head.collective == "allgather" else 1),
-        ("o_chunks", outputs, head.ranks if head.collective == "reduce_scatter" else 1),
-    )
-    for label, count, share in shares:
-        if count > 0 and count * share != head.chunks:
-            report.refuse(
-                "chunks", f"{label} is {count}, and nchunksperloop {head.chunks} asks for"
-                f" {head.chunks / share:g}", element.at, f"make {label} fit nchunksperloop, or 0",
-                (rank, None, None),
-            )  # fmt: skip
-
-
 def _blocks(report: Report, element: Element, gpu: Gpu, head: _Head) -> dict[int, Threadblock]:
     """Parse the threadblocks of a rank in the order of the document."""
     found: dict[int, Threadblock] = {}
     ends: dict[tuple[str, int], int] = {}
     for child in element.children:
-        numbers = _block_numbers(report, child, gpu, head)
-        if numbers is None:
+        numbers = report.integers("tb", child, _BLOCK, (gpu.rank, None, None))
+        if numbers is None or _has_refused_types(report, child, gpu.rank):
             continue
         number, send, recv, channel = numbers
+        if _has_refused_numbers(report, child, (gpu.rank, *numbers), head):
+            continue
         if number in found:
             report.refuse(
                 "threadblocks", f"threadblock {number} occurs twice", child.at,
@@ -624,7 +551,7 @@ def _blocks(report: Report, element: Element, gpu: Gpu, head: _Head) -> dict[int
         block = Threadblock(
             number, None if send < 0 else send, None if recv < 0 else recv, channel
         )  # fmt: skip
-        steps = parse_steps(report, child, gpu, block, ends)
+        steps = _parse_steps(_Line(report, gpu, block, ends), child)
         for word, peer in (("send", send), ("recv", recv)):
             if peer >= 0:
                 ends[word, channel] = ends.get((word, channel), 0) + 1
@@ -639,28 +566,27 @@ def _blocks(report: Report, element: Element, gpu: Gpu, head: _Head) -> dict[int
     return found
 
 
-_BLOCK = ("id", "send", "recv", "chan")
+def _has_refused_types(report: Report, child: Element, rank: int) -> bool:
+    """Check rtype and stype: msccl looks for them in ``algo`` and then takes only nic in a tb."""
+    asked = report.document.algo.attributes if report.document.algo else {}
+    wrong = [
+        name
+        for name in ("rtype", "stype")
+        if report.runtime.extra_types and name in asked and child.attributes.get(name) != "nic"
+    ]
+    for name in wrong:
+        report.refuse(
+            "attributes", f"<algo> has {name}, so msccl wants {name}=\"nic\" in every tb", child.at,
+            f"remove {name} from <algo>", (rank, None, None),
+        )  # fmt: skip
+    return bool(wrong)
 
 
-def _block_numbers(
-    report: Report, child: Element, gpu: Gpu, head: _Head
-) -> tuple[int, int, int, int] | None:
-    """Return id, send, recv and chan of a threadblock, or None when they are refused."""
-    runtime, rank = report.runtime, gpu.rank
-    found = report.integers("tb", child, _BLOCK, (rank, None, None))
-    if found is None or not _connection_types(report, child, rank):
-        return None
-    number, send, recv, channel = found
-    problems = _block_problems(runtime, (rank, number, send, recv, channel), head)
-    for rule, explanation, fix in problems:
-        report.refuse(rule, explanation, child.at, fix, (rank, number, None))
-    return None if problems else (number, send, recv, channel)
-
-
-def _block_problems(
-    runtime: Runtime, found: tuple[int, int, int, int, int], head: _Head
-) -> list[tuple[str, str, str]]:
-    rank, number, send, recv, channel = found
+def _has_refused_numbers(
+    report: Report, child: Element, found: tuple[int, ...], head: _Head
+) -> bool:
+    """Check a threadblock's rank, id, send, recv and chan."""
+    runtime, (rank, number, send, recv, channel) = report.runtime, found
     problems: list[tuple[str, str, str]] = []
     if not 0 <= number < runtime.max_threadblocks:
         problems.append((
@@ -679,22 +605,6 @@ def _block_problems(
             "channels", f"is on channel {channel}, {runtime.name} has {runtime.max_channels}",
             "use a channel below nchannels",
         ))  # fmt: skip
-    return problems
-
-
-def _connection_types(report: Report, child: Element, rank: int) -> bool:
-    """Check rtype and stype: msccl looks for them in ``algo`` and then takes only nic in a tb."""
-    algo = report.document.algo
-    if algo is None or not report.runtime.extra_types:
-        return True
-    wrong = [
-        name
-        for name in ("rtype", "stype")
-        if name in algo.attributes and child.attributes.get(name) != "nic"
-    ]
-    for name in wrong:
-        report.refuse(
-            "attributes", f"<algo> has {name}, so msccl wants {name}=\"nic\" in every tb", child.at,
-            f"remove {name} from <algo>", (rank, None, None),
-        )  # fmt: skip
-    return not wrong
+    for rule, explanation, fix in problems:
+        report.refuse(rule, explanation, child.at, fix, (rank, number, None))
+    return bool(problems)

@@ -1,13 +1,11 @@
-"""What the judges of programs report.
-
-The MSCCL XML as types, declared once.
+"""The MSCCL XML as types, and what the judges of programs report.
 
 A program is what one XML file says: threadblocks of steps for every rank. Steps, threadblocks,
 channels and protocols mean exactly what they mean in MSCCL; nops are explicit steps, and ``posts``
 is the XML's ``hasdep``, so that reading back what was written gives an equal program.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -152,6 +150,15 @@ class Gpu:
     output_chunks: int
     scratch_chunks: int
     threadblocks: tuple[Threadblock, ...] = ()
+
+    @property
+    def room(self) -> Mapping[Buffer, int]:
+        """The chunks of each buffer."""
+        return {
+            Buffer.INPUT: self.input_chunks,
+            Buffer.OUTPUT: self.output_chunks,
+            Buffer.SCRATCH: self.scratch_chunks,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,16 +49,10 @@ class _Cell:
 
 
 def find_races(run: Run, mode: Mode, *, open_sends: bool = False) -> list[Finding]:
-    """Return races of a run in one mode, at most 20.
+    """Return races of `run`, a program's :func:`taccl.msccl.run.maximal_run`, at most 20.
 
-    Parameters
-    ----------
-    run
-        The program's :func:`taccl.msccl.run.maximal_run`.
-    mode
-        How the call places its buffers.
-    open_sends
-        Sends post before all of their threadblock have read.
+    `mode` is how the call places its buffers; `open_sends`: sends post before all of their
+    threadblock have read.
     """
     where = places(run)
     early = frozenset(  # the sends whose posts release some step
@@ -113,8 +107,16 @@ def _slabs(run: Run, ranks: Sequence[int]) -> Iterator[frozenset[int]]:
     """Yield sets of the ranks whose clocks fit into memory together."""
     if not ranks:
         return
+    uses, kept, most = _uses([run.released_by, run.sender]), 0, 0  # clocks of finished steps
+    for step in run.order:
+        for before in (run.released_by.get(step), run.sender.get(step)):
+            if before is not None:
+                uses[before] -= 1
+                kept -= uses[before] == 0
+        kept += uses[step] > 0
+        most = max(most, kept)
     widths = Counter(rank for rank, _ in run.blocks)
-    room = MAX_CLOCKS // max(1, len(run.blocks) + _most_kept(run))
+    room = MAX_CLOCKS // max(1, len(run.blocks) + most)
     slab: list[int] = []
     width = 0
     for rank in ranks:
@@ -134,19 +136,6 @@ def _uses(before: Sequence[Mapping[int, int]]) -> Counter[int]:
     return uses
 
 
-def _most_kept(run: Run) -> int:
-    """Return how many clocks of finished steps are needed at once."""
-    uses, kept, most = _uses([run.released_by, run.sender]), 0, 0
-    for step in run.order:
-        for before in (run.released_by.get(step), run.sender.get(step)):
-            if before is not None:
-                uses[before] -= 1
-                kept -= uses[before] == 0
-        kept += uses[step] > 0
-        most = max(most, kept)
-    return most
-
-
 def _unordered(
     order: _Order,
     widths: Sequence[int],
@@ -156,10 +145,7 @@ def _unordered(
 ) -> Iterator[tuple[Place, int, Cell]]:
     """Yield each access of some ranks, with an earlier step that conflicts, unordered, and where.
 
-    Parameters
-    ----------
-    widths
-        The numbers in the clock of every threadblock.
+    `widths`: the numbers in the clock of every threadblock.
     """
     run, column = order.run, order.column
     memory: dict[tuple[int, Cell], _Cell] = {}
@@ -217,18 +203,9 @@ def _clocks(
 
 
 def accesses(step: Step, rank: int, mode: Mode) -> Iterator[tuple[Cell, bool]]:
-    """Yield the memory cells a step touches and whether it writes them.
+    """Yield the memory cells that `step` of `rank` touches in `mode`, and whether it writes them.
 
     A copy of a cell onto itself only reads.
-
-    Parameters
-    ----------
-    step
-        What is done.
-    rank
-        Whose step it is.
-    mode
-        How the call places its buffers.
     """
     for index in range(step.count if step.op is not Op.NOP else 0):
         source = target = None

@@ -110,15 +110,10 @@ class _State:
 def maximal_run(
     program: Program, chunks_per_message: int | None = None, slots: int | None = None
 ) -> Run:
-    """Run a program until no threadblock can go on.
+    """Run `program` until no threadblock can go on.
 
-    ``chunks_per_message`` cuts steps into messages (None: one message a step); ``slots`` bounds
-    the messages of a connection (None: unbounded).
-
-    Parameters
-    ----------
-    program
-        What is run.
+    `chunks_per_message` cuts steps into messages (None: one message a step); `slots` bounds the
+    messages of a connection (None: unbounded).
     """
     blocks = list(program.blocks())
     lengths = [len(block.steps) for _, block in blocks]

@@ -129,13 +129,16 @@ _NCCL_MESSAGES = MappingProxyType({"Simple": 2 << 20, "LL": 32 << 10, "LL128": 5
 _RCCL_MESSAGES = MappingProxyType({"Simple": 2 << 20, "LL": 16 << 10, "LL128": 50_176})
 
 
-def _spellings(names: str, **others: str) -> Mapping[str, str]:
-    return MappingProxyType({name: name for name in names.split()} | others)
-
-
-_COMMON = "allreduce allgather reduce broadcast alltoall"
-_MSCCL_NAMES = _spellings(f"{_COMMON} custom", reducescatter="reduce_scatter")
-_NEW_NAMES = _spellings(f"{_COMMON} reducescatter gather scatter send recv alltoallv")
+_COMMON = ("allreduce", "allgather", "reduce", "broadcast", "alltoall")
+_MSCCL_NAMES = MappingProxyType(
+    {name: name for name in (*_COMMON, "custom")} | {"reducescatter": "reduce_scatter"}
+)
+_NEW_NAMES = MappingProxyType({
+    name: name
+    for name in (
+        *_COMMON, "reducescatter", "gather", "scatter", "send", "recv", "alltoallv",
+    )
+})  # fmt: skip
 
 _HEAD = ("ngpus", "nchunksperloop", "nchannels", "proto", "coll", "inplace")
 _NEW_HEAD = (*_HEAD, "outofplace", "minBytes", "maxBytes")
@@ -162,7 +165,7 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType({
     "portable": Runtime(
         "portable", max_steps=64, max_threadblocks=64, max_dependence_id=63, max_channels=32,
         max_name=63, message_bytes=_NCCL_MESSAGES, ops=PORTABLE_OPS,
-        collectives=_spellings(f"{_COMMON} reducescatter"),
+        collectives=MappingProxyType({name: name for name in (*_COMMON, "reducescatter")}),
         exclusive_max_bytes=False, checks_chunks=True, checks_peers=True,
         required=("name", *_NEW_HEAD), open_sends=frozenset({"LL"}),
     ),
@@ -177,17 +180,8 @@ LOADED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType({
 def joined_bytes(message_bytes: int, protocol: str, collective: str) -> int:
     """Return the most bytes of several chunks that travel as one message.
 
-    A message of one chunk may be longer: the kernels cut chunks at ``message_bytes`` whatever the
-    collective is, and the host joins them by HOST_STEPS.
-
-    Parameters
-    ----------
-    message_bytes
-        Bytes of one FIFO message of the protocol.
-    protocol
-        ``Simple``, ``LL`` or ``LL128``.
-    collective
-        Its name.
+    A message of one chunk may be longer: the kernels cut chunks at `message_bytes`, those of a FIFO
+    message of `protocol`, whatever the `collective` is, and the host joins them by HOST_STEPS.
     """
     if protocol != "Simple" or collective not in HOST_STEPS:
         return message_bytes
@@ -197,18 +191,9 @@ def joined_bytes(message_bytes: int, protocol: str, collective: str) -> int:
 def message_chunks(
     runtime: str, protocol: str, collective: str, chunk_bytes: Fraction | int
 ) -> int:
-    """Return how many chunks of a step travel as one message (``mscclMaxAllowedCount``).
+    """Return how many chunks of `chunk_bytes` travel as one message (``mscclMaxAllowedCount``).
 
-    Parameters
-    ----------
-    runtime
-        A name of ``RUNTIMES``.
-    protocol
-        ``Simple``, ``LL`` or ``LL128``.
-    collective
-        Its name.
-    chunk_bytes
-        Bytes of a chunk.
+    `runtime` is a name of RUNTIMES; `protocol` and `collective` are those of the program.
     """
     room = joined_bytes(RUNTIMES[runtime].message_bytes[protocol], protocol, collective)
     return min(max(room // max(1, ceil(chunk_bytes)), 1), MAX_COUNT)

@@ -43,15 +43,7 @@ class Safe:
 
 
 def standstill(run: Run, fix: str = "reorder the steps, or what they wait for") -> Finding:
-    """Return who waits for what in a run that can't go on.
-
-    Parameters
-    ----------
-    run
-        A run with threadblocks that can't go on.
-    fix
-        What the finding proposes.
-    """
+    """Return who waits for what in `run`, which can't go on; `fix` is what the finding proposes."""
     waits = [
         f"gpu {rank} threadblock {block.id} at step {position} waits for {why}"
         for number, position, why in run.stuck
@@ -63,49 +55,28 @@ def standstill(run: Run, fix: str = "reorder the steps, or what they wait for") 
 
 
 def deadlock(program: Program, chunks_per_message: int, slots: int) -> Finding | None:
-    """Return who waits for what when a program can't end, or None.
+    """Return who waits for what when `program` can't end, or None.
 
-    A step of count c is ceil(c / chunks_per_message) messages, and a connection holds ``slots``.
-
-    Parameters
-    ----------
-    program
-        What is run.
-    chunks_per_message, slots
-        Most chunks of a message, and messages that a connection holds.
+    A step of count c is ceil(c / `chunks_per_message`) messages, and a connection holds `slots`.
     """
     run = maximal_run(program, chunks_per_message, slots)
     return standstill(run, "reorder the steps, or lower --max-bytes") if run.stuck else None
 
 
 def largest_safe_size(program: Program, runtime: str, low: int, high: int) -> int:
-    """Return the largest counted size from ``low`` to ``high`` bytes that can't deadlock.
+    """Return the largest counted size from `low` to `high` bytes that can't deadlock on `runtime`.
 
-    It is 0 when already ``low`` deadlocks; the sizes below the result are safe, too. Programs
-    that are too large to follow count as safe.
-
-    Parameters
-    ----------
-    program
-        What is run.
-    runtime
-        A name of ``RUNTIMES``, or of what several of them load.
+    It is 0 when `program` deadlocks at `low` already; the sizes below the result are safe, too.
+    Programs that are too large to follow count as safe.
     """
     safe = safe_size(program, runtime, low, high).size if work_of(program) <= MAX_WORK else None
     return high if safe is None else safe
 
 
 def safe_size(program: Program, runtime: str, low: int = 0, high: int = UNLIMITED) -> Safe:
-    """Return the largest safe size of a range on a runtime, or on all that load a portable file.
+    """Return the largest safe size of `program` on `runtime`, or on all that load a portable file.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    runtime
-        A name of ``RUNTIMES``, or of what several of them load.
-    low, high
-        The range, in bytes of the counted buffer.
+    `low` and `high` are bytes of the counted buffer.
     """
     # What ends with one chunk a message and one message a connection ends at every size.
     if deadlock(program, 1, 1) is None:
@@ -119,15 +90,16 @@ def safe_size(program: Program, runtime: str, low: int = 0, high: int = UNLIMITE
 
 def _safe_on(program: Program, runtime: Runtime, low: int, high: int) -> Safe:
     slots, chunks = runtime.fifo_slots[program.protocol], max(program.chunks_per_loop, 1)
-    cuts = _cuts(
-        program,
-        *(
-            message_chunks(
-                runtime.name, program.protocol, program.collective, Fraction(size, chunks)
-            )
-            for size in (low, high)
-        ),
+    most, least = (
+        message_chunks(runtime.name, program.protocol, program.collective, Fraction(size, chunks))
+        for size in (low, high)
     )
+    # Chunks in a message, descending, that cut some step into more messages than before.
+    counts = {step.count for _, block in program.blocks() for step in block.steps}
+    ways: dict[frozenset[tuple[int, int]], int] = {}
+    for held in range(most, least - 1, -1):
+        ways.setdefault(frozenset((count, -(-count // held)) for count in counts), held)
+    cuts = list(ways.values())
     stuck = deadlock(program, cuts[-1], slots) if cuts else None
     if stuck is None:
         return Safe(None)
@@ -144,12 +116,3 @@ def _safe_on(program: Program, runtime: Runtime, low: int, high: int) -> Safe:
     )
     room = joined // (cuts[unsafe] + 1)
     return Safe(chunks * room, stuck)
-
-
-def _cuts(program: Program, most: int, least: int) -> list[int]:
-    """Return chunks in a message, descending, that cut some step into more messages than before."""
-    counts = {step.count for _, block in program.blocks() for step in block.steps}
-    ways: dict[frozenset[tuple[int, int]], int] = {}
-    for held in range(most, least - 1, -1):
-        ways.setdefault(frozenset((count, -(-count // held)) for count in counts), held)
-    return list(ways.values())

@@ -4,14 +4,12 @@ It is no XML parser. One token is what stands before the next ``=``, space, ``>`
 end; an attribute follows a space and nothing else; a value ends at the next double quote. The
 functions are ``xmlGetToken``, ``xmlGetValue``, ``xmlSkipComment`` and ``xmlGetNode`` of msccl
 (``src/graph/xml.cc``) and the ``mscclXml`` ones of executor and rccl
-(``src/misc/msccl/msccl_parser.cc``), which are alike.
+(``src/misc/msccl/msccl_parser.cc``), which are alike. Text is bytes as Latin-1 here: one character
+a byte.
 
-Text is bytes as Latin-1 here: one character a byte.
-
-Numbers as the runtimes read them: C's ``strtol`` and ``strtoll`` with base 0, never an error.
-
-``010`` is 8, ``0x10`` is 16, ``1e6`` is 1 and ``abc`` is 0 (``xmlGetAttrInt``). What does not fit
-64 bits is clamped, what does not fit an ``int`` loses its upper bits.
+Numbers, too, are as the runtimes read them: C's ``strtol`` and ``strtoll`` with base 0, never an
+error. ``010`` is 8, ``0x10`` is 16, ``1e6`` is 1 and ``abc`` is 0 (``xmlGetAttrInt``). What does
+not fit 64 bits is clamped, what does not fit an ``int`` loses its upper bits.
 """
 
 import re
@@ -69,8 +67,6 @@ MAX_ATTRIBUTES = 16
 
 MAX_TEXT = 255
 """MAX_STR_LEN: longer names are refused, longer values run on into what lies behind them."""
-
-_STRIDE = 1 << 20
 
 Attribute = tuple[str, str]
 
@@ -136,20 +132,6 @@ def stored(node: Node) -> dict[str, str]:
     return dict(reversed(node.attributes[:MAX_ATTRIBUTES]))
 
 
-def as_bytes_text(content: bytes | str) -> str:
-    """Return file content with one character a byte."""
-    raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-    return raw.decode("latin-1")
-
-
-def is_endless(text: str) -> bool:
-    """Tell whether a mebibyte of text has no ``>``: no program has such a tag."""
-    return any(
-        text.find(">", start, start + _STRIDE) < 0
-        for start in range(0, len(text) - _STRIDE + 1, _STRIDE)
-    )
-
-
 def nodes(text: str) -> Iterator[Node | Fault]:
     """Yield the tags of a text in order, and last the fault that ends the reading, if any."""
     at = 0
@@ -207,11 +189,6 @@ def _unusual(text: str, at: int) -> tuple[Node | None, int]:
             f"{_shown(ended)} stands in the closing tag </{name[:40]}", at - 1,
             f"write </{name[:40].strip()}>",
         )  # fmt: skip
-    return _opening(text, start, (name, ended, at))
-
-
-def _opening(text: str, start: int, token: tuple[str, str, int]) -> tuple[Node, int]:
-    name, ended, at = token
     found: list[Attribute] = []
     while ended == " ":
         key, ended, at = _token(text, at)

@@ -3,11 +3,9 @@
 The file is read as the runtime reads it. Where it refuses, the tolerant reader of ``xml`` takes
 over, so that what the file would do is still looked at.
 
-Which calls a runtime serves with a file: ``ncclTopoGetMSCCLAlgo`` and its successor.
-
-``ncclTopoGetMSCCLAlgo`` (msccl, ``src/graph/tuning.cc``) and ``mscclInternalSchedulerSelectAlgo``
-(executor, rccl, ``src/misc/msccl/msccl_lifecycle.cc``) take the first file that fits; no other
-call is told why it was not.
+A runtime serves a call with the first file that fits, and no other call is told why it was not
+served: ``ncclTopoGetMSCCLAlgo`` (msccl, ``src/graph/tuning.cc``) and its successor
+``mscclInternalSchedulerSelectAlgo`` (executor, rccl, ``src/misc/msccl/msccl_lifecycle.cc``).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +19,7 @@ from taccl.msccl.elements import Document, read_document
 from taccl.msccl.expected import MAX_WORK, everything, expected_of, work_of
 from taccl.msccl.interpret import find_root, interpret
 from taccl.msccl.limits import check_limits, network_findings
-from taccl.msccl.parser import Parsed, Place, parse
+from taccl.msccl.parser import Parsed, parse
 from taccl.msccl.program import Finding, Program, Severity, errors_of
 from taccl.msccl.runtimes import LOADED_BY, RUNTIMES, UNLIMITED
 from taccl.msccl.sizes import Safe, deadlock, safe_size
@@ -87,15 +85,7 @@ _IN_BYTES = frozenset({"allgather", "broadcast", "alltoall"})
 
 
 def selected_for(program: Program, runtime: str) -> Selection:
-    """Return what a call must be like to be served by a program.
-
-    Parameters
-    ----------
-    program
-        What is loaded.
-    runtime
-        A name of ``RUNTIMES``.
-    """
+    """Return what calls `program` serves on `runtime`, a name of RUNTIMES."""
     record = RUNTIMES[runtime]
     modes = (("in place", program.in_place), ("out of place", program.out_of_place))
     in_bytes = record.exclusive_max_bytes and program.collective in _IN_BYTES
@@ -192,43 +182,17 @@ def judge_text(
     bitwise: bool = False,
     servers: Sequence[int] | int | None = None,
 ) -> Verdict:
-    """Return the verdict of a runtime on a file's content; parameters as of a Question.
+    """Return the verdict of `runtime` on a file's `content`, and raise what :func:`judge_for` does.
 
-    Parameters
-    ----------
-    content
-        The bytes of the file.
-    runtime
-        A name of ``RUNTIMES``, or ``portable``.
-    size, structure_only, bitwise, servers
-        As in :class:`Question`.
-
-    Raises
-    ------
-    InputError
-        When ``servers`` are for another number of ranks.
-    ProgramError
-        When it is no MSCCL XML at all.
+    `size`, `structure_only`, `bitwise` and `servers` are those of a :class:`Question`.
     """
     return judge_for(content, runtime, Question(size, structure_only, bitwise, servers), {})
 
 
 def judge_for_each(content: bytes, question: Question) -> dict[str, Verdict]:
-    """Return the verdict of every runtime on a file's content.
+    """Return the verdict of every runtime on a file's `content`, by its name; `question` says how.
 
-    Parameters
-    ----------
-    content
-        The bytes of the file.
-    question
-        How it is looked at.
-
-    Raises
-    ------
-    InputError
-        When the servers are of another number of ranks.
-    ProgramError
-        When it is no MSCCL XML at all.
+    Raises what :func:`judge_for` raises.
     """
     known: Known = {}
     return {name: judge_for(content, name, question, known) for name in ALONE}
@@ -266,7 +230,12 @@ def judge_for(content: bytes, runtime: str, question: Question, known: Known) ->
         program = programs.get(name) or fallback
         found[name] = [*document.findings, *parsed[name].findings]
         if program is not None:
-            limits = _limits(program, name, document, structure_only=structure_only)
+            limits = (  # the parser has its own word on refusals
+                finding
+                for finding in check_limits(program, name)
+                if not (structure_only and finding.rule in BEHAVIOUR)
+                and (finding.severity is not Severity.REJECTED or not document.complete)
+            )
             found[name] += _placed(limits, parsed[name], document)
     findings = _merged(found)
     program = next(iter(programs.values()), fallback)
@@ -332,36 +301,17 @@ def _tolerant(content: bytes, document: Document, runtime: str, file: str | None
         return None
 
 
-def _limits(
-    program: Program, name: str, document: Document, *, structure_only: bool
-) -> Iterator[Finding]:
-    """Yield what the rules say beyond the parser, which has its own word on refusals."""
-    for finding in check_limits(program, name):
-        if structure_only and finding.rule in BEHAVIOUR:
-            continue
-        if finding.severity is not Severity.REJECTED or not document.complete:
-            yield finding
-
-
 def _placed(findings: Iterable[Finding], parsed: Parsed, document: Document) -> Iterator[Finding]:
     """Yield findings with the line of their step, threadblock or gpu."""
     for finding in findings:
-        at = None
-        if finding.line is None and finding.gpu is not None:
-            at = _position(parsed.at, (finding.gpu, finding.threadblock, finding.step))
-        if at is None:
+        gpu, block, step = finding.gpu, finding.threadblock, finding.step
+        around = ((gpu, block, step), (gpu, block, None), (gpu, None, None))
+        at = next((parsed.at[place] for place in around if place in parsed.at), None)
+        if at is None or finding.line is not None:
             yield finding
         else:
             line, column = document.places.of(at)
             yield replace(finding, line=line, column=column)
-
-
-def _position(known: dict[Place, int], place: Place) -> int | None:
-    gpu, block, step = place
-    for candidate in ((gpu, block, step), (gpu, block, None), (gpu, None, None)):
-        if candidate in known:
-            return known[candidate]
-    return None
 
 
 def _merged(found: dict[str, list[Finding]]) -> list[Finding]:
@@ -378,30 +328,12 @@ def _merged(found: dict[str, list[Finding]]) -> list[Finding]:
     ]
 
 
-def _followed(
-    program: Program, names: Iterable[str], known: Known, *, in_place: bool, unknown: bool
-) -> list[Finding]:
-    """Return what is wrong with data and races in a mode; what is known already is not run again.
-
-    Names, sizes and what a runtime allows change none of it.
-    """
-    open_sends = any(program.protocol in RUNTIMES[name].open_sends for name in names)
-    alike = replace(
-        program, name="", min_bytes=0, max_bytes=0, in_place=in_place, out_of_place=not in_place
-    )
-    key = (alike, open_sends)
-    if key not in known:
-        known[key] = interpret(
-            program, in_place=in_place, collective=everything(program) if unknown else None,
-            open_sends=open_sends,
-        )  # fmt: skip
-    return known[key]
-
-
 def _behaviour(program: Program, names: Iterable[str], known: Known) -> Iterator[Finding]:
     """Yield what is wrong with data, races and waits in every claimed mode."""
     expected = expected_of(program)
     unknown = isinstance(expected, Finding) and expected.rule == "unknown collective"
+    unsure = _UNSURE.get(program.collective, _RESULT) if unknown else frozenset()
+    open_sends = any(program.protocol in RUNTIMES[name].open_sends for name in names)
     if unknown:
         yield Finding(
             "unknown collective",
@@ -409,12 +341,18 @@ def _behaviour(program: Program, names: Iterable[str], known: Known) -> Iterator
             " was checked", severity=Severity.WARNING,
         )  # fmt: skip
     for in_place, claimed in ((True, program.in_place), (False, program.out_of_place)):
-        if claimed and unknown:
-            found = _followed(program, names, known, in_place=in_place, unknown=True)
-            unsure = _UNSURE.get(program.collective, _RESULT)
-            yield from (finding for finding in found if finding.rule not in unsure)
-        elif claimed:
-            yield from _followed(program, names, known, in_place=in_place, unknown=False)
+        if not claimed:
+            continue
+        # Names, sizes and what a runtime allows change nothing of data and races.
+        alike = replace(
+            program, name="", min_bytes=0, max_bytes=0, in_place=in_place, out_of_place=not in_place
+        )
+        if (alike, open_sends) not in known:
+            known[alike, open_sends] = interpret(
+                program, in_place=in_place, collective=everything(program) if unknown else None,
+                open_sends=open_sends,
+            )  # fmt: skip
+        yield from (one for one in known[alike, open_sends] if one.rule not in unsure)
     root = find_root(program)
     if root is not None:
         yield Finding(

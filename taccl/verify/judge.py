@@ -104,17 +104,11 @@ a sketch may treat images differently. Where this fails, the rule is judged on a
 def verify(
     schedule: Schedule, logical: LogicalTopology | None = None, *, few: int = FEW_SENDS
 ) -> list[Violation]:
-    """Return what is wrong with a schedule; an empty list means that it is correct.
+    """Return what is wrong with `schedule`; an empty list means that it is correct.
 
-    With ``logical``, the rules of the sketch are checked, too. Each rule reports at most 100
-    findings; of a schedule judged by representatives, one stands for its images.
-
-    Parameters
-    ----------
-    schedule
-        What is judged.
-    few
-        Schedules of more sends are judged by representatives where their symmetry allows it.
+    With `logical`, the rules of the sketch are checked, too. Each rule reports at most 100
+    findings. Schedules of more than `few` sends are judged by representatives where their symmetry
+    allows it: a finding then stands for its images.
     """
     unfit = [Violation("columns", row, text) for row, text in _columns(schedule)]
     if unfit:
@@ -147,14 +141,7 @@ def _all_sends(schedule: Schedule, logical: LogicalTopology | None) -> Sends:
 
 
 def require_valid(schedule: Schedule, logical: LogicalTopology | None = None) -> None:
-    """Return when a schedule is correct.
-
-    Parameters
-    ----------
-    schedule
-        What is judged.
-    logical
-        The network with the rules of the sketch.
+    """Return when `schedule` is correct, and follows the rules of the sketch in `logical`, if any.
 
     Raises
     ------

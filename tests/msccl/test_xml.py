@@ -200,7 +200,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "offset -2": (text_of().replace('srcoff="0"', 'srcoff="-2"'), "line 4: srcoff of <step>"),
     "a rank too many": (text_of().replace('gpu id="0"', 'gpu id="1"'), "line 2: id of <gpu>"),
     "a rank twice": (text_of().replace(GPU, GPU + GPU), "gpu 0 occurs twice"),
-    "too large": (" " * ((64 << 20) + 1), "more than 64 MiB"),
+    "too large": (" " * ((64 << 20) + 1), "larger than 64 MiB"),
 }  # fmt: skip
 
 
