@@ -36,6 +36,8 @@ MORE = (
     "mi250 reducescatter --batch none --runtime none --engine guided",
     "torus2d:4x4 reducescatter --size 4KB --engine guided",
     "dgx2 alltoall --nodes 2 --size 16KB --engine flow",
+    "dgx2 allreduce --nodes 2 --engine taccl --size 64KB",
+    "torus2d:3x5 allgather --engine taccl --runtime none",
     "mi250 scatter --nodes 2 --root 1 --engine flow --runtime none",
     "torus2d:3x5 alltoall --batch none --engine flow --runtime none",
 )
@@ -44,7 +46,7 @@ MORE = (
 WORTH = 0.02
 """What a mechanism has to win somewhere."""
 
-HEAVY = 45.0
+HEAVY = 12.0
 """Processor seconds above which a cell is run only for mechanisms that name it."""
 
 TITLE = "## What each mechanism wins"
@@ -52,7 +54,7 @@ TITLE = "## What each mechanism wins"
 HEAD = f"""{TITLE}
 
 Made by `python -m benchmarks.ablation`: each mechanism is switched off, and the cells of
-`benchmarks/frozen.py`, and nine more, that can use it are run again with the same counted work.
+`benchmarks/frozen.py`, and a few more, that can use it are run again with the same counted work.
 *most* is how much longer the cell with the greatest loss takes without it, *mean* the same over all
 *cells* that were run. Classical algorithms are not among the rows: users ask for them by name.
 """
@@ -126,12 +128,27 @@ def _in_pieces(adjacency: Adjacency, limits: Limits) -> object:
     return load_of(adjacency.plan, adjacency.pieces(limits.busiest))
 
 
+def _less(name: str) -> Changed:
+    """Return what takes a name out of a table."""
+
+    def less(old: Mapping[str, object]) -> object:
+        return {key: value for key, value in old.items() if key != name}
+
+    return Changed(less)
+
+
+def _unimproved(schedule: object, *_: object, **__: object) -> object:
+    """Return a schedule as it is."""
+    return schedule, None
+
+
 def _one(old: Sequence[object]) -> object:
     """Return the first of several, alone."""
     return old[:1]
 
 
 GUIDED, FLOW = "taccl.synth.guided.engine.", "taccl.synth.flow.engine."
+STAGED = "taccl.synth.staged.engine."
 PROGRAMS = "taccl.apps.programs."
 IN_GUIDED, IN_FLOW = ("--engine guided",), ("--engine flow",)
 SUMS = ("allreduce --nodes 2 --engine guided", "fat-tree allreduce", "torus2d:4x4 allreduce")
@@ -164,6 +181,16 @@ MECHANISMS = (
     Mechanism("variations of a flow's order", {FLOW + "VARIED": 0, FLOW + "PATIENCE": 1}, IN_FLOW),
     Mechanism("the staged orders of a flow", {FLOW + "MAX_ORDERED": -1}, IN_FLOW),
     Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),
+    Mechanism("routing by a model", {STAGED + "route": _empty}, IN_STAGED),
+    Mechanism("order and batches by a model", {STAGED + "improve_order": _unimproved}, IN_STAGED),
+    Mechanism("exchanges between two roots", {STAGED + "partners_of": _empty}, IN_STAGED),
+    Mechanism("batches of a plan", {STAGED + "MESSAGE_LENGTHS": ()}, IN_STAGED),
+    Mechanism("scratch layouts", {STAGED + "LAYOUTS": Changed(_one)}, IN_STAGED),
+    Mechanism("staged orders without symmetry", {STAGED + "MAX_UNFOLDED": -1}, IN_STAGED),
+    Mechanism("rule: earliest start", {STAGED + "PRIORITIES": _less("earliest")}, IN_STAGED),
+    Mechanism("rule: earliest finish", {STAGED + "PRIORITIES": _less("finish")}, IN_STAGED),
+    Mechanism("rule: critical path", {STAGED + "PRIORITIES": _less("critical")}, IN_STAGED),
+    Mechanism("rule: slack", {STAGED + "PRIORITIES": _less("slack")}, IN_STAGED),
     Mechanism("holding messages back", {PROGRAMS + "MAX_ROUNDS": 0}, ANY),
     Mechanism("fused steps", {PROGRAMS + "_fused": _second}, ANY),
     Mechanism("orders of sends", {PROGRAMS + "ORDERS": Changed(_one)}, ANY),

@@ -9,10 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from taccl.files.read import RefusedError, shown
+from taccl.files.read import shown
 
 ENDLESS = "more than 1 MiB goes by without the end of a tag"
 _STRIDE = 1 << 20
+
+
+class RefusedError(ValueError):
+    """Text that parses but is not accepted; becomes an InputError with its place."""
+
+    def __init__(self, problem: str, fix: str, line: int | None = None) -> None:
+        super().__init__(problem)
+        self.fix = fix
+        self.line = line
+        self.path: tuple[str | int, ...] = ()
 
 
 @dataclass(slots=True)

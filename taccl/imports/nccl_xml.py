@@ -23,8 +23,7 @@ from xml.parsers.expat import ExpatError
 
 from taccl.errors import InputError, TacclWarning
 from taccl.files import shown
-from taccl.files.read import RefusedError
-from taccl.files.xml import Element, XmlBounds, read_tree
+from taccl.files.xml import Element, RefusedError, XmlBounds, read_tree
 from taccl.imports.hosts import (
     GEN_BY_SPEED,
     GPU_BY_GCN,

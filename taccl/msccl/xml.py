@@ -14,8 +14,7 @@ from xml.parsers.expat import ExpatError
 from xml.sax.saxutils import escape
 
 from taccl.errors import ProgramError
-from taccl.files.read import RefusedError
-from taccl.files.xml import Element, XmlBounds, read_tree
+from taccl.files.xml import Element, RefusedError, XmlBounds, read_tree
 from taccl.msccl.program import (
     READS_SOURCE,
     WRITES_TARGET,
