@@ -488,7 +488,7 @@ def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:
         deterministic=request.deterministic,
         batch=request.batch,
         floor=best(floors).time,
-        fixed_floors=_fixed_floors(problem),
+        fixed_floors=fixed_floors(problem),
         rounds=(*request.steps, request.chunks or 1) if request.steps else None,
         score=scorer.score,
         refusal=scorer.refusal,
@@ -498,7 +498,7 @@ def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:
     )
 
 
-def _fixed_floors(problem: Problem) -> dict[str, Time]:
+def fixed_floors(problem: Problem) -> dict[str, Time]:
     """Return the bounds for one chunk to a message, for AllReduce those of its halves."""
     own = problem.collective
     parts = [own]

@@ -5,11 +5,12 @@ chunks of every sending step go over the pair.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 
 from taccl.msccl.program import RECEIVES, SENDS, Gpu, Op, Program
 from taccl.msccl.runtimes import UNLIMITED
+from taccl.report.text import aligned
 from taccl.units import format_size
 
 MAX_PAIRS = 64
@@ -78,6 +79,10 @@ class Shape:
     def bytes_of(self, chunks: int) -> int | None:
         """Return how many bytes so many chunks are, or None without a size."""
         return None if self.size is None else chunks * (self.size // self.program.chunks_per_loop)
+
+    def amount(self, chunks: int) -> str:
+        """Return so many chunks as text: their bytes with a size, else their number."""
+        return str(chunks) if self.size is None else format_size(self.bytes_of(chunks) or 0)
 
 
 def whole_size(program: Program, size: int) -> int:
@@ -162,33 +167,16 @@ def as_record(shape: Shape) -> dict[str, object]:
         "ops": dict(shape.ops),
         "size_bytes": shape.size,
         "per_rank": [
-            {
-                "rank": rank.rank,
-                "threadblocks": rank.threadblocks,
-                "steps": rank.steps,
+            asdict(rank)
+            | {
                 "channels": list(rank.channels),
-                "connections_out": rank.connections_out,
-                "connections_in": rank.connections_in,
-                "peers_out": rank.peers_out,
-                "peers_in": rank.peers_in,
-                "chunks_out": rank.chunks_out,
-                "chunks_in": rank.chunks_in,
-                "chunks_local": rank.chunks_local,
-                "scratch_chunks": rank.scratch_chunks,
                 "bytes_out": shape.bytes_of(rank.chunks_out),
                 "bytes_in": shape.bytes_of(rank.chunks_in),
             }
             for rank in shape.ranks
         ],
         "pairs": [
-            {
-                "src": pair.src,
-                "dst": pair.dst,
-                "channels": list(pair.channels),
-                "steps": pair.steps,
-                "chunks": pair.chunks,
-                "bytes": shape.bytes_of(pair.chunks),
-            }
+            asdict(pair) | {"channels": list(pair.channels), "bytes": shape.bytes_of(pair.chunks)}
             for pair in shape.pairs
         ],
     }
@@ -200,15 +188,35 @@ def as_text(shape: Shape) -> str:
     modes = [("in place", program.in_place), ("out of place", program.out_of_place)]
     served = " and ".join(word for word, on in modes if on) or "no mode"
     open_ended = program.max_bytes >= UNLIMITED
-    span = (
-        f"{program.min_bytes} bytes and more"
-        if open_ended
-        else f"{program.min_bytes} to {program.max_bytes} bytes"
-    )
+    span = " bytes and more" if open_ended else f" to {program.max_bytes} bytes"
+    unit = "chunks" if shape.size is None else "bytes"
+    ranks = [(
+        "rank", "threadblocks", "steps", "channels", "sends to", "receives from", "ends out+in",
+        f"{unit} out", f"{unit} in", "chunks local", "scratch",
+    )]  # fmt: skip
+    ranks += [
+        (
+            str(rank.rank), str(rank.threadblocks), str(rank.steps), str(len(rank.channels)),
+            str(rank.peers_out), str(rank.peers_in),
+            f"{rank.connections_out}+{rank.connections_in}",
+            shape.amount(rank.chunks_out), shape.amount(rank.chunks_in),
+            str(rank.chunks_local), str(rank.scratch_chunks),
+        )
+        for rank in shape.ranks
+    ]  # fmt: skip
+    largest = sorted(shape.pairs, key=lambda pair: -pair.chunks)[:MAX_PAIRS]
+    pairs = [("pair", "channels", "sends", unit)]
+    pairs += [
+        (
+            f"{pair.src}->{pair.dst}", str(len(pair.channels)), str(pair.steps),
+            shape.amount(pair.chunks),
+        )
+        for pair in sorted(largest, key=lambda pair: (pair.src, pair.dst))
+    ]  # fmt: skip
     lines = [
         f"{program.name or 'no name'}: {program.collective} of {program.num_ranks} ranks,"
         f" {program.protocol}",
-        f"  serves        {served}, {span}",
+        f"  serves        {served}, {program.min_bytes}{span}",
         f"  chunks        {program.chunks_per_loop}, each 1/{program.chunks_per_loop} of the size"
         + ("" if shape.size is None else f": {shape.bytes_of(1)} of {shape.size} bytes"),
         f"  channels      {program.channels}",
@@ -216,61 +224,11 @@ def as_text(shape: Shape) -> str:
         f" {program.num_steps} steps",
         f"  steps         {', '.join(f'{count} {op}' for op, count in shape.ops) or 'none'}",
         "",
-        *_table(_rank_rows(shape)),
+        *(f"  {line}" for line in aligned(ranks)),
         "",
-        *_table(_pair_rows(shape)),
+        *(f"  {line}" for line in aligned(pairs)),
     ]
     more = len(shape.pairs) - MAX_PAIRS
     if more > 0:
         lines.append(f"and {more} pairs with no more (--json lists all)")
     return "\n".join(lines)
-
-
-def _amount(shape: Shape, chunks: int) -> str:
-    exact = shape.bytes_of(chunks)
-    return str(chunks) if exact is None else format_size(exact)
-
-
-def _rank_rows(shape: Shape) -> list[list[str]]:
-    unit = "chunks" if shape.size is None else "bytes"
-    head = [
-        "rank", "threadblocks", "steps", "channels", "sends to", "receives from", "ends out+in",
-        f"{unit} out", f"{unit} in", "chunks local", "scratch",
-    ]  # fmt: skip
-    return [
-        head,
-        *(
-            [
-                str(rank.rank), str(rank.threadblocks), str(rank.steps), str(len(rank.channels)),
-                str(rank.peers_out), str(rank.peers_in),
-                f"{rank.connections_out}+{rank.connections_in}",
-                _amount(shape, rank.chunks_out), _amount(shape, rank.chunks_in),
-                str(rank.chunks_local), str(rank.scratch_chunks),
-            ]
-            for rank in shape.ranks
-        ),
-    ]  # fmt: skip
-
-
-def _pair_rows(shape: Shape) -> list[list[str]]:
-    unit = "chunks" if shape.size is None else "bytes"
-    largest = sorted(shape.pairs, key=lambda pair: -pair.chunks)[:MAX_PAIRS]
-    shown = sorted(largest, key=lambda pair: (pair.src, pair.dst))
-    return [
-        ["pair", "channels", "sends", unit],
-        *(
-            [
-                f"{pair.src}->{pair.dst}", str(len(pair.channels)), str(pair.steps),
-                _amount(shape, pair.chunks),
-            ]
-            for pair in shown
-        ),
-    ]  # fmt: skip
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]

@@ -1,6 +1,6 @@
-"""A replayed program with what its reports ask of it: connections, receivers, edges held.
+"""A replayed program with what its reports ask of it: connections, receivers, edges held, names.
 
-What pages and traces call threadblocks, steps, spans and links.
+The names are what pages and traces call threadblocks, steps, spans and links.
 """
 
 import warnings
@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from taccl.errors import TacclWarning
-from taccl.msccl.program import RECEIVES, Op, Program, Slot, Step, Threadblock
+from taccl.msccl.program import RECEIVES, Op, Program, Step, Threadblock
 from taccl.replay.compile import ROUTED, Connection, wire
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel
 from taccl.replay.interpreter import replay
@@ -169,13 +169,12 @@ def span_label(played: Played, span: Span) -> str:
 
 def chunks_text(step: Step) -> str:
     """Return which chunks a step reads and writes, such as ``i[2..3] -> o[2..3]``."""
-    ends = [_slots(slot, step.count) for slot in (step.src, step.dst) if slot is not None]
-    return " -> ".join(ends)
-
-
-def _slots(slot: Slot, count: int) -> str:
-    last = f"..{slot.offset + count - 1}" if count > 1 else ""
-    return f"{slot.buffer.value}[{slot.offset}{last}]"
+    last = step.count - 1
+    return " -> ".join(
+        f"{slot.buffer.value}[{slot.offset}{f'..{slot.offset + last}' if last > 0 else ''}]"
+        for slot in (step.src, step.dst)
+        if slot is not None
+    )
 
 
 def link_text(played: Played, span: Span) -> str:

@@ -1,12 +1,12 @@
-"""A directory that appears whole or not at all, and that one run at a time writes.
+"""What a run leaves on disk: the directory of a library, and beside it a journal of results.
 
-It is written beside its place, put on disk, and moved there in one step; one that is there
-already changes places with the new one (``renameat2``), or where the system can't do that, is
-moved aside first. Nothing is ever removed but what a run has written: a directory is a library only
-if its index says so, and it is replaced only while no other file is in it.
+A directory appears whole or not at all, and one run at a time writes it. It is written beside its
+place, put on disk, and moved there in one step; one that is there already changes places with the
+new one (``renameat2``), or where the system can't do that, is moved aside first. Nothing is ever
+removed but what a run has written: a directory is a library only if its index says so, and it is
+replaced only while no other file is in it.
 
-What is finished: results by the hash of everything they depend on, in one SQLite file.
-
+The journal holds what is finished, by the hash of everything it depends on, in one SQLite file.
 Every result is a transaction of its own, on disk before it counts, so that whatever ends the
 program costs at most what was running. Several processes may write at once.
 """
@@ -22,7 +22,7 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -99,9 +99,8 @@ class Journal:
             When the file is damaged.
         """
         with self._told():
-            row = self._file.execute(
-                "SELECT text, digest FROM outcome WHERE key=?", (key,)
-            ).fetchone()
+            known = self._file.execute("SELECT text, digest FROM outcome WHERE key=?", (key,))
+            row = known.fetchone()
         if row is None:
             return None
         text, digest = str(row[0]), str(row[1])
@@ -239,13 +238,7 @@ def strangers(place: Path) -> Iterator[str]:
 
 
 def _check_old(place: Path) -> None:
-    """Raise when what is in a place is not to be replaced.
-
-    Raises
-    ------
-    InputError
-        When it is anything but an empty directory, or a library without other files.
-    """
+    """Raise unless a place is free, an empty directory, or a library without other files."""
     if not os.path.lexists(place):
         return
     if place.is_symlink() or not place.is_dir():
@@ -313,7 +306,7 @@ def beside(place: Path, suffix: str) -> Path:
 
 
 def write_directory(place: Path, texts: Mapping[str, str]) -> None:
-    """Write files, given by their names within it, as a whole directory.
+    """Write files, given by their names within it, as a whole directory, unless it holds just them.
 
     Parameters
     ----------
@@ -328,6 +321,12 @@ def write_directory(place: Path, texts: Mapping[str, str]) -> None:
         When that can't be done, or anything but a library is there; it is then untouched.
     """
     place = place.absolute()
+    with suppress(OSError, ValueError):  # what can't be read is something else
+        files = [path for path in place.rglob("*") if path.is_file()]
+        if {
+            str(path.relative_to(place)): path.read_text(encoding="utf-8") for path in files
+        } == texts:
+            return
     fresh = place.with_name(f".{place.name}.{secrets.token_hex(6)}.tmp")
     try:
         for name, text in texts.items():
@@ -358,7 +357,7 @@ def _put(fresh: Path, place: Path) -> None:
         return
     if _exchange(fresh, place):
         return
-    old = _aside(place)
+    old = place.with_name(f".{place.name}.old")
     place.rename(old)
     try:
         fresh.rename(place)
@@ -379,14 +378,10 @@ def _exchange(one: Path, other: Path) -> bool:
     return bool(rename(_AT_CWD, paths[0], _AT_CWD, paths[1], _EXCHANGE) == 0)
 
 
-def _aside(place: Path) -> Path:
-    return place.with_name(f".{place.name}.old")
-
-
 def _clear(place: Path) -> None:
     """Undo what a run that was killed has left: nobody else is at it now."""
     place = place.absolute()
-    old = _aside(place)
+    old = place.with_name(f".{place.name}.old")
     if is_library(old):
         if not os.path.lexists(place):
             old.rename(place)

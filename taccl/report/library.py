@@ -1,12 +1,12 @@
-"""The report of a library: one page that needs nothing but itself."""
+"""The page of a library of programs, from its index: needs nothing but itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from taccl.report.comparison import BOUND, Line, chart, style_of
-from taccl.report.html import table, text_of
-from taccl.tuning.library import Library
+from taccl.report.chart import BOUND, Line, chart, style_of
+from taccl.report.html import table
+from taccl.report.text import escaped
 from taccl.units import counted, format_size
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -33,22 +33,21 @@ _SHARES = (
 """Lines of the chart of times as shares of the best classical algorithm's."""
 
 
-def page(library: Library) -> str:
-    """Return the page."""
-    index: Mapping[str, Any] = library.index
+def library_page(index: Mapping[str, Any]) -> str:
+    """Return the page of a library with this index, as ``index.json`` holds it."""
     topology = index["topology"]
     title = f"Library for {topology['name']}, {topology['ranks']} ranks, {index['runtime']}"
     style = files("taccl.report").joinpath("page.css").read_text(encoding="utf-8")
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        f"<title>{text_of(title)}</title><style>{style}</style></head><body>",
-        f"<h1>{text_of(title)}</h1>",
-        *(f'<p class="verdict">{text_of(_verdict(found))}</p>' for found in index["collectives"]),
-        f'<p class="hint">{text_of(index["model"])}</p>',
+        f"<title>{escaped(title)}</title><style>{style}</style></head><body>",
+        f"<h1>{escaped(title)}</h1>",
+        *(f'<p class="verdict">{escaped(_verdict(found))}</p>' for found in index["collectives"]),
+        f'<p class="hint">{escaped(index["model"])}</p>',
     ]
     if index["nccl_model"]:
-        parts.append(f'<p class="hint">{text_of(index["nccl_model"])}</p>')
+        parts.append(f'<p class="hint">{escaped(index["nccl_model"])}</p>')
     for found in index["collectives"]:
         parts += _collective(found)
     budget = {name: value for name, value in index["budget"].items() if value is not None}
@@ -59,7 +58,7 @@ def page(library: Library) -> str:
         f"topology sha256 {topology['sha256']}",
     ]
     parts.append("<h2>How it was made</h2><ul>")
-    parts += [f"<li>{text_of(fact)}</li>" for fact in facts]
+    parts += [f"<li>{escaped(fact)}</li>" for fact in facts]
     parts.append("</ul></body></html>\n")
     return "\n".join(parts)
 
@@ -84,7 +83,7 @@ def _verdict(found: Mapping[str, Any]) -> str:
 
 def _collective(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the part of one collective."""
-    yield f"<h2>{text_of(found['collective'])}</h2>"
+    yield f"<h2>{escaped(found['collective'])}</h2>"
     yield from _charts(found["sizes"])
     rows = [
         (
@@ -114,7 +113,7 @@ def _collective(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _html_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    return table(names, [[text_of(cell) for cell in row] for row in rows])
+    return table(names, [[escaped(cell) for cell in row] for row in rows])
 
 
 def _shown(key: str, value: object) -> str:
