@@ -84,35 +84,17 @@ class _Scale:
 
 
 def style_of(turn: int, dashes: str = "none") -> str:
-    """Return the style of the line with a number.
-
-    Parameters
-    ----------
-    turn
-        Number of the line; colours are used in turn.
-    dashes
-        As of SVG's ``stroke-dasharray``.
-    """
+    """Return the style of line number `turn`, `dashes` as of SVG's ``stroke-dasharray``."""
     return f'class="line" stroke="{COLOURS[turn % len(COLOURS)]}" stroke-dasharray="{dashes}"'
 
 
 def diagram(
     what: str, sizes: Sequence[int], lines: Sequence[Line], box: Box, *, share: bool = False
 ) -> Iterator[str]:
-    """Yield the elements of one diagram.
+    """Yield the elements of one diagram of `lines`, whose values are above 0, in a `box`.
 
-    Parameters
-    ----------
-    what
-        The vertical axis with its unit.
-    sizes
-        Bytes, ascending: the ends of the horizontal axis, and what may be written on it.
-    lines
-        What is drawn; values above 0.
-    box
-        Where.
-    share
-        Whether values are shares of a whole: a linear axis from 0 to 1, and lines cut at 1.
+    The horizontal axis goes over `sizes`, ascending, in bytes; the vertical one is `what`, with its
+    unit, and logarithmic; of a `share` it is linear from 0 to 1, and lines are cut at 1.
     """
     x = _Scale(log10(sizes[0]) - 0.05, log10(sizes[-1]) + 0.05, box.left, box.width)
     ticks = tuple(n / 5 for n in range(6)) if share else _ticks(lines)
@@ -155,17 +137,7 @@ def _ticks(lines: Sequence[Line]) -> tuple[float, ...]:
 
 
 def legend(lines: Sequence[Line], left: float, top: float, columns: int) -> Iterator[str]:
-    """Yield the elements of a legend, ``columns`` names to a line of text.
-
-    Parameters
-    ----------
-    lines
-        In order.
-    left, top
-        Pixels.
-    columns
-        Names to a line of text.
-    """
+    """Yield the legend of `lines` from pixel `left`, `top` on, in so many `columns`."""
     for number, line in enumerate(lines):
         row, column = divmod(number, columns)
         x, y = left + column * 340, top + row * LINE
@@ -175,18 +147,9 @@ def legend(lines: Sequence[Line], left: float, top: float, columns: int) -> Iter
 
 
 def chart(what: str, sizes: Sequence[int], lines: Sequence[Line], *, share: bool = False) -> str:
-    """Return one diagram with its legend as an element of a page, in the page's own colours.
+    """Return a diagram with its legend as an element of a page, in the page's own colours.
 
-    Parameters
-    ----------
-    what
-        The title.
-    sizes
-        Bytes, ascending.
-    lines
-        A value for each size.
-    share
-        Whether values are parts of one, not times.
+    The parameters `what`, `sizes`, `lines` and `share` are those of :func:`diagram`.
     """
     box = Box(64, 30, 640, 240)
     below = box.top + box.height + 64

@@ -74,13 +74,7 @@ class Differences:
 
 
 def differences(first: Topology, second: Topology) -> Differences:
-    """Compare two topologies: edges by name, links by pair of ranks.
-
-    Parameters
-    ----------
-    first, second
-        The machines.
-    """
+    """Compare the topologies `first` and `second`: edges by name, links by pair of ranks."""
     both = (first, second)
     facts = [_facts(topology) for topology in both]
     nameless = [{**topology_document(topology), "name": ""} for topology in both]

@@ -162,16 +162,9 @@ class Explanation:
 
 
 def explain(played: Played, row: Row, replay: Replay) -> Explanation:
-    """Return where the time of a replay goes; ``row`` is its result.
+    """Return where the time of a replay goes: `played` has every message, `row` is its result.
 
-    Parameters
-    ----------
-    played
-        The replay with every message.
-    row
-        Its result.
-    replay
-        How to run the program again, on a changed machine.
+    What would help is found by a `replay` of the program on a changed machine.
     """
     trace, topology = played.trace, played.topology
     if trace.time is None:

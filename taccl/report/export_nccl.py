@@ -107,14 +107,7 @@ class _Graph:
 
 
 def server_of(topology: Topology, server: int) -> Server:
-    """Return one server of a topology as a host.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    server
-        Its number.
+    """Return the server with the number `server` of a `topology` as a host.
 
     Raises
     ------
@@ -132,8 +125,14 @@ def server_of(topology: Topology, server: int) -> Server:
             found.wires[graph.ranks[tail], graph.ranks[head]] = rate
         elif tail in graph.ranks and head not in inside:
             raise graph.error(f"rank {tail} is joined to other servers without a NIC")
-    through = [v for v in graph.switches if v not in ports and _is_nvswitch(graph, v)]
-    for vertex in through:
+    through = set()
+    for vertex in graph.switches:
+        rates = {graph.rates.get((other, vertex)) for other in graph.near[vertex]}
+        alone = all(other in graph.ranks for other in graph.near[vertex])
+        fast = alone and None not in rates and not rates <= _PCI_RATES
+        if vertex not in ports and (fast or graph.base(vertex).startswith(NVSWITCH)):
+            through.add(vertex)
+    for vertex in sorted(through):
         for rank in graph.near[vertex]:
             if rank in graph.ranks:
                 rate = graph.rates.get((rank, vertex))
@@ -164,14 +163,6 @@ def _graph(topology: Topology, server: int) -> _Graph:
     ranks = [rank for rank, home in enumerate(topology.server_of) if home == server]
     switches = [v for v, home in enumerate(at_home) if home == server and v not in ranks]
     return _Graph(topology, rates, near, {rank: i for i, rank in enumerate(ranks)}, switches)
-
-
-def _is_nvswitch(graph: _Graph, vertex: int) -> bool:
-    if graph.base(vertex).startswith(NVSWITCH):
-        return True
-    alone = all(other in graph.ranks for other in graph.near[vertex])
-    rates = {graph.rates.get((other, vertex)) for other in graph.near[vertex]}
-    return alone and None not in rates and not rates <= _PCI_RATES
 
 
 def _add_hubs(graph: _Graph, hubs: list[int], found: Server) -> None:

@@ -8,7 +8,7 @@ over green and yellow to red (held all the time); ``page_traffic.js`` draws with
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from math import ceil, cos, pi, sin, sqrt
@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from taccl.errors import InputError
 from taccl.report.text import escaped, printable
-from taccl.topology.graph import Edge, Topology
+from taccl.topology.graph import Topology
 from taccl.topology.rates import homes
 from taccl.units import Time, counted, format_time
 
@@ -107,7 +107,16 @@ def lines_of(topology: Topology) -> tuple[Line, ...]:
     between: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, edge in enumerate(topology.edges):
         between[edge.tail, edge.head].append(number)
-    costs = {ends: _cost([topology.edges[n] for n in found]) for ends, found in between.items()}
+    costs = {}
+    for ends, found in between.items():
+        kinds = Counter((topology.edges[n].beta, topology.edges[n].alpha) for n in found)
+        parts = []
+        for (beta, alpha), count in kinds.items():
+            many = f"{count}x" if count > 1 else ""
+            rate = "" if beta is None else f"{float(1000 / beta):.4g} GB/s"
+            delay = format_time(alpha) if alpha else ""
+            parts.append(many + (", ".join(filter(None, (rate, delay))) or "free"))
+        costs[ends] = " + ".join(parts)
     lines = []
     for (tail, head), found in sorted(between.items()):
         text = costs[tail, head]
@@ -122,17 +131,6 @@ def lines_of(topology: Topology) -> tuple[Line, ...]:
             fix="lower --nodes",
         )
     return tuple(lines)
-
-
-def _cost(edges: Sequence[Edge]) -> str:
-    kinds = Counter((edge.beta, edge.alpha) for edge in edges)
-    parts = []
-    for (beta, alpha), count in kinds.items():
-        many = f"{count}x" if count > 1 else ""
-        rate = "" if beta is None else f"{float(1000 / beta):.4g} GB/s"
-        delay = format_time(alpha) if alpha else ""
-        parts.append(many + (", ".join(filter(None, (rate, delay))) or "free"))
-    return " + ".join(parts)
 
 
 def dot(topology: Topology) -> str:
@@ -191,16 +189,9 @@ def svg(topology: Topology) -> str:
 
 
 def loaded_svg(topology: Topology, busy: Sequence[Time], time: Time) -> str:
-    """Return a picture for a page, its lines coloured by how long their busiest edge is held.
+    """Return a picture of a `topology`, its lines coloured by how long their busiest edge is held.
 
-    Parameters
-    ----------
-    topology
-        Of which the picture is.
-    busy
-        Picoseconds for which each edge is held.
-    time
-        Picoseconds that the program takes.
+    Each edge is `busy` for so many picoseconds, of the `time` in picoseconds that a program takes.
 
     Raises
     ------
@@ -262,7 +253,19 @@ def _picture(
                 f'<text class="label" x="{(x1 + x2) / 2:.1f}" y="{(y1 + y2) / 2 - 3:.1f}">'
                 f"{escaped(rate.removesuffix(' GB/s'))}</text>"
             )
-    parts += [*labels, *_vertices(topology, places)]
+    parts += labels
+    for vertex, (x, y) in enumerate(places):
+        name = escaped(topology.vertex_name(vertex))
+        if vertex < topology.num_ranks:
+            parts.append(f'<circle class="rank" cx="{x:.1f}" cy="{y:.1f}" r="{RANK}"/>')
+            parts.append(f'<text class="middle" x="{x:.1f}" y="{y + 4:.1f}">{name}</text>')
+            continue
+        short = name.rpartition("/")[2]
+        parts.append(
+            f'<rect class="switch" x="{x - 12:.1f}" y="{y - 9:.1f}" width="24" height="18" rx="3">'
+            f"<title>{name}</title></rect>"
+        )
+        parts.append(f'<text class="label" x="{x:.1f}" y="{y + 20:.1f}">{short}</text>')
     for number, (text, colour) in enumerate(legend.items()):
         y = below + 18 * number
         parts.append(f'<path class="wire" stroke="{colour}" d="M20 {y - 4:.0f}h28"/>')
@@ -351,18 +354,3 @@ def _row(
         vertex: (first + step * number, y + drop * (number % 2))
         for number, vertex in enumerate(vertices)
     }
-
-
-def _vertices(topology: Topology, places: Sequence[Place]) -> Iterator[str]:
-    for vertex, (x, y) in enumerate(places):
-        name = escaped(topology.vertex_name(vertex))
-        if vertex < topology.num_ranks:
-            yield f'<circle class="rank" cx="{x:.1f}" cy="{y:.1f}" r="{RANK}"/>'
-            yield f'<text class="middle" x="{x:.1f}" y="{y + 4:.1f}">{name}</text>'
-            continue
-        short = name.rpartition("/")[2]
-        yield (
-            f'<rect class="switch" x="{x - 12:.1f}" y="{y - 9:.1f}" width="24" height="18" rx="3">'
-            f"<title>{name}</title></rect>"
-        )
-        yield f'<text class="label" x="{x:.1f}" y="{y + 20:.1f}">{short}</text>'

@@ -47,16 +47,15 @@ _KINDS = dict.fromkeys(
 ) | {BAR: "bar"}  # fmt: skip
 
 
-def table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a table; columns without any text are left out.
+def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return `rows` of cells under the `names` of their columns; empty columns are left out.
 
-    Parameters
-    ----------
-    names
-        Of the columns.
-    lines
-        A cell for each column, as HTML already.
+    Every cell is escaped, but those of :data:`BAR`, which are HTML already.
     """
+    lines = [
+        [str(cell) if name == BAR else escaped(cell) for name, cell in zip(names, row, strict=True)]
+        for row in rows
+    ]
     filled = [number for number in range(len(names)) if any(line[number] for line in lines)]
     names = [names[number] for number in filled]
     lines = [[line[number] for number in filled] for line in lines]
@@ -78,14 +77,9 @@ def table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def bar(time: Time, whole: Time | None, *, heat: bool = False) -> tuple[str, str]:
-    """Return a share of a time as a number and as a bar.
+    """Return the share of `time` in `whole`, both picoseconds, as a number and as a bar.
 
-    Parameters
-    ----------
-    time, whole
-        Picoseconds: the part, and all of it.
-    heat
-        Whether the bar has the colour of load.
+    With `heat` the bar has the colour of load.
     """
     share = min(time / whole, 1.0) if whole else 0.0
     style = f"width:{share:.2%}"
@@ -105,16 +99,9 @@ MAX_EDGES = 1000
 
 
 def load(topology: Topology, held: Sequence[Time], time: Time | None) -> Iterator[str]:
-    """Yield the picture of the network, the map of pairs and the table of edges.
+    """Yield the picture of a `topology`, the map of pairs and the table of edges.
 
-    Parameters
-    ----------
-    topology
-        The network.
-    held
-        Picoseconds for which each edge is held.
-    time
-        Picoseconds that the program takes.
+    Each edge is `held` for so many picoseconds, of the `time` in picoseconds that a program takes.
     """
     yield "<h3>Topology by load</h3>"
     drawn = 0
@@ -145,7 +132,7 @@ edge that they hold longest. Point at a cell for numbers.</p>
         rate = f"{float(1000 / edge.beta):.4g}" if edge.beta else ""
         texts = (edge.name, topology.vertex_name(edge.tail), topology.vertex_name(edge.head), rate)
         share = bar(held[number], time, heat=True)
-        lines.append([*map(escaped, texts), us_text(held[number]), *share])
+        lines.append([*texts, us_text(held[number]), *share])
     yield table(_EDGE_COLUMNS, lines[:MAX_TOP])
     more = len(lines) - MAX_TOP
     if more > 0:
@@ -376,7 +363,11 @@ def page(
     nccl
         What NCCL's own model expects, for the verdict and the chart.
     """
-    parts, style = "\n".join(_static(name) for name in SCRIPTS), _static("page.css")
+    folder = files("taccl.report")
+    *scripts, style = (
+        folder.joinpath(name).read_text(encoding="utf-8") for name in (*SCRIPTS, "page.css")
+    )
+    parts = "\n".join(scripts)
     script = f'"use strict";\n(() => {{\n{parts}}})();\n'
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     options = "".join(
@@ -390,9 +381,9 @@ def page(
         '<p class="hint">Times are modelled, not measured: a replay under the alpha-beta cost model'
         f" by taccl {escaped(taccl.__version__)}.</p>",
         "<h2>Summary</h2>",
-        _results(_SUMMARY, [view.row for view in views]),
+        table([*_SUMMARY], ([of(view.row) for of in _SUMMARY.values()] for view in views)),
         "<h2>By size</h2>",
-        _results(_BY_SIZE, rows),
+        table([*_BY_SIZE], ([of(row) for of in _BY_SIZE.values()] for row in rows)),
         *_rates(rows, nccl),
         *(
             [f'<p><label>In detail: <select id="choice">{options}</select></label></p>']
@@ -423,10 +414,6 @@ def page(
     ]) + "\n"  # fmt: skip
 
 
-def _static(name: str) -> str:
-    return files("taccl.report").joinpath(name).read_text(encoding="utf-8")
-
-
 _SUMMARY: Mapping[str, Callable[[Row], object]] = {
     "program": lambda row: row.program,
     "file": lambda row: row.file,
@@ -452,11 +439,6 @@ _BY_SIZE: Mapping[str, Callable[[Row], object]] = {
 }  # fmt: skip
 
 
-def _results(columns: Mapping[str, Callable[[Row], object]], rows: Sequence[Row]) -> str:
-    cells = [[escaped(value(row)) for value in columns.values()] for row in rows]
-    return table(list(columns), cells)
-
-
 def _rates(rows: Sequence[Row], nccl: NcclTime) -> Iterator[str]:
     """Yield for each collective with several sizes a chart of algbw by size."""
     for collective in dict.fromkeys(row.collective for row in rows):
@@ -473,20 +455,17 @@ def _rates(rows: Sequence[Row], nccl: NcclTime) -> Iterator[str]:
             ))
             for turn, name in enumerate(names)
         ]  # fmt: skip
-        lines += [
-            Line("NCCL by its own model", style_of(-1, "2 3"), _rate_points(expected)),
-            Line("bound: no program is faster", BOUND, _rate_points(bounds)),
-        ]
+        for name, style, times in (
+            ("NCCL by its own model", style_of(-1, "2 3"), expected),
+            ("bound: no program is faster", BOUND, bounds),
+        ):
+            known = [(size, time) for size, time in sorted(times.items()) if time]
+            points = tuple((size, gigabytes_per_second(size, time)) for size, time in known)
+            lines.append(Line(name, style, points))
         drawn = [line for line in lines if line.points]
         if drawn:
             yield f"<h3>Bandwidth of {escaped(collective)} by size</h3>"
             yield chart("algbw, GB/s", sizes, drawn)
-
-
-def _rate_points(times: Mapping[int, Time | None]) -> tuple[tuple[int, float], ...]:
-    return tuple(
-        (size, gigabytes_per_second(size, time)) for size, time in sorted(times.items()) if time
-    )
 
 
 def _name(row: Row) -> str:
@@ -542,7 +521,7 @@ def _view(number: int, view: View) -> str:
     title = f"{_name(view.row)} at {format_size(view.row.size)}"
     parts = [f'<section data-view="{number}">', f"<h2>{escaped(title)}</h2>"]
     if view.facts:
-        parts.append(table(("what", "value"), [[escaped(n), escaped(v)] for n, v in view.facts]))
+        parts.append(table(("what", "value"), view.facts))
     parts += _candidates(view.candidates)
     if view.row.note:
         why = "can't run: " if view.row.time is None else ""
@@ -574,9 +553,9 @@ def _candidates(candidates: Sequence[Candidate]) -> Iterator[str]:
         ("engine", "chunks", "program us", "schedule us", "against the fastest", "why not"),
         [
             [
-                escaped(one.engine), escaped(one.chunks), us_text(one.score), us_text(one.makespan),
+                one.engine, one.chunks, us_text(one.score), us_text(one.makespan),
                 f"{one.score / fastest:.2f} x" if one.score and fastest else "",
-                escaped(one.reason or ""),
+                one.reason or "",
             ]
             for one in best
         ],
@@ -591,10 +570,9 @@ def _explained(found: Explanation, held: Mapping[str, Time]) -> Iterator[str]:
     yield "<h3>Where the time goes</h3>"
     time = found.row.time
     lines = [
-        [escaped(part.name), *map(us_text, (part.time, part.alpha)), str(part.count),
-         *bar(part.time, time)]
+        [part.name, *map(us_text, (part.time, part.alpha)), part.count, *bar(part.time, time)]
         for part in found.parts
-    ]  # fmt: skip
+    ]
     head = ("part of the critical path", "time us", "of it alpha us", "spans", "share", BAR)
     yield table(head, lines)
     if found.row.bottleneck and found.faster is not None:

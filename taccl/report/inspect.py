@@ -5,10 +5,9 @@ chunks of every sending step go over the pair.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from taccl.msccl.program import RECEIVES, SENDS, Gpu, Op, Program
+from taccl.msccl.program import RECEIVES, SENDS, Op, Program
 from taccl.msccl.runtimes import UNLIMITED
 from taccl.report.text import aligned
 from taccl.units import format_size
@@ -86,66 +85,50 @@ class Shape:
 
 
 def whole_size(program: Program, size: int) -> int:
-    """Return the largest size up to ``size`` in whole chunks, of at least one byte each.
-
-    Parameters
-    ----------
-    program
-        Whose chunks they are.
-    size
-        Bytes of the counted buffer.
-    """
+    """Return the largest size up to `size` bytes in whole chunks of a `program`, none empty."""
     chunks = program.chunks_per_loop
     return size - size % chunks or chunks
 
 
 def inspect_program(program: Program, size: int | None = None) -> Shape:
-    """Return a program's shape; ``size`` is cut to whole chunks.
+    """Return the shape of a `program` at a `size` in bytes, which is cut to whole chunks.
 
-    Parameters
-    ----------
-    program
-        What is looked at.
-    size
-        Bytes of the counted buffer; None: amounts stay chunks.
+    Without a size amounts are chunks.
     """
     ops = Counter(step.op for _, block in program.blocks() for step in block.steps)
-    return Shape(
-        program,
-        tuple(_rank(gpu) for gpu in program.gpus),
-        tuple(_pairs(program)),
-        tuple((op.value, ops[op]) for op in Op if ops[op]),
-        None if size is None else whole_size(program, size),
-    )
-
-
-def _rank(gpu: Gpu) -> RankShape:
-    moved: Counter[str] = Counter()
-    for block in gpu.threadblocks:
-        for step in block.steps:
-            moved["out"] += step.count * (step.op in SENDS)
-            moved["in"] += step.count * (step.op in RECEIVES)
-            moved["local"] += step.count * (step.op in {Op.COPY, Op.REDUCE})
-    outs = {(b.send_to, b.channel) for b in gpu.threadblocks if b.send_to is not None}
-    ins = {(b.recv_from, b.channel) for b in gpu.threadblocks if b.recv_from is not None}
-    return RankShape(
-        gpu.rank, len(gpu.threadblocks), sum(len(b.steps) for b in gpu.threadblocks),
-        tuple(sorted({channel for _, channel in outs | ins})), len(outs), len(ins),
-        len({peer for peer, _ in outs}), len({peer for peer, _ in ins}),
-        moved["out"], moved["in"], moved["local"], gpu.scratch_chunks,
-    )  # fmt: skip
-
-
-def _pairs(program: Program) -> Iterator[Pair]:
+    ranks = []
+    for gpu in program.gpus:
+        moved: Counter[str] = Counter()
+        for block in gpu.threadblocks:
+            for step in block.steps:
+                moved["out"] += step.count * (step.op in SENDS)
+                moved["in"] += step.count * (step.op in RECEIVES)
+                moved["local"] += step.count * (step.op in {Op.COPY, Op.REDUCE})
+        outs = {(b.send_to, b.channel) for b in gpu.threadblocks if b.send_to is not None}
+        ins = {(b.recv_from, b.channel) for b in gpu.threadblocks if b.recv_from is not None}
+        ranks.append(RankShape(
+            gpu.rank, len(gpu.threadblocks), sum(len(b.steps) for b in gpu.threadblocks),
+            tuple(sorted({channel for _, channel in outs | ins})), len(outs), len(ins),
+            len({peer for peer, _ in outs}), len({peer for peer, _ in ins}),
+            moved["out"], moved["in"], moved["local"], gpu.scratch_chunks,
+        ))  # fmt: skip
     channels: dict[tuple[int, int], set[int]] = defaultdict(set)
     sent: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank, block in program.blocks():
         if block.send_to is not None:
-            pair = (rank, block.send_to)
-            channels[pair].add(block.channel)
-            sent[pair] += [step.count for step in block.steps if step.op in SENDS]
-    for pair in sorted(channels):
-        yield Pair(*pair, tuple(sorted(channels[pair])), len(sent[pair]), sum(sent[pair]))
+            channels[rank, block.send_to].add(block.channel)
+            counts = [step.count for step in block.steps if step.op in SENDS]
+            sent[rank, block.send_to] += counts
+    return Shape(
+        program,
+        tuple(ranks),
+        tuple(
+            Pair(*pair, tuple(sorted(channels[pair])), len(counts), sum(counts))
+            for pair, counts in sorted(sent.items())
+        ),
+        tuple((op.value, ops[op]) for op in Op if ops[op]),
+        None if size is None else whole_size(program, size),
+    )
 
 
 def as_record(shape: Shape) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """The page of a library of programs, from its index: needs nothing but itself."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -11,12 +11,21 @@ from taccl.units import counted, format_size
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
-_SIZES = (
-    ("size", "size_bytes"), ("time us", "time_us"), ("bound us", "bound_us"), ("gap", "gap"),
-    ("over best", "over_best"), ("classical", "classical"), ("classical us", "classical_us"),
-    ("over classical", "over_classical"), ("bound over classical", "bound_over_classical"),
-    ("NCCL us (its model)", "nccl_us"), ("file", "file"),
-)  # fmt: skip
+_NUMBER = "{:.6g}".format
+_SIZES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "size": ("size_bytes", format_size),
+    "time us": ("time_us", _NUMBER),
+    "bound us": ("bound_us", _NUMBER),
+    "gap": ("gap", "{:.1%}".format),
+    "over best": ("over_best", _NUMBER),
+    "classical": ("classical", str),
+    "classical us": ("classical_us", _NUMBER),
+    "over classical": ("over_classical", _NUMBER),
+    "bound over classical": ("bound_over_classical", _NUMBER),
+    "NCCL us (its model)": ("nccl_us", _NUMBER),
+    "file": ("file", str),
+}
+"""Columns of the table of sizes: the field of the index, and how it is written."""
 
 _TIMES = (
     ("this library", "time_us", style_of(0)),
@@ -95,12 +104,13 @@ def _collective(found: Mapping[str, Any]) -> Iterator[str]:
         )
         for one in found["ranges"]
     ]
-    yield _html_table(("sizes", "file", "made by", "chunks", "why"), rows)
+    yield table(("sizes", "file", "made by", "chunks", "why"), rows)
     yield "<h3>At every size</h3>"
-    yield _html_table(
-        [name for name, _ in _SIZES],
-        [[_shown(key, size[key]) for _, key in _SIZES] for size in found["sizes"]],
-    )
+    columns = _SIZES.values()
+    yield table([*_SIZES], (
+        ["-" if size[key] is None else form(size[key]) for key, form in columns]
+        for size in found["sizes"]
+    ))  # fmt: skip
     counts = found["candidates"]
     yield (
         f"<p>{counts['searched']} searches and {counts['classical']} classical algorithms made"
@@ -109,21 +119,7 @@ def _collective(found: Mapping[str, Any]) -> Iterator[str]:
     )
     if counts["failed"]:
         lost = [(one["candidate"], one["reason"]) for one in counts["failed"]]
-        yield _html_table(("failed candidate", "reason"), lost)
-
-
-def _html_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    return table(names, [[escaped(cell) for cell in row] for row in rows])
-
-
-def _shown(key: str, value: object) -> str:
-    if value is None:
-        return "-"
-    if key == "size_bytes":
-        return format_size(int(str(value)))
-    if key == "gap" and isinstance(value, float):
-        return f"{value:.1%}"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+        yield table(("failed candidate", "reason"), lost)
 
 
 def _charts(sizes: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -20,14 +20,9 @@ MAX_TURNS = 4
 
 
 def rows(logical: LogicalTopology, group: Group) -> Iterator[tuple[str, str]]:
-    """Yield what a sketch says on a topology, as (what, value).
+    """Yield (what, value) of a topology as a sketch restricts it, `logical`, and its symmetries.
 
-    Parameters
-    ----------
-    logical
-        The network, as the sketch restricts it.
-    group
-        The symmetries to be used.
+    The `group` has those that are used.
     """
     topology = logical.topology
     table, allowed = topology.links, logical.allowed

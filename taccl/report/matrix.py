@@ -172,15 +172,7 @@ def matrix_text(topology: Topology) -> str:
 
 
 def topology_fields(topology: Topology, digest: str) -> dict[str, object]:
-    """Return what ``topology show --json`` prints.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    digest
-        Hash of the topology.
-    """
+    """Return what ``topology show --json`` prints of a `topology` whose hash is `digest`."""
     matrix, (sends, receives) = Matrix(topology), rank_rates(topology)
     members: dict[int, list[int]] = {}
     for rank, server in enumerate(topology.server_of):

@@ -116,20 +116,10 @@ def play(
     route: bool = False,
     protocol_costs: bool = False,
 ) -> Played:
-    """Replay a program at one size, every message told.
+    """Replay a `program` on a `topology` at one `size`, every message told.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    topology
-        The machine.
-    size
-        Bytes of the counted buffer.
-    model
-        The runtime's constants.
-    route, protocol_costs
-        As for :func:`taccl.replay.interpreter.replay`.
+    The size is in bytes of the counted buffer, the `model` has the constants of the runtime, and
+    `route` and `protocol_costs` are those of :func:`taccl.replay.interpreter.replay`.
 
     Raises
     ------
@@ -152,15 +142,7 @@ def block_label(block: Threadblock) -> str:
 
 
 def span_label(played: Played, span: Span) -> str:
-    """Return the op, and for a message which way it goes.
-
-    Parameters
-    ----------
-    played
-        The replay.
-    span
-        One of its trace.
-    """
+    """Return the op of a `span` of a replay, `played`, and for a message which way it goes."""
     op, block = played.op(span).value, played.blocks[span.gpu, span.threadblock]
     if span.link is not None:
         return f"{op} to {block.send_to}"
@@ -178,15 +160,7 @@ def chunks_text(step: Step) -> str:
 
 
 def link_text(played: Played, span: Span) -> str:
-    """Return the ranks of a message and the edges it crosses.
-
-    Parameters
-    ----------
-    played
-        The replay.
-    span
-        A message of its trace.
-    """
+    """Return the ranks of a message, a `span` of `played`, and the edges that it crosses."""
     wire = played.connection(span)
     edges = ", ".join(played.topology.edges[edge].name for edge in played.crossed(span))
     routed = "routed over " if span.link == ROUTED else ""

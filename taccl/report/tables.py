@@ -25,6 +25,8 @@ from taccl.units import Time, counted, format_size, format_time, gigabytes_per_s
 ELEMENT_BYTES = 4
 _WHOLE_COUNT = ("allreduce", "broadcast", "reduce")
 _SUMS = ("allreduce", "reducescatter", "reduce")
+_WIDTHS = (7, 6, 6, 6)
+"""Of time, algbw, busbw and #wrong in the form of nccl-tests."""
 
 
 def write_table(rows: Sequence[Row]) -> str:
@@ -96,19 +98,15 @@ def _nccl_line(row: Row) -> str:
     for served in (row.out_of_place, row.in_place):
         cells = ["N/A"] * 4
         if served and row.time is not None:
-            numbers = (microseconds(row.time), 7), (row.algbw or 0.0, 6), (row.busbw or 0.0, 6)
-            cells = [_fit(*number) for number in numbers]
+            cells = []
+            numbers = (microseconds(row.time), row.algbw, row.busbw)
+            for value, width in zip(numbers, _WIDTHS[:3], strict=True):
+                # Two decimals, or fewer where these would be too wide.
+                texts = [f"{value or 0.0:.{decimals}f}" for decimals in (2, 1, 0)]
+                cells.append(next((text for text in texts if len(text) < width), texts[-1]))
             cells.append("N/A" if row.wrong is None else str(row.wrong))
-        line += "".join(
-            f"  {cell:>{width}}" for cell, width in zip(cells, (7, 6, 6, 6), strict=True)
-        )
+        line += "".join(f"  {cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
     return line
-
-
-def _fit(value: float, width: int) -> str:
-    """Return a number with two decimals, or fewer where it would be too wide."""
-    texts = [f"{value:.{decimals}f}" for decimals in (2, 1, 0)]
-    return next((text for text in texts if len(text) < width), texts[-1])
 
 
 def columns_of(row: Row) -> dict[str, str | int | float | None]:
@@ -329,14 +327,9 @@ NcclTime = Callable[[str, int], Time | None]
 
 
 def verdict(rows: Sequence[Row], nccl: NcclTime) -> str:
-    """Return what is to be said of programs at the size that is shown in detail.
+    """Return what is to be said of programs, by their results `rows` at one size, at least one.
 
-    Parameters
-    ----------
-    rows
-        The result of each program, at least one.
-    nccl
-        NCCL's own time model.
+    NCCL's own time model is `nccl`.
     """
     runs = [(row.time, row) for row in rows if row.time is not None]
     if not runs:

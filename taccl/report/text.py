@@ -48,12 +48,7 @@ def aligned(
 ) -> Iterator[str]:
     """Yield a line for each of the `rows`, every column as wide as its longest cell.
 
-    Parameters
-    ----------
-    rows
-        Cells, as many in each row.
-    align
-        How a cell is filled up: ``str.rjust`` or ``str.ljust``.
+    Cells are filled up by `align`: ``str.rjust`` or ``str.ljust``.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -51,9 +51,14 @@ def _events(played: Played) -> Iterator[Event]:
                 yield _span("launch", "launch", (gpu.rank, first), (0, shift), {})
     arrows: dict[int, Event] = {}
     spans = played.trace.spans
-    for number, (sent, got) in enumerate(sorted(played.received.items())):
-        arrows[sent] = _arrow("s", number, spans[sent], shift)
-        arrows[got] = {**_arrow("f", number, spans[got], shift), "bp": "e"}
+    for number, ends in enumerate(sorted(played.received.items())):
+        for phase, end, more in zip("sf", ends, ({}, {"bp": "e"}), strict=True):
+            span = spans[end]
+            arrows[end] = {
+                "name": "message", "cat": "message", "ph": phase, "id": number,
+                "ts": microseconds(span.start + shift), "pid": span.gpu, "tid": span.threadblock,
+                **more,
+            }  # fmt: skip
     for number, span in enumerate(spans):
         yield _of_threadblock(played, number, span, shift)
         if number in arrows:
@@ -146,11 +151,4 @@ def _span(
     return {
         "name": name, "cat": kind, "ph": "X", "ts": microseconds(times[0]),
         "dur": microseconds(times[1]), "pid": where[0], "tid": where[1], "args": args,
-    }  # fmt: skip
-
-
-def _arrow(phase: str, number: int, span: Span, shift: Time) -> Event:
-    return {
-        "name": "message", "cat": "message", "ph": phase, "id": number,
-        "ts": microseconds(span.start + shift), "pid": span.gpu, "tid": span.threadblock,
     }  # fmt: skip

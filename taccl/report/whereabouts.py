@@ -52,7 +52,9 @@ def program_where(program: Program) -> Where | None:
     if work_of(program) > MAX_WORK:
         return None
     collective = expected_of(program, find_root(program) or 0)
-    if isinstance(collective, Finding) or _too_large(collective):
+    if isinstance(collective, Finding):
+        return None
+    if collective.num_ranks * collective.num_chunks > MAX_CELLS:
         return None
     mode = mode_of(
         program.collective, program.num_ranks, program.chunks_per_loop,
@@ -104,20 +106,14 @@ def _land(landing: _Landing, held: dict[tuple[int, int], int], codes: "_Codes") 
 def schedule_where(
     schedule: Schedule, used: Sequence[int], messages: Sequence[Sequence[Send]]
 ) -> Where | None:
-    """Return what the script shows of a schedule, whose tracks are links.
+    """Return what the script shows of a `schedule`; its tracks are the links `used`, in order.
 
-    Parameters
-    ----------
-    schedule
-        What is shown.
-    used
-        The links, by track.
-    messages
-        The sends of each message, in order of start; the k-th of a link is its track's step k.
+    The `messages` are the sends of each, by start; the k-th of a link is its track's step k.
     """
     collective, table = schedule.collective, schedule.topology.links
     codes = _Codes.of(collective)
-    if _too_large(collective) or sum(map(len, messages)) > MAX_WORK:
+    cells = collective.num_ranks * collective.num_chunks
+    if cells > MAX_CELLS or sum(map(len, messages)) > MAX_WORK:
         return None
     start = _inputs(collective)
     held = {(rank, content.chunk): content.sources for rank, _, content in start}
@@ -213,10 +209,6 @@ def _added(terms: Sequence[Content | None]) -> Content | None:
     for term in known:
         sources |= term.sources
     return Content(known[0].chunk, sources)
-
-
-def _too_large(collective: Collective) -> bool:
-    return collective.num_ranks * collective.num_chunks > MAX_CELLS
 
 
 def _inputs(collective: Collective) -> list[tuple[int, int, Content]]:

@@ -62,30 +62,18 @@ class Stretch:
 
 
 def fastest_at(programs: Sequence[Times], place: int) -> int | None:
-    """Return the number of the fastest program at a size, of equals the first.
+    """Return the number of the fastest of `programs` at the size `place`, of equals the first.
 
-    Parameters
-    ----------
-    programs
-        For each program its time at every size, in picoseconds, or None.
-    place
-        Number of the size.
+    Each program has a time for every size, in picoseconds, or None.
     """
     found = [(time, number) for number, one in enumerate(programs) if (time := one[place])]
     return min(found, default=(0, None))[1]
 
 
 def is_good_enough(time: Time | None, least: Time, classical: Time | None) -> bool:
-    """Tell whether a time may stand in for the least one.
+    """Tell whether a `time` (None: it can't run) may stand in for the `least` one.
 
-    Parameters
-    ----------
-    time
-        Picoseconds of the program; None: it can't run.
-    least
-        Picoseconds of the fastest.
-    classical
-        Picoseconds of the fastest classical algorithm, if there is one.
+    It may not be above that of the fastest `classical` algorithm. All are picoseconds.
     """
     if not time:
         return False
@@ -93,14 +81,9 @@ def is_good_enough(time: Time | None, least: Time, classical: Time | None) -> bo
 
 
 def envelope(programs: Sequence[Times], classical: Sequence[int]) -> tuple[Stretch, ...]:
-    """Return who serves which sizes, ascending, without gaps.
+    """Return which of `programs`, by their times, serve which sizes, ascending, without gaps.
 
-    Parameters
-    ----------
-    programs
-        The times of each.
-    classical
-        Numbers of those that are classical algorithms: none may be faster than what is chosen.
+    None of the `classical` ones, given by their numbers, may be faster than what is chosen.
     """
     # From each size on, for each program that may serve it: changes and loss of the best choice
     # that begins with it, and who follows it there.
@@ -108,8 +91,16 @@ def envelope(programs: Sequence[Times], classical: Sequence[int]) -> tuple[Stret
     for place in reversed(range(len(programs[0]) if programs else 0)):
         after = costs[-1] if costs else {}
         change = min(after, key=lambda number: (*after[number][:2], number), default=None)
+        fastest = fastest_at(programs, place)
+        least = None if fastest is None else programs[fastest][place]
+        known = min((t for n in classical if (t := programs[n][place])), default=None)
+        losses = {
+            number: (time - least) * _PARTS // least
+            for number, one in enumerate(programs)
+            if least and (time := one[place]) and is_good_enough(time, least, known)
+        }
         here = {}
-        for number, loss in _candidates(programs, classical, place).items():
+        for number, loss in (losses or {NOBODY: 0}).items():
             best = (0, 0, number)
             if change is not None:
                 best = (after[change][0] + 1, after[change][1], change)
@@ -128,20 +119,6 @@ def envelope(programs: Sequence[Times], classical: Sequence[int]) -> tuple[Stret
         served_by = None if program == NOBODY else program
         stretches.append(Stretch(served_by, places[0], places[-1]))
     return tuple(stretches)
-
-
-def _candidates(programs: Sequence[Times], classical: Sequence[int], place: int) -> dict[int, int]:
-    """Return who is good enough at a size, and what it loses to the fastest."""
-    best = fastest_at(programs, place)
-    least = programs[best][place] if best is not None else None
-    if not least:
-        return {NOBODY: 0}
-    known = min((t for n in classical if (t := programs[n][place])), default=None)
-    return {
-        number: (time - least) * _PARTS // least
-        for number, one in enumerate(programs)
-        if (time := one[place]) and is_good_enough(time, least, known)
-    }
 
 
 CLOSE = 16

@@ -104,7 +104,7 @@ class Journal:
         if row is None:
             return None
         text, digest = str(row[0]), str(row[1])
-        if _digest(text) != digest:
+        if hashlib.sha256(text.encode()).hexdigest() != digest:
             raise self._error("holds a result that was changed")
         return text
 
@@ -116,10 +116,9 @@ class Journal:
         InputError
             When the file can't be written.
         """
+        row = (key, text, hashlib.sha256(text.encode()).hexdigest())
         with self._told(), self._transaction():
-            self._file.execute(
-                "INSERT OR REPLACE INTO outcome VALUES (?, ?, ?)", (key, text, _digest(text))
-            )
+            self._file.execute("INSERT OR REPLACE INTO outcome VALUES (?, ?, ?)", row)
 
     def note(self, run: str, place: int, key: str, spent: float) -> None:
         """Note that a run has used a result, and the seconds that it has spent so far."""
@@ -180,10 +179,6 @@ class Journal:
     def _error(self, problem: str) -> InputError:
         fix = "delete the file: only what it remembers is lost"
         return InputError(problem, file=str(self.path), field="-o", fix=fix)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 INDEX = "index.json"
@@ -292,28 +287,15 @@ def locked(place: Path) -> Iterator[None]:
 
 
 def beside(place: Path, suffix: str) -> Path:
-    """Return the path of a file that belongs to a directory and lies beside it.
-
-    Parameters
-    ----------
-    place
-        The directory.
-    suffix
-        What its name is continued by.
-    """
+    """Return the path beside the directory `place` whose name is continued by `suffix`."""
     whole = place.absolute()
     return whole.with_name(whole.name + suffix)
 
 
 def write_directory(place: Path, texts: Mapping[str, str]) -> None:
-    """Write files, given by their names within it, as a whole directory, unless it holds just them.
+    """Write the directory `place` whole, unless it holds just the files that it is to hold.
 
-    Parameters
-    ----------
-    place
-        The directory.
-    texts
-        Name within it to content.
+    The `texts` are their contents, by their names within it.
 
     Raises
     ------

@@ -316,15 +316,7 @@ def environment(library: Library) -> str:
 
 
 def entries_of(collective: str, outcomes: Sequence[Outcome]) -> tuple[Entry, ...]:
-    """Return the programs of a collective, in the order of their candidates.
-
-    Parameters
-    ----------
-    collective
-        Its name.
-    outcomes
-        Of candidates, in their order.
-    """
+    """Return the programs of a `collective` among `outcomes`, in the order of these."""
     return tuple(
         Entry(outcome, played)
         for outcome in outcomes

@@ -186,16 +186,9 @@ def summary(found: "Tuned") -> str:
 
 
 def answer(directory: Path, collective: str, size: int) -> dict[str, Any]:
-    """Return which file of a library runs for a call, and why.
+    """Return which file of the library in a `directory` runs for a call, and why.
 
-    Parameters
-    ----------
-    directory
-        Of the library.
-    collective
-        The name of the call.
-    size
-        Bytes of the call.
+    The call is of a `collective`, by its name, and of `size` bytes.
 
     Raises
     ------

@@ -640,17 +640,7 @@ class Run:
 
 
 def run_key(setting: Setting, plan: Plan, budget: Budget) -> str:
-    """Return the hash of all that the results of a run depend on.
-
-    Parameters
-    ----------
-    setting
-        Machines, runtime and tasks.
-    plan
-        The candidates.
-    budget
-        Candidates and seconds.
-    """
+    """Return the hash of all that a run depends on: its `setting`, `plan` and `budget`."""
     return digest_of([
         setting.task(plan.baseline()[0]), [machine.digest for machine in setting.machines],
         setting.names, plan.collectives, plan.effort, plan.seed, budget.candidates, budget.seconds,

@@ -186,19 +186,14 @@ def _setting(order: Order) -> tuple[Topology, Setting]:
 
 
 def whole_sizes(sizes: tuple[int, ...], ranks: int) -> tuple[int, ...]:
-    """Return sizes that cut into whole chunks, each at most the one that it stands for.
+    """Return `sizes`, in bytes, that cut into whole chunks for so many `ranks`.
+
+    Each is at most the one that it stands for.
 
     A program takes sizes that are multiples of ranks, chunks, instances and 4 bytes. Each size is
     cut to a multiple of 4 bytes for each rank, and of as many times that, a power of two, as it is
     16 times as large as. What is less than 4 bytes a rank stays. On a power of two of ranks,
     powers of two stay what they are.
-
-    Parameters
-    ----------
-    sizes
-        Bytes of the counted buffer.
-    ranks
-        How many take part.
     """
     found = set()
     for size in sizes:
