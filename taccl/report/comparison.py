@@ -189,24 +189,22 @@ def compared_table(found: Comparison) -> str:
         f"{found.collective} on {found.topology}, {found.ranks} ranks ({found.rules}): times in us,"
         f" {MARK} the fastest; gap, algbw and busbw are those of the fastest",
         *aligned(rows),
-        *_told(found),
-        *(_modelled(found, found.nccl) if found.nccl else ()),
     ]
-    return "\n".join(text) + "\n"
-
-
-def _told(found: Comparison) -> Iterator[str]:
-    for each in found.crossovers:
-        yield f"from {format_size(each.size)} on: {each.after} is faster than {each.before}"
+    text += [
+        f"from {format_size(each.size)} on: {each.after} is faster than {each.before}"
+        for each in found.crossovers
+    ]
     for reason, absent in groupby(found.absent, key=lambda each: each[1]):
-        yield f"not there: {', '.join(name for name, _ in absent)}: {reason}"
+        text.append(f"not there: {', '.join(name for name, _ in absent)}: {reason}")
     for contender in found.contenders:
         if contender.note:
-            yield f"not in the race: {contender.name}: {contender.note}"
+            text.append(f"not in the race: {contender.name}: {contender.note}")
         refused = next((row for row in contender.rows if row.time is None), None)
         if refused is not None:
             name = contender.short or contender.name
-            yield f"does not run: {name} at {format_size(refused.size)}: {refused.note}"
+            text.append(f"does not run: {name} at {format_size(refused.size)}: {refused.note}")
+    text += _modelled(found, found.nccl) if found.nccl else ()
+    return "\n".join(text) + "\n"
 
 
 def _modelled(found: Comparison, nccl: Modelled) -> Iterator[str]:

@@ -170,7 +170,17 @@ def explain(played: Played, row: Row, replay: Replay) -> Explanation:
     if trace.time is None:
         return Explanation(row, trace.reason)
     path, legs = trace.critical_path, list(_legs(played))
-    parts = [("launch", topology.local.launch, 0), *_charges(played, legs)]
+    parts = [("launch", topology.local.launch, 0)]  # name, picoseconds, of which alpha
+    for leg in legs:
+        if leg.span.link is None:
+            parts.append(("local work", leg.time, 0))
+            continue
+        wire = played.connection(leg.span)
+        alpha = min(wire.alpha if leg.arrives else wire.overhead, leg.time)
+        if leg.why in _CHARGED:
+            parts.append((_CHARGED[leg.why], leg.time, alpha))
+        else:
+            parts += [("alpha", alpha, alpha), ("bandwidth", leg.time - alpha, 0)]
     times: Counter[str] = Counter()
     alphas: Counter[str] = Counter()
     counts: Counter[str] = Counter(name for name, time, _ in parts if time or name != "launch")
@@ -229,21 +239,6 @@ def _legs(played: Played) -> Iterator[_Leg]:
         last = spans[path[-1]]
         finish = max(last.end, last.arrival or 0)
         yield _Leg(last, finish - last.start, None, finish == last.arrival, None)
-
-
-def _charges(played: Played, legs: list[_Leg]) -> Iterator[tuple[str, Time, Time]]:
-    """Yield (part, picoseconds, of which alpha) along the critical path."""
-    for leg in legs:
-        if leg.span.link is None:
-            yield "local work", leg.time, 0
-            continue
-        wire = played.connection(leg.span)
-        alpha = min(wire.alpha if leg.arrives else wire.overhead, leg.time)
-        if leg.why in _CHARGED:
-            yield _CHARGED[leg.why], leg.time, alpha
-        else:
-            yield "alpha", alpha, alpha
-            yield "bandwidth", leg.time - alpha, 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,19 @@ def astra_sim(topology: Topology) -> str:
         When it is no product of rings, switches and full meshes; says why.
     """
     network = _network(topology)
-    dims = _dims(network, topology.name)
+    near = network.neighbours(0)
+    around = [star.members for star in network.stars.values() if 0 in star.members]
+    dims: list[_Dim] = []
+    problems: list[str] = []
+    for shape in islice(_shapes(network.ranks, near, around, 1), MAX_SHAPES):
+        try:
+            dims = _match(network, shape)
+            break
+        except _NoMatchError as error:
+            problems.append(str(error))
+    else:
+        why = problems[0] if problems else "rank 0 has links that fit no grid of ranks"
+        raise _refuse(topology.name, why)
     bandwidths, latencies = [], []
     for dim in dims:
         (beta,) = {beta for beta, _ in dim.costs}
@@ -166,19 +178,6 @@ def _stars(topology: Topology, arcs: "nx.DiGraph[int]") -> Iterator[_Star]:
             raise _refuse(topology.name, f"{switch.name} {why}")
         found.add(members)
         yield _Star(switch.name, members, frozenset(ups | downs))
-
-
-def _dims(network: _Network, name: str) -> list[_Dim]:
-    """Return the dimensions, the nearest first."""
-    near = network.neighbours(0)
-    around = [star.members for star in network.stars.values() if 0 in star.members]
-    problems: list[str] = []
-    for sizes in islice(_shapes(network.ranks, near, around, 1), MAX_SHAPES):
-        try:
-            return _match(network, sizes)
-        except _NoMatchError as error:
-            problems.append(str(error))
-    raise _refuse(name, problems[0] if problems else "rank 0 has links that fit no grid of ranks")
 
 
 Shape = tuple[tuple[str, int, int], ...]

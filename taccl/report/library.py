@@ -1,6 +1,6 @@
 """The page of a library of programs, from its index: needs nothing but itself."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -93,7 +93,26 @@ def _verdict(found: Mapping[str, Any]) -> str:
 def _collective(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the part of one collective."""
     yield f"<h2>{escaped(found['collective'])}</h2>"
-    yield from _charts(found["sizes"])
+    sizes = found["sizes"]
+    if len(sizes) > 1:
+        places = [size["size_bytes"] for size in sizes]
+        rates = [
+            Line(name, style, tuple(
+                (size["size_bytes"], size["size_bytes"] / size[key] / 1e3)
+                for size in sizes if size[key]
+            ))
+            for name, key, style in _TIMES
+        ]  # fmt: skip
+        shares = [
+            Line(name, style, tuple(
+                (size["size_bytes"], size[key]) for size in sizes if size[key] is not None
+            ))
+            for name, key, style in _SHARES
+        ]  # fmt: skip
+        yield "<h3>Bandwidth by size</h3>"
+        yield chart("algbw, GB/s", places, [line for line in rates if line.points])
+        yield "<h3>Time beside the best classical algorithm</h3>"
+        yield chart("time as a share of the best classical algorithm's", places, shares, share=True)
     rows = [
         (
             f"{format_size(one['min_bytes'])} to {format_size(one['max_bytes'])}",
@@ -120,27 +139,3 @@ def _collective(found: Mapping[str, Any]) -> Iterator[str]:
     if counts["failed"]:
         lost = [(one["candidate"], one["reason"]) for one in counts["failed"]]
         yield table(("failed candidate", "reason"), lost)
-
-
-def _charts(sizes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield charts of bandwidth, and of time beside the best classical algorithm, by size."""
-    if len(sizes) < 2:
-        return
-    places = [size["size_bytes"] for size in sizes]
-    rates = [
-        Line(name, style, tuple(
-            (size["size_bytes"], size["size_bytes"] / size[key] / 1e3)
-            for size in sizes if size[key]
-        ))
-        for name, key, style in _TIMES
-    ]  # fmt: skip
-    shares = [
-        Line(name, style, tuple(
-            (size["size_bytes"], size[key]) for size in sizes if size[key] is not None
-        ))
-        for name, key, style in _SHARES
-    ]  # fmt: skip
-    yield "<h3>Bandwidth by size</h3>"
-    yield chart("algbw, GB/s", places, [line for line in rates if line.points])
-    yield "<h3>Time beside the best classical algorithm</h3>"
-    yield chart("time as a share of the best classical algorithm's", places, shares, share=True)

@@ -280,7 +280,15 @@ def locked(place: Path) -> Iterator[None]:
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        _clear(place)
+        # Undo what a run that was killed has left: nobody else is at it now.
+        place = place.absolute()
+        old = place.with_name(f".{place.name}.old")
+        if is_library(old) and not os.path.lexists(place):
+            old.rename(place)
+        elif is_library(old):
+            _remove(old)
+        for left in place.parent.glob(f".{glob.escape(place.name)}.{'[0-9a-f]' * 12}.tmp"):
+            _remove(left)
         yield
     finally:
         os.close(descriptor)
@@ -358,19 +366,6 @@ def _exchange(one: Path, other: Path) -> bool:
         return False
     paths = (os.fsencode(one), os.fsencode(other))
     return bool(rename(_AT_CWD, paths[0], _AT_CWD, paths[1], _EXCHANGE) == 0)
-
-
-def _clear(place: Path) -> None:
-    """Undo what a run that was killed has left: nobody else is at it now."""
-    place = place.absolute()
-    old = place.with_name(f".{place.name}.old")
-    if is_library(old):
-        if not os.path.lexists(place):
-            old.rename(place)
-        else:
-            _remove(old)
-    for left in place.parent.glob(f".{glob.escape(place.name)}.{'[0-9a-f]' * 12}.tmp"):
-        _remove(left)
 
 
 def _remove(folder: Path) -> None:

@@ -116,7 +116,15 @@ def tune(order: Order) -> Tuned:
     check_place(order.output)
     topology, setting = _setting(order)
     order, end = replace(order, sizes=setting.sizes), order.sizes[-1]
-    plan, seconds = _plan(order, topology), order.budget.seconds
+    seconds, effort = order.budget.seconds, None
+    if seconds is not None:
+        share, least, most = EFFORT
+        effort = round(min(most, max(least, share * seconds)), 1)
+    plan = Plan(
+        order.collectives, order.sizes, topology.num_ranks, {}, len(order.sketches), effort,
+        order.seed, len(set(topology.server_of)),
+        max(RUNTIMES[order.runtime].message_bytes.values()),
+    )  # fmt: skip
     budget = replace(order.budget, seconds=None if seconds is None else SEARCHED * seconds)
     with locked(order.output), Journal(beside(order.output, ".journal")) as journal:
         key = digest_of(["library", run_key(setting, plan, budget), str(order.nccl), end])
@@ -202,19 +210,6 @@ def whole_sizes(sizes: tuple[int, ...], ranks: int) -> tuple[int, ...]:
             unit *= 2
         found.add(size - size % unit or size)
     return tuple(sorted(found))
-
-
-def _plan(order: Order, topology: Topology) -> Plan:
-    """Return what is searched, without bounds."""
-    seconds, effort = order.budget.seconds, None
-    longest = max(RUNTIMES[order.runtime].message_bytes.values())
-    if seconds is not None:
-        share, least, most = EFFORT
-        effort = round(min(most, max(least, share * seconds)), 1)
-    return Plan(
-        order.collectives, order.sizes, topology.num_ranks, {}, len(order.sketches), effort,
-        order.seed, len(set(topology.server_of)), longest,
-    )  # fmt: skip
 
 
 def _choosers(
