@@ -16,12 +16,11 @@ from taccl.apps.programs import Lowering, serves
 from taccl.apps.request import Request, Synthesis
 from taccl.apps.scoring import Proved, Scorer, common_size
 from taccl.apps.warmup import compile_ahead
-from taccl.bounds import any_bounds, best, fixed_bounds
+from taccl.bounds import any_bounds, best, fixed_bounds, fixed_floors
 from taccl.bounds.net import check_times
 from taccl.collectives import (
     COLLECTIVES,
     Collective,
-    build_collective,
     chunk_counts,
     chunk_size_of,
 )
@@ -436,19 +435,13 @@ def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:
     floors = any_bounds(logical, own, request.size)
     if not request.batch:
         floors += fixed_bounds(logical, own, problem.chunk_size)
-    parts = [own]
-    if own.name == "allreduce":
-        halves = ("reducescatter", "allgather")
-        parts = [build_collective(name, own.num_ranks, own.chunks_per_rank) for name in halves]
     return Options(
         seed=request.seed,
         workers=request.workers,
         deterministic=request.deterministic,
         batch=request.batch,
         floor=best(floors).time,
-        fixed_floors={
-            part.name: best(fixed_bounds(logical, part, problem.chunk_size)).time for part in parts
-        },
+        fixed_floors=fixed_floors(logical, own, problem.chunk_size),
         rounds=(*request.steps, request.chunks or 1) if request.steps else None,
         score=scorer.score,
         refusal=scorer.refusal,

@@ -19,10 +19,11 @@ from taccl.bounds.combine import (
     any_of,
     best,
     fixed_bounds,
+    fixed_floors,
     program_curves,
 )
 
 __all__ = [
     "ASSUMED", "KINDS", "WORLDS", "Curve", "any_bounds", "any_curves", "any_of", "best",
-    "fixed_bounds", "program_curves",
+    "fixed_bounds", "fixed_floors", "program_curves",
 ]  # fmt: skip

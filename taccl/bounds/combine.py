@@ -147,6 +147,23 @@ def fixed_bounds(
     return _fixed(logical.topology, logical.allowed.tobytes(), named, Fraction(chunk_size))
 
 
+def fixed_floors(
+    logical: LogicalTopology, collective: Collective, chunk_size: Fraction
+) -> dict[str, Time]:
+    """Return by name the picoseconds that no schedule of single chunks beats.
+
+    Of an AllReduce they are those of its two phases: `logical` is the network, as the sketch
+    restricts it, `collective` what is done, in chunks of `chunk_size` bytes.
+    """
+    phases: tuple[Collective, ...] = (collective,)
+    if collective.name == "allreduce":
+        phases = tuple(
+            build_collective(name, collective.num_ranks, collective.chunks_per_rank)
+            for name in ("reducescatter", "allgather")
+        )
+    return {phase.name: best(fixed_bounds(logical, phase, chunk_size)).time for phase in phases}
+
+
 def _named(collective: Collective, chunks: int) -> Named:
     """Return what tells a collective from others: of the table name, chunks for a rank and root."""
     if collective.name in COLLECTIVES:

@@ -33,7 +33,7 @@ from taccl.units import format_size, microseconds, parse_size
 
 if TYPE_CHECKING:
     from taccl.tuning.executors import Workshop
-    from taccl.tuning.run import Progress
+    from taccl.tuning.search import Progress
 
 TIME_LIMIT = 300.0
 """Seconds, where neither a time nor a number is given."""
@@ -131,7 +131,7 @@ def tune(
     from taccl.apps.warmup import compile_ahead
     from taccl.collectives import collective_name
     from taccl.replay.nccl import Settings, parse_settings
-    from taccl.tuning.run import Budget
+    from taccl.tuning.search import Budget
     from taccl.tuning.session import Order, tune
 
     if is_stdout(output):
@@ -160,7 +160,7 @@ def tune(
             stop, watch,
         )  # fmt: skip
         found = tune(order)
-    from taccl.tuning.library_report import as_object, summary
+    from taccl.tuning.library_file import as_object, summary
 
     typer.echo(json.dumps(as_object(found)) if as_json else summary(found))
 
@@ -207,7 +207,7 @@ def explain(
 ) -> None:
     """Say which file of a library runs for a collective and size, and why."""
     from taccl.collectives import collective_name
-    from taccl.tuning.library_report import answer, answer_text
+    from taccl.tuning.library_file import answer, answer_text
 
     name = collective_name(collective)
     found: dict[str, Any] = answer(directory, name, read("--size", parse_size, size))

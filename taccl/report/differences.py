@@ -1,15 +1,15 @@
 """What two topologies have not in common: facts side by side, then edges and pairs of ranks."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from taccl.bounds import any_bounds, best
 from taccl.errors import InputError
+from taccl.report.text import aligned, us
 from taccl.topology.file import topology_document
 from taccl.topology.graph import Topology, whole
 from taccl.topology.rates import gigabytes, rank_rates, slowest_edges, unlike
@@ -74,29 +74,34 @@ class Differences:
 
 
 def differences(first: Topology, second: Topology) -> Differences:
-    """Compare two topologies: edges by name, links by pair of ranks.
-
-    Parameters
-    ----------
-    first, second
-        The machines.
-    """
-    facts = [_facts(topology) for topology in (first, second)]
+    """Compare the topologies `first` and `second`: edges by name, links by pair of ranks."""
+    both = (first, second)
+    facts = [_facts(topology) for topology in both]
+    nameless = [{**topology_document(topology), "name": ""} for topology in both]
+    edges = [
+        {
+            e.name: (t.vertex_name(e.tail), t.vertex_name(e.head), (e.beta, e.alpha, e.overhead))
+            for e in t.edges
+        }
+        for t in both
+    ]
+    changes = (Change(name, *(own.get(name) for own in edges)) for name in edges[0] | edges[1])
     added, removed, changed = _pairs(first, second)
     return Differences(
-        (first.name, second.name), _nameless(first) == _nameless(second),
+        (first.name, second.name), nameless[0] == nameless[1],
         {what: (value, facts[1][what]) for what, value in facts[0].items()},
-        tuple(_edges(first, second)), added, removed, changed,
+        tuple(change for change in changes if change.before != change.after),
+        added, removed, changed,
     )  # fmt: skip
 
 
-def _nameless(topology: Topology) -> dict[str, object]:
-    return {key: value for key, value in topology_document(topology).items() if key != "name"}
-
-
 def _facts(topology: Topology) -> dict[str, object]:
-    sends, receives = rank_rates(topology)
     sizes = Counter(Counter(topology.server_of).values())
+    sends, receives = (sorted({float(min(r)), float(max(r))}) for r in rank_rates(topology))
+    try:
+        symmetries = len(make_group(topology, topology.rotations))
+    except InputError:  # too many, or the rotations are none
+        symmetries = None
     facts: dict[str, object] = {
         "ranks": topology.num_ranks,
         "servers": ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items())),
@@ -104,10 +109,10 @@ def _facts(topology: Topology) -> dict[str, object]:
         "edges": len(topology.edges),
         "links": len(topology.links),
         "alpha_rule": topology.rules_stated,
-        "symmetries": _symmetries(topology),
+        "symmetries": symmetries,
         "chunk_size": None if topology.chunk_size is None else float(topology.chunk_size),
-        "send_gbps": _range(sends),
-        "receive_gbps": _range(receives),
+        "send_gbps": sends,
+        "receive_gbps": receives,
     }
     for name, size in (("allgather", topology.num_ranks * BYTES), ("alltoall", BYTES)):
         facts[f"{name}_bound_us"] = (
@@ -118,65 +123,26 @@ def _facts(topology: Topology) -> dict[str, object]:
     return facts
 
 
-def _symmetries(topology: Topology) -> int | None:
-    """Return how many permutations the rotations span; None: too many, or no symmetries."""
-    try:
-        return len(make_group(topology, topology.rotations))
-    except InputError:
-        return None
-
-
-def _range(rates: Sequence[Fraction]) -> list[float]:
-    return sorted({float(min(rates)), float(max(rates))})
-
-
-def _edges(first: Topology, second: Topology) -> Iterator[Change]:
-    one, other = (
-        {
-            e.name: (t.vertex_name(e.tail), t.vertex_name(e.head), (e.beta, e.alpha, e.overhead))
-            for e in t.edges
-        }
-        for t in (first, second)
-    )
-    for name, before in one.items():
-        after = other.get(name)
-        if before != after:
-            yield Change(name, before, after)
-    yield from (Change(name, None, after) for name, after in other.items() if name not in one)
-
-
 Pairs = tuple[tuple[int, int], ...]
 
 
 def _pairs(first: Topology, second: Topology) -> tuple[Pairs, Pairs, Pairs]:
     """Return the pairs with links in the second only, in the first only, and with other links."""
     size = max(first.num_ranks, second.num_ranks)
-    tables = [_columns(topology, size) for topology in (first, second)]
-    betas = sorted(set(tables[0][1]) | set(tables[1][1]))
+    slowest = [slowest_edges(topology) for topology in (first, second)]
+    betas = sorted({beta for _, own in slowest for beta in own})
     place = {beta: number for number, beta in enumerate(betas)}
-    one, other = (_common(rows, own, place) for rows, own in tables)
-    found = (
-        np.setdiff1d(other[0], one[0]), np.setdiff1d(one[0], other[0]), unlike(one, other)
-    )  # fmt: skip
-    added, removed, changed = (
-        tuple(divmod(key, size) for key in keys.tolist()) for keys in found
-    )  # fmt: skip
+    rows = []
+    for topology, (edges, own) in zip((first, second), slowest, strict=True):
+        # Betas are counted in a table that both share; its last entry stands for FREE, which is -1.
+        shared = np.array([*(place[beta] for beta in own), -1], dtype=np.int64)
+        table = topology.links
+        key = table.src.astype(np.int64) * size + table.dst
+        rows.append(np.stack([key, shared[edges], table.alpha, table.overhead]))
+    one, other = rows
+    found = np.setdiff1d(other[0], one[0]), np.setdiff1d(one[0], other[0]), unlike(one, other)
+    added, removed, changed = (tuple(divmod(key, size) for key in keys.tolist()) for keys in found)
     return added, removed, changed
-
-
-def _columns(topology: Topology, size: int) -> tuple[NDArray[np.int64], tuple[Fraction, ...]]:
-    table, (slowest, betas) = topology.links, slowest_edges(topology)
-    key = table.src.astype(np.int64) * size + table.dst
-    return np.stack([key, slowest, table.alpha, table.overhead]), betas
-
-
-def _common(
-    rows: NDArray[np.int64], betas: Sequence[Fraction], place: Mapping[Fraction, int]
-) -> NDArray[np.int64]:
-    """Return rows whose betas are counted in a table that both topologies share."""
-    # The last entry stands for FREE, which is -1.
-    moved = np.array([*(place[beta] for beta in betas), -1], dtype=np.int64)
-    return np.concatenate([rows[:1], moved[rows[1]][None], rows[2:]])
 
 
 def differences_fields(found: Differences) -> dict[str, object]:
@@ -218,7 +184,7 @@ def _edge_fields(edge: tuple[str, str, Cost] | None) -> dict[str, object] | None
         "from": tail, "to": head,
         "bandwidth_gbps": None if beta is None else float(gigabytes(beta)),
         "alpha_us": microseconds(alpha),
-        "overhead_us": None if overhead is None else microseconds(overhead),
+        "overhead_us": us(overhead),
     }  # fmt: skip
 
 
@@ -227,14 +193,10 @@ def differences_text(found: Differences) -> str:
     if found.same:
         return "the same" if found.names[0] == found.names[1] else "the same but for the name"
     rows = [("", *found.names)]
-    rows += [
-        (_LABELS.get(what, what), _shown(a), _shown(b)) for what, (a, b) in found.facts.items()
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    lines = []
-    for what, a, b in rows:
-        mark = "  <- differs" if a != b and what else ""
-        lines.append(f"{what:<{widths[0]}}  {a:<{widths[1]}}  {b}{mark}")
+    for what, values in found.facts.items():
+        a, b = map(_shown, values)
+        rows.append((_LABELS.get(what, what), a, b if a == b else f"{b}  <- differs"))
+    lines = list(aligned(rows, str.ljust))
     kinds = Counter(_kind(change) for change in found.edges)
     names = {_kind(change): change.name for change in reversed(found.edges)}
     lines += [f"{counted(n, 'edge')} {kind}, such as {names[kind]}"

@@ -1,6 +1,4 @@
-"""Where the time of a program goes, in words.
-
-Where the time of a program goes: its critical path, its bottleneck, and what would help.
+"""Where the time of a program goes: its critical path, its bottleneck, and what would help.
 
 The critical path is the chain of spans from the start to the last arrival, each of which waited
 for the one before it. The time from the start of a span to the start of the next is charged to
@@ -22,8 +20,9 @@ from taccl.msccl.program import Op
 from taccl.replay.sweep import Row
 from taccl.replay.trace import Span, Trace, Why
 from taccl.report.played import Played
-from taccl.topology.graph import Edge, Topology
-from taccl.units import PS_PER_US, Time, counted, format_size, microseconds
+from taccl.report.text import one_line, us
+from taccl.topology.graph import Topology
+from taccl.units import PS_PER_US, Time, counted, format_size
 
 PARTS = (
     "launch", "alpha", "bandwidth", "queueing for a link", "waiting for a dependency",
@@ -127,7 +126,7 @@ class Explanation:
         row, faster, off = self.row, self.faster, self.off_faster
         first: dict[str, object] = {
             "file": row.file, "program": row.program, "size_bytes": row.size,
-            "time_us": None if row.time is None else microseconds(row.time),
+            "time_us": us(row.time),
             "note": self.why_not or row.note,
         }  # fmt: skip
         if self.why_not or row.time is None:
@@ -146,7 +145,7 @@ class Explanation:
             "path": {"first": self.path[0], "last": self.path[1], "spans": self.path[2]},
             "bottleneck": row.bottleneck,
             "utilisation": row.utilisation,
-            "twice_as_fast_us": faster and microseconds(faster.time),
+            "twice_as_fast_us": faster and us(faster.time),
             "then_bottleneck": faster and faster.bottleneck,
             "then_utilisation": faster and faster.utilisation,
             "alpha_on_path": list(self.alpha_on),
@@ -154,31 +153,34 @@ class Explanation:
             "beta_on_path": list(self.beta_on),
             "local_on_path": list(self.local_on),
             "edges_off_path": list(self.off),
-            "off_path_twice_as_fast_us": off and microseconds(off.time),
+            "off_path_twice_as_fast_us": off and us(off.time),
             "edges_unused": list(self.unused),
-            "bound_us": None if row.bound is None else microseconds(row.bound),
+            "bound_us": us(row.bound),
             "bound_kind": row.bound_kind,
             "gap": row.gap,
         }
 
 
 def explain(played: Played, row: Row, replay: Replay) -> Explanation:
-    """Return where the time of a replay goes; ``row`` is its result.
+    """Return where the time of a replay goes: `played` has every message, `row` is its result.
 
-    Parameters
-    ----------
-    played
-        The replay with every message.
-    row
-        Its result.
-    replay
-        How to run the program again, on a changed machine.
+    What would help is found by a `replay` of the program on a changed machine.
     """
     trace, topology = played.trace, played.topology
     if trace.time is None:
         return Explanation(row, trace.reason)
     path, legs = trace.critical_path, list(_legs(played))
-    parts = [("launch", topology.local.launch, 0), *_charges(played, legs)]
+    parts = [("launch", topology.local.launch, 0)]  # name, picoseconds, of which alpha
+    for leg in legs:
+        if leg.span.link is None:
+            parts.append(("local work", leg.time, 0))
+            continue
+        wire = played.connection(leg.span)
+        alpha = min(wire.alpha if leg.arrives else wire.overhead, leg.time)
+        if leg.why in _CHARGED:
+            parts.append((_CHARGED[leg.why], leg.time, alpha))
+        else:
+            parts += [("alpha", alpha, alpha), ("bandwidth", leg.time - alpha, 0)]
     times: Counter[str] = Counter()
     alphas: Counter[str] = Counter()
     counts: Counter[str] = Counter(name for name, time, _ in parts if time or name != "launch")
@@ -201,13 +203,13 @@ def explain(played: Played, row: Row, replay: Replay) -> Explanation:
         row,
         parts=tuple(Part(name, times[name], counts[name], alphas[name]) for name in PARTS),
         path=(ends[0], ends[1], len(path)),
-        faster=None if bottleneck is None else _with(topology, {bottleneck}, _half_beta, replay),
+        faster=None if bottleneck is None else _faster(topology, {bottleneck}, replay),
         alpha_on=named(paid.alpha),
         overhead_on=named(paid.overhead),
         beta_on=named(paid.beta),
         local_on=tuple(sorted(paid.local)),
         off=named(off),
-        off_faster=_with(topology, off, _half, replay) if off else None,
+        off_faster=_faster(topology, off, replay, latency=True) if off else None,
         unused=named(unused),
     )
 
@@ -237,21 +239,6 @@ def _legs(played: Played) -> Iterator[_Leg]:
         last = spans[path[-1]]
         finish = max(last.end, last.arrival or 0)
         yield _Leg(last, finish - last.start, None, finish == last.arrival, None)
-
-
-def _charges(played: Played, legs: list[_Leg]) -> Iterator[tuple[str, Time, Time]]:
-    """Yield (part, picoseconds, of which alpha) along the critical path."""
-    for leg in legs:
-        if leg.span.link is None:
-            yield "local work", leg.time, 0
-            continue
-        wire = played.connection(leg.span)
-        alpha = min(wire.alpha if leg.arrives else wire.overhead, leg.time)
-        if leg.why in _CHARGED:
-            yield _CHARGED[leg.why], leg.time, alpha
-        else:
-            yield "alpha", alpha, alpha
-            yield "bandwidth", leg.time - alpha, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,30 +285,26 @@ def _slow(played: Played, leg: _Leg) -> Iterator[int]:
             yield edge
 
 
-def _half_beta(edge: Edge) -> Edge:
-    return replace(edge, beta=None if edge.beta is None else edge.beta / 2)
-
-
-def _half(edge: Edge) -> Edge:
-    overhead = None if edge.overhead is None else edge.overhead // 2
-    return replace(_half_beta(edge), alpha=edge.alpha // 2, overhead=overhead)
-
-
-def _with(
-    topology: Topology, changed: Collection[int], change: Callable[[Edge], Edge], replay: Replay
+def _faster(
+    topology: Topology, changed: Collection[int], replay: Replay, *, latency: bool = False
 ) -> Faster | None:
-    """Return what the program does when some edges are changed."""
-    edges = tuple(
-        change(edge) if number in changed else edge for number, edge in enumerate(topology.edges)
-    )
-    trace = replay(replace(topology, edges=edges))
-    edge = trace.busiest_edge
+    """Return what the program does when some edges have half the beta, and half the latency."""
+    edges = list(topology.edges)
+    for number in changed:
+        edge = edges[number]
+        half = replace(edge, beta=None if edge.beta is None else edge.beta / 2)
+        if latency:
+            overhead = None if edge.overhead is None else edge.overhead // 2
+            half = replace(half, alpha=edge.alpha // 2, overhead=overhead)
+        edges[number] = half
+    trace = replay(replace(topology, edges=tuple(edges)))
     if trace.time is None:
         return None
-    held = 0 if edge is None else trace.edge_busy[edge]
-    return Faster(
-        trace.time, "" if edge is None else edges[edge].name, held / trace.time if held else 0.0
-    )
+    busiest = trace.busiest_edge
+    if busiest is None:
+        return Faster(trace.time, "", 0.0)
+    held = trace.edge_busy[busiest]
+    return Faster(trace.time, edges[busiest].name, held / trace.time if held else 0.0)
 
 
 SHOWN_NAMES = 6
@@ -331,12 +314,12 @@ SHOWN_NAMES = 6
 def explanation_text(found: Explanation) -> str:
     """Return an explanation in words, a line each."""
     row = found.row
-    who = _one_line(row.file or row.program)
-    head = f"{who} at {format_size(row.size)} on {_one_line(row.topology)}"
+    who = one_line(row.file or row.program)
+    head = f"{who} at {format_size(row.size)} on {one_line(row.topology)}"
     if row.time is None:
-        return f"{head}: can't run: {_one_line(found.why_not or row.note)}"
+        return f"{head}: can't run: {one_line(found.why_not or row.note)}"
     if found.why_not:
-        return f"{head}: {_exact(row.time)} us, can't be explained: {_one_line(found.why_not)}"
+        return f"{head}: {_exact(row.time)} us, can't be explained: {one_line(found.why_not)}"
     first, last, count = found.path
     lines = [f"{head}: {_exact(row.time)} us"]
     if count:
@@ -352,39 +335,33 @@ def explanation_text(found: Explanation) -> str:
             spans += f", {_exact(part.alpha)} us of it alpha"
         time = _exact(part.time).rjust(width)
         lines.append(f"    {part.name:<25}{time} us  {share:6.1%}{spans}")
-    lines += _bottleneck_text(found)
-    lines += _parameters_text(found, row.time)
+    if row.bottleneck and found.faster is not None:
+        then = found.faster
+        lines += [
+            f"  bottleneck: edge {one_line(row.bottleneck)}, busy {row.utilisation or 0:.1%} of the"
+            " time",
+            f"  with twice its bandwidth: {_changed(then, row.time)}; then edge"
+            f" {one_line(then.bottleneck)} is busy {then.utilisation:.1%} of the time",
+        ]
+    paid = {
+        "alpha on the critical path": _names(found.alpha_on),
+        "overhead on the critical path": found.overhead_on and _names(found.overhead_on),
+        "beta on the critical path": _names(found.beta_on),
+        "local costs on the critical path": ", ".join(found.local_on) or "none",
+        "used, but off the critical path": _names(found.off),
+        "with all of those twice as fast": found.off_faster
+        and _changed(found.off_faster, row.time),
+        "not used at all": found.unused and _names(found.unused),
+    }
+    lines += [f"  {what}: {told}" for what, told in paid.items() if told]
     if row.bound is not None:
         gap = "" if row.gap is None else f", gap {row.gap:.1%}"
         lines.append(
             f"  bound for {any_of(row.bound_kind)}: {_exact(row.bound)} us ({row.bound_kind}){gap}"
         )
     if row.note:
-        lines.append(f"  note: {_one_line(row.note)}")
+        lines.append(f"  note: {one_line(row.note)}")
     return "\n".join(lines)
-
-
-def _bottleneck_text(found: Explanation) -> Iterator[str]:
-    row = found.row
-    if not row.bottleneck or row.time is None or found.faster is None:
-        return
-    busy = f"busy {row.utilisation or 0:.1%} of the time"
-    yield f"  bottleneck: edge {_one_line(row.bottleneck)}, {busy}"
-    then = f"edge {_one_line(found.faster.bottleneck)} is busy {found.faster.utilisation:.1%}"
-    yield f"  with twice its bandwidth: {_changed(found.faster, row.time)}; then {then} of the time"
-
-
-def _parameters_text(found: Explanation, time: Time) -> Iterator[str]:
-    yield f"  alpha on the critical path: {_names(found.alpha_on)}"
-    if found.overhead_on:
-        yield f"  overhead on the critical path: {_names(found.overhead_on)}"
-    yield f"  beta on the critical path: {_names(found.beta_on)}"
-    yield f"  local costs on the critical path: {', '.join(found.local_on) or 'none'}"
-    yield f"  used, but off the critical path: {_names(found.off)}"
-    if found.off_faster is not None:
-        yield f"  with all of those twice as fast: {_changed(found.off_faster, time)}"
-    if found.unused:
-        yield f"  not used at all: {_names(found.unused)}"
 
 
 def _changed(faster: Faster, time: Time) -> str:
@@ -401,12 +378,6 @@ def _exact(time: Time) -> str:
 def _names(names: tuple[str, ...]) -> str:
     if not names:
         return "none"
-    shown = ", ".join(_one_line(name) for name in names[:SHOWN_NAMES])
+    shown = ", ".join(one_line(name) for name in names[:SHOWN_NAMES])
     more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
     return f"{len(names)} ({shown}{more})"
-
-
-def _one_line(text: str) -> str:
-    """Return a name from a file so that it can't disturb a terminal."""
-    line = " ".join(text.split())
-    return "".join(c if c.isprintable() else "?" for c in line)

@@ -14,17 +14,18 @@ W. Won et al., "ASTRA-sim2.0", ISPASS 2023; astra-sim/astra-network-analytical,
 
 import json
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from types import MappingProxyType
 
+import networkx as nx
+
 from taccl.errors import InputError, TacclWarning
 from taccl.report.export_nccl import nccl_xml
 from taccl.report.graph import dot
-from taccl.topology.graph import Edge, LocalCosts, Topology
+from taccl.topology.graph import LocalCosts, Topology
 from taccl.units import PS_PER_US, Time, beta_text
 
 RING, SWITCH, FULL = "Ring", "Switch", "FullyConnected"
@@ -77,28 +78,36 @@ def astra_sim(topology: Topology) -> str:
         When it is no product of rings, switches and full meshes; says why.
     """
     network = _network(topology)
-    dims = _dims(network, topology.name)
+    near = network.neighbours(0)
+    around = [star.members for star in network.stars.values() if 0 in star.members]
+    dims: list[_Dim] = []
+    problems: list[str] = []
+    for shape in islice(_shapes(network.ranks, near, around, 1), MAX_SHAPES):
+        try:
+            dims = _match(network, shape)
+            break
+        except _NoMatchError as error:
+            problems.append(str(error))
+    else:
+        why = problems[0] if problems else "rank 0 has links that fit no grid of ranks"
+        raise _refuse(topology.name, why)
+    bandwidths, latencies = [], []
+    for dim in dims:
+        (beta,) = {beta for beta, _ in dim.costs}
+        bandwidths.append(float(1000 / beta * _GB) if beta else 0.0)
+        alphas = [alpha for _, alpha in dim.costs]
+        crossing = sum(alphas) if len(alphas) == 2 else 2 * alphas[0]
+        latencies.append((crossing / 2 if dim.kind == SWITCH else alphas[0]) / 1000)
     lines = [
         f"# {topology.name}, for ASTRA-sim's analytical backend; GB/s of 2^30 bytes, ns",
         f"topology: [ {', '.join(dim.kind for dim in dims)} ]",
         f"npus_count: [ {', '.join(str(dim.size) for dim in dims)} ]",
-        f"bandwidth: [ {', '.join(_bandwidth(dim) for dim in dims)} ]",
-        f"latency: [ {', '.join(_latency(dim) for dim in dims)} ]",
+        f"bandwidth: [ {', '.join(map(repr, bandwidths))} ]",
+        f"latency: [ {', '.join(map(repr, latencies))} ]",
     ]
     if any(dim.kind == SWITCH for dim in dims):
         lines.insert(1, "# latency of a Switch: half of one crossing, as it counts twice")
     return "\n".join(lines) + "\n"
-
-
-def _bandwidth(dim: _Dim) -> str:
-    (beta,) = {beta for beta, _ in dim.costs}
-    return f"{float(1000 / beta * _GB) if beta else 0.0!r}"
-
-
-def _latency(dim: _Dim) -> str:
-    alphas = [alpha for _, alpha in dim.costs]
-    crossing = sum(alphas) if len(alphas) == 2 else 2 * alphas[0]
-    return f"{(crossing / 2 if dim.kind == SWITCH else alphas[0]) / 1000!r}"
 
 
 def _refuse(name: str, why: str) -> InputError:
@@ -110,71 +119,58 @@ def _refuse(name: str, why: str) -> InputError:
 
 def _network(topology: Topology) -> _Network:
     """Return a topology without the switches that only pass something on, such as NICs."""
-    ranks = topology.num_ranks
-    arcs: dict[tuple[int, int], Cost] = {}
+    arcs: nx.DiGraph[int] = nx.DiGraph()
+    switches = range(topology.num_ranks, topology.num_ranks + len(topology.switches))
+    arcs.add_nodes_from(range(switches.stop))
     for edge in topology.edges:
-        if (edge.tail, edge.head) in arcs:
+        if arcs.has_edge(edge.tail, edge.head):
             one, other = map(topology.vertex_name, (edge.tail, edge.head))
             raise _refuse(topology.name, f"{one} has parallel links to {other}")
-        arcs[edge.tail, edge.head] = (edge.beta, edge.alpha)
-    into, out = _ends(arcs)
-    for vertex in range(ranks, ranks + len(topology.switches)):
-        _pass_on(vertex, arcs, into, out)
-    wires = {ends: cost for ends, cost in arcs.items() if max(ends) < ranks}
-    stars = {star.members: star for star in _stars(topology, arcs, into, out)}
+        arcs.add_edge(edge.tail, edge.head, cost=(edge.beta, edge.alpha))
+    for vertex in switches:
+        _pass_on(vertex, arcs)
+    stars = {star.members: star for star in _stars(topology, arcs)}
+    wires: dict[tuple[int, int], Cost] = {
+        (tail, head): arcs[tail][head]["cost"]
+        for tail, head in arcs.edges
+        if max(tail, head) < topology.num_ranks
+    }
     free = next((ends for ends, cost in wires.items() if cost[0] is None), None)
     if free is not None:
         raise _refuse(topology.name, f"the link {free[0]}->{free[1]} has no bandwidth")
-    return _Network(ranks, wires, stars)
+    return _Network(topology.num_ranks, wires, stars)
 
 
-def _pass_on(vertex: int, arcs: dict[tuple[int, int], Cost], into: "Ends", out: "Ends") -> None:
+def _pass_on(vertex: int, arcs: "nx.DiGraph[int]") -> None:
     """Take out a switch that joins two vertices only, in one direction or both."""
-    one_way = len(into[vertex]) == len(out[vertex]) == 1 and into[vertex] != out[vertex]
-    if not one_way and not (len(into[vertex]) == 2 and into[vertex] == out[vertex]):
+    into, out = set(arcs.pred[vertex]), set(arcs.succ[vertex])
+    one_way = len(into) == len(out) == 1 and into != out
+    if not one_way and not (len(into) == 2 and into == out):
         return
-    ways = [(a, b) for a in sorted(into[vertex]) for b in sorted(out[vertex]) if a != b]
-    if any(way in arcs for way in ways):
+    ways = [(a, b) for a in sorted(into) for b in sorted(out) if a != b]
+    if any(arcs.has_edge(*way) for way in ways):
         return
     for tail, head in ways:
-        first, second = arcs[tail, vertex], arcs[vertex, head]
+        first, second = arcs[tail][vertex]["cost"], arcs[vertex][head]["cost"]
         betas = [beta for beta, _ in (first, second) if beta is not None]
-        arcs[tail, head] = (max(betas, default=None), first[1] + second[1])
-    for tail, head in ways:
-        del arcs[tail, vertex], arcs[vertex, head]
-        out[tail] = (out[tail] - {vertex}) | {head}
-        into[head] = (into[head] - {vertex}) | {tail}
-    into[vertex], out[vertex] = set(), set()
+        arcs.add_edge(tail, head, cost=(max(betas, default=None), first[1] + second[1]))
+    arcs.remove_node(vertex)
 
 
-Ends = dict[int, set[int]]
-
-
-def _ends(arcs: Mapping[tuple[int, int], Cost]) -> tuple[Ends, Ends]:
-    into: Ends = defaultdict(set)
-    out: Ends = defaultdict(set)
-    for tail, head in arcs:
-        into[head].add(tail)
-        out[tail].add(head)
-    return into, out
-
-
-def _stars(
-    topology: Topology, arcs: Mapping[tuple[int, int], Cost], into: Ends, out: Ends
-) -> Iterator[_Star]:
+def _stars(topology: Topology, arcs: "nx.DiGraph[int]") -> Iterator[_Star]:
     """Yield the switches, each with ranks only around it."""
     found: set[tuple[int, ...]] = set()
-    for number, switch in enumerate(topology.switches):
-        vertex = topology.num_ranks + number
-        if not into[vertex] and not out[vertex]:
+    for vertex, switch in enumerate(topology.switches, topology.num_ranks):
+        if vertex not in arcs or not arcs.degree(vertex):
             continue
-        members = tuple(sorted(into[vertex]))
-        if into[vertex] != out[vertex] or max(members) >= topology.num_ranks:
-            shared = sum(rank < topology.num_ranks for rank in into[vertex] | out[vertex])
+        into, out = set(arcs.pred[vertex]), set(arcs.succ[vertex])
+        members = tuple(sorted(into))
+        if into != out or max(members) >= topology.num_ranks:
+            shared = sum(rank < topology.num_ranks for rank in into | out)
             why = f"{shared} GPUs share it" if shared > 1 else "it joins other switches"
             raise _refuse(topology.name, f"{switch.name} is no switch of ranks: {why}")
-        ups = {arcs[rank, vertex] for rank in members}
-        downs = {arcs[vertex, rank] for rank in members}
+        ups = {arcs[rank][vertex]["cost"] for rank in members}
+        downs = {arcs[vertex][rank]["cost"] for rank in members}
         if len(ups) > 1 or len(downs) > 1 or {b for b, _ in ups} != {b for b, _ in downs}:
             raise _refuse(topology.name, f"the ports of {switch.name} are not alike")
         if None in {beta for beta, _ in ups} or members in found:
@@ -182,19 +178,6 @@ def _stars(
             raise _refuse(topology.name, f"{switch.name} {why}")
         found.add(members)
         yield _Star(switch.name, members, frozenset(ups | downs))
-
-
-def _dims(network: _Network, name: str) -> list[_Dim]:
-    """Return the dimensions, the nearest first."""
-    near = network.neighbours(0)
-    around = [star.members for star in network.stars.values() if 0 in star.members]
-    problems: list[str] = []
-    for sizes in islice(_shapes(network.ranks, near, around, 1), MAX_SHAPES):
-        try:
-            return _match(network, sizes)
-        except _NoMatchError as error:
-            problems.append(str(error))
-    raise _refuse(name, problems[0] if problems else "rank 0 has links that fit no grid of ranks")
 
 
 Shape = tuple[tuple[str, int, int], ...]
@@ -326,7 +309,19 @@ def graph_json(topology: Topology) -> str:
     for switch in topology.switches:
         across = {"across": "servers"} if switch.across_servers else {}
         nodes.append({"id": switch.name, "type": "switch", **across})
-    edges = [_edge(topology, edge) for edge in topology.edges]
+    edges = []
+    for edge in topology.edges:
+        src, dst = (
+            end if end < topology.num_ranks else topology.vertex_name(end)
+            for end in (edge.tail, edge.head)
+        )
+        entry: dict[str, object] = {"src": src, "dst": dst}
+        if edge.beta is not None:
+            rate = float(1000 / edge.beta)
+            entry["bandwidth_GBps"] = rate
+            if 1000 / Fraction(repr(rate)) != edge.beta:
+                entry["beta"] = beta_text(edge.beta)
+        edges.append(entry | {"alpha_us": edge.alpha / PS_PER_US})
     lists = {"nodes": nodes, "edges": edges}
     rows = {
         name: ",\n".join(f"    {json.dumps(entry)}" for entry in found)
@@ -334,19 +329,6 @@ def graph_json(topology: Topology) -> str:
     }
     parts = [f'  "{name}": [\n{text}\n  ]' for name, text in rows.items()]
     return "{\n" + ",\n".join([f'  "name": {json.dumps(topology.name)}', *parts]) + "\n}\n"
-
-
-def _edge(topology: Topology, edge: Edge) -> dict[str, object]:
-    ends = (
-        v if v < topology.num_ranks else topology.vertex_name(v) for v in (edge.tail, edge.head)
-    )
-    entry: dict[str, object] = dict(zip(("src", "dst"), ends, strict=True))
-    if edge.beta is not None:
-        rate = float(1000 / edge.beta)
-        entry["bandwidth_GBps"] = rate
-        if 1000 / Fraction(repr(rate)) != edge.beta:
-            entry["beta"] = beta_text(edge.beta)
-    return {**entry, "alpha_us": edge.alpha / PS_PER_US}
 
 
 EXPORTS: Mapping[str, Exporter] = MappingProxyType({

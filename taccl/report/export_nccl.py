@@ -1,5 +1,10 @@
 """A server as NCCL describes hosts (``NCCL_TOPO_FILE``): CPUs, PCI trees, GPUs, NVLinks and NICs.
 
+What :mod:`taccl.imports.hosts` makes a graph of is recognised in the graph again. A switch is the
+server's if its nearest ranks are. NICs are pairs NAME.tx and NAME.rx that lead to what is not the
+server's; an NVSwitch joins GPUs only, by links that no PCI link is as fast as; all others are hubs,
+whose root is the one called ``sockets``, else the middle.
+
 Bandwidths become what NCCL makes them of: links of a compute capability, generation and width of
 PCI, models of CPUs. Where none makes a bandwidth exactly, the nearest is taken and a warning says
 so. Latencies are left out, as NCCL has its own.
@@ -8,22 +13,17 @@ References
 ----------
 NVIDIA/nccl 2.30.7, ``src/graph/topo.cc`` (``ncclTopoGetSystemFromXml``), ``src/graph/xml.h``
 (``NCCL_TOPO_XML_MAX_NODES``).
-
-One server of a topology as a host: GPUs, wires, NVSwitch, trees of hubs, and NICs.
-
-What :mod:`taccl.imports.hosts` makes a graph of is recognised in the graph again. A switch is the
-server's if its nearest ranks are. NICs are pairs NAME.tx and NAME.rx that lead to what is not the
-server's; an NVSwitch joins GPUs only, by links that no PCI link is as fast as; all others are hubs,
-whose root is the one called ``sockets``, else the middle.
 """
 
 import re
 import warnings
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from xml.sax.saxutils import quoteattr
+
+import networkx as nx
 
 from taccl.errors import InputError, TacclWarning
 from taccl.imports.hosts import LANE, SOCKETS, nvlink_bandwidth, pcie_bandwidth
@@ -91,7 +91,7 @@ class _Graph:
 
     topology: Topology
     rates: Mapping[tuple[int, int], Rate]
-    near: Mapping[int, list[int]]
+    near: "nx.Graph[int]"
     ranks: dict[int, int]
     switches: list[int]
 
@@ -107,14 +107,7 @@ class _Graph:
 
 
 def server_of(topology: Topology, server: int) -> Server:
-    """Return one server of a topology as a host.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    server
-        Its number.
+    """Return the server with the number `server` of a `topology` as a host.
 
     Raises
     ------
@@ -132,8 +125,21 @@ def server_of(topology: Topology, server: int) -> Server:
             found.wires[graph.ranks[tail], graph.ranks[head]] = rate
         elif tail in graph.ranks and head not in inside:
             raise graph.error(f"rank {tail} is joined to other servers without a NIC")
-    through = {v for v in graph.switches if v not in ports and _is_nvswitch(graph, v)}
-    _add_switched(graph, through, found)
+    through = set()
+    for vertex in graph.switches:
+        rates = {graph.rates.get((other, vertex)) for other in graph.near[vertex]}
+        alone = all(other in graph.ranks for other in graph.near[vertex])
+        fast = alone and None not in rates and not rates <= _PCI_RATES
+        if vertex not in ports and (fast or graph.base(vertex).startswith(NVSWITCH)):
+            through.add(vertex)
+    for vertex in sorted(through):
+        for rank in graph.near[vertex]:
+            if rank in graph.ranks:
+                rate = graph.rates.get((rank, vertex))
+                if rate is None:
+                    raise graph.error(f"{graph.base(vertex)} has no bandwidth")
+                gpu = graph.ranks[rank]
+                found.switched[gpu] = found.switched.get(gpu, Fraction(0)) + rate
     hubs = [v for v in graph.switches if v not in ports and v not in through]
     _add_hubs(graph, hubs, found)
     _add_plugs(graph, hubs, found)
@@ -143,7 +149,6 @@ def server_of(topology: Topology, server: int) -> Server:
 
 def _graph(topology: Topology, server: int) -> _Graph:
     rates: dict[tuple[int, int], Rate] = {}
-    near: dict[int, list[int]] = defaultdict(list)
     for edge in topology.edges:
         ends = edge.tail, edge.head
         rate = None if edge.beta is None else 1000 / edge.beta
@@ -151,71 +156,34 @@ def _graph(topology: Topology, server: int) -> _Graph:
             one, other = rates[ends], rate
             rate = None if one is None or other is None else one + other
         rates[ends] = rate
-        for one_end, other_end in (ends, ends[::-1]):
-            if other_end not in near[one_end]:
-                near[one_end].append(other_end)
+    at_home = homes(topology)
+    near: nx.Graph[int] = nx.Graph()
+    near.add_nodes_from(range(len(at_home)))
+    near.add_edges_from(rates)
     ranks = [rank for rank, home in enumerate(topology.server_of) if home == server]
-    switches = [v for v, home in enumerate(homes(topology)) if home == server and v not in ranks]
+    switches = [v for v, home in enumerate(at_home) if home == server and v not in ranks]
     return _Graph(topology, rates, near, {rank: i for i, rank in enumerate(ranks)}, switches)
-
-
-def _is_nvswitch(graph: _Graph, vertex: int) -> bool:
-    if graph.base(vertex).startswith(NVSWITCH):
-        return True
-    alone = all(other in graph.ranks for other in graph.near[vertex])
-    rates = {graph.rates.get((other, vertex)) for other in graph.near[vertex]}
-    return alone and None not in rates and not rates <= _PCI_RATES
-
-
-def _add_switched(graph: _Graph, through: set[int], found: Server) -> None:
-    for vertex in sorted(through):
-        for other in graph.near[vertex]:
-            gpu, rate = graph.ranks.get(other), graph.rates.get((other, vertex))
-            if gpu is not None:
-                if rate is None:
-                    raise graph.error(f"{graph.base(vertex)} has no bandwidth")
-                found.switched[gpu] = found.switched.get(gpu, Fraction(0)) + rate
 
 
 def _add_hubs(graph: _Graph, hubs: list[int], found: Server) -> None:
     """Find the roots of the trees of hubs, and what is below each hub."""
-    known, seen = set(hubs), set[int]()
-    for hub in hubs:
-        if hub in seen:
-            continue
-        tree = _reached(graph, hub, known)
-        links = sum(other in known for member in tree for other in graph.near[member])
-        if links != 2 * (len(tree) - 1):
-            raise graph.error(f"the switches around {graph.base(hub)} are joined in a circle")
-        seen |= set(tree)
-        named = [member for member in tree if graph.base(member) == SOCKETS]
-        root = named[0] if named else min(tree, key=lambda v: (_depth(graph, v, known), v))
-        below = {root}
-        for member in _reached(graph, root, known):
-            for other in graph.near[member]:
-                if other in known and other not in below:
-                    below.add(other)
-                    found.children[member].append((other, graph.rates.get((other, member))))
+    joined: nx.Graph[int] = nx.Graph()
+    joined.add_nodes_from(hubs)
+    joined.add_edges_from(
+        ends for ends in graph.rates if joined.has_node(ends[0]) and joined.has_node(ends[1])
+    )
+    for members in nx.connected_components(joined):
+        tree = joined.subgraph(members)
+        if not nx.is_tree(tree):
+            first = graph.base(min(members))
+            raise graph.error(f"the switches around {first} are joined in a circle")
+        named = [member for member in members if graph.base(member) == SOCKETS]
+        root = named[0] if named else min(nx.center(tree))
+        for parent, child in nx.bfs_edges(joined, root):
+            found.children[parent].append((child, graph.rates.get((child, parent))))
         found.cpus += found.children.pop(root, []) if named else [(root, None)]
     if not found.cpus:
         found.cpus.append((_MADE, None))
-
-
-def _reached(graph: _Graph, start: int, known: set[int]) -> dict[int, int]:
-    """Return the hubs that a hub is joined to, nearest first, with the distance."""
-    distance = {start: 0}
-    queue = deque([start])
-    while queue:
-        vertex = queue.popleft()
-        for other in graph.near[vertex]:
-            if other in known and other not in distance:
-                distance[other] = distance[vertex] + 1
-                queue.append(other)
-    return distance
-
-
-def _depth(graph: _Graph, hub: int, known: set[int]) -> int:
-    return max(_reached(graph, hub, known).values())
 
 
 def _add_plugs(graph: _Graph, hubs: list[int], found: Server) -> None:
@@ -243,7 +211,18 @@ def _below_sockets(graph: _Graph, hub: int, rate: Rate, found: Server) -> int:
 
 
 def _add_nics(graph: _Graph, ports: set[int], hubs: set[int], found: Server) -> None:
-    shared = dict(_shared_hubs(graph, ports, found)) if not hubs else {}
+    shared: dict[int, int] = {}  # without hubs: that of a NIC and the GPUs that share it
+    if not hubs:
+        plugged: nx.Graph[int] = nx.Graph()
+        plugged.add_edges_from(
+            (v, port) for port in ports for v in graph.near[port] if v in graph.ranks
+        )
+        for group in nx.connected_components(plugged):
+            gpus = [graph.ranks[v] for v in group if v in graph.ranks]
+            hub = _MADE + 1 + min(gpus)
+            found.plugs |= dict.fromkeys(gpus, (hub, None))
+            shared |= dict.fromkeys(group & ports, hub)
+        found.children[found.cpus[0][0]] += [(hub, None) for hub in sorted(set(shared.values()))]
     for vertex in sorted(ports):
         name = graph.base(vertex)
         if not name.endswith((".tx", ".rx")):
@@ -262,26 +241,6 @@ def _add_nics(graph: _Graph, ports: set[int], hubs: set[int], found: Server) -> 
         else:
             hub = shared.get(vertex, found.plugs[graph.ranks[inner[0]]][0])
         found.nics.append(Nic(name.removesuffix(".tx"), fastest, hub, pcie))
-
-
-def _shared_hubs(graph: _Graph, ports: set[int], found: Server) -> Iterator[tuple[int, int]]:
-    """Put GPUs that share NICs, and those NICs, on a hub of their own; yield the hub of a NIC."""
-    group: dict[int, int] = {}
-    for vertex in sorted(ports):
-        gpus = [graph.ranks[v] for v in graph.near[vertex] if v in graph.ranks]
-        homes = {group.setdefault(gpu, gpu) for gpu in gpus}
-        for gpu, home in list(group.items()):
-            if home in homes:
-                group[gpu] = min(homes)
-    made = {home: _MADE + 1 + home for home in sorted(set(group.values()))}
-    cpu = found.cpus[0][0]
-    found.children[cpu] += [(hub, None) for hub in made.values()]
-    for gpu, home in group.items():
-        found.plugs[gpu] = (made[home], None)
-    for vertex in ports:
-        for other in graph.near[vertex]:
-            if other in graph.ranks:
-                yield vertex, made[group[graph.ranks[other]]]
 
 
 MAX_NODES = 256
@@ -338,11 +297,8 @@ class _Writer:
     def near(self, what: str, wanted: Fraction, found: Fraction) -> None:
         """Note a bandwidth that is off by more than a thousandth."""
         if abs(wanted - found) * 1000 > wanted:
-            self.rounded[f"{what}: {_short(wanted)} as {_short(found)}"] = None
-
-
-def _short(rate: Fraction) -> str:
-    return f"{float(rate):.4g}GB/s"
+            told = f"{what}: {float(wanted):.4g}GB/s as {float(found):.4g}GB/s"
+            self.rounded[told] = None
 
 
 def nccl_xml(topology: Topology) -> str:
@@ -355,25 +311,24 @@ def nccl_xml(topology: Topology) -> str:
     """
     server = server_of(topology, 0)
     rates = {*server.wires.values(), *server.switched.values()}
-    options = [(sm, nvlink_bandwidth(sm)) for sm in SMS]
-    generation, link = min(  # the compute capability whose links make all bandwidths, or nearly
-        options, key=lambda option: max((_loss(rate, option[1]) for rate in rates), default=0)
-    )
-    writer = _Writer(server, generation, link)
+    links = {sm: nvlink_bandwidth(sm) for sm in SMS}
+    # The compute capability whose links make all bandwidths, or nearly.
+    sm = min(SMS, key=lambda sm: max(
+        (abs(_count(rate, links[sm]) * links[sm] - rate) / rate for rate in rates), default=0
+    ))  # fmt: skip
+    writer = _Writer(server, sm, links[sm])
     name = re.sub(r"--+|[<>]", "-", topology.name)
     writer.lines += [f"<!-- server 0 of {topology.num_servers} of {name} -->"]
     writer.lines += ['<system version="1">']
     for number, (hub, rate) in enumerate(server.cpus):
-        model = CPUS[_cpu(writer, rate)]
-        writer.lines.append(f'  <cpu numaid="{number}" {model}>')
+        model = LONE_CPU
+        if rate is not None:
+            model = min(CPUS, key=lambda known: (abs(known - rate), known))
+            writer.near("between CPUs", rate, Fraction(model))
+        writer.lines.append(f'  <cpu numaid="{number}" {CPUS[model]}>')
         _write_hub(writer, hub, "    ")
         writer.lines.append("  </cpu>")
     writer.lines.append("</system>")
-    _warn(topology, writer)
-    return "\n".join(writer.lines) + "\n"
-
-
-def _warn(topology: Topology, writer: _Writer) -> None:
     nodes = sum(len(re.findall(r"<[a-z]", line)) for line in writer.lines)
     told = list(writer.rounded)
     problems = [*told[:4], *([f"and {len(told) - 4} more"] if len(told) > 4 else [])]
@@ -381,27 +336,15 @@ def _warn(topology: Topology, writer: _Writer) -> None:
         problems.append(f"{nodes} XML nodes, of which NCCL reads {MAX_NODES}")
     if len(set(Counter(topology.server_of).values())) > 1:
         problems.append("server 0 only, though the others differ")
-    if topology.num_servers == 1 and not writer.server.nics:
+    if topology.num_servers == 1 and not server.nics:
         problems.append("no NICs, as one server has none (--nodes 2)")
     if problems:
-        warnings.warn(f"{topology.name}: {'; '.join(problems)}", TacclWarning, stacklevel=4)
-
-
-def _loss(rate: Fraction, link: Fraction) -> Fraction:
-    """Return the part of a bandwidth that a whole number of links is wrong by."""
-    return abs(_count(rate, link) * link - rate) / rate
+        warnings.warn(f"{topology.name}: {'; '.join(problems)}", TacclWarning, stacklevel=3)
+    return "\n".join(writer.lines) + "\n"
 
 
 def _count(rate: Fraction, link: Fraction) -> int:
     return min(MAX_LINKS, max(1, round(rate / link)))
-
-
-def _cpu(writer: _Writer, rate: Fraction | None) -> int:
-    if rate is None:
-        return LONE_CPU
-    found = min(CPUS, key=lambda known: (abs(known - rate), known))
-    writer.near("between CPUs", rate, Fraction(found))
-    return found
 
 
 def _pci(writer: _Writer, what: str, rate: Fraction | None, least: Fraction) -> str:
@@ -438,7 +381,14 @@ def _write_gpu(writer: _Writer, gpu: int, rate: Fraction | None, indent: str) ->
         f'{indent}<pci busid="{writer.gpu_bus(gpu)}" class="{GPU_CLASS}" {link}>',
         f'{indent}  <gpu dev="{gpu}" sm="{writer.sm}" rank="{gpu}">',
     ]
-    for target, wanted, kind in _targets(writer, gpu):
+    targets = [
+        (writer.gpu_bus(head), rate, GPU_CLASS)
+        for (tail, head), rate in server.wires.items()
+        if tail == gpu
+    ]
+    if gpu in server.switched:
+        targets.append(("0000:f0:00.0", server.switched[gpu], SWITCH_CLASS))
+    for target, wanted, kind in targets:
         count = _count(wanted, writer.link)
         writer.near("NVLink", wanted, count * writer.link)
         writer.lines.append(
@@ -449,15 +399,6 @@ def _write_gpu(writer: _Writer, gpu: int, rate: Fraction | None, indent: str) ->
         writer.near("C2C", server.extra[gpu], Fraction(whole, 1000))
         writer.lines.append(f'{indent}    <c2c bw="{whole}" count="1"/>')
     writer.lines += [f"{indent}  </gpu>", f"{indent}</pci>"]
-
-
-def _targets(writer: _Writer, gpu: int) -> Iterator[tuple[str, Fraction, str]]:
-    server = writer.server
-    for (tail, head), rate in server.wires.items():
-        if tail == gpu:
-            yield writer.gpu_bus(head), rate, GPU_CLASS
-    if gpu in server.switched:
-        yield "0000:f0:00.0", server.switched[gpu], SWITCH_CLASS
 
 
 def _write_nic(writer: _Writer, nic: Nic, indent: str) -> None:

@@ -3,23 +3,20 @@
 Two edges of equal cost in both directions are drawn as one line; parallel ones are counted. The
 ranks of a server stand on a circle round its switches (many that are wired directly: where their
 distances put them), its NICs below them, and what belongs to no server below all. The SVG refers
-to nothing outside itself; names in both are escaped.
-
-The colours of load: from blue (never held) over green and yellow to red (held all the time).
-
-``page_traffic.js`` draws with the same formula.
+to nothing outside itself; names in both are escaped. The colours of load go from blue (never held)
+over green and yellow to red (held all the time); ``page_traffic.js`` draws with the same formula.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import cycle
 from math import ceil, cos, pi, sin, sqrt
 from types import MappingProxyType
 
 from taccl.errors import InputError
-from taccl.topology.graph import Edge, Topology
+from taccl.report.text import escaped, printable
+from taccl.topology.graph import Topology
 from taccl.topology.rates import homes
 from taccl.units import Time, counted, format_time
 
@@ -110,7 +107,16 @@ def lines_of(topology: Topology) -> tuple[Line, ...]:
     between: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, edge in enumerate(topology.edges):
         between[edge.tail, edge.head].append(number)
-    costs = {ends: _cost([topology.edges[n] for n in found]) for ends, found in between.items()}
+    costs = {}
+    for ends, found in between.items():
+        kinds = Counter((topology.edges[n].beta, topology.edges[n].alpha) for n in found)
+        parts = []
+        for (beta, alpha), count in kinds.items():
+            many = f"{count}x" if count > 1 else ""
+            rate = "" if beta is None else f"{float(1000 / beta):.4g} GB/s"
+            delay = format_time(alpha) if alpha else ""
+            parts.append(many + (", ".join(filter(None, (rate, delay))) or "free"))
+        costs[ends] = " + ".join(parts)
     lines = []
     for (tail, head), found in sorted(between.items()):
         text = costs[tail, head]
@@ -125,17 +131,6 @@ def lines_of(topology: Topology) -> tuple[Line, ...]:
             fix="lower --nodes",
         )
     return tuple(lines)
-
-
-def _cost(edges: Sequence[Edge]) -> str:
-    kinds = Counter((edge.beta, edge.alpha) for edge in edges)
-    parts = []
-    for (beta, alpha), count in kinds.items():
-        many = f"{count}x" if count > 1 else ""
-        rate = "" if beta is None else f"{float(1000 / beta):.4g} GB/s"
-        delay = format_time(alpha) if alpha else ""
-        parts.append(many + (", ".join(filter(None, (rate, delay))) or "free"))
-    return " + ".join(parts)
 
 
 def dot(topology: Topology) -> str:
@@ -169,19 +164,10 @@ def dot(topology: Topology) -> str:
     return "\n".join([*text, "}"]) + "\n"
 
 
-def _printable(text: str) -> str:
-    whole = text.encode("utf-8", "replace").decode()
-    return "".join(c if c.isprintable() else " " for c in whole)
-
-
 def _quoted(text: str) -> str:
     """Return a string of the DOT language."""
-    shown = _printable(text).replace("\\", "\\\\").replace('"', '\\"')
+    shown = printable(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{shown}"'
-
-
-def _text(text: str) -> str:
-    return escape(_printable(text))
 
 
 def svg(topology: Topology) -> str:
@@ -203,16 +189,9 @@ def svg(topology: Topology) -> str:
 
 
 def loaded_svg(topology: Topology, busy: Sequence[Time], time: Time) -> str:
-    """Return a picture for a page, its lines coloured by how long their busiest edge is held.
+    """Return a picture of a `topology`, its lines coloured by how long their busiest edge is held.
 
-    Parameters
-    ----------
-    topology
-        Of which the picture is.
-    busy
-        Picoseconds for which each edge is held.
-    time
-        Picoseconds that the program takes.
+    Each edge is `busy` for so many picoseconds, of the `time` in picoseconds that a program takes.
 
     Raises
     ------
@@ -236,17 +215,7 @@ def _picture(
     legend: Mapping[str, str] = MappingProxyType({}),
     attributes: str = "",
 ) -> str:
-    """Return a picture.
-
-    Parameters
-    ----------
-    drawn
-        The colour of each line, and what it says when pointed at.
-    legend
-        Colours by what they mean; of few lines each has its bandwidth beside it too.
-    attributes
-        Of the SVG element.
-    """
+    """Return a picture; ``drawn`` has the colour and the words of each line."""
     boxes, places = _placed(topology, homes(topology), lines)
     width = max(460.0, *(x + MARGIN for x, _ in places), *(box[0] + box[2] + 20 for box in boxes))
     below = max([y for _, y in places] + [box[1] + box[3] for box in boxes]) + MARGIN
@@ -257,19 +226,50 @@ def _picture(
     )
     parts = [
         f'<svg{attributes} class="topology" viewBox="0 0 {width:.0f} {height:.0f}"'
-        f' width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{_text(title)}">',
+        f' width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{escaped(title)}">',
         f"<style>{STYLE}</style>",
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
-        f'<text class="title" x="20" y="26">{_text(title)}</text>',
-        *(_box(number, box) for number, box in enumerate(boxes)),
-        *_wires(topology, lines, places, drawn),
-        *(_labels(lines, places) if len(lines) <= MAX_LABELS and len(legend) > 1 else ()),
-        *_vertices(topology, places),
+        f'<text class="title" x="20" y="26">{escaped(title)}</text>',
     ]
+    for number, (left, top, wide, tall) in enumerate(boxes):
+        parts.append(
+            f'<rect class="server" x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}"'
+            f' height="{tall:.1f}" rx="8"/><text x="{left + 10:.1f}" y="{top + 18:.1f}">'
+            f"server {number}</text>"
+        )
+    labels = []
+    for line, (colour, words) in zip(lines, drawn, strict=True):
+        (x1, y1), (x2, y2) = places[line.tail], places[line.head]
+        ends = " <-> " if line.both else " -> "
+        what = ends.join(map(topology.vertex_name, (line.tail, line.head)))
+        told = escaped(f"{what}: {words} ({', '.join(line.names[:8])})")
+        parts.append(
+            f'<path class="wire" stroke="{colour}"'
+            f' d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"><title>{told}</title></path>'
+        )
+        rate = line.text.partition(",")[0]
+        if "GB/s" in rate and len(lines) <= MAX_LABELS and len(legend) > 1:
+            labels.append(
+                f'<text class="label" x="{(x1 + x2) / 2:.1f}" y="{(y1 + y2) / 2 - 3:.1f}">'
+                f"{escaped(rate.removesuffix(' GB/s'))}</text>"
+            )
+    parts += labels
+    for vertex, (x, y) in enumerate(places):
+        name = escaped(topology.vertex_name(vertex))
+        if vertex < topology.num_ranks:
+            parts.append(f'<circle class="rank" cx="{x:.1f}" cy="{y:.1f}" r="{RANK}"/>')
+            parts.append(f'<text class="middle" x="{x:.1f}" y="{y + 4:.1f}">{name}</text>')
+            continue
+        short = name.rpartition("/")[2]
+        parts.append(
+            f'<rect class="switch" x="{x - 12:.1f}" y="{y - 9:.1f}" width="24" height="18" rx="3">'
+            f"<title>{name}</title></rect>"
+        )
+        parts.append(f'<text class="label" x="{x:.1f}" y="{y + 20:.1f}">{short}</text>')
     for number, (text, colour) in enumerate(legend.items()):
         y = below + 18 * number
         parts.append(f'<path class="wire" stroke="{colour}" d="M20 {y - 4:.0f}h28"/>')
-        parts.append(f'<text x="56" y="{y:.0f}">{_text(text)}</text>')
+        parts.append(f'<text x="56" y="{y:.0f}">{escaped(text)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -317,10 +317,10 @@ def _placed(
 def _circle(
     vertices: Sequence[int], centre: Place, radius: float, _lines: Sequence[Line]
 ) -> Mapping[int, Place]:
-    turns = [2 * pi * number / len(vertices) - pi / 2 for number in range(len(vertices))]
+    turns = {vertex: 2 * pi * n / len(vertices) - pi / 2 for n, vertex in enumerate(vertices)}
     return {
         vertex: (centre[0] + radius * cos(turn), centre[1] + radius * sin(turn))
-        for vertex, turn in zip(vertices, turns, strict=True)
+        for vertex, turn in turns.items()
     }
 
 
@@ -354,54 +354,3 @@ def _row(
         vertex: (first + step * number, y + drop * (number % 2))
         for number, vertex in enumerate(vertices)
     }
-
-
-def _box(number: int, box: Box) -> str:
-    x, y, width, height = box
-    return (
-        f'<rect class="server" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-        f' rx="8"/><text x="{x + 10:.1f}" y="{y + 18:.1f}">server {number}</text>'
-    )
-
-
-def _wires(
-    topology: Topology,
-    lines: Sequence[Line],
-    places: Sequence[Place],
-    drawn: Sequence[tuple[str, str]],
-) -> Iterator[str]:
-    for line, (colour, words) in zip(lines, drawn, strict=True):
-        (x1, y1), (x2, y2) = places[line.tail], places[line.head]
-        ends = " <-> " if line.both else " -> "
-        what = ends.join(map(topology.vertex_name, (line.tail, line.head)))
-        told = _text(f"{what}: {words} ({', '.join(line.names[:8])})")
-        yield (
-            f'<path class="wire" stroke="{colour}"'
-            f' d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"><title>{told}</title></path>'
-        )
-
-
-def _labels(lines: Sequence[Line], places: Sequence[Place]) -> Iterator[str]:
-    for line in lines:
-        (x1, y1), (x2, y2) = places[line.tail], places[line.head]
-        rate = line.text.partition(",")[0]
-        if "GB/s" in rate:
-            yield (
-                f'<text class="label" x="{(x1 + x2) / 2:.1f}" y="{(y1 + y2) / 2 - 3:.1f}">'
-                f"{_text(rate.removesuffix(' GB/s'))}</text>"
-            )
-
-
-def _vertices(topology: Topology, places: Sequence[Place]) -> Iterator[str]:
-    for vertex, (x, y) in enumerate(places):
-        name = _text(topology.vertex_name(vertex))
-        if vertex < topology.num_ranks:
-            yield f'<circle class="rank" cx="{x:.1f}" cy="{y:.1f}" r="{RANK}"/>'
-            yield f'<text class="middle" x="{x:.1f}" y="{y + 4:.1f}">{name}</text>'
-            continue
-        short = name.rpartition("/")[2]
-        yield (
-            f'<rect class="switch" x="{x - 12:.1f}" y="{y - 9:.1f}" width="24" height="18" rx="3">'
-            f"<title>{name}</title></rect>"
-        )
-        yield f'<text class="label" x="{x:.1f}" y="{y + 20:.1f}">{short}</text>'

@@ -2,26 +2,19 @@
 
 The page needs nothing but itself: style, script and data are in it, and its content security
 policy lets the browser fetch nothing and run no other script. Names come from files that anybody
-may have written, so every text is escaped here or set as text by the script.
-
-Tables of a page: escaped texts, numbers at the right, bars.
-
-The load of a network in a page: the topology, pairs of ranks and edges, by how long held.
-
-What the page's script draws: a replay (or a schedule) as tracks and columns of spans.
-
-Columns of numbers instead of an object for each span, deflated, keep a page of 100 000 spans at
-about a megabyte; the script looks only at what is visible.
+may have written, so every text is escaped here or set as text by the script. What the script draws
+is a replay (or a schedule) as tracks and columns of spans: columns of numbers instead of an object
+for each span, deflated, keep a page of 100 000 spans at about a megabyte, and the script looks only
+at what is visible.
 """
 
 import base64
 import contextlib
 import hashlib
-import html
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -32,14 +25,15 @@ from taccl.model.problem import Candidate
 from taccl.model.schedule import Schedule, Send
 from taccl.replay.sweep import Row
 from taccl.replay.trace import Why
-from taccl.report.comparison import BOUND, Line, chart, style_of
+from taccl.report.chart import BOUND, Line, chart, style_of
 from taccl.report.explain import Explanation
 from taccl.report.graph import heat_colour, heat_scale, lines_of, loaded_svg
 from taccl.report.played import Played, block_label, chunks_text, link_text
 from taccl.report.tables import NcclTime, best_of_engines, verdict
+from taccl.report.text import escaped, number_text, us_text
 from taccl.report.whereabouts import program_where, schedule_where
 from taccl.topology.graph import Topology
-from taccl.units import Time, format_size, gigabytes_per_second, microseconds
+from taccl.units import Time, counted, format_size, gigabytes_per_second
 
 BAR = "of the time"
 """The column of bars."""
@@ -53,28 +47,21 @@ _KINDS = dict.fromkeys(
 ) | {BAR: "bar"}  # fmt: skip
 
 
-def text_of(text: object) -> str:
-    """Return a text as HTML: escaped, without controls and what UTF-8 can't hold."""
-    whole = str(text).encode("utf-8", "replace").decode()
-    return html.escape("".join(c if c.isprintable() else " " for c in whole))
+def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return `rows` of cells under the `names` of their columns; empty columns are left out.
 
-
-def table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a table; columns without any text are left out.
-
-    Parameters
-    ----------
-    names
-        Of the columns.
-    lines
-        A cell for each column, as HTML already.
+    Every cell is escaped, but those of :data:`BAR`, which are HTML already.
     """
+    lines = [
+        [str(cell) if name == BAR else escaped(cell) for name, cell in zip(names, row, strict=True)]
+        for row in rows
+    ]
     filled = [number for number in range(len(names)) if any(line[number] for line in lines)]
     names = [names[number] for number in filled]
     lines = [[line[number] for number in filled] for line in lines]
     kinds = [_KINDS.get(name, "text") for name in names]
     head = "".join(
-        f'<th scope="col" class="{kind}">{text_of(name)}</th>'
+        f'<th scope="col" class="{kind}">{escaped(name)}</th>'
         for name, kind in zip(names, kinds, strict=True)
     )
     body = "\n".join(
@@ -89,20 +76,10 @@ def table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-def us(time: Time | None) -> str:
-    """Return picoseconds as microseconds; nothing for None."""
-    return "" if time is None else f"{microseconds(time):.6g}"
-
-
 def bar(time: Time, whole: Time | None, *, heat: bool = False) -> tuple[str, str]:
-    """Return a share of a time as a number and as a bar.
+    """Return the share of `time` in `whole`, both picoseconds, as a number and as a bar.
 
-    Parameters
-    ----------
-    time, whole
-        Picoseconds: the part, and all of it.
-    heat
-        Whether the bar has the colour of load.
+    With `heat` the bar has the colour of load.
     """
     share = min(time / whole, 1.0) if whole else 0.0
     style = f"width:{share:.2%}"
@@ -122,16 +99,9 @@ MAX_EDGES = 1000
 
 
 def load(topology: Topology, held: Sequence[Time], time: Time | None) -> Iterator[str]:
-    """Yield the picture of the network, the map of pairs and the table of edges.
+    """Yield the picture of a `topology`, the map of pairs and the table of edges.
 
-    Parameters
-    ----------
-    topology
-        The network.
-    held
-        Picoseconds for which each edge is held.
-    time
-        Picoseconds that the program takes.
+    Each edge is `held` for so many picoseconds, of the `time` in picoseconds that a program takes.
     """
     yield "<h3>Topology by load</h3>"
     drawn = 0
@@ -156,7 +126,13 @@ edge that they hold longest. Point at a cell for numbers.</p>
     yield "<h3>Load of the edges</h3>"
     used = [edge for edge, busy in enumerate(held) if busy]
     used.sort(key=lambda edge: (-held[edge], edge))
-    lines = [_edge(topology, number, held[number], time) for number in used[:MAX_EDGES]]
+    lines = []
+    for number in used[:MAX_EDGES]:
+        edge = topology.edges[number]
+        rate = f"{float(1000 / edge.beta):.4g}" if edge.beta else ""
+        texts = (edge.name, topology.vertex_name(edge.tail), topology.vertex_name(edge.head), rate)
+        share = bar(held[number], time, heat=True)
+        lines.append([*texts, us_text(held[number]), *share])
     yield table(_EDGE_COLUMNS, lines[:MAX_TOP])
     more = len(lines) - MAX_TOP
     if more > 0:
@@ -169,23 +145,11 @@ edge that they hold longest. Point at a cell for numbers.</p>
 
 _EDGE_COLUMNS = ("edge", "from", "to", "GB/s", "busy us", "share", BAR)
 
-
-def _edge(topology: Topology, number: int, busy: Time, time: Time | None) -> list[str]:
-    edge = topology.edges[number]
-    ends = (topology.vertex_name(edge.tail), topology.vertex_name(edge.head))
-    rate = f"{float(1000 / edge.beta):.4g}" if edge.beta else ""
-    return [
-        text_of(edge.name), *(text_of(end) for end in ends), rate, us(busy),
-        *bar(busy, time, heat=True),
-    ]  # fmt: skip
-
-
 MAX_SPANS = 200_000
 """A page shows this many spans, the first ones; a browser takes no more."""
 
 RECEIVES, SENDS, WORKS = range(3)
 
-Columns = dict[str, list[int]]
 Data = dict[str, Any]
 """JSON; the script is what reads it."""
 
@@ -202,14 +166,14 @@ def timeline_data(played: Played) -> Data:
     tracks = {where: number for number, where in enumerate(sorted(played.blocks))}
     links: dict[str, int] = {}
     texts: dict[tuple[int, int, int | None], int] = {}
-    columns: Columns = {name: [] for name in _NAMES}
+    rows: list[tuple[int, ...]] = []
     parts = _parts(played)
     for span in trace.spans[:MAX_SPANS]:
         wire = (span.gpu, span.threadblock, span.link)
         if span.link is not None and wire not in texts:
             texts[wire] = links.setdefault(link_text(played, span), len(links))
         kind = RECEIVES if played.receives(span) else WORKS
-        _append(columns, (
+        rows.append((
             tracks[span.gpu, span.threadblock], span.step, span.iteration,
             kind if span.link is None else SENDS,
             span.start + shift, span.end - span.start,
@@ -230,10 +194,14 @@ def timeline_data(played: Played) -> Data:
         "links": list(links),
         "whys": [why.value for why in _WHYS],
         "path": [number for number in trace.critical_path if number < MAX_SPANS],
-        "spans": columns,
+        "spans": {name: [row[at] for row in rows] for at, name in enumerate(_NAMES)},
         "where": program_where(played.program),
-        "traffic": _traffic(played.topology, _crossings(played)),
-    }
+        "traffic": _traffic(played.topology, (
+            (wire.src, wire.dst, span.size, played.holds(span))
+            for span in trace.spans if span.link is not None
+            for wire in [played.connection(span)]
+        )),
+    }  # fmt: skip
 
 
 def _parts(played: Played) -> Iterator[tuple[int, int]]:
@@ -254,13 +222,6 @@ def _parts(played: Played) -> Iterator[tuple[int, int]]:
 
 Crossing = tuple[int, int, int, Iterable[tuple[int, Time]]]
 """Source, destination, bytes, and what a message holds for how long."""
-
-
-def _crossings(played: Played) -> Iterator[Crossing]:
-    for span in played.trace.spans:
-        if span.link is not None:
-            wire = played.connection(span)
-            yield wire.src, wire.dst, span.size, played.holds(span)
 
 
 def _traffic(topology: Topology, crossings: Iterable[Crossing]) -> list[list[int | str]]:
@@ -298,7 +259,7 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
     messages = sorted(found.values(), key=lambda m: (m[0].start, m[0].end, m[0].link))
     used = sorted({message[0].link for message in messages})
     tracks = {link: number for number, link in enumerate(used)}
-    columns: Columns = {name: [] for name in _NAMES}
+    rows: list[tuple[int, ...]] = []
     steps: list[list[list[str]]] = [[] for _ in used]
     edge_busy = [0] * len(topology.edges)
     crossings: list[Crossing] = []
@@ -310,11 +271,11 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
             edge_busy[edge] += time
         ends = (int(table.src[first.link]), int(table.dst[first.link]))
         crossings.append((*ends, int(size), held.items()))
-        if len(columns["track"]) == MAX_SPANS:
+        if len(rows) == MAX_SPANS:
             continue
         chunks = ", ".join(str(send.chunk) for send in message)
         steps[track].append(["reduce" if first.reduce else "send", f"chunks {chunks}"])
-        _append(columns, (
+        rows.append((
             track, len(steps[track]) - 1, 0, SENDS, first.start, max(held.values(), default=0),
             first.end, int(size), track, -1, 0, 0, len(message),
         ))  # fmt: skip
@@ -333,15 +294,10 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
         "links": [f"{head} {name}" for head, name in zip(heads, names, strict=True)],
         "whys": [why.value for why in _WHYS],
         "path": [],
-        "spans": columns,
+        "spans": {name: [row[at] for row in rows] for at, name in enumerate(_NAMES)},
         "where": schedule_where(schedule, used, messages),
         "traffic": _traffic(topology, crossings),
     }, tuple(edge_busy)
-
-
-def _append(columns: Columns, values: tuple[int, ...]) -> None:
-    for name, value in zip(_NAMES, values, strict=True):
-        columns[name].append(value)
 
 
 def packed(data: object) -> str:
@@ -407,21 +363,33 @@ def page(
     nccl
         What NCCL's own model expects, for the verdict and the chart.
     """
-    parts, style = "\n".join(_static(name) for name in SCRIPTS), _static("page.css")
+    folder = files("taccl.report")
+    *scripts, style = (
+        folder.joinpath(name).read_text(encoding="utf-8") for name in (*SCRIPTS, "page.css")
+    )
+    parts = "\n".join(scripts)
     script = f'"use strict";\n(() => {{\n{parts}}})();\n'
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    options = "".join(
+        f'<option value="{number}">{escaped(_name(view.row))}</option>'
+        for number, view in enumerate(views)
+    )
     said = verdict([view.row for view in views], nccl) if views else ""
     body = [
-        f"<h1>{text_of(title)}</h1>",
-        *([f'<p class="verdict">{text_of(said)}</p>'] if said else ()),
+        f"<h1>{escaped(title)}</h1>",
+        *([f'<p class="verdict">{escaped(said)}</p>'] if said else ()),
         '<p class="hint">Times are modelled, not measured: a replay under the alpha-beta cost model'
-        f" by taccl {text_of(taccl.__version__)}.</p>",
+        f" by taccl {escaped(taccl.__version__)}.</p>",
         "<h2>Summary</h2>",
-        table(_SUMMARY, [_summary(view.row) for view in views]),
+        table([*_SUMMARY], ([of(view.row) for of in _SUMMARY.values()] for view in views)),
         "<h2>By size</h2>",
-        table(_BY_SIZE, [_by_size(row) for row in rows]),
+        table([*_BY_SIZE], ([of(row) for of in _BY_SIZE.values()] for row in rows)),
         *_rates(rows, nccl),
-        *_choice(views),
+        *(
+            [f'<p><label>In detail: <select id="choice">{options}</select></label></p>']
+            if len(views) > 1
+            else ()
+        ),
         *(_view(number, view) for number, view in enumerate(views)),
     ]
     data = packed([view.timeline for view in views])
@@ -434,7 +402,7 @@ def page(
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\';'
         f" img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'\">",
         '<link rel="icon" href="data:,">',
-        f"<title>{text_of(title)}</title>",
+        f"<title>{escaped(title)}</title>",
         f"<style>{style}</style>",
         "</head>",
         "<body>",
@@ -446,46 +414,29 @@ def page(
     ]) + "\n"  # fmt: skip
 
 
-def _static(name: str) -> str:
-    return files("taccl.report").joinpath(name).read_text(encoding="utf-8")
-
-
-_SUMMARY = (
-    "program", "file", "collective", "topology", "ranks", "alpha rule", "size", "time us",
-    "bound us", "bound", "gap", "algbw GB/s", "busbw GB/s",
-)  # fmt: skip
-_BY_SIZE = (
-    "program", "size", "time us", "algbw GB/s", "busbw GB/s", "bound us", "gap", "bottleneck",
-    "used", "note",
-)  # fmt: skip
-
-
-def _summary(row: Row) -> list[str]:
-    return [
-        *(text_of(text) for text in (
-            row.program, row.file, row.collective, row.topology, row.ranks, row.rules,
-            format_size(row.size),
-        )),
-        _time(row), us(row.bound), text_of(row.bound_kind), _number(row.gap, ".1%"),
-        _number(row.algbw, ".3f"), _number(row.busbw, ".3f"),
-    ]  # fmt: skip
-
-
-def _by_size(row: Row) -> list[str]:
-    return [
-        text_of(row.file or row.program), text_of(format_size(row.size)), _time(row),
-        _number(row.algbw, ".3f"), _number(row.busbw, ".3f"), us(row.bound),
-        _number(row.gap, ".1%"), text_of(row.bottleneck), _number(row.utilisation, ".0%"),
-        text_of(row.note),
-    ]  # fmt: skip
-
-
-def _time(row: Row) -> str:
-    return "can&#x27;t run" if row.time is None else us(row.time)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+_SUMMARY: Mapping[str, Callable[[Row], object]] = {
+    "program": lambda row: row.program,
+    "file": lambda row: row.file,
+    "collective": lambda row: row.collective,
+    "topology": lambda row: row.topology,
+    "ranks": lambda row: row.ranks,
+    "alpha rule": lambda row: row.rules,
+    "size": lambda row: format_size(row.size),
+    "time us": lambda row: us_text(row.time, "can't run"),
+    "bound us": lambda row: us_text(row.bound),
+    "bound": lambda row: row.bound_kind,
+    "gap": lambda row: number_text(row.gap, ".1%"),
+    "algbw GB/s": lambda row: number_text(row.algbw, ".3f"),
+    "busbw GB/s": lambda row: number_text(row.busbw, ".3f"),
+}
+_BY_SIZE: Mapping[str, Callable[[Row], object]] = {
+    "program": lambda row: _name(row),
+    **{name: _SUMMARY[name]
+       for name in ("size", "time us", "algbw GB/s", "busbw GB/s", "bound us", "gap")},
+    "bottleneck": lambda row: row.bottleneck,
+    "used": lambda row: number_text(row.utilisation, ".0%"),
+    "note": lambda row: row.note,
+}  # fmt: skip
 
 
 def _rates(rows: Sequence[Row], nccl: NcclTime) -> Iterator[str]:
@@ -504,126 +455,24 @@ def _rates(rows: Sequence[Row], nccl: NcclTime) -> Iterator[str]:
             ))
             for turn, name in enumerate(names)
         ]  # fmt: skip
-        lines += [
-            Line("NCCL by its own model", style_of(-1, "2 3"), _rate_points(expected)),
-            Line("bound: no program is faster", BOUND, _rate_points(bounds)),
-        ]
+        for name, style, times in (
+            ("NCCL by its own model", style_of(-1, "2 3"), expected),
+            ("bound: no program is faster", BOUND, bounds),
+        ):
+            known = [(size, time) for size, time in sorted(times.items()) if time]
+            points = tuple((size, gigabytes_per_second(size, time)) for size, time in known)
+            lines.append(Line(name, style, points))
         drawn = [line for line in lines if line.points]
         if drawn:
-            yield f"<h3>Bandwidth of {text_of(collective)} by size</h3>"
+            yield f"<h3>Bandwidth of {escaped(collective)} by size</h3>"
             yield chart("algbw, GB/s", sizes, drawn)
-
-
-def _rate_points(times: Mapping[int, Time | None]) -> tuple[tuple[int, float], ...]:
-    return tuple(
-        (size, gigabytes_per_second(size, time)) for size, time in sorted(times.items()) if time
-    )
-
-
-def _choice(views: Sequence[View]) -> Iterator[str]:
-    if len(views) > 1:
-        options = "".join(
-            f'<option value="{number}">{text_of(_name(view.row))}</option>'
-            for number, view in enumerate(views)
-        )
-        yield f'<p><label>In detail: <select id="choice">{options}</select></label></p>'
 
 
 def _name(row: Row) -> str:
     return row.file or row.program
 
 
-def _view(number: int, view: View) -> str:
-    title = f"{_name(view.row)} at {format_size(view.row.size)}"
-    parts = [f'<section data-view="{number}">', f"<h2>{text_of(title)}</h2>"]
-    if view.facts:
-        parts.append(table(("what", "value"), [[text_of(n), text_of(v)] for n, v in view.facts]))
-    parts += _candidates(view.candidates)
-    if view.row.note:
-        why = "can't run: " if view.row.time is None else ""
-        parts.append(f'<p class="note">{text_of(why + view.row.note)}</p>')
-    if view.row.time is not None and view.explanation is not None and view.explanation.why_not:
-        parts.append(f'<p class="note">Not in detail: {text_of(view.explanation.why_not)}</p>')
-    if view.timeline is not None:
-        if view.explanation is not None:
-            names = (edge.name for edge in view.topology.edges)
-            held = dict(zip(names, view.edge_busy, strict=False))
-            parts += _explained(view.explanation, held)
-        parts += [_timeline(view.timeline), _chunks(view.timeline)]
-        parts += load(view.topology, view.edge_busy, view.row.time)
-    return "\n".join([*parts, "</section>"])
-
-
-def _candidates(candidates: Sequence[Candidate]) -> Iterator[str]:
-    """Yield a table of the best candidate of each engine, the fastest first."""
-    best = best_of_engines(candidates)
-    if len(best) < 2:
-        return
-    yield "<h3>Candidates</h3>"
-    fastest = best[0].score
-    yield table(
-        ("engine", "chunks", "program us", "schedule us", "against the fastest", "why not"),
-        [
-            [
-                text_of(one.engine), text_of(one.chunks), us(one.score), us(one.makespan),
-                f"{one.score / fastest:.2f} x" if one.score and fastest else "",
-                text_of(one.reason or ""),
-            ]
-            for one in best
-        ],
-    )  # fmt: skip
-    yield (
-        f'<p class="hint">The best of each engine, of {len(candidates)} candidates. A chunk count'
-        " is for each rank; the time of a program is that of its replay.</p>"
-    )
-
-
-def _explained(found: Explanation, held: Mapping[str, Time]) -> Iterator[str]:
-    yield "<h3>Where the time goes</h3>"
-    time = found.row.time
-    lines = [
-        [
-            text_of(part.name),
-            us(part.time),
-            us(part.alpha),
-            str(part.count),
-            *bar(part.time, time),
-        ]
-        for part in found.parts
-    ]
-    head = ("part of the critical path", "time us", "of it alpha us", "spans", "share", BAR)
-    yield table(head, lines)
-    if found.row.bottleneck and found.faster is not None:
-        then = found.faster
-        yield (
-            f"<p>Bottleneck: edge {text_of(found.row.bottleneck)}, busy"
-            f" {found.row.utilisation or 0:.1%} of the time. With twice its bandwidth the program"
-            f" would take {us(then.time)} us, and edge {text_of(then.bottleneck)} would be busy"
-            f" {then.utilisation:.1%} of that.</p>"
-        )
-    overhead = (("whose own overhead the critical path pays", found.overhead_on),)
-    for words, names in (
-        ("whose alpha the critical path pays", found.alpha_on),
-        *(overhead if found.overhead_on else ()),
-        ("whose beta the critical path pays", found.beta_on),
-        ("used, but not paid by the critical path", found.off),
-    ):
-        top = sorted(names, key=lambda name: -held.get(name, 0))[:MAX_NAMES]
-        which = ", the busiest" if len(names) > MAX_NAMES else ""
-        shown = f"{which}: {', '.join(top)}" if names else ""
-        many = "1 edge" if len(names) == 1 else f"{len(names)} edges"
-        yield f"<p>{many} {words}{text_of(shown)}</p>"
-    if found.off_faster is not None:
-        yield (
-            "<p>With half the alpha and beta of all edges that it does not pay, the program would"
-            f" take {us(found.off_faster.time)} us.</p>"
-        )
-
-
-def _timeline(data: Data) -> str:
-    total = data["total"]
-    cut = f" The first {MAX_SPANS} of {total} spans are shown." if total > MAX_SPANS else ""
-    return f"""<h3>Timeline</h3>
+_TIMELINE = """<h3>Timeline</h3>
 <div class="tools">
 <button type="button" data-do="in">zoom in</button>
 <button type="button" data-do="out">zoom out</button>
@@ -643,15 +492,9 @@ previous span, w for what it waited for.{cut}</p>
 <dl class="detail" aria-live="polite"><dt>span</dt><dd>none selected</dd></dl>
 <noscript><p class="note">The timeline needs JavaScript.</p></noscript>"""
 
+_NO_CHUNKS = '<p class="hint">What this program should do is not known, or too large.</p>'
 
-def _chunks(data: Data) -> str:
-    head = "<h3>Where each chunk is</h3>"
-    if data["where"] is None:
-        return (
-            f'{head}\n<p class="hint">What this program should do is not known, or too large.</p>'
-        )
-    return f"""{head}
-<div class="chunks">
+_CHUNKS = """<div class="chunks">
 <div class="tools">
 <button type="button" data-go="first">start</button>
 <button type="button" data-go="back">back</button>
@@ -672,3 +515,87 @@ def _chunks(data: Data) -> str:
 another; the stronger the colour, the more of them are there. Click: how they came there.</p>
 <dl class="detail"><dt>chunk</dt><dd>none selected</dd></dl>
 </div>"""
+
+
+def _view(number: int, view: View) -> str:
+    title = f"{_name(view.row)} at {format_size(view.row.size)}"
+    parts = [f'<section data-view="{number}">', f"<h2>{escaped(title)}</h2>"]
+    if view.facts:
+        parts.append(table(("what", "value"), view.facts))
+    parts += _candidates(view.candidates)
+    if view.row.note:
+        why = "can't run: " if view.row.time is None else ""
+        parts.append(f'<p class="note">{escaped(why + view.row.note)}</p>')
+    if view.row.time is not None and view.explanation is not None and view.explanation.why_not:
+        parts.append(f'<p class="note">Not in detail: {escaped(view.explanation.why_not)}</p>')
+    if view.timeline is not None:
+        if view.explanation is not None:
+            names = (edge.name for edge in view.topology.edges)
+            held = dict(zip(names, view.edge_busy, strict=False))
+            parts += _explained(view.explanation, held)
+        total = view.timeline["total"]
+        cut = f" The first {MAX_SPANS} of {total} spans are shown." if total > MAX_SPANS else ""
+        parts.append(_TIMELINE.replace("{cut}", cut))
+        parts.append("<h3>Where each chunk is</h3>")
+        parts.append(_NO_CHUNKS if view.timeline["where"] is None else _CHUNKS)
+        parts += load(view.topology, view.edge_busy, view.row.time)
+    return "\n".join([*parts, "</section>"])
+
+
+def _candidates(candidates: Sequence[Candidate]) -> Iterator[str]:
+    """Yield a table of the best candidate of each engine, the fastest first."""
+    best = best_of_engines(candidates)
+    if len(best) < 2:
+        return
+    yield "<h3>Candidates</h3>"
+    fastest = best[0].score
+    yield table(
+        ("engine", "chunks", "program us", "schedule us", "against the fastest", "why not"),
+        [
+            [
+                one.engine, one.chunks, us_text(one.score), us_text(one.makespan),
+                f"{one.score / fastest:.2f} x" if one.score and fastest else "",
+                one.reason or "",
+            ]
+            for one in best
+        ],
+    )  # fmt: skip
+    yield (
+        f'<p class="hint">The best of each engine, of {len(candidates)} candidates. A chunk count'
+        " is for each rank; the time of a program is that of its replay.</p>"
+    )
+
+
+def _explained(found: Explanation, held: Mapping[str, Time]) -> Iterator[str]:
+    yield "<h3>Where the time goes</h3>"
+    time = found.row.time
+    lines = [
+        [part.name, *map(us_text, (part.time, part.alpha)), part.count, *bar(part.time, time)]
+        for part in found.parts
+    ]
+    head = ("part of the critical path", "time us", "of it alpha us", "spans", "share", BAR)
+    yield table(head, lines)
+    if found.row.bottleneck and found.faster is not None:
+        then = found.faster
+        yield (
+            f"<p>Bottleneck: edge {escaped(found.row.bottleneck)}, busy"
+            f" {found.row.utilisation or 0:.1%} of the time. With twice its bandwidth the program"
+            f" would take {us_text(then.time)} us, and edge {escaped(then.bottleneck)} would be"
+            f" busy {then.utilisation:.1%} of that.</p>"
+        )
+    overhead = (("whose own overhead the critical path pays", found.overhead_on),)
+    for words, names in (
+        ("whose alpha the critical path pays", found.alpha_on),
+        *(overhead if found.overhead_on else ()),
+        ("whose beta the critical path pays", found.beta_on),
+        ("used, but not paid by the critical path", found.off),
+    ):
+        top = sorted(names, key=lambda name: -held.get(name, 0))[:MAX_NAMES]
+        which = ", the busiest" if len(names) > MAX_NAMES else ""
+        shown = f"{which}: {', '.join(top)}" if names else ""
+        yield f"<p>{counted(len(names), 'edge')} {words}{escaped(shown)}</p>"
+    if found.off_faster is not None:
+        yield (
+            "<p>With half the alpha and beta of all edges that it does not pay, the program would"
+            f" take {us_text(found.off_faster.time)} us.</p>"
+        )

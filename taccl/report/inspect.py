@@ -5,11 +5,11 @@ chunks of every sending step go over the pair.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from taccl.msccl.program import RECEIVES, SENDS, Gpu, Op, Program
+from taccl.msccl.program import RECEIVES, SENDS, Op, Program
 from taccl.msccl.runtimes import UNLIMITED
+from taccl.report.text import aligned
 from taccl.units import format_size
 
 MAX_PAIRS = 64
@@ -79,68 +79,56 @@ class Shape:
         """Return how many bytes so many chunks are, or None without a size."""
         return None if self.size is None else chunks * (self.size // self.program.chunks_per_loop)
 
+    def amount(self, chunks: int) -> str:
+        """Return so many chunks as text: their bytes with a size, else their number."""
+        return str(chunks) if self.size is None else format_size(self.bytes_of(chunks) or 0)
+
 
 def whole_size(program: Program, size: int) -> int:
-    """Return the largest size up to ``size`` in whole chunks, of at least one byte each.
-
-    Parameters
-    ----------
-    program
-        Whose chunks they are.
-    size
-        Bytes of the counted buffer.
-    """
+    """Return the largest size up to `size` bytes in whole chunks of a `program`, none empty."""
     chunks = program.chunks_per_loop
     return size - size % chunks or chunks
 
 
 def inspect_program(program: Program, size: int | None = None) -> Shape:
-    """Return a program's shape; ``size`` is cut to whole chunks.
+    """Return the shape of a `program` at a `size` in bytes, which is cut to whole chunks.
 
-    Parameters
-    ----------
-    program
-        What is looked at.
-    size
-        Bytes of the counted buffer; None: amounts stay chunks.
+    Without a size amounts are chunks.
     """
     ops = Counter(step.op for _, block in program.blocks() for step in block.steps)
-    return Shape(
-        program,
-        tuple(_rank(gpu) for gpu in program.gpus),
-        tuple(_pairs(program)),
-        tuple((op.value, ops[op]) for op in Op if ops[op]),
-        None if size is None else whole_size(program, size),
-    )
-
-
-def _rank(gpu: Gpu) -> RankShape:
-    moved: Counter[str] = Counter()
-    for block in gpu.threadblocks:
-        for step in block.steps:
-            moved["out"] += step.count * (step.op in SENDS)
-            moved["in"] += step.count * (step.op in RECEIVES)
-            moved["local"] += step.count * (step.op in {Op.COPY, Op.REDUCE})
-    outs = {(b.send_to, b.channel) for b in gpu.threadblocks if b.send_to is not None}
-    ins = {(b.recv_from, b.channel) for b in gpu.threadblocks if b.recv_from is not None}
-    return RankShape(
-        gpu.rank, len(gpu.threadblocks), sum(len(b.steps) for b in gpu.threadblocks),
-        tuple(sorted({channel for _, channel in outs | ins})), len(outs), len(ins),
-        len({peer for peer, _ in outs}), len({peer for peer, _ in ins}),
-        moved["out"], moved["in"], moved["local"], gpu.scratch_chunks,
-    )  # fmt: skip
-
-
-def _pairs(program: Program) -> Iterator[Pair]:
+    ranks = []
+    for gpu in program.gpus:
+        moved: Counter[str] = Counter()
+        for block in gpu.threadblocks:
+            for step in block.steps:
+                moved["out"] += step.count * (step.op in SENDS)
+                moved["in"] += step.count * (step.op in RECEIVES)
+                moved["local"] += step.count * (step.op in {Op.COPY, Op.REDUCE})
+        outs = {(b.send_to, b.channel) for b in gpu.threadblocks if b.send_to is not None}
+        ins = {(b.recv_from, b.channel) for b in gpu.threadblocks if b.recv_from is not None}
+        ranks.append(RankShape(
+            gpu.rank, len(gpu.threadblocks), sum(len(b.steps) for b in gpu.threadblocks),
+            tuple(sorted({channel for _, channel in outs | ins})), len(outs), len(ins),
+            len({peer for peer, _ in outs}), len({peer for peer, _ in ins}),
+            moved["out"], moved["in"], moved["local"], gpu.scratch_chunks,
+        ))  # fmt: skip
     channels: dict[tuple[int, int], set[int]] = defaultdict(set)
     sent: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank, block in program.blocks():
         if block.send_to is not None:
-            pair = (rank, block.send_to)
-            channels[pair].add(block.channel)
-            sent[pair] += [step.count for step in block.steps if step.op in SENDS]
-    for pair in sorted(channels):
-        yield Pair(*pair, tuple(sorted(channels[pair])), len(sent[pair]), sum(sent[pair]))
+            channels[rank, block.send_to].add(block.channel)
+            counts = [step.count for step in block.steps if step.op in SENDS]
+            sent[rank, block.send_to] += counts
+    return Shape(
+        program,
+        tuple(ranks),
+        tuple(
+            Pair(*pair, tuple(sorted(channels[pair])), len(counts), sum(counts))
+            for pair, counts in sorted(sent.items())
+        ),
+        tuple((op.value, ops[op]) for op in Op if ops[op]),
+        None if size is None else whole_size(program, size),
+    )
 
 
 def as_record(shape: Shape) -> dict[str, object]:
@@ -162,33 +150,16 @@ def as_record(shape: Shape) -> dict[str, object]:
         "ops": dict(shape.ops),
         "size_bytes": shape.size,
         "per_rank": [
-            {
-                "rank": rank.rank,
-                "threadblocks": rank.threadblocks,
-                "steps": rank.steps,
+            asdict(rank)
+            | {
                 "channels": list(rank.channels),
-                "connections_out": rank.connections_out,
-                "connections_in": rank.connections_in,
-                "peers_out": rank.peers_out,
-                "peers_in": rank.peers_in,
-                "chunks_out": rank.chunks_out,
-                "chunks_in": rank.chunks_in,
-                "chunks_local": rank.chunks_local,
-                "scratch_chunks": rank.scratch_chunks,
                 "bytes_out": shape.bytes_of(rank.chunks_out),
                 "bytes_in": shape.bytes_of(rank.chunks_in),
             }
             for rank in shape.ranks
         ],
         "pairs": [
-            {
-                "src": pair.src,
-                "dst": pair.dst,
-                "channels": list(pair.channels),
-                "steps": pair.steps,
-                "chunks": pair.chunks,
-                "bytes": shape.bytes_of(pair.chunks),
-            }
+            asdict(pair) | {"channels": list(pair.channels), "bytes": shape.bytes_of(pair.chunks)}
             for pair in shape.pairs
         ],
     }
@@ -200,15 +171,35 @@ def as_text(shape: Shape) -> str:
     modes = [("in place", program.in_place), ("out of place", program.out_of_place)]
     served = " and ".join(word for word, on in modes if on) or "no mode"
     open_ended = program.max_bytes >= UNLIMITED
-    span = (
-        f"{program.min_bytes} bytes and more"
-        if open_ended
-        else f"{program.min_bytes} to {program.max_bytes} bytes"
-    )
+    span = " bytes and more" if open_ended else f" to {program.max_bytes} bytes"
+    unit = "chunks" if shape.size is None else "bytes"
+    ranks = [(
+        "rank", "threadblocks", "steps", "channels", "sends to", "receives from", "ends out+in",
+        f"{unit} out", f"{unit} in", "chunks local", "scratch",
+    )]  # fmt: skip
+    ranks += [
+        (
+            str(rank.rank), str(rank.threadblocks), str(rank.steps), str(len(rank.channels)),
+            str(rank.peers_out), str(rank.peers_in),
+            f"{rank.connections_out}+{rank.connections_in}",
+            shape.amount(rank.chunks_out), shape.amount(rank.chunks_in),
+            str(rank.chunks_local), str(rank.scratch_chunks),
+        )
+        for rank in shape.ranks
+    ]  # fmt: skip
+    largest = sorted(shape.pairs, key=lambda pair: -pair.chunks)[:MAX_PAIRS]
+    pairs = [("pair", "channels", "sends", unit)]
+    pairs += [
+        (
+            f"{pair.src}->{pair.dst}", str(len(pair.channels)), str(pair.steps),
+            shape.amount(pair.chunks),
+        )
+        for pair in sorted(largest, key=lambda pair: (pair.src, pair.dst))
+    ]  # fmt: skip
     lines = [
         f"{program.name or 'no name'}: {program.collective} of {program.num_ranks} ranks,"
         f" {program.protocol}",
-        f"  serves        {served}, {span}",
+        f"  serves        {served}, {program.min_bytes}{span}",
         f"  chunks        {program.chunks_per_loop}, each 1/{program.chunks_per_loop} of the size"
         + ("" if shape.size is None else f": {shape.bytes_of(1)} of {shape.size} bytes"),
         f"  channels      {program.channels}",
@@ -216,61 +207,11 @@ def as_text(shape: Shape) -> str:
         f" {program.num_steps} steps",
         f"  steps         {', '.join(f'{count} {op}' for op, count in shape.ops) or 'none'}",
         "",
-        *_table(_rank_rows(shape)),
+        *(f"  {line}" for line in aligned(ranks)),
         "",
-        *_table(_pair_rows(shape)),
+        *(f"  {line}" for line in aligned(pairs)),
     ]
     more = len(shape.pairs) - MAX_PAIRS
     if more > 0:
         lines.append(f"and {more} pairs with no more (--json lists all)")
     return "\n".join(lines)
-
-
-def _amount(shape: Shape, chunks: int) -> str:
-    exact = shape.bytes_of(chunks)
-    return str(chunks) if exact is None else format_size(exact)
-
-
-def _rank_rows(shape: Shape) -> list[list[str]]:
-    unit = "chunks" if shape.size is None else "bytes"
-    head = [
-        "rank", "threadblocks", "steps", "channels", "sends to", "receives from", "ends out+in",
-        f"{unit} out", f"{unit} in", "chunks local", "scratch",
-    ]  # fmt: skip
-    return [
-        head,
-        *(
-            [
-                str(rank.rank), str(rank.threadblocks), str(rank.steps), str(len(rank.channels)),
-                str(rank.peers_out), str(rank.peers_in),
-                f"{rank.connections_out}+{rank.connections_in}",
-                _amount(shape, rank.chunks_out), _amount(shape, rank.chunks_in),
-                str(rank.chunks_local), str(rank.scratch_chunks),
-            ]
-            for rank in shape.ranks
-        ),
-    ]  # fmt: skip
-
-
-def _pair_rows(shape: Shape) -> list[list[str]]:
-    unit = "chunks" if shape.size is None else "bytes"
-    largest = sorted(shape.pairs, key=lambda pair: -pair.chunks)[:MAX_PAIRS]
-    shown = sorted(largest, key=lambda pair: (pair.src, pair.dst))
-    return [
-        ["pair", "channels", "sends", unit],
-        *(
-            [
-                f"{pair.src}->{pair.dst}", str(len(pair.channels)), str(pair.steps),
-                _amount(shape, pair.chunks),
-            ]
-            for pair in shown
-        ),
-    ]  # fmt: skip
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]

@@ -20,14 +20,9 @@ MAX_TURNS = 4
 
 
 def rows(logical: LogicalTopology, group: Group) -> Iterator[tuple[str, str]]:
-    """Yield what a sketch says on a topology, as (what, value).
+    """Yield (what, value) of a topology as a sketch restricts it, `logical`, and its symmetries.
 
-    Parameters
-    ----------
-    logical
-        The network, as the sketch restricts it.
-    group
-        The symmetries to be used.
+    The `group` has those that are used.
     """
     topology = logical.topology
     table, allowed = topology.links, logical.allowed
@@ -48,7 +43,14 @@ def rows(logical: LogicalTopology, group: Group) -> Iterator[tuple[str, str]]:
         yield "leave by", f"{_some(sorted(senders))}: chunks of {_some(ranks)}"
     if len(by_senders) > MAX_SHOWN:
         yield "leave by", f"... and {len(by_senders) - MAX_SHOWN} more senders"
-    yield "peers of a rank", _degrees(logical)
+    n = topology.num_ranks
+    ends = np.unique(table.src[allowed].astype(np.int64) * n + table.dst[allowed])
+    peers = []
+    for side, far in (("to", ends // n), ("from", ends % n)):
+        count = np.bincount(far, minlength=n)
+        low, high = int(count.min()), int(count.max())
+        peers.append(f"{side} {low}" if low == high else f"{side} {low} to {high}")
+    yield "peers of a rank", ", ".join(peers)
     yield "symmetries", f"{len(group)} act freely"
     for turn in group.generators[:MAX_TURNS]:
         yield "generator", _some(turn)
@@ -77,20 +79,6 @@ def _pairs(topology: Topology, links: Sequence[int]) -> str:
     shown = " ".join(f"{src}->{dst}" for src, dst in list(ends)[:MAX_SHOWN])
     more = f" and {len(ends) - MAX_SHOWN} more" if len(ends) > MAX_SHOWN else ""
     return shown + more
-
-
-def _degrees(logical: LogicalTopology) -> str:
-    """Return to how many ranks a rank has open links, and from how many."""
-    table, n = logical.topology.links, logical.topology.num_ranks
-    ends = np.unique(
-        table.src[logical.allowed].astype(np.int64) * n + table.dst[logical.allowed]
-    )  # fmt: skip
-    told = []
-    for side, peers in (("to", ends // n), ("from", ends % n)):
-        count = np.bincount(peers, minlength=n)
-        low, high = int(count.min()), int(count.max())
-        told.append(f"{side} {low}" if low == high else f"{side} {low} to {high}")
-    return ", ".join(told)
 
 
 def picture(logical: LogicalTopology) -> Topology:

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl.report.text import aligned
 from taccl.topology.file import MAX_TOLD
 from taccl.topology.graph import Topology
 from taccl.topology.rates import FREE, gigabytes, rank_rates, slowest_edges
@@ -154,22 +155,14 @@ def matrix_text(topology: Topology) -> str:
         grid = ("".join(cell.rjust(width) for cell in row) for row in cells)
         lines = ["rank".ljust(5) + head, *(f"{src:<5}{row}" for src, row in enumerate(grid)), ""]
     rows = [("cell", "alpha", "links", "per rank", "path")]
-    rows += [
-        (
-            kind.cell,
-            f"{microseconds(kind.alpha):g} us",
-            str(kind.links),
-            str(kind.least) if kind.least == kind.most else f"{kind.least}-{kind.most}",
-            _path(kind),
-        )
-        for kind in matrix.kinds[:MAX_TOLD]
-    ]
+    for kind in matrix.kinds[:MAX_TOLD]:
+        each = str(kind.least) if kind.least == kind.most else f"{kind.least}-{kind.most}"
+        crossed = "" if kind.edges < 3 else f", {kind.edges} edges"
+        path = f"{kind.about}{crossed}, such as {kind.example[0]} -> {kind.example[1]}"
+        rows.append((kind.cell, f"{microseconds(kind.alpha):g} us", str(kind.links), each, path))
     if matrix.unlinked:
         rows.append((".", "-", f"{matrix.unlinked} pairs", "", "no link: other ranks forward"))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        padded = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
-        lines.append("  ".join([*padded, row[-1]]).rstrip())
+    lines += aligned(rows, str.ljust)
     if len(matrix.kinds) > MAX_TOLD:
         lines.append(f"... and {len(matrix.kinds) - MAX_TOLD} more kinds: see --json")
     lines.append("numbers in cells are GB/s of the slowest edge; 2xL25 is two links")
@@ -178,21 +171,8 @@ def matrix_text(topology: Topology) -> str:
     return "\n".join(lines)
 
 
-def _path(kind: Kind) -> str:
-    crossed = "" if kind.edges < 3 else f", {kind.edges} edges"
-    return f"{kind.about}{crossed}, such as {kind.example[0]} -> {kind.example[1]}"
-
-
 def topology_fields(topology: Topology, digest: str) -> dict[str, object]:
-    """Return what ``topology show --json`` prints.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    digest
-        Hash of the topology.
-    """
+    """Return what ``topology show --json`` prints of a `topology` whose hash is `digest`."""
     matrix, (sends, receives) = Matrix(topology), rank_rates(topology)
     members: dict[int, list[int]] = {}
     for rank, server in enumerate(topology.server_of):

@@ -1,6 +1,6 @@
-"""A replayed program with what its reports ask of it: connections, receivers, edges held.
+"""A replayed program with what its reports ask of it: connections, receivers, edges held, names.
 
-What pages and traces call threadblocks, steps, spans and links.
+The names are what pages and traces call threadblocks, steps, spans and links.
 """
 
 import warnings
@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from taccl.errors import TacclWarning
-from taccl.msccl.program import RECEIVES, Op, Program, Slot, Step, Threadblock
+from taccl.msccl.program import RECEIVES, Op, Program, Step, Threadblock
 from taccl.replay.compile import ROUTED, Connection, wire
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel
 from taccl.replay.interpreter import replay
@@ -116,20 +116,10 @@ def play(
     route: bool = False,
     protocol_costs: bool = False,
 ) -> Played:
-    """Replay a program at one size, every message told.
+    """Replay a `program` on a `topology` at one `size`, every message told.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    topology
-        The machine.
-    size
-        Bytes of the counted buffer.
-    model
-        The runtime's constants.
-    route, protocol_costs
-        As for :func:`taccl.replay.interpreter.replay`.
+    The size is in bytes of the counted buffer, the `model` has the constants of the runtime, and
+    `route` and `protocol_costs` are those of :func:`taccl.replay.interpreter.replay`.
 
     Raises
     ------
@@ -152,15 +142,7 @@ def block_label(block: Threadblock) -> str:
 
 
 def span_label(played: Played, span: Span) -> str:
-    """Return the op, and for a message which way it goes.
-
-    Parameters
-    ----------
-    played
-        The replay.
-    span
-        One of its trace.
-    """
+    """Return the op of a `span` of a replay, `played`, and for a message which way it goes."""
     op, block = played.op(span).value, played.blocks[span.gpu, span.threadblock]
     if span.link is not None:
         return f"{op} to {block.send_to}"
@@ -169,25 +151,16 @@ def span_label(played: Played, span: Span) -> str:
 
 def chunks_text(step: Step) -> str:
     """Return which chunks a step reads and writes, such as ``i[2..3] -> o[2..3]``."""
-    ends = [_slots(slot, step.count) for slot in (step.src, step.dst) if slot is not None]
-    return " -> ".join(ends)
-
-
-def _slots(slot: Slot, count: int) -> str:
-    last = f"..{slot.offset + count - 1}" if count > 1 else ""
-    return f"{slot.buffer.value}[{slot.offset}{last}]"
+    last = step.count - 1
+    return " -> ".join(
+        f"{slot.buffer.value}[{slot.offset}{f'..{slot.offset + last}' if last > 0 else ''}]"
+        for slot in (step.src, step.dst)
+        if slot is not None
+    )
 
 
 def link_text(played: Played, span: Span) -> str:
-    """Return the ranks of a message and the edges it crosses.
-
-    Parameters
-    ----------
-    played
-        The replay.
-    span
-        A message of its trace.
-    """
+    """Return the ranks of a message, a `span` of `played`, and the edges that it crosses."""
     wire = played.connection(span)
     edges = ", ".join(played.topology.edges[edge].name for edge in played.crossed(span))
     routed = "routed over " if span.link == ROUTED else ""

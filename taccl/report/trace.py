@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from taccl.replay.trace import Span
 from taccl.report.played import Played, block_label, chunks_text, link_text, span_label
+from taccl.report.text import us
 from taccl.units import Time, microseconds
 
 Event = dict[str, object]
@@ -27,7 +28,7 @@ def chrome_trace(played: Played) -> str:
         "program": played.program.name,
         "topology": played.topology.name,
         "size_bytes": played.trace.size,
-        "time_us": None if played.trace.time is None else microseconds(played.trace.time),
+        "time_us": us(played.trace.time),
         "launch_us": microseconds(played.topology.local.launch),
         "alpha_rule": played.topology.alpha_rule_stated,
         **({"costs": played.topology.costs} if played.topology.costs else {}),
@@ -50,35 +51,49 @@ def _events(played: Played) -> Iterator[Event]:
                 yield _span("launch", "launch", (gpu.rank, first), (0, shift), {})
     arrows: dict[int, Event] = {}
     spans = played.trace.spans
-    for number, (sent, got) in enumerate(sorted(played.received.items())):
-        arrows[sent] = _arrow("s", number, spans[sent], shift)
-        arrows[got] = {**_arrow("f", number, spans[got], shift), "bp": "e"}
+    for number, ends in enumerate(sorted(played.received.items())):
+        for phase, end, more in zip("sf", ends, ({}, {"bp": "e"}), strict=True):
+            span = spans[end]
+            arrows[end] = {
+                "name": "message", "cat": "message", "ph": phase, "id": number,
+                "ts": microseconds(span.start + shift), "pid": span.gpu, "tid": span.threadblock,
+                **more,
+            }  # fmt: skip
     for number, span in enumerate(spans):
         yield _of_threadblock(played, number, span, shift)
         if number in arrows:
             yield arrows[number]
     for span in spans:
         if span.link is not None:
-            yield from _of_edges(played, span, shift)
+            label = link_text(played, span)
+            for edge, held in played.holds(span):
+                where = (played.program.num_ranks, edge)
+                told: Event = {"size_bytes": span.size, "by": played.where(span)}
+                yield _span(label, "edge", where, (span.start + shift, held), told)
     yield from _counters(played, shift)
 
 
 def _names(played: Played) -> Iterator[Event]:
-    edges_pid = played.program.num_ranks
-    for gpu in played.program.gpus:
-        yield _name("process_name", gpu.rank, 0, f"rank {gpu.rank}")
-        yield {**_name("process_sort_index", gpu.rank, 0, ""), "args": {"sort_index": gpu.rank}}
-        for block in gpu.threadblocks:
-            yield _name("thread_name", gpu.rank, block.id, block_label(block))
-    yield _name("process_name", edges_pid, 0, "edges")
-    yield {**_name("process_sort_index", edges_pid, 0, ""), "args": {"sort_index": edges_pid}}
-    for edge, busy in enumerate(played.trace.edge_busy):
-        if busy:
-            yield _name("thread_name", edges_pid, edge, played.topology.edges[edge].name)
-
-
-def _name(kind: str, pid: int, tid: int, name: str) -> Event:
-    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+    """Yield the names of ranks and their threadblocks, and of the edges that were held."""
+    edges = played.topology.edges
+    held = [
+        (number, edges[number].name) for number, busy in enumerate(played.trace.edge_busy) if busy
+    ]
+    processes = [
+        *(
+            (gpu.rank, f"rank {gpu.rank}", [(b.id, block_label(b)) for b in gpu.threadblocks])
+            for gpu in played.program.gpus
+        ),
+        (played.program.num_ranks, "edges", held),
+    ]
+    for pid, process, threads in processes:
+        facts = [
+            ("process_name", 0, {"name": process}),
+            ("process_sort_index", 0, {"sort_index": pid}),
+        ]
+        facts += [("thread_name", tid, {"name": name}) for tid, name in threads]
+        for kind, tid, args in facts:
+            yield {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
 def _of_threadblock(played: Played, number: int, span: Span, shift: Time) -> Event:
@@ -103,14 +118,6 @@ def _of_threadblock(played: Played, number: int, span: Span, shift: Time) -> Eve
     times = (span.start + shift, span.end - span.start)
     kind = "send" if span.link is not None else "receive" if played.receives(span) else "local"
     return _span(span_label(played, span), kind, (span.gpu, span.threadblock), times, args)
-
-
-def _of_edges(played: Played, span: Span, shift: Time) -> Iterator[Event]:
-    label = link_text(played, span)
-    for edge, held in played.holds(span):
-        where = (played.program.num_ranks, edge)
-        args: Event = {"size_bytes": span.size, "by": played.where(span)}
-        yield _span(label, "edge", where, (span.start + shift, held), args)
 
 
 def _counters(played: Played, shift: Time) -> Iterator[Event]:
@@ -144,11 +151,4 @@ def _span(
     return {
         "name": name, "cat": kind, "ph": "X", "ts": microseconds(times[0]),
         "dur": microseconds(times[1]), "pid": where[0], "tid": where[1], "args": args,
-    }  # fmt: skip
-
-
-def _arrow(phase: str, number: int, span: Span, shift: Time) -> Event:
-    return {
-        "name": "message", "cat": "message", "ph": phase, "id": number,
-        "ts": microseconds(span.start + shift), "pid": span.gpu, "tid": span.threadblock,
     }  # fmt: skip

@@ -14,7 +14,7 @@ from taccl.collectives import Collective
 from taccl.model.schedule import Schedule, Send
 from taccl.msccl.expected import MAX_WORK, Cell, Mode, expected_of, mode_of, work_of
 from taccl.msccl.interpret import find_root
-from taccl.msccl.program import Buffer, Finding, Op, Program, Slot, Step
+from taccl.msccl.program import Buffer, Finding, Op, Program, Slot
 from taccl.msccl.run import maximal_run, places
 from taccl.units import Time
 
@@ -52,7 +52,9 @@ def program_where(program: Program) -> Where | None:
     if work_of(program) > MAX_WORK:
         return None
     collective = expected_of(program, find_root(program) or 0)
-    if isinstance(collective, Finding) or _too_large(collective):
+    if isinstance(collective, Finding):
+        return None
+    if collective.num_ranks * collective.num_chunks > MAX_CELLS:
         return None
     mode = mode_of(
         program.collective, program.num_ranks, program.chunks_per_loop,
@@ -104,20 +106,14 @@ def _land(landing: _Landing, held: dict[tuple[int, int], int], codes: "_Codes") 
 def schedule_where(
     schedule: Schedule, used: Sequence[int], messages: Sequence[Sequence[Send]]
 ) -> Where | None:
-    """Return what the script shows of a schedule, whose tracks are links.
+    """Return what the script shows of a `schedule`; its tracks are the links `used`, in order.
 
-    Parameters
-    ----------
-    schedule
-        What is shown.
-    used
-        The links, by track.
-    messages
-        The sends of each message, in order of start; the k-th of a link is its track's step k.
+    The `messages` are the sends of each, by start; the k-th of a link is its track's step k.
     """
     collective, table = schedule.collective, schedule.topology.links
     codes = _Codes.of(collective)
-    if _too_large(collective) or sum(map(len, messages)) > MAX_WORK:
+    cells = collective.num_ranks * collective.num_chunks
+    if cells > MAX_CELLS or sum(map(len, messages)) > MAX_WORK:
         return None
     start = _inputs(collective)
     held = {(rank, content.chunk): content.sources for rank, _, content in start}
@@ -182,8 +178,12 @@ def _effects(program: Program, memory: _Memory) -> dict[tuple[int, int, int], _M
         step = block.steps[place.step]
         if step.op is Op.NOP:
             continue
-        incoming = sent[run.sender[number]] if step.receives else None
-        values = _values(memory, place.rank, step, incoming)
+        parts: list[Contents] = [sent[run.sender[number]]] if step.receives else []
+        if step.source is not None:
+            parts.append(memory.read(place.rank, _slots(step.source, step.count)))
+        if step.op is Op.REDUCE:
+            parts.append(memory.read(place.rank, _slots(step.dst, step.count)))
+        values = [_added(terms) for terms in zip(*parts, strict=False)]
         targets = _slots(step.target, step.count)
         cells = memory.write(place.rank, targets, values)
         if step.sends:
@@ -192,15 +192,6 @@ def _effects(program: Program, memory: _Memory) -> dict[tuple[int, int, int], _M
             cells, values if cells else (), values if step.sends else ()
         )
     return found
-
-
-def _values(memory: _Memory, rank: int, step: Step, incoming: Contents | None) -> Contents:
-    parts: list[Contents] = [] if incoming is None else [incoming]
-    if step.source is not None:
-        parts.append(memory.read(rank, _slots(step.source, step.count)))
-    if step.op is Op.REDUCE:
-        parts.append(memory.read(rank, _slots(step.dst, step.count)))
-    return [_added(terms) for terms in zip(*parts, strict=False)]
 
 
 def _slots(slot: Slot | None, count: int) -> list[Slot]:
@@ -220,10 +211,6 @@ def _added(terms: Sequence[Content | None]) -> Content | None:
     return Content(known[0].chunk, sources)
 
 
-def _too_large(collective: Collective) -> bool:
-    return collective.num_ranks * collective.num_chunks > MAX_CELLS
-
-
 def _inputs(collective: Collective) -> list[tuple[int, int, Content]]:
     """Return (rank, offset of its input, content): of a chunk that is copied any source is all."""
     found = []
@@ -239,31 +226,23 @@ def _head(collective: Collective, start: Iterable[tuple[int, int, Content]]) -> 
     chunks, codes = range(collective.num_chunks), _Codes.of(collective)
     return {
         "num_ranks": collective.num_ranks,
-        "names": [_name(collective, chunk) for chunk in chunks],
+        "names": [
+            f"sum {chunk} of {len(sources)} ranks" if collective.reduces
+            else f"input {collective.input_offset(chunk, sources[0])} of rank {sources[0]}"
+            for chunk in chunks for sources in [collective.sources(chunk)]
+        ],
         "base": codes.base,
         "full": list(codes.full),
         "start": [[rank, cell, *codes.all([content])] for rank, cell, content in start],
         "wanted": [list(collective.targets(chunk)) for chunk in chunks],
-    }
-
-
-def _name(collective: Collective, chunk: int) -> str:
-    sources = collective.sources(chunk)
-    if collective.reduces:
-        return f"sum {chunk} of {len(sources)} ranks"
-    return f"input {collective.input_offset(chunk, sources[0])} of rank {sources[0]}"
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
     """Writes a content as one number: the chunk times ``base``, plus the sources that are in it.
 
-    Parameters
-    ----------
-    full
-        How many sources each chunk has; 1 where they are copied.
-    base
-        Above all of them.
+    ``full`` says how many sources each chunk has, 1 where they are copied; ``base`` is above all.
     """
 
     full: tuple[int, ...]

@@ -1,15 +1,12 @@
-"""One candidate, from its text to what is known of its programs; runs in any process.
+"""One candidate of a search: its text, and what is known of its programs once it has run.
 
-A search for a schedule, its programs by the lowering's own choices, each judged, and each
-replayed at all sizes in every protocol. A protocol changes no step (but LL on rccl, where no step
-may wait for a send): it says how many bytes a message holds, how many messages a connection holds,
-and how many bytes go over the wire for each byte of data. What LL saves in latency is not in the
-model, only what it costs.
-
-What a candidate is: one search for a schedule, and everything its result depends on.
-
-A task is plain text (JSON), so that any executor can carry it to any machine, and its key is the
-hash of that text: two tasks with one key have one result.
+A candidate is one search for a schedule, with everything that its result depends on, as plain text
+(JSON): any executor can carry it to any machine, and two tasks whose texts have one hash have one
+result. Running it makes the schedule, its programs by the lowering's own choices, each judged, and
+replays each at all sizes in every protocol. A protocol changes no step (but LL on rccl, where no
+step may wait for a send): it says how many bytes a message holds, how many messages a connection
+holds, and how many bytes go over the wire for each byte of data. What LL saves in latency is not in
+the model, only what it costs.
 """
 
 import base64
@@ -26,7 +23,7 @@ import taccl
 from taccl.apps.networks import logical_group
 from taccl.apps.programs import Lowering, Target
 from taccl.apps.scoring import Scorer
-from taccl.bounds import any_bounds, best, fixed_bounds
+from taccl.bounds import any_bounds, best, fixed_floors
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import (
     LoweringError,
@@ -95,6 +92,11 @@ class Spec:
     effort: float = 0.0
     seed: int = 0
     batch: bool = True
+
+    @property
+    def is_classical(self) -> bool:
+        """Whether it is a classical algorithm, and no search."""
+        return self.engine in CLASSICAL
 
     def told(self, sketches: Sequence[str] = ()) -> str:
         """Return the candidate in words."""
@@ -179,11 +181,11 @@ def canonical(value: object) -> str:
 
 def digest_of(value: object) -> str:
     """Return the SHA-256 of a value's JSON text."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
+    return key_of(canonical(value))
 
 
 def key_of(task: str) -> str:
-    """Return the name of a task's result."""
+    """Return the name of a task's result: the SHA-256 of its text."""
     return hashlib.sha256(task.encode()).hexdigest()
 
 
@@ -211,7 +213,6 @@ def versions() -> dict[str, str]:
 
 MOST_ITERATIONS = 64
 """Messages that a chunk may be cut into for LL to be replayed: its twice the bytes can't win."""
-
 
 OTHER_VERSION = "a worker has another version of taccl"
 
@@ -277,7 +278,7 @@ class Outcome:
 
     def text(self) -> str:
         """Return it as JSON."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return canonical(asdict(self))
 
 
 def read_outcome(text: str) -> Outcome:
@@ -331,24 +332,15 @@ class _Asked:
     @property
     def target(self) -> Target:
         """The program wanted, for all sizes."""
-        classical = self.spec.engine in CLASSICAL
+        instances = self.spec.instances or (1 if self.spec.is_classical else None)
         target = Target(
-            self.runtime,
-            instances=self.spec.instances or (1 if classical else None),
-            min_bytes=self.sizes[0],
-            max_bytes=self.sizes[-1],
+            self.runtime, instances=instances, min_bytes=self.sizes[0], max_bytes=self.sizes[-1]
         )
         return target.within(self.logical.channels)
 
 
 def _outcome(asked: _Asked) -> Outcome:
-    """Return what became of a candidate.
-
-    Raises
-    ------
-    TacclError
-        When there is no schedule, or no program of it.
-    """
+    """Return what became of a candidate; raise why it has no program."""
     spec, target = asked.spec, asked.target
     single = build_collective(spec.collective, asked.logical.topology.num_ranks, 1)
     collective = single.cut(spec.chunks)
@@ -372,67 +364,41 @@ def _outcome(asked: _Asked) -> Outcome:
 
 
 def _schedules(asked: _Asked, problem: Problem, size: int, scorer: Scorer) -> Iterator[Schedule]:
-    """Yield the schedules of a candidate: the ways of a classical algorithm, or one.
-
-    Raises
-    ------
-    NoScheduleError
-        When there is none.
-    """
+    """Yield the schedules of a candidate: the variants of a classical algorithm, or one."""
     spec = asked.spec
-    if spec.engine in CLASSICAL:
+    if spec.is_classical:
         group = make_group(problem.topology, ())
         found = classical_schedules(replace(problem, group=group), spec.engine, batch=True)
         if not found:
             raise NoScheduleError(f"not for {spec.collective}, or not on these links")
         yield from found
         return
-    schedule = solve(problem, spec.engine, _options(asked, problem, size, scorer)).schedule
+    options = Options(
+        time_limit=spec.effort,
+        batch=spec.batch,
+        seed=spec.seed,
+        workers=1,
+        deterministic=asked.deterministic,
+        floor=best(any_bounds(asked.logical, problem.collective, size)).time,
+        fixed_floors=fixed_floors(asked.logical, problem.collective, problem.chunk_size),
+        score=scorer.score,
+    )
+    schedule = solve(problem, spec.engine, options).schedule
     if schedule is None:
         raise NoScheduleError("no schedule was found in time")
     require_valid(schedule, asked.logical)
     yield schedule
 
 
-def _options(asked: _Asked, problem: Problem, size: int, scorer: Scorer) -> Options:
-    floors = any_bounds(asked.logical, problem.collective, size)
-    own = problem.collective
-    parts = [own]
-    if own.name == "allreduce":
-        halves = ("reducescatter", "allgather")
-        parts = [build_collective(name, own.num_ranks, own.chunks_per_rank) for name in halves]
-
-    return Options(
-        time_limit=asked.spec.effort,
-        batch=asked.spec.batch,
-        seed=asked.spec.seed,
-        workers=1,
-        deterministic=asked.deterministic,
-        floor=best(floors).time,
-        fixed_floors={
-            part.name: best(fixed_bounds(problem.logical, part, problem.chunk_size)).time
-            for part in parts
-        },
-        score=scorer.score,
-    )
-
-
 def _played(asked: _Asked, lowering: Lowering) -> Iterator[Played]:
-    """Yield the best program of a schedule in every protocol, judged and replayed at all sizes.
-
-    Raises
-    ------
-    LoweringError
-        When no program fits the runtime.
-    ScheduleError
-        When a judge objects to it.
-    """
+    """Yield the best program of a schedule in every protocol, judged and replayed at all sizes."""
     lowering = lowering.settled()
     judged = lowering.proved()
+    model, limits = model_of(asked.runtime), RUNTIMES[asked.runtime]
     low, high = asked.sizes[0], asked.sizes[-1]
     for protocol in asked.protocols:
         own = judged
-        if protocol in RUNTIMES[asked.runtime].open_sends and has_open_sends(judged):
+        if protocol in limits.open_sends and has_open_sends(judged):
             # Its steps must not wait for sends, so it is another program.
             target = replace(lowering.target, protocol=protocol)
             try:
@@ -440,38 +406,24 @@ def _played(asked: _Asked, lowering: Lowering) -> Iterator[Played]:
             except LoweringError:
                 continue
         program = replace(own, protocol=protocol, max_bytes=high)
-        safe = largest_safe_size(program, asked.runtime, low, high)
+        safe = most = largest_safe_size(program, asked.runtime, low, high)
+        if protocol == "LL":
+            longest = limits.message_bytes[protocol] * program.chunks_per_loop
+            most = min(safe, MOST_ITERATIONS * longest)
+        sizes = [size for size in asked.sizes if size <= most]
+        found = traces(program, asked.logical.topology, sizes, model, protocol_costs=True)
+        times = [*(trace.time for trace in found), *[None] * (len(asked.sizes) - len(sizes))]
         packed = base64.b85encode(zlib.compress(write_xml(own, asked.runtime).encode()))
         yield Played(
-            packed.decode(), protocol, tuple(_times(asked, program, safe)), safe,
+            packed.decode(), protocol, tuple(times), safe,
             lowering.target.divisor(lowering.schedule.collective.chunks_in_size),
             sum(len(block.steps) for _, block in program.blocks()),
             sum(len(gpu.threadblocks) for gpu in program.gpus), lowering.target.copies,
         )  # fmt: skip
 
 
-def _times(asked: _Asked, program: Program, safe: int) -> Iterator[Time | None]:
-    """Yield the time at each size."""
-    model = model_of(asked.runtime)
-    message = RUNTIMES[asked.runtime].message_bytes[program.protocol]
-    most = safe
-    if program.protocol == "LL":
-        most = min(safe, MOST_ITERATIONS * message * program.chunks_per_loop)
-    sizes = [size for size in asked.sizes if size <= most]
-    found = traces(program, asked.logical.topology, sizes, model, protocol_costs=True)
-    yield from (trace.time for trace in found)
-    yield from [None] * (len(asked.sizes) - len(sizes))
-
-
+@lru_cache(maxsize=64)
 def program_of(played: Played, runtime: str) -> Program:
-    """Return the program of a result, in its protocol.
-
-    Parameters
-    ----------
-    played
-        A result of a candidate.
-    runtime
-        Whose XML it is.
-    """
+    """Return the program of a result, `played`, in its protocol, from XML of a `runtime`."""
     text = zlib.decompress(base64.b85decode(played.xml)).decode()
     return replace(read_xml(text, runtime=runtime), protocol=played.protocol)

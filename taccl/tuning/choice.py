@@ -1,22 +1,21 @@
 """What is chosen for one collective: ranges of sizes, and the program of each.
 
+Which program serves which sizes is the lower envelope of their times, with as few changes as it
+allows. At every size a program is *good enough* when it takes at most 2 % more than the fastest
+one and no more than the fastest classical algorithm. Among all choices of good enough programs, one
+with the fewest changes is taken, and of those the one that loses least to the fastest. Times are
+compared as integers; ties go to the program that comes first.
+
 The envelope is taken at the sizes of the run. Where one program follows another, the size at
 which the second becomes the faster one is looked for between their sizes, but no program is given
 sizes at which it could deadlock. What is chosen is judged as the file that it will be, at both
 ends of its range; a program that a judge refuses is out, and the envelope is taken again.
-
-Which program serves which sizes: the lower envelope, with as few changes as it allows.
-
-At every size a program is *good enough* when it takes at most 2 % more than the fastest one and
-no more than the fastest classical algorithm. Among all choices of good enough programs, one
-with the fewest changes is taken, and of those the one that loses least to the fastest. Times are
-compared as integers; ties go to the program that comes first.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from itertools import pairwise
+from functools import cached_property
+from itertools import groupby, pairwise
 from math import isqrt, lcm
 
 from taccl.msccl.program import Finding, Program
@@ -30,7 +29,6 @@ from taccl.replay.nccl import Machine, choices, fastest
 from taccl.replay.timing import traces
 from taccl.topology.graph import Topology
 from taccl.tuning.candidate import Outcome, Played, program_of
-from taccl.tuning.run import is_classical
 from taccl.units import Time
 
 SLACK = 2
@@ -38,6 +36,9 @@ SLACK = 2
 
 _PARTS = 10**9
 """What is lost to the fastest is counted in such parts of its time."""
+
+NOBODY = -1
+"""In the place of a program at sizes at which none runs."""
 
 Times = Sequence[Time | None]
 """Of one program at every size; None: it can't run there."""
@@ -61,30 +62,18 @@ class Stretch:
 
 
 def fastest_at(programs: Sequence[Times], place: int) -> int | None:
-    """Return the number of the fastest program at a size, of equals the first.
+    """Return the number of the fastest of `programs` at the size `place`, of equals the first.
 
-    Parameters
-    ----------
-    programs
-        For each program its time at every size, in picoseconds, or None.
-    place
-        Number of the size.
+    Each program has a time for every size, in picoseconds, or None.
     """
     found = [(time, number) for number, one in enumerate(programs) if (time := one[place])]
     return min(found, default=(0, None))[1]
 
 
 def is_good_enough(time: Time | None, least: Time, classical: Time | None) -> bool:
-    """Tell whether a time may stand in for the least one.
+    """Tell whether a `time` (None: it can't run) may stand in for the `least` one.
 
-    Parameters
-    ----------
-    time
-        Picoseconds of the program; None: it can't run.
-    least
-        Picoseconds of the fastest.
-    classical
-        Picoseconds of the fastest classical algorithm, if there is one.
+    It may not be above that of the fastest `classical` algorithm. All are picoseconds.
     """
     if not time:
         return False
@@ -92,76 +81,44 @@ def is_good_enough(time: Time | None, least: Time, classical: Time | None) -> bo
 
 
 def envelope(programs: Sequence[Times], classical: Sequence[int]) -> tuple[Stretch, ...]:
-    """Return who serves which sizes, ascending, without gaps.
+    """Return which of `programs`, by their times, serve which sizes, ascending, without gaps.
 
-    Parameters
-    ----------
-    programs
-        The times of each.
-    classical
-        Numbers of those that are classical algorithms: none may be faster than what is chosen.
+    None of the `classical` ones, given by their numbers, may be faster than what is chosen.
     """
-    places = len(programs[0]) if programs else 0
-    chosen: list[int | None] = []
-    first = 0
-    for place in range(places):
-        if fastest_at(programs, place) is None:
-            chosen += [*_choose(programs, classical, first, place), None]
-            first = place + 1
-    chosen += _choose(programs, classical, first, places)
-    stretches: list[Stretch] = []
-    for place, program in enumerate(chosen):
-        if stretches and stretches[-1].program == program:
-            stretches[-1] = Stretch(program, stretches[-1].first, place)
-        else:
-            stretches.append(Stretch(program, place, place))
-    return tuple(stretches)
-
-
-def _choose(programs: Sequence[Times], classical: Sequence[int], first: int, end: int) -> list[int]:
-    """Return a program for every size of a range in which one runs at each."""
-    if first == end:
-        return []
-    # From each size on: (changes, loss) of the best choice that begins with each program.
-    costs: list[dict[int, tuple[int, int]]] = []
-    follows: list[dict[int, int]] = []
-    for place in reversed(range(first, end)):
+    # From each size on, for each program that may serve it: changes and loss of the best choice
+    # that begins with it, and who follows it there.
+    costs: list[dict[int, tuple[int, int, int]]] = []
+    for place in reversed(range(len(programs[0]) if programs else 0)):
         after = costs[-1] if costs else {}
-        change = min(after, key=lambda number: (*after[number], number), default=None)
-        here: dict[int, tuple[int, int]] = {}
-        follow: dict[int, int] = {}
-        for number, loss in _candidates(programs, classical, place).items():
-            cost, then = (0, loss), number
+        change = min(after, key=lambda number: (*after[number][:2], number), default=None)
+        fastest = fastest_at(programs, place)
+        least = None if fastest is None else programs[fastest][place]
+        known = min((t for n in classical if (t := programs[n][place])), default=None)
+        losses = {
+            number: (time - least) * _PARTS // least
+            for number, one in enumerate(programs)
+            if least and (time := one[place]) and is_good_enough(time, least, known)
+        }
+        here = {}
+        for number, loss in (losses or {NOBODY: 0}).items():
+            best = (0, 0, number)
             if change is not None:
-                changed = (after[change][0] + 1, after[change][1])
-                stay = after.get(number)
-                then = number if stay is not None and stay <= changed else change
-                changes, lost = stay if then == number and stay is not None else changed
-                cost = (changes, lost + loss)
-            here[number], follow[number] = cost, then
+                best = (after[change][0] + 1, after[change][1], change)
+            if number in after and after[number][:2] <= best[:2]:
+                best = (*after[number][:2], number)
+            here[number] = (best[0], best[1] + loss, best[2])
         costs.append(here)
-        follows.append(follow)
-    start = costs[-1]
-    number = min(start, key=lambda one: (*start[one], one))
+    number = min(costs[-1], key=lambda one: (*costs[-1][one][:2], one)) if costs else NOBODY
     chosen = []
-    for follow in reversed(follows):
+    for here in reversed(costs):
         chosen.append(number)
-        number = follow[number]
-    return chosen
-
-
-def _candidates(programs: Sequence[Times], classical: Sequence[int], place: int) -> dict[int, int]:
-    """Return who is good enough at a size, and what it loses to the fastest."""
-    best = fastest_at(programs, place)
-    least = programs[best][place] if best is not None else None
-    if not least:
-        return {}
-    known = min((t for n in classical if (t := programs[n][place])), default=None)
-    return {
-        number: (time - least) * _PARTS // least
-        for number, one in enumerate(programs)
-        if (time := one[place]) and is_good_enough(time, least, known)
-    }
+        number = here[number][2]
+    stretches = []
+    for program, group in groupby(range(len(chosen)), key=lambda place: chosen[place]):
+        places = list(group)
+        served_by = None if program == NOBODY else program
+        stretches.append(Stretch(served_by, places[0], places[-1]))
+    return tuple(stretches)
 
 
 CLOSE = 16
@@ -178,7 +135,7 @@ class Entry:
     @property
     def is_textbook(self) -> bool:
         """Whether it is a classical algorithm as ``taccl compare`` shows it."""
-        return is_classical(self.outcome) and self.played.protocol == "Simple"
+        return self.outcome.spec.is_classical and self.played.protocol == "Simple"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,21 +190,15 @@ class Chooser:
     end: int = 0
     bounds: tuple[Time | None, ...] = ()
 
-    @cached_property
-    def least(self) -> tuple[Time | None, ...]:
-        """The time of the fastest program at every size."""
-        return tuple(self._least(place, lambda _entry: True) for place in range(len(self.sizes)))
-
-    @cached_property
-    def textbook(self) -> tuple[Time | None, ...]:
-        """The time of the fastest classical algorithm at every size."""
-        return tuple(
-            self._least(place, lambda entry: entry.is_textbook) for place in range(len(self.sizes))
-        )
-
-    def _least(self, place: int, wanted: Callable[[Entry], bool]) -> Time | None:
-        times = (entry.played.times[place] for entry in self.entries if wanted(entry))
-        return min((time for time in times if time is not None), default=None)
+    def fastest(self, place: int, *, textbook: bool = False) -> Entry | None:
+        """Return the fastest program, or classical algorithm, at a size, of equals the first."""
+        running = [
+            (time, number)
+            for number, entry in enumerate(self.entries)
+            if (time := entry.played.times[place]) is not None
+            and (entry.is_textbook or not textbook)
+        ]
+        return self.entries[min(running)[1]] if running else None
 
     @cached_property
     def ways(self) -> tuple[Way | None, ...]:
@@ -356,18 +307,16 @@ class Chooser:
             middle = isqrt(low * high) // step * step
             if not low < middle < high:
                 break
-            first, second = (self._time(number, middle) for number in (one, other))
+            programs = (self._program(number) for number in (one, other))
+            first, second = (self._replayed(program, middle) for program in programs)
             if first is None or (second is not None and second <= first):
                 high = middle
             else:
                 low = middle
         return high
 
-    def _time(self, number: int, size: int) -> Time | None:
-        return self._replayed(self._program(number), size)
-
     def _program(self, number: int) -> Program:
-        return _unpacked(self.entries[number].played, self.runtime)
+        return program_of(self.entries[number].played, self.runtime)
 
     def _replayed(self, program: Program, size: int) -> Time | None:
         (found,) = traces(
@@ -403,8 +352,3 @@ class Chooser:
         divisor = 1 if one.entry is None else self.entries[one.entry].played.divisor
         ends = (-(-one.low // divisor) * divisor, one.high // divisor * divisor)
         return tuple(dict.fromkeys(size for size in ends if one.low <= size <= one.high))
-
-
-@lru_cache(maxsize=64)
-def _unpacked(played: Played, runtime: str) -> Program:
-    return program_of(played, runtime)

@@ -1,12 +1,12 @@
-"""A directory that appears whole or not at all, and that one run at a time writes.
+"""What a run leaves on disk: the directory of a library, and beside it a journal of results.
 
-It is written beside its place, put on disk, and moved there in one step; one that is there
-already changes places with the new one (``renameat2``), or where the system can't do that, is
-moved aside first. Nothing is ever removed but what a run has written: a directory is a library only
-if its index says so, and it is replaced only while no other file is in it.
+A directory appears whole or not at all, and one run at a time writes it. It is written beside its
+place, put on disk, and moved there in one step; one that is there already changes places with the
+new one (``renameat2``), or where the system can't do that, is moved aside first. Nothing is ever
+removed but what a run has written: a directory is a library only if its index says so, and it is
+replaced only while no other file is in it.
 
-What is finished: results by the hash of everything they depend on, in one SQLite file.
-
+The journal holds what is finished, by the hash of everything it depends on, in one SQLite file.
 Every result is a transaction of its own, on disk before it counts, so that whatever ends the
 program costs at most what was running. Several processes may write at once.
 """
@@ -22,7 +22,7 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -99,13 +99,12 @@ class Journal:
             When the file is damaged.
         """
         with self._told():
-            row = self._file.execute(
-                "SELECT text, digest FROM outcome WHERE key=?", (key,)
-            ).fetchone()
+            known = self._file.execute("SELECT text, digest FROM outcome WHERE key=?", (key,))
+            row = known.fetchone()
         if row is None:
             return None
         text, digest = str(row[0]), str(row[1])
-        if _digest(text) != digest:
+        if hashlib.sha256(text.encode()).hexdigest() != digest:
             raise self._error("holds a result that was changed")
         return text
 
@@ -117,10 +116,9 @@ class Journal:
         InputError
             When the file can't be written.
         """
+        row = (key, text, hashlib.sha256(text.encode()).hexdigest())
         with self._told(), self._transaction():
-            self._file.execute(
-                "INSERT OR REPLACE INTO outcome VALUES (?, ?, ?)", (key, text, _digest(text))
-            )
+            self._file.execute("INSERT OR REPLACE INTO outcome VALUES (?, ?, ?)", row)
 
     def note(self, run: str, place: int, key: str, spent: float) -> None:
         """Note that a run has used a result, and the seconds that it has spent so far."""
@@ -183,10 +181,6 @@ class Journal:
         return InputError(problem, file=str(self.path), field="-o", fix=fix)
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 INDEX = "index.json"
 """The file that tells a library from any other directory."""
 
@@ -239,13 +233,7 @@ def strangers(place: Path) -> Iterator[str]:
 
 
 def _check_old(place: Path) -> None:
-    """Raise when what is in a place is not to be replaced.
-
-    Raises
-    ------
-    InputError
-        When it is anything but an empty directory, or a library without other files.
-    """
+    """Raise unless a place is free, an empty directory, or a library without other files."""
     if not os.path.lexists(place):
         return
     if place.is_symlink() or not place.is_dir():
@@ -292,35 +280,30 @@ def locked(place: Path) -> Iterator[None]:
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        _clear(place)
+        # Undo what a run that was killed has left: nobody else is at it now.
+        place = place.absolute()
+        old = place.with_name(f".{place.name}.old")
+        if is_library(old) and not os.path.lexists(place):
+            old.rename(place)
+        elif is_library(old):
+            _remove(old)
+        for left in place.parent.glob(f".{glob.escape(place.name)}.{'[0-9a-f]' * 12}.tmp"):
+            _remove(left)
         yield
     finally:
         os.close(descriptor)
 
 
 def beside(place: Path, suffix: str) -> Path:
-    """Return the path of a file that belongs to a directory and lies beside it.
-
-    Parameters
-    ----------
-    place
-        The directory.
-    suffix
-        What its name is continued by.
-    """
+    """Return the path beside the directory `place` whose name is continued by `suffix`."""
     whole = place.absolute()
     return whole.with_name(whole.name + suffix)
 
 
 def write_directory(place: Path, texts: Mapping[str, str]) -> None:
-    """Write files, given by their names within it, as a whole directory.
+    """Write the directory `place` whole, unless it holds just the files that it is to hold.
 
-    Parameters
-    ----------
-    place
-        The directory.
-    texts
-        Name within it to content.
+    The `texts` are their contents, by their names within it.
 
     Raises
     ------
@@ -328,6 +311,12 @@ def write_directory(place: Path, texts: Mapping[str, str]) -> None:
         When that can't be done, or anything but a library is there; it is then untouched.
     """
     place = place.absolute()
+    with suppress(OSError, ValueError):  # what can't be read is something else
+        files = [path for path in place.rglob("*") if path.is_file()]
+        if {
+            str(path.relative_to(place)): path.read_text(encoding="utf-8") for path in files
+        } == texts:
+            return
     fresh = place.with_name(f".{place.name}.{secrets.token_hex(6)}.tmp")
     try:
         for name, text in texts.items():
@@ -358,7 +347,7 @@ def _put(fresh: Path, place: Path) -> None:
         return
     if _exchange(fresh, place):
         return
-    old = _aside(place)
+    old = place.with_name(f".{place.name}.old")
     place.rename(old)
     try:
         fresh.rename(place)
@@ -377,23 +366,6 @@ def _exchange(one: Path, other: Path) -> bool:
         return False
     paths = (os.fsencode(one), os.fsencode(other))
     return bool(rename(_AT_CWD, paths[0], _AT_CWD, paths[1], _EXCHANGE) == 0)
-
-
-def _aside(place: Path) -> Path:
-    return place.with_name(f".{place.name}.old")
-
-
-def _clear(place: Path) -> None:
-    """Undo what a run that was killed has left: nobody else is at it now."""
-    place = place.absolute()
-    old = _aside(place)
-    if is_library(old):
-        if not os.path.lexists(place):
-            old.rename(place)
-        else:
-            _remove(old)
-    for left in place.parent.glob(f".{glob.escape(place.name)}.{'[0-9a-f]' * 12}.tmp"):
-        _remove(left)
 
 
 def _remove(folder: Path) -> None:

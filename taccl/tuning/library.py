@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from pathlib import PurePosixPath
+from itertools import groupby, pairwise
 
 from taccl.msccl.deploy import DEPLOYMENTS
 from taccl.msccl.program import Program
@@ -20,11 +20,11 @@ from taccl.msccl.verdict import CALLS
 from taccl.msccl.xml import write_xml
 from taccl.replay.nccl import described
 from taccl.replay.sweep import BoundAt
+from taccl.report.text import us
 from taccl.topology.graph import Topology
 from taccl.tuning.candidate import Outcome, Setting, code_digest, versions
 from taccl.tuning.choice import SLACK, Chooser, Entry, Range
-from taccl.tuning.run import is_classical
-from taccl.units import Time, microseconds
+from taccl.units import Time
 
 FOLDER = "algorithms"
 MSCCL_FOLDER = "msccl"
@@ -89,7 +89,7 @@ class Library:
         """Names and programs of all files."""
         for chooser, ranges in zip(self.choosers, self.chosen, strict=True):
             for number, one in enumerate(ranges):
-                if one.program is not None and one.entry is not None:
+                if one.program is not None:
                     yield _name(chooser, number, one), one.program
 
     @cached_property
@@ -124,16 +124,12 @@ class Library:
     def _collective(self, number: int) -> dict[str, object]:
         chooser, ranges = self.choosers[number], self.chosen[number]
         own = [one for one in self.outcomes if one.spec.collective == chooser.collective]
-        searched = [one for one in own if not is_classical(one)]
+        searched = [one for one in own if not one.spec.is_classical]
         return {
             "collective": chooser.collective,
             "call": CALLS[chooser.collective],
-            "ranges": [
-                self._range(chooser, place, one) for place, one in enumerate(ranges)
-            ],
-            "sizes": [
-                self._size(number, place) for place in range(len(self.setting.sizes))
-            ],
+            "ranges": [self._range(chooser, place, one) for place, one in enumerate(ranges)],
+            "sizes": [self._size(number, place) for place in range(len(self.setting.sizes))],
             "candidates": {
                 "searched": len(searched),
                 "classical": len(own) - len(searched),
@@ -150,9 +146,11 @@ class Library:
     def _range(self, chooser: Chooser, number: int, one: Range) -> dict[str, object]:
         """Return what the index says of a range."""
         found: dict[str, object] = {"min_bytes": one.low, "max_bytes": one.high}
+        sizes = [place for place, size in enumerate(chooser.sizes) if one.low <= size <= one.high]
         if one.program is None or one.entry is None:
             served = "nccl" if one.left else "nothing"
-            return {**found, "file": None, "served_by": served, "why": self._why_not(chooser, one)}
+            why = _why_not(chooser, sizes, left=one.left)
+            return {**found, "file": None, "served_by": served, "why": why}
         entry, program = chooser.entries[one.entry], one.program
         spec, name = entry.outcome.spec, _name(chooser, number, one)
         text = self.files[f"{FOLDER}/{name}"]
@@ -161,7 +159,7 @@ class Library:
             **found,
             "file": f"{FOLDER}/{name}",
             "served_by": "file",
-            "why": self._why(chooser, one),
+            "why": _why(chooser, sizes, entry),
             "engine": spec.engine,
             "made_for_bytes": spec.size,
             "chunks": spec.chunks,
@@ -180,79 +178,37 @@ class Library:
             "sha256": hashlib.sha256(text.encode()).hexdigest(),
         }
 
-    def _why(self, chooser: Chooser, one: Range) -> str:
-        times = self._served(chooser, one)
-        fastest = sum(time == least for time, least in times)
-        others = len(times) - fastest
-        programs = len(chooser.entries)
-        told = f"the fastest of {programs} programs at {fastest} of the {len(times)} sizes in it"
-        if others:
-            most = max(Fraction(time, least) - 1 for time, least in times)
-            told += f", at most {float(most) * 100:.2f} % slower at the others: one file less"
-        return told
-
-    def _served(self, chooser: Chooser, one: Range) -> list[tuple[Time, Time]]:
-        """Return time and least time at the sizes of a range."""
-        entry = chooser.entries[one.entry or 0]
-        found = []
-        for place, size in enumerate(chooser.sizes):
-            time, least = entry.played.times[place], chooser.least[place]
-            if one.low <= size <= one.high and time is not None and least is not None:
-                found.append((time, least))
-        return found
-
-    def _why_not(self, chooser: Chooser, one: Range) -> str:
-        if not one.left:
-            return f"{self._why_nothing(chooser, one)}: the runtime's own algorithm does"
-        ways = dict.fromkeys(
-            way.way
-            for size, way in zip(chooser.sizes, chooser.ways, strict=True)
-            if way is not None and one.low <= size <= one.high
-        )
-        return f"NCCL's own {' and '.join(ways)} is faster by its model than every program here"
-
-    def _why_nothing(self, chooser: Chooser, one: Range) -> str:
-        sizes = [size for size in chooser.sizes if one.low <= size <= one.high]
-        divisors = {entry.played.divisor for entry in chooser.entries}
-        if sizes and divisors and all(size % each for size in sizes for each in divisors):
-            return f"no program found runs at sizes that are no multiples of {min(divisors)} bytes"
-        return "no program found runs here"
-
     def _size(self, number: int, place: int) -> dict[str, object]:
         """Return what the index says of a size."""
         chooser, size = self.choosers[number], self.setting.sizes[place]
-        bound = self.bounds[number](size)
-        one = next(one for one in self.chosen[number] if one.low <= size <= one.high)
-        time = None if one.entry is None else chooser.entries[one.entry].played.times[place]
-        textbook, way = chooser.textbook[place], chooser.ways[place]
-        known = self.chosen[number].index(one)
+        kind, bound = self.bounds[number](size) or (None, None)
+        turn, one = next(
+            (turn, one)
+            for turn, one in enumerate(self.chosen[number])
+            if one.low <= size <= one.high
+        )
+        best, textbook = chooser.fastest(place), chooser.fastest(place, textbook=True)
+        served = None if one.entry is None else chooser.entries[one.entry]
+        time, least, known = (
+            entry.played.times[place] if entry else None for entry in (served, best, textbook)
+        )
+        way = chooser.ways[place]
         return {
             "size_bytes": size,
-            "file": None if one.entry is None else f"{FOLDER}/{_name(chooser, known, one)}",
-            "time_us": _us(time),
-            "bound_us": _us(bound[1]) if bound else None,
-            "bound_kind": bound[0] if bound else None,
-            "gap": _ratio(time, bound[1] if bound else None, less=1),
-            "best_us": _us(chooser.least[place]),
-            "over_best": _ratio(time, chooser.least[place]),
-            "classical": self._name_of_textbook(chooser, place),
-            "classical_us": _us(textbook),
-            "over_classical": _ratio(time, textbook),
-            "bound_over_classical": _ratio(bound[1] if bound else None, textbook),
+            "file": None if one.entry is None else f"{FOLDER}/{_name(chooser, turn, one)}",
+            "time_us": us(time),
+            "bound_us": us(bound),
+            "bound_kind": kind,
+            "gap": _ratio(time, bound, less=1),
+            "best_us": us(least),
+            "over_best": _ratio(time, least),
+            "classical": textbook.outcome.spec.engine if textbook else None,
+            "classical_us": us(known),
+            "over_classical": _ratio(time, known),
+            "bound_over_classical": _ratio(bound, known),
             "nccl": way.way if way else None,
-            "nccl_us": _us(way.time) if way else None,
+            "nccl_us": us(way.time) if way else None,
         }
-
-    def _name_of_textbook(self, chooser: Chooser, place: int) -> str | None:
-        least = chooser.textbook[place]
-        return next(
-            (
-                entry.outcome.spec.engine
-                for entry in chooser.entries
-                if entry.is_textbook and least and entry.played.times[place] == least
-            ),
-            None,
-        )
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -263,6 +219,37 @@ class Library:
         if rows:
             found["nccl_tuner.csv"] = "\n".join([TUNER_HEAD, *rows]) + "\n"
         return found
+
+
+def _why(chooser: Chooser, sizes: Sequence[int], entry: Entry) -> str:
+    """Return why a program serves the sizes at these places."""
+    losses = []
+    for place in sizes:
+        time, best = entry.played.times[place], chooser.fastest(place)
+        least = best.played.times[place] if best else None
+        if time is not None and least is not None:
+            losses.append(Fraction(time, least) - 1 if time != least else Fraction(0))
+    fastest = losses.count(Fraction(0))
+    told = (
+        f"the fastest of {len(chooser.entries)} programs at {fastest} of the {len(losses)} sizes"
+        " in it"
+    )
+    if fastest < len(losses):
+        most = float(max(losses)) * 100
+        told += f", at most {most:.2f} % slower at the others: one file less"
+    return told
+
+
+def _why_not(chooser: Chooser, sizes: Sequence[int], *, left: bool) -> str:
+    """Return why no file serves the sizes at these places."""
+    if left:
+        ways = dict.fromkeys(way.way for place in sizes if (way := chooser.ways[place]))
+        return f"NCCL's own {' and '.join(ways)} is faster by its model than every program here"
+    divisors = {entry.played.divisor for entry in chooser.entries}
+    where = "here"
+    if sizes and divisors and all(chooser.sizes[at] % each for at in sizes for each in divisors):
+        where = f"at sizes that are no multiples of {min(divisors)} bytes"
+    return f"no program found runs {where}: the runtime's own algorithm does"
 
 
 TUNER_HEAD = (
@@ -278,20 +265,17 @@ def tuner_rows(library: Library) -> Iterator[str]:
         for one in ranges:
             if not one.left:
                 continue
-            inside = [
+            inside = (
                 (size, way)
                 for size, way in zip(chooser.sizes, chooser.ways, strict=True)
                 if way is not None and one.low <= size <= one.high
-            ]
-            starts = [
-                (size, way) for number, (size, way) in enumerate(inside)
-                if number == 0 or inside[number - 1][1].way != way.way
-            ]  # fmt: skip
-            ends = [size - 1 for size, _ in starts[1:]] + [one.high]
-            for number, ((size, way), end) in enumerate(zip(starts, ends, strict=True)):
-                low = one.low if number == 0 else size
+            )
+            starts = [next(group) for _, group in groupby(inside, key=lambda each: each[1].way)]
+            lows = [one.low, *(size for size, _ in starts[1:]), one.high + 1]
+            for (_, way), (low, after) in zip(starts, pairwise(lows), strict=True):
                 pair = f"{way.algorithm.lower()},{way.protocol.lower()}"
-                yield f"{chooser.collective},{low},{end},{pair},-1,{servers},{ranks},-1,-1"
+                span = f"{low},{after - 1}"
+                yield f"{chooser.collective},{span},{pair},-1,{servers},{ranks},-1,-1"
 
 
 def environment(library: Library) -> str:
@@ -301,11 +285,16 @@ def environment(library: Library) -> str:
         "# How to load this library: source this file before the program starts, on every node.",
         'here=$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")" && pwd)',
     ]
+    programs = list(library.programs)
     for name in LOADED_BY.get(runtime, (runtime,)):
         row, told = DEPLOYMENTS[name], []
-        files = _files_for(library, name)
+        folders = (MSCCL_FOLDER, FOLDER) if name == "msccl" else (FOLDER,)
+        files = [
+            next(path for folder in folders if (path := f"{folder}/{file}") in library.files)
+            for file, _ in programs
+        ]
         for note in (*row.variables, *row.needed):
-            if any(note.when(program) for _, program in library.programs):
+            if any(note.when(program) for _, program in programs):
                 paths = ":".join(f"$here/{file}" for file in files[:MOST_MSCCL])
                 text = note.text.format(path=paths, directory=f"$here/{FOLDER}")
                 variable, value = text.split("=", 1)
@@ -313,7 +302,7 @@ def environment(library: Library) -> str:
         pitfalls = {
             note.text.format(chunks="the file's nchunksperloop"): None
             for note in row.pitfalls
-            if any(note.when(program) for _, program in library.programs)
+            if any(note.when(program) for _, program in programs)
         }
         lines += ["", f"# {name}{row.version}", *told, *(f"# note: {text}" for text in pitfalls)]
         if name == "msccl" and len(files) > MOST_MSCCL:
@@ -326,27 +315,8 @@ def environment(library: Library) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _files_for(library: Library, runtime: str) -> list[str]:
-    """Return the files that a runtime loads."""
-    second = {
-        PurePosixPath(name).name for name in library.files if name.startswith(f"{MSCCL_FOLDER}/")
-    }
-    return [
-        f"{MSCCL_FOLDER if runtime == 'msccl' and name in second else FOLDER}/{name}"
-        for name, _ in library.programs
-    ]
-
-
 def entries_of(collective: str, outcomes: Sequence[Outcome]) -> tuple[Entry, ...]:
-    """Return the programs of a collective, in the order of their candidates.
-
-    Parameters
-    ----------
-    collective
-        Its name.
-    outcomes
-        Of candidates, in their order.
-    """
+    """Return the programs of a `collective` among `outcomes`, in the order of these."""
     return tuple(
         Entry(outcome, played)
         for outcome in outcomes
@@ -358,10 +328,6 @@ def entries_of(collective: str, outcomes: Sequence[Outcome]) -> tuple[Entry, ...
 def _name(chooser: Chooser, number: int, one: Range) -> str:
     spec = chooser.entries[one.entry or 0].outcome.spec
     return f"{chooser.collective}-{number + 1:02d}-{spec.engine}.xml"
-
-
-def _us(time: Time | None) -> float | None:
-    return None if time is None else microseconds(time)
 
 
 def _ratio(time: Time | None, other: Time | None, less: int = 0) -> float | None:

@@ -1,7 +1,7 @@
 """``taccl tune`` from what was asked to the directory on disk."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -13,7 +13,8 @@ from taccl.errors import InputError, OutOfTimeError
 from taccl.files import read_text
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.replay.nccl import Settings, machine_of
-from taccl.replay.sweep import BoundAt, bounds_of
+from taccl.replay.sweep import bounds_of
+from taccl.report.library import library_page
 from taccl.timing.deadline import Deadline
 from taccl.topology.file import expand_text, shipped_file
 from taccl.topology.graph import Topology
@@ -22,9 +23,7 @@ from taccl.tuning.choice import Chooser
 from taccl.tuning.directory import Journal, beside, check_place, locked, write_directory
 from taccl.tuning.executors import Workshop
 from taccl.tuning.library import Library, entries_of
-from taccl.tuning.page import page
-from taccl.tuning.run import Budget, Progress, Run, run_key
-from taccl.tuning.search import BoundsAt, Plan
+from taccl.tuning.search import Budget, Plan, Progress, Run, run_key
 
 SEARCHED = 0.93
 """Share of a time limit for the search; the rest is for judging and writing."""
@@ -115,51 +114,71 @@ def tune(order: Order) -> Tuned:
     """
     clock = Deadline()
     check_place(order.output)
-    end = order.sizes[-1]
     topology, setting = _setting(order)
-    order = replace(order, sizes=setting.sizes)
+    order, end = replace(order, sizes=setting.sizes), order.sizes[-1]
+    seconds, effort = order.budget.seconds, None
+    if seconds is not None:
+        share, least, most = EFFORT
+        effort = round(min(most, max(least, share * seconds)), 1)
+    plan = Plan(
+        order.collectives, order.sizes, topology.num_ranks, {}, len(order.sketches), effort,
+        order.seed, len(set(topology.server_of)),
+        max(RUNTIMES[order.runtime].message_bytes.values()),
+    )  # fmt: skip
+    budget = replace(order.budget, seconds=None if seconds is None else SEARCHED * seconds)
     with locked(order.output), Journal(beside(order.output, ".journal")) as journal:
-        plan, budget = _plan(order, topology), _budget(order)
         key = digest_of(["library", run_key(setting, plan, budget), str(order.nccl), end])
         done, kept = 0, journal.find(key)
         if kept is not None:
             texts = {str(name): str(text) for name, text in json.loads(kept).items()}
         else:
-            bounds = tuple(
-                bounds_of(topology, name, message_bytes=plan.message_bytes)
+            bounds = {
+                name: bounds_of(topology, name, message_bytes=plan.message_bytes)
                 for name in order.collectives
-            )
+            }
+            plan = replace(plan, bounds={
+                name: tuple(found[1] if (found := at(size)) else None for size in order.sizes)
+                for name, at in bounds.items()
+            })  # fmt: skip
             run = Run(
-                setting, replace(plan, bounds=_at_sizes(order, bounds)), budget, order.workshop(),
-                journal, order.stop, order.watch, clock=clock,
+                setting, plan, budget, order.workshop(), journal, order.stop, order.watch,
+                clock=clock,
             )  # fmt: skip
             outcomes = run.search()
             done = len(outcomes)
-            library = _library(order, topology, setting, outcomes, bounds, end)
-            texts = {**library.texts, "report.html": page(library)}
+            choosers = _choosers(order, topology, plan, outcomes, end)
+            asked = {
+                "budget": {"candidates": order.budget.candidates, "time_limit_s": seconds},
+                "seed": order.seed,
+                "interrupted": order.stop.is_set(),
+            }
+            library = Library(
+                setting, topology, tuple(outcomes), choosers,
+                tuple(chooser.choose() for chooser in choosers), tuple(bounds.values()), asked,
+            )  # fmt: skip
+            texts = {**library.texts, "report.html": library_page(library.index)}
             # The same command may find more where something passed, unless its time is over.
-            again = order.budget.seconds is None and any(one.passing for one in outcomes)
-            if not library.asked["interrupted"] and not again:
+            again = seconds is None and any(one.passing for one in outcomes)
+            if not asked["interrupted"] and not again:
                 journal.keep(key, json.dumps(texts))
-        if not _is_there(order.output, texts):
-            write_directory(order.output, texts)
+        write_directory(order.output, texts)
     return Tuned(order.output, texts, done, clock.spent)
 
 
 def _setting(order: Order) -> tuple[Topology, Setting]:
-    """Return the machine, and what all candidates share.
-
-    Raises
-    ------
-    InputError
-        When a file or value can't be used.
-    """
+    """Return the machine, and what all candidates share."""
     named = {"nodes": order.nodes, "fabric": order.fabric, "alpha_rule": order.alpha_rule}
     topology = load_machine(order.topology, **named)  # type: ignore[arg-type]
     if topology.num_ranks < 2:
         raise InputError("has one rank: nothing to send", file=order.topology, field="ranks")
     for name in order.collectives:
-        _check_collective(order, name, topology)
+        if COLLECTIVES[name].has_root:
+            raise InputError(
+                f"{name} has a root, and a file answers calls for every root", field="COLLECTIVE",
+                fix="tune allgather, reducescatter, allreduce or alltoall",
+            )  # fmt: skip
+        if not serves(order.runtime, asked_collective(name, topology)):
+            raise InputError(f"{order.runtime} has no XML for {name}", field="COLLECTIVE")
     machines = [Machine(expand_text(topology))]
     names = []
     for sketch in order.sketches:
@@ -175,19 +194,14 @@ def _setting(order: Order) -> tuple[Topology, Setting]:
 
 
 def whole_sizes(sizes: tuple[int, ...], ranks: int) -> tuple[int, ...]:
-    """Return sizes that cut into whole chunks, each at most the one that it stands for.
+    """Return `sizes`, in bytes, that cut into whole chunks for so many `ranks`.
+
+    Each is at most the one that it stands for.
 
     A program takes sizes that are multiples of ranks, chunks, instances and 4 bytes. Each size is
     cut to a multiple of 4 bytes for each rank, and of as many times that, a power of two, as it is
     16 times as large as. What is less than 4 bytes a rank stays. On a power of two of ranks,
     powers of two stay what they are.
-
-    Parameters
-    ----------
-    sizes
-        Bytes of the counted buffer.
-    ranks
-        How many take part.
     """
     found = set()
     for size in sizes:
@@ -198,64 +212,17 @@ def whole_sizes(sizes: tuple[int, ...], ranks: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _check_collective(order: Order, name: str, topology: Topology) -> None:
-    if COLLECTIVES[name].has_root:
-        raise InputError(
-            f"{name} has a root, and a file answers calls for every root", field="COLLECTIVE",
-            fix="tune allgather, reducescatter, allreduce or alltoall",
-        )  # fmt: skip
-    if not serves(order.runtime, asked_collective(name, topology)):
-        raise InputError(f"{order.runtime} has no XML for {name}", field="COLLECTIVE")
-
-
-def _budget(order: Order) -> Budget:
-    seconds = order.budget.seconds
-    return Budget(order.budget.candidates, None if seconds is None else SEARCHED * seconds)
-
-
-def _plan(order: Order, topology: Topology) -> Plan:
-    """Return what is searched, without bounds."""
-    seconds, effort = order.budget.seconds, None
-    longest = max(RUNTIMES[order.runtime].message_bytes.values())
-    if seconds is not None:
-        share, least, most = EFFORT
-        effort = round(min(most, max(least, share * seconds)), 1)
-    return Plan(
-        order.collectives, order.sizes, topology.num_ranks, {}, len(order.sketches), effort,
-        order.seed, len(set(topology.server_of)), longest,
-    )  # fmt: skip
-
-
-def _at_sizes(order: Order, bounds: tuple[BoundAt, ...]) -> BoundsAt:
-    """Return the bounds of each collective at every size."""
-    return {
-        name: tuple(found[1] if (found := at(size)) else None for size in order.sizes)
-        for name, at in zip(order.collectives, bounds, strict=True)
-    }
-
-
-def _library(
-    order: Order,
-    topology: Topology,
-    setting: Setting,
-    outcomes: list[Outcome],
-    bounds: tuple[BoundAt, ...],
-    end: int,
-) -> Library:
-    """Choose for every collective, up to a size.
-
-    Raises
-    ------
-    OutOfTimeError
-        When there is no program at all.
-    """
+def _choosers(
+    order: Order, topology: Topology, plan: Plan, outcomes: Sequence[Outcome], end: int
+) -> tuple[Chooser, ...]:
+    """Return what chooses for every collective, up to a size; raise when there is no program."""
     machine = None if order.nccl is None else machine_of(topology, order.nccl)
     choosers = tuple(
         Chooser(
             name, topology, order.runtime, order.sizes, entries_of(name, outcomes), machine, end,
-            tuple(found[1] if (found := bound(size)) else None for size in order.sizes),
+            tuple(plan.bounds[name]),
         )
-        for name, bound in zip(order.collectives, bounds, strict=True)
+        for name in order.collectives
     )  # fmt: skip
     if not any(chooser.entries for chooser in choosers):
         reasons = sorted({one.reason for one in outcomes if one.reason})
@@ -263,23 +230,4 @@ def _library(
         raise OutOfTimeError(
             f"no program was found{': ' + reasons[0] if reasons else ''}", fix=f"raise {more}"
         )
-    asked = {
-        "budget": {
-            "candidates": order.budget.candidates, "time_limit_s": order.budget.seconds,
-        },
-        "seed": order.seed,
-        "interrupted": order.stop.is_set(),
-    }  # fmt: skip
-    chosen = tuple(chooser.choose() for chooser in choosers)
-    return Library(setting, topology, tuple(outcomes), choosers, chosen, bounds, asked)
-
-
-def _is_there(output: Path, texts: dict[str, str]) -> bool:
-    """Tell whether a directory holds these files and no others."""
-    try:
-        names = {str(path.relative_to(output)) for path in output.rglob("*") if path.is_file()}
-        return names == set(texts) and all(
-            (output / name).read_text(encoding="utf-8") == text for name, text in texts.items()
-        )
-    except (OSError, ValueError):
-        return False
+    return choosers

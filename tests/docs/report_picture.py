@@ -12,11 +12,12 @@ from taccl.collectives import build_collective
 from taccl.replay.cost import model_of
 from taccl.replay.nccl import Settings, machine_of
 from taccl.replay.sweep import sweep
-from taccl.report.comparison import BOUND, STYLE, Line, chart, style_of, text_of
+from taccl.report.chart import BOUND, STYLE, Line, chart, style_of
 from taccl.report.graph import heat_colour, loaded_svg
 from taccl.report.html import Data, timeline_data
 from taccl.report.played import play
 from taccl.report.tables import verdict
+from taccl.report.text import escaped
 from taccl.topology.file import load_topology
 from taccl.units import gigabytes_per_second
 
@@ -61,8 +62,8 @@ def report_picture() -> str:
         f'<rect x="1" y="1" width="{WIDE + 46}" height="{HIGH - 2}" rx="8" fill="#ffffff"'
         ' stroke="#d0d7de"/>',
         f'<text class="h" style="font-size:20px" x="{LEFT}" y="38">allreduce on dgx-a100</text>',
-        f'<text class="h" x="{LEFT}" y="66">{text_of(said)}</text>',
-        f'<text class="h" x="{LEFT}" y="88">{text_of(rest)}</text>',
+        f'<text class="h" x="{LEFT}" y="66">{escaped(said)}</text>',
+        f'<text class="h" x="{LEFT}" y="88">{escaped(rest)}</text>',
         *_headed("Bandwidth of allreduce by size", LEFT, 124),
         _placed(chart("algbw, GB/s", SIZES, lines), LEFT, 134, 600, 345),
         *_headed("Topology by load", LEFT + 660, 124),
@@ -102,7 +103,7 @@ def _timeline(data: Data) -> Iterator[str]:
     scale = (WIDE - gutter) / data["time"]
     for number, (rank, block) in enumerate(data["tracks"][:TRACKS]):
         y = top + number * high
-        yield f'<text x="{LEFT}" y="{y + 14}">{text_of(f"{rank}, {block}")}</text>'
+        yield f'<text x="{LEFT}" y="{y + 14}">{escaped(f"{rank}, {block}")}</text>'
     spans, path = data["spans"], set(data["path"])
     for span, track in enumerate(spans["track"]):
         if track >= TRACKS:

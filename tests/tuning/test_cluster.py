@@ -11,7 +11,7 @@ import pytest
 
 from taccl.errors import InputError
 from taccl.tuning.executors import dask_workshop, mpi_workshop
-from taccl.tuning.run import Budget
+from taccl.tuning.search import Budget
 from tests.tuning import crashing
 from tests.tuning.runs import search
 

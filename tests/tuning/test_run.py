@@ -9,10 +9,10 @@ from threading import Event
 import pytest
 
 from taccl.errors import InputError
-from taccl.tuning import run
+from taccl.tuning import search as searching
 from taccl.tuning.candidate import Outcome, key_of, read_outcome
-from taccl.tuning.executors import Borrowed, Processes, Work, here
-from taccl.tuning.run import LAG, Budget, Run
+from taccl.tuning.executors import Borrowed, Processes, Work
+from taccl.tuning.search import LAG, Budget, run_key
 from tests.tuning import crashing
 from tests.tuning.runs import PLAN, SETTING, SIZES, Loyal, journal_in, search
 
@@ -106,9 +106,9 @@ class Stuck:
 
 
 def test_a_timed_search_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "OVERDUE", 0.0)
-    monkeypatch.setattr(run, "OVERDUE_TIMES", 0.0)
-    monkeypatch.setattr(run, "LOOK", 0.01)
+    monkeypatch.setattr(searching, "OVERDUE", 0.0)
+    monkeypatch.setattr(searching, "OVERDUE_TIMES", 0.0)
+    monkeypatch.setattr(searching, "LOOK", 0.01)
     workshop = Stuck()
     found = search(workshop, budget=Budget(seconds=600.0), most=len(PLAN.baseline()) + 1)
     failed = [one for one in found if one.failed]
@@ -180,7 +180,7 @@ def test_a_timed_run_that_found_nothing_is_not_over(tmp_path: Path) -> None:
             one.played
             for one in search(work=crashing.useless, budget=budget, journal=journal)
         )  # fmt: skip
-        key = Run(SETTING, PLAN, budget, here()).key
+        key = run_key(SETTING, PLAN, budget)
         assert journal.state(key)[1] is False
         again = search(work=crashing.useless, budget=Budget(seconds=0.7), journal=journal)
     assert len(again) >= len(PLAN.baseline())

@@ -7,10 +7,10 @@ import pytest
 
 from taccl.errors import OutOfTimeError
 from taccl.synth.templates.classical import CLASSICAL
-from taccl.tuning import run, session
+from taccl.tuning import search, session
 from taccl.tuning.candidate import Outcome, Spec, read_outcome
 from taccl.tuning.executors import Work
-from taccl.tuning.run import Budget
+from taccl.tuning.search import Budget
 from taccl.tuning.session import SEARCHED, Order, tune, whole_sizes
 from tests.tuning.crashing import spec_of
 from tests.tuning.runs import Loyal
@@ -57,7 +57,7 @@ def order(place: Path, clock: Clock, **budget: float) -> Order:
 
 def use(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run read this clock."""
-    for module in (run, session):
+    for module in (search, session):
         monkeypatch.setattr(module, "Deadline", lambda: clock)
 
 

@@ -1,22 +1,31 @@
-"""The report of a library: one page that needs nothing but itself."""
+"""The page of a library of programs, from its index: needs nothing but itself."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
-from taccl.report.comparison import BOUND, Line, chart, style_of
-from taccl.report.html import table, text_of
-from taccl.tuning.library import Library
+from taccl.report.chart import BOUND, Line, chart, style_of
+from taccl.report.html import table
+from taccl.report.text import escaped
 from taccl.units import counted, format_size
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
-_SIZES = (
-    ("size", "size_bytes"), ("time us", "time_us"), ("bound us", "bound_us"), ("gap", "gap"),
-    ("over best", "over_best"), ("classical", "classical"), ("classical us", "classical_us"),
-    ("over classical", "over_classical"), ("bound over classical", "bound_over_classical"),
-    ("NCCL us (its model)", "nccl_us"), ("file", "file"),
-)  # fmt: skip
+_NUMBER = "{:.6g}".format
+_SIZES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "size": ("size_bytes", format_size),
+    "time us": ("time_us", _NUMBER),
+    "bound us": ("bound_us", _NUMBER),
+    "gap": ("gap", "{:.1%}".format),
+    "over best": ("over_best", _NUMBER),
+    "classical": ("classical", str),
+    "classical us": ("classical_us", _NUMBER),
+    "over classical": ("over_classical", _NUMBER),
+    "bound over classical": ("bound_over_classical", _NUMBER),
+    "NCCL us (its model)": ("nccl_us", _NUMBER),
+    "file": ("file", str),
+}
+"""Columns of the table of sizes: the field of the index, and how it is written."""
 
 _TIMES = (
     ("this library", "time_us", style_of(0)),
@@ -33,22 +42,21 @@ _SHARES = (
 """Lines of the chart of times as shares of the best classical algorithm's."""
 
 
-def page(library: Library) -> str:
-    """Return the page."""
-    index: Mapping[str, Any] = library.index
+def library_page(index: Mapping[str, Any]) -> str:
+    """Return the page of a library with this index, as ``index.json`` holds it."""
     topology = index["topology"]
     title = f"Library for {topology['name']}, {topology['ranks']} ranks, {index['runtime']}"
     style = files("taccl.report").joinpath("page.css").read_text(encoding="utf-8")
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        f"<title>{text_of(title)}</title><style>{style}</style></head><body>",
-        f"<h1>{text_of(title)}</h1>",
-        *(f'<p class="verdict">{text_of(_verdict(found))}</p>' for found in index["collectives"]),
-        f'<p class="hint">{text_of(index["model"])}</p>',
+        f"<title>{escaped(title)}</title><style>{style}</style></head><body>",
+        f"<h1>{escaped(title)}</h1>",
+        *(f'<p class="verdict">{escaped(_verdict(found))}</p>' for found in index["collectives"]),
+        f'<p class="hint">{escaped(index["model"])}</p>',
     ]
     if index["nccl_model"]:
-        parts.append(f'<p class="hint">{text_of(index["nccl_model"])}</p>')
+        parts.append(f'<p class="hint">{escaped(index["nccl_model"])}</p>')
     for found in index["collectives"]:
         parts += _collective(found)
     budget = {name: value for name, value in index["budget"].items() if value is not None}
@@ -59,7 +67,7 @@ def page(library: Library) -> str:
         f"topology sha256 {topology['sha256']}",
     ]
     parts.append("<h2>How it was made</h2><ul>")
-    parts += [f"<li>{text_of(fact)}</li>" for fact in facts]
+    parts += [f"<li>{escaped(fact)}</li>" for fact in facts]
     parts.append("</ul></body></html>\n")
     return "\n".join(parts)
 
@@ -84,8 +92,27 @@ def _verdict(found: Mapping[str, Any]) -> str:
 
 def _collective(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the part of one collective."""
-    yield f"<h2>{text_of(found['collective'])}</h2>"
-    yield from _charts(found["sizes"])
+    yield f"<h2>{escaped(found['collective'])}</h2>"
+    sizes = found["sizes"]
+    if len(sizes) > 1:
+        places = [size["size_bytes"] for size in sizes]
+        rates = [
+            Line(name, style, tuple(
+                (size["size_bytes"], size["size_bytes"] / size[key] / 1e3)
+                for size in sizes if size[key]
+            ))
+            for name, key, style in _TIMES
+        ]  # fmt: skip
+        shares = [
+            Line(name, style, tuple(
+                (size["size_bytes"], size[key]) for size in sizes if size[key] is not None
+            ))
+            for name, key, style in _SHARES
+        ]  # fmt: skip
+        yield "<h3>Bandwidth by size</h3>"
+        yield chart("algbw, GB/s", places, [line for line in rates if line.points])
+        yield "<h3>Time beside the best classical algorithm</h3>"
+        yield chart("time as a share of the best classical algorithm's", places, shares, share=True)
     rows = [
         (
             f"{format_size(one['min_bytes'])} to {format_size(one['max_bytes'])}",
@@ -96,12 +123,13 @@ def _collective(found: Mapping[str, Any]) -> Iterator[str]:
         )
         for one in found["ranges"]
     ]
-    yield _html_table(("sizes", "file", "made by", "chunks", "why"), rows)
+    yield table(("sizes", "file", "made by", "chunks", "why"), rows)
     yield "<h3>At every size</h3>"
-    yield _html_table(
-        [name for name, _ in _SIZES],
-        [[_shown(key, size[key]) for _, key in _SIZES] for size in found["sizes"]],
-    )
+    columns = _SIZES.values()
+    yield table([*_SIZES], (
+        ["-" if size[key] is None else form(size[key]) for key, form in columns]
+        for size in found["sizes"]
+    ))  # fmt: skip
     counts = found["candidates"]
     yield (
         f"<p>{counts['searched']} searches and {counts['classical']} classical algorithms made"
@@ -110,42 +138,4 @@ def _collective(found: Mapping[str, Any]) -> Iterator[str]:
     )
     if counts["failed"]:
         lost = [(one["candidate"], one["reason"]) for one in counts["failed"]]
-        yield _html_table(("failed candidate", "reason"), lost)
-
-
-def _html_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    return table(names, [[text_of(cell) for cell in row] for row in rows])
-
-
-def _shown(key: str, value: object) -> str:
-    if value is None:
-        return "-"
-    if key == "size_bytes":
-        return format_size(int(str(value)))
-    if key == "gap" and isinstance(value, float):
-        return f"{value:.1%}"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _charts(sizes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield charts of bandwidth, and of time beside the best classical algorithm, by size."""
-    if len(sizes) < 2:
-        return
-    places = [size["size_bytes"] for size in sizes]
-    rates = [
-        Line(name, style, tuple(
-            (size["size_bytes"], size["size_bytes"] / size[key] / 1e3)
-            for size in sizes if size[key]
-        ))
-        for name, key, style in _TIMES
-    ]  # fmt: skip
-    shares = [
-        Line(name, style, tuple(
-            (size["size_bytes"], size[key]) for size in sizes if size[key] is not None
-        ))
-        for name, key, style in _SHARES
-    ]  # fmt: skip
-    yield "<h3>Bandwidth by size</h3>"
-    yield chart("algbw, GB/s", places, [line for line in rates if line.points])
-    yield "<h3>Time beside the best classical algorithm</h3>"
-    yield chart("time as a share of the best classical algorithm's", places, shares, share=True)
+        yield table(("failed candidate", "reason"), lost)
