@@ -278,7 +278,7 @@ def bounds_of(
 
 
 def sizes_between(begin: int, end: int, factor: int = 2) -> tuple[int, ...]:
-    """Return ``begin``, ``begin * factor`` ... up to ``end`` bytes, as nccl-tests' ``-b -e -f``.
+    """Return sizes from ``begin`` up to ``end`` bytes, each ``factor`` times the one before it.
 
     Raises
     ------
