@@ -22,26 +22,13 @@ MAX_CHUNKS = 1 << 23
 NOWHERE_ELSE: Mapping[tuple[int, int], int] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """One row of a collective: which ranks hold the chunk before and want it after.
-
-    Parameters
-    ----------
-    id
-        Row.
-    sources, targets
-        Ranks, ascending.
-    input_at, output_at
-        Offset in the input of a source and in the output of a target; where ranks differ, the
-        usual one.
-    """
-
-    id: int
-    sources: tuple[int, ...]
-    targets: tuple[int, ...]
-    input_at: int
-    output_at: int
+def equals_before(keys: NDArray[np.integer]) -> IntColumn:
+    """Return for each of some ``keys`` how many equal ones come before it."""
+    order = np.argsort(keys, kind="stable")
+    first = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    before = np.empty(len(keys), dtype=np.int32)
+    before[order] = np.arange(len(keys)) - np.repeat(first, np.diff(first, append=len(keys)))
+    return before
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,13 +192,6 @@ class Collective:
     @cached_property
     def _members(self) -> tuple[frozenset[int], ...]:
         return tuple(frozenset(ranks) for ranks in self.rank_sets)
-
-    def chunk(self, chunk: int) -> Chunk:
-        """Return one row as a record."""
-        return Chunk(
-            chunk, self.sources(chunk), self.targets(chunk),
-            int(self.input_at[chunk]), int(self.output_at[chunk]),
-        )  # fmt: skip
 
     def image(self, permutation: Sequence[int]) -> IntColumn:
         """Return where every chunk goes when rank r becomes ``permutation[r]``.
