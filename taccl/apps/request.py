@@ -35,7 +35,7 @@ from taccl.synth.steps_rounds import chunks_per_rank
 from taccl.timing.deadline import Either
 from taccl.topology.file import has_count, load_topology
 from taccl.topology.graph import LogicalTopology, Permutation, Topology, whole
-from taccl.topology.symmetry import Group, check_symmetry, free_group, make_group, powers
+from taccl.topology.symmetry import Group, free_group, make_group, powers, vertex_image
 from taccl.topology.symmetry_search import search_group
 from taccl.units import MAX_SIZE, Time, exact_size_text
 
@@ -208,7 +208,7 @@ def logical_group(logical: LogicalTopology, collective: Collective | None = None
             continue
         if collective is not None:
             collective.image(generator)
-        check_symmetry(topology, generator)
+        vertex_image(topology, generator)
         broken = _broken_link(logical, generator)
         if broken is None:
             kept.append(tuple(generator))
@@ -258,7 +258,7 @@ def _broken_link(logical: LogicalTopology, permutation: Permutation) -> int | No
     for rank, senders in logical.leave_by.items():
         moved = frozenset(permutation[sender] for sender in senders)
         if logical.leave_by.get(permutation[rank]) != moved:
-            return _first(topology.links_from(rank))
+            return _first(topology.links.leaving(rank))
     return None
 
 

@@ -140,18 +140,10 @@ def collective_name(text: str) -> str:
 def build_collective(
     name: str, num_ranks: int, chunks_per_rank: int, root: int | None = None
 ) -> Collective:
-    """Return a collective of the table by any spelling of its name.
+    """Return the collective of the table that is spelled ``name`` on ``num_ranks``.
 
-    Parameters
-    ----------
-    name
-        Any spelling of a name of the table.
-    num_ranks
-        How many ranks take part.
-    chunks_per_rank
-        Chunks that each rank's part is cut into.
-    root
-        For the collectives that have one; None: rank 0.
+    ``chunks_per_rank`` is what each rank's part is cut into; the ``root`` of a collective that has
+    one is rank 0 by default.
 
     Raises
     ------

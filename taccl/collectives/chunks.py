@@ -201,7 +201,7 @@ class Collective:
         InputError
             When the collective does not map onto itself; names the chunk that breaks it.
         """
-        keys, rows = self._sorted_keys
+        keys, rows, _ = self._sorted_keys
         there = self._keys(permutation, np.arange(self.num_chunks))
         images = np.argsort(there, kind="stable")
         other = np.flatnonzero(keys != there[images])
@@ -219,8 +219,8 @@ class Collective:
 
     def image_of(self, permutation: Sequence[int], chunks: IntColumn) -> IntColumn:
         """Return where some chunks go under a permutation for which :meth:`image` exists."""
-        keys, rows = self._sorted_keys
-        if (keys[1:] == keys[:-1]).any():
+        keys, rows, unique = self._sorted_keys
+        if not unique:
             return self.image(permutation)[chunks]
         return rows[np.searchsorted(keys, self._keys(permutation, chunks))]
 
@@ -233,10 +233,12 @@ class Collective:
         return number
 
     @cached_property
-    def _sorted_keys(self) -> tuple[NDArray[np.int64], IntColumn]:
+    def _sorted_keys(self) -> tuple[NDArray[np.int64], IntColumn, bool]:
+        """The keys of all chunks, ascending, whose they are, and whether no two are equal."""
         keys = self._keys(range(self.num_ranks), np.arange(self.num_chunks))
         rows = np.argsort(keys, kind="stable").astype(np.int32)
-        return keys[rows], rows
+        keys = keys[rows]
+        return keys, rows, bool((keys[1:] != keys[:-1]).all())
 
     def _set_images(self, permutation: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of each rank set's image; 0: it is no rank set."""
