@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -111,8 +111,15 @@ class Found:
         return self.makespan if self.replay is None else self.replay
 
 
-def run(cell: str) -> Found:
+def run(cell: str, program: Sequence[str] = ("-m", "taccl")) -> Found:
     """Return what a cell gives, from a process of its own.
+
+    Parameters
+    ----------
+    cell
+        Arguments of ``taccl synthesize``.
+    program
+        What runs it: arguments of Python.
 
     Raises
     ------
@@ -123,7 +130,7 @@ def run(cell: str) -> Found:
         path = Path(folder) / "found"
         output = "--schedule" if "--runtime none" in cell else "--output"
         command = [
-            sys.executable, "-m", "taccl", "synthesize", *shlex.split(cell), "--deterministic",
+            sys.executable, *program, "synthesize", *shlex.split(cell), "--deterministic",
             "--workers", "1", "--time-limit", str(LIMIT), "--json", "--quiet", output, str(path),
         ]  # fmt: skip
         said, wrong = Path(folder) / "said", Path(folder) / "wrong"

@@ -32,7 +32,7 @@ from taccl.msccl.runtimes import RUNTIMES
 from taccl.sketch import apply_sketch, load_sketch
 from taccl.synth.search import Series
 from taccl.synth.steps_rounds import chunks_per_rank
-from taccl.timing.deadline import Either
+from taccl.timing.deadline import Deadline, Either
 from taccl.topology.file import has_count, load_topology
 from taccl.topology.graph import LogicalTopology, Permutation, Topology, whole
 from taccl.topology.symmetry import Group, free_group, make_group, powers, vertex_image
@@ -272,6 +272,9 @@ CHUNK_COUNTS = (1, 2, 4)
 MOST = 8
 """Chunk counts up to which the one with the least bound is looked for."""
 
+SECOND = 0.1
+"""Share of the time, at most, for the bounds of these counts."""
+
 MAX_RANKS = 64
 """Ranks up to which it is."""
 
@@ -398,7 +401,7 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     names = _series(request, collective)
     long = len(names) > len(CHUNK_COUNTS) + 1
     if len(names) > 1 and not long:
-        names = _best_second(request, collective, names)
+        names = _best_second(request, collective, names, scorer.clock.share(SECOND))
     counts = tuple(_counts(request, collective, names))
     if scorer.target is not None:
         chunks = collective.chunks_in_size
@@ -456,9 +459,9 @@ def _series(request: Request, collective: Collective) -> tuple[int, ...]:
 
 
 def _best_second(
-    request: Request, collective: Collective, counts: tuple[int, ...]
+    request: Request, collective: Collective, counts: tuple[int, ...], clock: Deadline
 ) -> tuple[int, ...]:
-    """Return the counts with the one second that has the least bound without batches.
+    """Return the counts with the one second that has the least bound without batches, if it pays.
 
     It does where whole chunks share links evenly that have different speeds, or do not divide the
     chunks. It has to be more than a hundredth below what is tried before.
@@ -466,7 +469,11 @@ def _best_second(
     if collective.name not in COLLECTIVES or collective.num_ranks > MAX_RANKS or request.steps:
         return counts
     bounds = {}
-    for count in {*counts, *range(1, MOST + 1)}:
+    for count in sorted(
+        {*counts, *range(1, MOST + 1)}, key=lambda count: (count not in counts, count)
+    ):
+        if clock.over:
+            return counts
         cut = collective.cut(count)
         bounds[count] = best(
             fixed_bounds(request.logical, cut, chunk_size_of(cut, request.size))

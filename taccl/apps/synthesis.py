@@ -24,6 +24,7 @@ from taccl.model.schedule import Schedule
 from taccl.msccl.program import Program
 from taccl.synth.engines import ENGINES, solve
 from taccl.synth.search import (
+    FEW_MESSAGES,
     RESERVE,
     Attempt,
     Search,
@@ -288,29 +289,36 @@ def _scorer(request: Request, clock: Deadline) -> Scorer:
     )  # fmt: skip
 
 
-def _open(request: Request, collective: Collective, scorer: Scorer) -> None:
-    """Have something scored and judged before the first bound is proved."""
+def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[str]:
+    """Have something scored and judged before the first bound is proved.
+
+    Returns the algorithms to try, those first whose schedules are known to end first.
+    """
     logical = request.logical
     cut = collective.cut(request.chunks or logical.chunks_per_rank or 1)
     group = make_group(logical.topology, ())
     problem = Problem(logical, cut, chunk_size_of(cut, request.size), group)
     check_times(logical.topology, problem.chunk_size)
-    for name, schedule in opening(problem, batch=request.batch):
+    made = opening(problem, batch=request.batch)
+    for name, schedule in made:
         scorer.starts(name)
         if scorer.open(schedule):
             break
     if request.engine != "auto":
         scorer.best = None  # only an answer where the engine has none
+    return [name for name, _ in made] if isinstance(made, list) else FEW_MESSAGES
 
 
 def _search(request: Request, collective: Collective, scorer: Scorer, found: list[Attempt]) -> None:
     """Add what engines make of the chunk counts to what is found."""
+    ranking: Sequence[str] = ()
     if request.engine in ENGINES and not (request.deterministic or request.steps):
-        _open(request, collective, scorer)
+        ranking = _open(request, collective, scorer)
     series = series_of(request, collective, scorer)
     if request.engine == "auto":
         reserve = 0.0 if request.logical.name is None else FREE * request.time_limit
-        portfolio(Search(series, scorer.clock, found, reserve))
+        opened = None if scorer.opened is None else scorer.opened.time
+        portfolio(Search(series, scorer.clock, found, reserve, ranking, opened))
         return
 
     def engine(problem: Problem, options: Options) -> Result:

@@ -30,7 +30,7 @@ from taccl.replay.timing import Timing
 from taccl.synth import list_scheduler_loop
 from taccl.synth.flow import insertion_loop
 from taccl.synth.flow.insertion_scheduler import inserted
-from taccl.synth.guided import scheduler, scheduler_state, tree_list_scheduler
+from taccl.synth.guided import scheduler_state, search, tree_list_scheduler
 from taccl.synth.templates.classical import classical_schedules
 from taccl.timing import earliest_start, occupancy
 from taccl.timing.deadline import Deadline
@@ -64,7 +64,7 @@ def _ring() -> Schedule:
 
 
 def _guided() -> None:
-    scheduler.compiled(_silent)
+    search.compiled(_silent)
 
 
 def _replay() -> None:

@@ -1,25 +1,21 @@
-"""The first answer: classical algorithms in the textbook's order, before anything is proved.
+"""One search around one incumbent: what is asked, until when, what is found, and whose turn it is.
 
-A search begins with bounds, and a large machine can use up a short time limit with them. So that
-there is something to write whenever the time ends, what costs least to make comes first.
+An engine runs along a series of chunk counts, more and more as long as they pay, whether it runs
+alone or as one of several. Engine ``auto`` runs all of them in one time limit, and the best by the
+given score wins. :func:`opening` comes before everything: classical algorithms in the textbook's
+order, so that there is something to write whenever the time ends.
 
-An engine along a series of chunk counts: more and more chunks, as long as they pay.
-
-Whatever runs an engine, alone or as one of several, runs it this way, so that one among several
-does with its share of the time what it would do with as much time alone.
-
-Engine ``auto``: every algorithm and engine in one time limit, the best by the given score.
-
-The classical algorithms come first; then every engine that searches has a short turn. After that,
-turns go to whom more chunks may pay, and to whoever may improve the best schedule, which all of
-them start from: the exact engine as its hint, the staged one as what it polishes, the guided one
-as routes to improve. So a turn that wins nothing is not repeated before somebody else has won. A
-problem that is too large for an engine (``LARGE``, ``HUGE``, ``COUNTED``) is left out, and a gap
-below ``ENOUGH`` to the bound ends the search. Where work is counted, every engine goes along the
-series of chunk counts with a quarter of the work.
+In ``auto`` classical algorithms come first, the most promising of them; then every engine that
+searches has a short turn. After that, turns go to whom more chunks may pay, the one that found the
+best before all others, and to whoever may improve the best schedule, which all of them start from:
+the exact engine as its hint, the staged one as what it polishes, the guided one as routes to
+improve. So a turn that wins nothing is not repeated before somebody else has won. A problem that is
+too large for an engine (``LARGE``, ``HUGE``, ``COUNTED``) is left out, and a gap below ``ENOUGH``
+to the bound ends the search. Where work is counted, every engine goes along the series of chunk
+counts with a quarter of the work.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -163,7 +159,15 @@ def along(name: str, engine: Engine, series: Series, clock: Deadline) -> Iterato
 
 
 def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> Attempt:
-    """Run an engine once, and score what it gives."""
+    """Run an engine once, and score what it gives.
+
+    Parameters
+    ----------
+    name, engine
+        Which.
+    problem, options
+        What is asked.
+    """
     clock, chunks = Deadline(), problem.collective.chunks_per_rank
     options.starts(name)
     try:
@@ -219,7 +223,8 @@ LARGE = 20 * MAX_INTERVALS
 """Pairs of a representative chunk and a link, above which no model is tried."""
 
 HUGE = 5_000_000
-"""The same for the staged engine, if there is a schedule already."""
+"""The same for the staged engine, if there is a schedule already: it would route for minutes
+before it can look at the clock."""
 
 COUNTED = 400
 """The same where work is counted: making a model small counts for nothing and can take minutes."""
@@ -227,8 +232,11 @@ COUNTED = 400
 PAIR = 1e-4
 """Seconds that it takes to let two chunks follow each other on a link in a model of messages."""
 
-WORTH_MORE = 1.0
-"""Seconds left from which one more turn is worth it, once every engine had one."""
+SHORTEST = 1.0
+"""Seconds of a turn, at least, if so many are left."""
+
+WORTH_MORE = 0.1
+"""Of the time limit: with less left, no more turn begins once every engine had one."""
 
 
 @dataclass(eq=False)
@@ -245,12 +253,18 @@ class Search:
         What came of it so far, failures included: whoever ends the search has it.
     reserve
         Seconds that are kept for what comes after it.
+    ranking
+        Classical algorithms, those first whose textbook schedules are known to end first.
+    opened
+        Picoseconds of what was there before the search, which is no attempt; None: nothing.
     """
 
     series: Series
     clock: Deadline
     found: list[Attempt] = field(default_factory=list)
     reserve: float = 0.0
+    ranking: Sequence[str] = ()
+    opened: Time | None = None
 
     def __post_init__(self) -> None:
         self.seconds = self.clock.left - self.reserve
@@ -300,13 +314,18 @@ class Search:
 
 
 def is_enough(time: Time, floor: Time) -> bool:
-    """Tell whether a time is so close to a bound that no more is searched for."""
+    """Tell whether ``time`` is so close to the bound ``floor`` that no more is searched for."""
     return time <= floor * (1 + ENOUGH)
 
 
 def portfolio(search: Search) -> list[Attempt]:
     """Run everything on a search; return what came of it, failures included."""
-    classical = _classical(search)
+    promising = replace(search.series, task=partial(_promising, search))
+    clock = search.clock.share(1 - RESERVE)
+    classical = {
+        name: along(name, partial(run_classical, name, patient=False), promising, clock)
+        for name in dict.fromkeys((*search.ranking, *CLASSICAL))
+    }
     _advance(search, classical, FIRST, more=bool(SEARCHES))
     if search.clock.counted is None:
         _take_turns(search)
@@ -352,6 +371,7 @@ class _Player:
 def _take_turns(search: Search) -> None:
     """Let engines take turns: each one, then more chunks for who is close, then who can improve.
 
+    Of those who are close, whoever found the best goes on first, as long as more chunks pay.
     Whoever improves the best schedule is asked again; who did not is asked when there is another.
     """
     series = search.series
@@ -362,10 +382,10 @@ def _take_turns(search: Search) -> None:
             player, count = fresh[0], series.counts[0]
             seconds = max(TURN * search.seconds, search.spare / (len(fresh) + 2))
         else:
-            if search.spare < WORTH_MORE:
+            if search.spare < WORTH_MORE * search.seconds:
                 return
             player, count = _next(search, players)
-            seconds = max(NEXT * search.seconds, WORTH_MORE)
+            seconds = max(NEXT * search.seconds, SHORTEST)
         attempt = _turn(search, player, count, min(seconds, max(0.5, search.spare)))
         if attempt.score is None and not (
             isinstance(attempt.error, NoAlgorithmError) and not player.scores and count < 2
@@ -380,11 +400,11 @@ def _next(search: Search, players: Sequence[_Player]) -> tuple[_Player, int]:
         player = min(players, key=lambda player: player.turns)
         return player, player.following(search.series) or search.series.counts[0]
     wide = [
-        (player.turns, min(player.scores.values(), default=0), count, number)
-        for number, player in enumerate(players)
+        (player.name != best.engine, player.turns, min(player.scores.values(), default=0), count, n)
+        for n, player in enumerate(players)
         if (count := player.following(search.series)) is not None
     ]
-    close = [row for row in wide if row[1] <= CLOSE * (best.time or 0)]
+    close = [row for row in wide if row[2] <= CLOSE * (best.time or 0)]
     if close:
         *_, count, number = min(close)
         return players[number], count
@@ -411,16 +431,6 @@ def _turn(search: Search, player: _Player, count: int, seconds: float) -> Attemp
     return attempt
 
 
-def _classical(search: Search) -> dict[str, Iterator[Attempt]]:
-    """Return the series of every classical algorithm, not yet begun."""
-    series = replace(search.series, task=partial(_promising, search))
-    clock = search.clock.share(1 - RESERVE)
-    return {
-        name: along(name, partial(run_classical, name, patient=False), series, clock)
-        for name in CLASSICAL
-    }
-
-
 def _fitting(search: Search, name: str) -> Engine:
     """Return an engine that refuses problems too large for its share of the time, with the reason.
 
@@ -430,9 +440,10 @@ def _fitting(search: Search, name: str) -> Engine:
     engine = SEARCHES[name]
 
     def fitting(problem: Problem, options: Options) -> Result:
-        if name == "exact" and not _is_small(problem, options, QUARTER * search.seconds):
+        if name == "exact" and not _is_small(problem, options, search.spare / 2):
             raise OutOfTimeError("left out: its model is too large for its share of the time")
-        if name == "taccl" and search.best and _is_huge(problem):
+        pairs = int(problem.logical.allowed.sum()) * len(problem.representatives)
+        if name == "taccl" and search.best and pairs > HUGE:
             raise OutOfTimeError("left out: it would route for longer than its share of the time")
         return engine(problem, options)
 
@@ -473,8 +484,8 @@ def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Opt
         return problem, options
 
     def is_hopeless(schedule: Schedule) -> bool:
-        best = search.best
-        return best is not None and schedule.makespan > HOPELESS * (best.time or 0)
+        known = search.opened if search.best is None else search.best.time
+        return known is not None and schedule.makespan > HOPELESS * known
 
     def promising(schedule: Schedule) -> Time | None:
         return schedule.makespan if is_hopeless(schedule) else score(schedule)
@@ -497,11 +508,6 @@ def _is_small(problem: Problem, options: Options, seconds: float) -> bool:
     return orbits * links <= LARGE and links * chunks**2 * PAIR <= seconds
 
 
-def _is_huge(problem: Problem) -> bool:
-    """Tell whether the staged engine would route for minutes before it can look at the clock."""
-    return int(problem.logical.allowed.sum()) * len(problem.representatives) > HUGE
-
-
 def turns_of(found: Sequence[Attempt]) -> Iterator[tuple[Attempt, Time | None]]:
     """Yield attempts with the picoseconds that each won over the best before; None: the first."""
     best: Time | None = None
@@ -519,8 +525,10 @@ def chosen(found: Sequence[Attempt], *, stopped: bool = False) -> Result:
 
     Parameters
     ----------
+    found
+        Of one search.
     stopped
-        Whether the user ended the search.
+        Whether the user ended it.
 
     Raises
     ------
@@ -552,7 +560,7 @@ def _why(found: Sequence[Attempt]) -> NoScheduleError:
 
 
 def auto(problem: Problem, options: Options) -> Result:
-    """Run the classical algorithms and the searches on one problem; return the best by score.
+    """Run everything on one ``problem`` within ``options``; return the best by score.
 
     Raises
     ------
@@ -579,8 +587,8 @@ MANY_CHUNKS = 20_000
 """Chunks at all ranks together, above which the first algorithm that exists must do."""
 
 
-def opening(problem: Problem, *, batch: bool) -> Iterator[tuple[str, Schedule]]:
-    """Yield algorithms by name, with exact schedules: the least makespan first where all are made.
+def opening(problem: Problem, *, batch: bool) -> Iterable[tuple[str, Schedule]]:
+    """Return algorithms by name, with exact schedules: the least makespan first where all are made.
 
     Parameters
     ----------
@@ -597,4 +605,4 @@ def opening(problem: Problem, *, batch: bool) -> Iterator[tuple[str, Schedule]]:
     names = FEW_MESSAGES if is_large else tuple(CLASSICAL)
     made = ((name, textbook_schedule(bare, name, batch=batch, fewest=is_large)) for name in names)
     found = ((name, schedule) for name, schedule in made if schedule is not None)
-    yield from found if is_large else sorted(found, key=lambda one: one[1].makespan)
+    return found if is_large else sorted(found, key=lambda one: one[1].makespan)

@@ -9,7 +9,7 @@ import pytest
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
 from taccl.synth.guided.recursive_block_gather import coalesced
-from taccl.synth.guided.scheduler import compiled
+from taccl.synth.guided.search import compiled
 from taccl.synth.templates.classical import classical_schedule
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole

@@ -19,7 +19,6 @@ from taccl.synth.greedy import greedy_routes
 from taccl.synth.guided import search as guided_search
 from taccl.synth.guided import tree_list_scheduler
 from taccl.synth.guided.engine import guided
-from taccl.synth.guided.scheduler import compiled
 from taccl.synth.guided.scheduler_state import (
     COUNT,
     EPS_OVER,
@@ -33,7 +32,7 @@ from taccl.synth.guided.scheduler_state import (
     reset,
     state_of,
 )
-from taccl.synth.guided.search import Effort, Found, search, taught_prices
+from taccl.synth.guided.search import Effort, Found, compiled, search, taught_prices
 from taccl.timing.deadline import Deadline
 from taccl.topology.file import load_topology
 from taccl.topology.graph import whole

@@ -1,14 +1,13 @@
 """Engine ``guided``: price-guided list scheduling on orbit representatives, compiled.
 
-What a resource is worth comes from an optimal fractional packing (packing.py) or is taught by what
-runs load; thousands of runs then grow the trees of all chunks together, each by the earliest
-arrival among the arcs that are cheap enough (tree_list_scheduler.py). A reduction is such a run on
-reversed arcs, played backwards. Runs decide nothing but routes and order; retime() gives the times.
+What a resource is worth comes from an optimal fractional packing or is taught by what runs load;
+thousands of runs (search.py) then grow the trees of all chunks together, each by the earliest
+arrival among the arcs that are cheap enough (tree_list_scheduler.py). The decisions of the best run
+are kept without sends that lead to no target. A reduction is such a run on reversed arcs, played
+backwards. Runs decide nothing but routes and order; retime() gives the times.
 
-One way of engine ``guided``: gathers along arcs, or reductions along arcs turned round.
-
-Prices, many runs, and the decisions of the best: without what leads to no target, and played
-backwards where chunks are summed.
+Where chunks may travel together, grid programs and block gathers come first; single chunks may be
+cut and joined again, their routes improved a few at a time, and all of it done without symmetry.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,15 +19,14 @@ from taccl.collectives import build_collective
 from taccl.errors import NoScheduleError
 from taccl.model.arcs import Arcs, Wanted, arcs_of, is_restricted, wanted_in, wanted_of
 from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads
-from taccl.model.routes import Network, build_network
+from taccl.model.routes import build_network
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.prices.packing import pack
 from taccl.synth.exact.improve import improve_routes
 from taccl.synth.greedy import shortest
 from taccl.synth.guided.recursive_block_gather import coalesced
-from taccl.synth.guided.scheduler import compiled
 from taccl.synth.guided.scheduler_state import MOST_PAIRS, Begin, Field, Numbers, Times, field_of
-from taccl.synth.guided.search import Effort, Floats, Found, search, taught_prices
+from taccl.synth.guided.search import Effort, Floats, Found, compiled, search, taught_prices
 from taccl.synth.message_coalescing import MOST_ROWS, coarser, cut_and_joined
 from taccl.synth.plan import adjacent, in_turn, plan_decisions, rows_of
 from taccl.synth.staged.engine import ordered
@@ -55,6 +53,17 @@ def one_way(
 ) -> list[Schedule]:
     """Return the best schedule for chunks that flow from their roots, or to them.
 
+    Parameters
+    ----------
+    problem, options
+        What is asked.
+    clock
+        When to end.
+    reverse
+        Whether chunks flow to their roots and are summed.
+    begin
+        When chunks and resources are there; None: from the start.
+
     Raises
     ------
     NoScheduleError
@@ -66,7 +75,11 @@ def one_way(
     for (wanted, hops), turn in zip(variants, clock.turns(len(variants)), strict=True):
         if best is not None and options.stop.is_set():
             break
-        _check_size(arcs, wanted)
+        if len(arcs) * len(wanted.chunk) > MOST_PAIRS[not _goes_everywhere(wanted)]:
+            raise NoScheduleError(
+                f"{len(wanted.chunk)} chunks and {len(arcs)} links are too many for engine guided",
+                fix="declare symmetries of the topology, use fewer --chunks, or another engine",
+            )
         field = field_of(arcs, wanted, begin, hops)
         found = _searched(arcs, wanted, field, options, turn)
         if found is not None:
@@ -84,21 +97,8 @@ def one_way(
     return [best]
 
 
-def _check_size(arcs: Arcs, wanted: Wanted) -> None:
-    """Refuse what memory is not for.
-
-    Raises
-    ------
-    NoScheduleError
-        With the reason.
-    """
-    pairs = len(arcs) * len(wanted.chunk)
-    partial = not all(row.all() for row in wanted.targets | wanted.roots)
-    if pairs > MOST_PAIRS[partial]:
-        raise NoScheduleError(
-            f"{len(wanted.chunk)} chunks and {len(arcs)} links are too many for engine guided",
-            fix="declare symmetries of the topology, use fewer --chunks, or another engine",
-        )
+def _goes_everywhere(wanted: Wanted) -> bool:
+    return bool((wanted.targets | wanted.roots).all())
 
 
 def _wants(arcs: Arcs, options: Options) -> Iterator[tuple[Wanted, Numbers | None]]:
@@ -109,17 +109,15 @@ def _wants(arcs: Arcs, options: Options) -> Iterator[tuple[Wanted, Numbers | Non
         return
     extra = logical.max_extra_hops
     for name, network in networks(problem, reverse=arcs.reverse, options=options):
-        yield wanted_in(arcs, network), None if extra is None else _hop_limits(network, extra)
+        limits: Numbers | None = None
+        if extra is not None:
+            limits = np.zeros((len(network.demands), problem.topology.num_ranks), dtype=np.int32)
+            for row, demand in zip(limits, network.demands, strict=True):
+                row[list(demand.hops)] = np.array(list(demand.hops.values())) + extra
+        yield wanted_in(arcs, network), limits
         if extra and name == "any way":
             # A detour to one rank may use up the hops that another needs.
             yield wanted_in(arcs, shortest(network)), None
-
-
-def _hop_limits(network: Network, extra: int) -> Numbers:
-    limits = np.zeros((len(network.demands), network.problem.topology.num_ranks), dtype=np.int32)
-    for row, demand in zip(limits, network.demands, strict=True):
-        row[list(demand.hops)] = np.array(list(demand.hops.values())) + extra
-    return limits
 
 
 def _searched(
@@ -180,7 +178,7 @@ def _decisions(arcs: Arcs, wanted: Wanted, found: Found) -> Decisions:
 
 def _needed(arcs: Arcs, wanted: Wanted, found: Found) -> Times:
     """Return the sends of a run that lead to some target, in its order."""
-    if (wanted.targets | wanted.roots).all():
+    if _goes_everywhere(wanted):
         return np.arange(len(found.chunk))
     needed = wanted.targets.copy()
     tail, head = arcs.tail[found.arc].tolist(), arcs.head[found.arc].tolist()
@@ -223,6 +221,9 @@ STEPWISE = 0.15
 COALESCING = 0.3
 """Of the time limit, at most, for schedules in which neighbours travel together."""
 
+BUILT = 0.5
+"""Seconds, at least, for each of these two: cut off, they leave nothing."""
+
 JOINED = 4000
 """Sends of representatives up to which both phases of an allreduce are ordered in one list."""
 
@@ -246,7 +247,7 @@ REORDERED = 2000
 
 
 def guided(problem: Problem, options: Options) -> Result:
-    """Solve a problem by many guided runs, on orbits first and then without symmetry.
+    """Solve a ``problem`` within ``options`` by guided runs, on orbits and then without symmetry.
 
     Raises
     ------
@@ -260,7 +261,13 @@ def guided(problem: Problem, options: Options) -> Result:
         empty = retime(problem.collective, problem.group, problem.chunk_size, Decisions.of([]))
         return Result(Status.OPTIMAL, empty, (), "guided", 0.0)
     found = _batched(problem, options) if options.batch else []
-    cut = options.batch and _joins(problem) and _coarser(problem)
+    if found and options.score is not None and not options.deterministic:
+        options.score(min(found, key=_makespan))  # so that it counts if time is up before the end
+    summed = options.batch and problem.collective.name == "allreduce"
+    if summed and not (options.stop.is_set() or (found and _is_best(found, problem, options))):
+        found += _halves(problem, options, FIRST_HALVES * options.time_limit)
+    few = problem.collective.num_chunks * problem.topology.num_ranks <= MOST_ROWS
+    cut = options.batch and few and _coarser(problem)
     kept = CUTTING * options.time_limit if cut else 0.0
     problems = list(_with_less_symmetry(problem, options, clock.left - kept))
     for number, one in enumerate(problems):
@@ -289,23 +296,18 @@ def guided(problem: Problem, options: Options) -> Result:
 def _batched(problem: Problem, options: Options) -> list[Schedule]:
     """Return schedules in which chunks travel together from the start, if there are any."""
     found: list[Schedule] = []
-    clock = options.begin()
-    early = clock.within(STEPWISE * options.time_limit)
+    early = replace(options, time_limit=max(BUILT, STEPWISE * options.time_limit)).begin()
     for kind in GATHERS:
         if not (found and early.over):
             found += stepwise(problem, kind, options.report, lambda: early.over)
-    late = clock.within(COALESCING * options.time_limit)
+    late = replace(options, time_limit=max(BUILT, COALESCING * options.time_limit)).begin()
     schedule = coalesced(problem, compiled(options.report), lambda: late.over)
     found += [] if schedule is None else [schedule]
     least = min(map(_makespan, found), default=None)
     worth = None if least is None else int(PROMISING * least)
     if not (found and late.over):
         found += stepwise(problem, "butterflies", options.report, lambda: late.over, worth)
-    if problem.collective.name != "allreduce" or options.stop.is_set():
-        return found
-    if found and _is_best(found, problem, options):
-        return found
-    return found + _halves(problem, options, FIRST_HALVES * options.time_limit)
+    return found
 
 
 def _improved(
@@ -378,11 +380,6 @@ def _cut(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
     return found
 
 
-def _joins(problem: Problem) -> bool:
-    """Tell whether parts of chunks would be few enough for messages to be joined."""
-    return problem.collective.num_chunks * problem.topology.num_ranks <= MOST_ROWS
-
-
 def _coarser(problem: Problem) -> list[tuple[int, Problem]]:
     """Return the problems in larger chunks, and of how many chunks theirs are."""
     return [(parts, coarse) for parts in PARTS if (coarse := coarser(problem, parts)) is not None]
@@ -406,18 +403,14 @@ def _patience(problem: Problem) -> float:
     return next(seconds for most, seconds in PATIENCE if ranks <= most)
 
 
-def _goal(problem: Problem, options: Options) -> Time:
-    """Return the bound that holds for what is asked, in picoseconds."""
-    return max(options.floor, 0 if options.batch else _fixed_floor(problem, options))
-
-
 def _fixed_floor(problem: Problem, options: Options) -> Time:
     """Return the bound for one chunk to a message."""
     return options.fixed_floors.get(problem.collective.name, 0)
 
 
 def _is_best(found: Sequence[Schedule], problem: Problem, options: Options) -> bool:
-    return min(schedule.makespan for schedule in found) <= _goal(problem, options)
+    goal = max(options.floor, 0 if options.batch else _fixed_floor(problem, options))
+    return min(schedule.makespan for schedule in found) <= goal
 
 
 def _chosen(found: Sequence[Schedule], options: Options, clock: Deadline) -> Schedule:

@@ -22,9 +22,8 @@ import numpy as np
 from taccl.model.arcs import Arcs, Wanted, arcs_of, is_restricted, some_arcs
 from taccl.model.problem import Problem
 from taccl.model.schedule import Decisions, Schedule, retime
-from taccl.synth.guided.scheduler import Grow
 from taccl.synth.guided.scheduler_state import COUNT, NEVER, Field, Times, field_of, reset, state_of
-from taccl.synth.guided.search import MIXES, price_arcs, runs_of
+from taccl.synth.guided.search import MIXES, Grow, price_arcs, runs_of
 from taccl.topology.graph import Permutation
 from taccl.topology.symmetry import Group, close_group, make_group
 from taccl.units import Time
@@ -96,13 +95,15 @@ class Lattice:
 
 
 def coalesced(problem: Problem, grow: Grow, over: Callable[[], bool]) -> Schedule | None:
-    """Return a schedule of coalesced gathers and reductions; None where they don't apply.
+    """Return a schedule of block gathers and reductions; None where they don't apply.
 
     They take every link that a sketch allows, so a sketch that allows less to some chunks has none,
     and neither have collectives whose chunks are not those of ranks in order.
 
     Parameters
     ----------
+    problem
+        Its symmetries are used as far as they keep granules in order.
     grow
         The scheduler.
     over
@@ -120,20 +121,14 @@ def coalesced(problem: Problem, grow: Grow, over: Callable[[], bool]) -> Schedul
     if not decisions or len(decisions) < len(parts):
         return None
     group = make_group(problem.topology, ())
-    return retime(collective, group, problem.chunk_size, _one_after_other(decisions))
-
-
-def _one_after_other(parts: Sequence[Decisions]) -> Decisions:
-    batches, last = [], 0
-    for part in parts:
-        batches.append(part.batch + last)
-        last += int(part.batch.max(initial=-1)) + 1
-    return Decisions(
-        np.concatenate([part.chunk for part in parts]),
-        np.concatenate([part.link for part in parts]),
-        np.concatenate(batches),
-        np.concatenate([part.reduce for part in parts]),
+    last = np.cumsum([0, *(int(part.batch.max(initial=-1)) + 1 for part in decisions)])
+    one_after_other = Decisions(
+        np.concatenate([part.chunk for part in decisions]),
+        np.concatenate([part.link for part in decisions]),
+        np.concatenate([part.batch + n for part, n in zip(decisions, last, strict=False)]),
+        np.concatenate([part.reduce for part in decisions]),
     )
+    return retime(collective, group, problem.chunk_size, one_after_other)
 
 
 def widened(
@@ -143,10 +138,12 @@ def widened(
 
     Parameters
     ----------
-    grow
-        The scheduler.
+    problem, grow
+        As for :func:`coalesced`.
     over
         Tells when to take the first run that there is.
+    reverse
+        Whether chunks are summed: runs on reversed arcs, played backwards.
     """
     ranks, chunks = problem.topology.num_ranks, problem.collective.num_chunks
     at = np.full((chunks, ranks), -1, dtype=np.int64)

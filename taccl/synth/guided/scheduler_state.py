@@ -65,7 +65,7 @@ class Field(NamedTuple):
     hops: Numbers
 
 
-class Growth(NamedTuple):
+class SchedulerState(NamedTuple):
     """The state of one run; the columns ``sent_*`` are its result.
 
     Parameters
@@ -142,7 +142,19 @@ def field_of(
     hops: Numbers | None = None,
     length: int = 1,
 ) -> Field:
-    """Return the arrays of a problem, every message carrying so many chunks."""
+    """Return the arrays of a problem.
+
+    Parameters
+    ----------
+    arcs, wanted
+        The problem.
+    begin
+        When chunks and resources are there; None: from the start.
+    hops
+        int32 (chunks, ranks): the most hops a chunk may have made; None: no limit.
+    length
+        Chunks that every message carries.
+    """
     arrival, held = arcs.arrival(length), arcs.held(length)
     kinds, first_of, lengths = _kinds(arcs, arrival, held)
     start = np.concatenate(([0], np.cumsum(lengths[first_of]))).astype(np.int64)
@@ -182,14 +194,14 @@ def _kinds(arcs: Arcs, arrival: Times, held: Times) -> tuple[Times, Times, Times
     return kinds, order[fresh], lengths
 
 
-def state_of(field: Field) -> Growth:
+def state_of(field: Field) -> SchedulerState:
     """Return arrays for the runs on a field; :func:`reset` makes them ready for each."""
     chunks, ranks = field.targets.shape
     arcs, kinds = len(field.tail), len(field.uses.arrival)
     entries = max(1, chunks * arcs)
 
     sends = chunks * ranks
-    return Growth(
+    return SchedulerState(
         np.zeros((chunks, ranks), dtype=np.int64),
         np.zeros((chunks, ranks), dtype=np.int64),
         np.zeros((chunks, ranks), dtype=np.int32),
@@ -216,8 +228,8 @@ def state_of(field: Field) -> Growth:
     )
 
 
-def reset(field: Field, state: Growth) -> None:
-    """Make the state ready for a run."""
+def reset(field: Field, state: SchedulerState) -> None:
+    """Make ``state`` ready for a run on ``field``."""
     state.at[:] = field.ready
     state.distance[:] = NEVER >> 1
     state.via[:] = -1

@@ -1,27 +1,25 @@
 """Many runs of the guided scheduler on one problem, of which the best is kept.
 
-At first runs are drawn: what they mix into the prices, how far from the cheapest way they may
-stray, noise, what goes first among equals; the very first is the plain earliest-finish greedy. Then
-the prices of the best few are changed here and there, and what gets no worse takes their place.
-Which runs there are depends on the seed and on results alone, not on threads; the clock only
+Runs differ in the prices of arcs and in settings. What a picosecond of each resource is worth
+becomes a price of each arc, with a share of the arc's own duration mixed in; prices only guide a
+run, so they may be rounded. At first runs are drawn: the mix, how far from the cheapest way they
+may stray, noise, what goes first among equals; the very first is the plain earliest-finish greedy.
+Then the prices of the best few are changed here and there, and what gets no worse takes their
+place. Which runs there are depends on the seed and on results alone, not on threads; the clock only
 decides how many there are, and when changing begins.
-
-What runs of the guided scheduler differ in: prices of arcs, and settings.
-
-What a picosecond of each resource is worth becomes a price of each arc, with a share of the arc's
-own duration mixed in. Prices only guide a run, so they may be rounded.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.model.arcs import Arcs
-from taccl.synth.guided.scheduler import Grow
+from taccl.synth.guided import scheduler_state, tree_list_scheduler
 from taccl.synth.guided.scheduler_state import (
     APART,
     BY_CHANCE,
@@ -38,16 +36,50 @@ from taccl.synth.guided.scheduler_state import (
     SEED,
     TURNS,
     Field,
-    Growth,
     Numbers,
+    SchedulerState,
     Times,
     reset,
     state_of,
 )
+from taccl.timing import occupancy
 from taccl.timing.deadline import Deadline
+from taccl.timing.jit import machine_code, telling
+from taccl.timing.occupancy import Uses
 from taccl.units import Time
 
 Floats = NDArray[np.float64]
+
+MESSAGE = "compiling the guided scheduler; once on this machine, for about 10 s"
+
+Grow = Callable[[Field, SchedulerState, Times, Times, int], int]
+
+
+def compiled(report: Callable[[str], None]) -> Grow:
+    """Return :func:`tree_list_scheduler.grow` as machine code, ready to be called.
+
+    Parameters
+    ----------
+    report
+        Called with a line when there is something to compile.
+    """
+    made = _made()
+    times, numbers = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int32)
+    flags = np.zeros(1, dtype=np.bool_)
+    field = Field(
+        numbers, numbers, times, numbers, Uses(times, numbers, times, times, times), numbers,
+        flags[None], flags[None], flags, times[None], times, numbers[None],
+    )  # fmt: skip
+    with telling(report, MESSAGE):  # arguments of the right types that need no work
+        made(field, state_of(field), times, np.zeros(RUN_FIELDS, dtype=np.int64), 0)
+    return made
+
+
+@cache
+def _made() -> Grow:
+    parts = (tree_list_scheduler, scheduler_state, occupancy)
+    return machine_code(tree_list_scheduler.grow, parts, "guided")
+
 
 MIXES = (0.001, 0.03, 0.3, 3.0)
 """How much of an arc's duration is mixed into its price."""
@@ -70,7 +102,15 @@ TEACHING = 6_000_000
 
 
 def runs_of(seed: int, tables: int) -> Iterator[tuple[int, Times]]:
-    """Yield runs without end: a table of prices and the settings."""
+    """Yield runs without end: the number of a table of prices, and the settings.
+
+    Parameters
+    ----------
+    seed
+        Of all that is drawn.
+    tables
+        How many tables of prices there are.
+    """
 
     def run(rule: int, eps: tuple[int, int], noise: tuple[int, int], number: int) -> Times:
         settings = np.zeros(RUN_FIELDS, dtype=np.int64)
@@ -90,7 +130,17 @@ def runs_of(seed: int, tables: int) -> Iterator[tuple[int, Times]]:
 
 
 def price_arcs(arcs: Arcs, prices: Floats, mix: float) -> Times:
-    """Return whole prices of arcs: of the time they hold resources, and a share of their own."""
+    """Return int64 prices of arcs: of the time they hold resources, and a share of their own.
+
+    Parameters
+    ----------
+    arcs
+        Of a problem.
+    prices
+        Of a picosecond of each resource.
+    mix
+        The share of an arc's own duration.
+    """
     owner = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
     paid = np.bincount(owner, prices[arcs.use_resource] * arcs.held(), minlength=len(arcs))
     whole = paid + arcs.arrival() * (mix / max(1, arcs.num_resources))
@@ -100,7 +150,15 @@ def price_arcs(arcs: Arcs, prices: Floats, mix: float) -> Times:
 
 
 def taught_prices(arcs: Arcs, field: Field, grow: Grow) -> Floats:
-    """Return prices that rise where runs load resources most (multiplicative weights)."""
+    """Return prices that rise where runs load resources most (multiplicative weights).
+
+    Parameters
+    ----------
+    arcs, field
+        The problem.
+    grow
+        The scheduler.
+    """
     state, held = state_of(field), arcs.held()
     owner = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
     weights = np.full(arcs.num_resources, 1 / max(1, arcs.num_resources))
@@ -268,10 +326,14 @@ def search(
 
     Parameters
     ----------
+    arcs, field
+        The problem.
     prices
         Sets of prices of the resources, the most trusted first.
     grow
         :func:`taccl.synth.guided.tree_list_scheduler.grow`, compiled or not.
+    effort
+        How long to go on.
     """
     clock, counted = effort.clock, effort.clock.counted is not None
     tables = [price_arcs(arcs, one, mix) for one in prices for mix in MIXES]
@@ -280,7 +342,7 @@ def search(
     workers = max(1, effort.workers) if pairs >= THREADED else 1
     states = [state_of(field) for _ in range(workers)]
     best, count = Best([], None, 0), 0
-    drawn = _drawn(effort.seed, tables)
+    drawn = ((tables[table], settings) for table, settings in runs_of(effort.seed, len(tables)))
     with ThreadPoolExecutor(workers) as pool:
         while count < effort.runs:
             part = count / effort.runs if counted else clock.spent / max(1e-9, clock.patience)
@@ -299,12 +361,6 @@ def search(
             if not counted and clock.spent >= clock.patience and count > 2 * best.last + ROUND:
                 break  # nothing was won for so long that nothing will be
     return best.found
-
-
-def _drawn(seed: int, tables: Sequence[Times]) -> Iterator[tuple[Times, Times]]:
-    """Yield base prices and settings without end."""
-    for table, settings in runs_of(seed, len(tables)):
-        yield tables[table], settings
 
 
 def _starts(
@@ -352,7 +408,7 @@ def _noisy(prices: Times, amplitude: float, chance: np.random.Generator) -> Time
 
 
 def _several(
-    field: Field, state: Growth, grow: Grow, starts: Sequence[Start], best: Best
+    field: Field, state: SchedulerState, grow: Grow, starts: Sequence[Start], best: Best
 ) -> list[Done]:
     """Return those of some runs that are of use."""
     results = []
@@ -361,13 +417,12 @@ def _several(
         reset(field, state)
         makespan = grow(field, state, start.price, start.settings, best.limit(start.slot))
         if makespan < NEVER:
-            found = _copied(state, makespan) if makespan < least else None
+            sends, found = slice(int(state.counter[COUNT])), None
+            if makespan < least:
+                found = Found(
+                    makespan, state.sent_chunk[sends].copy(), state.sent_arc[sends].copy(),
+                    state.sent_at[sends].copy(),
+                )  # fmt: skip
             least = min(least, makespan)
             results.append(Done(start, (makespan, int(state.at.sum())), found))
     return results
-
-
-def _copied(state: Growth, makespan: Time) -> Found:
-    sends = int(state.counter[COUNT])
-    chunk, arc, start = state.sent_chunk[:sends], state.sent_arc[:sends], state.sent_at[:sends]
-    return Found(makespan, chunk.copy(), arc.copy(), start.copy())

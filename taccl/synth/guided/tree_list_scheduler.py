@@ -1,16 +1,17 @@
 """Price-guided list scheduling: the trees of all chunks grow together, by the earliest arrival.
 
-Plain functions on the arrays of scheduler_state.py, which scheduler.py compiles. Repeatedly the
-(chunk, arc) is taken that would arrive first of those allowed; an arc into rank v is allowed while
-its price is at most (1 + eps) times the price of the cheapest way to v from the ranks that have
-the chunk. Where a chunk need not reach every rank, only arcs on the cheapest ways to its targets
-are. Starts are those that retime() gives the sends in this order. Where arcs are links turned
-round, a message holds its resources up to its arrival, so that the run can be played backwards.
+Repeatedly the (chunk, arc) is taken that would arrive first of those allowed; an arc into rank v is
+allowed while its price is at most (1 + eps) times the price of the cheapest way to v from the ranks
+that have the chunk. Where a chunk need not reach every rank, only arcs on the cheapest ways to its
+targets are. Starts are those that retime() gives the sends in this order. Where arcs are links
+turned round, a message holds its resources up to its arrival, so that the run can be played
+backwards.
 
-Heaps of the guided scheduler, on flat arrays: plain functions that scheduler.py compiles.
-
-Every class of arcs has two pairing heaps of entries, linked by child and sibling; one binary heap,
-with the place of every class in it, finds the class with the smallest key.
+Plain functions on the arrays of scheduler_state.py, compiled by search.py; ``f`` is what all
+runs on a problem share, ``g`` the state of one run, ``price`` int64 by arc, ``run`` its settings.
+Candidates wait in heaps on flat arrays: every kind of arc (arcs that cost the same) has two pairing
+heaps of entries, chunk * arcs + arc, linked by child and sibling; one binary heap, with the place
+of every kind in it, finds the kind with the earliest arrival.
 """
 
 from taccl.synth.guided.scheduler_state import (
@@ -29,14 +30,14 @@ from taccl.synth.guided.scheduler_state import (
     SEED,
     TURNS,
     Field,
-    Growth,
+    SchedulerState,
     Times,
 )
 from taccl.timing.occupancy import NOTHING, earliest_start, occupy
 
 
-def meld(g: Growth, one: int, other: int) -> int:
-    """Return the root of two pairing heaps made one."""
+def meld(g: SchedulerState, one: int, other: int) -> int:
+    """Return the root of the pairing heaps of roots ``one`` and ``other`` of ``g`` made one."""
     if g.key[other] < g.key[one] or (g.key[other] == g.key[one] and other < one):
         one, other = other, one
     g.sibling[other] = g.child[one]
@@ -44,15 +45,15 @@ def meld(g: Growth, one: int, other: int) -> int:
     return one
 
 
-def insert(g: Growth, root: int, entry: int) -> int:
-    """Return the root of a pairing heap with one more entry, whose key is set."""
+def insert(g: SchedulerState, root: int, entry: int) -> int:
+    """Return the root of the pairing heap ``root`` of ``g`` with ``entry``, whose key is set."""
     g.child[entry] = NOTHING
     g.sibling[entry] = NOTHING
     return entry if root == NOTHING else meld(g, root, entry)
 
 
-def without_root(g: Growth, root: int) -> int:
-    """Return the root of a pairing heap without its smallest entry."""
+def without_root(g: SchedulerState, root: int) -> int:
+    """Return the root of the pairing heap ``root`` of ``g`` without its smallest entry."""
     entry = g.child[root]
     pairs = NOTHING
     while entry != NOTHING:
@@ -81,8 +82,8 @@ def without_root(g: Growth, root: int) -> int:
     return root
 
 
-def precedes(g: Growth, one: int, other: int) -> bool:
-    """Tell whether a class comes before another: by time, then by rank among equals."""
+def precedes(g: SchedulerState, one: int, other: int) -> bool:
+    """Tell whether kind ``one`` of ``g`` precedes ``other``: by time, then rank among equals."""
     if g.finish[one] != g.finish[other]:
         return bool(g.finish[one] < g.finish[other])
     if g.turn[one] != g.turn[other]:
@@ -90,13 +91,13 @@ def precedes(g: Growth, one: int, other: int) -> bool:
     return one < other
 
 
-def _put(g: Growth, place: int, number: int) -> None:
+def _put(g: SchedulerState, place: int, number: int) -> None:
     g.heap[place] = number
     g.place[number] = place
 
 
-def rise(g: Growth, number: int) -> None:
-    """Move a class whose key fell to where it belongs."""
+def rise(g: SchedulerState, number: int) -> None:
+    """Move kind ``number`` of ``g``, whose key fell, to where it belongs."""
     place = g.place[number]
     while place > 0:
         above = (place - 1) >> 1
@@ -107,8 +108,8 @@ def rise(g: Growth, number: int) -> None:
     _put(g, place, number)
 
 
-def sink(g: Growth, number: int) -> None:
-    """Move a class whose key rose to where it belongs."""
+def sink(g: SchedulerState, number: int) -> None:
+    """Move kind ``number`` of ``g``, whose key rose, to where it belongs."""
     place, size = g.place[number], len(g.heap)
     while 2 * place + 1 < size:
         below = 2 * place + 1
@@ -133,7 +134,7 @@ def mix(number: int) -> int:
 
 
 def price_of(f: Field, price: Times, run: Times, chunk: int, arc: int) -> int:
-    """Return what an arc costs a chunk, with the noise of the run."""
+    """Return what ``arc`` of ``f`` costs ``chunk``: its ``price`` with the noise of ``run``."""
     if run[NOISE] == 0:
         return int(price[arc])
     number = arc + (chunk * len(f.tail) if run[APART] else 0)
@@ -141,7 +142,7 @@ def price_of(f: Field, price: Times, run: Times, chunk: int, arc: int) -> int:
     return int(price[arc]) * (1024 + chance) >> 10
 
 
-def _is_open(f: Field, g: Growth, price: Times, run: Times, entry: int) -> bool:
+def _is_open(f: Field, g: SchedulerState, price: Times, run: Times, entry: int) -> bool:
     """Tell whether an entry may still be taken."""
     chunk, arc = entry // len(f.tail), entry % len(f.tail)
     head = f.head[arc]
@@ -157,7 +158,7 @@ def _is_open(f: Field, g: Growth, price: Times, run: Times, entry: int) -> bool:
     return bool(cost * run[EPS_UNDER] <= g.distance[chunk, head] * run[EPS_OVER])
 
 
-def _turn(f: Field, g: Growth, price: Times, run: Times, entry: int) -> int:
+def _turn(f: Field, g: SchedulerState, price: Times, run: Times, entry: int) -> int:
     """Return the rank of an entry among those that would arrive together."""
     if run[TURNS] == IN_ORDER:
         return entry
@@ -172,12 +173,12 @@ def _turn(f: Field, g: Growth, price: Times, run: Times, entry: int) -> int:
     return chance
 
 
-def _drop(g: Growth, entry: int) -> None:
+def _drop(g: SchedulerState, entry: int) -> None:
     if len(g.waits) > 1:
         g.waits[entry] = False
 
 
-def _first(f: Field, g: Growth, price: Times, run: Times, kind: int) -> int:
+def _first(f: Field, g: SchedulerState, price: Times, run: Times, kind: int) -> int:
     """Return the entry of a kind that would arrive first, and note its key."""
     free = earliest_start(f.uses, g.free, kind, 0)
     root = g.later[kind]
@@ -209,7 +210,7 @@ def _first(f: Field, g: Growth, price: Times, run: Times, kind: int) -> int:
     return int(root)
 
 
-def _push(f: Field, g: Growth, chunk: int, arc: int) -> None:
+def _push(f: Field, g: SchedulerState, chunk: int, arc: int) -> None:
     """Let an arc wait for its turn, from when its tail has the chunk."""
     entry = chunk * len(f.tail) + arc
     if len(g.waits) > 1:
@@ -226,7 +227,7 @@ def _push(f: Field, g: Growth, chunk: int, arc: int) -> None:
         rise(g, kind)
 
 
-def _offer(f: Field, g: Growth, price: Times, run: Times, chunk: int, rank: int) -> None:
+def _offer(f: Field, g: SchedulerState, price: Times, run: Times, chunk: int, rank: int) -> None:
     """Let the arcs out of a rank that has a chunk wait for their turn."""
     mask = f.mask_of[chunk]
     for arc in range(f.first[rank], f.first[rank + 1]):
@@ -234,7 +235,7 @@ def _offer(f: Field, g: Growth, price: Times, run: Times, chunk: int, rank: int)
             _push(f, g, chunk, arc)
 
 
-def _measure(f: Field, g: Growth, price: Times, run: Times, chunk: int) -> None:
+def _measure(f: Field, g: SchedulerState, price: Times, run: Times, chunk: int) -> None:
     """Lower the distances of a chunk from the ranks in the queue on."""
     mask, size = f.mask_of[chunk], len(g.queue)
     begin, waiting = 0, 0
@@ -261,7 +262,7 @@ def _measure(f: Field, g: Growth, price: Times, run: Times, chunk: int) -> None:
                     waiting += 1
 
 
-def _aim(f: Field, g: Growth, chunk: int) -> None:
+def _aim(f: Field, g: SchedulerState, chunk: int) -> None:
     """Find which ranks are on the cheapest ways to the targets of a chunk, and set out for them."""
     for rank in range(len(g.queue)):
         g.useful[chunk, rank] = False
@@ -279,7 +280,7 @@ def _aim(f: Field, g: Growth, chunk: int) -> None:
                 _push(f, g, chunk, arc)
 
 
-def _arrive(f: Field, g: Growth, price: Times, run: Times, chunk: int, rank: int) -> None:
+def _arrive(f: Field, g: SchedulerState, price: Times, run: Times, chunk: int, rank: int) -> None:
     """Let a chunk go on from a rank that it has just got to."""
     if run[EPS_UNDER] or f.partial[chunk]:
         g.distance[chunk, rank] = 0
@@ -290,7 +291,7 @@ def _arrive(f: Field, g: Growth, price: Times, run: Times, chunk: int, rank: int
     _offer(f, g, price, run, chunk, rank)
 
 
-def _begin(f: Field, g: Growth, price: Times, run: Times) -> None:
+def _begin(f: Field, g: SchedulerState, price: Times, run: Times) -> None:
     chunks, ranks = f.targets.shape
     for chunk in range(chunks):
         if g.missing[chunk]:
@@ -299,7 +300,7 @@ def _begin(f: Field, g: Growth, price: Times, run: Times) -> None:
                     _arrive(f, g, price, run, chunk, rank)
 
 
-def _take(f: Field, g: Growth, price: Times, run: Times, kind: int, entry: int) -> None:
+def _take(f: Field, g: SchedulerState, price: Times, run: Times, kind: int, entry: int) -> None:
     """Send the first message of a kind."""
     chunk, arc = entry // len(f.tail), entry % len(f.tail)
     head = f.head[arc]
@@ -326,13 +327,13 @@ def _take(f: Field, g: Growth, price: Times, run: Times, kind: int, entry: int) 
         _arrive(f, g, price, run, chunk, head)
 
 
-def grow(f: Field, g: Growth, price: Times, run: Times, limit: int) -> int:
+def grow(f: Field, g: SchedulerState, price: Times, run: Times, limit: int) -> int:
     """Schedule everything; return the makespan, or NEVER at the limit or without a way on.
-
-    The state must be as new (:func:`taccl.synth.guided.scheduler_state.reset`).
 
     Parameters
     ----------
+    f, g
+        The problem, and a state as new (:func:`taccl.synth.guided.scheduler_state.reset`).
     price
         Of every arc.
     run

@@ -1,0 +1,261 @@
+"""What each mechanism of the searches wins: ``python -m benchmarks.ablation``.
+
+Every mechanism is switched off in turn, and the cells of ``frozen``, and ``MORE``, that can use it
+are run again (work is counted, so that a run gives the same each time). What it wins is how much
+longer a cell takes without it: the most over the cells, and the mean. One that wins less than
+``WORTH`` in every cell is not worth its lines. ``--only TEXT`` runs mechanisms whose name contains
+it; ``--write``
+puts the table into docs/performance.md.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+
+from benchmarks.frozen import CELLS, Found, kept, run
+from benchmarks.sections import replace_section
+from taccl.__main__ import run as run_taccl
+from taccl.errors import NoScheduleError
+from taccl.model.arcs import Arcs
+from taccl.synth.flow.engine import Limits
+from taccl.synth.list_scheduler import load_of
+from taccl.synth.plan import Adjacency
+
+MORE = (
+    "dgx2 allgather --nodes 2 --size 16MB --engine guided",
+    "dgx-a100 reducescatter --nodes 2 --size 64MB --engine guided",
+    "dgx-a100 allgather --nodes 4 --size 64KB --engine guided",
+    "fat-tree reducescatter --batch none --runtime none --engine guided",
+    "mi250 reducescatter --batch none --runtime none --engine guided",
+    "torus2d:4x4 reducescatter --size 4KB --engine guided",
+    "dgx2 alltoall --nodes 2 --size 16KB --engine flow",
+    "mi250 scatter --nodes 2 --root 1 --engine flow --runtime none",
+    "torus2d:3x5 alltoall --batch none --engine flow --runtime none",
+)
+"""Cells besides those of ``frozen``, for what none of these uses."""
+
+WORTH = 0.02
+"""What a mechanism has to win somewhere."""
+
+HEAVY = 45.0
+"""Processor seconds above which a cell is run only for mechanisms that name it."""
+
+TITLE = "## What each mechanism wins"
+
+HEAD = f"""{TITLE}
+
+Made by `python -m benchmarks.ablation`: each mechanism is switched off, and the cells of
+`benchmarks/frozen.py`, and nine more, that can use it are run again with the same counted work.
+*most* is how much longer the cell with the greatest loss takes without it, *mean* the same over all
+*cells* that were run. Classical algorithms are not among the rows: users ask for them by name.
+"""
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Something that can be switched off.
+
+    Parameters
+    ----------
+    what
+        In a few words.
+    off
+        By the dotted path of a name in a module, what it is while the mechanism is off.
+    cells
+        A text in the cells that can use it: any of these.
+    heavy
+        Whether to run cells that take long, too.
+    """
+
+    what: str
+    off: Mapping[str, object]
+    cells: tuple[str, ...]
+    heavy: bool = False
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What a name is while a mechanism is off, made from what it was."""
+
+    change: Callable[..., object]
+
+
+def _none(*_: object, **__: object) -> None:
+    """Find nothing."""
+
+
+def _empty(*_: object, **__: object) -> tuple[()]:
+    """Find no schedule."""
+    return ()
+
+
+def _second(_first: object, second: object, *_: object, **__: object) -> object:
+    """Return the second argument as it is."""
+    return second
+
+
+def _without(kind: str) -> Changed:
+    """Return a wrapper of ``stepwise`` that has nothing of one kind."""
+
+    def wrapped(old: Callable[..., object]) -> object:
+        return lambda problem, asked, *rest: () if asked == kind else old(problem, asked, *rest)
+
+    return Changed(wrapped)
+
+
+def _refused(*_: object, **__: object) -> object:
+    """Find no flow."""
+    raise NoScheduleError("switched off")
+
+
+def _even(arcs: Arcs, *_: object, **__: object) -> object:
+    """Return the same price for every resource."""
+    count = max(1, arcs.num_resources)
+    return np.full(count, 1 / count)
+
+
+def _in_pieces(adjacency: Adjacency, limits: Limits) -> object:
+    """Return messages cut beforehand, of the length up to which they would have grown."""
+    return load_of(adjacency.plan, adjacency.pieces(limits.busiest))
+
+
+def _one(old: Sequence[object]) -> object:
+    """Return the first of several, alone."""
+    return old[:1]
+
+
+GUIDED, FLOW = "taccl.synth.guided.engine.", "taccl.synth.flow.engine."
+PROGRAMS = "taccl.apps.programs."
+IN_GUIDED, IN_FLOW = ("--engine guided",), ("--engine flow",)
+SUMS = ("allreduce --nodes 2 --engine guided", "fat-tree allreduce", "torus2d:4x4 allreduce")
+IN_STAGED = ("--engine taccl",)
+ANY = ("--engine guided", "--engine flow", "--engine taccl", "step --size", "double-binary-tree")
+
+MECHANISMS = (
+    Mechanism("prices of the fractional packing", {GUIDED + "PACKED": -1}, IN_GUIDED),
+    Mechanism("prices taught by loads", {GUIDED + "taught_prices": _even}, IN_GUIDED),
+    Mechanism("changes of the best prices", {"taccl.synth.guided.search.DRAWN": 2.0}, IN_GUIDED),
+    Mechanism("pipelined gathers", {GUIDED + "stepwise": _without("waves")}, IN_GUIDED),
+    Mechanism("gathers by leaders", {GUIDED + "stepwise": _without("folding")}, IN_GUIDED),
+    Mechanism("mixed-radix gathers", {GUIDED + "stepwise": _without("digits")}, IN_GUIDED),
+    Mechanism("butterflies", {GUIDED + "stepwise": _without("butterflies")}, IN_GUIDED),
+    Mechanism("recursive block gathers", {GUIDED + "coalesced": _none}, IN_GUIDED),
+    Mechanism(
+        "phases of an all-reduce by themselves", {GUIDED + "_halves": _empty}, SUMS, heavy=True
+    ),
+    Mechanism("both phases in one list", {GUIDED + "JOINED": -1}, SUMS, heavy=True),
+    Mechanism("chunks cut and joined", {GUIDED + "_cut": _empty}, IN_GUIDED),
+    Mechanism("guided runs without symmetry", {GUIDED + "UNFOLDED": -1}, IN_GUIDED),
+    Mechanism("neighbourhoods of routes", {GUIDED + "improve_routes": _second}, IN_GUIDED),
+    Mechanism("batches on guided routes", {GUIDED + "REORDERED": -1}, IN_GUIDED),
+    Mechanism("insertion one by one", {FLOW + "inserted": _empty}, IN_FLOW),
+    Mechanism("growing messages", {FLOW + "growing": _in_pieces}, IN_FLOW),
+    Mechanism("a flow of whole chunks", {FLOW + "flow_of_whole_chunks": _refused}, IN_FLOW),
+    Mechanism("flows by near gateways", {FLOW + "_routes": _empty}, IN_FLOW),
+    Mechanism("variations of a flow's order", {FLOW + "VARIED": 0, FLOW + "PATIENCE": 1}, IN_FLOW),
+    Mechanism("the staged orders of a flow", {FLOW + "MAX_ORDERED": -1}, IN_FLOW),
+    Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),
+    Mechanism("holding messages back", {PROGRAMS + "MAX_ROUNDS": 0}, ANY),
+    Mechanism("fused steps", {PROGRAMS + "_fused": _second}, ANY),
+    Mechanism("orders of sends", {PROGRAMS + "ORDERS": Changed(_one)}, ANY),
+    Mechanism("instances", {PROGRAMS + "COPIES": ()}, ("--alpha-rule delay",), heavy=True),
+)
+
+
+def switch_off(mechanism: Mechanism) -> None:
+    """Switch a mechanism off in this process.
+
+    Raises
+    ------
+    AttributeError
+        When there is no such name any more.
+    """
+    for path, value in mechanism.off.items():
+        module, _, name = path.rpartition(".")
+        found = importlib.import_module(module)
+        old = getattr(found, name)
+        setattr(found, name, value.change(old) if isinstance(value, Changed) else value)
+
+
+def cells_of(mechanism: Mechanism, seconds: Mapping[str, Found]) -> list[str]:
+    """Return the cells that can use a mechanism.
+
+    Parameters
+    ----------
+    mechanism
+        Which.
+    seconds
+        What is kept of every cell.
+    """
+    return [
+        cell
+        for cell in (*CELLS, *MORE)
+        if any(text in cell for text in mechanism.cells)
+        and (mechanism.heavy or cell in MORE or seconds[cell].seconds <= HEAVY)
+    ]
+
+
+def losses(mechanism: Mechanism, old: Mapping[str, Found], workers: int) -> dict[str, float]:
+    """Return by cell how much longer it takes without a mechanism, as a share.
+
+    Parameters
+    ----------
+    mechanism
+        Which.
+    old
+        What is kept of every cell.
+    workers
+        Cells at once.
+    """
+    cells = cells_of(mechanism, old)
+    program = ("-m", "benchmarks.ablation", "--off", mechanism.what, "--")
+
+    def loss(cell: str) -> float:
+        return run(cell, program).time / old[cell].time - 1
+
+    with ThreadPoolExecutor(workers) as pool:
+        return dict(zip(cells, pool.map(loss, cells), strict=True))
+
+
+def main() -> None:
+    """Run every mechanism, and print what each wins; with ``--off``, run ``taccl`` without one."""
+    if sys.argv[1:2] == ["--off"]:
+        switch_off(next(one for one in MECHANISMS if one.what == sys.argv[2]))
+        sys.argv = ["taccl", *sys.argv[4:]]
+        run_taccl()
+        return
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default="", help="mechanisms that contain this text")
+    parser.add_argument("--workers", type=int, default=2, help="cells at once")
+    parser.add_argument("--write", action="store_true", help="put the table into the docs")
+    given = parser.parse_args()
+    rows: list[Sequence[str]] = []
+    with ThreadPoolExecutor(given.workers) as pool:
+        old = {**kept(), **dict(zip(MORE, pool.map(run, MORE), strict=True))}
+    for mechanism in (one for one in MECHANISMS if given.only in one.what):
+        found = losses(mechanism, old, given.workers)
+        worst = max(found, key=lambda cell: found[cell])
+        mark = "" if found[worst] >= WORTH else "under 2 %"
+        row = (
+            mechanism.what, f"{found[worst]:.1%}", f"{mean(found.values()):.1%}",
+            str(len(found)), f"`{worst}`", mark,
+        )  # fmt: skip
+        rows.append(row)
+        print("{:40s} {:>8s} {:>8s} {:>3s}  {:70s} {}".format(*row), flush=True)
+    if given.write:
+        names = ("mechanism", "most", "mean", "cells", "where most")
+        table = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+        table += ["| " + " | ".join(row[:5]) + " |" for row in rows]
+        text = HEAD + "\n" + "\n".join(table) + "\n"
+        replace_section(Path("docs/performance.md"), "ablation", text)
+
+
+if __name__ == "__main__":
+    main()
