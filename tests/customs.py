@@ -1,11 +1,29 @@
-"""Random collectives from files: any sources, any targets, offsets that differ between ranks."""
+"""Collectives as rows, and random ones from files: any sources and targets, uneven offsets."""
 
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 from taccl.collectives import Collective
 from taccl.collectives.file import CollectiveFile, make_collective
 from taccl.files import Document, fit_model
+
+
+class Chunk(NamedTuple):
+    """One row of a collective; offsets are those of its columns."""
+
+    id: int
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    input_at: int
+    output_at: int
+
+
+def chunks_of(collective: Collective) -> list[Chunk]:
+    """Return the rows of a collective as records."""
+    return [
+        Chunk(i, collective.sources(i), collective.targets(i), int(at), int(to))
+        for i, (at, to) in enumerate(zip(collective.input_at, collective.output_at, strict=True))
+    ]
 
 
 def custom(fields: dict[str, Any]) -> Collective:

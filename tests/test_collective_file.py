@@ -9,7 +9,7 @@ from taccl.collectives.file import CollectiveFile, collective_document, make_col
 from taccl.collectives.file import read_collective as read
 from taccl.errors import InputError
 from taccl.files import Document, fit_model
-from tests.customs import custom, random_custom
+from tests.customs import chunks_of, custom, random_custom
 from tests.sweep import for_each
 
 GOOD = """\
@@ -67,8 +67,7 @@ def test_what_is_written_is_read_again(seed: int, parts: int) -> None:
         fit_model(Document(fields, None), CollectiveFile), Document(fields, None)
     )
     assert collective_document(again.cut(parts)) == collective_document(made)
-    for chunk in range(made.num_chunks):
-        assert again.cut(parts).chunk(chunk) == made.chunk(chunk)
+    assert chunks_of(again.cut(parts)) == chunks_of(made)
 
 
 def test_a_sum_for_one_rank_is_made_there_and_one_for_several_at_a_source() -> None:

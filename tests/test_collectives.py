@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from taccl.collectives import (
     COLLECTIVES,
-    Chunk,
     Collective,
     build_collective,
     busbw_factor,
@@ -19,6 +18,7 @@ from taccl.collectives import (
     collective_name,
 )
 from taccl.errors import InputError
+from tests.customs import Chunk, chunks_of
 from tests.sweep import for_each
 
 ALIKE = [name for name, kind in COLLECTIVES.items() if not kind.has_root]
@@ -26,8 +26,7 @@ ALIKE = [name for name, kind in COLLECTIVES.items() if not kind.has_root]
 
 
 def chunks(name: str, num_ranks: int, k: int) -> list[tuple[object, ...]]:
-    collective = build_collective(name, num_ranks, k)
-    rows = [collective.chunk(i) for i in range(collective.num_chunks)]
+    rows = chunks_of(build_collective(name, num_ranks, k))
     return [(c.sources, c.targets, c.input_at, c.output_at) for c in rows]
 
 
@@ -62,7 +61,7 @@ def test_alltoall_on_2_ranks_by_hand() -> None:
 
 def test_broadcast_from_rank_1_by_hand() -> None:
     made = build_collective("broadcast", 3, 2, root=1)
-    assert [made.chunk(i) for i in range(2)] == [
+    assert chunks_of(made) == [
         Chunk(0, (1,), (0, 1, 2), 0, 0), Chunk(1, (1,), (0, 1, 2), 1, 1),
     ]  # fmt: skip
     assert (made.input_sizes, made.output_sizes) == ((0, 2, 0), (2, 2, 2))
@@ -70,7 +69,7 @@ def test_broadcast_from_rank_1_by_hand() -> None:
 
 def test_reduce_to_rank_1_by_hand() -> None:
     made = build_collective("reduce", 3, 2, root=1)
-    assert [made.chunk(i) for i in range(2)] == [
+    assert chunks_of(made) == [
         Chunk(0, (0, 1, 2), (1,), 0, 0), Chunk(1, (0, 1, 2), (1,), 1, 1),
     ]  # fmt: skip
     assert (made.input_sizes, made.output_sizes) == ((2, 2, 2), (0, 2, 0))
@@ -78,7 +77,7 @@ def test_reduce_to_rank_1_by_hand() -> None:
 
 def test_gather_to_rank_1_by_hand() -> None:
     made = build_collective("gather", 2, 2, root=1)
-    assert [made.chunk(i) for i in range(4)] == [
+    assert chunks_of(made) == [
         Chunk(0, (0,), (1,), 0, 0), Chunk(1, (0,), (1,), 1, 1),
         Chunk(2, (1,), (1,), 0, 2), Chunk(3, (1,), (1,), 1, 3),
     ]  # fmt: skip
@@ -87,7 +86,7 @@ def test_gather_to_rank_1_by_hand() -> None:
 
 def test_scatter_from_rank_1_by_hand() -> None:
     made = build_collective("scatter", 2, 2, root=1)
-    assert [made.chunk(i) for i in range(4)] == [
+    assert chunks_of(made) == [
         Chunk(0, (1,), (0,), 0, 0), Chunk(1, (1,), (0,), 1, 1),
         Chunk(2, (1,), (1,), 2, 0), Chunk(3, (1,), (1,), 3, 1),
     ]  # fmt: skip
@@ -138,15 +137,11 @@ def test_alltoall_on_3_ranks_sends_chunk_s_d_from_s_to_d() -> None:
     assert chunks("alltoall", 3, 1)[5] == ((1,), (2,), 2, 1)
 
 
-def test_a_row_is_a_record() -> None:
-    assert build_collective("allgather", 2, 1).chunk(1) == Chunk(1, (1,), (0, 1), 0, 1)
-
-
 @for_each("name", COLLECTIVES)
 @for_each(("num_ranks", "k"), [(1, 1), (1, 3), (2, 1), (3, 2), (5, 3)])
 def test_offsets_fill_both_buffers_of_every_rank_once(name: str, num_ranks: int, k: int) -> None:
     collective = build_collective(name, num_ranks, k)
-    rows = [collective.chunk(i) for i in range(collective.num_chunks)]
+    rows = chunks_of(collective)
     for rank in range(num_ranks):
         inputs = sorted(c.input_at for c in rows if rank in c.sources)
         outputs = sorted(c.output_at for c in rows if rank in c.targets)
@@ -157,12 +152,13 @@ def test_offsets_fill_both_buffers_of_every_rank_once(name: str, num_ranks: int,
 @for_each("name", COLLECTIVES)
 def test_an_image_moves_sources_and_targets_with_the_permutation(name: str) -> None:
     collective = build_collective(name, 4, 2)
+    rows = chunks_of(collective)
     for permutation in permutations(range(4)):
         if collective.root not in (None, permutation[0]):
             continue
         image = collective.image(permutation)
         for chunk, other in enumerate(image.tolist()):
-            before, after = collective.chunk(chunk), collective.chunk(other)
+            before, after = rows[chunk], rows[other]
             assert after.sources == tuple(sorted(permutation[r] for r in before.sources))
             assert after.targets == tuple(sorted(permutation[r] for r in before.targets))
 

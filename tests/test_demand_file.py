@@ -20,6 +20,7 @@ from taccl.synth.engines import solve
 from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import make_group
 from taccl.verify import verify
+from tests.customs import chunks_of
 from tests.generators import ring4, star5, twin2x2
 from tests.sweep import for_each
 
@@ -53,7 +54,7 @@ def test_pairs_become_whole_chunks_of_the_largest_common_size(tmp_path: Path) ->
 
 def test_buffers_lie_as_those_of_mpi_without_gaps() -> None:
     made = demand([[0, 2, 1], [3, 1, 0], [0, 4, 0]])
-    rows = [made.chunk(chunk) for chunk in range(made.num_chunks)]
+    rows = chunks_of(made)
     # Rank 0 sends 2 chunks to rank 1, then 1 to rank 2; rank 1 has 3 for rank 0 first.
     assert [c.input_at for c in rows if c.sources == (0,)] == [0, 1, 2]
     assert [c.input_at for c in rows if c.sources == (1,)] == [0, 1, 2, 3]
@@ -83,10 +84,7 @@ def test_no_byte_is_lost_and_no_place_is_taken_twice(rows: list[list[int]]) -> N
         moved[made.sources(chunk)[0]][made.targets(chunk)[0]] += 1
     assert [[count * size for count in row] for row in moved] == rows
     for side, ends in (("input_at", "sources"), ("output_at", "targets")):
-        places = [
-            (getattr(row, ends), getattr(row, side))
-            for row in (made.chunk(chunk) for chunk in range(made.num_chunks))
-        ]
+        places = [(getattr(row, ends), getattr(row, side)) for row in chunks_of(made)]
         assert len(set(places)) == len(places)
 
 

@@ -12,7 +12,7 @@ from taccl.sketch import apply_sketch, load_sketch
 from taccl.topology.core_form import topology_digest, topology_document
 from taccl.topology.file import load_topology, topology_from_document
 from taccl.topology.graph import Topology
-from taccl.topology.symmetry import check_symmetry
+from taccl.topology.symmetry import vertex_image
 from taccl.topology.taccl_costs import DIRECT_MAP, FULLY_CONNECTED, Sketched
 from tests.sweep import for_each
 
@@ -245,7 +245,7 @@ def test_declared_rotations_hold_and_documents_come_back(
     topology = machine(tmp_path, numbers, **said)  # type: ignore[arg-type]
     assert len(topology.rotations) == generators
     for rotation in topology.rotations:
-        check_symmetry(topology, rotation)
+        vertex_image(topology, rotation)
     again = topology_from_document(topology_document(topology))
     assert topology_digest(again) == topology_digest(topology)
     assert (again.costs, len(again.links)) == ("original", len(topology.links))

@@ -13,7 +13,7 @@ from taccl.files import shown
 from taccl.sketch import apply_sketch, load_sketch
 from taccl.topology.file import has_count, load_topology
 from taccl.topology.graph import LogicalTopology, Permutation, Topology, whole
-from taccl.topology.symmetry import Group, check_symmetry, free_group, make_group, powers
+from taccl.topology.symmetry import Group, free_group, make_group, powers, vertex_image
 from taccl.topology.symmetry_search import search_group
 from taccl.units import MAX_SIZE, exact_size_text
 
@@ -221,7 +221,7 @@ def logical_group(logical: LogicalTopology, collective: Collective | None = None
             continue
         if collective is not None:
             collective.image(generator)
-        check_symmetry(topology, generator)
+        vertex_image(topology, generator)
         broken = _broken_link(logical, generator)
         if broken is None:
             kept.append(tuple(generator))
@@ -259,5 +259,5 @@ def _broken_link(logical: LogicalTopology, permutation: Permutation) -> int | No
     for rank, senders in logical.leave_by.items():
         moved = frozenset(permutation[sender] for sender in senders)
         if logical.leave_by.get(permutation[rank]) != moved:
-            return next(iter(topology.links_from(rank)), 0)
+            return next(iter(topology.links.leaving(rank)), 0)
     return None

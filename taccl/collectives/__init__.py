@@ -25,139 +25,49 @@ from types import MappingProxyType
 
 import numpy as np
 
-from taccl.collectives.chunks import MAX_CHUNKS, Chunk, Collective, IntColumn
+from taccl.collectives.chunks import MAX_CHUNKS, Collective, equals_before
 from taccl.errors import InputError, did_you_mean
 
 __all__ = [
-    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "Chunk", "Collective", "Kind", "build_collective",
+    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "Collective", "Kind", "build_collective",
     "busbw_factor", "chunk_size_of", "collective_name", "has_xml",
 ]  # fmt: skip
 
 
-def _everyone(num_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """Return the sets {0}, {1}, ... and, last, all ranks."""
-    return (*((rank,) for rank in range(num_ranks)), tuple(range(num_ranks)))
-
-
-def _owned(num_ranks: int, k: int) -> tuple[IntColumn, IntColumn, IntColumn]:
-    """Return owner, index and position of n*k chunks that belong to one rank each."""
-    position = np.arange(num_ranks * k, dtype=np.int32)
-    return position // k, position % k, position
-
-
-def allgather(num_ranks: int, k: int) -> Collective:
-    """``k`` chunks of each of ``num_ranks`` ranks go to every rank."""
-    owner, index, position = _owned(num_ranks, k)
-    everyone = np.full(num_ranks * k, num_ranks, dtype=np.int32)
-    return Collective(
-        "allgather", num_ranks, k, reduces=False, rank_sets=_everyone(num_ranks),
-        source_set=owner, target_set=everyone, input_at=index, output_at=position,
-        owner=owner, index=index,
-    )  # fmt: skip
-
-
-def reducescatter(num_ranks: int, k: int) -> Collective:
-    """Each of ``k`` chunks (d, i) is summed over all ``num_ranks`` and ends on rank d."""
-    owner, index, position = _owned(num_ranks, k)
-    everyone = np.full(num_ranks * k, num_ranks, dtype=np.int32)
-    return Collective(
-        "reducescatter", num_ranks, k, reduces=True, rank_sets=_everyone(num_ranks),
-        source_set=everyone, target_set=owner, input_at=position, output_at=index,
-        owner=owner, index=index,
-    )  # fmt: skip
-
-
-def allreduce(num_ranks: int, k: int) -> Collective:
-    """Every one of ``num_ranks`` * ``k`` chunks is summed over all ranks and ends on all ranks."""
-    owner, index, position = _owned(num_ranks, k)
-    everyone = np.full(num_ranks * k, num_ranks, dtype=np.int32)
-    return Collective(
-        "allreduce", num_ranks, k, reduces=True, rank_sets=_everyone(num_ranks),
-        source_set=everyone, target_set=everyone, input_at=position, output_at=position,
-        owner=owner, index=index,
-    )  # fmt: skip
-
-
-def alltoall(num_ranks: int, k: int) -> Collective:
-    """Chunk (s, d, i) goes from s to d; its id is (s*n + d)*``k`` + i, n being ``num_ranks``."""
-    position = np.arange(num_ranks * num_ranks * k, dtype=np.int32)
-    source, rest = position // (num_ranks * k), position % (num_ranks * k)
-    target, index = rest // k, rest % k
-    return Collective(
-        "alltoall", num_ranks, k, reduces=False, rank_sets=_everyone(num_ranks),
-        source_set=source, target_set=target, input_at=target * k + index,
-        output_at=source * k + index, owner=source, index=index,
-    )  # fmt: skip
-
-
-def broadcast(num_ranks: int, k: int, root: int) -> Collective:
-    """``k`` chunks of the ``root`` go to each of ``num_ranks`` ranks."""
-    return _with_one_root("broadcast", num_ranks, k, root, reduces=False)
-
-
-def reduce(num_ranks: int, k: int, root: int) -> Collective:
-    """Every one of ``k`` chunks is summed over all ``num_ranks`` and ends on the ``root``."""
-    return _with_one_root("reduce", num_ranks, k, root, reduces=True)
-
-
-def _with_one_root(name: str, num_ranks: int, k: int, root: int, *, reduces: bool) -> Collective:
-    position = np.arange(k, dtype=np.int32)
-    one, all_ = np.full(k, root, dtype=np.int32), np.full(k, num_ranks, dtype=np.int32)
-    return Collective(
-        name, num_ranks, k, reduces=reduces, rank_sets=_everyone(num_ranks),
-        source_set=all_ if reduces else one, target_set=one if reduces else all_,
-        input_at=position, output_at=position, owner=one, index=position, root=root,
-    )  # fmt: skip
-
-
-def gather(num_ranks: int, k: int, root: int) -> Collective:
-    """``k`` chunks of each of ``num_ranks`` ranks go to the ``root``."""
-    owner, index, position = _owned(num_ranks, k)
-    return Collective(
-        "gather", num_ranks, k, reduces=False, rank_sets=_everyone(num_ranks),
-        source_set=owner, target_set=np.full_like(owner, root), input_at=index,
-        output_at=position, owner=owner, index=index, root=root,
-    )  # fmt: skip
-
-
-def scatter(num_ranks: int, k: int, root: int) -> Collective:
-    """``k`` chunks (d, i) go from the ``root`` to each rank d of ``num_ranks``."""
-    target, index, position = _owned(num_ranks, k)
-    at_root = np.full_like(target, root)
-    return Collective(
-        "scatter", num_ranks, k, reduces=False, rank_sets=_everyone(num_ranks),
-        source_set=at_root, target_set=target, input_at=position, output_at=index,
-        owner=at_root, index=index, root=root,
-    )  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the table of collectives knows of each.
+    """A row of the table of collectives.
 
     Parameters
     ----------
-    build
-        (num_ranks, chunks_per_rank) -> Collective; with a root, (..., root).
+    sources, targets
+        Who holds a block of k chunks before and wants it after: ``each`` (the n blocks are one for
+        each rank), ``sender`` (of the n * n blocks for every pair), the ``root`` or ``all``.
     busbw
         num_ranks -> the factor from algbw to busbw, as nccl-tests counts.
     xml_name
         Name in MSCCL XML; msccl spells reducescatter with an underscore. None: the runtimes that
         know it count its size in a way that no file can rely on, so there is no XML.
-    has_root
-        Whether one rank is special.
+    blocks
+        Power of n: there are n ** blocks blocks.
     chunk_counts
         What ``--chunks auto`` tries, in order, while more is better.
     counts_across
         What it tries after these where there are several servers.
     """
 
-    build: Callable[..., Collective]
+    sources: str
+    targets: str
     busbw: Callable[[int], Fraction]
     xml_name: str | None
-    has_root: bool = False
+    blocks: int = 1
     chunk_counts: tuple[int, ...] = (1, 2, 4)
     counts_across: tuple[int, ...] = ()
+
+    @property
+    def has_root(self) -> bool:
+        """Whether one rank is special."""
+        return "root" in (self.sources, self.targets)
 
 
 def _others(num_ranks: int) -> Fraction:
@@ -178,27 +88,20 @@ WAVES = (8,)
 """What all get from all may cross servers in waves of 8, 5 and 3 half chunks."""
 
 COLLECTIVES: Mapping[str, Kind] = MappingProxyType({
-    "allgather": Kind(allgather, _others, "allgather", counts_across=WAVES),
-    "reducescatter": Kind(reducescatter, _others, "reducescatter", counts_across=WAVES),
-    "allreduce": Kind(allreduce, lambda n: 2 * _others(n), "allreduce", counts_across=WAVES),
-    "alltoall": Kind(alltoall, _others, "alltoall"),
-    "broadcast": Kind(broadcast, _all, "broadcast", has_root=True, chunk_counts=PIPELINED),
-    "reduce": Kind(reduce, _all, "reduce", has_root=True, chunk_counts=PIPELINED),
-    "gather": Kind(gather, _others, None, has_root=True),
-    "scatter": Kind(scatter, _others, None, has_root=True),
+    "allgather": Kind("each", "all", _others, "allgather", counts_across=WAVES),
+    "reducescatter": Kind("all", "each", _others, "reducescatter", counts_across=WAVES),
+    "allreduce": Kind("all", "all", lambda n: 2 * _others(n), "allreduce", counts_across=WAVES),
+    "alltoall": Kind("sender", "each", _others, "alltoall", 2),
+    "broadcast": Kind("root", "all", _all, "broadcast", 0, PIPELINED),
+    "reduce": Kind("all", "root", _all, "reduce", 0, PIPELINED),
+    "gather": Kind("each", "root", _others, None),
+    "scatter": Kind("root", "each", _others, None),
 })  # fmt: skip
+"""All collectives; those whose sources are ``all`` sum."""
 
 
 def chunk_counts(name: str, servers: int) -> tuple[int, ...]:
-    """Return the chunks for each rank that are tried, in order, on so many servers.
-
-    Parameters
-    ----------
-    name
-        A collective of the table.
-    servers
-        How many servers there are.
-    """
+    """Return the chunks per rank to try, in order, for a ``name`` on so many ``servers``."""
     kind = COLLECTIVES[name]
     return (*kind.chunk_counts, *(kind.counts_across if servers > 1 else ()))
 
@@ -237,18 +140,10 @@ def collective_name(text: str) -> str:
 def build_collective(
     name: str, num_ranks: int, chunks_per_rank: int, root: int | None = None
 ) -> Collective:
-    """Return a collective of the table by any spelling of its name.
+    """Return the collective of the table that is spelled ``name`` on ``num_ranks``.
 
-    Parameters
-    ----------
-    name
-        Any spelling of a name of the table.
-    num_ranks
-        How many ranks take part.
-    chunks_per_rank
-        Chunks that each rank's part is cut into.
-    root
-        For the collectives that have one; None: rank 0.
+    ``chunks_per_rank`` is what each rank's part is cut into; the ``root`` of a collective that has
+    one is rank 0 by default.
 
     Raises
     ------
@@ -257,8 +152,7 @@ def build_collective(
     """
     canonical = collective_name(name)
     kind = COLLECTIVES[canonical]
-    blocks = {"alltoall": num_ranks**2, "broadcast": 1, "reduce": 1}.get(canonical, num_ranks)
-    count = blocks * chunks_per_rank
+    count = num_ranks**kind.blocks * chunks_per_rank
     if count > MAX_CHUNKS:
         raise InputError(
             f"{canonical} of {num_ranks} ranks with {chunks_per_rank} chunks each has {count}"
@@ -266,42 +160,41 @@ def build_collective(
             field="collective",
             fix="use fewer ranks or chunks",
         )
-    if not kind.has_root:
-        if root is not None:
-            raise InputError(
-                f"{canonical} has no root, got {root}",
-                field="--root",
-                fix="leave --root out",
-            )
-        return kind.build(num_ranks, chunks_per_rank)
+    if root is not None and not kind.has_root:
+        raise InputError(
+            f"{canonical} has no root, got {root}", field="--root", fix="leave --root out"
+        )
     if not 0 <= (root or 0) < num_ranks:
         raise InputError(
             f"should be a rank from 0 to {num_ranks - 1}, got {root}",
             field="--root",
             fix=f"use --root {num_ranks - 1}",
         )
-    return kind.build(num_ranks, chunks_per_rank, root or 0)
+    block = np.arange(count, dtype=np.int32) // chunks_per_rank
+    sets = {
+        "each": block % num_ranks,
+        "sender": block // num_ranks,
+        "root": np.full_like(block, root or 0),
+        "all": np.full_like(block, num_ranks),
+    }
+    source, target = sets[kind.sources], sets[kind.targets]
+    # A tree is rooted at the only source, else at the only target.
+    owner = next(sets[ends] for ends in (kind.sources, kind.targets, "each") if ends != "all")
+    return Collective(
+        canonical, num_ranks, chunks_per_rank, reduces=kind.sources == "all",
+        rank_sets=(*((rank,) for rank in range(num_ranks)), tuple(range(num_ranks))),
+        source_set=source, target_set=target,
+        input_at=equals_before(source), output_at=equals_before(target),
+        owner=owner, index=np.arange(count, dtype=np.int32) % chunks_per_rank,
+        root=(root or 0) if kind.has_root else None,
+    )  # fmt: skip
 
 
 def chunk_size_of(collective: Collective, size: int) -> Fraction:
-    """Return the exact bytes of a chunk when the counted buffer has ``size`` bytes.
-
-    Parameters
-    ----------
-    collective
-        What is done.
-    """
+    """Return the exact bytes of a chunk of a ``collective`` that counts ``size`` bytes."""
     return Fraction(size, collective.chunks_in_size)
 
 
 def busbw_factor(name: str, num_ranks: int) -> Fraction:
-    """Return busbw / algbw for a collective, as nccl-tests counts; 1 for those of files.
-
-    Parameters
-    ----------
-    name
-        Of a collective.
-    num_ranks
-        How many ranks take part.
-    """
+    """Return busbw / algbw of a ``name`` on ``num_ranks``, as nccl-tests counts; 1 for a file's."""
     return COLLECTIVES[name].busbw(num_ranks) if name in COLLECTIVES else Fraction(1)

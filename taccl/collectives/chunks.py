@@ -22,26 +22,13 @@ MAX_CHUNKS = 1 << 23
 NOWHERE_ELSE: Mapping[tuple[int, int], int] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """One row of a collective: which ranks hold the chunk before and want it after.
-
-    Parameters
-    ----------
-    id
-        Row.
-    sources, targets
-        Ranks, ascending.
-    input_at, output_at
-        Offset in the input of a source and in the output of a target; where ranks differ, the
-        usual one.
-    """
-
-    id: int
-    sources: tuple[int, ...]
-    targets: tuple[int, ...]
-    input_at: int
-    output_at: int
+def equals_before(keys: NDArray[np.integer]) -> IntColumn:
+    """Return for each of some ``keys`` how many equal ones come before it."""
+    order = np.argsort(keys, kind="stable")
+    first = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    before = np.empty(len(keys), dtype=np.int32)
+    before[order] = np.arange(len(keys)) - np.repeat(first, np.diff(first, append=len(keys)))
+    return before
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,13 +193,6 @@ class Collective:
     def _members(self) -> tuple[frozenset[int], ...]:
         return tuple(frozenset(ranks) for ranks in self.rank_sets)
 
-    def chunk(self, chunk: int) -> Chunk:
-        """Return one row as a record."""
-        return Chunk(
-            chunk, self.sources(chunk), self.targets(chunk),
-            int(self.input_at[chunk]), int(self.output_at[chunk]),
-        )  # fmt: skip
-
     def image(self, permutation: Sequence[int]) -> IntColumn:
         """Return where every chunk goes when rank r becomes ``permutation[r]``.
 
@@ -221,7 +201,7 @@ class Collective:
         InputError
             When the collective does not map onto itself; names the chunk that breaks it.
         """
-        keys, rows = self._sorted_keys
+        keys, rows, _ = self._sorted_keys
         there = self._keys(permutation, np.arange(self.num_chunks))
         images = np.argsort(there, kind="stable")
         other = np.flatnonzero(keys != there[images])
@@ -239,8 +219,8 @@ class Collective:
 
     def image_of(self, permutation: Sequence[int], chunks: IntColumn) -> IntColumn:
         """Return where some chunks go under a permutation for which :meth:`image` exists."""
-        keys, rows = self._sorted_keys
-        if (keys[1:] == keys[:-1]).any():
+        keys, rows, unique = self._sorted_keys
+        if not unique:
             return self.image(permutation)[chunks]
         return rows[np.searchsorted(keys, self._keys(permutation, chunks))]
 
@@ -253,10 +233,12 @@ class Collective:
         return number
 
     @cached_property
-    def _sorted_keys(self) -> tuple[NDArray[np.int64], IntColumn]:
+    def _sorted_keys(self) -> tuple[NDArray[np.int64], IntColumn, bool]:
+        """The keys of all chunks, ascending, whose they are, and whether no two are equal."""
         keys = self._keys(range(self.num_ranks), np.arange(self.num_chunks))
         rows = np.argsort(keys, kind="stable").astype(np.int32)
-        return keys[rows], rows
+        keys = keys[rows]
+        return keys, rows, bool((keys[1:] != keys[:-1]).all())
 
     def _set_images(self, permutation: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of each rank set's image; 0: it is no rank set."""

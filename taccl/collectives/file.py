@@ -1,29 +1,25 @@
-"""Collectives from a file: which ranks have each chunk before and want it after, and where.
+"""Collectives that a file defines: chunk by chunk, or as the bytes that each pair exchanges.
 
-A file of bytes for every pair of ranks is read here, too.
+A ``collective/1`` file says which ranks hold each chunk before and want it after, and at which
+offset; ``size`` is its largest buffer of any rank, holes included, and busbw is algbw.
 
-``size`` of such a collective is the largest buffer of any rank, holes included: its chunks times
-the size of a chunk. busbw is algbw.
-
-AlltoAllv from a file: how many bytes every rank sends to every other.
-
-A pair's bytes are whole chunks of one size, the greatest common divisor of all numbers: exact,
-and every engine, bound and judge of chunks that each go to one rank serves it. Buffers are those
-of ``MPI_Alltoallv`` without gaps: a rank's input holds what it sends by destination, its output
-what it receives by source. Pairs without bytes have no chunks.
+A ``demand/1`` file is an AlltoAllv. Its unit is the greatest common divisor of all byte counts, so
+that each pair's bytes are whole chunks, exactly. Buffers are those of ``MPI_Alltoallv`` without
+gaps: the input of a rank is ordered by destination, its output by source. A pair without bytes has
+no chunks.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, PlainValidator, StrictBool, StrictInt, WithJsonSchema
 
 from taccl.collectives import ALLTOALLV, COLLECTIVES, Collective
+from taccl.collectives.chunks import equals_before
 from taccl.files import Document, FileModel, fit_model, read_document, shown
 from taccl.files.model import Count, Index, Name, WholeNumberKeys, checked
 from taccl.units import parse_size
@@ -31,8 +27,6 @@ from taccl.units import parse_size
 MAX_RANKS = 1024
 MOST_CHUNKS = 1 << 18
 """Chunks of all pairs together."""
-
-Counts = NDArray[np.int64]
 
 
 def _bytes(value: object) -> int:
@@ -57,14 +51,7 @@ class DemandFile(FileModel):
 
 
 def make_demand(record: DemandFile, document: Document) -> Collective:
-    """Return the collective of a demand.
-
-    Parameters
-    ----------
-    record
-        The fields of the file.
-    document
-        The file, for the places in errors.
+    """Return the collective of a demand's ``record``; errors name places in its ``document``.
 
     Raises
     ------
@@ -86,33 +73,20 @@ def make_demand(record: DemandFile, document: Document) -> Collective:
     unit = math.gcd(*np.unique(demand).tolist())
     counts = demand // unit
     if counts.sum() > MOST_CHUNKS:
+        coarser = unit
+        while (-(-demand // coarser)).sum() > max(MOST_CHUNKS, np.count_nonzero(demand)):
+            coarser *= 2
         raise document.error(
             f"the largest chunk that all numbers are multiples of has {unit} bytes, which makes"
             f" {counts.sum()} chunks, more than {MOST_CHUNKS}", ("bytes",),
-            f"round them up to multiples of {_coarser(demand, unit)}",
+            f"round them up to multiples of {coarser}",
         )  # fmt: skip
-    return _collective(counts, unit)
-
-
-def _coarser(demand: Counts, unit: int) -> int:
-    """Return the first doubling of a chunk that makes few enough, when pairs are rounded up."""
-    while (-(-demand // unit)).sum() > max(MOST_CHUNKS, np.count_nonzero(demand)):
-        unit *= 2
-    return unit
-
-
-def _collective(counts: Counts, unit: int) -> Collective:
-    ranks = len(counts)
-    pairs = counts.ravel()
-    index = np.arange(int(pairs.sum())) - np.repeat(np.cumsum(pairs) - pairs, pairs)  # in its pair
-    source, target = (np.repeat(ends.ravel(), pairs) for ends in np.indices(counts.shape))
-    by_target = (np.cumsum(counts, axis=1) - counts)[source, target] + index
-    by_source = (np.cumsum(counts, axis=0) - counts)[source, target] + index
-    sets, owner = source.astype(np.int32), source.astype(np.int32)
+    pair = np.repeat(np.arange(ranks * ranks, dtype=np.int32), counts.ravel())
+    source, target = pair // ranks, pair % ranks
     found = Collective(
         ALLTOALLV, ranks, 1, reduces=False, rank_sets=tuple((rank,) for rank in range(ranks)),
-        source_set=sets, target_set=target.astype(np.int32), input_at=by_target.astype(np.int32),
-        output_at=by_source.astype(np.int32), owner=owner, index=index.astype(np.int32),
+        source_set=source, target_set=target, input_at=equals_before(source),
+        output_at=equals_before(target), owner=source, index=equals_before(pair),
     )  # fmt: skip
     return replace(found, size=unit * found.chunks_in_size)
 
@@ -154,44 +128,28 @@ def read_collective(path: str) -> Collective:
         With file, line, field, value and fix.
     """
     document = read_document(path)
-    if isinstance(document.value, dict) and _is_demand(document.value.get("taccl")):
+    said = document.value.get("taccl") if isinstance(document.value, dict) else None
+    if isinstance(said, str) and said.startswith("demand"):
         return make_demand(fit_model(document, DemandFile), document)
     return make_collective(fit_model(document, CollectiveFile), document)
-
-
-def _is_demand(said: object) -> bool:
-    return isinstance(said, str) and said.startswith("demand")
 
 
 def make_collective(
     record: CollectiveFile, document: Document, where: tuple[str, ...] = ()
 ) -> Collective:
-    """Return the collective of a record that stands at some place of a document.
-
-    Parameters
-    ----------
-    record
-        The fields of the collective.
-    document
-        The file, for the places in errors.
-    where
-        Path of the record within the document.
+    """Return the collective of a ``record`` that stands in a ``document`` at the path ``where``.
 
     Raises
     ------
     InputError
         With file, line, field, value and fix.
     """
-    place = _Place(document, where)
     if record.name.lower().replace("_", "").replace("-", "").replace(" ", "") in COLLECTIVES:
         raise document.error(
             f"{shown(record.name)} is a collective of its own", (*where, "name"),
             "give this one another name",
         )  # fmt: skip
-    chunks = _by_id(record, place)
-    for chunk in chunks:
-        place.check_ranks(record, chunk)
-    _check_apart(record, place)
+    chunks = _in_order(record, document, (*where, "chunks"))
     sets: dict[tuple[int, ...], int] = {}
     rows: list[tuple[int, ...]] = []
     alike: Counter[tuple[int, int, int]] = Counter()
@@ -261,67 +219,47 @@ def _elsewhere(offsets: Sequence[Mapping[int, int]]) -> dict[tuple[int, int], in
     }
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where the chunks stand in a file."""
-
-    document: Document
-    where: tuple[str, ...]
-    row: dict[int, int] = field(default_factory=dict)
-
-    def path(self, number: int, *steps: str | int) -> tuple[str | int, ...]:
-        return (*self.where, "chunks", number, *steps)
-
-    def check_ranks(self, record: CollectiveFile, chunk: ChunkRecord) -> None:
-        """Refuse a chunk that nobody has or wants, or that a rank has that does not exist."""
-        for side, verb in (("input", "has"), ("output", "wants")):
-            ranks: Mapping[int, int] = getattr(chunk, side)
-            path = self.path(self.row[chunk.id], side)
+def _in_order(
+    record: CollectiveFile, document: Document, place: tuple[str | int, ...]
+) -> list[ChunkRecord]:
+    """Return the chunks by id, which are 0, 1, 2, ...; each needs ranks and places of its own."""
+    count = len(record.chunks)
+    row: dict[int, int] = {}
+    for number, chunk in enumerate(record.chunks):
+        first = row.setdefault(chunk.id, number)
+        if first != number:
+            raise document.error(
+                f"chunk {chunk.id} is there twice, first as chunks[{first}]",
+                (*place, number, "id"), f"give it an id of its own, up to {count}",
+            )  # fmt: skip
+        if chunk.id >= count:
+            raise document.error(
+                f"should be below {count}, as there are {count} chunks, got {chunk.id}",
+                (*place, number, "id"), "number the chunks 0, 1, 2, ...",
+            )  # fmt: skip
+    for number in range(count):
+        chunk = record.chunks[row[number]]
+        for side, verb, ranks in (("input", "has", chunk.input), ("output", "wants", chunk.output)):
+            path: tuple[str | int, ...] = (*place, row[number], side)
             if not ranks:
-                raise self.document.error(
-                    f"no rank {verb} chunk {chunk.id}", path, f"write {side}: {{0: 0}}"
+                raise document.error(
+                    f"no rank {verb} chunk {number}", path, f"write {side}: {{0: 0}}"
                 )
             if max(ranks) >= record.ranks:
-                raise self.document.error(
+                raise document.error(
                     f"there is no rank {max(ranks)} among {record.ranks}", (*path, max(ranks)),
                     f"use ranks from 0 to {record.ranks - 1}",
                 )  # fmt: skip
-
-
-def _by_id(record: CollectiveFile, place: _Place) -> list[ChunkRecord]:
-    """Return the chunks in order of their ids, which are 0, 1, 2, ...
-
-    Raises
-    ------
-    InputError
-        When an id is there twice, or missing.
-    """
-    for number, chunk in enumerate(record.chunks):
-        first = place.row.setdefault(chunk.id, number)
-        if first != number:
-            raise place.document.error(
-                f"chunk {chunk.id} is there twice, first as chunks[{first}]",
-                place.path(number, "id"), f"give it an id of its own, up to {len(record.chunks)}",
-            )  # fmt: skip
-        if chunk.id >= len(record.chunks):
-            raise place.document.error(
-                f"should be below {len(record.chunks)}, as there are {len(record.chunks)} chunks,"
-                f" got {chunk.id}", place.path(number, "id"), "number the chunks 0, 1, 2, ...",
-            )  # fmt: skip
-    return [record.chunks[place.row[number]] for number in range(len(record.chunks))]
-
-
-def _check_apart(record: CollectiveFile, place: _Place) -> None:
-    """Refuse two chunks at one place of a rank's input, or of its output."""
+    taken: dict[tuple[str, int, int], int] = {}
     for side in ("input", "output"):
-        taken: dict[tuple[int, int], int] = {}
         for number, chunk in enumerate(record.chunks):
-            offsets: Mapping[int, int] = getattr(chunk, side)
+            offsets = chunk.input if side == "input" else chunk.output
             for rank, offset in offsets.items():
-                other = taken.setdefault((rank, offset), chunk.id)
+                other = taken.setdefault((side, rank, offset), chunk.id)
                 if other != chunk.id:
-                    raise place.document.error(
+                    raise document.error(
                         f"chunks {other} and {chunk.id} are both at offset {offset} of rank"
-                        f" {rank}'s {side}", place.path(number, side, rank),
+                        f" {rank}'s {side}", (*place, number, side, rank),
                         "give them offsets of their own",
                     )  # fmt: skip
+    return [record.chunks[row[number]] for number in range(count)]

@@ -114,11 +114,8 @@ class Slots:
 
 def _consecutive(run: Sequence[Place | None]) -> bool:
     first = run[0]
-    if first is None:
-        return False
-    return all(
-        place is not None and place == (first.buffer, first.offset + i)
-        for i, place in enumerate(run)
+    return first is not None and all(
+        place == (first.buffer, first.offset + i) for i, place in enumerate(run)
     )
 
 
@@ -141,14 +138,7 @@ def fit_layouts(collective: Collective, hops: Sequence[Hop], batches: Iterable[B
 
     Where none does, the default stays.
 
-    Parameters
-    ----------
-    collective
-        What is done.
-    hops
-        Every hop that some chunk takes.
-    batches
-        Chunks that travel together.
+    ``hops`` are all that chunks of the ``collective`` take, ``batches`` those that travel together.
     """
     slots = place_chunks(collective, hops)
     at_rank: dict[int, list[Batch]] = {}
@@ -182,16 +172,9 @@ def fit_layouts(collective: Collective, hops: Sequence[Hop], batches: Iterable[B
 def place_chunks(
     collective: Collective, hops: Iterable[Hop], layouts: Mapping[int, str] | None = None
 ) -> Slots:
-    """Return the places of all chunks, given every hop that some chunk takes.
+    """Return the places of all chunks of a ``collective``, given all ``hops`` that chunks take.
 
-    Parameters
-    ----------
-    collective
-        What is done.
-    hops
-        Every hop that some chunk takes.
-    layouts
-        Names of LAYOUTS by rank; ranks that are left out have the first.
+    ``layouts`` are names of LAYOUTS by rank; ranks that are left out have the first.
     """
     layouts = layouts or {}
     relays: dict[int, list[int]] = {}
@@ -232,16 +215,9 @@ def _staged(
 
 
 def side_by_side(collective: Collective, one: int, other: int, rank: int) -> bool:
-    """Tell whether chunks of the same targets may become neighbours at a rank they get to.
+    """Tell whether chunks ``one`` and ``other`` may become neighbours at a ``rank`` they get to.
 
-    Parameters
-    ----------
-    collective
-        What is done.
-    one, other
-        Ids of the chunks.
-    rank
-        Where they arrive.
+    They are chunks of a ``collective`` with the same targets.
     """
     if not collective.is_target(one, rank):
         return True

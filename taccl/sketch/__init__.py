@@ -7,14 +7,9 @@ from taccl.sketch.taccl_json import TacclSketchFile, is_taccl_json, read_taccl_j
 from taccl.topology.file import check_kind, shipped_file, shipped_names
 
 __all__ = [
-    "Pattern",
-    "Sketch",
-    "SketchFile",
-    "TacclSketchFile",
-    "apply_sketch",
-    "load_sketch",
+    "Pattern", "Sketch", "SketchFile", "TacclSketchFile", "apply_sketch", "load_sketch",
     "shipped_sketches",
-]
+]  # fmt: skip
 
 
 def load_sketch(spec: str) -> Sketch:

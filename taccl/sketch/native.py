@@ -115,15 +115,16 @@ class PatternRecord(FileModel):
     within: Annotated[Literal["servers"] | None, Field(examples=["servers"])] = None
 
 
+Patterns = Annotated[
+    list[PatternRecord], Field(max_length=MAX_PATTERNS, examples=["[{from: 0, to: 1}]"])
+]
+
+
 class LinksRecord(FileModel):
     """The logical topology: which links may be used."""
 
-    deny: Annotated[
-        list[PatternRecord], Field(max_length=MAX_PATTERNS, examples=["[{from: 0, to: 1}]"])
-    ] = Field(default_factory=list)
-    allow: Annotated[
-        list[PatternRecord], Field(max_length=MAX_PATTERNS, examples=["[{from: 0, to: 1}]"])
-    ] = Field(default_factory=list)
+    deny: Patterns = Field(default_factory=list)
+    allow: Patterns = Field(default_factory=list)
 
 
 def _lists_by_number(value: object) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -247,8 +248,6 @@ def read_native(document: Document) -> Sketch:
         With file, line, field and fix.
     """
     record = fit_model(document, SketchFile)
-    auto = record.symmetry == "auto"
-    rows = () if isinstance(record.symmetry, str) else record.symmetry
     return Sketch(
         record.name, document, _FIELDS,
         chunks_per_rank=record.chunks_per_rank,
@@ -259,8 +258,8 @@ def read_native(document: Document) -> Sketch:
         relays=record.internode.relays,
         chunk_to_relay=record.internode.chunk_to_relay,
         own_chunks_first=record.internode.own_chunks_first,
-        generators=rows,
-        auto_symmetry=auto,
+        generators=() if isinstance(record.symmetry, str) else record.symmetry,
+        auto_symmetry=record.symmetry == "auto",
         max_extra_hops=record.max_extra_hops,
         on_shortest_paths=record.on_shortest_paths,
         connections_per_gpu=record.limits.connections_per_gpu,
@@ -281,15 +280,5 @@ def _patterns(records: list[PatternRecord], document: Document, part: str) -> tu
 
 
 def offset_permutation(offset: int, block: int, num_ranks: int) -> Permutation:
-    """Return the rotation by ``offset`` inside every block of ``block`` ranks.
-
-    Parameters
-    ----------
-    offset
-        Ranks.
-    block
-        Ranks of a block.
-    num_ranks
-        Ranks in all.
-    """
+    """Return the rotation of ``num_ranks`` by ``offset`` inside every block of ``block`` ranks."""
     return tuple((r % block + offset) % block + r // block * block for r in range(num_ranks))

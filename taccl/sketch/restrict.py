@@ -5,7 +5,7 @@ what joins the servers and so open their own links again and close all others; t
 global ranks, which can close a single link of a relay; last, ``allow`` opens.
 """
 
-from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.sketch.native import Pattern, Sketch
-from taccl.topology.graph import Topology
+from taccl.topology.graph import Permutation, Topology
 from taccl.topology.taccl_costs import DIRECT_MAP, FULLY_CONNECTED
 
 Mask = NDArray[np.bool_]
@@ -26,48 +26,32 @@ class Locals:
     topology: Topology
 
     @cached_property
-    def members(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks of every server."""
-        servers: dict[int, list[int]] = defaultdict(list)
-        for rank, server in enumerate(self.topology.server_of):
-            servers[server].append(rank)
-        return tuple(tuple(servers[server]) for server in sorted(servers))
-
-    @cached_property
     def number(self) -> NDArray[np.int64]:
         """The local number of every rank."""
         number = np.zeros(self.topology.num_ranks, dtype=np.int64)
-        for ranks in self.members:
+        for ranks in self.topology.servers:
             number[list(ranks)] = np.arange(len(ranks))
         return number
+
+    @cached_property
+    def server(self) -> NDArray[np.int64]:
+        """The position in ``topology.servers`` of every rank's server."""
+        return np.unique(self.topology.server_of, return_inverse=True)[1]
 
     @property
     def size(self) -> int:
         """GPUs of the largest server."""
-        return max(map(len, self.members))
+        return max(map(len, self.topology.servers))
 
     @cached_property
     def across(self) -> Mask:
         """Whether each link joins two servers."""
-        server = np.array(self.topology.server_of)
         table = self.topology.links
-        return np.asarray(server[table.src] != server[table.dst])
-
-    def joined(self, pairs: Mask) -> Mask:
-        """Return which links go from a local number a to a local number b with pairs[a, b]."""
-        table = self.topology.links
-        return np.asarray(pairs[self.number[table.src], self.number[table.dst]])
+        return np.asarray(self.server[table.src] != self.server[table.dst])
 
 
 def allowed_links(sketch: Sketch, places: Locals) -> Mask:
-    """Return which links of a topology a sketch leaves open.
-
-    Parameters
-    ----------
-    sketch
-        What is to be respected.
-    places
-        The topology with its local numbers.
+    """Return which links of a topology, given as its ``places``, a ``sketch`` leaves open.
 
     Raises
     ------
@@ -79,7 +63,7 @@ def allowed_links(sketch: Sketch, places: Locals) -> Mask:
     for pattern, links in denied:
         if pattern.scope is not None:
             allowed &= ~links
-    if len(places.members) > 1:
+    if len(places.topology.servers) > 1:
         _apply_relays(sketch, places, allowed)
     for pattern, links in denied:
         if pattern.scope is None:
@@ -115,19 +99,9 @@ def _apply_relays(sketch: Sketch, places: Locals, allowed: Mask) -> None:
     """Keep of the links between servers those that the relays name, and no others."""
     if sketch.relays is None or sketch.relays == FULLY_CONNECTED:
         return
-    pairs = np.zeros((places.size, places.size), dtype=np.bool_)
-    if sketch.relays == DIRECT_MAP:
-        np.fill_diagonal(pairs, val=True)
-    else:
-        _fill_pairs(sketch, places, pairs)
-    kept = places.joined(pairs) & places.across
-    allowed[places.across] = kept[places.across]
-    if isinstance(sketch.relays, tuple):
-        _check_pairs_exist(sketch, places, kept)
-
-
-def _fill_pairs(sketch: Sketch, places: Locals, pairs: Mask) -> None:
-    for sender, receivers in sketch.relays if isinstance(sketch.relays, tuple) else ():
+    relays = () if isinstance(sketch.relays, str) else sketch.relays
+    pairs = np.eye(places.size, dtype=np.bool_) & (sketch.relays == DIRECT_MAP)
+    for sender, receivers in relays:
         for gpu in (sender, *receivers):
             if gpu >= places.size:
                 raise sketch.error(
@@ -135,20 +109,14 @@ def _fill_pairs(sketch: Sketch, places: Locals, pairs: Mask) -> None:
                     fix=f"use GPUs from 0 to {places.size - 1}",
                 )  # fmt: skip
         pairs[sender, list(receivers)] = True
-
-
-def _check_pairs_exist(sketch: Sketch, places: Locals, kept: Mask) -> None:
-    """Refuse a relay that has no link between any two servers."""
-    table = places.topology.links
-    found = set(
-        zip(
-            places.number[table.src[kept]].tolist(), places.number[table.dst[kept]].tolist(),
-            strict=True,
-        )
-    )  # fmt: skip
-    for sender, receivers in sketch.relays if isinstance(sketch.relays, tuple) else ():
+    table, number = places.topology.links, places.number
+    kept = pairs[number[table.src], number[table.dst]] & places.across
+    allowed[places.across] = kept[places.across]
+    joined = np.zeros_like(pairs)
+    joined[number[table.src[kept]], number[table.dst[kept]]] = True
+    for sender, receivers in relays:
         for receiver in receivers:
-            if (sender, receiver) not in found:
+            if not joined[sender, receiver]:
                 raise sketch.error(
                     f"no GPU {sender} has a link to a GPU {receiver} of another server in"
                     f" {places.topology.name}", "relays", sender,
@@ -157,21 +125,16 @@ def _check_pairs_exist(sketch: Sketch, places: Locals, kept: Mask) -> None:
 
 
 def senders_of(sketch: Sketch, places: Locals) -> dict[int, frozenset[int]]:
-    """Return for every rank the senders that its chunks leave its server by.
+    """Return for every rank the senders that its chunks leave its server by under a ``sketch``.
 
-    Parameters
-    ----------
-    sketch
-        What is to be respected.
-    places
-        The topology with its local numbers.
+    ``places`` are those of the topology.
 
     Raises
     ------
     InputError
         When the sketch names GPUs that the topology does not have, or that are no senders.
     """
-    if len(places.members) == 1:
+    if len(places.topology.servers) == 1:
         return {}
     named = dict(sketch.relays) if isinstance(sketch.relays, tuple) else None
     for gpu, senders in sketch.chunk_to_relay:
@@ -190,22 +153,41 @@ def senders_of(sketch: Sketch, places: Locals) -> dict[int, frozenset[int]]:
             )
     return {
         ranks[gpu]: frozenset(ranks[sender] for sender in senders if sender < len(ranks))
-        for ranks in places.members
+        for ranks in places.topology.servers
         for gpu, senders in sketch.chunk_to_relay
         if gpu < len(ranks)
     }
 
 
-def joined_ranks(topology: Topology, links: Mask) -> Mask:
-    """Return which rank has one of some links to which, as a matrix.
+def keeps_sketch(
+    topology: Topology,
+    allowed: Mask,
+    leave_by: Mapping[int, frozenset[int]],
+    permutation: Permutation,
+) -> bool:
+    """Tell whether what a sketch restricts has the symmetry that takes r to ``permutation[r]``.
 
-    Parameters
-    ----------
-    topology
-        The machine.
-    links
-        Mask of the links.
+    That are the ``allowed`` links of the ``topology``, and the senders that ranks ``leave_by``.
     """
+    table, ranks = topology.links, topology.num_ranks
+    src, dst = table.src[allowed].astype(np.int64), table.dst[allowed].astype(np.int64)
+    image = np.array(permutation, dtype=np.int64)
+    pairs, images = src * ranks + dst, image[src] * ranks + image[dst]
+    # Links are in order of their ends.
+    return np.array_equal(np.sort(images), pairs) and all(
+        leave_by.get(permutation[rank]) == frozenset(permutation[s] for s in senders)
+        for rank, senders in leave_by.items()
+    )
+
+
+def switch_in_server(name: str) -> str:
+    """Return the ``name`` of a switch without its server: ``s0/nvswitch`` is nvswitch."""
+    prefix, slash, rest = name.partition("/")
+    return rest if slash and prefix[:1] == "s" and prefix[1:].isdigit() else name
+
+
+def joined_ranks(topology: Topology, links: Mask) -> Mask:
+    """Return which rank of a ``topology`` has one of some ``links``, a mask, to which: a matrix."""
     table = topology.links
     joined = np.zeros((topology.num_ranks,) * 2, dtype=np.bool_)
     joined[table.src[links], table.dst[links]] = True

@@ -1,17 +1,15 @@
-"""Fields of a sketch that together leave a chunk unserved: a set from which none can be left out.
-
-A sketch restricts by rules that close links, by relays, by the senders that chunks leave by and by
-how many peers a GPU may have. Each of these is an entry. Entries are dropped block by block, as
-long as what is left still leaves a chunk unserved, until dropping any one serves all (a deletion
-filter, as for irreducible infeasible sets of constraints).
-
-Whether a sketch leaves every chunk of a collective a way to all ranks that want it.
+"""Whether a sketch leaves every chunk of a collective a way to all ranks that want it; if not, why.
 
 That is a question of paths over the links that chunks may take, by the senders of their owner.
 With a limit on peers it is a search for connections that keep it: those without which some chunk
 is lost have to stay; a GPU that has as many of these as it may loses its others; and where this
 settles nothing, one connection is tried without and with. A search that grows too long counts as
 served, so that nothing is called lost which is not.
+
+Why is a set of the sketch's fields from which none can be left out. Rules that close links, relays,
+the senders that chunks leave by and the limit on peers are an entry each. Entries are dropped block
+by block, as long as what is left still leaves a chunk unserved, until dropping any one serves all
+(a deletion filter, as for irreducible infeasible sets of constraints).
 """
 
 from collections import defaultdict
@@ -111,22 +109,21 @@ class Question:
     def legs(self) -> tuple[_Leg, ...]:
         """What has to get where, those of the same sources together."""
         one = self.collective
-        wanted: dict[tuple[int, int, bool], set[Rank]] = defaultdict(set)
+        wanted: dict[tuple[Rank, int], set[Rank]] = defaultdict(set)
         sums: dict[int, set[Rank]] = defaultdict(set)
         columns = np.unique(np.stack([one.owner, one.source_set, one.target_set]), axis=1)
         for owner, sources, targets in columns.T.tolist():
             if one.reduces:
                 sums[owner].update(one.rank_sets[sources])
-            start = -1 - owner if one.reduces else sources
-            wanted[owner, start, False].update(one.rank_sets[targets])
+            wanted[owner, -1 if one.reduces else sources].update(one.rank_sets[targets])
         number = self.places.number
         legs = [
             _Leg(int(number[owner]), tuple(sorted(ranks)), (owner,), every=True)
             for owner, ranks in sorted(sums.items())
         ]
-        for (owner, start, every), ranks in sorted(wanted.items()):
+        for (owner, start), ranks in sorted(wanted.items()):
             sources = (owner,) if start < 0 else one.rank_sets[start]
-            legs.append(_Leg(int(number[owner]), sources, tuple(sorted(ranks)), every))
+            legs.append(_Leg(int(number[owner]), sources, tuple(sorted(ranks)), every=False))
         return tuple(legs)
 
     def lost(self, sketch: Sketch) -> Lost | None:
@@ -147,15 +144,10 @@ class Question:
         one, number = self.collective, self.places.number
         for chunk in range(one.num_chunks):
             owner = int(one.owner[chunk])
-            if number[owner] != kind:
-                continue
-            sources, targets = one.sources(chunk), one.targets(chunk)
-            starts, ends = (sources, targets)
-            if one.reduces and (source, target) != (owner, target):
-                ends = (owner,)
-            elif one.reduces:
-                starts = (owner,)
-            if source in starts and target in ends:
+            from_owner = one.reduces and source == owner
+            starts = (owner,) if from_owner else one.sources(chunk)
+            ends = (owner,) if one.reduces and not from_owner else one.targets(chunk)
+            if number[owner] == kind and source in starts and target in ends:
                 return chunk
         return None
 
@@ -186,48 +178,39 @@ class _Ways:
         places, ranks = self._question.places, len(self.joined)
         if not leave_by:
             return {ANY: np.ones_like(self.joined)}
-        server = np.array(places.topology.server_of)
-        within = server[:, None] == server
+        within = places.server[:, None] == places.server
         found: dict[int, Mask] = {}
         made: dict[bytes, Mask] = {}
         for kind in range(places.size):
-            doors = np.ones(ranks, dtype=np.bool_)
-            for members in places.members:
+            senders = np.ones(ranks, dtype=np.bool_)
+            for members in places.topology.servers:
                 speaker = members[kind] if kind < len(members) else None
                 if speaker in leave_by:
-                    doors[list(members)] = False
-                    doors[sorted(leave_by[speaker])] = True
-            key = doors.tobytes()
+                    senders[list(members)] = False
+                    senders[sorted(leave_by[speaker])] = True
+            key = senders.tobytes()
             if key not in made:
-                made[key] = within | doors[:, None]
+                made[key] = within | senders[:, None]
             found[kind] = made[key]
         return found
 
     def lost(self, joined: Mask) -> Lost | None:
         """Return what gets lost where only some pairs of ranks are joined."""
-        hops = self._fewest
-        if joined is not self.joined:
-            hops = self._hops(joined)
+        hops = self._fewest if joined is self.joined else self._hops(joined)
         for leg in self._question.legs:
             kind = leg.kind if leg.kind in hops else ANY
             pick = np.ix_(leg.sources, leg.targets)
-            found = self._late(hops[kind][pick], self._fewest[kind][pick], every=leg.every)
-            if found is not None:
-                source, target = leg.sources[found[0]], leg.targets[found[1]]
-                chunk = self._question.chunk(source, target, leg.kind)
-                return Lost(source, target, chunk)
+            found, fewest = hops[kind][pick], self._fewest[kind][pick]
+            if not leg.every:
+                found, fewest = (one.min(axis=0, keepdims=True) for one in (found, fewest))
+            most = np.full_like(fewest, len(joined) - 1)
+            if self._extra is not None:
+                most = np.minimum(fewest + self._extra, most)
+            late = np.argwhere(found > most)
+            if len(late):
+                source, target = leg.sources[late[0, 0]], leg.targets[late[0, 1]]
+                return Lost(source, target, self._question.chunk(source, target, leg.kind))
         return None
-
-    def _late(
-        self, hops: NDArray[np.int64], fewest: NDArray[np.int64], *, every: bool
-    ) -> tuple[int, int] | None:
-        """Return where (source, target) a way is missing or longer than allowed."""
-        if not every:
-            hops, fewest = hops.min(axis=0, keepdims=True), fewest.min(axis=0, keepdims=True)
-        ranks = len(self.joined)
-        most = ranks - 1 if self._extra is None else np.minimum(fewest + self._extra, ranks - 1)
-        late = np.argwhere(hops > most)
-        return (int(late[0, 0]), int(late[0, 1])) if len(late) else None
 
 
 class _Search:
@@ -310,16 +293,9 @@ Test = Callable[[Sketch], Lost | None]
 
 
 def check_reachable(topology: Topology, sketch: Sketch, allowed: Mask) -> None:
-    """Refuse allowed links over which some rank can't reach another.
+    """Refuse ``allowed`` links over which some rank of a ``topology`` can't reach another.
 
-    Parameters
-    ----------
-    topology
-        The machine.
-    sketch
-        What closes links.
-    allowed
-        The links that the sketch leaves open.
+    These are the ones that the ``sketch`` leaves open.
 
     Raises
     ------
@@ -341,16 +317,9 @@ def check_reachable(topology: Topology, sketch: Sketch, allowed: Mask) -> None:
 def why_unserved(
     topology: Topology, sketch: Sketch, collective: Collective
 ) -> NoScheduleError | None:
-    """Return why no schedule of a collective keeps a sketch; None: it is not known that none does.
+    """Return why no schedule of a ``collective`` keeps a ``sketch``; None: none is known to fail.
 
-    Parameters
-    ----------
-    topology
-        The machine.
-    sketch
-        One that :func:`taccl.sketch.apply_sketch` accepts.
-    collective
-        What is to be done.
+    The sketch is one that :func:`taccl.sketch.apply_sketch` accepts for the ``topology``.
     """
     if topology.num_ranks > MAX_RANKS:
         return None
@@ -362,14 +331,9 @@ def why_unserved(
 
 
 def entries(sketch: Sketch, topology: Topology) -> tuple[Entry, ...]:
-    """Return the parts of a sketch that can leave a chunk unserved, alone or together.
+    """Return the parts of a ``sketch`` that can leave a chunk unserved, alone or together.
 
-    Parameters
-    ----------
-    sketch
-        What is looked at.
-    topology
-        On a large one many rules that close links are one entry, and so are many senders.
+    On a large ``topology`` many rules that close links are one entry, and so are many senders.
     """
     found = [Entry("deny", number) for number in range(len(sketch.deny))]
     if len(found) ** 2 * len(topology.links) > MAX_WORK:
@@ -388,15 +352,7 @@ def entries(sketch: Sketch, topology: Topology) -> tuple[Entry, ...]:
 
 
 def only(sketch: Sketch, kept: Sequence[Entry]) -> Sketch:
-    """Return the sketch with those of its entries, and without all others.
-
-    Parameters
-    ----------
-    sketch
-        What is looked at.
-    kept
-        Some of its :func:`entries`.
-    """
+    """Return a ``sketch`` with those of its :func:`entries` that are ``kept``, and no others."""
     parts = {entry.part for entry in kept}
     rules = {entry.item for entry in kept if entry.part == "deny"}
     gpus = {entry.item for entry in kept if entry.part == "chunk_to_relay"}
@@ -413,14 +369,8 @@ def only(sketch: Sketch, kept: Sequence[Entry]) -> Sketch:
 def conflict(sketch: Sketch, parts: Sequence[Entry], test: Test) -> tuple[Entry, ...]:
     """Return entries that leave something unserved, as they do not without any one of them.
 
-    Parameters
-    ----------
-    sketch
-        What is looked at.
-    parts
-        Entries to choose from; all together they leave something unserved.
-    test
-        What a sketch leaves unserved, if anything.
+    They are chosen from ``parts`` of a ``sketch``, which all together leave something unserved;
+    ``test`` says what a sketch leaves unserved, if anything.
     """
     kept = list(parts)
     size = max(1, len(kept) // 2)
@@ -473,6 +423,8 @@ def _error(
 ) -> NoScheduleError:
     """Return the error that names entries in conflict, and what they leave unserved."""
     lost = test(only(sketch, found)) or Lost(0, 0)
+    first = found[0] if found else None
+    rest = () if first is None or first.item is None else (first.item,)
     fields = [entry.field(sketch) for entry in found[:MAX_TOLD]]
     if len(found) > MAX_TOLD:
         fields.append(f"{len(found) - MAX_TOLD} more")
@@ -485,19 +437,10 @@ def _error(
         FIXES[entry.part].format(field=entry.field(sketch), target=lost.target)
         for entry in found[:MAX_TOLD]
     )
+    line = sketch.error("", first.part, *rest, fix="").line if first else None
+    place = f"{sketch.source.file or sketch.name}:" + (f"{line}:" if line is not None else "")
     return NoScheduleError(
-        f"{_place(sketch, found)}{named}: rank {lost.target} can't be served: no allowed path {way}"
+        f"{place} {named}: rank {lost.target} can't be served: no allowed path {way}"
         f" from rank {lost.source}{within}{together}",
         fix=", or ".join(fixes) or f"open more links of {topology.name}",
     )
-
-
-def _place(sketch: Sketch, found: Sequence[Entry]) -> str:
-    """Return the file, and the line of the first of some entries, as far as known."""
-    file = sketch.source.file or sketch.name
-    if not found:
-        return f"{file}: "
-    first = found[0]
-    rest = () if first.item is None else (first.item,)
-    line = sketch.error("", first.part, *rest, fix="").line
-    return f"{file}:{line}: " if line is not None else f"{file}: "

@@ -10,27 +10,34 @@ different GPUs where a NIC has several, so that each has its links inside the se
 direction (Shah et al., NSDI 2023, section 4).
 """
 
-import json
-import re
 import textwrap
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives import Collective
 from taccl.errors import InputError, NoScheduleError
-from taccl.files import parse_document, plain_text_is_safe
+from taccl.files import parse_document
 from taccl.sketch import apply_sketch
 from taccl.sketch.native import Sketch, offset_permutation, read_native
-from taccl.sketch.restrict import Mask, fewest_hops, joined_ranks
+from taccl.sketch.restrict import (
+    Locals,
+    Mask,
+    fewest_hops,
+    joined_ranks,
+    keeps_sketch,
+    switch_in_server,
+)
+from taccl.topology.file import flow_text
 from taccl.topology.graph import Edge, LogicalTopology, Permutation, Topology
-from taccl.topology.symmetry import Group, free_group, make_group, powers
+from taccl.topology.rates import FREE, slowest_edges
+from taccl.topology.symmetry import free_group, kept_powers, make_group
 from taccl.topology.symmetry_search import largest_order, search_group
 from taccl.units import Time, ceil_time, format_size, format_time
 
@@ -76,55 +83,19 @@ class Machine:
     _known: dict[bytes, NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def servers(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks of every server; a rank's place there is its local number."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for rank, server in enumerate(self.topology.server_of):
-            found[server].append(rank)
-        return tuple(tuple(found[server]) for server in sorted(found))
-
-    @cached_property
-    def local(self) -> NDArray[np.int64]:
-        """The local number of every rank."""
-        number = np.zeros(self.topology.num_ranks, dtype=np.int64)
-        for ranks in self.servers:
-            number[list(ranks)] = np.arange(len(ranks))
-        return number
-
-    @cached_property
-    def server(self) -> NDArray[np.int64]:
-        """The server of every rank, counted from 0 in their order."""
-        number = np.zeros(self.topology.num_ranks, dtype=np.int64)
-        for at, ranks in enumerate(self.servers):
-            number[list(ranks)] = at
-        return number
-
-    @cached_property
-    def across(self) -> Mask:
-        """Whether each link joins two servers."""
-        table = self.topology.links
-        return np.asarray(self.server[table.src] != self.server[table.dst])
+    def places(self) -> Locals:
+        """The servers, and the local number of every rank."""
+        return Locals(self.topology)
 
     @cached_property
     def betas(self) -> tuple[Fraction, ...]:
-        """The different betas of edges, fastest first; 0 is free."""
-        return tuple(sorted({edge.beta or Fraction(0) for edge in self.topology.edges}))
-
-    @cached_property
-    def edge_class(self) -> NDArray[np.int64]:
-        """The position in ``betas`` of every edge."""
-        at = {beta: number for number, beta in enumerate(self.betas)}
-        return np.array(
-            [at[edge.beta or Fraction(0)] for edge in self.topology.edges], dtype=np.int64
-        )
+        """The different betas of edges, fastest first, after 0, which is free."""
+        return (Fraction(0), *slowest_edges(self.topology)[1])
 
     @cached_property
     def link_class(self) -> NDArray[np.int64]:
         """The position in ``betas`` of the slowest edge of every link."""
-        table = self.topology.links
-        if not len(table):
-            return np.zeros(0, dtype=np.int64)
-        return np.maximum.reduceat(self.edge_class[table.edge_ids], table.edge_start[:-1])
+        return slowest_edges(self.topology)[0] - FREE
 
     def beta(self, link: int) -> Fraction:
         """Return the beta of the slowest edge of a link, in ps for each byte."""
@@ -171,17 +142,7 @@ def listed(numbers: Sequence[int]) -> str:
 
 
 def flow(head: str, items: Sequence[str], tail: str) -> list[str]:
-    """Return items between brackets in lines that are not too long, below each other.
-
-    Parameters
-    ----------
-    head
-        Up to the opening bracket.
-    items
-        What stands between commas; none is broken.
-    tail
-        The closing bracket.
-    """
+    """Return ``items``, none broken, in lines below each other between ``head`` and ``tail``."""
     kept = (item.replace(" ", NO_BREAK) for item in items)
     text = head.replace(" ", NO_BREAK) + ", ".join(kept) + tail
     wrapped = textwrap.wrap(
@@ -191,16 +152,6 @@ def flow(head: str, items: Sequence[str], tail: str) -> list[str]:
     return [line.replace(NO_BREAK, " ") for line in wrapped]
 
 
-def quoted(text: str) -> str:
-    """Return a name as YAML, in quotes unless it needs none."""
-    # Other readers of YAML take these words for truth values.
-    plain = re.fullmatch(r"(?!(?i:yes|no|on|off|y|n)$)[A-Za-z][A-Za-z0-9_.-]*", text)
-    return text if plain and plain_text_is_safe(text) else json.dumps(text)
-
-
-Near = Mapping[int, tuple[int, ...]]
-"""For every door of a server (its rank-side edge or switch) the local GPUs nearest to it."""
-
 MAX_OPEN = 24
 """Ranks up to which the search may choose where the chunk of a pair leaves its server."""
 
@@ -209,8 +160,8 @@ MAX_NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
-class _Doors:
-    """What the servers have in common: for door k, in order, the GPUs nearest to it."""
+class _Gateways:
+    """What the servers have in common: for gateway k, in order, the GPUs nearest to it."""
 
     out: tuple[tuple[int, ...], ...]
     into: tuple[tuple[int, ...], ...]
@@ -219,13 +170,22 @@ class _Doors:
 
 def internode(machine: Machine) -> Iterator[Choice]:
     """Yield ways to join the servers, the best first; the last restricts nothing."""
-    if len(machine.servers) == 1:
+    if len(machine.topology.servers) == 1:
         yield Choice("internode: not needed, there is one server.")
         return
-    doors = _common_doors(machine)
-    pairs = None if doors is None else _pairs(machine, doors)
-    if doors is not None and pairs:
-        yield _relays(machine, doors, pairs)
+    gateways = _common_gateways(machine)
+    pairs = None if gateways is None else _pairs(machine, gateways)
+    if gateways is not None and pairs:
+        direct = pairs == {gpu: (gpu,) for gpu in range(len(machine.topology.servers[0]))}
+        # A chunk may leave by its own GPU or by that of its target's number.
+        either = direct and machine.point_to_point and machine.topology.num_ranks <= MAX_OPEN
+        rows = [f"{one}: [{', '.join(map(str, to))}]" for one, to in pairs.items()]
+        lines = ["  relays: direct-map"] if direct else flow("  relays: {", rows, "}")
+        if not either:
+            senders = enumerate(_senders(machine, gateways, pairs))
+            lines += flow("  chunk_to_relay: {", [f"{gpu}: {one}" for gpu, one in senders], "}")
+        why = _why(machine, gateways, pairs, direct=direct, either=either)
+        yield Choice(why, ("internode:", *lines))
     yield Choice(
         "internode: the servers are joined in different ways, so every GPU may send to every GPU"
         " of the other servers that it has a link to.",
@@ -233,37 +193,38 @@ def internode(machine: Machine) -> Iterator[Choice]:
     )
 
 
-def _common_doors(machine: Machine) -> _Doors | None:
-    """Return the doors of every server, where all servers have alike ones; else None."""
-    found = set()
-    for sending in (True, False):
-        costs = _door_costs(machine, sending=sending)
-        for server in range(len(machine.servers)):
-            near, users = _nearest(costs, server)
-            found.add((sending, near, users))
-    if len(found) != 2 or len({len(ranks) for ranks in machine.servers}) > 1:
+def _common_gateways(machine: Machine) -> _Gateways | None:
+    """Return the gateways of every server, where all servers have alike ones; else None."""
+    topology, table, places = machine.topology, machine.topology.links, machine.places
+    sides: list[tuple[tuple[int, ...], ...]] = []
+    for sending in (False, True):
+        # By server and gateway: the beta and alpha of every local GPU's fastest link through it.
+        costs: dict[tuple[int, int], dict[int, tuple[Fraction, int]]] = defaultdict(dict)
+        for link in places.across.nonzero()[0].tolist():
+            rank = int((table.src if sending else table.dst)[link])
+            path = [topology.edges[edge] for edge in table.edges_of(link)]
+            key = int(places.server[rank]), _gateway(machine, path, sending=sending)
+            cost, gpu = (machine.beta(link), int(table.alpha[link])), int(places.number[rank])
+            costs[key][gpu] = min(cost, costs[key].get(gpu, cost))
+        found = set()
+        for server in range(len(topology.servers)):
+            gpus = [by_gpu for (place, _), by_gpu in sorted(costs.items()) if place == server]
+            best = [min(by_gpu.values()) for by_gpu in gpus]
+            near = tuple(
+                tuple(sorted(gpu for gpu, cost in by_gpu.items() if cost == least))
+                for by_gpu, least in zip(gpus, best, strict=True)
+            )
+            found.add((near, tuple(tuple(sorted(by_gpu)) for by_gpu in gpus)))
+        if len(found) > 1:
+            return None
+        sides += found.pop()
+    if len({len(ranks) for ranks in topology.servers}) > 1:
         return None
-    into, out = (next(one for one in found if one[0] is way) for way in (False, True))
-    return _Doors(out[1], into[1], out[2])
+    into, _, out, users = sides
+    return _Gateways(out, into, users)
 
 
-Costs = dict[tuple[int, int], dict[int, tuple[Fraction, int]]]
-"""By server and door: for every local GPU the beta and alpha of its fastest link through it."""
-
-
-def _door_costs(machine: Machine, *, sending: bool) -> Costs:
-    topology, table = machine.topology, machine.topology.links
-    costs: Costs = defaultdict(dict)
-    for link in machine.across.nonzero()[0].tolist():
-        rank = int((table.src if sending else table.dst)[link])
-        path = [topology.edges[edge] for edge in table.edges_of(link)]
-        key = int(machine.server[rank]), _door(machine, path, sending=sending)
-        cost, gpu = (machine.beta(link), int(table.alpha[link])), int(machine.local[rank])
-        costs[key][gpu] = min(cost, costs[key].get(gpu, cost))
-    return costs
-
-
-def _door(machine: Machine, path: Sequence[Edge], *, sending: bool) -> int:
+def _gateway(machine: Machine, path: Sequence[Edge], *, sending: bool) -> int:
     """Return what a path leaves (or enters) a server by: the edge of a NIC to what joins servers.
 
     Where nothing says what joins servers, it is the first switch as ``-1 - vertex``, or a wire.
@@ -279,35 +240,22 @@ def _door(machine: Machine, path: Sequence[Edge], *, sending: bool) -> int:
     return own[0].id if far < n else -1 - far
 
 
-def _nearest(
-    costs: Costs, server: int
-) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Return for every door of a server, in order, its nearest GPUs and all that use it."""
-    near, users = [], []
-    for (place, _), by_gpu in sorted(costs.items()):
-        if place == server:
-            best = min(by_gpu.values())
-            near.append(tuple(sorted(gpu for gpu, cost in by_gpu.items() if cost == best)))
-            users.append(tuple(sorted(by_gpu)))
-    return tuple(near), tuple(users)
-
-
-def _pairs(machine: Machine, doors: _Doors) -> dict[int, tuple[int, ...]]:
+def _pairs(machine: Machine, gateways: _Gateways) -> dict[int, tuple[int, ...]]:
     """Return the receivers of every sender, in local numbers; empty: links are missing."""
     table = machine.topology.links
     joined = {
-        (int(machine.local[table.src[link]]), int(machine.local[table.dst[link]]))
-        for link in machine.across.nonzero()[0].tolist()
+        (int(machine.places.number[table.src[link]]), int(machine.places.number[table.dst[link]]))
+        for link in machine.places.across.nonzero()[0].tolist()
     }
     sends: Counter[int] = Counter()
     receives: Counter[int] = Counter()
     found: dict[int, list[int]] = defaultdict(list)
-    for number, near in enumerate(doors.out):
+    for number, near in enumerate(gateways.out):
         sender = min(near, key=lambda gpu: (sends[gpu], receives[gpu], gpu))
         sends[sender] += 1
-        into = doors.into[number % len(doors.into)]
-        # The same door of the other server, unless rails or wires lead elsewhere.
-        every = (*into, *(gpu for gpus in doors.into for gpu in gpus))
+        into = gateways.into[number % len(gateways.into)]
+        # The same gateway of the other server, unless rails or wires lead elsewhere.
+        every = (*into, *(gpu for gpus in gateways.into for gpu in gpus))
         receivers = [gpu for gpu in every if (sender, gpu) in joined]
         if not receivers:
             return {}
@@ -319,69 +267,46 @@ def _pairs(machine: Machine, doors: _Doors) -> dict[int, tuple[int, ...]]:
     return {sender: tuple(sorted(found[sender])) for sender in sorted(found)}
 
 
-def _relays(machine: Machine, doors: _Doors, pairs: Mapping[int, tuple[int, ...]]) -> Choice:
-    size = len(machine.servers[0])
-    senders = _senders(machine, doors, pairs)
-    direct = pairs == {gpu: (gpu,) for gpu in range(size)}
-    lines = ["internode:"]
-    if direct:
-        lines.append("  relays: direct-map")
-    else:
-        rows = [f"{one}: [{', '.join(map(str, to))}]" for one, to in pairs.items()]
-        lines += flow("  relays: {", rows, "}")
-    if not _left_open(machine, direct=direct):
-        rows = [f"{gpu}: {one}" for gpu, one in enumerate(senders)]
-        lines += flow("  chunk_to_relay: {", rows, "}")
-    return Choice(_why(machine, doors, pairs, direct=direct), tuple(lines))
-
-
-def _left_open(machine: Machine, *, direct: bool) -> bool:
-    """Tell whether a chunk may leave by any GPU: by its own, or by that of its target's number."""
-    return direct and machine.point_to_point and machine.topology.num_ranks <= MAX_OPEN
-
-
 def _senders(
-    machine: Machine, doors: _Doors, pairs: Mapping[int, tuple[int, ...]]
+    machine: Machine, gateways: _Gateways, pairs: Mapping[int, tuple[int, ...]]
 ) -> tuple[int, ...]:
-    """Return the sender of every local GPU: of a door that it uses, else the nearest."""
-    table, ranks = machine.topology.links, machine.servers[0]
-    hops = machine.hops(~machine.across)
+    """Return the sender of every local GPU: of a gateway that it uses, else the nearest."""
+    table, ranks = machine.topology.links, machine.topology.servers[0]
+    hops = machine.hops(~machine.places.across)
     speed = {
-        (int(machine.local[table.src[link]]), int(machine.local[table.dst[link]])):
+        (int(machine.places.number[table.src[link]]), int(machine.places.number[table.dst[link]])):
         machine.beta(link)
-        for link in (~machine.across).nonzero()[0].tolist()
+        for link in (~machine.places.across).nonzero()[0].tolist()
         if table.src[link] in ranks
     }  # fmt: skip
     load: Counter[int] = Counter()
     chosen: dict[int, int] = {}
-    shares = {
-        gpu: {sender for near in doors.out if gpu in near for sender in near if sender in pairs}
-        for gpu in range(len(ranks))
-    }
     for gpu in sorted(range(len(ranks)), key=lambda gpu: (gpu not in pairs, gpu)):
-        if gpu in pairs:
-            best = gpu
-        else:
-            best = min(
-                sorted(shares[gpu]) or sorted(pairs),
-                key=lambda sender: (
-                    hops[ranks[gpu], ranks[sender]], load[sender],
-                    speed.get((gpu, sender), Fraction(0)), sender,
-                ),
-            )  # fmt: skip
-        chosen[gpu] = best
-        load[best] += 1
+        shared = {one for near in gateways.out if gpu in near for one in near if one in pairs}
+        chosen[gpu] = min(
+            [gpu] if gpu in pairs else shared or pairs,
+            key=lambda sender: (
+                hops[ranks[gpu], ranks[sender]], load[sender],
+                speed.get((gpu, sender), Fraction(0)), sender,
+            ),
+        )  # fmt: skip
+        load[chosen[gpu]] += 1
     return tuple(chosen[gpu] for gpu in range(len(ranks)))
 
 
 def _why(
-    machine: Machine, doors: _Doors, pairs: Mapping[int, tuple[int, ...]], *, direct: bool
+    machine: Machine,
+    gateways: _Gateways,
+    pairs: Mapping[int, tuple[int, ...]],
+    *,
+    direct: bool,
+    either: bool,
 ) -> str:
     topology, table = machine.topology, machine.topology.links
-    link = int(machine.across.nonzero()[0][0])
+    link = int(machine.places.across.nonzero()[0][0])
     cost = f"{rate(machine.beta(link))} and {format_time(int(table.alpha[link]))}"
-    count = len(doors.out)
-    inside = (~machine.across).nonzero()[0]
+    count = len(gateways.out)
+    inside = (~machine.places.across).nonzero()[0]
     wide = ""
     if len(inside):
         fastest = min(machine.betas[int(c)] for c in machine.link_class[inside])
@@ -390,7 +315,7 @@ def _why(
         told = (
             "A chunk may cross first and go on inside the other server, or the other way round, as"
             " suits the search."
-            if _left_open(machine, direct=direct)
+            if either
             else "Its own chunks leave by it: all ways are used alike, and no chunk waits for"
             " another GPU."
         )
@@ -403,7 +328,7 @@ def _why(
     named = [f"{one} to {', '.join(map(str, to))}" for one, to in pairs.items()]
     more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
     told = "; ".join(named[:MAX_NAMED]) + more
-    shared = max(map(len, doors.users))
+    shared = max(map(len, gateways.users))
     if shared == 1:
         return (
             f"{head}, each for one GPU. So these send and receive ({told}), and the chunks of other"
@@ -450,12 +375,7 @@ def chunks(machine: Machine, allowed: Mask) -> Choice:
     A chain of D hops that carries L chunks over each link takes (kL + D - 1)(alpha + t/k) when
     each is cut in k, least for k^2 = (D - 1) t / (L alpha).
 
-    Parameters
-    ----------
-    machine
-        The topology, the collective and the size.
-    allowed
-        Mask of the links that are left.
+    ``allowed`` is the mask of the links of the ``machine`` that are left.
     """
     size = format_size(machine.chunk_size)
     if machine.point_to_point:
@@ -501,7 +421,7 @@ def chunks(machine: Machine, allowed: Mask) -> Choice:
 
 def links(machine: Machine) -> Choice:
     """Return which slow links inside servers to close, where faster ones do their work."""
-    inside = ~machine.across
+    inside = ~machine.places.across
     classes = machine.link_class[inside]
     if not inside.any():
         return Choice("links: no server has a link inside, so none is closed.")
@@ -550,15 +470,15 @@ def _closed(machine: Machine, first: int) -> Mask:
     table = machine.topology.links
     ends = table.src.astype(np.int64) * machine.topology.num_ranks + table.dst
     fast = np.unique(ends[machine.link_class < first])
-    return ~machine.across & (machine.link_class >= first) & ~np.isin(ends, fast)
+    return ~machine.places.across & (machine.link_class >= first) & ~np.isin(ends, fast)
 
 
 def _lost(machine: Machine, closed: Mask, before: dict[int, Fraction]) -> Fraction | None:
     """Return the largest part of the bandwidth into a GPU that goes; None: too much is closed."""
-    kept = ~machine.across & ~closed
+    kept = ~machine.places.across & ~closed
     # Not machine.hops, which keeps what it finds: these links are asked for once.
     hops = fewest_hops(joined_ranks(machine.topology, kept))
-    same = machine.server[:, None] == machine.server
+    same = machine.places.server[:, None] == machine.places.server
     if (hops[same] >= machine.topology.num_ranks).any():
         return None
     after = _entering(machine, kept)
@@ -571,7 +491,7 @@ def _entering(machine: Machine, links: Mask) -> dict[int, Fraction]:
     table = machine.topology.links
     edges: dict[int, set[int]] = defaultdict(set)
     for link in np.flatnonzero(links).tolist():
-        slowest = max(table.edges_of(link), key=lambda edge: int(machine.edge_class[edge]))
+        slowest = max(table.edges_of(link), key=lambda edge: table.betas[edge])
         edges[int(table.dst[link])].add(slowest)
     return {
         rank: sum((1 / table.betas[e] for e in found if table.betas[e]), Fraction(0)) or Fraction(1)
@@ -585,10 +505,10 @@ def _patterns(machine: Machine, closed: Mask) -> list[str] | None:
     by_server: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for link in np.flatnonzero(closed).tolist():
         src, dst = int(table.src[link]), int(table.dst[link])
-        pair = int(machine.local[src]), int(machine.local[dst])
-        by_server[int(machine.server[src])].add(pair)
+        pair = int(machine.places.number[src]), int(machine.places.number[dst])
+        by_server[int(machine.places.server[src])].add(pair)
     alike = {frozenset(pairs) for pairs in by_server.values()}
-    if len(alike) != 1 or len(by_server) != len(machine.servers):
+    if len(alike) != 1 or len(by_server) != len(machine.topology.servers):
         return None
     receivers: dict[int, list[int]] = defaultdict(list)
     for src, dst in sorted(next(iter(alike))):
@@ -604,21 +524,20 @@ def _patterns(machine: Machine, closed: Mask) -> list[str] | None:
 
 
 def switches(machine: Machine, allowed: Mask) -> Choice:
-    """Return whether links through a switch should have few or many different ends.
-
-    Parameters
-    ----------
-    machine
-        The topology, the collective and the size.
-    allowed
-        Mask of the links that are left.
-    """
-    found = _inner_switches(machine, allowed)
+    """Return whether ``allowed`` links of a ``machine`` through a switch get few or many ends."""
+    topology, table = machine.topology, machine.topology.links
+    heads = topology.edge_table.head[table.edge_ids]
+    crossed = np.repeat(np.arange(len(table)), np.diff(table.edge_start))
+    wanted = (~machine.places.across & allowed)[crossed] & (heads >= topology.num_ranks)
+    vertices, first = np.unique(heads[wanted], return_index=True)
+    found: dict[str, int] = {}  # a link through each
+    for vertex, link in zip(vertices.tolist(), crossed[wanted][first].tolist(), strict=True):
+        found.setdefault(switch_in_server(topology.vertex_name(vertex)), link)
     if not found:
         return Choice("switches: no link that is used inside a server goes through a switch.")
     names = sorted(found)
     link = found[names[0]]
-    time, alpha = machine.chunk_time(link), int(machine.topology.links.alpha[link])
+    time, alpha = machine.chunk_time(link), int(table.alpha[link])
     large, small = time >= LARGE * alpha, time <= alpha
     policy = "uc-min" if large else "uc-max" if small else "free"
     told = {
@@ -632,36 +551,12 @@ def switches(machine: Machine, allowed: Mask) -> Choice:
         f"switches: through {names[0]}{count} a chunk of {format_size(machine.chunk_size)} takes"
         f" {format_time(time)} at {rate(machine.beta(link))} and {format_time(alpha)} of alpha:"
         f" {told}.",
-        (f"switches: {{{', '.join(f'{quoted(name)}: {policy}' for name in named)}}}",),
+        (f"switches: {{{', '.join(f'{flow_text(name)}: {policy}' for name in named)}}}",),
     )
 
 
-def _inner_switches(machine: Machine, allowed: Mask) -> dict[str, int]:
-    """Return the names (without server) of switches inside servers, each with a link through it."""
-    topology, table = machine.topology, machine.topology.links
-    heads = topology.edge_table.head[table.edge_ids]
-    crossed = np.repeat(np.arange(len(table)), np.diff(table.edge_start))
-    wanted = (~machine.across & allowed)[crossed] & (heads >= topology.num_ranks)
-    vertices, first = np.unique(heads[wanted], return_index=True)
-    found: dict[str, int] = {}
-    for vertex, link in zip(vertices.tolist(), crossed[wanted][first].tolist(), strict=True):
-        name = topology.vertex_name(vertex)
-        prefix, slash, rest = name.partition("/")
-        own = slash and prefix[:1] == "s" and prefix[1:].isdigit()
-        found.setdefault(rest if own else name, link)
-    return found
-
-
 def paths(machine: Machine, allowed: Mask) -> Choice:
-    """Return how long paths may be.
-
-    Parameters
-    ----------
-    machine
-        The topology, the collective and the size.
-    allowed
-        Mask of the links that are left.
-    """
+    """Return how long paths over the ``allowed`` links of a ``machine`` may be."""
     hops = machine.hops(allowed)
     depth = int(hops[hops < machine.topology.num_ranks].max(initial=0))
     if depth <= 1:
@@ -693,15 +588,7 @@ def paths(machine: Machine, allowed: Mask) -> Choice:
 
 
 def limits(machine: Machine, allowed: Mask) -> Choice:
-    """Return what to say of the connections of a GPU.
-
-    Parameters
-    ----------
-    machine
-        The topology, the collective and the size.
-    allowed
-        Mask of the links that are left.
-    """
+    """Return what to say of a GPU's connections over the ``allowed`` links of a ``machine``."""
     table, n = machine.topology.links, machine.topology.num_ranks
     ends = np.unique(table.src[allowed].astype(np.int64) * n + table.dst[allowed])
     peers = int(max(np.bincount(ends // n, minlength=n).max(), np.bincount(ends % n).max()))
@@ -728,26 +615,20 @@ MAX_TOLD = 3
 
 
 def symmetry(logical: LogicalTopology, collective: Collective) -> Choice:
-    """Return the symmetry to ask for.
+    """Return the symmetry to ask for, one that the ``collective`` has, too.
 
-    Parameters
-    ----------
-    logical
-        The topology under the rest of the sketch with ``symmetry: auto``.
-    collective
-        What has to have the symmetry, too.
+    ``logical`` is the topology under the rest of the sketch with ``symmetry: auto``.
     """
     topology = logical.topology
-    declared = _declared(logical, collective)
+    own = partial(keeps, logical, collective)
+    declared = free_group(topology, kept_powers(logical.symmetry, own))
     found = declared
     wanted = largest_order(topology)
     undeclared = not topology.rotations
     if undeclared or (len(declared) < wanted and topology.num_ranks <= MAX_SEARCHED):
-        searched = (
-            search_group(topology, lambda each: keeps(logical, collective, each))
-            if collective.root is None
-            else make_group(topology, ())  # what moves every rank moves the root
-        )
+        # What moves every rank moves the root, if there is one.
+        alike = collective.root is None
+        searched = search_group(topology, own) if alike else make_group(topology, ())
         found = max(declared, searched, key=len)
     if len(found) == 1:
         return Choice(
@@ -769,39 +650,13 @@ def symmetry(logical: LogicalTopology, collective: Collective) -> Choice:
     return Choice(why, ("symmetry:", *lines))
 
 
-def _declared(logical: LogicalTopology, collective: Collective) -> Group:
-    """Return the group of the declared rotations as far as sketch and collective keep them."""
-    kept: list[Permutation] = []
-    for rotation in logical.symmetry:
-        every = (power for power in powers(rotation) if keeps(logical, collective, power))
-        kept.extend(power for power, _ in zip(every, range(1), strict=False))
-    return free_group(logical.topology, kept)
-
-
 def keeps(logical: LogicalTopology, collective: Collective, permutation: Permutation) -> bool:
-    """Tell whether a collective and the links and senders of a sketch have a symmetry.
-
-    Parameters
-    ----------
-    logical
-        The network, as the sketch restricts it.
-    collective
-        What is done.
-    permutation
-        Where every rank goes.
-    """
+    """Tell whether a ``collective`` and the sketch of ``logical`` keep a ``permutation``."""
     try:
         collective.image(permutation)
     except InputError:
         return False
-    image = np.array(permutation, dtype=np.int64)
-    joined = joined_ranks(logical.topology, logical.allowed)
-    if not np.array_equal(joined[np.ix_(image, image)], joined):
-        return False
-    return all(
-        logical.leave_by.get(permutation[rank]) == frozenset(permutation[s] for s in senders)
-        for rank, senders in logical.leave_by.items()
-    )
+    return keeps_sketch(logical.topology, logical.allowed, logical.leave_by, permutation)
 
 
 def _row(permutation: Permutation) -> Permutation:
@@ -831,16 +686,10 @@ AUTO = Choice("", ("symmetry: auto",))
 
 
 def suggest_sketch(topology: Topology, collective: Collective, size: int) -> str:
-    """Return a sketch for a machine as YAML; comments say why each part is as it is.
+    """Return a sketch for a ``topology`` as YAML; comments say why each part is as it is.
 
-    Parameters
-    ----------
-    topology
-        The network.
-    collective
-        What the sketch is for, with one chunk for each rank (and pair).
-    size
-        Bytes of the buffer that nccl-tests counts.
+    The ``collective`` has one chunk for each rank (and pair), and a buffer, the one that nccl-tests
+    counts, of ``size`` bytes.
 
     Raises
     ------
@@ -849,7 +698,16 @@ def suggest_sketch(topology: Topology, collective: Collective, size: int) -> str
     """
     machine = Machine(topology, collective, size)
     closed = links(machine)
-    way, logical = _joined(machine, closed)
+    refused: NoScheduleError | None = None
+    for way in internode(machine):
+        try:
+            logical = apply_sketch(topology, _read(_text(machine, [closed, way, AUTO])))
+        except NoScheduleError as error:  # it leaves somebody out: the next one
+            refused = refused or error
+        else:
+            break
+    else:
+        raise refused or NoScheduleError("no way joins the servers")
     allowed = logical.allowed
     parts = [
         chunks(machine, allowed), closed, switches(machine, allowed), way, paths(machine, allowed),
@@ -860,25 +718,13 @@ def suggest_sketch(topology: Topology, collective: Collective, size: int) -> str
     return text
 
 
-def _joined(machine: Machine, closed: Choice) -> tuple[Choice, LogicalTopology]:
-    """Return the first way to join the servers that leaves nobody out, and what remains then."""
-    refused: NoScheduleError | None = None
-    for way in internode(machine):
-        try:
-            sketch = _read(_text(machine, [closed, way, AUTO]))
-            return way, apply_sketch(machine.topology, sketch)
-        except NoScheduleError as error:
-            refused = refused or error
-    raise refused or NoScheduleError("no way joins the servers")
-
-
 def _read(text: str) -> Sketch:
     return read_native(parse_document(text, "the suggested sketch"))
 
 
 def _text(machine: Machine, parts: Sequence[Choice]) -> str:
     topology, collective = machine.topology, machine.collective
-    count = len(machine.servers)
+    count = len(machine.topology.servers)
     servers = f"{count} servers" if count > 1 else "1 server"
     head = (
         f"A sketch for {collective.name} of {format_size(machine.size)} on {topology.name} with"
@@ -888,7 +734,7 @@ def _text(machine: Machine, parts: Sequence[Choice]) -> str:
     half = MAX_NAME // 2 - 4
     names = topology.name[:half].strip(), collective.name[:half].strip()
     name = f"{names[0]}-x{count}-{names[1]}"
-    lines = [*_comment(head), "taccl: sketch/1", f"name: {quoted(name)}"]
+    lines = [*_comment(head), "taccl: sketch/1", f"name: {flow_text(name)}"]
     for part in parts:
         lines += ["", *_comment(part.why), *part.lines]
     return "\n".join(lines) + "\n"
@@ -899,6 +745,3 @@ def _comment(text: str) -> list[str]:
         " ".join(text.split()), WIDTH, initial_indent="# ", subsequent_indent="# ",
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
-
-
-__all__ = ["suggest_sketch"]

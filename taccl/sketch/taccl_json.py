@@ -103,6 +103,10 @@ def read_taccl_json(document: Document) -> Sketch:
             f"is missing, with {record.nnodes} servers", ("internode_sketch",),
             'add "internode_sketch": {"strategy": "relay", "internode_conn": "direct-map"}',
         )  # fmt: skip
+    senders: dict[int, list[int]] = {}
+    for sender, gpus in inter.gpus_to_sender_rev_map if inter is not None else ():
+        for gpu in gpus:
+            senders.setdefault(gpu, []).append(sender)
     return Sketch(
         Path(document.file or "sketch").stem, document, _FIELDS,
         servers=record.nnodes,
@@ -113,7 +117,7 @@ def read_taccl_json(document: Document) -> Sketch:
         ),
         balance=intra.strategy if intra.strategy in ("minmax", "maxmin") else None,
         relays=inter.internode_conn if inter is not None else None,
-        chunk_to_relay=_by_gpu(inter) if inter is not None else (),
+        chunk_to_relay=tuple((gpu, tuple(senders[gpu])) for gpu in sorted(senders)),
         own_chunks_first=inter is not None and inter.enforce_ordering,
         offsets=tuple((offset, block) for offset, block in record.symmetry_offsets),
         on_shortest_paths=True,
@@ -145,15 +149,6 @@ def _policies(
         policy = strategies[index] if strategies else "free"
         found.setdefault(key, policy if policy in _POLICIES else "free")
     return tuple(sorted(found.items()))
-
-
-def _by_gpu(inter: InternodeRecord) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Turn sender -> GPUs round to GPU -> senders."""
-    senders: dict[int, list[int]] = {}
-    for sender, gpus in inter.gpus_to_sender_rev_map:
-        for gpu in gpus:
-            senders.setdefault(gpu, []).append(sender)
-    return tuple(sorted((gpu, tuple(found)) for gpu, found in senders.items()))
 
 
 def _unknown(record: FileModel, place: tuple[str, ...]) -> Iterator[str]:

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -59,19 +59,9 @@ class LocalRecord(FileModel):
 
 
 Gpu = Literal[
-    "p100",
-    "v100",
-    "a40",
-    "a100",
-    "h100",
-    "h200",
-    "h800",
-    "b200",
-    "gb200",
-    "mi100",
-    "mi250",
+    "p100", "v100", "a40", "a100", "h100", "h200", "h800", "b200", "gb200", "mi100", "mi250",
     "mi300x",
-]
+]  # fmt: skip
 """GPUs by name, as files may say them."""
 
 
@@ -108,8 +98,7 @@ class EdgeRecord(FileModel):
     both: Annotated[StrictBool, Field(examples=["false"])] = True
 
 
-def _as_switch(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
+AS_SWITCH = BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)
 
 
 class GraphFile(TopologyHeader):
@@ -117,7 +106,7 @@ class GraphFile(TopologyHeader):
 
     ranks: Annotated[Count, Field(examples=[4])]
     switches: Annotated[
-        list[Annotated[SwitchRecord, BeforeValidator(_as_switch)]],
+        list[Annotated[SwitchRecord, AS_SWITCH]],
         Field(max_length=MAX_RANKS * 4, examples=["[nvs]"]),
     ] = Field(default_factory=list)
     edges: Annotated[list[EdgeRecord], Field(max_length=MAX_EDGES, examples=["[{from: 0, to: 1}]"])]
@@ -125,6 +114,57 @@ class GraphFile(TopologyHeader):
     rotations: Annotated[
         list[PermutationList], Field(max_length=MAX_ROTATIONS, examples=["[[1, 0, 3, 2]]"])
     ] = Field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Builder:
+    """A graph as far as it is built.
+
+    Parameters
+    ----------
+    num_ranks
+        Vertices that are ranks; switches follow.
+    switches, edges
+        In order.
+    """
+
+    num_ranks: int
+    switches: list[Switch] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+
+    def switch(
+        self, name: str, *, across: bool = False, multicast: bool = False, reduce: bool = False
+    ) -> int:
+        """Add a switch and return its vertex."""
+        self.switches.append(Switch(name, multicast, reduce, across))
+        return self.num_ranks + len(self.switches) - 1
+
+    def edge(
+        self,
+        tail: int,
+        head: int,
+        beta: Fraction | None,
+        alpha: Time = 0,
+        *,
+        overhead: Time | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Add one edge; without a ``name`` it has that of its ends."""
+        if name is None:
+            ends = [v if v < self.num_ranks else self.switches[v - self.num_ranks].name
+                    for v in (tail, head)]  # fmt: skip
+            name = f"{ends[0]}->{ends[1]}"
+        self.edges.append(Edge(len(self.edges), tail, head, alpha, overhead, beta, name))
+
+    def topology(
+        self, header: TopologyHeader, server_of: Sequence[int], rotations: Sequence[Permutation]
+    ) -> Topology:
+        """Return the topology, under the ``header`` of its file."""
+        return Topology(
+            header.name, self.num_ranks, tuple(self.switches), tuple(self.edges), tuple(server_of),
+            tuple(rotations), header.alpha_rule, header.local.costs(), header.chunk_size,
+            header.costs, header.gpu,
+        )  # fmt: skip
 
 
 def read_graph(document: Document) -> Topology:
@@ -135,36 +175,8 @@ def read_graph(document: Document) -> Topology:
     InputError
         With file, line, field and fix.
     """
-    return graph_topology(fit_model(document, GraphFile), document)
-
-
-def graph_topology(record: GraphFile, document: Document) -> Topology:
-    """Return the topology of a core-form record; ``document`` serves error messages.
-
-    Parameters
-    ----------
-    record
-        The fields of the file.
-    document
-        The file, for the places in errors.
-    """
-    switches = tuple(
-        Switch(s.name, s.multicast, s.reduce, s.across == "servers") for s in record.switches
-    )
-    vertices = _vertices(record, document)
-    edges: list[Edge] = []
-    for index, edge in enumerate(record.edges):
-        edges.extend(_edges(record, edge, index, len(edges), vertices, document))
-    _check_names(record, edges, document)
-    return Topology(
-        record.name, record.ranks, switches, tuple(edges), _server_of(record, document),
-        permutations(document, ("rotations",), record.rotations, record.ranks),
-        record.alpha_rule, record.local.costs(), record.chunk_size, record.costs, record.gpu,
-    )  # fmt: skip
-
-
-def _vertices(record: GraphFile, document: Document) -> dict[int | str, int]:
-    """Return the number of every vertex that an edge may name."""
+    record = fit_model(document, GraphFile)
+    builder = Builder(record.ranks)
     vertices: dict[int | str, int] = {rank: rank for rank in range(record.ranks)}
     for index, switch in enumerate(record.switches):
         if switch.name in vertices or switch.name.isdigit():
@@ -172,55 +184,41 @@ def _vertices(record: GraphFile, document: Document) -> dict[int | str, int]:
             raise document.error(
                 f"{shown(switch.name)} {problem}", ("switches", index), "choose another name"
             )
-        vertices[switch.name] = record.ranks + index
-    return vertices
-
-
-def _edges(
-    record: GraphFile,
-    edge: EdgeRecord,
-    index: int,
-    first: int,
-    vertices: Mapping[int | str, int],
-    document: Document,
-) -> list[Edge]:
-    place = ("edges", index)
-    for end, vertex in (("from", edge.tail), ("to", edge.head)):
-        if vertex not in vertices:
-            known = ", ".join(switch.name for switch in record.switches[:8]) or "no switches"
-            raise document.error(
-                f"there is no vertex {shown(vertex)}", (*place, end),
-                f"use a rank from 0 to {record.ranks - 1} or a listed switch ({known})",
-            )  # fmt: skip
-    if edge.tail == edge.head:
-        raise document.error(
-            f"an edge from {edge.tail} to itself", place, "remove it, or correct from and to"
-        )
-    if edge.overhead is not None and edge.overhead > edge.alpha:
-        raise document.error(
-            f"overhead {edge.overhead}ps is more than alpha {edge.alpha}ps", (*place, "overhead"),
-            "give an overhead of at most alpha",
+        vertices[switch.name] = builder.switch(
+            switch.name, across=switch.across is not None,
+            multicast=switch.multicast, reduce=switch.reduce,
         )  # fmt: skip
-    tail, head = vertices[edge.tail], vertices[edge.head]
-    names = edge_names(str(edge.tail), str(edge.head), edge.name)
-    ends = [(tail, head), (head, tail)] if edge.both else [(tail, head)]
-    return [
-        Edge(first + i, a, b, edge.alpha, edge.overhead, edge.bandwidth, name)
-        for i, ((a, b), name) in enumerate(zip(ends, names, strict=False))
-    ]
+    _add_edges(builder, record, vertices, document)
+    _check_names(record, builder.edges, document)
+    rotations = permutations(document, ("rotations",), record.rotations, record.ranks)
+    return builder.topology(record, _server_of(record, document), rotations)
 
 
-def edge_names(tail: str, head: str, name: str | None) -> tuple[str, str]:
-    """Return the names of an edge and of its reverse.
-
-    Parameters
-    ----------
-    tail, head
-        Names of its ends.
-    name
-        Its own, if it has one.
-    """
-    return (name, f"{name}.reverse") if name else (f"{tail}->{head}", f"{head}->{tail}")
+def _add_edges(
+    builder: Builder, record: GraphFile, vertices: Mapping[int | str, int], document: Document
+) -> None:
+    for index, edge in enumerate(record.edges):
+        place = ("edges", index)
+        for end, vertex in (("from", edge.tail), ("to", edge.head)):
+            if vertex not in vertices:
+                known = ", ".join(switch.name for switch in record.switches[:8]) or "no switches"
+                raise document.error(
+                    f"there is no vertex {shown(vertex)}", (*place, end),
+                    f"use a rank from 0 to {record.ranks - 1} or a listed switch ({known})",
+                )  # fmt: skip
+        if edge.tail == edge.head:
+            raise document.error(
+                f"an edge from {edge.tail} to itself", place, "remove it, or correct from and to"
+            )
+        if edge.overhead is not None and edge.overhead > edge.alpha:
+            raise document.error(
+                f"overhead {edge.overhead}ps is more than alpha {edge.alpha}ps",
+                (*place, "overhead"), "give an overhead of at most alpha",
+            )  # fmt: skip
+        ends = vertices[edge.tail], vertices[edge.head]
+        both = [(ends, edge.name), (ends[::-1], edge.name and f"{edge.name}.reverse")]
+        for (tail, head), name in both if edge.both else both[:1]:
+            builder.edge(tail, head, edge.bandwidth, edge.alpha, overhead=edge.overhead, name=name)
 
 
 def _check_names(record: GraphFile, edges: Sequence[Edge], document: Document) -> None:
@@ -272,18 +270,7 @@ def _server_of(record: GraphFile, document: Document) -> tuple[int, ...]:
 def permutations(
     document: Document, place: Sequence[str | int], rows: Sequence[Sequence[int]], size: int
 ) -> tuple[Permutation, ...]:
-    """Return rows as permutations of ``0 .. size-1``.
-
-    Parameters
-    ----------
-    document
-        The file, for the places in errors.
-    place
-        Path of the rows within the document.
-    rows
-        Where each of the numbers goes.
-    size
-        How many numbers.
+    """Return ``rows`` at a ``place`` of a ``document`` as permutations of 0 .. ``size`` - 1.
 
     Raises
     ------
@@ -303,69 +290,50 @@ def permutations(
 def topology_document(topology: Topology) -> dict[str, object]:
     """Return a topology in the core form, with exact quantities."""
     ends = Counter((edge.tail, edge.head) for edge in topology.edges)
-    document: dict[str, object] = {"taccl": "topology/1", "name": topology.name}
-    document["ranks"] = topology.num_ranks
-    if topology.switches:
-        document["switches"] = [_switch_entry(switch) for switch in topology.switches]
-    document["edges"] = [
-        _edge_entry(topology, edge, parallel=ends[edge.tail, edge.head] > 1)
-        for edge in topology.edges
-    ]
-    if topology.num_servers > 1:
-        servers: dict[int, list[int]] = {}
-        for rank, server in enumerate(topology.server_of):
-            servers.setdefault(server, []).append(rank)
-        document["servers"] = [servers[number] for number in sorted(servers)]
-    if topology.rotations:
-        document["rotations"] = [list(rotation) for rotation in topology.rotations]
-    document["alpha_rule"] = topology.alpha_rule
-    if topology.local != LocalCosts():
-        document["local"] = _local_entry(topology.local)
-    if topology.chunk_size is not None:
-        document["chunk_size"] = exact_size_text(topology.chunk_size)
-    if topology.costs is not None:
-        document["costs"] = topology.costs
-    if topology.gpu is not None:
-        document["gpu"] = topology.gpu
-    return document
-
-
-def _switch_entry(switch: Switch) -> object:
-    flags: dict[str, object] = {"multicast": switch.multicast, "reduce": switch.reduce}
-    entry: dict[str, object] = {"name": switch.name}
-    entry |= {name: True for name, on in flags.items() if on}
-    if switch.across_servers:
-        entry["across"] = "servers"
-    return entry if len(entry) > 1 else switch.name
-
-
-def _edge_entry(topology: Topology, edge: Edge, *, parallel: bool) -> dict[str, object]:
-    tail, head = (
-        v if v < topology.num_ranks else topology.vertex_name(v) for v in (edge.tail, edge.head)
-    )
-    entry: dict[str, object] = {"from": tail, "to": head}
-    if edge.beta is not None:
-        entry["bandwidth"] = beta_text(edge.beta)
-    if edge.alpha:
-        entry["alpha"] = _time_text(edge.alpha)
-    if edge.overhead is not None:
-        entry["overhead"] = _time_text(edge.overhead)
-    if parallel or edge.name != edge_names(str(tail), str(head), None)[0]:
-        entry["name"] = edge.name
-    entry["both"] = False
-    return entry
-
-
-def _local_entry(local: LocalCosts) -> dict[str, object]:
+    local, size = topology.local, topology.chunk_size
     rates = {"copy_bandwidth": local.copy_beta, "reduce_bandwidth": local.reduce_beta}
-    entry: dict[str, object] = {name: beta_text(beta) for name, beta in rates.items() if beta}
-    if local.launch:
-        entry["launch"] = _time_text(local.launch)
-    return entry
-
-
-def _time_text(time: Time) -> str:
-    return f"{time}ps"
+    costs = {name: beta_text(beta) for name, beta in rates.items() if beta}
+    costs |= {"launch": f"{local.launch}ps"} if local.launch else {}
+    switches: list[object] = []
+    for switch in topology.switches:
+        flags = {
+            "multicast": switch.multicast or None,
+            "reduce": switch.reduce or None,
+            "across": "servers" if switch.across_servers else None,
+        }
+        said = {name: value for name, value in flags.items() if value is not None}
+        switches.append({"name": switch.name, **said} if said else switch.name)
+    edges = []
+    for edge in topology.edges:
+        tail, head = (
+            v if v < topology.num_ranks else topology.vertex_name(v) for v in (edge.tail, edge.head)
+        )
+        named = edge.name != f"{tail}->{head}" or ends[edge.tail, edge.head] > 1
+        entry = {
+            "from": tail,
+            "to": head,
+            "bandwidth": None if edge.beta is None else beta_text(edge.beta),
+            "alpha": f"{edge.alpha}ps" if edge.alpha else None,
+            "overhead": None if edge.overhead is None else f"{edge.overhead}ps",
+            "name": edge.name if named else None,
+            "both": False,
+        }
+        edges.append({name: value for name, value in entry.items() if value is not None})
+    document: dict[str, object] = {
+        "taccl": "topology/1",
+        "name": topology.name,
+        "ranks": topology.num_ranks,
+        "switches": switches or None,
+        "edges": edges,
+        "servers": list(map(list, topology.servers)) if topology.num_servers > 1 else None,
+        "rotations": [list(rotation) for rotation in topology.rotations] or None,
+        "alpha_rule": topology.alpha_rule,
+        "local": costs or None,
+        "chunk_size": None if size is None else exact_size_text(size),
+        "costs": topology.costs,
+        "gpu": topology.gpu,
+    }
+    return {name: value for name, value in document.items() if value is not None}
 
 
 def topology_digest(topology: Topology) -> str:

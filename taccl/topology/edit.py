@@ -8,12 +8,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 from taccl.errors import InputError
 from taccl.files import shown
 from taccl.topology.file import unreachable_pair
-from taccl.topology.graph import Edge, EdgeId, Permutation, Topology
-from taccl.topology.symmetry import free_group, is_symmetry, powers
+from taccl.topology.graph import EdgeId, Topology
+from taccl.topology.symmetry import free_group, is_symmetry, kept_powers
 from taccl.topology.symmetry_search import search_group
 
 _FACTOR = re.compile(r"(?P<what>.*)=(?P<factor>[0-9]{1,9}(\.[0-9]{1,9})?)")
@@ -44,12 +45,8 @@ class Loss:
 def read_losses(edges: Sequence[str], links: Sequence[str], factor: str | None) -> list[Loss]:
     """Return what ``--edge``, ``--link`` and ``--factor`` stand for.
 
-    Parameters
-    ----------
-    edges, links
-        ``NAME`` or ``NAME=FACTOR``, as on the command line.
-    factor
-        What is left of those without a factor of their own.
+    ``edges`` and ``links`` are ``NAME`` or ``NAME=FACTOR`` each; ``factor`` is what is left of
+    those without a factor of their own.
 
     Raises
     ------
@@ -70,16 +67,9 @@ def read_losses(edges: Sequence[str], links: Sequence[str], factor: str | None) 
 
 
 def read_loss(option: str, text: str, factor: str | None) -> Loss:
-    """Return the loss that ``NAME`` or ``NAME=FACTOR`` stands for.
+    """Return the loss that a ``text``, ``NAME`` or ``NAME=FACTOR``, stands for.
 
-    Parameters
-    ----------
-    option
-        ``--edge`` or ``--link``.
-    text
-        Its value.
-    factor
-        What is left where the value has no factor.
+    ``option`` is ``--edge`` or ``--link``; ``factor`` is what is left where the text has none.
 
     Raises
     ------
@@ -104,16 +94,9 @@ def read_loss(option: str, text: str, factor: str | None) -> Loss:
 
 
 def degrade(topology: Topology, losses: Sequence[Loss]) -> tuple[Topology, list[str]]:
-    """Return the topology with slower and without removed edges, and what there is to say of it.
+    """Return a ``topology`` after some ``losses``, and what there is to say of it.
 
     Losses of one edge multiply.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    losses
-        What is left of which edges.
 
     Raises
     ------
@@ -129,7 +112,13 @@ def degrade(topology: Topology, losses: Sequence[Loss]) -> tuple[Topology, list[
         notes += _one_way(topology, loss, edges)
         for edge in edges:
             left[edge] = left.get(edge, Fraction(1)) * loss.factor
-    kept = [_slower(edge, left.get(edge.id)) for edge in topology.edges if left.get(edge.id) != 0]
+    kept = [
+        edge
+        if edge.beta is None or edge.id not in left
+        else replace(edge, beta=edge.beta / left[edge.id])
+        for edge in topology.edges
+        if left.get(edge.id) != 0
+    ]
     made = replace(
         topology, name=f"{topology.name}-degraded", rotations=(),
         edges=tuple(replace(edge, id=i) for i, edge in enumerate(kept)),
@@ -141,7 +130,12 @@ def degrade(topology: Topology, losses: Sequence[Loss]) -> tuple[Topology, list[
             field=next(loss.option for loss in losses if not loss.factor),
             fix=f"remove less of {topology.name}",
         )
-    rotations = _rotations(topology, made)
+    # Those that still hold, or as powers, or of a larger group that is found.
+    rotations = kept_powers(topology.rotations, partial(is_symmetry, made))
+    if rotations != topology.rotations:
+        found = search_group(made)
+        larger = len(found) > len(free_group(made, rotations))
+        rotations = found.generators if larger else rotations
     if topology.rotations and rotations != topology.rotations:
         notes.append(
             f"{len(rotations)} rotations in place of {len(topology.rotations)},"
@@ -161,28 +155,17 @@ def _one_way(topology: Topology, loss: Loss, edges: Sequence[EdgeId]) -> list[st
     A link ``0->1`` says what it means; a name such as ``s0/ib3.*`` looks like all of a NIC.
     """
     named = {topology.edges[edge].name for edge in edges}
-    back = {_turned(topology, topology.edges[edge]) for edge in edges}
+    turned, back = {"tx": "rx", "rx": "tx"}, set()
+    for edge in (topology.edges[number] for number in edges):
+        parts = [topology.vertex_name(v).rpartition(".") for v in (edge.head, edge.tail)]
+        # A NIC sends by its tx and receives by its rx.
+        ends = [f"{stem}{dot}{turned.get(side, side)}" for stem, dot, side in parts]
+        back.add("->".join(ends))
     kept = [edge for edge in topology.edges if edge.name in back - named]
     if loss.option != "--edge" or not kept:
         return []
     names = _names(topology, [edge.id for edge in kept])
     return [f"one way only: {names} as before; name both for both ways"]
-
-
-def _turned(topology: Topology, edge: Edge) -> str:
-    """Return what an edge back would be called: a NIC sends by its tx and receives by its rx."""
-    turned = {"tx": "rx", "rx": "tx"}
-    ends = []
-    for vertex in (edge.head, edge.tail):
-        stem, dot, side = topology.vertex_name(vertex).rpartition(".")
-        ends.append(f"{stem}{dot}{turned.get(side, side)}")
-    return "->".join(ends)
-
-
-def _slower(edge: Edge, factor: Fraction | None) -> Edge:
-    if factor is None or edge.beta is None:
-        return edge
-    return replace(edge, beta=edge.beta / factor)
 
 
 def _edges_of(topology: Topology, loss: Loss) -> list[EdgeId]:
@@ -207,28 +190,18 @@ def _edges_of(topology: Topology, loss: Loss) -> list[EdgeId]:
 
 
 def edges_called(topology: Topology, text: str) -> list[EdgeId]:
-    """Return the edges of a name, in which ``*`` is any text.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    text
-        A name, or one with ``*``.
-    """
-    pieces = re.split(r"\*+", text)
-    return [edge.id for edge in topology.edges if _fits(edge.name, pieces)]
+    """Return the edges of a ``topology`` whose name is ``text``, in which ``*`` is any text."""
+    first, *rest = (re.escape(piece) for piece in re.split(r"\*+", text))
+    # Each piece between stars is taken where it first is, so that matching is linear.
+    between = "".join(f"(?>.*?{piece})" for piece in rest[:-1])
+    name = re.compile(first + (f"{between}.*{rest[-1]}" if rest else ""), re.DOTALL)
+    return [edge.id for edge in topology.edges if name.fullmatch(edge.name)]
 
 
 def edges_between(topology: Topology, text: str) -> list[EdgeId]:
-    """Return the edges of all links between two ranks: ``0-1``, or one way, ``0->1``.
+    """Return the edges of all links of a ``topology`` between the two ranks that ``text`` names.
 
-    Parameters
-    ----------
-    topology
-        The machine.
-    text
-        The two ranks.
+    ``0-1`` is both ways, ``0->1`` one way.
     """
     match = TWO_RANKS.fullmatch(text.strip())
     if match is None:
@@ -239,32 +212,3 @@ def edges_between(topology: Topology, text: str) -> list[EdgeId]:
     ways = [(src, dst)] if match[2] == "->" else [(src, dst), (dst, src)]
     links = [link for way in ways for link in topology.links_between(*way)]
     return list(dict.fromkeys(e for link in links for e in topology.links.edges_of(link)))
-
-
-def _fits(name: str, pieces: Sequence[str]) -> bool:
-    """Tell whether a name is made of pieces with any text between them, in linear time."""
-    first, last = pieces[0], pieces[-1]
-    if len(pieces) == 1:
-        return name == first
-    if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
-        return False
-    at, end = len(first), len(name) - len(last)
-    for piece in pieces[1:-1]:
-        found = name.find(piece, at, end)
-        if found < 0:
-            return False
-        at = found + len(piece)
-    return True
-
-
-def _rotations(before: Topology, after: Topology) -> tuple[Permutation, ...]:
-    """Return the rotations that still hold, or as powers, or of a larger group that is found."""
-    held = (
-        next((power for power in powers(rotation) if is_symmetry(after, power)), None)
-        for rotation in before.rotations
-    )
-    kept = tuple(dict.fromkeys(power for power in held if power is not None))
-    if kept == before.rotations:
-        return kept
-    found = search_group(after)
-    return found.generators if len(found) > len(free_group(after, kept)) else kept

@@ -9,18 +9,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
 from taccl.errors import InputError, did_you_mean
 from taccl.files import Document, FileModel, plain_text_is_safe, read_document, shown
-from taccl.topology.core_form import (
-    GraphFile,
-    read_graph,
-    topology_digest,
-    topology_document,
-)
+from taccl.topology.core_form import GraphFile, read_graph, topology_digest, topology_document
 from taccl.topology.graph import Topology
 from taccl.topology.servers import ServersFile, read_servers
 from taccl.topology.shapes import SHAPES, ShapeFile, is_short_form, parse_short_form, read_shape
@@ -28,18 +23,10 @@ from taccl.topology.taccl_costs import OriginalFile, Sketched, read_original
 from taccl.units import format_time
 
 __all__ = [
-    "FORMS",
-    "describe",
-    "document_text",
-    "expand_text",
-    "load_topology",
-    "read_topology",
-    "shipped_file",
-    "shipped_topologies",
-    "topology_digest",
-    "topology_document",
-    "topology_from_document",
-]
+    "FORMS", "check_kind", "describe", "document_text", "expand_text", "flow_text", "has_count",
+    "load_topology", "read_topology", "shipped_file", "shipped_names", "shipped_topologies",
+    "topology_digest", "topology_document", "topology_from_document", "unreachable_pair",
+]  # fmt: skip
 
 FORMS: Mapping[str, type[FileModel]] = {
     "topology": GraphFile,
@@ -56,6 +43,7 @@ _COUNTED = _IN_SERVERS | {"original"}
 MAX_TOLD = 24
 """Kinds of edges, or of links, that a topology's description has a line for."""
 
+# Other readers of YAML take some of these words for truth values.
 _PLAIN = re.compile(r"(?!(?i:yes|no|on|off|y|n)$)[A-Za-z0-9][A-Za-z0-9_./>-]*")
 
 
@@ -66,16 +54,10 @@ def load_topology(
     fabric: str | None = None,
     sketched: Sketched | None = None,
 ) -> Topology:
-    """Return the topology that a path, a shipped name or a short form stands for.
+    """Return the topology of a ``spec``: ``mine.yaml``, ``dgx2`` or ``torus2d:8x8@25GB/s,1us``.
 
-    Parameters
-    ----------
-    spec
-        ``mine.yaml``, ``dgx2`` or ``torus2d:8x8@25GB/s,1us``.
-    nodes, fabric
-        Override the count and the fabric kind of a file in the server form.
-    sketched
-        What a file with TACCL's own costs must know of the sketch.
+    ``nodes`` and ``fabric`` override the count and the fabric kind of a file in the server form;
+    ``sketched`` is what a file with TACCL's own costs must know of the sketch.
 
     Raises
     ------
@@ -83,9 +65,7 @@ def load_topology(
         With file, line, field, what was found, and the fix.
     """
     topology, document = read_topology(spec, nodes=nodes, fabric=fabric, sketched=sketched)
-    if document is not None:
-        _check_connected(topology, document)
-    return topology
+    return topology if document is None else _connected(topology, document)
 
 
 def read_topology(
@@ -97,18 +77,7 @@ def read_topology(
 ) -> tuple[Topology, Document | None]:
     """Return a topology, though ranks may be cut off, and the file it is from, if there is one.
 
-    See :func:`load_topology`.
-
-    Parameters
-    ----------
-    spec
-        A file, a name of a shipped file or a short form.
-    nodes
-        Servers, instead of the file's count.
-    fabric
-        The kind that joins them, instead of the file's.
-    sketched
-        What the sketch says, for the machines that TACCL computes with.
+    ``spec``, ``nodes``, ``fabric`` and ``sketched`` are those of :func:`load_topology`.
     """
     if is_short_form(spec):
         _no_overrides(spec, nodes, fabric, "a shape")
@@ -126,14 +95,7 @@ def has_count(spec: str) -> bool:
 
 
 def topology_from_document(document: object, file: str | None = None) -> Topology:
-    """Return the topology that a document in any of the forms describes.
-
-    Parameters
-    ----------
-    document
-        The parsed file.
-    file
-        Its name, for errors.
+    """Return the topology of a parsed ``document`` in any form; errors name its ``file``.
 
     Raises
     ------
@@ -141,36 +103,30 @@ def topology_from_document(document: object, file: str | None = None) -> Topolog
         With file, field, what was found, and the fix.
     """
     value = Document(document, file)
-    topology = _read(value, None, None)
-    _check_connected(topology, value)
-    return topology
+    return _connected(_read(value), value)
 
 
 def _read(
-    document: Document, nodes: int | None, fabric: str | None, sketched: Sketched | None = None
+    document: Document,
+    nodes: int | None = None,
+    fabric: str | None = None,
+    sketched: Sketched | None = None,
 ) -> Topology:
     fields = document.value if isinstance(document.value, dict) else {}
     check_kind(document, "topology")
     if _IN_SERVERS & fields.keys():
-        topology = read_servers(document, nodes=nodes, fabric=fabric)
-    elif "original" in fields:
-        _no_overrides(document.file or "", None, fabric, "not in the server form")
-        topology = read_original(document, nodes=nodes, sketched=sketched)
-    else:
-        _no_overrides(document.file or "", nodes, fabric, "not in the server form")
-        topology = read_shape(document) if "shape" in fields else read_graph(document)
-    return topology
+        return read_servers(document, nodes=nodes, fabric=fabric)
+    original = "original" in fields
+    _no_overrides(
+        document.file or "", None if original else nodes, fabric, "not in the server form"
+    )
+    if original:
+        return read_original(document, nodes=nodes, sketched=sketched)
+    return read_shape(document) if "shape" in fields else read_graph(document)
 
 
 def check_kind(document: Document, kind: str) -> None:
-    """Refuse a document whose ``taccl`` line is missing or names another kind of file.
-
-    Parameters
-    ----------
-    document
-        The parsed file.
-    kind
-        ``topology``, ``sketch`` ...
+    """Refuse a ``document`` whose ``taccl`` line is missing, or of another ``kind`` than asked.
 
     Raises
     ------
@@ -217,16 +173,9 @@ def _folder(name: str) -> Path:
 
 
 def shipped_file(spec: str, folder: str, field: str) -> str:
-    """Return the path that a spec stands for: itself, or that of a shipped file.
+    """Return the path that a ``spec`` stands for: itself, or that of a shipped file by its name.
 
-    Parameters
-    ----------
-    spec
-        A path, or a name without its extension.
-    folder
-        ``topologies`` or ``sketches``.
-    field
-        What errors call it.
+    The ``folder`` is ``topologies`` or ``sketches``; errors call the spec a ``field``.
 
     Raises
     ------
@@ -236,8 +185,11 @@ def shipped_file(spec: str, folder: str, field: str) -> str:
     names = shipped_names(folder)
     if spec in names:
         return str(_folder(folder) / f"{spec}.yaml")
-    if os.sep in spec or spec.endswith((".yaml", ".yml", ".json")) or _exists(spec):
-        return spec
+    with suppress(OSError, ValueError):
+        if os.sep in spec or spec.endswith((".yaml", ".yml", ".json")) or (
+            spec and Path(spec).exists()
+        ):  # fmt: skip
+            return spec
     raise InputError(
         f"there is no file and no shipped {field} {shown(spec)}",
         field=field,
@@ -246,15 +198,8 @@ def shipped_file(spec: str, folder: str, field: str) -> str:
     )
 
 
-def _exists(spec: str) -> bool:
-    try:
-        return spec != "" and Path(spec).exists()
-    except (OSError, ValueError):
-        return False
-
-
-def _check_connected(topology: Topology, document: Document) -> None:
-    """Refuse a topology in which some rank can't reach another."""
+def _connected(topology: Topology, document: Document) -> Topology:
+    """Return a topology, unless some rank can't reach another."""
     lost = unreachable_pair(topology)
     if lost is not None:
         src, dst = lost
@@ -262,6 +207,7 @@ def _check_connected(topology: Topology, document: Document) -> None:
             f"rank {dst} can't be reached from rank {src}", ("edges",),
             f"add edges, wires or a fabric that lead from rank {src} to rank {dst}",
         )  # fmt: skip
+    return topology
 
 
 def unreachable_pair(topology: Topology) -> tuple[int, int] | None:
@@ -283,7 +229,11 @@ def _reached(topology: Topology, *, forward: bool) -> set[int]:
     A path inside switches is (where it is, whether it has crossed a switch that is only for
     paths across servers, where it began). Two servers to begin in are as good as any number.
     """
-    ranks, out = topology.num_ranks, _neighbours(topology, forward=forward)
+    ranks = topology.num_ranks
+    out: list[list[int]] = [[] for _ in range(ranks + len(topology.switches))]
+    for edge in topology.edges:
+        tail, head = (edge.tail, edge.head) if forward else (edge.head, edge.tail)
+        out[tail].append(head)
     seen, stack = {0}, [(0, False, topology.server_of[0])]
     visited: dict[tuple[int, bool], set[int]] = {}
     while stack:
@@ -302,29 +252,13 @@ def _reached(topology: Topology, *, forward: bool) -> set[int]:
     return seen
 
 
-def _neighbours(topology: Topology, *, forward: bool) -> list[list[int]]:
-    out: list[list[int]] = [[] for _ in range(topology.num_ranks + len(topology.switches))]
-    for edge in topology.edges:
-        tail, head = (edge.tail, edge.head) if forward else (edge.head, edge.tail)
-        out[tail].append(head)
-    return out
-
-
 def expand_text(topology: Topology) -> str:
     """Return a topology as YAML in the core form."""
     return document_text(topology_document(topology))
 
 
 def document_text(document: Mapping[str, object], comments: Sequence[str] = ()) -> str:
-    """Return a topology file as YAML, one line for each entry of a list.
-
-    Parameters
-    ----------
-    document
-        Fields of the file.
-    comments
-        Lines to begin with.
-    """
+    """Return a topology ``document`` as YAML below ``comments``, one line for each list entry."""
     lines = [f"# {comment}" for comment in comments]
     return "\n".join([*lines, *_block(document, "")]) + "\n"
 
@@ -334,35 +268,27 @@ def _block(fields: Mapping[str, object], indent: str) -> Iterator[str]:
         if isinstance(value, list) and (not indent or any(isinstance(v, dict) for v in value)):
             yield f"{indent}{key}:"
             for entry in value:
-                yield from _entry(entry, f"{indent}  ")
+                parts = entry.values() if isinstance(entry, dict) and not indent else ()
+                if any(isinstance(x, dict) for v in parts if isinstance(v, list) for x in v):
+                    # A record that lists records itself, as servers do.
+                    first, *rest = _block(entry, "    ")
+                    yield f"  - {first.lstrip()}"
+                    yield from rest
+                else:
+                    yield f"{indent}  - {flow_text(entry)}"
         elif isinstance(value, dict) and any(isinstance(v, list) for v in value.values()):
             yield f"{indent}{key}:"
             yield from _block(value, f"{indent}  ")
         else:
-            yield f"{indent}{key}: {_flow(value)}"
+            yield f"{indent}{key}: {flow_text(value)}"
 
 
-def _entry(value: object, indent: str) -> Iterator[str]:
-    """Yield an entry of a list: on one line, unless it lists records itself, as servers do."""
-    lists = [v for v in value.values() if isinstance(v, list)] if isinstance(value, dict) else []
-    if (
-        indent == "  "
-        and isinstance(value, dict)
-        and any(isinstance(x, dict) for v in lists for x in v)
-    ):
-        first, *rest = _block(value, f"{indent}  ")
-        yield f"{indent}- {first.lstrip()}"
-        yield from rest
-    else:
-        yield f"{indent}- {_flow(value)}"
-
-
-def _flow(value: object) -> str:
-    """Return a value in YAML's flow style, on one line."""
+def flow_text(value: object) -> str:
+    """Return a value in YAML's flow style, on one line; text in quotes unless it needs none."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {flow_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
+        return "[" + ", ".join(map(flow_text, value)) + "]"
     if isinstance(value, str) and _PLAIN.fullmatch(value) and plain_text_is_safe(value):
         return value
     return json.dumps(value, ensure_ascii=False)
@@ -381,10 +307,9 @@ def describe(topology: Topology) -> tuple[tuple[str, str], ...]:
         ("edges", str(len(topology.edges))),
     ]
     told = list(kinds.items())
-    rows += [
-        (f"  {count} edges", f"{_rate(beta)}, alpha {format_time(alpha)}")
-        for (beta, alpha), count in told[:MAX_TOLD]
-    ]
+    for (beta, alpha), count in told[:MAX_TOLD]:
+        rate = f"{float(1000 / beta):.6g} GB/s ({float(beta):.6g} us/MB)" if beta else "no resource"
+        rows.append((f"  {count} edges", f"{rate}, alpha {format_time(alpha)}"))
     if len(told) > MAX_TOLD:
         rest = sum(count for _, count in told[MAX_TOLD:])
         rows.append((f"  {rest} edges", f"of {len(told) - MAX_TOLD} more kinds: see expand"))
@@ -396,9 +321,3 @@ def describe(topology: Topology) -> tuple[tuple[str, str], ...]:
         ("digest", topology_digest(topology)),
     ]
     return tuple(rows)
-
-
-def _rate(beta: Fraction | None) -> str:
-    if beta is None:
-        return "no resource"
-    return f"{float(1000 / beta):.6g} GB/s ({float(beta):.6g} us/MB)"

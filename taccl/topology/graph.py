@@ -2,11 +2,11 @@
 
 Vertices are ranks ``0 .. num_ranks-1`` followed by switches. Everything that can be busy is an
 edge: a wire, a switch port, a NIC. A link joins two ranks over one or more edges; which links
-exist is derived from the graph, lazily, as columns (see :class:`LinkTable`).
-
-The edges of a topology in columns, for code that looks at all of them at once.
+exist is derived from the graph, lazily. Edges and links are also there as columns, for code that
+looks at all of them at once (:class:`EdgeTable`, :class:`LinkTable`).
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -49,25 +49,6 @@ class EdgeTable:
         return len(self.tail)
 
 
-def edge_table(edges: Sequence["Edge"]) -> EdgeTable:
-    """Return the columns of some edges."""
-    # Fractions are slow to hash, and most edges share theirs: number the objects first.
-    number: dict[Fraction | None, int] = {}
-    by_object = {id(edge.beta): edge.beta for edge in edges}
-    beta_of = {key: number.setdefault(beta, len(number)) for key, beta in by_object.items()}
-    costs: dict[tuple[int, int | None, int], int] = {}
-    cost = [
-        costs.setdefault((edge.alpha, edge.overhead, beta_of[id(edge.beta)]), len(costs))
-        for edge in edges
-    ]
-    return EdgeTable(
-        np.array([edge.tail for edge in edges], dtype=np.int64),
-        np.array([edge.head for edge in edges], dtype=np.int64),
-        np.array(cost, dtype=np.int64),
-        np.array([edge.beta is not None for edge in edges], dtype=np.bool_),
-    )
-
-
 Rank = int
 EdgeId = int
 LinkId = int
@@ -76,7 +57,7 @@ Permutation = tuple[Rank, ...]
 ALPHA_RULES = ("occupy", "delay")
 
 COST_MODES = ("exact", "original")
-"""Costs of an imported TACCL topology: its numbers as they are, or as TACCL computes with them."""
+"""How a foreign file\'s costs are taken: as it says, or as its tool took them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +175,11 @@ class Topology:
     chunk_size
         Bytes of a chunk when no size is asked for; None: no default.
     costs
-        How a foreign file's costs were taken: ``exact`` or ``original`` (see COST_MODES); None:
-        they are the machine's own.
+        How the costs of an imported TACCL topology were taken: ``exact``, its numbers as they are,
+        or ``original``, as TACCL computes with them; None: they are the machine's own.
     gpu
-        Of GPUS: what NCCL's time model is told of the machine; None: not known. Nothing else
-        depends on it.
+        A name of ``core_form.Gpu``: what NCCL's time model is told of the machine; None: not
+        known. Nothing else depends on it.
     """
 
     name: str
@@ -221,12 +202,34 @@ class Topology:
     @cached_property
     def edge_table(self) -> EdgeTable:
         """The edges in columns."""
-        return edge_table(self.edges)
+        # Fractions are slow to hash, and most edges share theirs: number the objects first.
+        number: dict[Fraction | None, int] = {}
+        by_object = {id(edge.beta): edge.beta for edge in self.edges}
+        beta_of = {key: number.setdefault(beta, len(number)) for key, beta in by_object.items()}
+        costs: dict[tuple[int, int | None, int], int] = {}
+        cost = [
+            costs.setdefault((edge.alpha, edge.overhead, beta_of[id(edge.beta)]), len(costs))
+            for edge in self.edges
+        ]
+        return EdgeTable(
+            np.array([edge.tail for edge in self.edges], dtype=np.int64),
+            np.array([edge.head for edge in self.edges], dtype=np.int64),
+            np.array(cost, dtype=np.int64),
+            np.array([edge.beta is not None for edge in self.edges], dtype=np.bool_),
+        )
+
+    @cached_property
+    def servers(self) -> tuple[tuple[Rank, ...], ...]:
+        """The ranks of every server, in order of the servers' numbers."""
+        members: dict[int, list[Rank]] = defaultdict(list)
+        for rank, server in enumerate(self.server_of):
+            members[server].append(rank)
+        return tuple(tuple(members[server]) for server in sorted(members))
 
     @property
     def num_servers(self) -> int:
         """How many servers there are."""
-        return len(set(self.server_of))
+        return len(self.servers)
 
     def link(self, link: LinkId) -> Link:
         """Return one row of the link table as a record."""
@@ -235,14 +238,6 @@ class Topology:
             link, int(table.src[link]), int(table.dst[link]), table.edges_of(link),
             int(table.alpha[link]), int(table.overhead[link]),
         )  # fmt: skip
-
-    def links_from(self, src: Rank) -> range:
-        """Return the ids of the links that leave a rank."""
-        return self.links.leaving(src)
-
-    def links_to(self, dst: Rank) -> tuple[LinkId, ...]:
-        """Return the ids of the links that enter a rank."""
-        return self.links.entering(dst)
 
     def links_between(self, src: Rank, dst: Rank) -> tuple[LinkId, ...]:
         """Return the parallel links from ``src`` to ``dst``, in order of id."""
@@ -286,10 +281,8 @@ class Topology:
 
     def reversed(self) -> "Topology":
         """Return the topology with every edge turned round; edge ids stay."""
-        edges = tuple(
-            Edge(e.id, e.head, e.tail, e.alpha, e.overhead, e.beta, e.name) for e in self.edges
-        )
-        return replace(self, edges=edges)
+        turned = (replace(edge, tail=edge.head, head=edge.tail) for edge in self.edges)
+        return replace(self, edges=tuple(turned))
 
     def with_alpha_rule(self, rule: str) -> "Topology":
         """Return the same network under another alpha rule.
@@ -314,44 +307,9 @@ class Topology:
             As they are but for alpha, overhead and beta: which links there are does not change.
         """
         made = replace(self, edges=tuple(edges), local=self.local if local is None else local)
-        overheads = [made.edge_overhead(edge) for edge in edges]
         # Deriving links is most of the work of making a topology; a cached_property lives here.
-        made.__dict__["links"] = self.links.with_costs(
-            [edge.alpha for edge in edges], overheads, [edge.beta for edge in edges]
-        )
+        made.__dict__["links"] = self.links.with_costs(made)
         return made
-
-    def check_ranks_connected(self) -> None:
-        """Raise when some rank can't reach another over links.
-
-        Raises
-        ------
-        InputError
-            With a pair of ranks that has no path.
-        """
-        for forward in (True, False):
-            table = self.links if forward else self.reversed().links
-            seen = _reach(table, self.num_ranks)
-            if len(seen) < self.num_ranks:
-                lost = min(set(range(self.num_ranks)) - seen)
-                a, b = (0, lost) if forward else (lost, 0)
-                raise InputError(
-                    f"rank {b} can't be reached from rank {a} in {self.name}",
-                    field="edges",
-                    fix=f"add edges that join rank {b} to the others",
-                )
-
-
-def _reach(table: LinkTable, num_ranks: int) -> set[Rank]:
-    seen, stack = {0}, [0]
-    while stack:
-        rank = stack.pop()
-        ids = table.leaving(rank)
-        for dst in table.dst[ids.start : ids.stop].tolist():
-            if dst not in seen and dst < num_ranks:
-                seen.add(dst)
-                stack.append(dst)
-    return seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -418,13 +376,5 @@ class LogicalTopology:
 
 
 def whole(topology: Topology, symmetry: Sequence[Permutation] = ()) -> LogicalTopology:
-    """Return the logical topology that allows every link.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    symmetry
-        Permutations of the ranks that may be used.
-    """
+    """Return ``topology`` with every link allowed, and with ``symmetry``, generators to use."""
     return LogicalTopology(topology, np.ones(len(topology.links), dtype=np.bool_), tuple(symmetry))

@@ -6,15 +6,15 @@ paths between ranks of different servers.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl.collectives.chunks import equals_before
 from taccl.errors import InputError, TacclWarning
 
 if TYPE_CHECKING:
@@ -69,11 +69,6 @@ class LinkTable:
         """Return the ids of the links that leave a rank."""
         return range(int(self.first[src]), int(self.first[src + 1]))
 
-    def entering(self, dst: int) -> tuple[int, ...]:
-        """Return the ids of the links that enter a rank, ascending."""
-        order, starts = self._by_dst
-        return tuple(order[starts[dst] : starts[dst + 1]].tolist())
-
     def between(self, src: int, dst: int) -> tuple[int, ...]:
         """Return the parallel links from ``src`` to ``dst``, ascending."""
         ids = self.leaving(src)
@@ -96,30 +91,21 @@ class LinkTable:
         """Return the largest beta on a link, in ps for each byte (0 when it is free)."""
         return max((self.betas[edge] for edge in self.edges_of(link)), default=Fraction(0))
 
-    def with_costs(
-        self,
-        alphas: Sequence[int],
-        overheads: Sequence[int],
-        betas: Sequence[Fraction | None],
-    ) -> "LinkTable":
-        """Return the same links over edges that cost something else, each in order of edge id."""
+    def with_costs(self, topology: "Topology") -> "LinkTable":
+        """Return the same links at the alphas, overheads and betas of a topology's edges."""
+        edges = topology.edges
+        costs = [edge.alpha for edge in edges], [topology.edge_overhead(edge) for edge in edges]
         alpha, overhead = (
-            np.concatenate(([0], np.cumsum(np.array(costs, np.int64)[self.edge_ids])))
-            for costs in (alphas, overheads)
+            np.concatenate(([0], np.cumsum(np.array(each, np.int64)[self.edge_ids])))
+            for each in costs
         )
         first, end = self.edge_start[:-1], self.edge_start[1:]
         return replace(
             self,
             alpha=alpha[end] - alpha[first],
             overhead=overhead[end] - overhead[first],
-            betas=tuple(Fraction(0) if beta is None else beta for beta in betas),
+            betas=tuple(Fraction(0) if edge.beta is None else edge.beta for edge in edges),
         )
-
-    @cached_property
-    def _by_dst(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        order = np.argsort(self.dst, kind="stable")
-        starts = np.searchsorted(self.dst[order], np.arange(len(self.first)))
-        return order, starts
 
 
 def derive_links(topology: "Topology") -> LinkTable:
@@ -139,19 +125,26 @@ def derive_links(topology: "Topology") -> LinkTable:
         try:
             batch = list(_paths(topology, sources))
         except _TooManyError:
-            if len(sources) == 1:
-                raise _too_many(
-                    topology, f"{MAX_STEPS} paths", "model equal spines as one"
-                ) from None
-            step = -(-len(sources) // 8)
-            continue
+            if len(sources) > 1:
+                step = -(-len(sources) // 8)
+                continue
+            raise InputError(
+                f"{topology.name} has more than {MAX_STEPS} paths between its {ranks} ranks",
+                field="topology",
+                fix="model equal spines as one",
+            ) from None
         found += batch
         first += step
         total += sum(int((paths.place < MAX_PATHS).sum()) for paths in batch)
         if total > MAX_LINKS:
-            fix = "use fewer ranks, or switches that join fewer of them"
-            raise _too_many(topology, f"{MAX_LINKS} links", fix)
-    cut = sorted({ends for paths in found for ends in paths.cut()})
+            raise InputError(
+                f"{topology.name} has more than {MAX_LINKS} links between its {ranks} ranks",
+                field="topology",
+                fix="use fewer ranks, or switches that join fewer of them",
+            )
+    beyond = [paths.only(paths.place == MAX_PATHS) for paths in found]
+    ends = [(paths.src.tolist(), paths.end.tolist()) for paths in beyond]
+    cut = sorted({pair for src, dst in ends for pair in zip(src, dst, strict=True)})
     if cut:
         src, dst = cut[0]
         others = f" (and so have {len(cut) - 1} other pairs)" if len(cut) > 1 else ""
@@ -167,14 +160,6 @@ def derive_links(topology: "Topology") -> LinkTable:
 
 class _TooManyError(Exception):
     """There are more paths to look at than memory is for."""
-
-
-def _too_many(topology: "Topology", what: str, fix: str) -> InputError:
-    return InputError(
-        f"{topology.name} has more than {what} between its {topology.num_ranks} ranks",
-        field="topology",
-        fix=fix,
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,15 +179,10 @@ class _Paths:
     src: NDArray[np.int64]
     end: NDArray[np.int64]
     edges: NDArray[np.int32]
-    place: NDArray[np.int64]
+    place: NDArray[np.int32]
 
     def only(self, kept: NDArray[np.bool_]) -> "_Paths":
         return _Paths(self.src[kept], self.end[kept], self.edges[kept], self.place[kept])
-
-    def cut(self) -> list[tuple[int, int]]:
-        """Return the ends of paths of which there are more than are used."""
-        more = self.place == MAX_PATHS
-        return list(zip(self.src[more].tolist(), self.end[more].tolist(), strict=True))
 
 
 def _paths(topology: "Topology", sources: NDArray[np.int64]) -> Iterator[_Paths]:
@@ -233,7 +213,7 @@ def _walk(
     reached = np.zeros((len(sources), total), dtype=np.bool_)
     reached[np.arange(len(sources)), sources] = True
     none = np.zeros((len(sources), 0), dtype=np.int32)
-    paths = _Paths(sources, sources, none, np.zeros(len(sources), dtype=np.int64))
+    paths = _Paths(sources, sources, none, np.zeros(len(sources), dtype=np.int32))
     while len(paths.src):
         degree = first[paths.end + 1] - first[paths.end]
         if degree.sum() > MAX_STEPS:
@@ -244,7 +224,7 @@ def _walk(
         head, row = edges.head[edge], paths.src[path] - sources[0]
         on = ~shut[head] & ~reached[row, head]
         path, edge, head, row = path[on], edge[on], head[on], row[on]
-        place = _places(row * total + head)
+        place = equals_before(row * total + head)
         on = place <= MAX_PATHS
         path, edge, head, row = path[on], edge[on], head[on], row[on]
         longer = np.concatenate([paths.edges[path], edge.astype(np.int32)[:, None]], axis=1)
@@ -252,17 +232,6 @@ def _walk(
         reached[row, head] = True
         yield paths.only(head < ranks)
         paths = paths.only(head >= ranks)
-
-
-def _places(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many equal keys come before each."""
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    lengths = np.diff(np.append(starts, len(keys)))
-    place = np.empty(len(keys), dtype=np.int64)
-    place[order] = np.arange(len(keys)) - np.repeat(starts, lengths)
-    return place
 
 
 def _table(topology: "Topology", found: list[_Paths]) -> LinkTable:
@@ -287,9 +256,4 @@ def _table(topology: "Topology", found: list[_Paths]) -> LinkTable:
         src[order].astype(np.int32), dst[order].astype(np.int32), nothing, nothing, edge_start,
         edge_ids, first, (),
     )  # fmt: skip
-    edges = topology.edges
-    return table.with_costs(
-        [edge.alpha for edge in edges],
-        [topology.edge_overhead(edge) for edge in edges],
-        [edge.beta for edge in edges],
-    )
+    return table.with_costs(topology)

@@ -4,15 +4,9 @@ A rule yields findings; :data:`RULES` says how bad they are. Errors make a topol
 warnings make it unlikely to be the machine that was meant, notes are worth a look. Findings of one
 kind are one finding that names the first of them. The work is linear in edges and links.
 
-What a rule finds, and what several rules want to know of a topology.
-
-Rules on numbers: units that look wrong, what no hardware has, what differs from its kind.
-
-Rules on what is there: reachable ranks, symmetries, directions, what is of no use.
-
-The table of rules, and the one function that applies them.
-
-A topology file from its path to findings with the line and field of each.
+Rules on numbers come first: units that look wrong, what no hardware has, what differs from its
+kind. Rules on structure follow: what can't be reached, what is no symmetry, what is of no use. For
+a topology from a file every finding has the line and field of the first edge that it is about.
 """
 
 import re
@@ -27,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.errors import InputError
-from taccl.files import Document, field_name
+from taccl.files import field_name
 from taccl.topology.file import read_topology, unreachable_pair
 from taccl.topology.graph import Edge, Topology
 from taccl.topology.rates import FREE, gigabytes, homes, rank_rates, slowest_edges, unlike
-from taccl.topology.symmetry import check_symmetry
+from taccl.topology.symmetry import vertex_image
 from taccl.topology.taccl_costs import Sketched
 from taccl.units import PS_PER_US, format_time
 
@@ -116,6 +110,13 @@ class Facts:
         first = self.topology.num_ranks
         return frozenset(range(first, first + len(self.topology.switches))) - live
 
+    @cached_property
+    def both_ways(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The pair of every link, src * ranks + dst, and the same turned round."""
+        table, size = self.topology.links, self.topology.num_ranks
+        src, dst = table.src.astype(np.int64), table.dst.astype(np.int64)
+        return src * size + dst, dst * size + src
+
     def edges(self, found: Sequence[Edge]) -> str:
         """Return the names of some edges, the first ones and a count."""
         return listed("edge", [edge.name for edge in found])
@@ -134,22 +135,12 @@ class Facts:
         """Return the pairs of some links, and the edges of the first."""
         table = self.topology.links
         found = np.flatnonzero(chosen)
-        keys = table.src[found].astype(np.int64) * self.topology.num_ranks + table.dst[found]
-        return self.pairs(np.unique(keys).tolist()), table.edges_of(int(found[0]))
+        keys = np.unique(self.both_ways[0][found])
+        return self.pairs(keys.tolist()), table.edges_of(int(found[0]))
 
 
 def listed(what: str, names: Sequence[str], total: int | None = None) -> str:
-    """Return ``edges a, b, c and 5 more``.
-
-    Parameters
-    ----------
-    what
-        ``edge``, ``switch`` ...
-    names
-        Of some of them or all.
-    total
-        How many there are; None: those with names.
-    """
+    """Return ``edges a, b, c and 5 more``: ``what``, some ``names``, of how many in ``total``."""
     count = len(names) if total is None else total
     text = ", ".join(names[:SHOWN])
     more = f" and {count - SHOWN} more" if count > SHOWN else ""
@@ -220,12 +211,8 @@ def fast_nic(facts: Facts) -> Iterator[Raw]:
     """Find edges between servers that are faster than the NICs of all ranks that use them."""
     topology, home = facts.topology, facts.homes
     first = topology.num_ranks
-    touch = {
-        (min(edge.tail, edge.head), max(edge.tail, edge.head))
-        for edge in topology.edges
-        if min(edge.tail, edge.head) < first
-    }
-    users = Counter(vertex for _, vertex in touch)
+    joined = {(min(edge.tail, edge.head), max(edge.tail, edge.head)) for edge in topology.edges}
+    users = Counter(vertex for rank, vertex in joined if rank < first)
     found = []
     for edge in topology.edges:
         if edge.beta is None or min(edge.tail, edge.head) < first:
@@ -279,12 +266,9 @@ def free_path(facts: Facts) -> Iterator[Raw]:
 def slow_rank(facts: Facts) -> Iterator[Raw]:
     """Find ranks that send or receive much less than the others of their server."""
     topology = facts.topology
-    members: dict[int, list[int]] = defaultdict(list)
-    for rank, server in enumerate(topology.server_of):
-        members[server].append(rank)
     for what, rates in zip(("send", "receive"), rank_rates(topology), strict=True):
         found, of_all = [], _median(rates, low=True)
-        for ranks in members.values():
+        for ranks in topology.servers:
             own = len(ranks) > 2
             median = _median((rates[r] for r in ranks), low=True) if own else of_all
             found += [(rank, median) for rank in ranks if 0 < rates[rank] * FEW < median]
@@ -298,10 +282,11 @@ def slow_rank(facts: Facts) -> Iterator[Raw]:
             )  # fmt: skip
 
 
-def _kinds(facts: Facts) -> Iterator[list[Edge]]:
-    """Yield edges that are likely to be alike: ports of a switch, wires inside or between servers.
+def slow_edge(facts: Facts) -> Iterator[Raw]:
+    """Find edges that are much slower or later than others of their kind.
 
-    Edges between switches belong to the switch that they enter.
+    A kind are the ports into or out of a switch, or the wires inside or between servers; edges
+    between switches belong to the switch that they enter.
     """
     first, home = facts.topology.num_ranks, facts.homes
     kinds: dict[tuple[str, int], list[Edge]] = defaultdict(list)
@@ -312,13 +297,8 @@ def _kinds(facts: Facts) -> Iterator[list[Edge]]:
             kinds["out of", edge.tail].append(edge)
         else:
             kinds["wire", int(home[edge.tail] == home[edge.head])].append(edge)
-    yield from (edges for edges in kinds.values() if len(edges) > 2)
-
-
-def slow_edge(facts: Facts) -> Iterator[Raw]:
-    """Find edges that are much slower or later than others of their kind."""
     slow, late = [], []
-    for edges in _kinds(facts):
+    for edges in (edges for edges in kinds.values() if len(edges) > 2):
         betas = [edge.beta for edge in edges if edge.beta is not None]
         beta = _median(betas) if len(betas) > 2 else None
         alpha = _median([edge.alpha for edge in edges])
@@ -351,7 +331,7 @@ def no_symmetry(facts: Facts) -> Iterator[Raw]:
     """Find declared rotations that are no symmetries."""
     for number, rotation in enumerate(facts.topology.rotations):
         try:
-            check_symmetry(facts.topology, rotation)
+            vertex_image(facts.topology, rotation)
         except InputError as error:
             fix = "correct the permutation, or make what it maps onto each other alike"
             yield f"rotations[{number}]", f"is no symmetry: {error.problem}", fix, ()
@@ -359,7 +339,7 @@ def no_symmetry(facts: Facts) -> Iterator[Raw]:
 
 def one_way(facts: Facts) -> Iterator[Raw]:
     """Find pairs of ranks with links in one direction only."""
-    there, back = _both_ways(facts)
+    there, back = facts.both_ways
     lonely = np.setdiff1d(there, back).tolist()
     if lonely:
         problem = f"{len(lonely)} pairs have links in one direction only"
@@ -368,17 +348,10 @@ def one_way(facts: Facts) -> Iterator[Raw]:
         yield facts.pairs(lonely), problem, fix, facts.topology.links.edges_of(link)
 
 
-def _both_ways(facts: Facts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the pair of every link, and the same turned round."""
-    table, size = facts.topology.links, facts.topology.num_ranks
-    src, dst = table.src.astype(np.int64), table.dst.astype(np.int64)
-    return src * size + dst, dst * size + src
-
-
 def uneven(facts: Facts) -> Iterator[Raw]:
     """Find pairs of ranks whose two directions have other links."""
     table, (place, _) = facts.topology.links, facts.slowest
-    there, back = _both_ways(facts)
+    there, back = facts.both_ways
     keys = unlike(*(np.stack([key, place, table.alpha]) for key in (there, back))).tolist()
     if keys:
         link = int(np.flatnonzero(there == keys[0])[0])
@@ -528,10 +501,8 @@ def check_topology(
 ) -> Checked:
     """Read a topology and apply all rules; what can't be read is a finding, too.
 
-    Parameters
-    ----------
-    spec, nodes, fabric, sketched
-        As :func:`taccl.topology.file.load_topology` takes them.
+    ``spec``, ``nodes``, ``fabric`` and ``sketched`` are those of
+    :func:`taccl.topology.file.load_topology`.
     """
     try:
         topology, document = read_topology(spec, nodes=nodes, fabric=fabric, sketched=sketched)
@@ -544,33 +515,28 @@ def check_topology(
         return Checked(None, (unread,), error)
     if document is None:
         return Checked(topology, found)
-    return Checked(topology, tuple(_placed(finding, topology, document) for finding in found))
-
-
-def _placed(finding: Finding, topology: Topology, document: Document) -> Finding:
-    path: Path = ()
-    if finding.edges:
-        path = _place(topology, topology.edges[finding.edges[0]], document.value)
-    line = document.line(path) if path else None
-    return replace(finding, file=document.file, line=line, field=field_name(path) or None)
+    placed = []
+    for finding in found:
+        edges = [topology.edges[edge] for edge in finding.edges[:1]]
+        path = _place(topology, edges[0], document.value) if edges else ()
+        line = document.line(path) if path else None
+        placed.append(
+            replace(finding, file=document.file, line=line, field=field_name(path) or None)
+        )
+    return Checked(topology, tuple(placed))
 
 
 def _place(topology: Topology, edge: Edge, value: object) -> Path:
     """Return where a file says what an edge is, as far as that can be told."""
     fields = value if isinstance(value, dict) else {}
-    if "edges" in fields:
-        return _listed(fields["edges"], edge.id)
     if "shape" in fields:
         return ("shape",)
-    return _in_server(topology, edge, fields)
-
-
-def _listed(entries: object, edge: int) -> Path:
-    """Return the entry of a list of edges that makes the edge of an id."""
-    made = 0
+    if "edges" not in fields:
+        return _in_server(topology, edge, fields)
+    made, entries = 0, fields["edges"]
     for number, entry in enumerate(entries if isinstance(entries, list) else ()):
         made += 2 if isinstance(entry, dict) and entry.get("both", True) else 1
-        if edge < made:
+        if edge.id < made:
             return ("edges", number)
     return ()
 
@@ -580,34 +546,27 @@ def _in_server(topology: Topology, edge: Edge, fields: Mapping[str, object]) -> 
     for vertex in (edge.tail, edge.head):
         match = _OF_SERVER.fullmatch(topology.vertex_name(vertex))
         if match is not None:
-            place, node = _node(fields, int(match[1]))
-            for kind, number, entry in _entries(node):
+            for place, entry in _entries(fields, int(match[1])):
                 if entry.get("name") == match[2]:
-                    return (*place, kind, number)
+                    return place
     if max(edge.tail, edge.head) < topology.num_ranks:
-        place, node = _node(fields, topology.server_of[edge.tail])
-        first = topology.server_of.index(topology.server_of[edge.tail])
-        ends = {edge.tail - first, edge.head - first}
-        for kind, number, entry in _entries(node):
-            if {entry.get("from"), entry.get("to")} == ends:
-                return (*place, kind, number)
+        server = topology.server_of[edge.tail]
+        first = topology.server_of.index(server)
+        for place, entry in _entries(fields, server):
+            if {entry.get("from"), entry.get("to")} == {edge.tail - first, edge.head - first}:
+                return place
     return ("fabric",) if "fabric" in fields else ()
 
 
-def _node(fields: Mapping[str, object], server: int) -> tuple[Path, Mapping[str, object]]:
+def _entries(
+    fields: Mapping[str, object], server: int
+) -> Iterator[tuple[Path, Mapping[str, object]]]:
+    """Yield all that is listed of a server, with its path."""
+    place: Path = ("node",)
     node, nodes = fields.get("node"), fields.get("nodes")
-    if isinstance(node, dict):
-        return ("node",), node
-    if isinstance(nodes, list) and server < len(nodes) and isinstance(nodes[server], dict):
-        return ("nodes", server), nodes[server]
-    return (), {}
-
-
-def _entries(node: Mapping[str, object]) -> Iterator[tuple[str, int, Mapping[str, object]]]:
-    for kind, entries in node.items():
+    if not isinstance(node, dict) and isinstance(nodes, list) and server < len(nodes):
+        place, node = ("nodes", server), nodes[server]
+    for kind, entries in node.items() if isinstance(node, dict) else ():
         for number, entry in enumerate(entries if isinstance(entries, list) else ()):
             if isinstance(entry, dict):
-                yield kind, number, entry
-
-
-__all__ = ["RULES", "Checked", "Finding", "check_topology", "lint"]
+                yield (*place, kind, number), entry

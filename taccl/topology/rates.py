@@ -65,12 +65,9 @@ def _rates(topology: Topology, *, forward: bool) -> tuple[Fraction, ...]:
 
 
 def unlike(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the keys that both tables have, but not with the same rows; ascending.
+    """Return the keys that both ``one`` and ``other`` table have, but with other rows; ascending.
 
-    Parameters
-    ----------
-    one, other
-        A row of keys, and rows of what they stand for; a key may stand in several columns.
+    A table is a row of keys above rows of what they stand for; a key may be in several columns.
     """
     keys, counts = np.unique(one[0], return_counts=True)
     others, other_counts = np.unique(other[0], return_counts=True)

@@ -1,26 +1,20 @@
 """The server+fabric form of a topology file, expanded to the core graph.
 
-A server has GPUs, wires between them, switches, and NICs; a fabric joins the NICs. A NIC becomes
-two vertices, NAME.tx and NAME.rx, so that no path turns round in it; its bandwidth sits on the
-edges to the fabric. The alpha of a switch or fabric is that of one whole crossing, half on each
-of its two edges. The fabric carries only paths between servers.
-
-What joins servers: one row of :data:`FABRICS` for each kind, and the builder of the graph.
-
-One server of the server form: its GPUs, wires, switches and NICs, and their symmetry.
+A server has GPUs, wires between them, switches, and NICs; a fabric, a row of :data:`FABRICS`, joins
+the NICs. A NIC becomes two vertices, NAME.tx and NAME.rx, so that no path turns round in it; its
+bandwidth sits on the edges to the fabric. The alpha of a switch or fabric is that of one whole
+crossing, half on each of its two edges. The fabric carries only paths between servers.
 
 Switches of a server may be joined to each other, as PCIe switches, host bridges and sockets are:
-what crosses a shared hop shares its bandwidth. Where they form trees, symmetries are found from the
-leaves up.
+what crosses a shared hop shares its bandwidth.
 """
 
 import math
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -51,30 +45,25 @@ from taccl.files.model import (
 from taccl.topology.core_form import (
     MAX_EDGES,
     MAX_ROTATIONS,
+    Builder,
     TopologyHeader,
-    edge_names,
     permutations,
 )
-from taccl.topology.graph import Edge, Permutation, Switch, Topology
+from taccl.topology.graph import Permutation, Topology
 from taccl.topology.shapes import grid_pairs, reflections, translations
-from taccl.units import Time
+from taccl.topology.symmetry import is_symmetry
 
 MAX_SERVERS = 8192
 
 
-def check_overhead(alpha: Time, overhead: Time | None) -> None:
-    """Refuse an overhead that is more than the latency it is a part of.
-
-    Parameters
-    ----------
-    alpha, overhead
-        Picoseconds.
-    """
-    if overhead is not None and overhead > alpha:
+def overhead_is_part_of_alpha(record: "Crossing | FabricRecord") -> "Crossing | FabricRecord":
+    """Refuse a record whose overhead is more than its alpha."""
+    if record.overhead is not None and record.overhead > record.alpha:
         raise refuse(
-            f"overhead {overhead}ps is more than alpha {alpha}ps",
+            f"overhead {record.overhead}ps is more than alpha {record.alpha}ps",
             "give an overhead of at most alpha",
         )
+    return record
 
 
 class Crossing(FileModel):
@@ -84,10 +73,7 @@ class Crossing(FileModel):
     alpha: Annotated[Duration, Field(examples=["0.7us"])] = 0
     overhead: Annotated[Duration | None, Field(examples=["0.2us"])] = None
 
-    @model_validator(mode="after")
-    def _overhead_is_part_of_alpha(self) -> Self:
-        check_overhead(self.alpha, self.overhead)
-        return self
+    _overhead = model_validator(mode="after")(overhead_is_part_of_alpha)
 
     def half(self, part: int) -> "Crossing":
         """Return the first (0) or second (1) half of a crossing; an odd ps goes to the second."""
@@ -97,11 +83,12 @@ class Crossing(FileModel):
         )
 
 
-def _as_crossing(value: object) -> object:
-    return value if isinstance(value, dict) or value is None else {"bandwidth": value}
-
-
-Uplink = Annotated[Crossing | None, BeforeValidator(_as_crossing)]
+Uplink = Annotated[
+    Crossing | None,
+    BeforeValidator(
+        lambda value: value if isinstance(value, dict | None) else {"bandwidth": value}
+    ),
+]
 """A crossing, or only its bandwidth."""
 
 
@@ -124,10 +111,7 @@ class FabricRecord(FileModel):
         None
     )
 
-    @model_validator(mode="after")
-    def _overhead_is_part_of_alpha(self) -> Self:
-        check_overhead(self.alpha, self.overhead)
-        return self
+    _overhead = model_validator(mode="after")(overhead_is_part_of_alpha)
 
     def crossing(self, beta: Fraction) -> Crossing:
         """Return the whole crossing from a NIC."""
@@ -135,87 +119,51 @@ class FabricRecord(FileModel):
 
 
 @dataclass(eq=False)
-class Builder:
-    """The graph as far as it is built.
+class ServersBuilder(Builder):
+    """The graph of servers as far as it is built.
 
     Parameters
     ----------
-    num_ranks
-        Vertices that are ranks; switches follow.
-    switches, edges
-        In order.
     nics
         For every server its NICs: vertices tx and rx, and beta.
     """
 
-    num_ranks: int
-    switches: list[Switch] = field(default_factory=list)
-    edges: list[Edge] = field(default_factory=list)
     nics: list[list[tuple[int, int, Fraction]]] = field(default_factory=list)
 
-    def switch(
-        self, name: str, *, across: bool = False, multicast: bool = False, reduce: bool = False
-    ) -> int:
-        """Add a switch and return its vertex."""
-        self.switches.append(Switch(name, multicast, reduce, across))
-        return self.num_ranks + len(self.switches) - 1
-
-    def _name(self, vertex: int) -> str:
-        ranks = self.num_ranks
-        return str(vertex) if vertex < ranks else self.switches[vertex - ranks].name
-
-    def edge(self, tail: int, head: int, cost: Crossing, name: str | None = None) -> None:
-        """Add one edge."""
-        name = name or edge_names(self._name(tail), self._name(head), None)[0]
-        self.edges.append(
-            Edge(len(self.edges), tail, head, cost.alpha, cost.overhead, cost.bandwidth, name)
-        )
-
-    def wire(self, a: int, b: int, cost: Crossing, name: str | None, *, both: bool) -> None:
-        """Add an edge and, with ``both``, its reverse."""
-        forth, back = edge_names(self._name(a), self._name(b), name)
-        self.edge(a, b, cost, forth)
-        if both:
-            self.edge(b, a, cost, back)
+    def hop(self, tail: int, head: int, cost: Crossing, name: str | None = None) -> None:
+        """Add one edge of a crossing's cost."""
+        self.edge(tail, head, cost.bandwidth, cost.alpha, overhead=cost.overhead, name=name)
 
     def port(self, tail: int, head: int, switch: int, cost: Crossing) -> None:
         """Join ``tail`` to a switch and the switch to ``head``, half a crossing each."""
-        self.edge(tail, switch, cost.half(0))
-        self.edge(switch, head, cost.half(1))
+        self.hop(tail, switch, cost.half(0))
+        self.hop(switch, head, cost.half(1))
 
 
 Problem = tuple[str, str, str] | None
-NONE: Mapping[int, Fraction] = MappingProxyType({})
+"""What is wrong with a fabric, its field, and the fix."""
 
 
-def _join_switch(builder: Builder, fabric: FabricRecord) -> None:
+def _join_switch(builder: ServersBuilder, fabric: FabricRecord) -> None:
     vertex = builder.switch("fabric", across=True)
     for ports in builder.nics:
         for tx, rx, beta in ports:
             builder.port(tx, rx, vertex, fabric.crossing(beta))
 
 
-def _join_rail(builder: Builder, fabric: FabricRecord) -> None:
+def _join_rail(builder: ServersBuilder, fabric: FabricRecord) -> None:
     """Join NIC k of all servers by switch k; the spine, if any, joins those switches."""
     rails = [builder.switch(f"rail{k}", across=True) for k in range(max(map(len, builder.nics)))]
     for ports in builder.nics:
         for rail, (tx, rx, beta) in zip(rails, ports, strict=False):
             builder.port(tx, rx, rail, fabric.crossing(beta))
     if fabric.spine is not None and len(rails) > 1:
-        _join_spine(builder, rails, fabric.spine)
+        spine = builder.switch("spine", across=True)
+        for rail in rails:
+            builder.port(rail, rail, spine, fabric.spine)
 
 
-def _join_spine(
-    builder: Builder, lower: Sequence[int], uplink: Crossing, betas: Mapping[int, Fraction] = NONE
-) -> None:
-    """Join switches by a spine, over uplinks that may have bandwidths of their own."""
-    spine = builder.switch("spine", across=True)
-    for vertex in lower:
-        own = {"bandwidth": betas[vertex]} if vertex in betas else {}
-        builder.port(vertex, vertex, spine, uplink.model_copy(update=own))
-
-
-def _join_leaves(builder: Builder, fabric: FabricRecord) -> None:
+def _join_leaves(builder: ServersBuilder, fabric: FabricRecord) -> None:
     """Spread the servers evenly over leaves, in order; one spine has the pooled bandwidth."""
     count, leaves = len(builder.nics), fabric.leaves or 1
     vertices = [builder.switch(f"leaf{k}", across=True) for k in range(leaves)]
@@ -226,50 +174,21 @@ def _join_leaves(builder: Builder, fabric: FabricRecord) -> None:
             rates[leaf] += 1 / beta
             builder.port(tx, rx, leaf, fabric.crossing(beta))
     if leaves > 1:
-        over = fabric.oversubscription
-        betas = NONE if over is None else {
-            leaf: Fraction(str(over)) / rate for leaf, rate in rates.items() if rate
-        }  # fmt: skip
-        _join_spine(builder, vertices, fabric.uplink or Crossing(), betas)
+        spine = builder.switch("spine", across=True)
+        for leaf, rate in rates.items():
+            uplink, over = fabric.uplink or Crossing(), fabric.oversubscription
+            if over is not None and rate:
+                uplink = uplink.model_copy(update={"bandwidth": Fraction(str(over)) / rate})
+            builder.port(leaf, leaf, spine, uplink)
 
 
-def _join_grid(builder: Builder, fabric: FabricRecord) -> None:
+def _join_grid(builder: ServersBuilder, fabric: FabricRecord) -> None:
     """Join NIC i of every server directly to NIC i of each neighbour."""
     for a, b in grid_pairs(fabric.dims or (), wrap=fabric.kind == "torus"):
         for one, other in zip(builder.nics[a], builder.nics[b], strict=False):
             cost = fabric.crossing(max(one[2], other[2]))
-            builder.edge(one[0], other[1], cost)
-            builder.edge(other[0], one[1], cost)
-
-
-def _join_nothing(builder: Builder, fabric: FabricRecord) -> None:
-    """Leave the servers apart."""
-
-
-def _all_turns(fabric: FabricRecord, count: int) -> tuple[Permutation, ...]:
-    del fabric
-    return translations([count])
-
-
-def _leaf_turns(fabric: FabricRecord, count: int) -> tuple[Permutation, ...]:
-    leaves = fabric.leaves or 1
-    return () if count % leaves else translations([leaves, count // leaves])
-
-
-def _grid_turns(fabric: FabricRecord, count: int) -> tuple[Permutation, ...]:
-    del count
-    moves = translations if fabric.kind == "torus" else reflections
-    return moves(fabric.dims or ())
-
-
-def _no_turns(fabric: FabricRecord, count: int) -> tuple[Permutation, ...]:
-    del fabric, count
-    return ()
-
-
-def _no_problem(fabric: FabricRecord, count: int) -> Problem:
-    del fabric, count
-    return None
+            builder.hop(one[0], other[1], cost)
+            builder.hop(other[0], one[1], cost)
 
 
 def _leaf_problem(fabric: FabricRecord, count: int) -> Problem:
@@ -308,27 +227,35 @@ class Fabric:
         Fields that must be, and may be, given.
     """
 
-    join: Callable[[Builder, FabricRecord], None]
+    join: Callable[[ServersBuilder, FabricRecord], None]
     rotations: Callable[[FabricRecord, int], tuple[Permutation, ...]]
-    problem: Callable[[FabricRecord, int], Problem] = _no_problem
+    problem: Callable[[FabricRecord, int], Problem] = lambda fabric, count: None  # noqa: ARG005
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
 
 
 FABRICS: Mapping[str, Fabric] = MappingProxyType({
-    "switch": Fabric(_join_switch, _all_turns),
-    "rail": Fabric(_join_rail, _all_turns, takes=("spine",)),
+    "switch": Fabric(_join_switch, lambda _, count: translations([count])),
+    "rail": Fabric(_join_rail, lambda _, count: translations([count]), takes=("spine",)),
     "leaf-spine": Fabric(
-        _join_leaves, _leaf_turns, _leaf_problem, ("leaves",), ("uplink", "oversubscription")
+        _join_leaves,
+        lambda fabric, count: (
+            () if count % (fabric.leaves or 1)
+            else translations([fabric.leaves or 1, count // (fabric.leaves or 1)])
+        ),
+        _leaf_problem, ("leaves",), ("uplink", "oversubscription"),
     ),
-    "torus": Fabric(_join_grid, _grid_turns, _grid_problem, needs=("dims",)),
-    "mesh": Fabric(_join_grid, _grid_turns, _grid_problem, needs=("dims",)),
-    "none": Fabric(_join_nothing, _no_turns),
+    "torus": Fabric(
+        _join_grid, lambda fabric, _: translations(fabric.dims or ()), _grid_problem, ("dims",)
+    ),
+    "mesh": Fabric(
+        _join_grid, lambda fabric, _: reflections(fabric.dims or ()), _grid_problem, ("dims",)
+    ),
+    "none": Fabric(lambda builder, fabric: None, lambda fabric, count: ()),  # noqa: ARG005
 })  # fmt: skip
 
 
-def _empty_is_absent(value: object) -> object:
-    return [] if value is None else value
+EMPTY_IS_ABSENT = BeforeValidator(lambda value: [] if value is None else value)
 
 
 class WireRecord(Crossing):
@@ -376,7 +303,7 @@ class NodeSwitchRecord(Crossing):
     across: Annotated[Literal["servers"] | None, Field(examples=["servers"])] = None
     links: Annotated[
         list[SwitchLinkRecord],
-        BeforeValidator(_empty_is_absent),
+        EMPTY_IS_ABSENT,
         Field(examples=["[{to: cpu0, bandwidth: 24GB/s}]"]),
     ] = Field(default_factory=list)
 
@@ -395,15 +322,9 @@ class NodeRecord(FileModel):
     """One server."""
 
     gpus: Annotated[Count, Field(examples=[8])]
-    wires: Annotated[list[WireRecord], BeforeValidator(_empty_is_absent)] = Field(
-        default_factory=list
-    )
-    switches: Annotated[list[NodeSwitchRecord], BeforeValidator(_empty_is_absent)] = Field(
-        default_factory=list
-    )
-    nics: Annotated[list[NicRecord], BeforeValidator(_empty_is_absent)] = Field(
-        default_factory=list
-    )
+    wires: Annotated[list[WireRecord], EMPTY_IS_ABSENT] = Field(default_factory=list)
+    switches: Annotated[list[NodeSwitchRecord], EMPTY_IS_ABSENT] = Field(default_factory=list)
+    nics: Annotated[list[NicRecord], EMPTY_IS_ABSENT] = Field(default_factory=list)
     rotations: Annotated[
         list[PermutationList], Field(max_length=MAX_ROTATIONS, examples=["[[1, 0]]"])
     ] = Field(default_factory=list)
@@ -421,13 +342,9 @@ def problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, ...], str
         if high >= node.gpus:
             yield f"there is no GPU {high} in a server of {node.gpus}", where, last
     named: set[str] = set()
-    names: list[tuple[str, int, tuple[str, ...]]] = [
-        *(("switches", i, (switch.name,)) for i, switch in enumerate(node.switches)),
-        *(
-            ("nics", i, (nic.name, f"{nic.name}.tx", f"{nic.name}.rx"))
-            for i, nic in enumerate(node.nics)
-        ),
-    ]
+    names = [("switches", i, [switch.name]) for i, switch in enumerate(node.switches)]
+    for i, nic in enumerate(node.nics):
+        names.append(("nics", i, [nic.name, f"{nic.name}.tx", f"{nic.name}.rx"]))
     for kind, i, own in names:
         for name in own:
             if name in named:
@@ -457,15 +374,7 @@ def _wire_problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, ...
 
 
 def gpus_of(numbers: tuple[int, ...] | None, gpus: int) -> Sequence[int]:
-    """Return the GPUs that a set stands for; None is all.
-
-    Parameters
-    ----------
-    numbers
-        Local GPUs.
-    gpus
-        How many a server has.
-    """
+    """Return the local ``numbers``, or those of all ``gpus`` of a server for None."""
     return range(gpus) if numbers is None else numbers
 
 
@@ -502,101 +411,22 @@ def _switch_problems(node: NodeRecord) -> Iterator[tuple[str, tuple[str | int, .
             yield "gpus and at are both given", ("nics", i, "at"), "remove one of them"
 
 
-def used_switches(node: NodeRecord, *, with_nics: bool) -> list[NodeSwitchRecord]:
-    """Return the switches of a server, without those that serve its NICs where it has none.
-
-    Parameters
-    ----------
-    node
-        A server.
-    with_nics
-        Whether it has NICs that are used.
-    """
-    return [switch for switch in node.switches if with_nics or switch.across is None]
-
-
 def shift(node: NodeRecord, *, with_nics: bool) -> Permutation | None:
-    """Return the smallest step i -> i + d that the wires, switches and NICs of a server have.
-
-    None where there is none, and where switches are joined to more than a tree.
-
-    Parameters
-    ----------
-    node
-        A server.
-    with_nics
-        Whether its NICs are used.
-    """
-    switches = used_switches(node, with_nics=with_nics)
-    order = _leaves_first(switches)
-    if order is None:
-        return None
-    numbers: dict[object, int] = {}
-    still = tuple(range(node.gpus))
+    """Return the smallest step i -> i + d that a ``node``, ``with_nics`` or not, has; or None."""
+    builder = ServersBuilder(node.gpus)
+    _add_server(builder, 0, node, 0, with_nics=with_nics)
+    outside = builder.switch("outside")
+    for tx, rx, beta in builder.nics[0]:
+        builder.port(tx, rx, outside, Crossing.model_construct(bandwidth=beta))
+    server = Topology(
+        "server", node.gpus, tuple(builder.switches), tuple(builder.edges), (0,) * node.gpus
+    )
     for step in range(1, node.gpus):
         if node.gpus % step == 0:
             turn = tuple((gpu + step) % node.gpus for gpu in range(node.gpus))
-            found = [
-                _devices(node, way, order, numbers, with_nics=with_nics) for way in (turn, still)
-            ]
-            if found[0] == found[1]:
+            if is_symmetry(server, turn):
                 return turn
     return None
-
-
-def _leaves_first(switches: Sequence[NodeSwitchRecord]) -> list[NodeSwitchRecord] | None:
-    """Return switches so that each comes before the one that it links to; None: no trees."""
-    by_name = {switch.name: switch for switch in switches}
-    above = {s.name: [link.to for link in s.links if link.to in by_name] for s in switches}
-    if any(len(links) > 1 for links in above.values()):
-        return None
-    waiting = Counter(to for links in above.values() for to in links)
-    order = [switch for switch in switches if not waiting[switch.name]]
-    for switch in order:  # grows
-        for to in above[switch.name]:
-            waiting[to] -= 1
-            if not waiting[to]:
-                order.append(by_name[to])
-    return order if len(order) == len(switches) else None
-
-
-def _devices(
-    node: NodeRecord,
-    turn: Permutation,
-    order: Sequence[NodeSwitchRecord],
-    numbers: dict[object, int],
-    *,
-    with_nics: bool,
-) -> Counter[object]:
-    """Count what a server has, with its GPUs renamed.
-
-    A tree of switches counts at its root; ``numbers`` gives equal subtrees equal numbers.
-    """
-    found: Counter[object] = Counter()
-    for wire in node.wires:
-        cost = (wire.bandwidth, wire.alpha, wire.overhead)
-        found[turn[wire.tail], turn[wire.head], cost] += 1
-        if wire.both:
-            found[turn[wire.head], turn[wire.tail], cost] += 1
-    below: dict[str, Counter[object]] = defaultdict(Counter)
-    for nic in node.nics if with_nics else ():
-        plain = nic.model_copy(update={"name": "", "gpus": (), "at": None})
-        if nic.at is not None:
-            below[nic.at][plain] += 1
-        else:
-            found[frozenset(turn[gpu] for gpu in gpus_of(nic.gpus, node.gpus)), plain] += 1
-    used = {switch.name for switch in order}
-    for switch in order:
-        members = frozenset(turn[gpu] for gpu in gpus_of(switch.members, node.gpus))
-        plain_switch = switch.model_copy(update={"name": "", "members": (), "links": ()})
-        key = (members, plain_switch, frozenset(below[switch.name].items()))
-        number = numbers.setdefault(key, len(numbers))
-        up = [link for link in switch.links if link.to in used]
-        if up:
-            below[up[0].to][number, up[0].model_copy(update={"to": ""})] += 1
-        else:
-            found[number] += 1
-    return found
 
 
 class ServersFile(TopologyHeader):
@@ -613,12 +443,7 @@ class ServersFile(TopologyHeader):
 def read_servers(
     document: Document, *, nodes: int | None = None, fabric: str | None = None
 ) -> Topology:
-    """Return the expanded topology; ``nodes`` and ``fabric`` override count and fabric kind.
-
-    Parameters
-    ----------
-    document
-        The file.
+    """Return the topology of a ``document``; ``nodes`` and ``fabric`` override count and kind.
 
     Raises
     ------
@@ -627,13 +452,26 @@ def read_servers(
     """
     record = fit_model(document, ServersFile)
     servers = _servers(record, document, nodes)
-    _check_nodes(record, document)
-    _check_size(servers, document, "count" if nodes is None else "--nodes")
+    for index, node in enumerate(record.nodes or servers[:1]):
+        for problem, where, fix in problems(node):
+            raise document.error(problem, (*_place(record, index), *where), fix)
+    # What would not fit in memory is refused before it is made.
+    ranks, field_ = sum(node.gpus for node in servers), "count" if nodes is None else "--nodes"
+    if ranks > MAX_RANKS:
+        raise document.error(
+            f"{len(servers)} servers make {ranks} ranks, more than {MAX_RANKS}", (field_,),
+            "use fewer servers or GPUs",
+        )  # fmt: skip
+    cost = {id(node): num_edges(node) for node in servers}
+    if sum(cost[id(node)] for node in servers) > MAX_EDGES:
+        raise document.error(
+            f"makes more than {MAX_EDGES} edges", (field_,), "use fewer servers or devices"
+        )
     chosen = _fabric(record, document, len(servers), fabric)
     joined = chosen is not None and chosen.kind != "none"
     if joined and not any(node.nics for node in servers):
         raise document.error("is missing", (*_place(record, 0), "nics"), "add the server's NICs")
-    builder = Builder(sum(node.gpus for node in servers))
+    builder = ServersBuilder(ranks)
     first = 0
     for number, node in enumerate(servers):
         _add_server(builder, number, node, first, with_nics=joined)
@@ -641,11 +479,7 @@ def read_servers(
     if chosen is not None:
         FABRICS[chosen.kind].join(builder, chosen)
     server_of = tuple(number for number, node in enumerate(servers) for _ in range(node.gpus))
-    return Topology(
-        record.name, len(server_of), tuple(builder.switches), tuple(builder.edges), server_of,
-        _rotations(record, document, servers, chosen), record.alpha_rule, record.local.costs(),
-        record.chunk_size, record.costs, record.gpu,
-    )  # fmt: skip
+    return builder.topology(record, server_of, _rotations(record, document, servers, chosen))
 
 
 def _place(record: ServersFile, index: int) -> tuple[str | int, ...]:
@@ -675,29 +509,6 @@ def _servers(record: ServersFile, document: Document, nodes: int | None) -> list
     return listed
 
 
-def _check_nodes(record: ServersFile, document: Document) -> None:
-    listed = [record.node] if record.node is not None else record.nodes or []
-    for index, node in enumerate(listed):
-        place = _place(record, index)
-        for problem, where, fix in problems(node):
-            raise document.error(problem, (*place, *where), fix)
-
-
-def _check_size(servers: Sequence[NodeRecord], document: Document, field: str) -> None:
-    """Refuse what would not fit in memory, before anything is expanded."""
-    ranks = sum(node.gpus for node in servers)
-    if ranks > MAX_RANKS:
-        raise document.error(
-            f"{len(servers)} servers make {ranks} ranks, more than {MAX_RANKS}", (field,),
-            "use fewer servers or GPUs",
-        )  # fmt: skip
-    cost = {id(node): num_edges(node) for node in servers}
-    if sum(cost[id(node)] for node in servers) > MAX_EDGES:
-        raise document.error(
-            f"makes more than {MAX_EDGES} edges", (field,), "use fewer servers or devices"
-        )
-
-
 def _fabric(
     record: ServersFile, document: Document, count: int, kind: str | None
 ) -> FabricRecord | None:
@@ -711,7 +522,12 @@ def _fabric(
     if fabric is not None and kind not in (None, fabric.kind):
         fabric = fabric.model_copy(update={"kind": kind, "spine": None})
     elif fabric is not None:
-        _check_fabric_fields(fabric, document)
+        row = FABRICS[fabric.kind]
+        for name in ("spine", "leaves", "uplink", "oversubscription", "dims"):
+            if getattr(fabric, name) is not None and name not in (*row.needs, *row.takes):
+                raise document.error(
+                    f"a {fabric.kind} fabric has no {name}", ("fabric", name), "remove it"
+                )
     if count == 1:
         return None
     if fabric is None:
@@ -732,42 +548,18 @@ def _fabric(
     return fabric
 
 
-def _check_fabric_fields(fabric: FabricRecord, document: Document) -> None:
-    row = FABRICS[fabric.kind]
-    for name in ("spine", "leaves", "uplink", "oversubscription", "dims"):
-        if getattr(fabric, name) is not None and name not in (*row.needs, *row.takes):
-            raise document.error(
-                f"a {fabric.kind} fabric has no {name}", ("fabric", name), "remove it"
-            )
-
-
 def _add_server(
-    builder: Builder, number: int, node: NodeRecord, first: int, *, with_nics: bool
+    builder: ServersBuilder, number: int, node: NodeRecord, first: int, *, with_nics: bool
 ) -> None:
+    """Add wires, switches (without NICs not those that serve them), and NICs of a server."""
     prefix = f"s{number}/"
     for wire in node.wires:
         name = f"{prefix}{wire.name}" if wire.name else None
-        builder.wire(first + wire.tail, first + wire.head, wire, name, both=wire.both)
-    vertices = _add_switches(builder, prefix, node, first, with_nics=with_nics)
-    ports = []
-    for nic in node.nics if with_nics else ():
-        tx = builder.switch(f"{prefix}{nic.name}.tx")
-        rx = builder.switch(f"{prefix}{nic.name}.rx")
-        for gpu in gpus_of(nic.gpus, node.gpus):
-            builder.edge(first + gpu, tx, nic.pcie or Crossing())
-            builder.edge(rx, first + gpu, nic.pcie or Crossing())
-        if nic.at is not None:
-            builder.edge(vertices[nic.at], tx, nic.pcie or Crossing())
-            builder.edge(rx, vertices[nic.at], nic.pcie or Crossing())
-        ports.append((tx, rx, nic.bandwidth))
-    builder.nics.append(ports)
-
-
-def _add_switches(
-    builder: Builder, prefix: str, node: NodeRecord, first: int, *, with_nics: bool
-) -> dict[str, int]:
-    """Add the switches of a server and what joins them; return their vertices by name."""
-    switches = used_switches(node, with_nics=with_nics)
+        builder.hop(first + wire.tail, first + wire.head, wire, name)
+        if wire.both:
+            back = f"{name}.reverse" if name else None
+            builder.hop(first + wire.head, first + wire.tail, wire, back)
+    switches = [switch for switch in node.switches if with_nics or switch.across is None]
     vertices = {
         switch.name: builder.switch(
             f"{prefix}{switch.name}", across=switch.across is not None,
@@ -781,9 +573,18 @@ def _add_switches(
             builder.port(first + gpu, first + gpu, vertex, switch)
         for link in switch.links:
             if link.to in vertices:
-                builder.edge(vertex, vertices[link.to], link)
-                builder.edge(vertices[link.to], vertex, link)
-    return vertices
+                builder.hop(vertex, vertices[link.to], link)
+                builder.hop(vertices[link.to], vertex, link)
+    ports = []
+    for nic in node.nics if with_nics else ():
+        tx = builder.switch(f"{prefix}{nic.name}.tx")
+        rx = builder.switch(f"{prefix}{nic.name}.rx")
+        users = [first + gpu for gpu in gpus_of(nic.gpus, node.gpus)]
+        for vertex in users if nic.at is None else [*users, vertices[nic.at]]:
+            builder.hop(vertex, tx, nic.pcie or Crossing())
+            builder.hop(rx, vertex, nic.pcie or Crossing())
+        ports.append((tx, rx, nic.bandwidth))
+    builder.nics.append(ports)
 
 
 def _rotations(
@@ -793,10 +594,9 @@ def _rotations(
     fabric: FabricRecord | None,
 ) -> tuple[Permutation, ...]:
     """Return the symmetries that the form shows: of equal servers, and inside a server."""
-    listed = [record.node] if record.node is not None else record.nodes or []
     local = [
         permutations(document, (*_place(record, i), "rotations"), node.rotations, node.gpus)
-        for i, node in enumerate(listed)
+        for i, node in enumerate(record.nodes or servers[:1])
     ]
     node, count = servers[0], len(servers)
     if any(other != node for other in servers):
@@ -804,8 +604,7 @@ def _rotations(
     moves = () if fabric is None else FABRICS[fabric.kind].rotations(fabric, count)
     turn = shift(node, with_nics=fabric is not None)
     inside = [*local[0], *([turn] if turn is not None else [])]
-    gpus = node.gpus
-    across = [tuple(move[r // gpus] * gpus + r % gpus for r in range(count * gpus))
-              for move in moves]  # fmt: skip
-    within = [tuple(r - r % gpus + move[r % gpus] for r in range(count * gpus)) for move in inside]
+    ranks = [divmod(rank, node.gpus) for rank in range(count * node.gpus)]
+    across = [tuple(move[server] * node.gpus + gpu for server, gpu in ranks) for move in moves]
+    within = [tuple(server * node.gpus + move[gpu] for server, gpu in ranks) for move in inside]
     return tuple(dict.fromkeys((*across, *within)))

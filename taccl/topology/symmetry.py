@@ -1,18 +1,17 @@
-"""Groups of rank permutations that a topology has: closed, split into orbits, free or not.
-
-A permutation of the ranks is a symmetry when it extends to the switches so that every edge maps
-to an edge with equal costs. Decisions made for one representative chunk of each orbit can then be
-copied to the whole orbit, if the group acts freely on ranks and on resources.
-
-Where a rank permutation takes the switches and the edges of a topology.
+"""Symmetries of a topology: rank permutations, the groups they span, and what these do to it.
 
 A permutation of the ranks is a symmetry when it extends to the switches so that every edge maps
 to an edge with equal alpha, overhead and beta. The extension is found by colour refinement: a
 vertex's colour is what it is and what lies around it. Colours are hashes; whether the extension
 holds is then checked edge by edge, exactly.
+
+A group of symmetries splits chunks, ranks, edges and links into orbits. Decisions made for one
+representative chunk of each orbit can be copied to the whole orbit, if the group acts freely on
+ranks and on resources.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -38,14 +37,7 @@ _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 
 
 def vertex_image(topology: Topology, permutation: Sequence[int]) -> NDArray[np.int32]:
-    """Return where every vertex goes when rank r becomes ``permutation[r]``.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    permutation
-        Where every rank goes.
+    """Return where every vertex of a ``topology`` goes when rank r becomes ``permutation[r]``.
 
     Raises
     ------
@@ -54,20 +46,22 @@ def vertex_image(topology: Topology, permutation: Sequence[int]) -> NDArray[np.i
     """
     image = _extend(topology, permutation)
     edge_image(topology, image)
-    _check_servers(topology, permutation)
+    # Links depend on who shares a server: none may be taken apart.
+    image_of: dict[int, int] = {}
+    for rank, to in enumerate(permutation) if servers_matter(topology) else ():
+        home, there = topology.server_of[rank], topology.server_of[to]
+        if image_of.setdefault(home, there) != there:
+            raise InputError(
+                f"the topology {topology.name} does not have this symmetry:"
+                f" it takes rank {rank} away from the other ranks of server {home}",
+                field="symmetry",
+                fix="remove the symmetry, or map servers to servers",
+            )
     return image
 
 
 def is_symmetry(topology: Topology, permutation: Sequence[int]) -> bool:
-    """Tell whether a topology maps onto itself when rank r becomes ``permutation[r]``.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    permutation
-        Where every rank goes.
-    """
+    """Tell whether a ``topology`` maps onto itself when rank r becomes ``permutation[r]``."""
     try:
         vertex_image(topology, permutation)
     except InputError:
@@ -76,14 +70,9 @@ def is_symmetry(topology: Topology, permutation: Sequence[int]) -> bool:
 
 
 def edge_image(topology: Topology, vertices: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return where every edge goes with its ends; of equal parallel edges the k-th to the k-th.
+    """Return where every edge of a ``topology`` goes when vertex v becomes ``vertices[v]``.
 
-    Parameters
-    ----------
-    topology
-        The machine.
-    vertices
-        Where every vertex goes.
+    Of equal parallel edges the k-th goes to the k-th.
 
     Raises
     ------
@@ -98,44 +87,20 @@ def edge_image(topology: Topology, vertices: NDArray[np.int32]) -> NDArray[np.in
     goal += edges.cost
     by_here, by_goal = np.argsort(here, kind="stable"), np.argsort(goal, kind="stable")
     if not np.array_equal(here[by_here], goal[by_goal]):
-        raise _no_image(topology, here, goal)
+        lost = np.flatnonzero(~np.isin(goal, here))
+        if not len(lost):  # more parallel edges than there are where they go
+            counts, wanted = Counter(here.tolist()), Counter(goal.tolist())
+            lost = np.flatnonzero([wanted[key] > counts[key] for key in goal.tolist()])
+        edge = topology.edges[int(lost[0])]
+        raise InputError(
+            f"the topology {topology.name} does not have this symmetry: edge"
+            f" {topology.vertex_name(edge.tail)} -> {topology.vertex_name(edge.head)} has no image",
+            field="symmetry",
+            fix="remove the symmetry, or make the edges equal",
+        )
     image = np.empty(len(edges), dtype=np.int32)
     image[by_goal] = by_here
     return image
-
-
-def _no_image(topology: Topology, here: NDArray[np.int64], goal: NDArray[np.int64]) -> InputError:
-    """Return the error that names the first edge without an image."""
-    lost = np.flatnonzero(~np.isin(goal, here))
-    if not len(lost):  # more parallel edges than there are where they go
-        kinds, there = np.unique(here, return_counts=True)
-        counts = dict(zip(kinds.tolist(), there.tolist(), strict=True))
-        wanted = dict(zip(*(c.tolist() for c in np.unique(goal, return_counts=True)), strict=True))
-        lost = np.flatnonzero([wanted[key] > counts[key] for key in goal.tolist()])
-    edge = topology.edges[int(lost[0])]
-    tail, head = topology.vertex_name(edge.tail), topology.vertex_name(edge.head)
-    return InputError(
-        f"the topology {topology.name} does not have this symmetry:"
-        f" edge {tail} -> {head} has no image",
-        field="symmetry",
-        fix="remove the symmetry, or make the edges equal",
-    )
-
-
-def _check_servers(topology: Topology, permutation: Sequence[int]) -> None:
-    """Refuse to take a server apart where links depend on who shares one."""
-    if not servers_matter(topology):
-        return
-    image_of: dict[int, int] = {}
-    for rank, image in enumerate(permutation):
-        home, there = topology.server_of[rank], topology.server_of[image]
-        if image_of.setdefault(home, there) != there:
-            raise InputError(
-                f"the topology {topology.name} does not have this symmetry:"
-                f" it takes rank {rank} away from the other ranks of server {home}",
-                field="symmetry",
-                fix="remove the symmetry, or map servers to servers",
-            )
 
 
 def servers_matter(topology: Topology) -> bool:
@@ -192,17 +157,10 @@ def switch_kinds(topology: Topology) -> NDArray[np.int64]:
 
 
 def refine(topology: Topology, *sides: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Refine the colours of the vertices of some copies of a topology, all together.
+    """Refine the colours of the vertices of some copies of a ``topology``, all together.
 
     Returns the coarsest colours, 0, 1, ..., under which equal vertices of all copies have equal
-    neighbours over equal edges; finer than or equal to those given.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    *sides
-        For each copy the colour of every vertex.
+    neighbours over equal edges; finer than or equal to ``sides``, those given for each copy.
     """
     edges, total = topology.edge_table, len(sides[0])
     tail = np.concatenate([edges.tail + i * total for i in range(len(sides))])
@@ -237,6 +195,8 @@ def _mixed(values: Colours) -> Colours:
 
 
 MAX_GROUP = 20_000
+"""Elements of a group."""
+
 MAX_ENTRIES = 20_000_000
 """Elements times ranks: the images that a group holds."""
 
@@ -250,14 +210,7 @@ NO_IMAGES: Mapping[Permutation, Row] = MappingProxyType({})
 
 
 def close_group(generators: Iterable[Permutation], num_ranks: int) -> tuple[Permutation, ...]:
-    """Return all products of the generators, the identity first, in a fixed order.
-
-    Parameters
-    ----------
-    generators
-        Permutations of the ranks.
-    num_ranks
-        How many there are.
+    """Return all products of ``generators``, which permute ``num_ranks``, the identity first.
 
     Raises
     ------
@@ -427,26 +380,20 @@ class Group:
         last: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         """Return the link from ``low`` to ``last`` that crosses the images of the edges; or -1."""
-        edges = self.edge_image(element)
+        table, image = self.topology.links, self.edge_image(element)
+        at = table.edge_start[links]
+        lengths = table.edge_start[links + 1] - at
         result = np.full(len(links), -1, dtype=np.int64)
         for offset in range(int((last - low).max(initial=-1)) + 1):
             other = np.minimum(low + offset, last)
-            result = np.where(self._same_path(edges, links, other), other, result)
+            there = table.edge_start[other]
+            same = lengths == table.edge_start[other + 1] - there
+            for hop in range(int(lengths.max(initial=0))):
+                step = np.minimum(hop, lengths - 1)
+                over = np.minimum(there + step, len(table.edge_ids) - 1)
+                same &= image[table.edge_ids[at + step]] == table.edge_ids[over]
+            result = np.where(same, other, result)
         return result
-
-    def _same_path(
-        self, image: NDArray[np.int32], links: NDArray[np.int64], others: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        """Tell for each link whether its edges go to those of the other link."""
-        table = self.topology.links
-        at, there = table.edge_start[links], table.edge_start[others]
-        lengths = table.edge_start[links + 1] - at
-        same: NDArray[np.bool_] = lengths == table.edge_start[others + 1] - there
-        for hop in range(int(lengths.max(initial=0))):
-            step = np.minimum(hop, lengths - 1)
-            over = np.minimum(there + step, len(table.edge_ids) - 1)
-            same &= image[table.edge_ids[at + step]] == table.edge_ids[over]
-        return same
 
     def chunk_orbits(self, collective: Collective) -> tuple[int, ...]:
         """Return the smallest chunk of every orbit, ascending."""
@@ -479,14 +426,9 @@ class Group:
 
 
 def moves_all(topology: Topology, row: Row) -> bool:
-    """Tell whether a symmetry moves every rank and every resource.
+    """Tell whether the symmetry that takes vertex v of a ``topology`` to ``row[v]`` fixes nothing.
 
-    Parameters
-    ----------
-    topology
-        The machine.
-    row
-        Where the symmetry takes every vertex.
+    That is, neither a rank nor a resource.
     """
     n, edges = topology.num_ranks, topology.edge_table
     still = row == np.arange(len(row))
@@ -496,16 +438,9 @@ def moves_all(topology: Topology, row: Row) -> bool:
 
 
 def smallest_of_orbit(images: Sequence[NDArray[np.integer]], count: int) -> NDArray[np.int32]:
-    """Return the smallest member of the orbit of each of 0 .. count-1 under some permutations.
+    """Return the smallest member of the orbit of each of 0 .. ``count`` - 1 under permutations.
 
-    Each image is an integer row of length ``count``: where a permutation takes every number.
-
-    Parameters
-    ----------
-    images
-        Rows of length ``count``.
-    count
-        How many numbers.
+    Each of ``images`` is a row of that length: where a permutation takes every number.
     """
     orbit = np.arange(count, dtype=np.int32)
     while True:
@@ -520,14 +455,7 @@ def smallest_of_orbit(images: Sequence[NDArray[np.integer]], count: int) -> NDAr
 
 
 def make_group(topology: Topology, generators: Iterable[Permutation]) -> Group:
-    """Return the group that verified generators span.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    generators
-        Permutations of the ranks.
+    """Return the group that ``generators``, rank permutations of a ``topology``, span, verified.
 
     Raises
     ------
@@ -558,39 +486,14 @@ def _group(
     return group
 
 
-def check_symmetry(topology: Topology, permutation: Permutation) -> None:
-    """Return when a rank permutation is a symmetry of the topology.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    permutation
-        Where every rank goes.
-
-    Raises
-    ------
-    InputError
-        When it is not; names the edge or rank that breaks it.
-    """
-    vertex_image(topology, permutation)
-
-
 def free_group(topology: Topology, generators: Sequence[Permutation]) -> Group:
-    """Return the largest group found that acts freely, from subsets and powers of generators.
+    """Return the largest group found that acts freely, of ``generators`` that a ``topology`` has.
 
-    Generators are added one at a time, each as its smallest power that keeps the group free.
-
-    Parameters
-    ----------
-    topology
-        The machine.
-    generators
-        Symmetries of the topology.
+    They are added one at a time, each as its smallest power that keeps the group free.
     """
     best = make_group(topology, ())
     for order in (list(generators), list(reversed(generators))):
-        group = grow_free(topology, [powers(generator) for generator in order])
+        group = grow_free(topology, [list(powers(generator)) for generator in order])
         if len(group) > len(best):
             best = group
     return best
@@ -607,7 +510,7 @@ def grow_free(
     Parameters
     ----------
     topology
-        The machine.
+        The network.
     choices
         Lists of symmetries, in order of preference.
     limit
@@ -637,11 +540,17 @@ def grow_free(
     return group
 
 
-def powers(generator: Permutation) -> list[Permutation]:
-    """Return the distinct powers of a permutation without the identity, smallest first."""
-    identity, found = tuple(range(len(generator))), list[Permutation]()
-    power = tuple(generator)
-    while power != identity and len(found) < MAX_POWERS:
-        found.append(power)
-        power = tuple(generator[r] for r in power)
-    return found
+def powers(generator: Permutation, most: int = MAX_POWERS) -> Iterator[Permutation]:
+    """Yield the powers of a ``generator``, the smallest first, until the identity or ``most``."""
+    identity, power = tuple(range(len(generator))), tuple(generator)
+    while power != identity and most > 0:
+        yield power
+        power, most = tuple(generator[r] for r in power), most - 1
+
+
+def kept_powers(
+    rotations: Iterable[Permutation], keeps: Callable[[Permutation], bool], most: int = MAX_POWERS
+) -> tuple[Permutation, ...]:
+    """Return each of ``rotations`` as its smallest power, of ``most``, that ``keeps`` accepts."""
+    found = (next(filter(keeps, powers(rotation, most)), None) for rotation in rotations)
+    return tuple(dict.fromkeys(power for power in found if power is not None))

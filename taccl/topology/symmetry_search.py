@@ -14,6 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 
 import numpy as np
@@ -71,14 +72,9 @@ Keeps = Callable[[Permutation], bool]
 
 
 def search_group(topology: Topology, keeps: Keeps = lambda _: True) -> Group:
-    """Return the largest group found that acts freely on a topology.
+    """Return the largest group found that acts freely on a ``topology``.
 
-    Parameters
-    ----------
-    topology
-        The machine.
-    keeps
-        Which symmetries of the topology may be used: those that collective and sketch have, too.
+    ``keeps`` says which of its symmetries may be used: those of collective and sketch, too.
     """
     limit = largest_order(topology)
     if limit == 1:
@@ -174,22 +170,20 @@ def automorphisms(topology: Topology) -> list[Permutation] | None:
     count, arcs, colours = _coloured(topology)
     if len(arcs) > MAX_ARCS:
         return None
-    task = (count, arcs.tolist(), colours.tolist())
-    found = _bliss(*task) if len(arcs) <= IN_PROCESS else _bliss_in_child(task)
+    found: list[list[int]] | None
+    if len(arcs) <= IN_PROCESS:
+        import igraph
+
+        graph = igraph.Graph(n=count, edges=arcs.tolist(), directed=True)
+        found = graph.automorphism_group(color=colours.tolist())
+    else:
+        found = _bliss_in_child((count, arcs.tolist(), colours.tolist()))
     if found is None:
         return None
     ranks = topology.num_ranks
     moved = dict.fromkeys(tuple(row[:ranks]) for row in found)
     moved.pop(tuple(range(ranks)), None)
     return list(moved)
-
-
-def _bliss(count: int, arcs: list[list[int]], colours: list[int]) -> list[list[int]]:
-    import igraph
-
-    graph = igraph.Graph(n=count, edges=arcs, directed=True)
-    found: list[list[int]] = graph.automorphism_group(color=colours)
-    return found
 
 
 def _bliss_in_child(task: object) -> list[list[int]] | None:
@@ -250,7 +244,7 @@ def _pool(topology: Topology, generators: Sequence[Permutation]) -> list[Permuta
     some = closed[0] if closed else np.array([*_products(rows, MAX_PRODUCTS // n)])
     moving = some[(some != np.arange(n)).all(axis=1)]
     found = dict.fromkeys(map(tuple, moving.tolist()))
-    return [p for p in found if _moves_in_step(p)]
+    return [p for p in found if _order(p)]
 
 
 def _products(rows: Sequence[NDArray[np.int32]], most: int) -> Iterator[NDArray[np.int32]]:
@@ -269,25 +263,14 @@ def _products(rows: Sequence[NDArray[np.int32]], most: int) -> Iterator[NDArray[
                 return
 
 
-def _moves_in_step(permutation: Permutation) -> bool:
-    """Tell whether all cycles of a permutation are equally long, as those of free groups are."""
-    length = [0] * len(permutation)
-    seen = 0
-    for start in range(len(permutation)):
-        at, cycle = start, 0
-        while not length[at]:
-            length[at], at, cycle = -1, permutation[at], cycle + 1
-        if cycle and seen and cycle != seen:
-            return False
-        seen = cycle or seen
-    return True
-
-
 def _grown(topology: Topology, pool: Sequence[Permutation], limit: int) -> Group:
     """Return the largest group found that begins with one of the first symmetries of a pool."""
     best = make_group(topology, ())
     possible = [p for p in pool if limit % _order(p) == 0][: _most(topology, MAX_POOL)]
-    images = dict(_images(topology, possible))
+    images = {}
+    for symmetry in possible:
+        with suppress(InputError):
+            images[symmetry] = vertex_image(topology, symmetry)
     usable = [p for p, row in images.items() if moves_all(topology, row)]
     for start in usable[:MAX_STARTS]:
         if start in best.elements:
@@ -299,20 +282,14 @@ def _grown(topology: Topology, pool: Sequence[Permutation], limit: int) -> Group
     return best
 
 
-def _images(
-    topology: Topology, symmetries: Sequence[Permutation]
-) -> Iterator[tuple[Permutation, NDArray[np.int32]]]:
-    """Yield symmetries with where they take the vertices, as far as that is found out."""
-    for symmetry in symmetries:
-        try:
-            yield symmetry, vertex_image(topology, symmetry)
-        except InputError:
-            continue
-
-
 def _order(permutation: Permutation) -> int:
-    """Return the length of the cycle of rank 0, as of all others."""
-    at, length = permutation[0], 1
-    while at:
-        at, length = permutation[at], length + 1
-    return length
+    """Return the length of all cycles of a permutation; 0 where they differ (in no free group)."""
+    seen: set[int] = set()
+    lengths = set()
+    for start in range(len(permutation)):
+        at, length = start, 0
+        while at not in seen:
+            seen.add(at)
+            at, length = permutation[at], length + 1
+        lengths |= {length} - {0}
+    return lengths.pop() if len(lengths) == 1 else 0

@@ -1,21 +1,19 @@
 """A topology with TACCL's own costs, made as TACCL computes with them; for comparisons only.
 
-The loaders (``topologies/generic.py``) and the sketch parser (``cli/common.py``) of microsoft/taccl
-2.0.0 change what the file says: costs are truncated to whole time units, an in-server message has
-one cost for each chunk and shares no alpha, and the NICs are divided once and for all over the
-connections that the sketch declares. So what a machine costs depends on the sketch, and on how many
-servers there are: with more than two, all links out of (into) one GPU to other servers are one
-resource (``topologies/topology.py``).
-
-The numbers of TACCL's topology files, and the machines that it knows.
-
-Facts: ``topologies/generic.py`` of microsoft/taccl 2.0.0. All numbers are times of one chunk.
+A file has the numbers of TACCL's topology files, times of one chunk. The loaders
+(``topologies/generic.py``) and the sketch parser (``cli/common.py``) of microsoft/taccl 2.0.0
+change what they say: costs are truncated to whole time units, an in-server message has one cost for
+each chunk and shares no alpha, and the NICs are divided once and for all over the connections that
+the sketch declares. So what a machine costs depends on the sketch, and on how many servers there
+are: with more than two, all links out of (into) one GPU to other servers are one resource
+(``topologies/topology.py``).
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import permutations
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -24,11 +22,10 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model, shown
 from taccl.files.model import MAX_RANKS, Count, refuse
-from taccl.topology.core_form import MAX_EDGES, TopologyHeader, edge_names
-from taccl.topology.graph import Edge, Permutation, Switch, Topology
-from taccl.units import MAX_BETA, MIN_BETA, Time, parse_time
+from taccl.topology.core_form import MAX_EDGES, Builder, TopologyHeader
+from taccl.topology.graph import Permutation, Topology
+from taccl.units import MAX_BETA, MIN_BETA, parse_time
 
-TIME_UNITS = ("1us", "100ns", "10ns")
 MAX_AMOUNT = Fraction(10**9)
 MAX_MATRIX = 1024
 MAX_PARALLEL = 64
@@ -65,6 +62,9 @@ class Base:
     classes: int
     truncates: bool
 
+
+TIME_UNITS = ("1us", "100ns", "10ns")
+"""Times that the whole numbers of TACCL's files are counted in."""
 
 BASES: Mapping[str, Base] = MappingProxyType({
     "NDv2": Base(8, 1, 2, truncates=True),
@@ -126,16 +126,7 @@ class OriginalFile(TopologyHeader):
 
 
 def check_record(record: OriginalRecord, document: Document, place: Sequence[str | int]) -> None:
-    """Refuse numbers that don't fit the machine.
-
-    Parameters
-    ----------
-    record
-        The numbers of TACCL's machine.
-    document
-        The file, for the places in errors.
-    place
-        Path of the record within the document.
+    """Refuse a ``record`` at a ``place`` of a ``document`` whose numbers don't fit the machine.
 
     Raises
     ------
@@ -163,12 +154,7 @@ def check_record(record: OriginalRecord, document: Document, place: Sequence[str
             raise document.error(
                 f"should be {what} for {record.base}", (*place, name), f"give {what}"
             )
-    if record.links is not None:
-        _check_links(record.links, document, place)
-
-
-def _check_links(links: Amounts, document: Document, place: Sequence[str | int]) -> None:
-    for dst, row in enumerate(links):
+    for dst, row in enumerate(record.links or ()):
         for src, count in enumerate(row):
             if count.denominator != 1 or count > MAX_PARALLEL or (src == dst and count):
                 raise document.error(
@@ -220,16 +206,10 @@ class Sketched:
 def read_original(
     document: Document, *, nodes: int | None = None, sketched: Sketched | None = None
 ) -> Topology:
-    """Return the machine that TACCL would compute with.
+    """Return the machine of a ``document``, of so many ``nodes``, as TACCL would compute with it.
 
-    Parameters
-    ----------
-    document
-        The file.
-    nodes
-        Servers; None: those of the sketch, else one.
-    sketched
-        What the sketch says; needed with several servers.
+    Without ``nodes`` it has the servers of the sketch, else one. ``sketched`` is what the sketch
+    says; several servers need it.
 
     Raises
     ------
@@ -242,39 +222,48 @@ def read_original(
         raise document.error("is missing", ("chunk_size",), "write chunk_size: 1MB")
     if record.costs == "exact":
         raise document.error("is exact beside original:", ("costs",), "write costs: original")
-    machine = _Machine(record, document, sketched or Sketched(), record.chunk_size)
-    servers = _servers(machine, nodes)
+    sketch = sketched or Sketched()
+    machine = _Machine(record, document, sketch, record.chunk_size)
+    servers = nodes or sketch.servers or 1
+    if sketch.servers not in (None, servers):
+        raise sketch.error(
+            f"the sketch is for {sketch.servers} servers, not {servers}",
+            f"use --nodes {sketch.servers}, or leave --nodes out",
+        )
+    between = BASES[record.original.base].classes and record.original.remote_beta is not None
+    if servers > 1 and not between:
+        raise document.error(
+            f"has no cost between servers, of which there are {servers}", ("original",),
+            "use one server, or a file with remote_alpha and remote_beta",
+        )  # fmt: skip
     pairs = _pairs(machine) if servers > 1 else ()
-    _check_size(machine, servers, pairs)
+    gpus, ranks = record.original.gpus, servers * record.original.gpus
+    # What would not fit in memory is refused before it is made.
+    parallel = sum(map(sum, record.original.links or ()))
+    edges = servers * (gpus * gpus * max(1, len(sketch.switches)) + parallel)
+    if ranks > MAX_RANKS or edges + servers * (servers - 1) * len(pairs) > MAX_EDGES:
+        raise document.error(
+            f"{servers} servers of {gpus} GPUs are too many", ("original", "gpus"),
+            f"stay below {MAX_RANKS} ranks and {MAX_EDGES} edges",
+        )  # fmt: skip
     local = _local_costs(machine)
-    _add_servers(machine, servers, local)
+    builder = Builder(ranks)
+    _add_servers(builder, machine, servers, local)
     if servers > 1:
-        _add_remote(machine, servers, pairs)
-    gpus = record.original.gpus
-    return Topology(
-        record.name, servers * gpus, tuple(machine.switches),
-        tuple(_numbered(machine, servers * gpus)),
-        tuple(rank // gpus for rank in range(servers * gpus)),
-        _rotations(machine, servers, local, pairs),
-        record.alpha_rule, record.local.costs(), record.chunk_size, "original", record.gpu,
-    )  # fmt: skip
+        _add_remote(builder, machine, servers, pairs)
+    server_of = [rank // gpus for rank in range(ranks)]
+    costed = record.model_copy(update={"costs": "original"})
+    return builder.topology(costed, server_of, _rotations(machine, servers, local, pairs))
 
 
 @dataclass(frozen=True, eq=False)
 class _Machine:
-    """A machine while it is put together; ``rows`` are (tail, head, alpha, beta, name) of edges.
-
-    A vertex is a rank, or the name of a switch.
-    """
+    """What a machine is made from."""
 
     file: OriginalFile
     document: Document
     sketch: Sketched
     chunk_size: Fraction
-    switches: list[Switch] = field(default_factory=list)
-    rows: list[tuple[int | str, int | str, Time, Fraction | None, str | None]] = field(
-        default_factory=list
-    )
 
     @property
     def record(self) -> OriginalRecord:
@@ -295,28 +284,6 @@ class _Machine:
                 "correct the numbers, chunk_size or time_unit; TACCL cuts costs to whole units",
             )
         return beta
-
-    def switch(self, name: str, *, across: bool = False) -> str:
-        """Add a switch and return its name."""
-        self.switches.append(Switch(name, across_servers=across))
-        return name
-
-
-def _servers(machine: _Machine, nodes: int | None) -> int:
-    """Return the number of servers, checked against the sketch and the file."""
-    record, sketch = machine.record, machine.sketch
-    servers = nodes or sketch.servers or 1
-    if sketch.servers not in (None, servers):
-        raise sketch.error(
-            f"the sketch is for {sketch.servers} servers, not {servers}",
-            f"use --nodes {sketch.servers}, or leave --nodes out",
-        )
-    if servers > 1 and (not BASES[record.base].classes or record.remote_beta is None):
-        raise machine.document.error(
-            f"has no cost between servers, of which there are {servers}", ("original",),
-            "use one server, or a file with remote_alpha and remote_beta",
-        )  # fmt: skip
-    return servers
 
 
 def _pairs(machine: _Machine) -> tuple[tuple[int, int], ...]:
@@ -349,19 +316,6 @@ def _pairs(machine: _Machine) -> tuple[tuple[int, int], ...]:
             " numbers", "give every sender as many receivers, or import with --costs exact",
         )  # fmt: skip
     return tuple((sender, r) for sender, receivers in sketch.relays for r in receivers)
-
-
-def _check_size(machine: _Machine, servers: int, pairs: Sequence[tuple[int, int]]) -> None:
-    """Refuse what would not fit in memory, before it is made."""
-    gpus = machine.record.gpus
-    ranks, copies = servers * gpus, max(1, len(machine.sketch.switches))
-    parallel = sum(map(sum, machine.record.links or ()))
-    edges = servers * (gpus * gpus * copies + parallel) + servers * (servers - 1) * len(pairs)
-    if ranks > MAX_RANKS or edges > MAX_EDGES:
-        raise machine.document.error(
-            f"{servers} servers of {gpus} GPUs are too many", ("original", "gpus"),
-            f"stay below {MAX_RANKS} ranks and {MAX_EDGES} edges",
-        )  # fmt: skip
 
 
 def _local_costs(machine: _Machine) -> dict[tuple[int, int], Fraction]:
@@ -412,64 +366,53 @@ def _copies(machine: _Machine) -> Iterator[frozenset[int]]:
 
 
 def _add_servers(
-    machine: _Machine, servers: int, local: Mapping[tuple[int, int], Fraction]
+    builder: Builder, machine: _Machine, servers: int, local: Mapping[tuple[int, int], Fraction]
 ) -> None:
     """Add switches with a port for each GPU, and a link of its own where there is no switch."""
-    record, rows = machine.record, machine.rows
+    record = machine.record
     lists = tuple(_copies(machine))
     switched = {(a, b) for members in lists for a in members for b in members}
     part = "betas" if lists else "invbws"
     betas = {cost: machine.beta(cost, part) for cost in sorted(set(local.values()))}
     for first in range(0, servers * record.gpus, record.gpus):
         for number, members in enumerate(lists):
-            switch = machine.switch(f"s{first // record.gpus}/switch{number}")
+            switch = builder.switch(f"s{first // record.gpus}/switch{number}")
             a, b = sorted(members)[:2]
             for gpu in sorted(members):
-                beta = betas[local[a, b]]
-                rows.append((first + gpu, switch, 0, beta, None))
-                rows.append((switch, first + gpu, 0, beta, None))
+                builder.edge(first + gpu, switch, betas[local[a, b]])
+                builder.edge(switch, first + gpu, betas[local[a, b]])
         for (src, dst), cost in sorted(local.items()):
             if (src, dst) not in switched:
                 count = 1 if record.links is None else int(record.links[dst][src])
                 for copy in range(count):
                     name = f"{first + src}->{first + dst}.{copy}" if count > 1 else None
-                    rows.append((first + src, first + dst, 0, betas[cost], name))
+                    builder.edge(first + src, first + dst, betas[cost], name=name)
 
 
-def _add_remote(machine: _Machine, servers: int, pairs: Sequence[tuple[int, int]]) -> None:
+def _add_remote(
+    builder: Builder, machine: _Machine, servers: int, pairs: Sequence[tuple[int, int]]
+) -> None:
     """Join every ordered pair of servers by links that have a share of the NICs each."""
-    record, rows = machine.record, machine.rows
-    gpus = record.gpus
+    record, gpus = machine.record, machine.record.gpus
     share = Fraction(len(pairs), record.nics)
     beta = machine.beta(Fraction(int((record.remote_beta or 0) * share)), "remote_beta")
     alpha = round(machine.time(record.remote_alpha or Fraction(0)))
     shared = servers > 2
-    doors: dict[tuple[int, bool], str] = {}
+    ports: dict[tuple[int, bool], int] = {}
     for server in range(servers) if shared else ():
         for leaves in (True, False):
             for gpu in sorted({pair[0] if leaves else pair[1] for pair in pairs}):
                 rank, side = server * gpus + gpu, "out" if leaves else "in"
-                door = machine.switch(f"s{server}/gpu{gpu}.{side}", across=True)
-                doors[rank, leaves] = door
-                ends = (rank, door) if leaves else (door, rank)
-                rows.append((*ends, 0, beta, None))
-    for one in range(servers):
-        for other in range(servers):
-            for sender, receiver in pairs if one != other else ():
-                src, dst = one * gpus + sender, other * gpus + receiver
-                if shared:
-                    rows.append((doors[src, True], doors[dst, False], alpha, None, None))
-                else:
-                    rows.append((src, dst, alpha, beta, None))
-
-
-def _numbered(machine: _Machine, ranks: int) -> Iterator[Edge]:
-    """Yield the edges with numbers for vertices."""
-    vertex = {switch.name: ranks + i for i, switch in enumerate(machine.switches)}
-    for number, (tail, head, alpha, beta, name) in enumerate(machine.rows):
-        ends = [end if isinstance(end, int) else vertex[end] for end in (tail, head)]
-        named = name or edge_names(str(tail), str(head), None)[0]
-        yield Edge(number, ends[0], ends[1], alpha, None, beta, named)
+                port = builder.switch(f"s{server}/gpu{gpu}.{side}", across=True)
+                ports[rank, leaves] = port
+                builder.edge(*((rank, port) if leaves else (port, rank)), beta)
+    for one, other in permutations(range(servers), 2):
+        for sender, receiver in pairs:
+            src, dst = one * gpus + sender, other * gpus + receiver
+            if shared:
+                builder.edge(ports[src, True], ports[dst, False], None, alpha)
+            else:
+                builder.edge(src, dst, beta, alpha)
 
 
 def _rotations(

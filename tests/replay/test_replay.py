@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl.bounds import any_bounds, best
-from taccl.collectives import allgather
+from taccl.collectives import build_collective
 from taccl.errors import ProgramError, TacclWarning
 from taccl.model.schedule import Decisions, retime
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, StepRef, Threadblock
@@ -600,7 +600,10 @@ def test_replay_equals_retime_on_a_ring_allgather(rule: str) -> None:
     ops = ["s", *["rcs"] * (n - 2), "r"]
     made = [[block(0, (rank + 1) % n, (rank - 1) % n, ops)] for rank in range(n)]
     schedule = retime(
-        allgather(n, 1), make_group(topology, ()), Fraction(size, n), Decisions.of(rows)
+        build_collective("allgather", n, 1),
+        make_group(topology, ()),
+        Fraction(size, n),
+        Decisions.of(rows),
     )
     assert replay(program(*made, chunks=n), topology, size, WIDE).time == schedule.makespan
 
@@ -614,7 +617,7 @@ def test_replay_equals_retime_on_a_relayed_message_with_uneven_edges() -> None:
     links = [topology.links_between(0, 1)[0], topology.links_between(1, 2)[0]]
     rows = [(0, links[0], 0, False), (1, links[0], 1, False),
             (0, links[1], 2, False), (1, links[1], 3, False)]  # fmt: skip
-    two = allgather(3, 2)
+    two = build_collective("allgather", 3, 2)
     schedule = retime(two, make_group(topology, ()), Fraction(100), Decisions.of(rows))
     made = program(
         [block(0, 1, None, ["s", "s"])],
