@@ -313,8 +313,8 @@ def _from_json(text: str, path: str) -> Measured:
             one = one if isinstance(one, dict) else {}
             values = (one.get("time", one.get("cpu_time")), *map(one.get, _COLUMNS))
             measured.append(_group([_as_text(value) for value in values]))
-        words = (str(entry.get(name))[:40] for name in ("type", "redop"))
-        points.append(Point(None, size, count, *words, *measured))
+        kind, operation = (str(entry.get(name))[:40] for name in ("type", "redop"))
+        points.append(Point(None, size, count, kind, operation, *measured))
     named = _TEST.search(str(fields.get("args", ""))[:10_000])
     return Measured(path, named[1] if named else None, ranks, tuple(points))
 

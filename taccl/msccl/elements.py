@@ -145,7 +145,7 @@ def read_document(content: str | bytes, *, file: str | None = None) -> Document:
             break
     else:
         last = stack[-1] if stack else None
-        fault = last and Fault(
+        fault = None if last is None else Fault(
             f"<{last.name[:40]}> is never closed", last.at, "close every element"
         )  # fmt: skip
     if fault is not None:

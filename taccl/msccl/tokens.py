@@ -189,20 +189,20 @@ def _unusual(text: str, at: int) -> tuple[Node | None, int]:
             f"{_shown(ended)} stands in the closing tag </{name[:40]}", at - 1,
             f"write </{name[:40].strip()}>",
         )  # fmt: skip
-    found: list[Attribute] = []
+    attributes: list[Attribute] = []
     while ended == " ":
         key, ended, at = _token(text, at)
         value = ""
         if ended == "=":
             value, ended, at = _value(text, key, at)
-        found.append((key, value))
+        attributes.append((key, value))
     kind = Kind.OPEN
     if ended == "/":
         kind = Kind.SINGLE
         _, ended, at = _token(text, at)
     if ended != ">":
         raise _unclosed(name, ended, at - 1)
-    return Node(name, tuple(found), kind, start), at
+    return Node(name, tuple(attributes), kind, start), at
 
 
 def _token(text: str, at: int) -> tuple[str, str, int]:
