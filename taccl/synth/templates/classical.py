@@ -127,12 +127,12 @@ class Template(NamedTuple):
     packed
         Collectives in which messages are of any chunks: ranks pack them.
     most
-        Sends of all ways together that are timed.
+        Sends of all ways together that are timed; None: MAX_SENDS.
     """
 
     ways: Algorithm
     packed: tuple[str, ...] = ()
-    most: int = MAX_SENDS
+    most: int | None = None
 
 
 CLASSICAL: Mapping[str, Template] = MappingProxyType({
@@ -283,7 +283,7 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
     problem = trial.problem
     packs = trial.batch and problem.collective.name in trial.template.packed
     links = best_links(problem)
-    left = most = trial.template.most
+    left = most = MAX_SENDS if trial.template.most is None else trial.template.most
     for number, steps in enumerate(trial.template.ways(problem)):
         if number and trial.over():
             return
