@@ -269,20 +269,14 @@ def _parameters(played: Played, legs: list[_Leg]) -> _Paid:
                 paid.alpha.update([number] if edge.alpha else ())
             elif edge.overhead:
                 paid.overhead.add(number)
-        paid.beta.update(_slow(played, leg))
+        wire = played.connection(leg.span)
+        if leg.why is Why.LINK and leg.after is not None:  # what the next message waited for
+            awaited = {edge for edge, _ in played.connection(leg.after).held}
+            holds = played.holds(leg.span)
+            paid.beta.update(edge for edge, time in holds if edge in awaited and time == leg.time)
+        else:  # the slowest
+            paid.beta.update(edge for edge, beta in wire.held if beta == wire.max_beta)
     return paid
-
-
-def _slow(played: Played, leg: _Leg) -> Iterator[int]:
-    """Yield the edges of a message whose beta counts: the slowest, or what the next waited for."""
-    wire = played.connection(leg.span)
-    if leg.why is not Why.LINK or leg.after is None:
-        yield from (edge for edge, beta in wire.held if beta == wire.max_beta)
-        return
-    awaited = {edge for edge, _ in played.connection(leg.after).held}
-    for edge, time in played.holds(leg.span):
-        if edge in awaited and time == leg.time:
-            yield edge
 
 
 def _faster(

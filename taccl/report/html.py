@@ -167,8 +167,19 @@ def timeline_data(played: Played) -> Data:
     links: dict[str, int] = {}
     texts: dict[tuple[int, int, int | None], int] = {}
     rows: list[tuple[int, ...]] = []
-    parts = _parts(played)
-    for span in trace.spans[:MAX_SPANS]:
+    # What each span moves of its step, as (first chunk, chunks): messages cut long steps.
+    keys = [
+        (span.gpu, span.threadblock, span.step, span.iteration, span.link is None)
+        for span in trace.spans
+    ]
+    whole: Counter[tuple[int, int, int, int, bool]] = Counter()
+    for key, span in zip(keys, trace.spans, strict=True):
+        whole[key] += span.size
+    begun: Counter[tuple[int, int, int, int, bool]] = Counter()
+    for key, span in zip(keys[:MAX_SPANS], trace.spans, strict=False):
+        count = played.step(span).count
+        part = begun[key] * count // whole[key], span.size * count // whole[key]
+        begun[key] += span.size
         wire = (span.gpu, span.threadblock, span.link)
         if span.link is not None and wire not in texts:
             texts[wire] = links.setdefault(link_text(played, span), len(links))
@@ -179,7 +190,7 @@ def timeline_data(played: Played) -> Data:
             span.start + shift, span.end - span.start,
             -1 if span.arrival is None else span.arrival + shift, span.size,
             texts.get(wire, -1), -1 if span.waited_for is None else span.waited_for,
-            _WHYS.index(span.why), *next(parts),
+            _WHYS.index(span.why), *part,
         ))  # fmt: skip
     blocks = [played.blocks[where] for where in tracks]
     return {
@@ -202,22 +213,6 @@ def timeline_data(played: Played) -> Data:
             for wire in [played.connection(span)]
         )),
     }  # fmt: skip
-
-
-def _parts(played: Played) -> Iterator[tuple[int, int]]:
-    """Yield (first chunk, chunks) of its step that each span moves: messages cut long steps."""
-    keys = [
-        (span.gpu, span.threadblock, span.step, span.iteration, span.link is None)
-        for span in played.trace.spans
-    ]
-    whole: Counter[tuple[int, int, int, int, bool]] = Counter()
-    for key, span in zip(keys, played.trace.spans, strict=True):
-        whole[key] += span.size
-    begun: Counter[tuple[int, int, int, int, bool]] = Counter()
-    for key, span in zip(keys, played.trace.spans, strict=True):
-        count = played.step(span).count
-        yield begun[key] * count // whole[key], span.size * count // whole[key]
-        begun[key] += span.size
 
 
 Crossing = tuple[int, int, int, Iterable[tuple[int, Time]]]

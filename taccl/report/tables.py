@@ -151,16 +151,14 @@ def candidate_rows(candidates: Sequence[Candidate]) -> list[dict[str, object]]:
 
 def best_of_engines(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the best candidate of every engine, the fastest first, those without a time last."""
+    engines = list(dict.fromkeys(one.engine for one in candidates))
     best: dict[str, Candidate] = {}
-    for one in candidates:
-        known = best.get(one.engine)
-        if known is None or _place(one) < _place(known):
-            best[one.engine] = one
-    return sorted(best.values(), key=_place)
-
-
-def _place(one: Candidate) -> tuple[bool, int]:
-    return one.score is None, one.score or 0
+    for one in sorted(
+        candidates,
+        key=lambda one: (one.score is None, one.score or 0, engines.index(one.engine)),
+    ):
+        best.setdefault(one.engine, one)
+    return list(best.values())
 
 
 def candidate_lines(candidates: Sequence[Candidate]) -> list[str]:

@@ -42,7 +42,25 @@ def chrome_trace(played: Played) -> str:
 
 
 def _events(played: Played) -> Iterator[Event]:
-    yield from _names(played)
+    edges = played.topology.edges
+    named = [
+        (number, edges[number].name) for number, busy in enumerate(played.trace.edge_busy) if busy
+    ]
+    processes = [
+        *(
+            (gpu.rank, f"rank {gpu.rank}", [(b.id, block_label(b)) for b in gpu.threadblocks])
+            for gpu in played.program.gpus
+        ),
+        (played.program.num_ranks, "edges", named),
+    ]
+    for pid, process, threads in processes:
+        facts = [
+            ("process_name", 0, {"name": process}),
+            ("process_sort_index", 0, {"sort_index": pid}),
+        ]
+        facts += [("thread_name", tid, {"name": name}) for tid, name in threads]
+        for kind, tid, args in facts:
+            yield {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
     shift = played.topology.local.launch
     if shift and played.trace.spans:
         for gpu in played.program.gpus:
@@ -71,29 +89,6 @@ def _events(played: Played) -> Iterator[Event]:
                 told: Event = {"size_bytes": span.size, "by": played.where(span)}
                 yield _span(label, "edge", where, (span.start + shift, held), told)
     yield from _counters(played, shift)
-
-
-def _names(played: Played) -> Iterator[Event]:
-    """Yield the names of ranks and their threadblocks, and of the edges that were held."""
-    edges = played.topology.edges
-    held = [
-        (number, edges[number].name) for number, busy in enumerate(played.trace.edge_busy) if busy
-    ]
-    processes = [
-        *(
-            (gpu.rank, f"rank {gpu.rank}", [(b.id, block_label(b)) for b in gpu.threadblocks])
-            for gpu in played.program.gpus
-        ),
-        (played.program.num_ranks, "edges", held),
-    ]
-    for pid, process, threads in processes:
-        facts = [
-            ("process_name", 0, {"name": process}),
-            ("process_sort_index", 0, {"sort_index": pid}),
-        ]
-        facts += [("thread_name", tid, {"name": name}) for tid, name in threads]
-        for kind, tid, args in facts:
-            yield {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
 def _of_threadblock(played: Played, number: int, span: Span, shift: Time) -> Event:

@@ -1,6 +1,7 @@
 """``taccl tune``: a directory of programs, the best one for every collective and size.
 
-The search makes candidates (:mod:`spec`), runs them on any executor (:mod:`candidate`,
-:mod:`executors`) and remembers them (:mod:`journal`); the lower envelope of their times
-(:mod:`envelope`) says which file serves which sizes, and :mod:`library` writes them.
+The search (:mod:`search`) chooses candidates (:mod:`candidate`), runs them on any executor
+(:mod:`executors`) and remembers them (:mod:`directory`); the lower envelope of their times
+(:mod:`choice`) says which file serves which sizes, and :mod:`library` makes the files and their
+index (:mod:`library_file`).
 """

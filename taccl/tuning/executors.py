@@ -10,10 +10,9 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 from taccl.errors import InputError
@@ -84,8 +83,13 @@ class Processes:
             self._pool = ProcessPoolExecutor(
                 self.slots, multiprocessing.get_context("spawn"), initializer=_begin
             )
-        with _environment(dict.fromkeys(ONE_THREAD, "1")):
+        added = [name for name in ONE_THREAD if name not in os.environ]
+        os.environ.update(dict.fromkeys(added, "1"))  # for the processes that this may start
+        try:
             return self._pool.submit(work, task)
+        finally:
+            for name in added:
+                os.environ.pop(name, None)
 
     def lost(self, error: BaseException) -> bool:
         """Tell whether an error says that a process ended before its task did."""
@@ -123,18 +127,6 @@ def _begin() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables that are not set, for processes that are started meanwhile."""
-    added = [name for name in variables if name not in os.environ]
-    os.environ.update({name: variables[name] for name in added})
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
 
 
 class Borrowed:

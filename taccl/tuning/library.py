@@ -149,7 +149,19 @@ class Library:
         sizes = [place for place, size in enumerate(chooser.sizes) if one.low <= size <= one.high]
         if one.program is None or one.entry is None:
             served = "nccl" if one.left else "nothing"
-            why = _why_not(chooser, sizes, left=one.left)
+            divisors = {entry.played.divisor for entry in chooser.entries}
+            where = "here"
+            if (
+                sizes
+                and divisors
+                and all(chooser.sizes[place] % each for place in sizes for each in divisors)
+            ):
+                where = f"at sizes that are no multiples of {min(divisors)} bytes"
+            why = f"no program found runs {where}: the runtime's own algorithm does"
+            if one.left:
+                ways = dict.fromkeys(way.way for place in sizes if (way := chooser.ways[place]))
+                own = f"NCCL's own {' and '.join(ways)}"
+                why = f"{own} is faster by its model than every program here"
             return {**found, "file": None, "served_by": served, "why": why}
         entry, program = chooser.entries[one.entry], one.program
         spec, name = entry.outcome.spec, _name(chooser, number, one)
@@ -238,18 +250,6 @@ def _why(chooser: Chooser, sizes: Sequence[int], entry: Entry) -> str:
         most = float(max(losses)) * 100
         told += f", at most {most:.2f} % slower at the others: one file less"
     return told
-
-
-def _why_not(chooser: Chooser, sizes: Sequence[int], *, left: bool) -> str:
-    """Return why no file serves the sizes at these places."""
-    if left:
-        ways = dict.fromkeys(way.way for place in sizes if (way := chooser.ways[place]))
-        return f"NCCL's own {' and '.join(ways)} is faster by its model than every program here"
-    divisors = {entry.played.divisor for entry in chooser.entries}
-    where = "here"
-    if sizes and divisors and all(chooser.sizes[at] % each for at in sizes for each in divisors):
-        where = f"at sizes that are no multiples of {min(divisors)} bytes"
-    return f"no program found runs {where}: the runtime's own algorithm does"
 
 
 TUNER_HEAD = (
