@@ -523,9 +523,9 @@ def connections(program: Program, _runtime: Runtime) -> Iterator[Finding]:
             what = f"has {sends} chunks, and {receives} are received"
             if not sends or not receives:
                 what = "is never received" if sends else "is never sent"
-            rank, block, step = receiver or sender
+            rank, threadblock, step = receiver or sender
             yield Finding(
-                "connections", f"message {number} {where} {what}", rank, block, step,
+                "connections", f"message {number} {where} {what}", rank, threadblock, step,
                 fix="give both ends the same messages",
             )  # fmt: skip
             break
