@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 from taccl.bounds import KINDS, WORLDS, any_bounds, any_curves, best, fixed_bounds
 from taccl.bounds.arrival_curves import Gate, fluid, gather, whole
 from taccl.bounds.net import counted, leaves
-from taccl.collectives import (
-    COLLECTIVES,
-    Collective,
-    allgather,
-    allreduce,
-    alltoall,
-    build_collective,
-)
+from taccl.collectives import COLLECTIVES, Collective, build_collective
 from taccl.errors import InputError, NoScheduleError
 from taccl.model.problem import Bound
 from taccl.topology.graph import LogicalTopology, Topology
@@ -421,7 +414,7 @@ def test_without_a_sketch_bounds_hold_for_any_algorithm() -> None:
 
 
 def test_fixed_bounds_say_so() -> None:
-    bounds = fixed_bounds(unrestricted(ndv2()), allgather(8, 1), MB)
+    bounds = fixed_bounds(unrestricted(ndv2()), build_collective("allgather", 8, 1), MB)
     assert {bound.world for bound in bounds} == {"fixed"}
 
 
@@ -451,10 +444,10 @@ def test_every_kind_says_what_it_is() -> None:
 def test_what_was_asked_before_is_known() -> None:
     # The same topology and links; another collective object and another view of all links.
     network = ndv2()
-    first = any_curves(unrestricted(network), allgather(8, 1))
-    assert any_curves(unrestricted(network), allgather(8, 4)) is first
-    assert any_curves(unrestricted(network), allreduce(8, 1)) is not first
-    assert any_curves(unrestricted(ndv2()), allgather(8, 1)) is not first
+    first = any_curves(unrestricted(network), build_collective("allgather", 8, 1))
+    assert any_curves(unrestricted(network), build_collective("allgather", 8, 4)) is first
+    assert any_curves(unrestricted(network), build_collective("allreduce", 8, 1)) is not first
+    assert any_curves(unrestricted(ndv2()), build_collective("allgather", 8, 1)) is not first
     rooted = [
         any_bounds(unrestricted(network), build_collective("gather", 8, 1, r), 8) for r in (0, 1)
     ]
@@ -563,7 +556,7 @@ def test_no_bound_is_above_the_optimum_on_a_ring_of_four(seed: int) -> None:
     rng = random.Random(seed)
     rows = [_random_row(rng, r, (r + 1) % 4) for r in range(4)]
     topology = build(4, rows, rule=rng.choice(["occupy", "delay"]))
-    check(topology, allgather(4, 1), rng.choice([1, 8]))
+    check(topology, build_collective("allgather", 4, 1), rng.choice([1, 8]))
 
 
 @for_each("seed", range(30), quick=48, parts=2)
@@ -607,7 +600,9 @@ def test_a_faster_edge_never_raises_a_bound(collective: str, seed: int) -> None:
 def test_an_alltoall_of_one_server_is_bounded_by_its_ports() -> None:
     half: list[Row] = [(r, 4, PS_PER_US, None, rate(100)) for r in range(4)]
     half += [(4, r, 0, None, rate(100)) for r in range(4)]
-    made = fixed_bounds(unrestricted(build(4, half, 1)), alltoall(4, 2), Fraction(10**5))
+    made = fixed_bounds(
+        unrestricted(build(4, half, 1)), build_collective("alltoall", 4, 2), Fraction(10**5)
+    )
     # 6 chunks of 1 us each, and alpha 1 us for each
     assert kinds(made)["port"] == kinds(made)["flow"] == 12 * PS_PER_US
 
@@ -615,14 +610,16 @@ def test_an_alltoall_of_one_server_is_bounded_by_its_ports() -> None:
 def test_whole_chunks_of_allreduce_fill_ports() -> None:
     # a one-way ring of 3: 3 chunks, each needs 4 messages: 4 on every edge of (10 + 20)
     rows: list[Row] = [(r, (r + 1) % 3, 10, None, 1) for r in range(3)]
-    made = fixed_bounds(unrestricted(build(3, rows)), allreduce(3, 1), Fraction(20))
+    made = fixed_bounds(
+        unrestricted(build(3, rows)), build_collective("allreduce", 3, 1), Fraction(20)
+    )
     assert kinds(made)["reduce"] == 4 * 30
 
 
 def test_a_chunk_that_takes_years_is_refused() -> None:
     slow = build(2, [(0, 1, 0, None, 10**9), (1, 0, 0, None, 10**9)])
     with pytest.raises(InputError, match=r"a chunk of 1\.12\d*e\+06GB takes 1\.13e\+12 s"):
-        fixed_bounds(unrestricted(slow), allgather(2, 1), Fraction(1 << 50))
+        fixed_bounds(unrestricted(slow), build_collective("allgather", 2, 1), Fraction(1 << 50))
 
 
 LIMITS = [

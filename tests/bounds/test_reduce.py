@@ -12,7 +12,7 @@ from taccl.bounds import any_bounds, best
 from taccl.bounds.net import Net, make_net
 from taccl.bounds.packing import cheapest_tree, pairs_of, tree_prices
 from taccl.bounds.reduce import _far_ranks
-from taccl.collectives import allreduce
+from taccl.collectives import build_collective
 from taccl.topology.graph import Topology, whole
 from tests.bounds.bound_networks import (
     Row,
@@ -31,7 +31,7 @@ GB = 10**9
 
 
 def net_of(topology: Topology) -> Net:
-    return make_net(whole(topology), allreduce(topology.num_ranks, 1))
+    return make_net(whole(topology), build_collective("allreduce", topology.num_ranks, 1))
 
 
 def reduced(topology: Topology, size: int) -> int:

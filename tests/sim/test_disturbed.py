@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl.bounds import any_bounds, best
-from taccl.collectives import allreduce
+from taccl.collectives import build_collective
 from taccl.errors import InputError
 from taccl.msccl.program import Program, Step, StepRef
 from taccl.replay import disturbed
@@ -431,7 +431,7 @@ def test_no_scenario_beats_the_bound_or_changes_what_is_sent(
 ) -> None:
     topology, load = ring(4, rule=rule), Load(ring_allreduce(4), 4800)
     found = outcome(topology, load, **fields)
-    limit = best(any_bounds(whole(topology), allreduce(4, 1), load.size))
+    limit = best(any_bounds(whole(topology), build_collective("allreduce", 4, 1), load.size))
     assert min(found.times) >= limit.time
     assert found.trace.messages == outcome(topology, load).trace.messages
     assert found == outcome(topology, load, **fields)
