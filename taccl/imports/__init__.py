@@ -129,7 +129,14 @@ def import_files(paths: Sequence[str], kind: str | None, options: ImportOptions)
                 document = row.topology(source.document, options)
                 topology = topology_from_document(document, source.file)  # for its errors
             except InputError as error:
-                raise _with_line(error, source) from None
+                if error.line is not None or error.file is None:
+                    raise
+                if (error.field or "").startswith("--"):
+                    raise
+                line = _line_of(error, source) or 1
+                raise InputError(
+                    error.problem, file=error.file, line=line, field=error.field, fix=error.fix
+                ) from None
             comments = graph_comments(source.document, topology) if name == "graph" else ()
             return Imported(document, comments)
         if row.host is not None:
@@ -141,14 +148,6 @@ def import_files(paths: Sequence[str], kind: str | None, options: ImportOptions)
     except InputError as error:
         raise _of_option(error, paths[0]) from None
     return Imported(document, comments)
-
-
-def _with_line(error: InputError, source: Source) -> InputError:
-    """Return an error of a document with the line of its field, or of what is around it."""
-    if error.line is not None or error.file is None or (error.field or "").startswith("--"):
-        return error
-    line = _line_of(error, source) or 1
-    return InputError(error.problem, file=error.file, line=line, field=error.field, fix=error.fix)
 
 
 def _line_of(error: InputError, source: Source) -> int | None:

@@ -324,7 +324,11 @@ def tidy(host: Host) -> Host:
     waiting = list(order.values())  # of hubs to look at: a heap, the first first
     while waiting:
         name = host.hubs[heappop(waiting)].name
-        if name in joined or name not in places or _is_useful(below[name], places[name][0]):
+        if name in joined or name not in places:
+            continue
+        # Flows meet at a hub of several things; one at the top may be the only place of a device.
+        devices = any(not isinstance(thing, str) for thing in below[name])
+        if len(below[name]) > 1 or (places[name][0] is None and devices):
             continue
         above, rate = places.pop(name)
         moved = below.pop(name)
@@ -344,11 +348,6 @@ def _places(host: Host) -> _Places:
         places |= {(gpu, index): (plug.hub, plug.rate) for index, plug in enumerate(found)}
     places |= {(_NIC, index): (nic.plug.hub, nic.plug.rate) for index, nic in enumerate(host.nics)}
     return places
-
-
-def _is_useful(things: set[_Thing], above: str | None) -> bool:
-    """Tell whether flows meet at a hub, or it is the only place of a device."""
-    return len(things) > 1 or (above is None and any(not isinstance(t, str) for t in things))
 
 
 def _placed(host: Host, places: _Places) -> Host:
@@ -475,7 +474,13 @@ def _node(host: Host) -> dict[str, object]:
     node: dict[str, object] = {"gpus": host.num_gpus}
     joined = host.is_joined
     if host.wires:
-        node["wires"] = [_wire(wire) for wire in host.wires]
+        node["wires"] = [
+            {
+                "from": wire.tail, "to": wire.head, "bandwidth": rate_text(wire.rate),
+                "alpha": LINK_ALPHA, **({} if wire.both else {"both": False}),
+            }
+            for wire in host.wires
+        ]  # fmt: skip
     switches: list[dict[str, object]] = []
     groups = _sorted({gpu: rate for gpu, rate in enumerate(host.switched) if rate is not None})
     if groups:
@@ -485,24 +490,15 @@ def _node(host: Host) -> dict[str, object]:
     if switches:
         node["switches"] = switches
     if host.nics:
-        node["nics"] = [_nic(nic) for nic in host.nics]
+        pcie = [nic.plug.rate for nic in host.nics]
+        node["nics"] = [
+            {
+                "name": nic.name, "at": nic.plug.hub, "bandwidth": rate_text(nic.rate),
+                **({} if rate is None else {"pcie": {"bandwidth": rate_text(rate)}}),
+            }
+            for nic, rate in zip(host.nics, pcie, strict=True)
+        ]  # fmt: skip
     return node
-
-
-def _wire(wire: Wire) -> dict[str, object]:
-    entry: dict[str, object] = {
-        "from": wire.tail, "to": wire.head, "bandwidth": rate_text(wire.rate), "alpha": LINK_ALPHA,
-    }  # fmt: skip
-    return entry if wire.both else {**entry, "both": False}
-
-
-def _nic(nic: HostNic) -> dict[str, object]:
-    entry: dict[str, object] = {
-        "name": nic.name, "at": nic.plug.hub, "bandwidth": rate_text(nic.rate),
-    }  # fmt: skip
-    if nic.plug.rate is not None:
-        entry["pcie"] = {"bandwidth": rate_text(nic.plug.rate)}
-    return entry
 
 
 def _switches(host: Host, *, joined: bool) -> Iterator[dict[str, object]]:

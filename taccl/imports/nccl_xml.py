@@ -270,7 +270,14 @@ def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
             else:
                 direct[number, other] += rate
                 at[number, other] = child
-    _check_both_ways(direct, at, reading)
+    for (a, b), rate in direct.items():
+        back = direct.get((b, a), Fraction(0))
+        if back < rate:
+            raise reading.error(
+                f"GPU {a} has {rate_text(rate)} to GPU {b}, which has"
+                f" {rate_text(back) if back else 'nothing'} back", at[a, b],
+                f"give GPU {b} an <{at[a, b].tag}> with the same count",
+            )  # fmt: skip
     wires = tuple(Wire(a, b, rate) for (a, b), rate in sorted(direct.items()) if a < b)
     return Links(wires, tuple(switched) if any(switched) else (), tuple(_one_plug(plugs)))
 
@@ -282,21 +289,6 @@ def _one_plug(plugs: Sequence[tuple[Plug, ...]]) -> Iterator[tuple[Plug, ...]]:
         for plug in found:
             rates[plug.hub] += plug.rate or 0
         yield tuple(Plug(hub, rate) for hub, rate in rates.items())
-
-
-def _check_both_ways(
-    direct: dict[tuple[int, int], Fraction],
-    at: dict[tuple[int, int], Element],
-    reading: Reading,
-) -> None:
-    for (a, b), rate in direct.items():
-        back = direct.get((b, a), Fraction(0))
-        if back < rate:
-            raise reading.error(
-                f"GPU {a} has {rate_text(rate)} to GPU {b}, which has"
-                f" {rate_text(back) if back else 'nothing'} back", at[a, b],
-                f"give GPU {b} an <{at[a, b].tag}> with the same count",
-            )  # fmt: skip
 
 
 def _target(link: Element, number_of: dict[int, int], reading: Reading) -> tuple[str, int]:

@@ -13,22 +13,13 @@ holds gets several, which take messages in turn.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from taccl.lowering.buffers import Move
-from taccl.lowering.order import Message
+from taccl.lowering.order import Lane, Message
 from taccl.topology.graph import Topology
 
 LOCAL_PER_BLOCK = 8
 """More copies than that at the start of a receiving threadblock would delay its peer."""
-
-
-class Lane(NamedTuple):
-    """One of the parallel links of a pair of ranks."""
-
-    src: int
-    dst: int
-    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +57,6 @@ class Block:
 
 End = tuple[int, Lane, int, bool]
 """Rank, link, number among the connections of the pair, and whether the rank sends."""
-
-
-def lanes_of(messages: Sequence[Message], topology: Topology) -> list[Lane]:
-    """Return the lane of each of ``messages``, whose links belong to ``topology``."""
-    known: dict[int, Lane] = {}
-    for message in messages:
-        if message.link not in known:
-            links = topology.links_between(message.src, message.dst)
-            known[message.link] = Lane(message.src, message.dst, links.index(message.link))
-    return [known[message.link] for message in messages]
 
 
 def assign_blocks(

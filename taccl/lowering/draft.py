@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 from taccl.collectives import COLLECTIVES, has_xml
 from taccl.errors import LoweringError
-from taccl.lowering.blocks import Lane, lanes_of
 from taccl.lowering.buffers import Move, place_moves
-from taccl.lowering.order import Message, find_messages, order_events
+from taccl.lowering.order import Lane, Message, find_messages, lanes_of, order_events
 from taccl.model.schedule import Schedule
 from taccl.msccl.expected import Mode, mode_of
 from taccl.msccl.program import Buffer, Op, Slot

@@ -22,7 +22,6 @@ from taccl.collectives import COLLECTIVES, Collective
 from taccl.errors import LoweringError
 from taccl.lowering.blocks import (
     Block,
-    Lane,
     assign_blocks,
     assign_channels,
     count_connections,
@@ -34,6 +33,7 @@ from taccl.lowering.buffers import Move
 from taccl.lowering.dependencies import NOTHING_HELD, Clocks, find_dependences, write_steps
 from taccl.lowering.draft import Draft, make_draft, with_copies_after
 from taccl.lowering.fusion import fuse_sends, fuse_sums
+from taccl.lowering.order import Lane
 from taccl.lowering.scratch import share_scratch
 from taccl.model.schedule import Schedule
 from taccl.msccl.program import Gpu, Op, Program, Slot, Step, StepRef, Threadblock

@@ -331,3 +331,21 @@ def _sort(graph: _Graph) -> list[int]:
                 counts[after] -= 1
                 if required[after] == 0 and missing[after] == 0:
                     heapq.heappush(ready, (priority[after], after))
+
+
+class Lane(NamedTuple):
+    """One of the parallel links of a pair of ranks."""
+
+    src: int
+    dst: int
+    number: int
+
+
+def lanes_of(messages: Sequence[Message], topology: Topology) -> list[Lane]:
+    """Return the lane of each of ``messages``, whose links belong to ``topology``."""
+    known: dict[int, Lane] = {}
+    for message in messages:
+        if message.link not in known:
+            links = topology.links_between(message.src, message.dst)
+            known[message.link] = Lane(message.src, message.dst, links.index(message.link))
+    return [known[message.link] for message in messages]

@@ -256,7 +256,13 @@ def growing_load_of(plan: Plan, runs: Sequence[Run]) -> Load:
 def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
     """Return the columns of messages, of which those of a run may become one."""
     graph = message_graph(plan, messages)
-    arrives = _arrivals(plan, messages)
+    owner = {move: number for number, message in enumerate(messages) for move in message}
+    arrives = {  # (before, after) where a message waits for another to arrive, not only to start
+        (owner[before], number)
+        for number, message in enumerate(messages)
+        for move in message
+        for before in plan.moves[move].needs
+    }
     following = [sorted(children) for children in graph.children]
     tail = np.array([max(plan.tail_time[m] for m in message) for message in messages], np.int64)
     grown: list[Message] = []
@@ -348,17 +354,6 @@ def _state(load: Load) -> State:
         numbers(load.resources + 1), numbers(count), numbers(count), numbers(count),
         np.zeros(events, dtype=np.int64), np.zeros(events, dtype=np.int64),
     )  # fmt: skip
-
-
-def _arrivals(plan: Plan, messages: Sequence[Message]) -> set[tuple[int, int]]:
-    """Return (before, after) where a message waits for the arrival of another, not its start."""
-    owner = {move: number for number, message in enumerate(messages) for move in message}
-    return {
-        (owner[before], number)
-        for number, message in enumerate(messages)
-        for move in message
-        for before in plan.moves[move].needs
-    }
 
 
 def _ranks(tail: NDArray[np.int64]) -> NDArray[np.int32]:

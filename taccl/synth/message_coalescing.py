@@ -15,7 +15,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.model.problem import Problem
@@ -221,17 +220,11 @@ def _in_turn(plan: Plan, messages: Sequence[Message]) -> list[Message]:
     return found if len(found) == len(messages) else []
 
 
-def _first_rows(messages: Sequence[Message]) -> NDArray[np.int64]:
-    lengths = [len(message) for message in messages]
-    rows: NDArray[np.int64] = np.cumsum([0, *lengths[:-1]])
-    return rows
-
-
 def _pairs(
     plan: Plan, adjacency: Adjacency, messages: Sequence[Message], schedule: Schedule
 ) -> list[Pair]:
     """Return messages that follow each other on a link, and could be one within their slack."""
-    first = _first_rows(messages)
+    first = np.cumsum([0, *(len(message) for message in messages[:-1])])
     start: list[Time] = schedule.start[first].tolist()
     ready, slack = _window(plan, messages, schedule.end[first].tolist())
     by_link: dict[tuple[int, bool], list[int]] = defaultdict(list)

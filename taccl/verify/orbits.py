@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 
 from taccl.collectives import Collective
 from taccl.model.schedule import Schedule
-from taccl.topology.graph import Topology
 from taccl.topology.links import MAX_PATHS
 from taccl.topology.symmetry import Group
 
@@ -102,13 +101,11 @@ def orbits_of(schedule: Schedule) -> Orbits | None:
     group = schedule.group
     for generator in group.generators:
         schedule.collective.image(generator)
-    if len(group) == 1 or not group.acts_freely() or _links_cut_off(schedule.topology):
+    # Where two ranks have as many links as are derived at most, some may lack.
+    table, beyond = schedule.topology.links, MAX_PATHS - 1
+    alike = (table.src[beyond:] == table.src[:-beyond]) & (
+        table.dst[beyond:] == table.dst[:-beyond]
+    )
+    if len(group) == 1 or not group.acts_freely() or alike.any():
         return None
     return Orbits(group, schedule.collective)
-
-
-def _links_cut_off(topology: Topology) -> bool:
-    """Tell whether two ranks have as many links as are derived at most: then some may lack."""
-    table, beyond = topology.links, MAX_PATHS - 1
-    src, dst = table.src, table.dst
-    return bool(((src[beyond:] == src[:-beyond]) & (dst[beyond:] == dst[:-beyond])).any())

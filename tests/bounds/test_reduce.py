@@ -10,8 +10,7 @@ import pytest
 
 from taccl.bounds import any_bounds, best
 from taccl.bounds.net import Net, make_net
-from taccl.bounds.packing import cheapest_tree, pairs_of, tree_prices
-from taccl.bounds.reduce import _far_ranks
+from taccl.bounds.reduce import _far_ranks, cheapest_tree, tree_prices
 from taccl.collectives import build_collective
 from taccl.topology.graph import Topology, whole
 from tests.bounds.bound_networks import (
@@ -70,7 +69,7 @@ def test_no_gossip_is_cheaper_than_two_trees(seed: int) -> None:
     rows: list[Row] = [(a, b, 0, 0, 1) for a, b in pairs if (a, b) in ring or rng.random() < 0.6]
     net = net_of(build(ranks, rows))
     cost = np.array([rng.choice([0, 1, 2, 5, 9]) for _ in net.src], dtype=np.int64)
-    tree = int(cost[cheapest_tree(pairs_of(net), cost)].sum())
+    tree = int(cost[cheapest_tree(net, cost)].sum())
     ends = zip(net.src.tolist(), net.dst.tolist(), strict=True)
     gossip = cheapest_gossip(dict(zip(ends, cost.tolist(), strict=True)), ranks)
     assert 2 * tree <= gossip
@@ -92,7 +91,7 @@ def test_two_trees_are_enough_where_both_directions_cost_alike(ranks: int) -> No
     cost = np.array(
         [costs[a, b] for a, b in zip(net.src.tolist(), net.dst.tolist(), strict=True)], np.int64
     )
-    tree = int(cost[cheapest_tree(pairs_of(net), cost)].sum())
+    tree = int(cost[cheapest_tree(net, cost)].sum())
     assert cheapest_gossip(costs, ranks) == 2 * tree
 
 
@@ -101,8 +100,7 @@ def test_a_cheapest_tree_joins_all_and_no_other_is_cheaper(seed: int) -> None:
     rng = random.Random(seed)
     net = net_of(random_topology(seed))
     cost = np.array([rng.choice([0, 0, 1, 3, 10**6]) for _ in net.src], dtype=np.int64)
-    pairs = pairs_of(net)
-    tree = cheapest_tree(pairs, cost)
+    tree = cheapest_tree(net, cost)
     name = list(range(net.num_ranks))
     for src, dst in zip(net.src[tree].tolist(), net.dst[tree].tolist(), strict=True):
         assert name[src] != name[dst]
@@ -123,11 +121,11 @@ def test_a_cheapest_tree_joins_all_and_no_other_is_cheaper(seed: int) -> None:
 
 def proved(net: Net) -> float:
     """Return the time of one tree for every byte that the prices prove."""
-    prices = tree_prices(net, pairs_of(net))
+    prices = tree_prices(net)
     assert prices is not None
     steps = np.rint(prices / prices.max() * (1 << 24)).astype(np.int64)
     cost = np.add.reduceat(steps[net.edges], net.first[:-1])
-    tree = float(cost[cheapest_tree(pairs_of(net), cost)].sum())
+    tree = float(cost[cheapest_tree(net, cost)].sum())
     return tree / sum(float(steps[e] / net.busy[e]) for e in net.busy)
 
 
@@ -162,14 +160,14 @@ def test_trees_are_packed_to_the_optimum(name: str, tree: float) -> None:
 
 def test_a_free_network_has_no_prices() -> None:
     net = net_of(build(2, [(0, 1, 5, None, None), (1, 0, 5, None, None)]))
-    assert tree_prices(net, pairs_of(net)) is None
+    assert tree_prices(net) is None
 
 
 @pytest.mark.parametrize("limit", ["MOST_LINKS", "MOST_CLASSES"])
 def test_what_would_take_too_long_is_left_out(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"taccl.bounds.packing.{limit}", 0)
+    monkeypatch.setattr(f"taccl.bounds.reduce.{limit}", 0)
     net = net_of(ndv2())
-    assert tree_prices(net, pairs_of(net)) is None
+    assert tree_prices(net) is None
     assert reduced(ndv2(), GB) > 0
 
 

@@ -10,7 +10,7 @@ from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
 from taccl.synth.engines import solve
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
-from taccl.synth.templates.rings import tour
+from taccl.synth.templates.steps import tour
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import make_group

@@ -86,18 +86,20 @@ from taccl.synth.templates.grid_programs import (
     one_shot,
     pipelined_gathers,
     recursive_doubling,
+    server_grid,
     small_gathers,
     three_step,
     two_step,
 )
 from taccl.synth.templates.rings import double_ring, parameter_server, ring
-from taccl.synth.templates.steps import GATHER_FAMILY, Step, best_links, in_runs
+from taccl.synth.templates.steps import GATHER_FAMILY, Step, best_links, in_runs, ranks_by_server
 from taccl.synth.templates.trees import (
     binomial,
     chain,
     direct,
     double_binary_tree,
     double_chain,
+    over_servers,
     scatter_allgather,
 )
 from taccl.topology.symmetry import make_group
@@ -135,6 +137,18 @@ class Template(NamedTuple):
     most: int | None = None
 
 
+def _hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Yield the ways over rails; with a root, a tree over its rail and a tree in every server.
+
+    The trees are binomial, or chains where those have no links.
+    """
+    yield from hierarchical(problem)
+    has_root = problem.collective.name not in (*GATHER_FAMILY, "alltoall")
+    by_server = ranks_by_server(problem)
+    if has_root and by_server and server_grid(problem) is not None:
+        yield from over_servers(problem, by_server)
+
+
 CLASSICAL: Mapping[str, Template] = MappingProxyType({
     "ring": Template(ring),
     "double-ring": Template(double_ring),
@@ -142,7 +156,7 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
     "halving-doubling": Template(made(halving_doubling)),
     "bruck": Template(made(bruck), packed=(*GATHER_FAMILY, "alltoall")),
     "double-binary-tree": Template(double_binary_tree),
-    "hierarchical": Template(hierarchical),
+    "hierarchical": Template(_hierarchical),
     "two-step": Template(made(two_step)),
     "three-step": Template(three_step),
     "parameter-server": Template(parameter_server),

@@ -45,7 +45,6 @@ from operator import mul
 from typing import NamedTuple
 
 from taccl.model.problem import Problem
-from taccl.synth.templates.rings import passed, tour
 from taccl.synth.templates.steps import (
     GATHER_FAMILY,
     ROUND_BARRIER,
@@ -57,10 +56,11 @@ from taccl.synth.templates.steps import (
     compose_allreduce,
     linked,
     pair_block,
+    passed,
     ranks_by_server,
     shards,
+    tour,
 )
-from taccl.synth.templates.trees import over_servers
 from taccl.topology.graph import EdgeId, LinkId, Rank
 from taccl.units import Time
 
@@ -477,7 +477,7 @@ def _ports(problem: Problem, link: LinkId) -> list[EdgeId]:
     return [e for e in topology.links.edges_of(link) if topology.edges[e].beta is not None]
 
 
-def _server_grid(problem: Problem) -> tuple[tuple[Rank, ...], Digit, Digit] | None:
+def server_grid(problem: Problem) -> tuple[tuple[Rank, ...], Digit, Digit] | None:
     """Return the ranks server by server, and the digits inside and across.
 
     None unless there are several servers of several ranks, all of one size.
@@ -497,18 +497,12 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     have links, else round a ring. The second way sends few messages: to the first rank of each
     server, from first to first, and to all inside. ReduceScatter plays it backwards; AllReduce is
     one after the other.
-
-    With a root: a binomial tree over the ranks of its place, and in every server another, or a
-    chain where that has no links.
     """
-    grid, name, links = _server_grid(problem), problem.collective.name, best_links(problem)
-    if grid is None:
+    grid, name, links = server_grid(problem), problem.collective.name, best_links(problem)
+    if grid is None or name not in GATHER_FAMILY:
         return
     order, inside, across = grid
     by_server = ranks_by_server(problem) or []
-    if name not in GATHER_FAMILY:
-        yield from over_servers(problem, by_server) if name != "alltoall" else ()
-        return
     leaders = [Turn("fold", inside), Turn("exchange", across), Turn("spread", inside)]
     ways = [
         gathered(problem, _exchanges(order, across, inside)),
@@ -542,7 +536,7 @@ def two_step(problem: Problem) -> Iterator[GridProgram]:
     So a rank talks to as many ranks as its server has and as there are servers; what it sends
     across to one of them lies side by side there.
     """
-    grid = _server_grid(problem)
+    grid = server_grid(problem)
     if problem.collective.name == "alltoall" and grid is not None:
         order, inside, across = grid
         leaving = (Turn("exchange", inside), Turn("exchange", across))
@@ -556,7 +550,7 @@ def three_step(problem: Problem) -> Iterator[Iterator[Step]]:
     shares all ranks out among the other servers, each a gateway for part of its server. Which rank
     is the gateway depends on the other server: no digit tells it.
     """
-    grid, by_server = _server_grid(problem), ranks_by_server(problem) or []
+    grid, by_server = server_grid(problem), ranks_by_server(problem) or []
     if problem.collective.name != "alltoall" or grid is None:
         return
     order, inside, _ = grid
@@ -699,7 +693,7 @@ def leader_gathers(problem: Problem) -> Iterator[GridProgram]:
     What has crossed is spread to the g ranks in log2(g) rounds, and doubled inside the server like
     what is its own. Blocks lie side by side all the time: a message for each server's is enough.
     """
-    grid, collective = _server_grid(problem), problem.collective
+    grid, collective = server_grid(problem), problem.collective
     if collective.name not in ("allgather", "reducescatter") or grid is None:
         return
     order, (_, size), (_, count) = grid
@@ -740,7 +734,7 @@ def pipelined_gathers(problem: Problem) -> Iterator[GridProgram]:
     half pieces there are in a stage, and which one waits, is chosen by a clock for the ports of one
     rank and the NICs of one server. Ranks pack what they send.
     """
-    grid, collective, links = _server_grid(problem), problem.collective, best_links(problem)
+    grid, collective, links = server_grid(problem), problem.collective, best_links(problem)
     if collective.name not in GATHER_FAMILY or grid is None:
         return
     order, (_, width), across = grid

@@ -5,26 +5,28 @@ the sum of the times of their links.
 """
 
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, zip_longest
 
 from taccl.model.problem import Problem
 from taccl.synth.templates.steps import (
     GATHER_FAMILY,
+    Order,
     Step,
     best_links,
     blocks,
     compose_allreduce,
     linked,
     pair_block,
+    passed,
     ranks_by_server,
     shards,
+    tour,
 )
 from taccl.topology.graph import Rank
 from taccl.units import Time
 
-MAX_STEPS_OF_SEARCH = 200_000
 MAX_PASSED = 32
 """Ranks of the largest ring whose AlltoAll goes round it: every chunk is sent n/2 times."""
 
@@ -33,72 +35,6 @@ MAX_SEARCHED = 64
 
 TRIES = 600
 """Exchanges that the search for an order tries from each start."""
-
-Order = tuple[Rank, ...]
-
-
-def tour(
-    problem: Problem,
-    start: Rank = 0,
-    *,
-    closed: bool = True,
-    backwards: bool = False,
-    within: Sequence[Rank] | None = None,
-) -> Order | None:
-    """Return an order of all ranks along the fastest allowed links, server by server, or None.
-
-    A depth-first search with a bounded number of steps.
-
-    Parameters
-    ----------
-    problem
-        Whose links, and times of a chunk on them.
-    start
-        The first rank.
-    closed
-        Whether the last has a link back to the first.
-    backwards
-        Whether data flows from the last to the first.
-    within
-        The ranks to visit; None: all.
-    """
-    links = best_links(problem)
-    if backwards:
-        links = {(dst, src): link for (src, dst), link in links.items()}
-    topology, server_of = problem.topology, problem.topology.server_of
-    n = topology.num_ranks
-    wanted = set(range(n) if within is None else within)
-    following: list[list[Rank]] = [[] for _ in range(n)]
-    for src, dst in sorted(links, key=lambda pair: (
-        server_of[pair[0]] != server_of[pair[1]],
-        topology.arrival(links[pair], problem.chunk_size),
-        (pair[1] - pair[0]) % n,
-    )):  # fmt: skip
-        if src in wanted and dst in wanted:
-            following[src].append(dst)
-    unseen = Counter(server_of)
-    unseen[server_of[start]] -= 1
-    path, seen, budget = [start], {start}, MAX_STEPS_OF_SEARCH
-    choices = [iter(following[start])]
-    while choices and budget:
-        budget -= 1
-        if len(path) == len(wanted) and (not closed or (path[-1], start) in links):
-            return tuple(path)
-        # A server is left only when it is used up.
-        home = server_of[path[-1]]
-        used_up = not unseen[home]
-        allowed = (r for r in choices[-1] if r not in seen and (used_up or server_of[r] == home))
-        chosen = next(allowed, None)
-        if chosen is None:
-            choices.pop()
-            seen.discard(path[-1])
-            unseen[server_of[path.pop()]] += 1
-        else:
-            path.append(chosen)
-            seen.add(chosen)
-            unseen[server_of[chosen]] -= 1
-            choices.append(iter(following[chosen]))
-    return None
 
 
 def ring_orders(problem: Problem) -> list[Order]:
@@ -200,24 +136,6 @@ def double_ring(problem: Problem) -> Iterator[Iterator[Step]]:
             both = _turns(passed(order, near, n - 1), passed(back, far, n - 1))
             yield compose_allreduce(problem, list(both))
         return
-
-
-def passed(order: Order, own: Sequence[tuple[int, ...]], hops: int) -> Iterator[Step]:
-    """Yield the steps that take what every rank owns so many places on, place by place.
-
-    Parameters
-    ----------
-    order
-        Of the ranks in the ring.
-    own
-        By rank: its chunks.
-    hops
-        How many places on.
-    """
-    n = len(order)
-    for hop in range(hops):
-        for place, rank in enumerate(order):
-            yield own[order[(place - hop) % n]], rank, order[(place + 1) % n], False
 
 
 def _delivered(problem: Problem, order: Order, far: int) -> Iterator[Step]:

@@ -20,7 +20,6 @@ from itertools import pairwise
 from math import isqrt
 
 from taccl.model.problem import Problem
-from taccl.synth.templates.rings import tour
 from taccl.synth.templates.steps import (
     Step,
     best_links,
@@ -28,6 +27,7 @@ from taccl.synth.templates.steps import (
     linked,
     ranks_by_server,
     shards,
+    tour,
 )
 from taccl.topology.graph import Rank
 
