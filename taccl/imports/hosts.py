@@ -1,27 +1,23 @@
-"""Hosts with a fabric as one topology file in the server form.
+"""Hosts as tools describe them, joined by a fabric into one topology file in the server form.
 
-Where NVLink joins all GPUs of a host, its hubs carry only what goes to other servers.
-
-What hosts are made of: bandwidths of links that tools name without saying how fast they are.
-
-All figures are GB/s in one direction, as NCCL and RCCL count them: what a program can reach, not
-what a data sheet promises. PCIe is width x speed / 80, three quarters of the nominal rate.
+A host is its GPUs, what joins them directly, and trees of hubs (PCIe switches, host bridges, the
+link between the sockets) with GPUs and NICs at them. What crosses a hub's uplink shares it. Where
+NVLink joins all GPUs of a host, its hubs carry only what goes to other servers.
 
 Hubs also come from classes of PCIe paths between devices. Two devices that are at most ``PIX``
 apart share a switch, two that are ``PHB`` apart a host bridge, and so on: the classes nest, so that
 each class groups the groups of the nearer ones. Every group is a hub, and every hub or device below
 it has one link to it.
 
+Tools name links without saying how fast they are. All figures here are GB/s in one direction, as
+NCCL and RCCL count them: what a program can reach, not what a data sheet promises. PCIe is width x
+speed / 80, three quarters of the nominal rate.
+
 References
 ----------
 NVIDIA/nccl 2.30.7, ``src/graph/topo.h`` (``SM*_NVLINK_BW``, ``*_QPI_BW``, ``AMD_BW``, ``P9_BW``,
 ``ARM_BW``), ``src/graph/topo.cc`` (``kvDictPciGen``, ``ncclTopoGetInterCpuBw``); ROCm/rccl,
 ``src/graph/topo.h`` (``*_XGMI_WIDTH``).
-
-Hosts as tools describe them.
-
-A host is its GPUs, what joins them directly, and trees of hubs (PCIe switches, host bridges, the
-link between the sockets) with GPUs and NICs at them. What crosses a hub's uplink shares it.
 """
 
 import re

@@ -1,17 +1,4 @@
-"""From what was measured between hosts to a network that can be replayed on.
-
-Every pair gets an alpha and a beta. Several latencies are fitted by alpha + beta s, each error
-relative to what was measured; bandwidths, where there are any, say beta, and the latency of the
-smallest message says alpha then. A pair is an edge of its own between the two hosts' ports:
-``HOST.tx`` sends, ``HOST.rx`` receives, one message at a time, as fast as the fastest pair of that
-host; alpha belongs to the pair.
-
-What the cells of head lines say in measured files: a quantity, and the unit it is in.
-
-A unit is understood exactly or refused: one that is passed over makes every value wrong by
-powers of ten. ``Mbps`` are bits, ``MBps`` bytes; ``mbps`` could be either, and is refused.
-
-Latencies and bandwidths measured between hosts: square matrices, lists of pairs, OSU's output.
+"""Latencies and bandwidths measured between hosts, as a network that can be replayed on.
 
 Three forms are told apart by content, and several files may be given together:
 
@@ -19,12 +6,20 @@ Three forms are told apart by content, and several files may be given together:
   line says what it is: ``us``, ``latency us@64KB``, ``bandwidth GB/s``; the rest of that line and
   the first cell of each row may be names. Without names the rows are 0, 1, 2 ...
 - a list of pairs whose head line names its columns: ``src dst size latency_us bandwidth_GB/s``,
-  in any order, without those that are not there; units as :mod:`.measured_units` spells them.
+  in any order, without those that are not there.
 - the output of ``osu_latency``, ``osu_multi_lat`` (with one pair) or ``osu_bw``, many of them in a
   file, each behind a line ``# pair: HOST HOST``; or one a file that is called ``HOST__HOST.txt``.
 
-Cells may carry units of their own. What a host measured to itself is ignored. A latency that was
-measured in one direction only serves both, and so does a bandwidth.
+Cells may carry units of their own. A unit is understood exactly or refused: one that is passed over
+makes every value wrong by powers of ten. ``Mbps`` are bits, ``MBps`` bytes; ``mbps`` could be
+either, and is refused. What a host measured to itself is ignored. A latency that was measured in
+one direction only serves both, and so does a bandwidth.
+
+Every pair gets an alpha and a beta. Several latencies are fitted by alpha + beta s, each error
+relative to what was measured; bandwidths, where there are any, say beta, and the latency of the
+smallest message says alpha then. A pair is an edge of its own between the two hosts' ports:
+``HOST.tx`` sends, ``HOST.rx`` receives, one message at a time, as fast as the fastest pair of that
+host; alpha belongs to the pair.
 
 References
 ----------

@@ -123,7 +123,16 @@ def _original(
             " 32KB --chunk-size 32KB --time-unit 100ns, those for 1MB --chunk-size 1MB --time-unit"
             " 1us",
         )
-    base = options.base or _guessed(record, document)
+    base = options.base or next(
+        (name for name in ("NDv2", "DGX2") if record.name.lower().startswith(name.lower())), None
+    )
+    if base is None:
+        raise InputError(
+            f"the name {shown(record.name)} does not tell which machine it is",
+            file=document.file,
+            field="--base",
+            fix=f"give --base with one of {', '.join(BASES)}",
+        )
     known = BASES[base]
     given = document.value if isinstance(document.value, dict) else {}
     nics = known.nics or record.nics_per_node
@@ -153,19 +162,6 @@ def _original(
         "costs": "original",
         "original": found,
     }
-
-
-def _guessed(record: TacclTopologyFile, document: Document) -> str:
-    """Return the machine that the name begins with."""
-    for base in ("NDv2", "DGX2"):
-        if record.name.lower().startswith(base.lower()):
-            return base
-    raise InputError(
-        f"the name {shown(record.name)} does not tell which machine it is",
-        file=document.file,
-        field="--base",
-        fix=f"give --base with one of {', '.join(BASES)}",
-    )
 
 
 def _check(found: dict[str, object], names: dict[str, str], document: Document) -> None:

@@ -176,23 +176,19 @@ def _program(algo: Element, runtime: str | None) -> Program:
         inputs, outputs, scratch = (
             _integer(element, f"{buffer}_chunks", 0, MAX_SMALL) for buffer in "ios"
         )
-        blocks = [_threadblock(child) for child in element.children]
+        blocks = []
+        for child in element.children:
+            send, recv, number, channel = (
+                _integer(child, name, least, MAX_SMALL)
+                for name, least in (("send", -1), ("recv", -1), ("id", 0), ("chan", -1))
+            )
+            steps = tuple(_step(one) for one in child.children)
+            to, source = (None if peer < 0 else peer for peer in (send, recv))
+            blocks.append(Threadblock(number, to, source, channel, steps))
         blocks.sort(key=lambda block: block.id)
         gpus[rank] = Gpu(rank, inputs, outputs, scratch, tuple(blocks))
     # The runtimes take a rank without element as one without work.
     return replace(head, gpus=tuple(gpus.get(r, Gpu(r, 0, 0, 0)) for r in range(ranks)))
-
-
-def _threadblock(element: Element) -> Threadblock:
-    send, recv = (_integer(element, name, -1, MAX_SMALL) for name in ("send", "recv"))
-    number, channel = (
-        _integer(element, "id", 0, MAX_SMALL),
-        _integer(element, "chan", -1, MAX_SMALL),
-    )
-    steps = tuple(_step(child) for child in element.children)
-    return Threadblock(
-        number, None if send < 0 else send, None if recv < 0 else recv, channel, steps
-    )
 
 
 def _step(element: Element) -> Step:

@@ -57,7 +57,17 @@ def order(plan: Plan, messages: Sequence[Message], rule: str) -> Decisions | Non
     """
     state = _State(plan, messages, PRIORITIES[rule], message_graph(plan, messages))
     state.offer(range(len(messages)))
-    other_side = _exchanges(plan, messages)
+    owner = {move: number for number, message in enumerate(messages) for move in message}
+    exchanged = {  # of every message the other sides of its exchanges
+        number: {owner[plan.exchanges[move]] for move in message if move in plan.exchanges}
+        for number, message in enumerate(messages)
+        if plan.exchanges
+    }
+    other_side = {
+        number: tuple(others)
+        for number, others in exchanged.items()
+        if len(others) == 1 and all(exchanged[other] == {number} for other in others)
+    }
     sequence: dict[int, None] = {}
     while state.heap:
         planned, number = heapq.heappop(state.heap)
@@ -117,21 +127,6 @@ class _State:
                 self.ready[child] = max(self.ready[child], end)
                 self.missing[child] -= 1
             self.offer(children)
-
-
-def _exchanges(plan: Plan, messages: Sequence[Message]) -> dict[int, tuple[int, ...]]:
-    """Return the other side of every message that is one side of an exchange."""
-    owner = {move: number for number, message in enumerate(messages) for move in message}
-    sides = {
-        number: {owner[plan.exchanges[move]] for move in message if move in plan.exchanges}
-        for number, message in enumerate(messages)
-        if plan.exchanges
-    }
-    return {
-        number: tuple(others)
-        for number, others in sides.items()
-        if len(others) == 1 and all(sides[other] == {number} for other in others)
-    }
 
 
 def message_graph(plan: Plan, messages: Sequence[Message]) -> Graph:

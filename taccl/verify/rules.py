@@ -1,10 +1,9 @@
-"""Rules that a sketch adds: which links, which senders, how long a path, how many peers.
+"""The rules that a schedule is held to, each a function that yields what breaks it.
 
-Rules on messages and resources: duration, start, adjacency, one message at a time on an edge.
-
-Rules on data that is copied: held before it is sent, received once, received everywhere.
-
-Rules on data that is summed: every contribution reaches every target exactly once.
+Messages and resources: duration, start, adjacency, one message at a time on an edge. Data that is
+copied: held before it is sent, received once, received everywhere. Data that is summed: every
+contribution reaches every target exactly once. What a sketch adds: which links, which senders, how
+long a path, how many peers.
 """
 
 from collections.abc import Iterator, Sequence

@@ -926,7 +926,12 @@ def _add_chains(
         joined = _join(parts, link, ends, ways)
         after[ends[0]].append(joined)
         before[ends[1]].append(joined)
-    costs = _costs(parts, link, most)
+    times = [parts.flows.problem.cost(link, chunks) for chunks in range(1, most + 1)]
+    held = [
+        (orbit, tuple(parts.scale.up(uses[place][1]) for _, uses in times))
+        for place, (orbit, _) in enumerate(times[0][1])
+    ]
+    costs: _Costs = tuple(parts.scale.up(duration) for duration, _ in times), held
     for number in members:
         parts.look()
         key = (number, link)
@@ -969,16 +974,6 @@ def _labels(
             parts.model.add_at_most_one(own.values())
             labels.update({(number, buffer): literal for buffer, literal in own.items()})
     return labels
-
-
-def _costs(parts: Parts, link: int, most: int) -> _Costs:
-    """Return by number of chunks: ticks to arrival, and for every resource the ticks it is held."""
-    costs = [parts.flows.problem.cost(link, chunks) for chunks in range(1, most + 1)]
-    held = [
-        (orbit, tuple(parts.scale.up(uses[place][1]) for _, uses in costs))
-        for place, (orbit, _) in enumerate(costs[0][1])
-    ]
-    return tuple(parts.scale.up(duration) for duration, _ in costs), held
 
 
 def _cost(parts: Parts, key: Key, costs: _Costs) -> None:

@@ -227,14 +227,6 @@ def _push(f: Field, g: SchedulerState, chunk: int, arc: int) -> None:
         rise(g, kind)
 
 
-def _offer(f: Field, g: SchedulerState, price: Times, run: Times, chunk: int, rank: int) -> None:
-    """Let the arcs out of a rank that has a chunk wait for their turn."""
-    mask = f.mask_of[chunk]
-    for arc in range(f.first[rank], f.first[rank + 1]):
-        if f.allowed[mask, arc] and _is_open(f, g, price, run, chunk * len(f.tail) + arc):
-            _push(f, g, chunk, arc)
-
-
 def _measure(f: Field, g: SchedulerState, price: Times, run: Times, chunk: int) -> None:
     """Lower the distances of a chunk from the ranks in the queue on."""
     mask, size = f.mask_of[chunk], len(g.queue)
@@ -288,7 +280,10 @@ def _arrive(f: Field, g: SchedulerState, price: Times, run: Times, chunk: int, r
         _measure(f, g, price, run, chunk)
     if f.partial[chunk]:
         _aim(f, g, chunk)
-    _offer(f, g, price, run, chunk, rank)
+    mask = f.mask_of[chunk]
+    for arc in range(f.first[rank], f.first[rank + 1]):
+        if f.allowed[mask, arc] and _is_open(f, g, price, run, chunk * len(f.tail) + arc):
+            _push(f, g, chunk, arc)
 
 
 def _begin(f: Field, g: SchedulerState, price: Times, run: Times) -> None:
