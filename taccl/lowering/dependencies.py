@@ -30,9 +30,8 @@ from operator import itemgetter
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
-from taccl.lowering.blocks import Block
+from taccl.lowering.blocks import Block, Clocks
 from taccl.lowering.buffers import Move, Parts, find_parts
 from taccl.lowering.draft import Draft
 from taccl.lowering.order import Message
@@ -139,71 +138,6 @@ class _Pace:
             late = bisect_right(over, floor, key=itemgetter(0))
             if late < len(over) and over[late][0] <= 2 * message.released - message.start:
                 yield over[late][1]
-
-
-@dataclass(slots=True)
-class Clocks:
-    """How far every threadblock is known to be when a move starts.
-
-    Parameters
-    ----------
-    seen
-        Row m: for every column, how many moves of its threadblock precede the end of move m.
-    column
-        Of every threadblock.
-    owner, place
-        Threadblock of every move, and position among its moves.
-    messages
-        Whether knowledge travels with messages.
-    bare
-        Sends that no move may wait for.
-    missing
-        Those of them that some move should wait for: what comes after them is missing.
-    """
-
-    seen: NDArray[np.int32]
-    column: list[int]
-    owner: list[int]
-    place: list[int]
-    messages: bool
-    bare: frozenset[int] = frozenset()
-    missing: set[int] = field(default_factory=set)
-    last: dict[int, int] = field(default_factory=dict)
-    sent: dict[int, int] = field(default_factory=dict)
-
-    def knows(self, number: int, other: int) -> bool:
-        """Tell whether a move is over, in any interleaving, before another one of its rank starts.
-
-        Parameters
-        ----------
-        number
-            The later move.
-        other
-            The one that may be over; not the same.
-        """
-        known = self.seen[number, self.column[self.owner[other]]]
-        return other != number and bool(known > self.place[other])
-
-    def advance(self, number: int, move: Move, others: Iterable[int]) -> tuple[int, ...]:
-        """Record a move and return those of ``others`` that nothing else implies."""
-        block, row = self.owner[number], self.seen[number]
-        if block in self.last:
-            row[:] = self.seen[self.last[block]]
-        if self.messages and move.received is not None:
-            np.maximum(row, self.seen[self.sent[move.received]], out=row)
-        kept = []
-        for other in sorted(others, reverse=True):
-            if row[self.column[self.owner[other]]] <= self.place[other]:
-                if other in self.bare:
-                    self.missing.add(other)
-                    continue
-                kept.append(other)
-                np.maximum(row, self.seen[other], out=row)
-        row[self.column[block]] = self.place[number] + 1
-        self.last[block] = number
-        if move.sent is not None:
-            self.sent[move.sent] = number
-        return tuple(sorted(kept))
 
 
 def find_dependences(

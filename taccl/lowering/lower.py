@@ -22,6 +22,7 @@ from taccl.collectives import COLLECTIVES, Collective
 from taccl.errors import LoweringError
 from taccl.lowering.blocks import (
     Block,
+    Clocks,
     assign_blocks,
     assign_channels,
     count_connections,
@@ -30,7 +31,7 @@ from taccl.lowering.blocks import (
     ways_needed,
 )
 from taccl.lowering.buffers import Move
-from taccl.lowering.dependencies import NOTHING_HELD, Clocks, find_dependences, write_steps
+from taccl.lowering.dependencies import NOTHING_HELD, find_dependences, write_steps
 from taccl.lowering.draft import Draft, make_draft, with_copies_after
 from taccl.lowering.fusion import fuse_sends, fuse_sums
 from taccl.lowering.order import Lane

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from taccl.lowering.blocks import Clocks
 from taccl.lowering.buffers import Move
-from taccl.lowering.dependencies import Clocks
 from taccl.msccl.program import Buffer, Slot
 
 

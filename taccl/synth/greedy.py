@@ -6,12 +6,13 @@ Times only guide the choice; retime() computes those that count.
 """
 
 import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from taccl.model.routes import Arc, Demand, Network
+from taccl.model.routes import Arc, Demand, Network, Routes
 from taccl.timing.message_costs import as_list, as_lists, uses_of
 from taccl.timing.occupancy import earliest_start, occupy
 from taccl.topology.graph import Rank
@@ -192,3 +193,42 @@ def is_complete(network: Network, hops: list[Hop]) -> bool:
         for number, demand in enumerate(network.demands)
         for target in demand.targets
     )
+
+
+def from_root(demand: Demand, taken: Mapping[Rank, Arc]) -> tuple[Arc, ...]:
+    """Return the arcs of a tree that lead to targets, parents first.
+
+    Parameters
+    ----------
+    demand
+        With the roots and targets.
+    taken
+        The arc by which each rank is entered.
+    """
+    ordered: list[Arc] = []
+    placed = set(demand.roots)
+    for target in demand.targets:
+        path: list[Arc] = []
+        rank = target
+        while rank not in placed and rank in taken and len(path) <= len(taken):
+            path.append(taken[rank])
+            rank = taken[rank].tail
+        ordered.extend(reversed(path))
+        placed.update(arc.head for arc in path)
+    return tuple(ordered)
+
+
+def routes_of(network: Network, hops: Sequence[Hop]) -> Routes:
+    """Return a complete greedy routing without its times.
+
+    Parameters
+    ----------
+    network
+        What it is a routing of.
+    hops
+        Of all its demands.
+    """
+    taken: list[dict[int, Arc]] = [{} for _ in network.demands]
+    for hop in hops:
+        taken[hop.demand][hop.arc.head] = hop.arc
+    return tuple(map(from_root, network.demands, taken))

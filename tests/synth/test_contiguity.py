@@ -7,10 +7,9 @@ from taccl.model.problem import Status
 from taccl.model.routes import build_network
 from taccl.model.schedule import Schedule, retime
 from taccl.synth.exact.solve import improve_order
-from taccl.synth.greedy import greedy_routes
+from taccl.synth.greedy import greedy_routes, routes_of
 from taccl.synth.list_scheduler import decide
 from taccl.synth.plan import Plan, plan_decisions, plan_routes
-from taccl.synth.staged.routing import routes_of
 from taccl.verify import verify
 from tests.generators import build, pair, random_problem
 from tests.sweep import for_each

@@ -5,10 +5,9 @@ import pytest
 from taccl.collectives import COLLECTIVES
 from taccl.model.routes import build_network
 from taccl.model.schedule import retime
-from taccl.synth.greedy import greedy_routes
+from taccl.synth.greedy import greedy_routes, routes_of
 from taccl.synth.list_scheduler import PRIORITIES, decide, order
 from taccl.synth.plan import Adjacency, Message, Plan, plan_decisions, plan_routes
-from taccl.synth.staged.routing import routes_of
 from taccl.verify import verify
 from tests.generators import random_problem, ring4
 from tests.sweep import for_each

@@ -8,10 +8,9 @@ import pytest
 
 from taccl.model.problem import Problem, Status
 from taccl.model.routes import build_network
-from taccl.synth.greedy import greedy_routes
+from taccl.synth.greedy import greedy_routes, routes_of
 from taccl.synth.plan import Plan, plan_routes
 from taccl.synth.staged.engine import _polished, ordered, staged
-from taccl.synth.staged.routing import routes_of
 from taccl.topology.file import load_topology
 from tests.generators import random_problem, ring4
 from tests.sweep import for_each

@@ -18,11 +18,11 @@ from taccl.model.routes import build_network
 from taccl.model.schedule import Decisions, Schedule
 from taccl.synth.exact.model import flows_of, flows_of_networks
 from taccl.synth.exact.solve import MAX_INTERVALS, improve_order, solve_model
-from taccl.synth.greedy import greedy_routes, is_complete
+from taccl.synth.greedy import greedy_routes, is_complete, routes_of
 from taccl.synth.list_scheduler import PRIORITIES, order
 from taccl.synth.plan import Adjacency, Message, Plan, in_turn, plan_decisions, plan_routes, rows_of
 from taccl.synth.staged.reduction import exchanged, partners_of
-from taccl.synth.staged.routing import networks, route, routes_of
+from taccl.synth.staged.routing import networks, route
 from taccl.timing.deadline import Deadline
 from taccl.topology.symmetry import make_group
 

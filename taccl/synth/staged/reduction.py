@@ -16,9 +16,8 @@ import numpy as np
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Problem
 from taccl.model.routes import build_network, hops_from
-from taccl.synth.greedy import greedy_routes, is_complete
+from taccl.synth.greedy import greedy_routes, is_complete, routes_of
 from taccl.synth.plan import Move, Plan, plan_decisions, rows_of_routes
-from taccl.synth.staged.routing import routes_of
 
 Partners = tuple[tuple[int, int], ...]
 """For every representative chunk the links from its owner to its partner, and back."""

@@ -43,7 +43,7 @@ from taccl.model.routes import (
     connections,
     counterpart,
 )
-from taccl.synth.greedy import Hop, greedy_routes
+from taccl.synth.greedy import Hop, from_root, greedy_routes
 from taccl.topology.graph import Rank, Topology
 
 if TYPE_CHECKING:
@@ -277,45 +277,6 @@ def reached(roots: Sequence[Rank], arcs: Sequence[Arc]) -> dict[Rank, Arc]:
                 taken[arc.head] = arc
                 ranks.append(arc.head)
     return taken
-
-
-def from_root(demand: Demand, taken: Mapping[Rank, Arc]) -> tuple[Arc, ...]:
-    """Return the arcs of a tree that lead to targets, parents first.
-
-    Parameters
-    ----------
-    demand
-        With the roots and targets.
-    taken
-        The arc by which each rank is entered.
-    """
-    ordered: list[Arc] = []
-    placed = set(demand.roots)
-    for target in demand.targets:
-        path: list[Arc] = []
-        rank = target
-        while rank not in placed and rank in taken and len(path) <= len(taken):
-            path.append(taken[rank])
-            rank = taken[rank].tail
-        ordered.extend(reversed(path))
-        placed.update(arc.head for arc in path)
-    return tuple(ordered)
-
-
-def routes_of(network: Network, hops: Sequence[Hop]) -> Routes:
-    """Return a complete greedy routing without its times.
-
-    Parameters
-    ----------
-    network
-        What it is a routing of.
-    hops
-        Of all its demands.
-    """
-    taken: list[dict[int, Arc]] = [{} for _ in network.demands]
-    for hop in hops:
-        taken[hop.demand][hop.arc.head] = hop.arc
-    return tuple(map(from_root, network.demands, taken))
 
 
 COUNTED = Options(time_limit=4.0, deterministic=True, workers=1)
