@@ -26,14 +26,15 @@ GATHER_FAMILY = ("allgather", "reducescatter", "allreduce")
 
 def best_links(problem: Problem) -> dict[tuple[Rank, Rank], int]:
     """Return the fastest allowed link of every pair of ranks that has one."""
-    topology, table = problem.topology, problem.topology.links
-    best: dict[tuple[Rank, Rank], tuple[int, int]] = {}
+    topology, table, size = problem.topology, problem.topology.links, problem.chunk_size
+    best: dict[tuple[Rank, Rank], int] = {}
     for link in problem.logical.links():
         pair = (int(table.src[link]), int(table.dst[link]))
-        arrival = topology.arrival(link, problem.chunk_size)
-        if pair not in best or arrival < best[pair][0]:
-            best[pair] = arrival, link
-    return {pair: link for pair, (_, link) in best.items()}
+        # Most pairs have one link: arrivals are only compared where there are more.
+        other = best.get(pair)
+        if other is None or topology.arrival(link, size) < topology.arrival(other, size):
+            best[pair] = link
+    return best
 
 
 def linked(links: Links, steps: Iterable[Step]) -> bool:
