@@ -94,14 +94,8 @@ IMPORTS: Mapping[str, Format] = MappingProxyType({
 def import_files(paths: Sequence[str], kind: str | None, options: ImportOptions) -> Imported:
     """Return our file of one or several foreign ones; kinds are guessed when left out.
 
-    Parameters
-    ----------
-    paths
-        Of the files.
-    kind
-        A name of ``IMPORTS``; None: guessed.
-    options
-        What the files do not say.
+    `paths` are those of the files, `kind` is a name of ``IMPORTS`` (None: guessed), and `options`
+    are what the files do not say.
 
     Raises
     ------

@@ -104,12 +104,8 @@ _SAID_TWICE = ("bandwidth_GiBps",)
 class GraphOptions:
     """What a graph file may leave open.
 
-    Parameters
-    ----------
-    link_bandwidth
-        Picoseconds for each byte of one link, for edges that count links.
-    allow_free
-        Whether edges without bandwidth and alpha are free.
+    `link_bandwidth` is picoseconds for each byte of one link, for edges that count links; with
+    `allow_free`, edges without bandwidth and alpha are free.
     """
 
     link_bandwidth: Fraction | None = None

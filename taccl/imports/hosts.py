@@ -388,14 +388,8 @@ _SOURCES = (
 class FabricOptions:
     """How hosts are joined.
 
-    Parameters
-    ----------
-    kind
-        A name of FABRICS; None: switch.
-    count
-        Servers like the one that is given.
-    fields
-        Further fields of the fabric, such as leaves.
+    `kind` is a name of FABRICS (None: switch), `count` the number of servers like the one that is
+    given, and `fields` are further ones of the fabric, such as leaves.
     """
 
     kind: str | None = None
@@ -577,12 +571,8 @@ _HUBS = {1: "pcie", 2: "bridge", 3: "cpu", 4: "numa"}
 class Classes:
     """What is known about how far devices are apart.
 
-    Parameters
-    ----------
-    level
-        For every two devices a value of LEVELS, or 0.
-    numa
-        NUMA node of every device, where it is known.
+    `level` has a value of LEVELS, or 0, for every two devices, `numa` the NUMA node of every
+    device, where it is known.
     """
 
     level: Sequence[Sequence[int]]

@@ -118,12 +118,7 @@ def name_of(cell: str) -> str:
 def unknown_unit(unit: str, file: str, line: int) -> InputError:
     """Return the error that refuses a unit.
 
-    Parameters
-    ----------
-    unit
-        What was found.
-    file, line
-        Where.
+    `unit` is what was found at a `line` of a `file`.
     """
     return InputError(f"has an unknown unit {shown(unit)}", file=file, line=line, fix=_FIX)
 
@@ -198,16 +193,9 @@ Pair = tuple[int, int]
 class Measurements:
     """What was measured, pair by pair.
 
-    Parameters
-    ----------
-    names
-        Hosts (or ranks) in the order in which they appear.
-    latencies
-        (src, dst) to (bytes, picoseconds) of each message measured.
-    betas
-        (src, dst) to picoseconds for each byte, of each bandwidth measured.
-    file
-        Where they are from; of several, the first.
+    `names` are hosts (or ranks) in the order in which they appear. `latencies` has for (src, dst)
+    bytes and picoseconds of each message measured, `betas` picoseconds for each byte, of each
+    bandwidth measured. `file` is where they are from; of several, the first.
     """
 
     names: list[str] = field(default_factory=list)
@@ -268,12 +256,8 @@ Row = tuple[int, list[str]]
 def read_measurements(files: Sequence[str], unit: str | None = None) -> Measurements:
     """Return what some files say together.
 
-    Parameters
-    ----------
-    files
-        Paths.
-    unit
-        Of matrices that do not say it; a time is a latency, a rate a bandwidth.
+    `files` are paths, `unit` is that of matrices that do not say it: a time is a latency, a rate a
+    bandwidth.
 
     Raises
     ------
@@ -532,14 +516,9 @@ def measured_topology(
 ) -> Topology:
     """Return the network of hosts that everything was measured between.
 
-    Parameters
-    ----------
-    found
-        Latencies and bandwidths of pairs.
-    server_of
-        The server of each host; all different where a host is a server.
-    alpha_rule
-        ``occupy`` or ``delay``: what overhead an edge has.
+    `found` has latencies and bandwidths of pairs, `server_of` the server of each host, all
+    different where a host is a server; `alpha_rule`, ``occupy`` or ``delay``, is what overhead an
+    edge has.
 
     Raises
     ------

@@ -165,14 +165,8 @@ class Reading:
 def check_places(element: Element, above: str | None, reading: Reading) -> None:
     """Refuse known elements in places where they mean nothing; note unknown ones.
 
-    Parameters
-    ----------
-    element
-        What is looked at.
-    above
-        Tag of the element around it; None: it is the root.
-    reading
-        What was found so far; added to.
+    `above` is the tag of the element around `element`, None at the root; what is ignored is added
+    to `reading`.
     """
     if element.tag not in INSIDE:
         reading.ignored[f"<{element.tag[:40]}>"] = None
@@ -228,12 +222,7 @@ def in_order(reading: Reading) -> list[ListedGpu]:
 def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
     """Return the links of the GPUs.
 
-    Parameters
-    ----------
-    gpus
-        In order of rank.
-    reading
-        What was found so far; added to.
+    `gpus` are in order of rank; notes are added to `reading`.
 
     Raises
     ------

@@ -33,16 +33,8 @@ from taccl.units import beta_text, exact_size_text, parse_exact_size, parse_time
 class TacclOptions:
     """What a TACCL file does not say.
 
-    Parameters
-    ----------
-    base
-        A name of BASES; None: guessed from the file's name.
-    chunk_size
-        Bytes of the chunk that the numbers are for; must be given.
-    time_unit
-        What the numbers count; must be given.
-    costs
-        ``exact`` or ``original``.
+    `base` is a name of BASES; None: guessed from the file's name. The numbers count `time_unit` and
+    are for a chunk of `chunk_size` bytes: both must be given. `costs` is ``exact`` or ``original``.
     """
 
     base: str | None = None

@@ -94,12 +94,7 @@ class Clocks:
     def knows(self, number: int, other: int) -> bool:
         """Tell whether a move is over, in any interleaving, before another one of its rank starts.
 
-        Parameters
-        ----------
-        number
-            The later move.
-        other
-            The one that may be over; not the same.
+        `number` is the later move, `other` the one that may be over; not the same.
         """
         known = self.seen[number, self.column[self.owner[other]]]
         return other != number and bool(known > self.place[other])

@@ -97,18 +97,9 @@ def place_moves(
 ) -> tuple[list[Move], list[int]]:
     """Return the moves of all events in order, and the scratch chunks of every rank.
 
-    Parameters
-    ----------
-    messages
-        In order of their starts.
-    events
-        Of the messages, in one legal order.
-    slots
-        The places of all chunks.
-    modes
-        What the program claims to serve.
-    singly, packs
-        Whether every move is of one chunk, and whether messages are of any chunks.
+    `messages` are in order of their starts and `events` in one legal order; `slots` has the places
+    of all chunks, `modes` are what the program claims to serve. With `singly` every move is of one
+    chunk, and with `packs` messages are of any chunks.
     """
     longest = 1 if singly else MAX_COUNT
     layout = _Layout(slots, modes, list(slots.scratch_chunks), longest, packs)
@@ -336,12 +327,8 @@ AREAS = {buffer: area for area, buffer in enumerate(Buffer)}
 class Parts:
     """What every move reads from and writes to, as numbers of parts.
 
-    Parameters
-    ----------
-    count
-        All numbers are below.
-    sources, targets
-        By mode, and by the position of a move: neighbouring parts, in order.
+    All numbers are below `count`; `sources` and `targets` are neighbouring parts, in order, by mode
+    and by the position of a move.
     """
 
     count: int

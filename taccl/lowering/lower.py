@@ -122,12 +122,8 @@ def modes_served(collective: Collective) -> tuple[bool, bool]:
 class Lowered:
     """A program, and where the messages of its draft are in it.
 
-    Parameters
-    ----------
-    program
-        What is written.
-    senders
-        (rank, threadblock, step) of every step that sends, to the number of its message.
+    `program` is what is written; `senders` has (rank, threadblock, step) of every step that sends,
+    and the number of its message.
     """
 
     program: Program

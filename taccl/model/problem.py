@@ -53,16 +53,9 @@ class Bound:
 class Problem:
     """One collective on one logical topology with one chunk size.
 
-    Parameters
-    ----------
-    logical
-        The network as the sketch restricts it.
-    collective
-        What is to be done.
-    chunk_size
-        Bytes of a chunk, exact.
-    group
-        Symmetries to use by substitution: verified, acting freely.
+    `logical` is the network as the sketch restricts it, `collective` what is to be done with chunks
+    of `chunk_size` bytes, exact, and `group` has the symmetries to use by substitution: verified,
+    acting freely.
     """
 
     logical: LogicalTopology
@@ -83,15 +76,8 @@ class Problem:
     def cost(self, link: int, chunks: int) -> tuple[Time, tuple[tuple[int, Time], ...]]:
         """Return picoseconds to the arrival of a message, and for how many it holds what.
 
-        Parameters
-        ----------
-        link, chunks
-            So many chunks on that link.
-
-        Returns
-        -------
-        tuple
-            The time from start to arrival, and (resource orbit, time held)...
+        The message is of so many `chunks` on a `link`. Returned are the time from start to arrival,
+        and (resource orbit, time held)...
         """
         if (link, chunks) not in self._costs:
             topology, orbit, size = self.topology, self.group.edge_orbit, chunks * self.chunk_size

@@ -62,14 +62,8 @@ class Demand:
 class Network:
     """The routing choices of a problem, in one direction.
 
-    Parameters
-    ----------
-    problem
-        Where it comes from.
-    reverse
-        True when the chunks flow to their roots (a reduction).
-    demands
-        One for each representative chunk.
+    `problem` is where it comes from, `reverse` is set when the chunks flow to their roots (a
+    reduction), and `demands` has one for each representative chunk.
     """
 
     problem: "Problem"

@@ -115,12 +115,7 @@ class _Open:
 def read_document(content: str | bytes, *, file: str | None = None) -> Document:
     """Read a file as the runtimes do.
 
-    Parameters
-    ----------
-    content
-        The whole file.
-    file
-        Its name, for errors.
+    `content` is the whole file, and errors call it `file`.
 
     Raises
     ------

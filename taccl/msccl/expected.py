@@ -25,12 +25,8 @@ _LETTER: Mapping[Buffer, str] = {buffer: buffer.value for buffer in Buffer}
 class Mode(NamedTuple):
     """How a call places its buffers.
 
-    Parameters
-    ----------
-    in_place
-        Whether input and output share one buffer.
-    input_shift, output_shift
-        Chunks that the buffers start into it, one entry a rank.
+    With `in_place`, input and output share one buffer, into which they start after `input_shift`
+    and `output_shift` chunks, one entry a rank.
     """
 
     in_place: bool

@@ -313,14 +313,9 @@ MOST_THREADS = 512
 class Parsed:
     """What a runtime makes of a file.
 
-    Parameters
-    ----------
-    program
-        What its kernel runs; None when the parser refuses the file, or when no program can say it.
-    findings
-        Refusals, things that break whatever the program does, and warnings.
-    at
-        Position in the text of (gpu, threadblock, step).
+    `program` is what its kernel runs; None when the parser refuses the file, or when no program can
+    say it. `findings` are refusals, things that break whatever the program does, and warnings; `at`
+    has the position in the text of (gpu, threadblock, step).
     """
 
     program: Program | None

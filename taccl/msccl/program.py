@@ -122,16 +122,8 @@ class Step:
 class Threadblock:
     """A sequential process of a rank with at most one peer in each direction.
 
-    Parameters
-    ----------
-    id
-        Position in the rank's threadblocks.
-    send_to, recv_from
-        Peers, or None.
-    channel
-        The channel of both connections.
-    steps
-        In order of execution.
+    `id` is its position among the rank's, `send_to` and `recv_from` are peers, or None, `channel`
+    is that of both connections, and `steps` run in order.
     """
 
     id: int

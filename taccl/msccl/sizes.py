@@ -26,12 +26,8 @@ from taccl.msccl.runtimes import (
 class Safe:
     """How large a call may be.
 
-    Parameters
-    ----------
-    size
-        The largest counted size in bytes that can't deadlock; 0: none, None: there is no limit.
-    stuck
-        Who waits for what just above it; None without a limit.
+    `size` is the largest counted one in bytes that can't deadlock; 0: none, None: there is no
+    limit. `stuck` says who waits for what just above it; None without a limit.
     """
 
     size: int | None

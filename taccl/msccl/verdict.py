@@ -124,16 +124,9 @@ Known = dict[tuple[Program, bool], list[Finding]]
 class Verdict:
     """What is known of a file on one runtime.
 
-    Parameters
-    ----------
-    findings
-        Worst first.
-    selections
-        The calls that select it, one for each runtime that takes it and has such calls.
-    safe
-        The largest size without deadlock; None when that was not looked at.
-    program
-        The program that was judged; None when none could be read.
+    `findings` come with the worst first; `selections` are the calls that select it, one for each
+    runtime that takes it and has such calls. `safe` is the largest size without deadlock, None when
+    that was not looked at, and `program` what was judged, None when none could be read.
     """
 
     findings: tuple[Finding, ...]
@@ -201,16 +194,9 @@ def judge_for_each(content: bytes, question: Question) -> dict[str, Verdict]:
 def judge_for(content: bytes, runtime: str, question: Question, known: Known) -> Verdict:
     """Return the verdict of a runtime on a file's content.
 
-    Parameters
-    ----------
-    content
-        The bytes of the file.
-    runtime
-        A name of RUNTIMES; ``portable``: all that load such a file must run it.
-    question
-        How it is looked at.
-    known
-        What was found of the same content for other runtimes; added to.
+    `content` is the bytes of the file, `runtime` a name of RUNTIMES; ``portable``: all that load
+    such a file must run it. `question` is how it is looked at, and `known` what was found of the
+    same content for other runtimes; added to.
 
     Raises
     ------

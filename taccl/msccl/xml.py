@@ -109,15 +109,8 @@ _PROTOCOLS: Mapping[str, str] = {name: name for name in PROTOCOLS}
 def read_xml(text: str | bytes, *, file: str | None = None, runtime: str | None = None) -> Program:
     """Return the program that a text describes.
 
-    Parameters
-    ----------
-    text
-        The file's content.
-    file
-        What errors call it.
-    runtime
-        Whose dialect it is; None: msccl when the file says so, spells ``reduce_scatter`` or has
-        no outofplace attribute, else that of the others.
+    Errors call the `text` `file`. `runtime` is whose dialect it is; None: msccl when the file says
+    so, spells ``reduce_scatter`` or has no outofplace attribute, else that of the others.
 
     Raises
     ------

@@ -71,16 +71,9 @@ class Action(NamedTuple):
 class Block:
     """One threadblock, ready to run.
 
-    Parameters
-    ----------
-    rank, id
-        Which.
-    receives_on, sends_on
-        Indices of its connections, or None.
-    full, last
-        What it does in every iteration but the last, and in the last.
-    iterations
-        How often it runs its list.
+    It is threadblock `id` of a `rank`, whose connections `receives_on` and `sends_on` are indices,
+    or None. It runs its list `iterations` times: `full` in every iteration but the last, which is
+    `last`.
     """
 
     rank: int
@@ -124,16 +117,8 @@ def compile_program(
 ) -> Compiled:
     """Return what each threadblock does at one size, message by message.
 
-    Parameters
-    ----------
-    columns
-        The program on its topology.
-    cut
-        How the size is cut.
-    local
-        Costs of local work.
-    factor
-        Bytes on the wire for each byte of data.
+    `columns` are the program on its topology, `cut` is how the size is cut, `local` what local work
+    costs, and `factor` bytes on the wire for each byte of data.
     """
     kind_of, marks = columns.kind_of.tolist(), columns.marks.tolist()
     needs_from, needs = columns.needs_from.tolist(), list(map(tuple, columns.needs.tolist()))
@@ -182,14 +167,8 @@ def compile_program(
 class Wait(NamedTuple):
     """What a threadblock waits for.
 
-    Parameters
-    ----------
-    step
-        Its position in the threadblock.
-    need
-        The (block, position) whose flag it waits for, or None.
-    receiving
-        Whether it waits for a message; else, without a need, for a free slot.
+    At position `step` it waits for the flag of `need`, a (block, position); where that is None, for
+    a message if it is `receiving`, else for a free slot.
     """
 
     step: int
@@ -201,18 +180,9 @@ class Wait(NamedTuple):
 class Standstill:
     """The end of a replay.
 
-    Parameters
-    ----------
-    ends
-        (rank, threadblock id) of each block.
-    connections
-        Of the program.
-    inbound, outbound
-        Connections of a block, None or -1: none.
-    senders, receivers
-        Blocks of a connection, None or -1: none.
-    waits
-        Of each block that has not finished, what it waits for.
+    `ends` has (rank, threadblock id) of each block, `inbound` and `outbound` the connections of a
+    block, `senders` and `receivers` the blocks of one of the `connections`, None or -1: none.
+    `waits` says of each block that has not finished what it waits for.
     """
 
     ends: Sequence[End]
@@ -328,14 +298,8 @@ def replay(  # noqa: PLR0913 - the last three are switches
 class Run:
     """The state of one replay; blocks, connections and edges are indices everywhere.
 
-    Parameters
-    ----------
-    compiled
-        What runs.
-    num_edges
-        Of the topology.
-    keep_spans
-        Whether every message is recorded.
+    `compiled` is what runs on a topology of `num_edges`; every message is recorded if `keep_spans`
+    is set.
     """
 
     def __init__(self, compiled: Compiled, num_edges: int, *, keep_spans: bool) -> None:

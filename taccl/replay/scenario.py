@@ -175,12 +175,8 @@ DEFAULT_RUNS = 20
 class Flow:
     """A background sender: one message a period, each when it is due or when the last has left.
 
-    Parameters
-    ----------
-    edges, overhead
-        What a message holds, each for the overhead and its own time.
-    size, period, start
-        Bytes, and picoseconds.
+    A message holds the `edges`, each for the `overhead` and its own time. `size` is bytes, `period`
+    and `start` are picoseconds.
     """
 
     edges: tuple[EdgeId, ...]

@@ -402,14 +402,8 @@ def duplicate(facts: Facts) -> Iterator[Raw]:
 class Rule:
     """A row of the table of rules.
 
-    Parameters
-    ----------
-    severity
-        Of its findings.
-    find
-        Facts -> findings, without rule and severity.
-    about
-        What it looks for.
+    Findings have its `severity`; `find` takes facts and yields findings without rule and severity,
+    and `about` says what it looks for.
     """
 
     severity: str
@@ -472,14 +466,8 @@ Path = tuple[str | int, ...]
 class Checked:
     """What checking a topology gave.
 
-    Parameters
-    ----------
-    topology
-        None: it can't be read.
-    findings
-        The worst first.
-    error
-        Why it can't be read; also the only finding then.
+    `topology` is None where it can't be read, and then `error` says why and is the only one of the
+    `findings`, which come with the worst first.
     """
 
     topology: Topology | None

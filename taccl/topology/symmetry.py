@@ -283,14 +283,8 @@ def _tuples(rows: NDArray[np.int32], num_ranks: int) -> tuple[Permutation, ...]:
 class Group:
     """A group of symmetries of a topology, with what it does to edges and links.
 
-    Parameters
-    ----------
-    topology
-        The network.
-    generators
-        Rank permutations, verified.
-    elements
-        The closure, identity first.
+    `generators` are verified rank permutations of the `topology`, `elements` their closure, the
+    identity first.
     """
 
     topology: Topology
@@ -507,16 +501,9 @@ def grow_free(
 ) -> Group:
     """Return the group that acts freely, made of the first symmetry of each choice that fits.
 
-    Parameters
-    ----------
-    topology
-        The network.
-    choices
-        Lists of symmetries, in order of preference.
-    limit
-        The group is done when it has so many elements; None: one for each rank.
-    images
-        Where symmetries take the vertices, as far as that is known.
+    `choices` are lists of symmetries of the `topology`, in order of preference. The group is done
+    when it has `limit` elements; None: one for each rank. `images` is where symmetries take the
+    vertices, as far as that is known.
     """
     n, width = topology.num_ranks, topology.num_ranks + len(topology.switches)
     most = n if limit is None else limit

@@ -47,14 +47,9 @@ NDV2_TURNS: tuple[Permutation, ...] = ((2, 3, 0, 1, 6, 7, 4, 5), (4, 5, 6, 7, 0,
 class Base:
     """A row of the table of machines that TACCL knows.
 
-    Parameters
-    ----------
-    gpus, nics
-        Of one server; None: the file says it.
-    classes
-        How many costs of links the file lists; 0: matrices.
-    truncates
-        Whether the loader cuts ``node_invbws_list`` to whole units.
+    `gpus` and `nics` are of one server; None: the file says it. The file lists the costs of as many
+    `classes` of links; 0: matrices. `truncates` tells whether the loader cuts ``node_invbws_list``
+    to whole units.
     """
 
     gpus: int | None

@@ -49,15 +49,9 @@ FEW_SENDS = 20_000
 class Violation:
     """A rule that a schedule breaks.
 
-    Parameters
-    ----------
-    rule
-        A name of :data:`RULES`, or ``columns``, ``symmetry`` or ``sketch`` when the rules could
-        not be applied.
-    send
-        Row of the expanded schedule; None when no one send is to blame.
-    explanation
-        What is wrong, with chunk, link and time.
+    `rule` is a name of :data:`RULES`, or ``columns``, ``symmetry`` or ``sketch`` when the rules
+    could not be applied; `send` is a row of the expanded schedule, None when no one send is to
+    blame, and `explanation` what is wrong, with chunk, link and time.
     """
 
     rule: str

@@ -45,12 +45,7 @@ Ranks = NDArray[np.int32]
 class Orbits:
     """A group that acts freely, and where it takes the ranks and chunks of a collective.
 
-    Parameters
-    ----------
-    group
-        Of symmetries of the topology, each of which maps the collective onto itself.
-    collective
-        What is judged.
+    The `group` is of symmetries of the topology, each of which maps the `collective` onto itself.
     """
 
     group: Group

@@ -39,16 +39,9 @@ class Turned(NamedTuple):
 class Sends:
     """The sends under judgement.
 
-    Parameters
-    ----------
-    schedule
-        The schedule with the sends of all orbits, or with those of representatives.
-    logical
-        What the sketch allows, or None.
-    orbits
-        What representatives stand for; None: all sends are there.
-    period
-        Rows ``period`` apart are images of each other; None: nothing is known of that.
+    The `schedule` has the sends of all orbits, or those of representatives, and then `orbits` says
+    what they stand for; None: all sends are there. `logical` is what the sketch allows, or None.
+    Rows `period` apart are images of each other; None: nothing is known of that.
     """
 
     schedule: Schedule
