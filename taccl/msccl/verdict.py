@@ -14,15 +14,14 @@ from types import MappingProxyType
 
 from taccl.errors import InputError, ProgramError
 from taccl.msccl.deploy import needs
-from taccl.msccl.determinism import order_findings
 from taccl.msccl.elements import Document, read_document
-from taccl.msccl.expected import MAX_WORK, everything, expected_of, work_of
-from taccl.msccl.interpret import find_root, interpret
+from taccl.msccl.expected import everything, expected_of
+from taccl.msccl.interpret import find_root, interpret, order_findings
 from taccl.msccl.limits import check_limits, network_findings
 from taccl.msccl.parser import Parsed, parse
 from taccl.msccl.program import Finding, Program, Severity, errors_of
+from taccl.msccl.run import MAX_WORK, Safe, deadlock, safe_size, work_of
 from taccl.msccl.runtimes import LOADED_BY, RUNTIMES, UNLIMITED
-from taccl.msccl.sizes import Safe, deadlock, safe_size
 from taccl.msccl.xml import read_xml
 
 
