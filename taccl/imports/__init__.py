@@ -1,4 +1,4 @@
-"""Topologies from foreign formats: one module a format, one row in IMPORTS.
+"""Topologies from foreign formats, one row in IMPORTS each.
 
 Files are whole topologies, or hosts that are composed with a fabric (:mod:`taccl.imports.hosts`).
 """
@@ -14,8 +14,7 @@ from taccl.files import Document, parse_document, read_text
 from taccl.imports.graph_json import GraphOptions, graph_comments, is_graph_json, read_graph_json
 from taccl.imports.hosts import FabricOptions, Host, HostOptions, compose, with_nics
 from taccl.imports.nccl_xml import is_nccl_xml, read_nccl_xml
-from taccl.imports.nvidia_smi import is_nvidia_smi, read_nvidia_smi
-from taccl.imports.rocm_smi import is_rocm_smi, read_rocm_smi
+from taccl.imports.smi import is_nvidia_smi, is_rocm_smi, read_nvidia_smi, read_rocm_smi
 from taccl.imports.taccl_json import TacclOptions, is_taccl_topology, read_taccl_topology
 from taccl.topology.core_form import topology_document
 from taccl.topology.file import topology_from_document
