@@ -28,7 +28,6 @@ __all__ = [
     "ImportOptions",
     "Imported",
     "TacclOptions",
-    "import_document",
     "import_files",
     "import_topology",
 ]
@@ -181,17 +180,9 @@ def _guessed(source: Source) -> str:
     return found
 
 
-def import_document(path: str, kind: str | None, options: ImportOptions) -> Mapping[str, object]:
-    """Return our file, as a document, of one foreign one.
-
-    `path`, `kind` and `options` are those of :func:`import_files`.
-    """
-    return import_files([path], kind, options).document
-
-
 def import_topology(path: str, kind: str | None, options: ImportOptions) -> Topology:
     """Return the topology of one foreign file.
 
     `path`, `kind` and `options` are those of :func:`import_files`.
     """
-    return topology_from_document(import_document(path, kind, options), path)
+    return topology_from_document(import_files([path], kind, options).document, path)

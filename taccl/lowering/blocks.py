@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.lowering.buffers import Move
+from taccl.lowering.draft import Move
 from taccl.lowering.order import Lane, Message
 from taccl.topology.graph import Topology
 

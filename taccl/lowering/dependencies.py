@@ -32,8 +32,7 @@ from types import MappingProxyType
 import numpy as np
 
 from taccl.lowering.blocks import Block, Clocks
-from taccl.lowering.buffers import Move, Parts, find_parts
-from taccl.lowering.draft import Draft
+from taccl.lowering.draft import Draft, Move, Parts, find_parts
 from taccl.lowering.order import Message
 from taccl.msccl.program import Op, Step, StepRef
 from taccl.topology.graph import Topology

@@ -30,9 +30,8 @@ from taccl.lowering.blocks import (
     pair_ends,
     ways_needed,
 )
-from taccl.lowering.buffers import Move
 from taccl.lowering.dependencies import NOTHING_HELD, find_dependences, write_steps
-from taccl.lowering.draft import Draft, make_draft, with_copies_after
+from taccl.lowering.draft import Draft, Move, make_draft, with_copies_after
 from taccl.lowering.fusion import fuse_sends, fuse_sums
 from taccl.lowering.order import Lane
 from taccl.lowering.scratch import share_scratch

@@ -366,7 +366,26 @@ def parse(document: Document, runtime: str, *, file: str | None = None) -> Parse
             "elements", f"<{name}> holds {len(element.children)} elements, the reader has room"
             f" for {MAX_CHILDREN} and writes on", element.at, "lower --chunks or --instances",
         )  # fmt: skip
-    gpus = _gpus(report, algo, head)
+    gpus: dict[int, Gpu] = {}
+    for element in algo.children:
+        rank = to_int(element.attributes["id"])
+        report.note_number("gpu", element.attributes, "id", element.at)
+        if not 0 <= rank < head.ranks:
+            report.warn(
+                "ranks", f"no rank reads <gpu id={rank}>", element.at,
+                f"use ids from 0 to {head.ranks - 1}",
+            )  # fmt: skip
+            continue
+        if rank in gpus:
+            report.warn(
+                "ranks", f"gpu {rank} occurs twice: the later one overwrites the earlier",
+                element.at, "give every gpu an id of its own",
+            )  # fmt: skip
+        gpu = _gpu(report, element, rank, head)
+        if gpu is not None:
+            if rank in gpus and not gpu.threadblocks:  # what a second element of a rank leaves
+                gpu = replace(gpu, threadblocks=gpus[rank].threadblocks)
+            gpus[rank] = gpu
     refused = any(f.severity is Severity.REJECTED for f in report.findings)
     if refused or report.unspoken:
         return Parsed(None, report.findings, report.at)
@@ -433,8 +452,26 @@ def _head(report: Report) -> _Head | None:
         to_int64(attributes.get("minBytes", "0")),
         DEFAULT_MAX_BYTES if high is None else to_int64(high),
     )
-    if runtime.exclusive_max_bytes:
-        _check_range(report, attributes, sizes, at)
+    threads = to_int(attributes.get("nthreads", "0"))
+    # Only msccl checks the range and nthreads.
+    if runtime.exclusive_max_bytes and not 0 <= sizes[0] <= sizes[1]:
+        report.refuse(
+            "sizes", f"the range of sizes is {sizes[0]} to {sizes[1]} bytes", at,
+            "give 0 <= minBytes < maxBytes",
+        )  # fmt: skip
+    if runtime.exclusive_max_bytes and threads % WARP_SIZE:
+        report.refuse(
+            "threads", f"nthreads is {threads}", at, f"use a multiple of {WARP_SIZE}"
+        )  # fmt: skip
+    elif (
+        runtime.exclusive_max_bytes and attributes["proto"] == "Simple"
+        and 0 < threads < MOST_THREADS and threads.bit_count() > 1
+    ):  # fmt: skip
+        # computeColl wants a message of 2 MiB to be a multiple of what the threads move at once.
+        report.warn(
+            "threads", f"nthreads is {threads}, which does not divide a message of Simple: calls"
+            " may fail", at, "use a power of two",
+        )  # fmt: skip
     head = _Head(
         to_int(attributes["ngpus"]), to_int(attributes["nchunksperloop"]),
         to_int(attributes["nchannels"]), attributes["coll"], sizes,
@@ -442,51 +479,6 @@ def _head(report: Report) -> _Head | None:
     if head.ranks < 1:
         report.refuse("ranks", f"ngpus is {head.ranks}", at, "give the number of ranks")
     return head
-
-
-def _check_range(report: Report, attributes: Attributes, sizes: tuple[int, int], at: int) -> None:
-    """Check what only msccl does: the range, nthreads."""
-    low, high = sizes
-    if not 0 <= low <= high:
-        report.refuse(
-            "sizes", f"the range of sizes is {low} to {high} bytes", at,
-            "give 0 <= minBytes < maxBytes",
-        )  # fmt: skip
-    threads = to_int(attributes.get("nthreads", "0"))
-    if threads % WARP_SIZE:
-        report.refuse(
-            "threads", f"nthreads is {threads}", at, f"use a multiple of {WARP_SIZE}"
-        )  # fmt: skip
-    elif attributes["proto"] == "Simple" and 0 < threads < MOST_THREADS and threads.bit_count() > 1:
-        # computeColl wants a message of 2 MiB to be a multiple of what the threads move at once.
-        report.warn(
-            "threads", f"nthreads is {threads}, which does not divide a message of Simple: calls"
-            " may fail", at, "use a power of two",
-        )  # fmt: skip
-
-
-def _gpus(report: Report, algo: Element, head: _Head) -> dict[int, Gpu]:
-    found: dict[int, Gpu] = {}
-    for element in algo.children:
-        rank = to_int(element.attributes["id"])
-        report.note_number("gpu", element.attributes, "id", element.at)
-        if not 0 <= rank < head.ranks:
-            report.warn(
-                "ranks", f"no rank reads <gpu id={rank}>", element.at,
-                f"use ids from 0 to {head.ranks - 1}",
-            )  # fmt: skip
-            continue
-        if rank in found:
-            report.warn(
-                "ranks", f"gpu {rank} occurs twice: the later one overwrites the earlier",
-                element.at, "give every gpu an id of its own",
-            )  # fmt: skip
-        gpu = _gpu(report, element, rank, head)
-        if gpu is not None:
-            if rank in found and not gpu.threadblocks:  # what a second element of a rank leaves
-                gpu = replace(gpu, threadblocks=found[rank].threadblocks)
-            found[rank] = gpu
-    return found
 
 
 _CHUNKS = ("i_chunks", "o_chunks", "s_chunks")
@@ -531,11 +523,9 @@ def _blocks(report: Report, element: Element, gpu: Gpu, head: _Head) -> dict[int
     ends: dict[tuple[str, int], int] = {}
     for child in element.children:
         numbers = report.integers("tb", child, _BLOCK, (gpu.rank, None, None))
-        if numbers is None or _has_refused_types(report, child, gpu.rank):
+        if numbers is None or _is_refused(report, child, (gpu.rank, *numbers), head):
             continue
         number, send, recv, channel = numbers
-        if _has_refused_numbers(report, child, (gpu.rank, *numbers), head):
-            continue
         if number in found:
             report.refuse(
                 "threadblocks", f"threadblock {number} occurs twice", child.at,
@@ -561,45 +551,39 @@ def _blocks(report: Report, element: Element, gpu: Gpu, head: _Head) -> dict[int
     return found
 
 
-def _has_refused_types(report: Report, child: Element, rank: int) -> bool:
-    """Check rtype and stype: msccl looks for them in ``algo`` and then takes only nic in a tb."""
-    asked = report.document.algo.attributes if report.document.algo else {}
-    wrong = [
-        name
-        for name in ("rtype", "stype")
-        if report.runtime.extra_types and name in asked and child.attributes.get(name) != "nic"
-    ]
-    for name in wrong:
-        report.refuse(
-            "attributes", f"<algo> has {name}, so msccl wants {name}=\"nic\" in every tb", child.at,
-            f"remove {name} from <algo>", (rank, None, None),
-        )  # fmt: skip
-    return bool(wrong)
+def _is_refused(report: Report, child: Element, found: tuple[int, ...], head: _Head) -> bool:
+    """Check a threadblock's rank, id, send, recv and chan, and before them rtype and stype.
 
-
-def _has_refused_numbers(
-    report: Report, child: Element, found: tuple[int, ...], head: _Head
-) -> bool:
-    """Check a threadblock's rank, id, send, recv and chan."""
+    msccl looks for these two in ``algo`` and then takes only nic in a tb.
+    """
     runtime, (rank, number, send, recv, channel) = report.runtime, found
-    problems: list[tuple[str, str, str]] = []
-    if not 0 <= number < runtime.max_threadblocks:
-        problems.append((
-            "threadblocks", f"{runtime.name} allows {runtime.max_threadblocks} threadblocks",
-            "lower --chunks or --instances",
-        ))  # fmt: skip
-    for peer in (send, recv):
-        foreign = peer >= head.ranks and runtime.checks_peers
-        if peer == rank or peer < -1 or foreign:
+    asked = report.document.algo.attributes if report.document.algo else {}
+    place: Place = (rank, None, None)
+    problems = [
+        ("attributes", f"<algo> has {name}, so msccl wants {name}=\"nic\" in every tb",
+         f"remove {name} from <algo>")
+        for name in ("rtype", "stype")
+        if runtime.extra_types and name in asked and child.attributes.get(name) != "nic"
+    ]  # fmt: skip
+    if not problems:
+        place = (rank, number, None)
+        if not 0 <= number < runtime.max_threadblocks:
             problems.append((
-                "peers", f"peer {peer} is no other rank",
-                f"use a rank from 0 to {head.ranks - 1}, or -1 for none",
+                "threadblocks", f"{runtime.name} allows {runtime.max_threadblocks} threadblocks",
+                "lower --chunks or --instances",
             ))  # fmt: skip
-    if not 0 <= channel <= runtime.max_channels:
-        problems.append((
-            "channels", f"is on channel {channel}, {runtime.name} has {runtime.max_channels}",
-            "use a channel below nchannels",
-        ))  # fmt: skip
+        for peer in (send, recv):
+            foreign = peer >= head.ranks and runtime.checks_peers
+            if peer == rank or peer < -1 or foreign:
+                problems.append((
+                    "peers", f"peer {peer} is no other rank",
+                    f"use a rank from 0 to {head.ranks - 1}, or -1 for none",
+                ))  # fmt: skip
+        if not 0 <= channel <= runtime.max_channels:
+            problems.append((
+                "channels", f"is on channel {channel}, {runtime.name} has {runtime.max_channels}",
+                "use a channel below nchannels",
+            ))  # fmt: skip
     for rule, explanation, fix in problems:
-        report.refuse(rule, explanation, child.at, fix, (rank, number, None))
+        report.refuse(rule, explanation, child.at, fix, place)
     return bool(problems)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from taccl.bounds import any_curves, program_curves
 from taccl.collectives import COLLECTIVES, Collective, build_collective, busbw_factor
-from taccl.errors import InputError, NoScheduleError
+from taccl.errors import NoScheduleError
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program
 from taccl.replay.cost import ReplayModel
@@ -247,23 +247,3 @@ def bounds_of(
         return max(((c.kind, c.at(size)) for c in curves), key=lambda found: found[1])
 
     return at
-
-
-def sizes_between(begin: int, end: int, factor: int = 2) -> tuple[int, ...]:
-    """Return sizes from ``begin`` up to ``end`` bytes, each ``factor`` times the one before it.
-
-    Raises
-    ------
-    InputError
-        When there is no such series.
-    """
-    if begin < 1 or end < begin:
-        raise InputError(
-            f"sizes from {begin} to {end}", field="-b", fix="begin with at least 1 and end above it"
-        )
-    if factor < 2:
-        raise InputError(f"should be at least 2, got {factor}", field="-f", fix="use -f 2")
-    sizes = [begin]
-    while sizes[-1] * factor <= end:
-        sizes.append(sizes[-1] * factor)
-    return tuple(sizes)
