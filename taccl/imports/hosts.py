@@ -38,20 +38,9 @@ from taccl.units import beta_text
 class Gpu:
     """A generation of GPUs, and what hosts with it usually have.
 
-    Parameters
-    ----------
-    sm
-        Compute capability, as ``sm`` in NCCL's files; AMD: of the name, 908 for gfx908.
-    links
-        NVLinks or xGMI links of a GPU.
-    link
-        GB/s of one of them.
-    pcie
-        Generation of PCIe.
-    nic
-        GB/s of a NIC.
-    sockets
-        GB/s between two CPUs.
+    `sm` is the compute capability, as in NCCL's files; AMD: of the name, 908 for gfx908. A GPU has
+    so many `links` (NVLink or xGMI), of `link` GB/s each. `pcie` is a generation of PCIe, `nic`
+    GB/s of a NIC, and `sockets` GB/s between two CPUs.
     """
 
     sm: int
@@ -143,18 +132,9 @@ SOCKETS = "sockets"
 class HostOptions:
     """What the tools leave open; None: assumed.
 
-    Parameters
-    ----------
-    gpu
-        A name of GPUS.
-    link
-        GB/s of one NVLink or xGMI link.
-    pcie
-        Generation of PCIe.
-    nic, sockets
-        GB/s of a NIC, and between two sockets.
-    nics
-        How many NICs a host has whose tool names none.
+    `gpu` is a name of GPUS, `link` GB/s of one NVLink or xGMI link, `pcie` a generation of PCIe,
+    `nic` GB/s of a NIC and `sockets` between two sockets; `nics` is how many NICs a host has whose
+    tool names none.
     """
 
     gpu: str | None = None

@@ -137,20 +137,9 @@ def assign_blocks(
 
     With several instances, every pair has as many connections for each of its links.
 
-    Parameters
-    ----------
-    moves
-        In one legal order.
-    lanes
-        The link of every message.
-    topology
-        What the links belong to.
-    connection
-        From :func:`number_connections`.
-    joins
-        Receiving ends that share a threadblock with a sending end.
-    instances
-        Copies of every threadblock.
+    `moves` are in one legal order, `lanes` has the link of every message, whose links belong to
+    `topology`, and `connection` is from :func:`number_connections`. `joins` has receiving ends that
+    share a threadblock with a sending end; every threadblock has so many `instances`.
     """
     members: dict[End, list[int]] = defaultdict(list)
     local: dict[int, list[int]] = defaultdict(list)
@@ -249,18 +238,9 @@ def number_connections(
 ) -> dict[int, int]:
     """Return the number of the connection that every message takes.
 
-    Parameters
-    ----------
-    moves
-        In one legal order.
-    lanes
-        The link of every message.
-    topology
-        What the links belong to.
-    parts
-        Stretches of time that a link is cut into, where it is more than one.
-    ways
-        Connections that take messages of a link in turn, where there is more than one.
+    `moves` are in one legal order, and `lanes` has the link of every message, whose links belong to
+    `topology`. `parts` are the stretches of time that a link is cut into, and `ways` the
+    connections that take its messages in turn, where there is more than one.
     """
     queues: dict[Lane, list[int]] = defaultdict(list)
     for move in moves:

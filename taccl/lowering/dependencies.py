@@ -151,18 +151,9 @@ def find_dependences(
 
     With them comes what every move knows.
 
-    Parameters
-    ----------
-    draft
-        The moves.
-    blocks
-        Threadblocks with the positions of their moves.
-    order
-        One of ORDERS.
-    held
-        Messages to hold back in any order, and the times after which they are to start.
-    open_sends
-        No move waits for a send, but for the copy after it.
+    `draft` has the moves, and `blocks` are threadblocks with the positions of theirs. `order` is
+    one of ORDERS; messages of `held` are held back in any order, each until after its time. With
+    `open_sends`, no move waits for a send, but for the copy after it.
     """
     clocks = _start_clocks(len(draft.moves), blocks)
     owner = clocks.owner

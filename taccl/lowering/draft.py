@@ -48,18 +48,9 @@ from taccl.msccl.runtimes import MAX_COUNT
 class Move(NamedTuple):
     """A step before threadblocks are known.
 
-    Parameters
-    ----------
-    rank
-        Where it runs.
-    op, src, dst
-        As in a step.
-    chunks
-        How many, adjacent at both places.
-    message
-        The message it belongs to; None: local work of the rank's own.
-    forward
-        The message by which it sends on what it receives.
+    It runs on a `rank`; `op`, `src` and `dst` are as in a step, and `chunks` are adjacent at both
+    places. `message` is the one it belongs to, None: local work of the rank's own; `forward` is the
+    message by which it sends on what it receives.
     """
 
     rank: int
@@ -106,20 +97,9 @@ class _Layout:
 class Draft:
     """A schedule as moves of data, from which programs are made.
 
-    Parameters
-    ----------
-    schedule
-        With the sends of all orbits.
-    modes
-        What its programs claim to serve.
-    messages
-        In order of their starts; numbers of messages are positions here.
-    lanes
-        The link of every message.
-    moves
-        In one legal order.
-    scratch
-        Scratch chunks of every rank.
+    `schedule` has the sends of all orbits, `modes` are what its programs claim to serve. `messages`
+    are in order of their starts, and numbers of messages are positions there; `lanes` has the link
+    of each. `moves` are in one legal order, and `scratch` has the scratch chunks of every rank.
     """
 
     schedule: Schedule

@@ -178,18 +178,9 @@ class Options:
 class Candidate:
     """Something that was compared.
 
-    Parameters
-    ----------
-    engine
-        Who found it.
-    chunks
-        For each rank.
-    makespan
-        Of the schedule, in picoseconds; None: there is no schedule.
-    score
-        What it really costs, in picoseconds; None: it is out of the running.
-    reason
-        Why it is.
+    `engine` found it, with so many `chunks` for each rank. `makespan` is that of the schedule, in
+    picoseconds (None: there is none), `score` what it really costs, in picoseconds; None: it is out
+    of the running, and `reason` says why.
     """
 
     engine: str
@@ -203,20 +194,9 @@ class Candidate:
 class Result:
     """What an engine found.
 
-    Parameters
-    ----------
-    status
-        How the solve ended.
-    schedule
-        The best schedule, or None.
-    bounds
-        Lower bounds the engine proved.
-    engine
-        Its name.
-    seconds
-        Wall clock.
-    candidates
-        What was chosen from, where that was more than one.
+    `status` is how the solve of an `engine` ended, `schedule` the best schedule, or None, and
+    `bounds` are lower bounds that it proved, in `seconds` of wall clock. `candidates` are what was
+    chosen from, where that was more than one.
     """
 
     status: Status

@@ -32,18 +32,10 @@ class Arc(NamedTuple):
 class Demand:
     """One representative chunk to be routed.
 
-    Parameters
-    ----------
-    chunk
-        Its id.
-    roots
-        Where its tree may start, ascending: several where any of them can serve it.
-    targets
-        The ranks that the tree must reach, without the roots, ascending.
-    arcs
-        What it may use, in order of link.
-    hops
-        Fewest hops from a root to every rank that can be reached, by rank.
+    `chunk` is its id. Its tree may start at the `roots`, several where any of them can serve it,
+    and must reach the `targets`, which are none of these; both are ascending. It may use the
+    `arcs`, in order of link; `hops` has the fewest hops from a root to every rank that can be
+    reached.
     """
 
     chunk: int

@@ -98,19 +98,10 @@ def interpret(
 ) -> list[Finding]:
     """Run a program once in one mode and return all that is wrong with what it does.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    in_place
-        The mode: whether input and output lie in one buffer.
-    collective
-        What it should do; None: what its name and its chunk count say, with the root that
-        :func:`find_root` finds.
-    open_sends
-        As for :func:`find_races`.
-    run
-        The program's :func:`taccl.msccl.run.maximal_run`, which is the same in both modes.
+    `in_place` is the mode: whether input and output of `program` lie in one buffer. `collective` is
+    what it should do; None: what its name and its chunk count say, with the root that
+    :func:`find_root` finds. `open_sends` is as for :func:`find_races`, and `run` the program's
+    :func:`taccl.msccl.run.maximal_run`, which is the same in both modes.
     """
     expected = collective or expected_of(program, find_root(program) or 0)
     if isinstance(expected, Finding):

@@ -226,21 +226,11 @@ class Severity(Enum):
 class Finding:
     """One thing that is wrong with a program.
 
-    Parameters
-    ----------
-    rule
-        The rule that is broken: a key of ``limits.RULES``, a word of the readers or of the
-        interpreter.
-    explanation
-        What was found, with values, lower case.
-    gpu, threadblock, step
-        Where; None when the finding has no such place.
-    fix
-        What to do about it; None when nothing can be said.
-    severity
-        What the runtime makes of it.
-    line, column
-        Where in the file, from 1, columns in bytes; None when unknown.
+    The `rule` is a key of ``limits.RULES``, a word of the readers or of the interpreter;
+    `explanation` is what was found, with values, lower case, and `fix` what to do about it; None
+    when nothing can be said. It is at `gpu`, `threadblock`, `step` and at `line`, `column` of the
+    file, from 1, columns in bytes; each None when there is no such place. `severity` is what the
+    runtime makes of it.
     """
 
     rule: str

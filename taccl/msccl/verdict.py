@@ -29,22 +29,10 @@ from taccl.msccl.xml import read_xml
 class Selection:
     """What a call must be like to run a file.
 
-    Parameters
-    ----------
-    runtime
-        Which runtime selects.
-    call
-        The NCCL call.
-    ranks
-        Size of the communicator.
-    min_bytes, max_bytes
-        Counted sizes, inclusive; None: no upper limit.
-    modes
-        ``in place``, ``out of place``.
-    divisor, divided
-        What must be a multiple of ``divisor``: ``elements`` or ``bytes``.
-    needs
-        Environment without which the runtime takes no notice of the file.
+    `runtime` selects the file for the NCCL `call` of a communicator of so many `ranks`, at counted
+    sizes from `min_bytes` to `max_bytes`, inclusive (None: no upper limit), in `modes` (``in
+    place``, ``out of place``), where `divided` (``elements`` or ``bytes``) are a multiple of
+    `divisor`. Without the environment `needs` the runtime takes no notice of the file.
     """
 
     runtime: str
@@ -144,18 +132,9 @@ class Verdict:
 class Question:
     """How a file is looked at.
 
-    Parameters
-    ----------
-    size
-        Bytes at which deadlocks are looked for, too.
-    structure_only
-        Follow no data and no waits.
-    bitwise
-        Ranks must add up in one order.
-    servers
-        The server of every rank, or how many ranks are on each; None: unknown.
-    file
-        Named in errors.
+    `size` is bytes at which deadlocks are looked for, too; with `structure_only`, no data and no
+    waits are followed, and with `bitwise` ranks must add up in one order. `servers` is the server
+    of every rank, or how many ranks are on each (None: unknown), and `file` is named in errors.
     """
 
     size: int | None = None

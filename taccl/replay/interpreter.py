@@ -44,18 +44,9 @@ from taccl.units import Time
 class Action(NamedTuple):
     """One message, or one piece of local work, of a threadblock.
 
-    Parameters
-    ----------
-    needs
-        (block, position) pairs whose flag must have been posted.
-    receives, flight
-        Whether it takes a message, and the course of the message it sends, or None.
-    local
-        Work between the two, in picoseconds.
-    posts
-        The position that is posted when it is done; -1: nothing.
-    step, size
-        For the trace.
+    It needs the flags of `needs`, (block, position) pairs, takes a message if it `receives`, works
+    for `local` picoseconds, and sends one with the course `flight`, or None. When it is done it
+    posts the position `posts`; -1: nothing. `step` and `size` are for the trace.
     """
 
     needs: tuple[tuple[int, int], ...]
@@ -89,19 +80,10 @@ class Block:
 class Compiled:
     """A program at one size, or several programs side by side.
 
-    Parameters
-    ----------
-    blocks
-        Of a program ascending by (rank, threadblock id): the order in which contested edges are
-        served.
-    connections
-        What the blocks' indices point into.
-    senders, receivers
-        Block at each end of a connection; None where no step uses it.
-    slots
-        How many messages each connection holds.
-    width
-        Above every position: flags count ``iteration * width + position``.
+    `blocks` of a program are ascending by (rank, threadblock id), the order in which contested
+    edges are served; their indices point into `connections`. `senders` and `receivers` are the
+    blocks at the ends of a connection, None where no step uses it, and `slots` is how many messages
+    it holds. `width` is above every position: flags count ``iteration * width + position``.
     """
 
     blocks: tuple[Block, ...]

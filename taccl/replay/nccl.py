@@ -107,16 +107,9 @@ PLATEAU_FROM = 64
 class Machine:
     """What NCCL's model knows of a machine.
 
-    Parameters
-    ----------
-    ranks, servers
-        How many.
-    channels
-        Rings (trees) in parallel.
-    intra, inter
-        GB/s of a channel inside a server and between servers.
-    generation, cpu, wire
-        Of GENERATIONS, CPUS and WIRES; the wire joins the GPUs of a server.
+    There are so many `ranks` and `servers`, and `channels` (rings or trees in parallel), each of
+    `intra` GB/s inside a server and `inter` GB/s between servers. `generation`, `cpu` and `wire`
+    are of GENERATIONS, CPUS and WIRES; the wire joins the GPUs of a server.
     """
 
     ranks: int

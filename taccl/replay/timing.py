@@ -255,10 +255,8 @@ SPENT = Spent()
 class Timing:
     """A program on a topology, put into columns once for all sizes; made by compiled code.
 
-    Parameters
-    ----------
-    program, topology, model, route, protocol_costs
-        As :func:`taccl.replay.interpreter.replay` takes them.
+    `program`, `topology`, `model`, `route` and `protocol_costs` are as
+    :func:`taccl.replay.interpreter.replay` takes them.
 
     Raises
     ------

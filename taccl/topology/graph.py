@@ -74,20 +74,10 @@ class Switch:
 class Edge:
     """One directed hop: the resource, which carries one message at a time.
 
-    Parameters
-    ----------
-    id
-        Position in ``Topology.edges``.
-    tail, head
-        Vertices: a rank, or ``num_ranks + i`` for switch i.
-    alpha
-        Latency in picoseconds.
-    overhead
-        The part of the latency that keeps the edge busy, in picoseconds; None: by the rule.
-    beta
-        Picoseconds for each byte; None: not a resource, the edge only adds alpha.
-    name
-        What messages call it.
+    `id` is its position in ``Topology.edges``, `tail` and `head` are vertices: a rank, or
+    ``num_ranks + i`` for switch i. `alpha` is its latency and `overhead` the part of it that keeps
+    the edge busy, in picoseconds (None: by the rule); `beta` is picoseconds for each byte, None:
+    not a resource, the edge only adds alpha. `name` is what messages call it.
     """
 
     id: EdgeId

@@ -37,22 +37,10 @@ SHOWN = 3
 class Finding:
     """Something that a rule found.
 
-    Parameters
-    ----------
-    rule
-        A key of RULES.
-    severity
-        ``error``, ``warning`` or ``note``.
-    where
-        The edges, switches, ranks or pairs it is about.
-    problem
-        What was found.
-    fix
-        What to do about it.
-    edges
-        The first of the edges it is about, by id, for looking up its place in a file.
-    file, line, field
-        Where in a file the first of them is; None: not known.
+    `rule` is a key of RULES, `severity` is ``error``, ``warning`` or ``note``. `where` names the
+    edges, switches, ranks or pairs it is about, `problem` is what was found, `fix` what to do about
+    it. `edges` has the first of its edges, by id, for looking up its place in a file: `file`,
+    `line` and `field`, None: not known.
     """
 
     rule: str

@@ -175,16 +175,9 @@ Relays = str | tuple[tuple[int, tuple[int, ...]], ...] | None
 class Sketched:
     """What such a topology must know of the sketch.
 
-    Parameters
-    ----------
-    name, file
-        Of the sketch, for messages.
-    servers
-        For how many servers it is made; None: any.
-    switches
-        Its lists of local GPUs, equal ones as often as they are there; empty: no switches.
-    relays
-        What joins the servers; None: not said.
+    `name` and `file` of the sketch are for messages, `servers` is for how many it is made (None:
+    any). `switches` are its lists of local GPUs, equal ones as often as they are there (empty: no
+    switches), and `relays` what joins the servers; None: not said.
     """
 
     name: str = "the sketch"
