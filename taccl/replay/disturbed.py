@@ -53,7 +53,7 @@ from taccl.replay.interpreter import (
     deadlock,
     standstill,
 )
-from taccl.replay.scenario import Change, Delay, Flow, Scenario
+from taccl.replay.scenario import Change, DistributionRecord, Flow, Scenario
 from taccl.replay.trace import Trace
 from taccl.topology.graph import EdgeId, Topology
 from taccl.units import Time, ceil_time
@@ -176,7 +176,7 @@ class Stream:
     `delay` is what is drawn, and `key` what the stream is for; equal keys give equal delays.
     """
 
-    def __init__(self, delay: Delay, key: str) -> None:
+    def __init__(self, delay: DistributionRecord, key: str) -> None:
         self.delay = delay
         self.random = Random(key)
 

@@ -2,7 +2,7 @@
 
 A schedule is judged send by send: orbits are expanded first, and that they can be is itself a
 rule. A large one is judged by the representatives of its orbits, where the symmetry shows that they
-stand for all (orbits.py), rule by rule. Nothing here trusts the code that computed the times.
+stand for all (sends.py), rule by rule. Nothing here trusts the code that computed the times.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,6 @@ from taccl.errors import InputError, ScheduleError
 from taccl.model.schedule import Schedule
 from taccl.topology.graph import LogicalTopology
 from taccl.units import format_size
-from taccl.verify.orbits import orbits_of
 from taccl.verify.rules import (
     adjacency,
     allowed,
@@ -36,7 +35,7 @@ from taccl.verify.rules import (
     turns_links,
     turns_paths,
 )
-from taccl.verify.sends import MAX_FINDINGS, Finding, Sends
+from taccl.verify.sends import MAX_FINDINGS, Finding, Sends, orbits_of
 
 MAX_PICOSECONDS = 1 << 61
 """Sums of two such times fit into 64 bits."""
@@ -88,7 +87,7 @@ NEEDS: Mapping[str, Callable[[Sends], bool]] = MappingProxyType({
     "max_extra_hops": turns_paths,
     "on_shortest_paths": turns_paths,
 })  # fmt: skip
-"""What must hold for a rule to be judged by representatives, beyond what net.py asks for all.
+"""What must hold for a rule to be judged by representatives, beyond what is asked for all.
 
 Offsets in buffers do not turn with the ranks, sums without duration follow the order of rows, and
 a sketch may treat images differently. Where this fails, the rule is judged on all sends.
@@ -151,10 +150,8 @@ def _columns(schedule: Schedule) -> Iterator[Finding]:
     """Check the shapes and ranges that all rules rely on."""
     collective, topology = schedule.collective, schedule.topology
     if collective.num_ranks != topology.num_ranks:
-        yield (
-            None,
-            (f"the collective has {collective.num_ranks} ranks, the topology {topology.num_ranks}"),
-        )
+        ranks = collective.num_ranks
+        yield None, f"the collective has {ranks} ranks, the topology {topology.num_ranks}"
     if schedule.chunk_size <= 0:
         yield None, f"the chunk size is {schedule.chunk_size}"
     slowest = max((edge.beta or 0 for edge in topology.edges), default=0)
