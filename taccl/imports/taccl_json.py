@@ -146,7 +146,13 @@ def _original(
     if ("remote_alpha" in found) != ("remote_beta" in found):
         lost = "remote_beta" if "remote_alpha" in found else "remote_alpha"
         raise document.error("is missing", (lost,), f"write {lost}: 10.25")
-    _check(found, names, document)
+    machine = Document(found, None)
+    try:
+        check_record(fit_model(machine, OriginalRecord), machine, ())
+    except InputError as error:  # told of TACCL's fields
+        name, bracket, rest = (error.field or "").partition("[")
+        place = f"{names.get(name, name)}{bracket}{rest}"
+        raise document.error(error.problem, (place,), error.fix or "correct it") from None
     return {
         "taccl": "topology/1",
         "name": record.name,
@@ -154,16 +160,6 @@ def _original(
         "costs": "original",
         "original": found,
     }
-
-
-def _check(found: dict[str, object], names: dict[str, str], document: Document) -> None:
-    """Check the numbers of a machine; errors name TACCL's fields."""
-    try:
-        check_record(fit_model(Document(found, None), OriginalRecord), Document(found, None), ())
-    except InputError as error:
-        name, bracket, rest = (error.field or "").partition("[")
-        place = f"{names.get(name, name)}{bracket}{rest}"
-        raise document.error(error.problem, (place,), error.fix or "correct it") from None
 
 
 def _exact(

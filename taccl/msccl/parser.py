@@ -14,7 +14,6 @@ the positions that dependences count are those of the steps that are left (``run
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from taccl.errors import ProgramError
 from taccl.msccl.elements import (
@@ -27,6 +26,8 @@ from taccl.msccl.elements import (
     stored_by_rank,
 )
 from taccl.msccl.program import (
+    BUFFER_OF,
+    OP_OF,
     RECEIVES,
     SENDS,
     Buffer,
@@ -40,7 +41,15 @@ from taccl.msccl.program import (
     StepRef,
     Threadblock,
 )
-from taccl.msccl.runtimes import FUSION_CAP, PROTOCOLS, RUNTIMES, UNLIMITED, Runtime
+from taccl.msccl.runtimes import (
+    DEFAULT_MAX_BYTES,
+    FUSION_CAP,
+    MAX_RANKS,
+    PROTOCOLS,
+    RUNTIMES,
+    UNLIMITED,
+    Runtime,
+)
 from taccl.msccl.tokens import is_plain, to_int, to_int64
 
 MAX_FOUND = 200
@@ -123,8 +132,6 @@ class Report:
 
 _NUMBERS = ("s", "srcoff", "dstoff", "cnt", "depid", "deps", "hasdep")
 _WORDS = ("srcbuf", "dstbuf", "type")
-_OPS: Mapping[str, Op] = MappingProxyType({op.value: op for op in Op})
-_BUFFERS: Mapping[str, Buffer] = MappingProxyType({buffer.value: buffer for buffer in Buffer})
 
 
 @dataclass(slots=True)
@@ -186,30 +193,30 @@ def _parse_step(line: _Line, child: Element) -> None:
     if missing:
         return
     kind = attributes["type"]
-    if kind not in _OPS and kind in runtime.extra_types:
+    if kind not in OP_OF and kind in runtime.extra_types:
         line.report.unspoken = True
         line.report.add(
             "ops", f"{runtime.name} takes {kind} and its kernel returns on it: a hang", at,
             "use other steps", place=line.place,
         )  # fmt: skip
         return
-    if kind not in _OPS:
+    if kind not in OP_OF:
         line.refuse(
             "ops", f"{runtime.name} does not know the type {kind[:40]!r}", at,
-            f"use one of {', '.join(_OPS)}",
+            f"use one of {', '.join(OP_OF)}",
         )  # fmt: skip
-    wrong = [attributes[name] for name in ("srcbuf", "dstbuf") if attributes[name] not in _BUFFERS]
+    wrong = [attributes[name] for name in ("srcbuf", "dstbuf") if attributes[name] not in BUFFER_OF]
     for text in wrong:
         line.refuse("buffers", f"there is no buffer {text[:40]!r}", at, "use i, o or s")
-    if kind not in _OPS or wrong:
+    if kind not in OP_OF or wrong:
         return
     for name in _NUMBERS:
         line.report.note_number("step", attributes, name, at)
     number, src_at, dst_at, count, depid, deps, posts = (
         to_int(attributes[name]) for name in _NUMBERS
     )
-    src = Slot(_BUFFERS[attributes["srcbuf"]], src_at)
-    dst = Slot(_BUFFERS[attributes["dstbuf"]], dst_at)
+    src = Slot(BUFFER_OF[attributes["srcbuf"]], src_at)
+    dst = Slot(BUFFER_OF[attributes["dstbuf"]], dst_at)
     if not 0 <= number < runtime.max_steps:
         line.refuse(
             "steps", f"is step {number}, {runtime.name} allows 0 to {runtime.max_steps - 1}", at,
@@ -218,8 +225,8 @@ def _parse_step(line: _Line, child: Element) -> None:
     if depid >= 0:
         line.waiting.append((StepRef(depid, deps), at))
         line.dependences += 1
-    if _OPS[kind] is not Op.NOP:
-        _transfer(line, Step(_OPS[kind], src, dst, count, posts=posts == 1), (depid, posts), at)
+    if OP_OF[kind] is not Op.NOP:
+        _transfer(line, Step(OP_OF[kind], src, dst, count, posts=posts == 1), (depid, posts), at)
         return
     if depid < 0:
         line.report.warn(
@@ -299,10 +306,6 @@ def _transfer(line: _Line, step: Step, told: tuple[int, int], at: int) -> None:
     line.steps.append(Step(step.op, source, target, step.count, depends, step.posts))
     line.at.append(at)
 
-
-MAX_RANKS = 65_536
-DEFAULT_MAX_BYTES = 1 << 27
-"""What msccl takes when maxBytes is missing (``mscclGetAlgoFromXMLAndSetAlgo``)."""
 
 WARP_SIZE = 32
 MOST_THREADS = 512

@@ -8,6 +8,7 @@ is the XML's ``hasdep``, so that reading back what was written gives an equal pr
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -36,6 +37,10 @@ class Buffer(Enum):
     OUTPUT = "o"
     SCRATCH = "s"
 
+
+OP_OF: Mapping[str, Op] = MappingProxyType({op.value: op for op in Op})
+BUFFER_OF: Mapping[str, Buffer] = MappingProxyType({buffer.value: buffer for buffer in Buffer})
+"""Ops and buffers by their XML codes."""
 
 SENDS = frozenset({Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND})
 """Ops that send to the threadblock's ``send_to``."""

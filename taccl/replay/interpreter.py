@@ -355,7 +355,12 @@ class Run:
     def _complete_event(self, code: int) -> None:
         index, kind = divmod(code, KINDS)
         if kind == ARRIVED:
-            self._arrive(index)
+            self.available[index] += 1
+            span = self.in_flight[index].popleft() if self.keep else None
+            receiver = self.compiled.receivers[index]
+            first = self.available[index] == 1
+            if first and receiver is not None and self.phase[receiver] == RECEIVE:
+                self._wake(receiver, span, Why.ARRIVAL)
         elif kind == RELEASED:
             self._release(index)
         else:
@@ -410,11 +415,20 @@ class Run:
 
     def _finish_action(self, block: int) -> None:
         """Free the slot, post the flag, and go to the next action."""
-        action = self.actions[block][self.position[block]]
-        if action.receives:
-            self._free_slot(block)
+        action, connection = self.actions[block][self.position[block]], self.inbound[block]
+        if action.receives and connection is not None:
+            sender = self.compiled.senders[connection]
+            full = self.taken[connection] == self.compiled.slots[connection]
+            self.taken[connection] -= 1
+            if full and sender is not None and self.phase[sender] == SLOT:
+                self._wake(sender, self.current[block], Why.SLOT)
         if action.posts >= 0:
-            self._post(block, self.iteration[block] * self.compiled.width + action.posts)
+            flag = self.iteration[block] * self.compiled.width + action.posts
+            waiters, self.flag[block] = self.flag_waiters[block], flag
+            self.flag_waiters[block] = [waiter for waiter in waiters if waiter[0] > flag]
+            for goal, waiter in waiters:
+                if goal <= flag:
+                    self._wake(waiter, self.current[block], Why.DEPENDENCE)
         self.cause[block], self.why[block] = self.current[block], Why.ORDER
         self.position[block] += 1
         if self.position[block] < len(self.actions[block]):
@@ -428,46 +442,13 @@ class Run:
         else:
             self.phase[block] = DONE
 
-    def _free_slot(self, block: int) -> None:
-        connection = self.inbound[block]
-        if connection is None:
-            return
-        sender = self.compiled.senders[connection]
-        full = self.taken[connection] == self.compiled.slots[connection]
-        self.taken[connection] -= 1
-        if full and sender is not None and self.phase[sender] == SLOT:
-            self._wake(sender, self.current[block], Why.SLOT)
-
-    def _post(self, block: int, flag: int) -> None:
-        self.flag[block] = flag
-        waiters = self.flag_waiters[block]
-        if waiters:
-            self.flag_waiters[block] = [w for w in waiters if w[0] > flag]
-            for goal, waiter in waiters:
-                if goal <= flag:
-                    self._wake(waiter, self.current[block], Why.DEPENDENCE)
-
     def _wake(self, block: int, cause: int | None, why: Why) -> None:
         self.cause[block], self.why[block] = cause, why
         self.woken.append(block)
 
-    def _arrive(self, connection: int) -> None:
-        self.available[connection] += 1
-        span = self.in_flight[connection].popleft() if self.keep else None
-        receiver = self.compiled.receivers[connection]
-        if (
-            self.available[connection] == 1
-            and receiver is not None
-            and self.phase[receiver] == RECEIVE
-        ):
-            self._wake(receiver, span, Why.ARRIVAL)
-
     def _release(self, connection: int) -> None:
-        sender = self.compiled.senders[connection]
-        if sender is None:
-            return
-        flight = self.flying[connection]
-        if flight is None:
+        sender, flight = self.compiled.senders[connection], self.flying[connection]
+        if sender is None or flight is None:
             return
         number = self.released[connection]
         for edge in flight.releases[number][1]:

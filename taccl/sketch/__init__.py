@@ -107,11 +107,7 @@ def _policies(sketch: Sketch, places: Locals) -> dict[str, str]:
             )  # fmt: skip
         policies.update(dict.fromkeys(found or ["*"], policy))
     for members, policy in sketch.policy_members:
-        if max(members) >= places.size:
-            raise sketch.error(
-                f"there is no GPU {max(members)} in a server of {places.size}", "policy_members",
-                fix=f"use GPUs from 0 to {places.size - 1}",
-            )  # fmt: skip
+        places.check(sketch, [max(members)], "policy_members")
         policies.update(dict.fromkeys(_switches_of(members, places) or ["*"], policy))
     return policies
 
