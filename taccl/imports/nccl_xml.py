@@ -79,24 +79,10 @@ class ListedGpu:
 class Reading:
     """What is found so far.
 
-    Parameters
-    ----------
-    file
-        What errors call it.
-    options
-        What the file leaves open.
-    hubs
-        CPUs and PCI devices by name.
-    buses
-        Names of PCI devices by bus id.
-    gpus, nics
-        In document order.
-    pci_links
-        ``pcilink`` elements, each with its device.
-    notes
-        Where numbers are from; keys only, in order.
-    ignored
-        What means nothing here; keys only.
+    Errors call the file `file`, and `options` are what it leaves open. `hubs` has CPUs and PCI
+    devices by name, `buses` the names of PCI devices by bus id; `gpus` and `nics` are in document
+    order, and `pci_links` are ``pcilink`` elements, each with its device. Keys only are `notes`,
+    where numbers are from, in order, and `ignored`, what means nothing here.
     """
 
     file: str

@@ -32,19 +32,10 @@ LOCAL_PER_BLOCK = 8
 class Block:
     """A threadblock whose steps are still moves.
 
-    Parameters
-    ----------
-    rank, send_to, recv_from
-        Whose it is, and its peers.
-    lane
-        The link it serves, that of its receives if it sends on what it receives; None: local work
-        only.
-    out
-        The link of its sends in a threadblock that receives, too.
-    connection
-        Number of the connection among those of the pair.
-    moves
-        Positions in the list of moves, ascending.
+    It is of a `rank`, with the peers `send_to` and `recv_from`. `lane` is the link it serves, that
+    of its receives if it sends on what it receives (None: local work only), and `out` that of its
+    sends in a threadblock that receives, too. `connection` is the number of the connection among
+    those of the pair; `moves` are positions in the list of moves, ascending.
     """
 
     rank: int
@@ -65,20 +56,11 @@ class Block:
 class Clocks:
     """How far every threadblock is known to be when a move starts.
 
-    Parameters
-    ----------
-    seen
-        Row m: for every column, how many moves of its threadblock precede the end of move m.
-    column
-        Of every threadblock.
-    owner, place
-        Threadblock of every move, and position among its moves.
-    messages
-        Whether knowledge travels with messages.
-    bare
-        Sends that no move may wait for.
-    missing
-        Those of them that some move should wait for: what comes after them is missing.
+    Row m of `seen` has, for every column, how many moves of its threadblock precede the end of move
+    m. `column` is that of every threadblock, `owner` the threadblock of every move, and `place` its
+    position among the moves there. `messages` tells whether knowledge travels with messages. No
+    move may wait for the sends `bare`; those of them that some move should wait for are `missing`:
+    what comes after them is.
     """
 
     seen: NDArray[np.int32]

@@ -80,19 +80,11 @@ class StepRef(NamedTuple):
 class Step:
     """One step of a threadblock.
 
-    Parameters
-    ----------
-    op
-        What it does.
-    src, dst
-        First chunk read and written; None where the op has no such operand.
-    count
-        Consecutive chunks. With 0 a step moves nothing, but waits and posts (``for (c = 0; c <
-        count; ...)`` of the interpreters); a nop has 0.
-    depends
-        The step that must have finished first; None: no dependence.
-    posts
-        The XML's hasdep: the step posts its completion because some step waits for it.
+    `op` is what it does. `src` and `dst` are the first chunk read and written, None where the op
+    has no such operand, of `count` consecutive ones: with 0 a step moves nothing, but waits and
+    posts (``for (c = 0; c < count; ...)`` of the interpreters); a nop has 0. `depends` is the step
+    that must have finished first, None: no dependence, and `posts` is the XML's hasdep: the step
+    posts its completion because some step waits for it.
     """
 
     op: Op

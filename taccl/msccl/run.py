@@ -45,22 +45,12 @@ class Place(NamedTuple):
 class Run:
     """A maximal run.
 
-    Parameters
-    ----------
-    blocks
-        (rank, threadblock), in order; all numbers of threadblocks below are positions in it.
-    first
-        Number of the first step of each threadblock; steps are numbered through.
-    order
-        The finished steps, in an order they can finish in.
-    released_by
-        The step whose end releases the dependence of a step.
-    sender
-        The sending step of every receiving step, by the last message of it.
-    left
-        The steps that sent what nobody received, one a message, by connection.
-    stuck
-        (threadblock, position, why) of threadblocks that can't go on.
+    `blocks` are (rank, threadblock), in order: all numbers of threadblocks are positions in it.
+    `first` has the number of the first step of each; steps are numbered through, and `order` are
+    the finished ones, in an order they can finish in. `released_by` is the step whose end releases
+    the dependence of a step, and `sender` the sending step of every receiving step, by the last
+    message of it. `left` are the steps that sent what nobody received, one a message, by
+    connection, and `stuck` says (threadblock, position, why) of threadblocks that can't go on.
     """
 
     blocks: list[tuple[int, Threadblock]]
