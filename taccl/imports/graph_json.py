@@ -16,7 +16,7 @@ servers and across rest on this.
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -151,7 +151,9 @@ def read_graph_json(document: Document, options: GraphOptions) -> Topology:
         _edge(edge, index, vertices, document, options, parallel=ends[edge.src, edge.dst] > 1)
         for index, edge in enumerate(record.edges)
     ]
-    names = list(_ignored(record))
+    names = list(record.model_extra or {})
+    for what, rows in (("nodes", record.nodes), ("edges", record.edges)):
+        names += sorted({f"{what}[].{key}" for row in rows for key in row.model_extra or {}})
     if names:
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         warnings.warn(
@@ -280,10 +282,3 @@ def _check_understood(
 def _names_hosts(record: GraphJsonFile) -> bool:
     """Tell whether all ranks say on which host they are."""
     return all(node.host is not None for node in record.nodes if node.type.lower() != "switch")
-
-
-def _ignored(record: GraphJsonFile) -> Iterator[str]:
-    yield from record.model_extra or {}
-    for rows in (record.nodes, record.edges):
-        for key in sorted({key for row in rows for key in row.model_extra or {}}):
-            yield f"{'nodes' if rows is record.nodes else 'edges'}[].{key}"

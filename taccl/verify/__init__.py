@@ -115,17 +115,14 @@ def verify(
         return [Violation("symmetry", None, error.problem)]
     if logical is not None and len(logical.allowed) != len(schedule.topology.links):
         return [Violation("sketch", None, "the sketch is for another topology")]
-    return list(_broken(sends))
-
-
-def _broken(sends: Sends) -> Iterator[Violation]:
-    """Apply every rule to the sends, or to all sends where representatives do not do for it."""
-    every = None if sends.orbits is not None else sends
+    broken: list[Violation] = []
+    every = None  # the sends, where representatives do not do for a rule
     for name, rule in RULES.items():
         judged = sends
         if sends.orbits is not None and name in NEEDS and not NEEDS[name](sends):
-            judged = every = every or _all_sends(sends.schedule, sends.logical)
-        yield from (Violation(name, row, text) for row, text in rule(judged))
+            judged = every = every or _all_sends(schedule, logical)
+        broken += (Violation(name, row, text) for row, text in rule(judged))
+    return broken
 
 
 def _all_sends(schedule: Schedule, logical: LogicalTopology | None) -> Sends:
