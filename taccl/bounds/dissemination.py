@@ -60,14 +60,10 @@ Rises = list[tuple[Time, int]]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """How messages can follow one another: the first arrives so soon, and then one so often.
+    """How messages can follow one another.
 
-    Parameters
-    ----------
-    first, every
-        Picoseconds.
-    uses
-        Messages that can be of use.
+    The `first` arrives after so many picoseconds, then one `every` so many; at most `uses` of them
+    can be of use.
     """
 
     first: Time
@@ -79,12 +75,8 @@ class Port:
 class Spread:
     """What every rank is allowed to do at most.
 
-    Parameters
-    ----------
-    inner, outer
-        Ports of a rank to others of its server, and to other servers.
-    server
-        Ranks in the largest server.
+    `inner` and `outer` are ports of a rank to others of its server and to other servers; the
+    largest server has `server` ranks.
     """
 
     inner: tuple[Port, ...]

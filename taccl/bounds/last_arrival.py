@@ -72,14 +72,9 @@ SLOTS = 24
 class IngressSet:
     """A set of ranks and the chunks that must come in.
 
-    Parameters
-    ----------
-    entries, inside
-        Sets of gates that every message into the set (between members) passes.
-    wanted
-        Pairs (members that want a chunk, how many such chunks), ascending.
-    spread
-        Picoseconds from an only entry to the last member; 0 where some members don't want all.
+    Every message into the set passes the gates `entries`, and every message between members those
+    `inside`. `wanted` are pairs (members that want a chunk, how many such chunks), ascending, and
+    `spread` is picoseconds from an only entry to the last member; 0 where some don't want all.
     """
 
     entries: tuple[Gates, ...]

@@ -117,16 +117,9 @@ def relaxed(ranks: int, links: ByHead, lengths: IntArray, starts: Sequence[int])
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """An amount that must pass some gates.
+    """An amount that must pass some `gates`, by an idea: `kind`, a key of ``KINDS``.
 
-    Parameters
-    ----------
-    kind
-        The idea: a key of ``KINDS``.
-    gates
-        What it passes.
-    share
-        The amount in units of ``size`` (weighted, when the gates are).
+    The `share` is the amount in units of ``size`` (weighted, when the gates are).
     """
 
     kind: str
@@ -239,20 +232,10 @@ LONGEST = 1 << 56
 
 @dataclass(frozen=True, eq=False)
 class Net:
-    """The allowed links of a topology in columns, in one world of messages.
+    """The allowed links of a `topology` in columns, where messages carry `chunk` bytes; None: any.
 
-    Parameters
-    ----------
-    topology
-        The physical network.
-    chunk
-        Bytes that every message carries; None: any.
-    src, dst, alpha, overhead
-        One entry an allowed link.
-    first
-        Link i crosses ``edges[first[i]:first[i+1]]``.
-    edges
-        Edge ids.
+    `src`, `dst`, `alpha` and `overhead` have one entry an allowed link; link i crosses the edge ids
+    ``edges[first[i]:first[i+1]]``.
     """
 
     topology: Topology
@@ -512,13 +495,7 @@ def is_whole(net: Net) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Orbits:
-    """Ranks and edges that are equal, proved.
-
-    Parameters
-    ----------
-    rank, edge
-        For each rank (edge) the smallest that it is equal to.
-    """
+    """For each `rank` and `edge`, the smallest that it is equal to; that they are is proved."""
 
     rank: IntArray
     edge: IntArray

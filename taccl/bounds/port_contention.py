@@ -76,18 +76,10 @@ class Port(NamedTuple):
 class Server:
     """What is known of a server and of what comes into it, in chunks that every rank has one of.
 
-    Parameters
-    ----------
-    ranks, outside
-        Inside, and all others.
-    gateways
-        Edges by which messages come in.
-    inner, outer
-        The fastest port of a rank inside, and the fastest gateway.
-    sender, fed
-        The fastest port of a rank inside its server, whichever, and the fastest gateway.
-    feeding
-        Doors of one rank, at most.
+    Of `ranks` inside and `outside`, messages come in by the edges `gateways`. `inner` is the
+    fastest port of a rank inside and `outer` the fastest gateway; `sender` is the fastest port of a
+    rank inside its server, whichever, and `fed` the fastest gateway. A rank has `feeding` gateways
+    at most.
     """
 
     ranks: int
@@ -166,13 +158,9 @@ def messages_of(port: Port, grid: Grid, finest: float) -> Messages:
 class Program:
     """The program: messages of both ports, and the pairs of a message and a class it may carry.
 
-    Parameters
-    ----------
-    carried_inside, carried_in
-        int (2, pairs): message and class.
-    left
-        By class c >= 1, ranks that can't get all of it through a gateway, as too few messages of
-        gateways arrive from its window on.
+    `carried_inside` and `carried_in` are int (2, pairs): message and class. Of class c >= 1, `left`
+    are the ranks that can't get all of it through a gateway, as too few messages of gateways arrive
+    from its window on.
     """
 
     server: Server
@@ -448,20 +436,10 @@ def too_short(topology: Topology, collective: str, size: int, time: Time) -> boo
 def port_contention_bound(
     topology: Topology, collective: str, size: int, low: Time, tries: int = TRIES
 ) -> Time:
-    """Return the best bound that was found, in picoseconds, or the one that is known.
+    """Return the best bound that was found, in picoseconds, or the one that is known, `low`.
 
-    Parameters
-    ----------
-    topology
-        The network.
-    collective
-        One of ``GATHERS``.
-    size
-        Bytes of the buffer.
-    low
-        A bound that is known.
-    tries
-        How many times are asked for beyond those that are proved to be too short.
+    Of a `topology`, one of ``GATHERS`` as `collective`, and a buffer of `size` bytes; `tries` times
+    are asked for beyond those that are proved to be too short.
     """
     for server in _servers(topology, collective, size):
         # Upwards until a time is not too short, then by halving.

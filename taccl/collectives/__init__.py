@@ -38,22 +38,13 @@ __all__ = [
 class Kind:
     """A row of the table of collectives.
 
-    Parameters
-    ----------
-    sources, targets
-        Who holds a block of k chunks before and wants it after: ``each`` (the n blocks are one for
-        each rank), ``sender`` (of the n * n blocks for every pair), the ``root`` or ``all``.
-    busbw
-        num_ranks -> the factor from algbw to busbw, as nccl-tests counts.
-    xml_name
-        Name in MSCCL XML; msccl spells reducescatter with an underscore. None: the runtimes that
-        know it count its size in a way that no file can rely on, so there is no XML.
-    blocks
-        Power of n: there are n ** blocks blocks.
-    chunk_counts
-        What ``--chunks auto`` tries, in order, while more is better.
-    counts_across
-        What it tries after these where there are several servers.
+    Who holds a block of k chunks before (`sources`) and wants it after (`targets`): ``each`` (the n
+    blocks are one for each rank), ``sender`` (of the n * n blocks for every pair), the ``root`` or
+    ``all``; there are n ** `blocks` blocks. `busbw` is num_ranks -> the factor from algbw to busbw,
+    as nccl-tests counts. `xml_name` is the name in MSCCL XML; msccl spells reducescatter with an
+    underscore. None: the runtimes that know it count its size in a way that no file can rely on, so
+    there is no XML. ``--chunks auto`` tries `chunk_counts` in order, while more is better, and
+    after these `counts_across` where there are several servers.
     """
 
     sources: str

@@ -43,16 +43,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """The places of all chunks of a schedule.
+    """The places of all chunks of a schedule of a `collective`.
 
-    Parameters
-    ----------
-    collective
-        Whose chunks.
-    scratch
-        (chunk, rank) to scratch offset, for ranks that hold a chunk without being a target.
-    scratch_chunks
-        Scratch chunks used for that on each rank.
+    `scratch` is (chunk, rank) to scratch offset, for ranks that hold a chunk without being a
+    target, and `scratch_chunks` the scratch chunks used for that on each rank.
     """
 
     collective: Collective

@@ -134,16 +134,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a connection carries.
+    """What a connection carries from rank `src` to rank `dst` of the program.
 
-    Parameters
-    ----------
-    src, dst
-        Ranks of the program.
-    position
-        Which of the pair's connections it is.
-    messages
-        Bytes of a message, and how many of these there are; ascending.
+    It is the pair's connection number `position`; `messages` are bytes of a message, and how many
+    of these there are, ascending.
     """
 
     src: int
@@ -153,18 +147,10 @@ class Load:
 
 
 class Replays:
-    """Replays a program for any order of ranks.
+    """Replays a `program` for any order of ranks.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    topology
-        The machine; ``order[rank]`` is the rank of it that acts as ``rank``.
-    size
-        Bytes, a multiple of the program's chunks.
-    model
-        The runtime's constants.
+    ``order[rank]`` is the rank of the `topology` that acts as ``rank``; `size` is bytes, a multiple
+    of the program's chunks, and `model` has the runtime's constants.
 
     Raises
     ------

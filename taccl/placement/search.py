@@ -47,20 +47,11 @@ STUCK = 40
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long to search.
+    """How long to search: `seconds` from now (None: as long as it takes) and `replays` at most.
 
-    Parameters
-    ----------
-    seconds
-        From now; None: as long as it takes.
-    replays
-        The most replays; None: any number. A count gives the same result every time.
-    seed
-        Of all that is drawn.
-    samples
-        Random orders that the result is compared with.
-    every
-        Orders up to which all are tried, without a search.
+    None is any number of replays; a count gives the same result every time. `seed` is that of all
+    that is drawn, `samples` random orders are what the result is compared with, and up to `every`
+    orders all are tried, without a search.
     """
 
     seconds: float | None = None
@@ -72,23 +63,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer.
+    """The answer: ``order[rank]`` is the place that takes the rank.
 
-    Parameters
-    ----------
-    order
-        ``order[rank]`` is the place that takes the rank.
-    time, identity
-        Picoseconds of that order, and of the one that leaves all as it is.
-    random
-        Picoseconds of the random orders.
-    bound
-        What no order can beat, in picoseconds; None: unknown.
-    replays
-        How many orders were replayed.
-    ended
-        Why the search ended: ``all``, ``bound``, ``settled``, ``time``, ``replays`` or
-        ``interrupted``.
+    `time` and `identity` are picoseconds of that `order` and of the one that leaves all as it is,
+    `random` those of the random orders, and `bound` what no order can beat (None: unknown). So many
+    `replays` were made, and `ended` is why the search did: ``all``, ``bound``, ``settled``,
+    ``time``, ``replays`` or ``interrupted``.
     """
 
     order: Order

@@ -28,15 +28,9 @@ MOST = 1 << 62
 class Forest:
     """The contraction of a graph: the cheapest spanning tree of every root.
 
-    Parameters
-    ----------
-    ranks
-        Vertices are 0 .. ranks-1.
-    head
-        Of every arc.
-    parent, enter, dual
-        For every contracted set, its ranks first: the set it is part of (-1: none), the cheapest
-        arc that enters it, and what that costs beyond the sets inside.
+    Vertices are 0 .. `ranks`-1, and `head` is that of every arc. For every contracted set, its
+    ranks first, `parent` is the set it is part of (-1: none), `enter` the cheapest arc that enters
+    it, and `dual` what that costs beyond the sets inside.
     """
 
     ranks: int

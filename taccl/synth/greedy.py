@@ -196,14 +196,9 @@ def is_complete(network: Network, hops: list[Hop]) -> bool:
 
 
 def from_root(demand: Demand, taken: Mapping[Rank, Arc]) -> tuple[Arc, ...]:
-    """Return the arcs of a tree that lead to targets, parents first.
+    """Return the arcs of a tree that lead to the targets of a `demand`, parents first.
 
-    Parameters
-    ----------
-    demand
-        With the roots and targets.
-    taken
-        The arc by which each rank is entered.
+    Each rank is entered by the arc `taken`.
     """
     ordered: list[Arc] = []
     placed = set(demand.roots)
@@ -219,15 +214,7 @@ def from_root(demand: Demand, taken: Mapping[Rank, Arc]) -> tuple[Arc, ...]:
 
 
 def routes_of(network: Network, hops: Sequence[Hop]) -> Routes:
-    """Return a complete greedy routing without its times.
-
-    Parameters
-    ----------
-    network
-        What it is a routing of.
-    hops
-        Of all its demands.
-    """
+    """Return a complete greedy routing of a `network` without its times, of all its `hops`."""
     taken: list[dict[int, Arc]] = [{} for _ in network.demands]
     for hop in hops:
         taken[hop.demand][hop.arc.head] = hop.arc

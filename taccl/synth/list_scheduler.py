@@ -50,10 +50,7 @@ class Graph:
 def order(plan: Plan, messages: Sequence[Message], rule: str) -> Decisions | None:
     """Return the moves in the order of a rule of ``PRIORITIES``; None when messages wait in a ring.
 
-    Parameters
-    ----------
-    messages
-        Every move of the plan in exactly one message.
+    Every move of the `plan` is in exactly one of the `messages`; `rule` is the name of a priority.
     """
     state = _State(plan, messages, PRIORITIES[rule], message_graph(plan, messages))
     state.offer(range(len(messages)))
@@ -179,16 +176,10 @@ MESSAGE = "compiling the list scheduler; once on this machine, for about 5 s"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Moves on one link of which neighbours may travel together.
+    """Moves on one link, in the order of their places, of which neighbours may travel together.
 
-    Parameters
-    ----------
-    moves
-        In the order of their places.
-    reach
-        For each of them, where the longest message ends that begins with it.
-    most
-        Moves in a message, at most.
+    `reach` is where the longest message ends that begins with each of the `moves`; a message has at
+    most `most` of them.
     """
 
     moves: Message
@@ -200,18 +191,10 @@ class Run:
 class Load:
     """Messages of a plan, ready to be dispatched in different orders.
 
-    Parameters
-    ----------
-    plan, messages
-        What is sent together, or the single moves that messages grow from.
-    work
-        The same in columns, with the longest way left first.
-    missing
-        How many others each message waits for.
-    tail
-        Picoseconds from the start of each message to the last arrival that needs it.
-    resources
-        How many resources there are.
+    `messages` are what is sent together of the `plan`, or the single moves that messages grow from;
+    `work` is the same in columns, with the longest way left first. Each waits for so many others
+    (`missing`), and has `tail` picoseconds from its start to the last arrival that needs it. There
+    are so many `resources`.
     """
 
     plan: Plan
@@ -223,27 +206,17 @@ class Load:
 
 
 def load_of(plan: Plan, messages: Sequence[Message]) -> Load:
-    """Return the messages of a plan in columns.
+    """Return `messages` of a `plan` in columns; every move is in exactly one of them.
 
-    Parameters
-    ----------
-    plan
-        Without exchanges, whose two sides would have to start together.
-    messages
-        Every move of the plan in exactly one message.
+    The plan has no exchanges, whose two sides would have to start together.
     """
     return _load(plan, messages, [Run((number,), (1,), 1) for number in range(len(messages))])
 
 
 def growing_load_of(plan: Plan, runs: Sequence[Run]) -> Load:
-    """Return the moves of a plan in columns, from which messages grow while they are dispatched.
+    """Return the moves of a `plan` in columns, from which messages grow while they are dispatched.
 
-    Parameters
-    ----------
-    plan
-        As for :func:`load_of`.
-    runs
-        Every move of the plan in exactly one run.
+    The plan has no exchanges; every move is in exactly one of the `runs`.
     """
     return _load(plan, [(number,) for number in range(len(plan.moves))], runs)
 
@@ -303,14 +276,10 @@ def dispatched(
 def messages_by_start(
     load: Load, report: Callable[[str], None], before: NDArray[np.int64] | None = None
 ) -> tuple[list[Message], Time]:
-    """Return the messages in the order of their starts, and the last arrival in picoseconds.
+    """Return the messages of a `load` by their starts, and the last arrival in picoseconds.
 
-    Parameters
-    ----------
-    report
-        Called with a line when there is something to compile.
-    before
-        Sorts the messages: smaller goes first. None: the longest way left.
+    Where there is something to compile, `report` is called with a line. `before` sorts the
+    messages: smaller goes first; None: the longest way left.
 
     Raises
     ------

@@ -170,12 +170,9 @@ def drop_event(state: State, size: int) -> int:
 
 
 def release(work: Work, state: State, item: int, moment: int) -> None:
-    """Offer the items that waited for a message last: for its arrival, or its start.
+    """Offer the items that waited for a message last: for its arrival, or its start (`moment`).
 
-    Parameters
-    ----------
-    item
-        The first of the message.
+    The `item` is the first of the message.
     """
     now = len(state.free)
     for place in range(work.place[item], work.place[item] + state.length[item]):
@@ -215,17 +212,10 @@ def around(work: Work, state: State, item: int) -> tuple[int, int]:
 
 
 def begin(work: Work, state: State, item: int, time: int, count: int, size: int) -> tuple[int, int]:
-    """Start the message that grows around an item.
+    """Start the message that grows around an `item` at a `time`, in picoseconds.
 
-    Parameters
-    ----------
-    count, size
-        Messages that have started, and events.
-
-    Returns
-    -------
-    tuple
-        The first item of the message, and how many events there are.
+    So many messages have started (`count`), and there are so many events (`size`). Returned are the
+    first item of the message, and how many events there are now.
     """
     first, stop = around(work, state, item)
     lead = work.member[first]

@@ -64,20 +64,11 @@ def cut_and_joined(
     report: Callable[[str], None],
     over: Callable[[], bool],
 ) -> Schedule:
-    """Return a schedule of a problem on the routes of one with larger chunks.
+    """Return a schedule of a `problem` on the routes of one with larger chunks.
 
-    Parameters
-    ----------
-    problem
-        With the symmetries of the coarse schedule.
-    coarse
-        Of :func:`coarser`, one chunk to a message, without exchanges.
-    parts
-        Chunks of the problem in one of the coarse schedule.
-    report
-        Called with a line of progress.
-    over
-        Whether to stop joining and hand over what there is.
+    The problem has the symmetries of the `coarse` schedule, which is one of :func:`coarser`, one
+    chunk to a message, without exchanges; each of its chunks is `parts` of the problem's. A line of
+    progress goes to `report`; when it is `over`, joining stops with what there is.
     """
     rows = [
         (chunk * parts + part, link, reduce)

@@ -55,14 +55,8 @@ Terms = Sequence[tuple[Variable, int]]
 class Model:
     """A minimisation model whose data are all integers.
 
-    Parameters
-    ----------
-    variables
-        Name to (low, high, whether it must be whole).
-    rows
-        (terms, whether the sum equals the limit or is at most it, limit).
-    objective
-        The terms to minimise.
+    `variables` are name to (low, high, whether it must be whole), `rows` are (terms, whether the
+    sum equals the limit or is at most it, limit), and `objective` has the terms to minimise.
     """
 
     variables: dict[Variable, tuple[int, int, bool]] = field(default_factory=dict)
@@ -145,14 +139,9 @@ def solve(model: Model, limits: Limits) -> Found:
 
 
 def solve_in_child(model: Model, limits: Limits, over: Callable[[], bool]) -> Found | None:
-    """Solve a model in a child process.
+    """Solve a `model` within `limits`, as :func:`solve` does, in a child process.
 
-    Parameters
-    ----------
-    model, limits
-        As for :func:`solve`.
-    over
-        Whether to kill the child; the answer is None then.
+    When it is `over`, the child is killed; the answer is None then.
 
     Raises
     ------
@@ -213,16 +202,10 @@ Values = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a race found.
+    """What a race found: solutions by variable name, the best first (`pool`).
 
-    Parameters
-    ----------
-    status
-        OPTIMAL, FEASIBLE, INFEASIBLE, TIME_LIMIT (nothing found) or INTERRUPTED.
-    pool
-        Solutions by variable name, the best first.
-    winner
-        The solver that found the best.
+    The `status` is OPTIMAL, FEASIBLE, INFEASIBLE, TIME_LIMIT (nothing found) or INTERRUPTED;
+    `winner` is the solver that found the best.
     """
 
     status: Status
@@ -260,18 +243,11 @@ class _Race:
 
 
 def race(model: Model, options: Options, time_limit: float, hint: Values | None = None) -> Answer:
-    """Solve a model with both solvers and return the best solutions found in time.
+    """Solve a `model` with both solvers and return the best solutions found in time.
 
-    Parameters
-    ----------
-    model
-        What to minimise.
-    options
-        For the solvers; with ``deterministic`` they run one after the other under counted limits.
-    time_limit
-        Seconds, or counted work.
-    hint
-        Values of some variables, for CP-SAT to start from.
+    `options` are for the solvers; with ``deterministic`` they run one after the other under counted
+    limits. `time_limit` is seconds, or counted work; CP-SAT starts from a `hint`: values of some
+    variables.
     """
     shared = _Race(options, replace(options, time_limit=time_limit).begin())
     runs: list[Callable[[], None]] = [
@@ -365,16 +341,10 @@ def _run_cp_sat(model: Model, shared: _Race, hint: Values) -> None:
 
 
 def new_solver(options: Options, seconds: float, *, workers: int) -> cp_model.CpSolver:
-    """Return a CP-SAT solver.
+    """Return a CP-SAT solver that stops after some `seconds`, or so much counted work.
 
-    Parameters
-    ----------
-    options
-        The seed, and whether work is counted.
-    seconds
-        After which it stops, or so much counted work.
-    workers
-        Threads, where work is not counted.
+    `options` have the seed, and tell whether work is counted; where it is not, there are `workers`
+    threads.
     """
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = options.seed % 2**31
@@ -397,18 +367,10 @@ def solve_watched(
     callback: cp_model.CpSolverSolutionCallback | None,
     over: Callable[[], bool],
 ) -> object:
-    """Solve in a second thread, watching whether the search should end; return the status.
+    """Solve a `model` in a second thread, until the search is `over`; return the status.
 
-    The solver's own thread would not run Python's signal handlers before it returns.
-
-    Parameters
-    ----------
-    solver, model
-        What solves what.
-    callback
-        Called with every better solution, if given.
-    over
-        Asked every 50 ms.
+    The own thread of the `solver` would not run Python's signal handlers before it returns. Whether
+    it is over is asked every 50 ms; every better solution goes to the `callback`, if given.
     """
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(solver.solve, model, callback)

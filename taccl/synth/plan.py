@@ -44,17 +44,10 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The moves of a problem, parents before children.
+    """The `moves` of a `problem`, parents before children.
 
-    Parameters
-    ----------
-    problem
-        Whose.
-    moves
-        What is sent.
-    exchanges
-        Moves that send what their rank holds without what another brings there, by that other:
-        the two sides of an exchange name each other.
+    In `exchanges` are moves that send what their rank holds without what another brings there, by
+    that other: the two sides of an exchange name each other.
     """
 
     problem: Problem
@@ -185,12 +178,8 @@ def adjacent(problem: Problem, decisions: Decisions) -> Decisions:
     """Return decisions whose messages are runs of chunks that are adjacent at both ends.
 
     What travels together in one collective may not in another: a ReduceScatter keeps its partial
-    sums in scratch, and only those that it has; an AllReduce keeps them where all chunks are.
-
-    Parameters
-    ----------
-    problem
-        With the symmetries of the decisions, which have no exchanges.
+    sums in scratch, and only those that it has; an AllReduce keeps them where all chunks are. The
+    `problem` has the symmetries of the `decisions`, which have no exchanges.
     """
     groups = message_groups(decisions.batch)
     if all(len(rows) == 1 for rows in groups):
@@ -256,10 +245,7 @@ class Adjacency:
     def buffers(self, one: int, two: int) -> frozenset[str]:
         """Return the buffers in which all images of a move are read right behind those of another.
 
-        Parameters
-        ----------
-        one, two
-            Moves on one link, in the order of their places.
+        Both, first `one` and then `two`, are on one link, in the order of their places.
         """
         found = []
         for chunks, ends in zip(self._chunks, self._ends, strict=True):

@@ -44,18 +44,11 @@ RESERVE = 0.15
 class Series:
     """One collective at one size, cut into different numbers of chunks.
 
-    Parameters
-    ----------
-    counts
-        Chunks for each rank, in the order in which they are tried.
-    task
-        Returns the problem of a count, and the options for so many seconds.
-    floor
-        Picoseconds that nothing can be below, whatever the count.
-    long
-        Whether the collective gains by many chunks: its first count gets less of the time.
-    overhead
-        Returns the seconds that a score takes.
+    `counts` are chunks for each rank, in the order in which they are tried; `task` returns the
+    problem of a count, and the options for so many seconds; nothing can be below `floor`
+    picoseconds, whatever the count. A `long` series is one of a collective that gains by many
+    chunks: its first count gets less of the time. `overhead` returns the seconds that a score
+    takes.
     """
 
     counts: tuple[int, ...]
@@ -80,24 +73,11 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """What an engine made of one chunk count.
+    """What an `engine` made of one count of `chunks` for each rank, in `seconds` with its scoring.
 
-    Parameters
-    ----------
-    engine
-        Which.
-    chunks
-        For each rank.
-    result
-        None where there is no schedule.
-    score
-        Picoseconds; None where there is no schedule, or it can't be lowered.
-    error
-        Why there is no schedule.
-    reason
-        Why a schedule is out of the running.
-    seconds
-        Of searching and scoring, by the clock.
+    `result` and `score` (picoseconds) are None where there is no schedule, the score also where it
+    can't be lowered; `error` is why there is none, and `reason` why a schedule is out of the
+    running.
     """
 
     engine: str
@@ -126,19 +106,11 @@ class Attempt:
 
 
 def along(name: str, engine: Engine, series: Series, clock: Deadline) -> Iterator[Attempt]:
-    """Yield what an engine makes of a series; the last may be a failure.
+    """Yield what the `engine` of a `name` makes of a `series`; the last may be a failure.
 
     A count that can't be served or lowered ends the series, as more chunks would not fit either.
-    But some algorithms exist from two chunks on: these are tried with the second count, too.
-
-    Parameters
-    ----------
-    name, engine
-        Which engine.
-    series
-        Of chunk counts.
-    clock
-        For all of them; each gets a share of what is left.
+    But some algorithms exist from two chunks on: these are tried with the second count, too. Each
+    count gets a share of what is left on the `clock`.
     """
     scores: list[Time] = []
     for number, count in enumerate(series.counts):
@@ -159,15 +131,7 @@ def along(name: str, engine: Engine, series: Series, clock: Deadline) -> Iterato
 
 
 def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> Attempt:
-    """Run an engine once, and score what it gives.
-
-    Parameters
-    ----------
-    name, engine
-        Which.
-    problem, options
-        What is asked.
-    """
+    """Run the `engine` of a `name` once on a `problem` with `options`, and score what it gives."""
     clock, chunks = Deadline(), problem.collective.chunks_per_rank
     options.starts(name)
     try:
@@ -243,20 +207,11 @@ WORTH_MORE = 0.1
 class Search:
     """One search: what is asked, when it ends, and what is found; engines take turns in it.
 
-    Parameters
-    ----------
-    series
-        Problems by chunk count.
-    clock
-        The end, or the work that each part may count.
-    found
-        What came of it so far, failures included: whoever ends the search has it.
-    reserve
-        Seconds that are kept for what comes after it.
-    ranking
-        Classical algorithms, those first whose textbook schedules are known to end first.
-    opened
-        Picoseconds of what was there before the search, which is no attempt; None: nothing.
+    The `series` has problems by chunk count, and the `clock` the end, or the work that each part
+    may count; `reserve` seconds are kept for what comes after it. `found` is what came of it so
+    far, failures included: whoever ends the search has it. `ranking` has classical algorithms,
+    those first whose textbook schedules are known to end first, and `opened` picoseconds of what
+    was there before the search, which is no attempt; None: nothing.
     """
 
     series: Series
@@ -342,18 +297,10 @@ def portfolio(search: Search) -> list[Attempt]:
 
 @dataclass(eq=False)
 class _Player:
-    """An engine that takes turns.
+    """The engine of a `name` that takes turns, so many of them yet.
 
-    Parameters
-    ----------
-    name
-        Of the engine.
-    scores
-        Its best, by chunk count in the order in which they were tried.
-    asked
-        The best attempts that it was asked to improve.
-    turns
-        That it had.
+    `scores` are its best, by chunk count in the order in which they were tried, and it was `asked`
+    to improve these best attempts.
     """
 
     name: str
@@ -455,10 +402,7 @@ def _advance(
 ) -> None:
     """Take attempts from all series in turn, for a share of the time; drop those that end.
 
-    Parameters
-    ----------
-    more
-        Whether other searches follow: else it goes on until something is found.
+    Where no `more` searches follow, it goes on until something is found.
     """
     clock = search.clock.share(share)
     while lanes:
@@ -521,14 +465,8 @@ def turns_of(found: Sequence[Attempt]) -> Iterator[tuple[Attempt, Time | None]]:
 def chosen(found: Sequence[Attempt], *, stopped: bool = False) -> Result:
     """Return the best of all attempts, with what the others prove and all that was compared.
 
-    Where nothing could be lowered, the first schedule without a score.
-
-    Parameters
-    ----------
-    found
-        Of one search.
-    stopped
-        Whether the user ended it.
+    Where nothing could be lowered, the first schedule without a score. The attempts `found` are of
+    one search, which the user may have `stopped`.
 
     Raises
     ------
@@ -590,12 +528,7 @@ MANY_CHUNKS = 20_000
 def opening(problem: Problem, *, batch: bool) -> Iterable[tuple[str, Schedule]]:
     """Return algorithms by name, with exact schedules: the least makespan first where all are made.
 
-    Parameters
-    ----------
-    problem
-        Its symmetries are not used.
-    batch
-        Whether chunks may travel together.
+    The symmetries of the `problem` are not used; with `batch` chunks may travel together.
     """
     collective = problem.collective
     bare = Problem(

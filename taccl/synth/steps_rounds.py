@@ -128,18 +128,11 @@ class Rounds:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A size, and the network that an algorithm of that size is looked for on.
+    """A `size`, and the network that an algorithm of that size is looked for on.
 
-    Parameters
-    ----------
-    problem
-        The collective, and the links that may be used.
-    size
-        Steps, rounds and chunks.
-    network
-        The arcs, with one chunk a rank (a pair).
-    capacity
-        Chunks that an edge carries in a round, by edge; others carry any number.
+    The `problem` has the collective, and the links that may be used, the `network` the arcs, with
+    one chunk a rank (a pair), and `capacity` the chunks that an edge carries in a round; edges that
+    are not in it carry any number.
     """
 
     problem: Problem
@@ -338,18 +331,10 @@ def _room(question: Question, edges: set[int]) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class StepModel:
-    """A model in the making: rounds of every step, and what its edges carry.
+    """A CP-SAT `model` of a `question` in the making.
 
-    Parameters
-    ----------
-    model
-        Of CP-SAT.
-    question
-        What it answers.
-    rounds
-        An unknown for every step.
-    load
-        Chunks on an edge in a step, to be summed.
+    `rounds` has an unknown for every step, and `load` the chunks on an edge in a step, to be
+    summed.
     """
 
     model: "cp_model.CpModel"
@@ -731,19 +716,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether an algorithm exists.
+    """Whether an algorithm exists, told after so many `seconds` by the clock.
 
-    Parameters
-    ----------
-    status
-        OPTIMAL: there is one; INFEASIBLE: there is none; else it is unknown, because the time
-        (TIME_LIMIT) or the user (INTERRUPTED) ended the search.
-    rounds
-        The algorithm, if there is one.
-    reason
-        Why there is none, or why that is unknown; empty when there is one.
-    seconds
-        Wall clock.
+    The `status` is OPTIMAL: there is one, with its `rounds`; INFEASIBLE: there is none; else it is
+    unknown, because the time (TIME_LIMIT) or the user (INTERRUPTED) ended the search. `reason` is
+    why there is none, or why that is unknown; empty when there is one.
     """
 
     status: Status
@@ -761,15 +738,11 @@ def chunks_per_rank(collective: str, num_ranks: int, chunks: int) -> int:
 
 
 def answer(problem: Problem, size: Size, options: Options, seconds: float) -> Answer:
-    """Tell whether an algorithm of some steps, rounds and chunks exists.
+    """Tell whether an algorithm of some steps, rounds and chunks (`size`) exists for a `problem`.
 
-    Parameters
-    ----------
-    problem
-        With the number of chunks that :func:`chunks_per_rank` gives. Its symmetries are used
-        only to find an allreduce sooner; what is found has none.
-    seconds
-        How long to search (with ``options.deterministic``, how much counted work).
+    The problem has the number of chunks that :func:`chunks_per_rank` gives. Its symmetries are used
+    only to find an allreduce sooner; what is found has none. With ``options.deterministic`` the
+    `seconds` are counted work.
 
     Raises
     ------

@@ -59,21 +59,14 @@ class _State:
 
 
 def exact(problem: Problem, options: Options) -> Result:
-    """Solve a problem to proven optimality, or as far as the time allows.
+    """Solve a `problem` to proven optimality, or as far as the time in `options` allows.
 
     The hint is the best schedule that is known. Where none is, it is one that takes no search; the
     model gets a short part of the time then, and where that does not close the gap, the staged
     engine looks for a better hint, and the model gets the rest.
 
-    With ``options.rounds`` the question is SCCL's instead: whether there is an algorithm of so
-    many synchronous steps, rounds and chunks (steps_rounds.py).
-
-    Parameters
-    ----------
-    problem
-        What is to be done.
-    options
-        How long and how to search, and what is known.
+    With ``options.rounds`` the question is SCCL's instead: whether there is an algorithm of so many
+    synchronous steps, rounds and chunks (steps_rounds.py).
 
     Raises
     ------

@@ -43,20 +43,11 @@ class _Routed:
 def improve_routes(
     problem: Problem, known: Schedule, options: Options, seconds: float, floor: Time
 ) -> Schedule:
-    """Return the best schedule found, or the known one.
+    """Return the best schedule found for a `problem` in some `seconds`, or the `known` one.
 
-    Parameters
-    ----------
-    problem
-        What is to be done.
-    known
-        A schedule on the problem's orbits, one chunk to a message.
-    options
-        How to search.
-    seconds
-        Wall clock, or counted work.
-    floor
-        A lower bound in picoseconds: a schedule that reaches it ends the search.
+    The known schedule is on the problem's orbits, one chunk to a message. The time is by the clock,
+    or counted work; a schedule that reaches the lower bound `floor`, in picoseconds, ends the
+    search. `options` tell how to search.
     """
     flows = _searched(problem, known)
     if flows is None:

@@ -77,24 +77,11 @@ if TYPE_CHECKING:
 class Flow:
     """One representative chunk on its way in one phase.
 
-    Parameters
-    ----------
-    chunk
-        Its id.
-    summed
-        True when it flows from the ends to a root, and is added up on the way.
-    roots
-        Where it starts; where it ends when it is summed.
-    chosen
-        True when exactly one of the roots is the root; else all of them hold the chunk.
-    ends
-        Targets, or sources when it is summed, without fixed roots.
-    links
-        What it may use, ascending.
-    hops
-        The most links on its way between a root and each rank; None: any number.
-    routed
-        Whether it takes all of its links: its way is given, only times are open.
+    It starts at its `roots` and flows to its `ends`, targets without fixed roots; where it is
+    `summed`, it flows from its ends, the sources, to a root, and is added up on the way. Exactly
+    one of the roots is the root where that is to be `chosen`; else all of them hold the chunk. It
+    may use `links`, ascending, with at most `hops` on its way between a root and each rank (None:
+    any number); where it is `routed`, it takes all of them: its way is given, only times are open.
     """
 
     chunk: int
@@ -109,16 +96,9 @@ class Flow:
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """All flows of a problem, and what messages cost.
+    """The `flows` of a problem's representative chunks, and what messages cost.
 
-    Parameters
-    ----------
-    problem
-        Whose.
-    flows
-        Of its representative chunks.
-    places
-        Where the routes are given: what follows from them about neighbours, else None.
+    Where the routes are given, `places` is what follows from them about neighbours, else None.
     """
 
     problem: Problem
@@ -194,10 +174,7 @@ def flows_of_networks(networks: Sequence[Network]) -> Flows:
 def flows_along(places: "Adjacency") -> Flows:
     """Return the flows of a plan whose chunks travel on trees, each with the links that it takes.
 
-    Parameters
-    ----------
-    places
-        Of the plan's moves, with scratch in one layout.
+    `places` are those of the plan's moves, with scratch in one layout.
     """
     plan = places.plan
     phase = phases(plan)
@@ -448,14 +425,8 @@ class Neighbours:
 def saves(flows: Flows, link: int, most: int) -> bool:
     """Tell whether some message on a link holds a resource for less time than its chunks alone.
 
-    Where it does not, chunks sent one behind the other arrive no later.
-
-    Parameters
-    ----------
-    flows
-        Of the problem.
-    link, most
-        On that link, with at most so many chunks.
+    Where none of up to `most` chunks on the `link` does, chunks of `flows` sent one behind the
+    other arrive no later.
     """
     _, single = flows.problem.cost(link, 1)
     for chunks in range(2, most + 1):
@@ -553,14 +524,8 @@ class Parts:
 def make_scale(flows: Flows, horizon: Time, longest: int) -> Scale:
     """Return ticks in which all durations are whole, where the horizon allows that.
 
-    Parameters
-    ----------
-    flows
-        Whose links.
-    horizon
-        A makespan that is reached already, in picoseconds.
-    longest
-        The most chunks of a message.
+    Durations are those of messages of up to `longest` chunks on the links of `flows`; `horizon` is
+    a makespan that is reached already, in picoseconds.
     """
     times: set[Time] = set()
     for link in flows.links:
@@ -579,20 +544,10 @@ def build(
     together: Neighbours | None,
     over: Callable[[], bool] = lambda: False,
 ) -> Parts:
-    """Return the whole model.
+    """Return the whole model of some `flows`, in the ticks and up to the horizon of a `scale`.
 
-    Parameters
-    ----------
-    flows
-        What is routed.
-    scale
-        The ticks, and the horizon.
-    floor
-        A proven lower bound in picoseconds.
-    together
-        Which chunks may travel together; None: each travels alone.
-    over
-        Asked all the time: whether to give up.
+    No makespan is below `floor` picoseconds. Which chunks may travel `together` is given; None:
+    each travels alone. Whether to give up is asked all the time: `over`.
 
     Raises
     ------

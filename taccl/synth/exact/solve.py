@@ -45,16 +45,10 @@ MAX_PAIRS = 100_000
 
 @dataclass(frozen=True)
 class Solution:
-    """What a model gave.
+    """What a model gave: the best `decisions` found, or None.
 
-    Parameters
-    ----------
-    decisions
-        The best found, or None.
-    bound
-        Picoseconds that no solution of the model is below.
-    proved
-        Whether nothing in the model is faster than the best known.
+    No solution of the model is below `bound` picoseconds; `proved` tells whether nothing in the
+    model is faster than the best known.
     """
 
     decisions: Decisions | None
@@ -71,18 +65,11 @@ def solve_model(
     *,
     twice: bool = True,
 ) -> Solution:
-    """Solve the model of some flows, from a hint and without one.
+    """Solve the model of some `flows`, from a hint and, if `twice`, at the same time without one.
 
-    Parameters
-    ----------
-    known
-        A schedule that is there already: the horizon, and the hint where it has the same group.
-    seconds
-        Wall clock, or counted work.
-    floor
-        A proven lower bound in picoseconds.
-    twice
-        Whether to race a search without the hint.
+    The `known` schedule is the horizon, and the hint where it has the same group. `seconds` are by
+    the clock, or counted work; `options` tell how to search, and `floor` is a proven lower bound in
+    picoseconds.
     """
     race = _Race(options, replace(options, time_limit=seconds).begin(), Event())
     writing = race.clock.share(LATEST)
@@ -119,25 +106,11 @@ def improve_order(
 ) -> tuple[Schedule, Status]:
     """Return the best schedule found with the routes of the given one, never a worse one.
 
-    Parameters
-    ----------
-    schedule
-        A schedule of the plan's moves: the hint, and the horizon.
-    plan
-        The moves, in a valid sequence: trees, without exchanges.
-    options
-        Whether chunks may travel together, and how to search.
-    seconds
-        Wall clock, or counted work.
-    floor
-        A proven lower bound on the makespan in picoseconds; reaching it ends the search.
-    layout
-        Of scratch, on which it depends what may travel together.
-
-    Returns
-    -------
-    tuple
-        The schedule, and OPTIMAL when no order or batching of these routes is faster.
+    The `schedule`, which is the hint and the horizon, is of the moves of a `plan`, in a valid
+    sequence: trees, without exchanges. `options` tell how to search, and whether chunks may travel
+    together, which depends on the `layout` of scratch; `seconds` are by the clock, or counted work.
+    Reaching `floor`, a proven lower bound on the makespan in picoseconds, ends the search. The
+    status is OPTIMAL when no order or batching of these routes is faster.
     """
     if schedule.makespan <= floor or not plan.moves:
         return schedule, Status.OPTIMAL

@@ -120,16 +120,10 @@ KEPT = 3
 
 
 class Template(NamedTuple):
-    """An algorithm.
+    """An algorithm: the steps of every way to do it (`ways`).
 
-    Parameters
-    ----------
-    ways
-        The steps of every way to do it.
-    packed
-        Collectives in which messages are of any chunks: ranks pack them.
-    most
-        Sends of all ways together that are timed; None: MAX_SENDS.
+    In the collectives `packed`, messages are of any chunks: ranks pack them. At most `most` sends
+    of all ways together are timed; None: MAX_SENDS.
     """
 
     ways: Algorithm
@@ -180,22 +174,11 @@ KINDS: Mapping[str, Template] = MappingProxyType({
 
 @dataclass(eq=False)
 class Trial:
-    """How an algorithm is tried on a problem, and why some ways to do it were left out.
+    """How an algorithm is tried on a `problem`, and why some ways to do it were `left_out`.
 
-    Parameters
-    ----------
-    problem, name, template
-        A name and value of CLASSICAL or KINDS.
-    batch
-        Whether chunks may travel together.
-    patient
-        Whether to time the first way however many sends it has.
-    over
-        Asked once something is found: whether to look no further.
-    report
-        Called when there is something to compile.
-    left_out
-        Reasons.
+    `name` and `template` are of CLASSICAL or KINDS. Chunks may travel together with `batch`, and
+    the first way is timed however many sends it has with `patient`. Once something is found, `over`
+    tells whether to look no further; `report` is called when there is something to compile.
     """
 
     problem: Problem
@@ -224,16 +207,9 @@ def classical_schedules(
 
     The textbook's order of every way to do it, and of the best ways the same messages as early as
     ports allow: where ports are shared (two GPUs at one NIC), the textbook's order leaves them
-    idle. Nothing where the algorithm does not exist, or does not respect the sketch.
-
-    Parameters
-    ----------
-    problem, name
-        What is asked for, and a name of CLASSICAL.
-    batch
-        Whether chunks may travel together.
-    patient
-        Whether to time the first way however many sends it has.
+    idle. Nothing where the algorithm `name` of CLASSICAL does not exist for the `problem`, or does
+    not respect the sketch. With `batch` chunks may travel together, and with `patient` the first
+    way is timed however many sends it has.
     """
     return schedules_of(Trial(problem, name, CLASSICAL[name], batch, patient))
 
@@ -243,16 +219,9 @@ def textbook_schedule(
 ) -> Schedule | None:
     """Return one way of a classical algorithm in the textbook's order, the soonest made.
 
-    None where the algorithm does not exist, does not respect the sketch, or has too many sends.
-
-    Parameters
-    ----------
-    problem, name
-        What is asked for, and a name of CLASSICAL.
-    batch
-        Whether chunks may travel together.
-    fewest
-        Whether to take the way with the fewest messages, not the first.
+    None where the algorithm `name` of CLASSICAL does not exist for the `problem`, does not respect
+    the sketch, or has too many sends. With `batch` chunks may travel together; it is the way with
+    the `fewest` messages, or the first.
     """
     template = CLASSICAL[name]
     if fewest:
@@ -361,18 +330,9 @@ def grid_schedules(
 ) -> tuple[Schedule, ...]:
     """Return the best schedules of a kind; none where there are no such servers, or links.
 
-    Parameters
-    ----------
-    problem
-        What is asked for.
-    kind
-        A name of KINDS.
-    report
-        Called when there is something to compile.
-    over
-        Tells whether to look no further once something is found.
-    worth
-        Picoseconds: butterflies that take longer by the clock are not timed.
+    The `kind` is a name of KINDS. When there is something to compile for the `problem`, `report` is
+    called; once something is found, `over` tells whether to look no further. Butterflies that take
+    longer than `worth` picoseconds by the clock are not timed.
     """
     logical, template = problem.logical, KINDS[kind]
     limited = logical.connections_per_rank is not None or logical.own_chunks_first
@@ -384,16 +344,10 @@ def grid_schedules(
 
 
 def run_classical(name: str, problem: Problem, options: Options, *, patient: bool = True) -> Result:
-    """Run a classical algorithm as an engine.
+    """Run the algorithm `name` of CLASSICAL as an engine on a `problem`.
 
-    Parameters
-    ----------
-    name
-        A name of CLASSICAL.
-    problem, options
-        What is asked for, and the time limit, the score and what is told on the way.
-    patient
-        Whether to time the first way however many sends it has.
+    `options` have the time limit, the score and what is told on the way. With `patient` the first
+    way is timed however many sends it has.
 
     Raises
     ------
