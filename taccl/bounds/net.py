@@ -481,11 +481,7 @@ def one_of_each(net: Net, collective: Collective) -> tuple[int, ...]:
 
 def servers_of(net: Net, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return the servers of `net` that the given `ranks` are in, each as its ranks."""
-    members: dict[int, list[int]] = {}
-    for rank, server in enumerate(net.topology.server_of):
-        members.setdefault(server, []).append(rank)
-    chosen = sorted({net.topology.server_of[rank] for rank in ranks})
-    return [tuple(members[server]) for server in chosen]
+    return [members for members in net.topology.servers if not set(ranks).isdisjoint(members)]
 
 
 def is_whole(net: Net) -> bool:

@@ -11,7 +11,7 @@ ran on the permuted topology. To be used, an order either gives the machine's pl
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,16 +56,12 @@ def permuted_topology(topology: Topology, order: Sequence[int]) -> Topology:
     """
     number = {place: rank for rank, place in enumerate(order)}
 
-    def vertex(old: int) -> int:
-        return number.get(old, old)
-
     def moved(edge: Edge) -> Edge:
-        ends = (vertex(edge.tail), vertex(edge.head))
-        plain = f"{topology.vertex_name(edge.tail)}->{topology.vertex_name(edge.head)}"
-        name = edge.name
-        if name == plain:
-            name = f"{topology.vertex_name(ends[0])}->{topology.vertex_name(ends[1])}"
-        return replace(edge, tail=ends[0], head=ends[1], name=name)
+        ends = (edge.tail, edge.head)
+        places = tuple(number.get(end, end) for end in ends)
+        plain, named = ("->".join(map(topology.vertex_name, pair)) for pair in (ends, places))
+        name = named if edge.name == plain else edge.name
+        return replace(edge, tail=places[0], head=places[1], name=name)
 
     return replace(
         topology,
@@ -257,7 +253,7 @@ class _Table:
 
     def __init__(self, topology: Topology, sizes: Sequence[int], position: int) -> None:
         self.sizes = sizes
-        self._times: dict[tuple[Fraction, int], Time] = {}
+        self._time = cache(ceil_time)
         connections = wire_all(topology, position + 1)
         n = topology.num_ranks
         self.row = np.full((n, n, position + 1), -1, np.int64)
@@ -281,11 +277,6 @@ class _Table:
         durations = [[connection.overhead + time for time in row] + rest for row in times]
         arrivals = [connection.alpha + (row[-1] if row else 0) for row in times]
         return [edge for edge, _ in held] + rest, durations, arrivals
-
-    def _time(self, beta: Fraction, size: int) -> Time:
-        if (beta, size) not in self._times:
-            self._times[beta, size] = ceil_time(beta, size)
-        return self._times[beta, size]
 
 
 def wire_all(topology: Topology, positions: int) -> tuple[Connection, ...]:

@@ -217,10 +217,7 @@ def _of_best(state: _Search, servers: Servers) -> tuple[Blocks, Time]:
 def _descend(
     state: _Search, servers: Servers, proxy: Proxy, blocks: Blocks, rng: random.Random
 ) -> Blocks:
-    """Return the order that moves lead to which each make the replay shorter.
-
-    Of moves that leave it as it is, those are taken that make the proxy better.
-    """
+    """Return where moves lead that shorten the replay, or keep it and make the proxy better."""
     value = (state.time(flat(blocks)), int(proxy.of([flat(blocks)])[0]))
     while True:
         near = neighbours(servers, blocks, rng)

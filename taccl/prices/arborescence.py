@@ -87,12 +87,8 @@ def cheapest_from(
 ) -> tuple[int, Ints]:  # fmt: skip
     """Return the cost and the arcs of the cheapest forest from some `roots` to all other vertices.
 
-    The other parameters, `ranks`, `tail`, `head` and `cost`, are those of :func:`contract`.
-
-    Raises
-    ------
-    ValueError
-        When a cost is out of range, or some vertex can't be reached.
+    The other parameters, `ranks`, `tail`, `head` and `cost`, and the errors are those of
+    :func:`contract`.
     """
     # The roots become vertex 0, and free arcs lead back to it: no tree from it uses one.
     number = np.ones(ranks, dtype=np.int32)

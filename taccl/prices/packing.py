@@ -116,7 +116,11 @@ def pack(arcs: Arcs, wanted: Wanted, *, seconds: float = 2.0) -> Packing:
         even = np.full(pricing.num_resources, 1 / max(pricing.num_resources, 1))
         return Packing(even, 0, 0.0, 0)
     orbit = arcs.problem.group.rank_orbit
-    role = np.bincount(orbit, _roles(kinds, pricing.ranks), minlength=pricing.ranks)[orbit]
+    roles = np.zeros(pricing.ranks)  # by what starts and ends at each rank
+    for kind in kinds:
+        roles[kind.roots] += kind.count / len(kind.roots)
+        roles[kind.targets] += kind.count / 1024
+    role = np.bincount(orbit, roles, minlength=pricing.ranks)[orbit]
     alike = look_alike(arcs.problem.topology, role, arcs.resources)
     alone = np.arange(pricing.num_resources)
     instance = PackingInstance(pricing, kinds, _idle(arcs, kinds), alike, alone)
@@ -141,15 +145,6 @@ def kinds_of(wanted: Wanted) -> tuple[Kind, ...]:
         )
         for key, row in rows.items()
     )  # fmt: skip
-
-
-def _roles(kinds: Sequence[Kind], ranks: int) -> Floats:
-    """Return a number for each rank by what starts and ends there."""
-    roles = np.zeros(ranks)
-    for kind in kinds:
-        roles[kind.roots] += kind.count / len(kind.roots)
-        roles[kind.targets] += kind.count / 1024
-    return roles
 
 
 def look_alike(topology: Topology, role: NDArray[Any], resources: NDArray[Any]) -> Ints:

@@ -113,18 +113,7 @@ def _grow(network: Network) -> list[Hop]:
         wanted[number].discard(arc.head)
         hops.append(Hop(start, end, number, arc))
         offer(number, arc.head)
-    return _prune(network, hops)
-
-
-def _arcs_by_tail(demand: Demand) -> dict[Rank, list[Arc]]:
-    leaving: dict[Rank, list[Arc]] = {}
-    for arc in demand.arcs:
-        leaving.setdefault(arc.tail, []).append(arc)
-    return leaving
-
-
-def _prune(network: Network, hops: list[Hop]) -> list[Hop]:
-    """Drop hops that lead to no target."""
+    # Hops that lead to no target are dropped.
     needed = {(n, rank) for n, demand in enumerate(network.demands) for rank in demand.targets}
     kept = []
     for hop in reversed(hops):
@@ -132,6 +121,13 @@ def _prune(network: Network, hops: list[Hop]) -> list[Hop]:
             needed.add((hop.demand, hop.arc.tail))
             kept.append(hop)
     return kept[::-1]
+
+
+def _arcs_by_tail(demand: Demand) -> dict[Rank, list[Arc]]:
+    leaving: dict[Rank, list[Arc]] = {}
+    for arc in demand.arcs:
+        leaving.setdefault(arc.tail, []).append(arc)
+    return leaving
 
 
 def _paths(network: Network) -> list[Hop]:
@@ -163,7 +159,11 @@ def _earliest_path(network: Network, demand: Demand, ports: _Ports) -> list[tupl
             continue
         fewest[rank] = depth
         if rank == target:
-            return _trace(via, rank, depth)
+            path = []
+            while depth > 0:
+                path.append(via[rank, depth])
+                rank, depth = path[-1][0].tail, depth - 1
+            return path[::-1]
         for arc in leaving.get(rank, ()):
             if depth < limit:
                 end = ports.arrival(arc.link, time)
@@ -172,17 +172,6 @@ def _earliest_path(network: Network, demand: Demand, ports: _Ports) -> list[tupl
                     via[arc.head, depth + 1] = (arc, time)
                     heapq.heappush(heap, (end, depth + 1, arc.head))
     return []
-
-
-def _trace(
-    via: dict[tuple[Rank, int], tuple[Arc, Time]], rank: Rank, depth: int
-) -> list[tuple[Arc, Time]]:
-    path = []
-    while depth > 0:
-        arc, ready = via[rank, depth]
-        path.append((arc, ready))
-        rank, depth = arc.tail, depth - 1
-    return path[::-1]
 
 
 def is_complete(network: Network, hops: list[Hop]) -> bool:

@@ -10,7 +10,7 @@ list_scheduler_loop.py. Both give a sequence; retime() computes its times.
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from types import MappingProxyType
 
@@ -205,24 +205,15 @@ class Load:
     resources: int
 
 
-def load_of(plan: Plan, messages: Sequence[Message]) -> Load:
+def load_of(plan: Plan, messages: Sequence[Message], runs: Sequence[Run] | None = None) -> Load:
     """Return `messages` of a `plan` in columns; every move is in exactly one of them.
 
-    The plan has no exchanges, whose two sides would have to start together.
+    The plan has no exchanges, whose two sides would have to start together. Where messages are
+    single moves, each may be in one of some `runs`, from which messages grow while they are
+    dispatched.
     """
-    return _load(plan, messages, [Run((number,), (1,), 1) for number in range(len(messages))])
-
-
-def growing_load_of(plan: Plan, runs: Sequence[Run]) -> Load:
-    """Return the moves of a `plan` in columns, from which messages grow while they are dispatched.
-
-    The plan has no exchanges; every move is in exactly one of the `runs`.
-    """
-    return _load(plan, [(number,) for number in range(len(plan.moves))], runs)
-
-
-def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
-    """Return the columns of messages, of which those of a run may become one."""
+    if runs is None:
+        runs = [Run((number,), (1,), 1) for number in range(len(messages))]
     graph = message_graph(plan, messages)
     owner = {move: number for number, message in enumerate(messages) for move in message}
     arrives = {  # (before, after) where a message waits for another to arrive, not only to start
@@ -287,9 +278,16 @@ def messages_by_start(
         When messages wait for each other in a ring.
     """
     work = load.work if before is None else load.work._replace(rank=_ranks(-before))
-    state = _state(load)
+    count, nothing = len(load.messages), partial(np.full, fill_value=NOTHING, dtype=np.int32)
+    events = np.zeros(count + int(np.diff(work.uses.first)[work.row].sum()) + 1, dtype=np.int64)
+    state = State(
+        load.missing.copy(), np.full(count, NOTHING, dtype=np.int64), nothing(count),
+        np.zeros(count, dtype=np.int32), np.zeros(load.resources, dtype=np.int64),
+        nothing(load.resources + 1), nothing(count), nothing(count), nothing(count),
+        events, events.copy(),
+    )  # fmt: skip
     with report_compilation(report, MESSAGE):
-        _compiled()(work, state)
+        compiled()(work, state)
     if (state.start < 0).any():
         raise ValueError("messages wait for each other in a ring")
     leads = np.flatnonzero(state.length)
@@ -304,22 +302,6 @@ def messages_by_start(
     return found, end
 
 
-def _state(load: Load) -> State:
-    count = len(load.messages)
-    work = load.work
-    events = count + int(np.diff(work.uses.first)[work.row].sum()) + 1
-
-    def numbers(size: int) -> NDArray[np.int32]:
-        return np.full(size, NOTHING, dtype=np.int32)
-
-    return State(
-        load.missing.copy(), np.full(count, NOTHING, dtype=np.int64), numbers(count),
-        np.zeros(count, dtype=np.int32), np.zeros(load.resources, dtype=np.int64),
-        numbers(load.resources + 1), numbers(count), numbers(count), numbers(count),
-        np.zeros(events, dtype=np.int64), np.zeros(events, dtype=np.int64),
-    )  # fmt: skip
-
-
 def _ranks(tail: NDArray[np.int64]) -> NDArray[np.int32]:
     """Return the place of every message: the largest first, the first of equals."""
     rank = np.empty(len(tail), dtype=np.int32)
@@ -328,5 +310,6 @@ def _ranks(tail: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 @cache
-def _compiled() -> Callable[[Work, State], int]:
+def compiled() -> Callable[[Work, State], int]:
+    """Return the loop as machine code."""
     return jit(list_scheduler_loop.dispatch, [list_scheduler_loop, occupancy], "dispatch")

@@ -18,25 +18,13 @@ ARRIVAL, START = 0, 1
 class Work(NamedTuple):
     """Items and what they wait for: messages, or the single moves that messages grow from.
 
-    Parameters
-    ----------
-    uses
-        What messages hold.
-    row
-        Of every item: its row of ``uses`` when it travels alone; the rows after that are those of
-        2, 3, ... items of its run.
-    member, place
-        The items run by run, and where each stands there.
-    run_start, run_stop
-        By place: where its run begins and ends.
-    reach
-        By place: where the longest message that begins there ends.
-    most
-        By place: items in a message, at most.
-    next_start, following, moment
-        CSR: items that wait for item m: for its ARRIVAL or its START.
-    rank
-        Place in the order of preference: no two alike.
+    `uses` is what messages hold. An item has the `row` of them when it travels alone; the rows
+    after that are those of 2, 3, ... items of its run. `member` are the items run by run, and
+    `place` is where each stands there. By place, its run begins and ends at `run_start` and
+    `run_stop`, the longest message that begins there ends at `reach`, and a message has at most
+    `most` items. CSR: from `next_start` on stand the items `following` that wait for item m, and
+    the `moment`: for its ARRIVAL or its START. `rank` is the place in the order of preference: no
+    two alike.
     """
 
     uses: Uses
@@ -56,27 +44,12 @@ class Work(NamedTuple):
 class State(NamedTuple):
     """What :func:`dispatch` works on and answers with.
 
-    Parameters
-    ----------
-    missing
-        Items that each still waits for.
-    start
-        When each starts; -1 before.
-    turn
-        How many messages were started before its own.
-    length
-        Items in the message that an item is the first of.
-    free
-        When each resource is free.
-    top
-        The pairing heap of those that wait for a resource; one more of those to be tried now.
-    child, sibling
-        Links of the heaps.
-    pulled
-        The resource whose heap an item came up from.
-    event_time, event_code
-        A binary heap: arrival of the message whose first item is m is code m, release of resource
-        r is -1 - r.
+    Each item still waits for `missing` others; its `start` is -1 before it has one, `turn` is how
+    many messages were started before its own, and `length` the items in the message that it is the
+    first of. Each resource is `free` from a time on, and `top` is the pairing heap of those that
+    wait for it; one more of those to be tried now. `child` and `sibling` are links of the heaps; an
+    item came up from the heap of the resource `pulled`. `event_time` and `event_code` are a binary
+    heap: arrival of the message whose first item is m is code m, release of resource r is -1 - r.
     """
 
     missing: Numbers

@@ -167,9 +167,6 @@ def in_turn(problem: Problem, rows: Sequence[tuple[int, int, bool]]) -> list[tup
     return ordered
 
 
-LENGTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-MAX_CANDIDATES = 2500
-
 Message = tuple[int, ...]
 """Moves that travel together, in the order of their places."""
 
@@ -309,20 +306,3 @@ class Adjacency:
                 messages.append(run[start:stop])
                 start = stop
         return messages
-
-    def candidates(self) -> list[Message]:
-        """Return single moves and the messages of several that an optimiser may choose from."""
-        found: dict[Message, None] = {(n,): None for n in range(len(self.plan.moves))}
-        runs = list(self.runs())
-        for length in LENGTHS:
-            for run in runs:
-                for start in range(len(run) - length + 1):
-                    if len(found) > MAX_CANDIDATES:
-                        return list(found)
-                    part = run[start : start + length]
-                    if self.together(part):
-                        found[part] = None
-        for run in runs:
-            if len(run) > 1 and self.together(run):
-                found[run] = None
-        return list(found)

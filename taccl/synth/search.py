@@ -24,14 +24,13 @@ from types import MappingProxyType
 from taccl.errors import NoAlgorithmError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Candidate, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
-from taccl.synth.exact.engine import exact
+from taccl.synth.exact.engine import exact, pairs_of
 from taccl.synth.exact.solve import MAX_INTERVALS
 from taccl.synth.flow.engine import flow
 from taccl.synth.guided.engine import guided
 from taccl.synth.staged.engine import staged
 from taccl.synth.templates.classical import CLASSICAL, run_classical, textbook_schedule
 from taccl.timing.deadline import Deadline
-from taccl.topology.symmetry import make_group
 from taccl.units import Time
 
 Engine = Callable[[Problem, Options], Result]
@@ -316,11 +315,7 @@ class _Player:
 
 
 def _take_turns(search: Search) -> None:
-    """Let engines take turns: each one, then more chunks for who is close, then who can improve.
-
-    Of those who are close, whoever found the best goes on first, as long as more chunks pay.
-    Whoever improves the best schedule is asked again; who did not is asked when there is another.
-    """
+    """Let engines take turns: each one, then more chunks for who is close, then who can improve."""
     series = search.series
     players = [_Player(name) for name in SEARCHES]
     while players and not search.over:
@@ -379,18 +374,13 @@ def _turn(search: Search, player: _Player, count: int, seconds: float) -> Attemp
 
 
 def _fitting(search: Search, name: str) -> Engine:
-    """Return an engine that refuses problems too large for its share of the time, with the reason.
-
-    The exact engine's model may be too large, and the staged engine too slow where there is
-    something already.
-    """
+    """Return an engine that refuses problems too large for its share of the time."""
     engine = SEARCHES[name]
 
     def fitting(problem: Problem, options: Options) -> Result:
         if name == "exact" and not _is_small(problem, options, search.spare / 2):
             raise OutOfTimeError("left out: its model is too large for its share of the time")
-        pairs = int(problem.logical.allowed.sum()) * len(problem.representatives)
-        if name == "taccl" and search.best and pairs > HUGE:
+        if name == "taccl" and search.best and pairs_of(problem) > HUGE:
             raise OutOfTimeError("left out: it would route for longer than its share of the time")
         return engine(problem, options)
 
@@ -400,10 +390,7 @@ def _fitting(search: Search, name: str) -> Engine:
 def _advance(
     search: Search, lanes: dict[str, Iterator[Attempt]], share: float, *, more: bool = False
 ) -> None:
-    """Take attempts from all series in turn, for a share of the time; drop those that end.
-
-    Where no `more` searches follow, it goes on until something is found.
-    """
+    """Take attempts from all series in turn, until the time, or what is found, ends it."""
     clock = search.clock.share(share)
     while lanes:
         for name, lane in tuple(lanes.items()):
@@ -444,12 +431,12 @@ def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Opt
 
 def _is_small(problem: Problem, options: Options, seconds: float) -> bool:
     """Tell whether the exact engine's model is small, and made in a part of some seconds."""
-    links, orbits = int(problem.logical.allowed.sum()), len(problem.representatives)
+    pairs, links = pairs_of(problem), int(problem.logical.allowed.sum())
     if options.deterministic or not options.batch:
-        return orbits * links <= (COUNTED if options.deterministic else LARGE)
+        return pairs <= (COUNTED if options.deterministic else LARGE)
     every = problem.collective.num_chunks
-    chunks = every if every * links <= MAX_INTERVALS else orbits
-    return orbits * links <= LARGE and links * chunks**2 * PAIR <= seconds
+    chunks = every if every * links <= MAX_INTERVALS else len(problem.representatives)
+    return pairs <= LARGE and links * chunks**2 * PAIR <= seconds
 
 
 def turns_of(found: Sequence[Attempt]) -> Iterator[tuple[Attempt, Time | None]]:
@@ -473,28 +460,21 @@ def chosen(found: Sequence[Attempt], *, stopped: bool = False) -> Result:
     NoScheduleError
         When there is no schedule.
     """
-    with_schedule = [one for one in found if one.result is not None]
-    if not with_schedule:
-        raise _why(found)
-    timed = [one for one in with_schedule if one.time is not None]
-    best = min(timed, key=lambda one: one.time or 0, default=with_schedule[0])
-    result = best.result
-    if result is None:
-        raise _why(found)
+    made = [(one, one.result) for one in found if one.result is not None]
+    if not made:
+        # The engine that knows most of what can't be served is the last; that an algorithm does
+        # not exist says least.
+        errors = [attempt.error for attempt in found if attempt.error is not None]
+        errors.sort(key=lambda error: not isinstance(error, NoAlgorithmError))
+        raise errors[-1] if errors else NoScheduleError("no schedule was found")
+    timed = [row for row in made if row[0].time is not None]
+    best, result = min(timed, key=lambda row: row[0].time or 0, default=made[0])
     alike = [one.result for one in found if one.result is not None and one.chunks == best.chunks]
     proved = dict.fromkeys(bound for one in alike for bound in one.bounds)
     status = Status.INTERRUPTED if stopped else result.status
     listed = [one for one in found if not isinstance(one.error, NoAlgorithmError)]
     rows = dict.fromkeys(candidate for one in listed for candidate in one.candidates)
     return replace(result, status=status, bounds=tuple(proved), candidates=tuple(rows))
-
-
-def _why(found: Sequence[Attempt]) -> NoScheduleError:
-    """Return the error of the engine that knows most of what can't be served: the last."""
-    errors = [attempt.error for attempt in found if attempt.error is not None]
-    # That an algorithm does not exist says least.
-    errors.sort(key=lambda error: not isinstance(error, NoAlgorithmError))
-    return errors[-1] if errors else NoScheduleError("no schedule was found")
 
 
 def auto(problem: Problem, options: Options) -> Result:
@@ -530,10 +510,7 @@ def opening(problem: Problem, *, batch: bool) -> Iterable[tuple[str, Schedule]]:
 
     The symmetries of the `problem` are not used; with `batch` chunks may travel together.
     """
-    collective = problem.collective
-    bare = Problem(
-        problem.logical, collective, problem.chunk_size, make_group(problem.topology, ())
-    )
+    collective, bare = problem.collective, problem.without_symmetry
     is_large = collective.num_chunks * collective.num_ranks > MANY_CHUNKS
     names = FEW_MESSAGES if is_large else tuple(CLASSICAL)
     made = ((name, textbook_schedule(bare, name, batch=batch, fewest=is_large)) for name in names)

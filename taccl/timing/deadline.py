@@ -186,16 +186,10 @@ def _ring(_number: int, frame: FrameType | None) -> None:
     if late is None:
         return
     late.passed.set()
-    if now < late.end + MOST_WAIT and _is_atomic(frame):
+    # A frame, or one that called it, of code that must not be ended half-way.
+    while frame and not any(part in frame.f_code.co_filename for part in ATOMIC):
+        frame = frame.f_back
+    if frame and now < late.end + MOST_WAIT:
         signal.setitimer(signal.ITIMER_REAL, WAIT, AGAIN)
         return
     raise TimeUp(late)
-
-
-def _is_atomic(frame: FrameType | None) -> bool:
-    """Tell whether a frame, or one that called it, is of code that must not be ended half-way."""
-    while frame is not None:
-        if any(part in frame.f_code.co_filename for part in ATOMIC):
-            return True
-        frame = frame.f_back
-    return False

@@ -46,7 +46,7 @@ from taccl.synth.flow.routes import (
     unfolded,
     with_fewer_gateways,
 )
-from taccl.synth.list_scheduler import Load, Run, dispatched, growing_load_of, load_of
+from taccl.synth.list_scheduler import Load, Run, dispatched, load_of
 from taccl.synth.plan import Adjacency, Plan, plan_decisions, rows_of
 from taccl.synth.staged.engine import MAX_BATCHED, ordered
 from taccl.timing.deadline import Deadline
@@ -360,7 +360,8 @@ def growing(adjacency: Adjacency, limits: Limits) -> Load:
     busiest = {
         link for link, uses in held.items() if any(10 * load[key] >= 9 * most for key, _ in uses)
     }
-    return growing_load_of(plan, [
+    runs = [
         Run(run, reach, limits.busiest if plan.moves[run[0]].link in busiest else limits.others)
         for run, reach in adjacency.reaches
-    ])  # fmt: skip
+    ]
+    return load_of(plan, [(number,) for number in range(len(plan.moves))], runs)

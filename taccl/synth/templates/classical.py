@@ -70,7 +70,7 @@ from typing import NamedTuple
 from taccl.errors import NoAlgorithmError, NoScheduleError
 from taccl.model.problem import Candidate, Options, Problem, Result, Status, candidate_of
 from taccl.model.routes import may_leave
-from taccl.model.schedule import Decisions, Schedule, message_groups, retime
+from taccl.model.schedule import Decisions, Schedule, message_groups
 from taccl.synth.list_scheduler import dispatched, load_of
 from taccl.synth.plan import plan_decisions, rows_of
 from taccl.synth.templates.grid_programs import (
@@ -102,7 +102,6 @@ from taccl.synth.templates.trees import (
     over_servers,
     scatter_allgather,
 )
-from taccl.topology.symmetry import make_group
 from taccl.units import Time
 from taccl.verify import verify
 
@@ -132,10 +131,7 @@ class Template(NamedTuple):
 
 
 def _hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
-    """Yield the ways over rails; with a root, a tree over its rail and a tree in every server.
-
-    The trees are binomial, or chains where those have no links.
-    """
+    """Yield the ways over rails; with a root, a tree over its rail and a tree in every server."""
     yield from hierarchical(problem)
     has_root = problem.collective.name not in (*GATHER_FAMILY, "alltoall")
     by_server = ranks_by_server(problem)
@@ -190,15 +186,6 @@ class Trial:
     report: Callable[[str], None] = lambda _line: None
     left_out: list[str] = field(default_factory=list)
 
-    @property
-    def reason(self) -> str:
-        """Why there is nothing: the first reason, or that there is no such algorithm here."""
-        return next(
-            iter(self.left_out),
-            f"{self.name} does not exist for {self.problem.collective.name} on the links of"
-            f" {self.problem.topology.name}",
-        )
-
 
 def classical_schedules(
     problem: Problem, name: str, *, batch: bool, patient: bool = False
@@ -238,7 +225,7 @@ def textbook_schedule(
 
 def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
     """Return what :func:`classical_schedules` does."""
-    problem = trial.problem
+    problem, bare = trial.problem, trial.problem.without_symmetry
     textbook = sorted(_textbook(trial), key=lambda timed: timed[0].makespan)
     found = [schedule for schedule, _ in textbook[:KEPT]]
     left = MAX_ORDERED
@@ -246,11 +233,10 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
         messages = [tuple(rows) for rows in message_groups(decisions.batch)]
         left -= len(messages)
         if decisions.visible_from is None and left >= 0 and not trial.over():
-            free = replace(problem, group=make_group(problem.topology, ()))
-            load = load_of(plan_decisions(free, rows_of(decisions)), messages)
+            load = load_of(plan_decisions(bare, rows_of(decisions)), messages)
             with suppress(ValueError):  # messages wait for each other in a cycle
                 early, _ = dispatched(load, trial.report)
-                found.append(_alone(problem, replace(early, packs=decisions.packs)))
+                found.append(bare.timed(replace(early, packs=decisions.packs)))
     distinct = {schedule.makespan: schedule for schedule in reversed(found)}
     best = [distinct[makespan] for makespan in sorted(distinct)]
     if problem.logical.name is not None:
@@ -286,7 +272,7 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
             continue
         decisions = replace(decisions, packs=packs)
         try:
-            yield _alone(problem, decisions), decisions
+            yield problem.without_symmetry.timed(decisions), decisions
         except ValueError:  # one port sends too long to end before the first arrival
             trial.left_out.append(
                 f"{trial.name} would have to send all before the first message arrives"
@@ -314,11 +300,6 @@ def _decided(
     if lands:
         lands += range(len(lands) + 1, len(rows) + 1)
     return Decisions.of(rows, lands or None)
-
-
-def _alone(problem: Problem, decisions: Decisions) -> Schedule:
-    group = make_group(problem.topology, ())
-    return retime(problem.collective, group, problem.chunk_size, decisions)
 
 
 def grid_schedules(
@@ -361,7 +342,11 @@ def run_classical(name: str, problem: Problem, options: Options, *, patient: boo
     schedules = schedules_of(trial)
     if not schedules:
         kind = NoScheduleError if trial.left_out else NoAlgorithmError
-        raise kind(trial.reason, fix="use --engine taccl or auto")
+        nowhere = (
+            f"{name} does not exist for {problem.collective.name} on the links of"
+            f" {problem.topology.name}"
+        )
+        raise kind(next(iter(trial.left_out), nowhere), fix="use --engine taccl or auto")
     rows: list[tuple[Candidate, Schedule]] = []
     for schedule in schedules:
         if not (rows and clock.over):

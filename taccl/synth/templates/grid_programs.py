@@ -344,16 +344,10 @@ def recursive_doubling(problem: Problem) -> Iterator[GridProgram]:
     AlltoAll, for a power of two of ranks: everyone gives to that rank what is for ranks which have
     that bit as it has; so chunks cross a hypercube along its edges.
     """
-    n, name, server = (
-        problem.topology.num_ranks,
-        problem.collective.name,
-        problem.topology.server_of,
-    )
-    power = 1 << (n.bit_length() - 1)
-    digits = [
-        Digit(bit, 2)
-        for bit in sorted(bits(power), key=lambda bit: (server[0] != server[bit], bit))
-    ]
+    n, name = problem.topology.num_ranks, problem.collective.name
+    power, server = 1 << (n.bit_length() - 1), problem.topology.server_of
+    near_first = sorted(bits(power), key=lambda bit: (server[0] != server[bit], bit))
+    digits = [Digit(bit, 2) for bit in near_first]
     if name == "alltoall" and n == power:
         yield _exchanges(range(n), *digits)
     if name == "allreduce":
@@ -592,7 +586,12 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
             same = (spread, (0,) * classes, (len(inner),) * classes)
             for crossings in dict.fromkeys(same) if outer else [(0,)]:
                 own = [(*inner[:turn], *outer, *inner[turn:], *last) for turn in crossings]
-                yield GridProgram(order, tuple(_in_step(own)), classes)
+                exchanges = [  # all classes, each by its next digit at a time
+                    Turn("exchange", digit, tuple(group))
+                    for digits in zip(*own, strict=True)
+                    for digit, group in groupby(range(classes), key=digits.__getitem__)
+                ]
+                yield GridProgram(order, tuple(exchanges), classes)
             if personal and classes > 1 and len(last) == 1:
                 folds = [Turn("fold", digit) for digit in next(written(classes))]
                 home = [Turn("exchange", digit, parts=(1,)) for digit in next(written(size))]
@@ -604,32 +603,19 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
                     yield GridProgram(order, turns, classes, split=True)
 
 
-def _in_step(programs: Sequence[Sequence[Digit]]) -> Iterator[Turn]:
-    """Yield the exchanges of all classes, each by its next digit at a time."""
-    for digits in zip(*programs, strict=True):
-        for digit, classes in groupby(range(len(digits)), key=lambda c: digits[c]):
-            yield Turn("exchange", digit, tuple(classes))
-
-
 def written(places: int, weight: int = 1) -> Iterator[tuple[Digit, ...]]:
     """Yield ways to write `places` in digits, the lowest of a `weight`; the most digits first."""
-    primes = list(_primes(places))
+    primes, rest = list[int](), places
+    for factor in range(2, places + 1):
+        while rest % factor == 0:
+            primes.append(factor)
+            rest //= factor
     pairs = [math.prod(primes[first : first + 2]) for first in range(0, len(primes), 2)]
     low = next(q for q in range(math.isqrt(places), 0, -1) if places % q == 0)
     radices = (primes, pairs, [low, places // low], [places])
     for digits in dict.fromkeys(tuple(q for q in some if q > 1) for some in radices):
         weights = accumulate(digits, mul, initial=weight)
         yield tuple(Digit(*digit) for digit in zip(weights, digits, strict=False))
-
-
-def _primes(number: int) -> Iterator[int]:
-    factor = 2
-    while number > 1:
-        if number % factor:
-            factor += 1
-        else:
-            yield factor
-            number //= factor
 
 
 NEIGHBOURS = (2, 4, 8)

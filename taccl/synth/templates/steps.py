@@ -83,13 +83,10 @@ def bits(places: int) -> list[int]:
     return [1 << i for i in range(places.bit_length() - 1)]
 
 
-def ranks_by_server(problem: Problem) -> list[list[Rank]] | None:
+def ranks_by_server(problem: Problem) -> list[tuple[Rank, ...]] | None:
     """Return the ranks of every server; None where they differ in number."""
-    members: dict[int, list[Rank]] = {}
-    for rank, server in enumerate(problem.topology.server_of):
-        members.setdefault(server, []).append(rank)
-    found = [members[server] for server in sorted(members)]
-    return found if len({len(ranks) for ranks in found}) == 1 else None
+    servers = problem.topology.servers
+    return list(servers) if len(set(map(len, servers))) == 1 else None
 
 
 def in_runs(problem: Problem, steps: Sequence[Step]) -> list[Step]:
