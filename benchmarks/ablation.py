@@ -142,9 +142,9 @@ def _unimproved(schedule: object, *_: object, **__: object) -> object:
     return schedule, None
 
 
-def _one(old: Sequence[object]) -> object:
-    """Return the first of several, alone."""
-    return old[:1]
+def _one(old: Sequence[object] | Mapping[str, object]) -> object:
+    """Return the first of several, or of a table's rows, alone."""
+    return dict([*old.items()][:1]) if isinstance(old, Mapping) else old[:1]
 
 
 GUIDED, FLOW = "taccl.synth.guided.engine.", "taccl.synth.flow.engine."
