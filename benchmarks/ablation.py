@@ -179,7 +179,6 @@ MECHANISMS = (
     Mechanism("a flow of whole chunks", {FLOW + "flow_of_whole_chunks": _refused}, IN_FLOW),
     Mechanism("flows by near gateways", {FLOW + "_routes": _empty}, IN_FLOW),
     Mechanism("variations of a flow's order", {FLOW + "VARIED": 0, FLOW + "PATIENCE": 1}, IN_FLOW),
-    Mechanism("the staged orders of a flow", {FLOW + "MAX_ORDERED": -1}, IN_FLOW),
     Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),
     Mechanism("routing by a model", {STAGED + "route": _empty}, IN_STAGED),
     Mechanism("order and batches by a model", {STAGED + "improve_order": _unimproved}, IN_STAGED),

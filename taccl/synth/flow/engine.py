@@ -48,7 +48,6 @@ from taccl.synth.flow.routes import (
 )
 from taccl.synth.list_scheduler import Load, Run, dispatched, growing_load_of, load_of
 from taccl.synth.plan import Adjacency, Plan, plan_decisions, rows_of
-from taccl.synth.staged.engine import MAX_BATCHED, ordered
 from taccl.timing.deadline import Deadline
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
@@ -78,9 +77,6 @@ COUNTED = 60_000
 
 MADE = 1.5e-4
 """Seconds for each send until all are in messages, at most."""
-
-MAX_ORDERED = 4000
-"""Sends of representatives up to which they are ordered by every rule of the staged engine."""
 
 MAX_ARCS = 40_000
 """Ranks times arcs up to which the flow is solved without symmetry as well."""
@@ -154,8 +150,6 @@ def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tupl
         routes = itertools.chain([(problem, rows)], others)
         plans = (plan_decisions(free, unfolded(*one)) for one in routes)
         yield from scheduled(plans, options, clock.share(0.6))
-    if len(plan.moves) <= MAX_ORDERED and sends <= MAX_BATCHED and clock.left:
-        yield from ((plan, one.schedule) for one in ordered(plan, options, clock))
 
 
 def _singly(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:
