@@ -22,7 +22,6 @@ import numpy as np
 from benchmarks.frozen import CELLS, Found, kept, run
 from benchmarks.sections import replace_section
 from taccl.__main__ import run as run_taccl
-from taccl.errors import NoScheduleError
 from taccl.model.arcs import Arcs
 from taccl.synth.flow.engine import Limits
 from taccl.synth.list_scheduler import load_of
@@ -112,11 +111,6 @@ def _without(kind: str) -> Changed:
     return Changed(wrapped)
 
 
-def _refused(*_: object, **__: object) -> object:
-    """Find no flow."""
-    raise NoScheduleError("switched off")
-
-
 def _even(arcs: Arcs, *_: object, **__: object) -> object:
     """Return the same price for every resource."""
     count = max(1, arcs.num_resources)
@@ -176,7 +170,6 @@ MECHANISMS = (
     Mechanism("batches on guided routes", {GUIDED + "REORDERED": -1}, IN_GUIDED),
     Mechanism("insertion one by one", {FLOW + "inserted": _empty}, IN_FLOW),
     Mechanism("growing messages", {FLOW + "growing": _in_pieces}, IN_FLOW),
-    Mechanism("a flow of whole chunks", {FLOW + "flow_of_whole_chunks": _refused}, IN_FLOW),
     Mechanism("flows by near gateways", {FLOW + "_routes": _empty}, IN_FLOW),
     Mechanism("variations of a flow's order", {FLOW + "VARIED": 0, FLOW + "PATIENCE": 1}, IN_FLOW),
     Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),

@@ -31,13 +31,7 @@ from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.model.problem import Options, Problem, Result, Status
 from taccl.model.schedule import Schedule, retime
 from taccl.synth.flow.insertion_scheduler import inserted
-from taccl.synth.flow.program import (
-    Flow,
-    FlowInstance,
-    flow_instance,
-    flow_of_whole_chunks,
-    optimal_flow,
-)
+from taccl.synth.flow.program import Flow, FlowInstance, flow_instance, optimal_flow
 from taccl.synth.flow.routes import (
     Row,
     flow_by_near_gateways,
@@ -155,8 +149,8 @@ def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tupl
 def _singly(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks: of a plan, and of others where a gap stays.
 
-    Few chunks get routes and times together then. Whole chunks can't always share links as the
-    flow does: so a flow of whole chunks is looked for, with symmetry and without.
+    Few chunks get routes and times together then, as whole ones can't always share links as the
+    flow does; others take a flow without symmetry.
     """
     problem, size = plan.problem, plan.problem.chunk_size
     free = replace(problem, group=make_group(problem.topology, ()))
@@ -167,11 +161,9 @@ def _singly(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Pla
         for found in inserted(free, options, clock, goal)
     )
     tries = [_in_order(plan, options, clock, goal), insertions]
-    tries.append(_along(problem, flow_of_whole_chunks, options, clock, goal))
     arcs = int(problem.logical.allowed.sum()) * problem.topology.num_ranks
     if len(problem.group) > 1 and arcs <= MAX_ARCS:
-        flows = (optimal_flow, flow_of_whole_chunks)
-        tries += [_along(free, flow_of, options, clock, goal) for flow_of in flows]
+        tries.append(_along(free, options, clock, goal))
     best = 1 << 62
     for schedules in tries:
         if 1000 * best > 1001 * goal:
@@ -180,20 +172,16 @@ def _singly(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Pla
                 yield found
     if problem.logical.connections_per_rank is not None:
         for _, narrow in with_fewer_gateways(problem):
-            yield from _along(narrow, optimal_flow, options, clock, goal)
+            yield from _along(narrow, options, clock, goal)
 
 
 def _along(
-    problem: Problem,
-    flow_of: Callable[[FlowInstance, Deadline], Flow],
-    options: Options,
-    clock: Deadline,
-    goal: Time,
+    problem: Problem, options: Options, clock: Deadline, goal: Time
 ) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks along another flow, if there is one and time for it."""
     with suppress(NoScheduleError):
         instance = flow_instance(problem)
-        rows = rows_of_flow(instance, flow_of(instance, clock), clock)
+        rows = rows_of_flow(instance, optimal_flow(instance, clock), clock)
         yield from _in_order(plan_decisions(problem, rows), options, clock, goal)
 
 
