@@ -37,6 +37,7 @@ MORE = (
     "dgx2 alltoall --nodes 2 --size 16KB --engine flow",
     "dgx2 allreduce --nodes 2 --engine taccl --size 64KB",
     "torus2d:3x5 allgather --engine taccl --runtime none",
+    "ring:8 allreduce --engine auto --size 64KB",
     "mi250 scatter --nodes 2 --root 1 --engine flow --runtime none",
     "torus2d:3x5 alltoall --batch none --engine flow --runtime none",
 )
@@ -175,7 +176,11 @@ MECHANISMS = (
     Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),
     Mechanism("routing by a model", {STAGED + "route": _empty}, IN_STAGED),
     Mechanism("order and batches by a model", {STAGED + "improve_order": _unimproved}, IN_STAGED),
-    Mechanism("exchanges between two roots", {STAGED + "partners_of": _empty}, IN_STAGED),
+    Mechanism(
+        "exchanges between two roots",
+        {STAGED + "partners_of": _empty},
+        (*IN_STAGED, "ring:8 allreduce"),
+    ),
     Mechanism("batches of a plan", {STAGED + "MESSAGE_LENGTHS": ()}, IN_STAGED),
     Mechanism("scratch layouts", {STAGED + "LAYOUTS": Changed(_one)}, IN_STAGED),
     Mechanism("staged orders without symmetry", {STAGED + "MAX_UNFOLDED": -1}, IN_STAGED),
