@@ -33,6 +33,7 @@ MORE = (
     "dgx-a100 allgather --nodes 4 --size 64KB --engine guided",
     "fat-tree reducescatter --batch none --runtime none --engine guided",
     "mi250 reducescatter --batch none --runtime none --engine guided",
+    "dgx2 allreduce --nodes 2 --engine guided --size 64KB",
     "torus2d:4x4 reducescatter --size 4KB --engine guided",
     "dgx2 alltoall --nodes 2 --size 16KB --engine flow",
     "dgx2 allreduce --nodes 2 --engine taccl --size 64KB",
