@@ -167,7 +167,6 @@ MECHANISMS = (
     ),
     Mechanism("both phases in one list", {GUIDED + "JOINED": -1}, SUMS, heavy=True),
     Mechanism("chunks cut and joined", {GUIDED + "_cut": _empty}, IN_GUIDED),
-    Mechanism("guided runs without symmetry", {GUIDED + "UNFOLDED": -1}, IN_GUIDED),
     Mechanism("neighbourhoods of routes", {GUIDED + "improve_routes": _second}, IN_GUIDED),
     Mechanism("batches on guided routes", {GUIDED + "REORDERED": -1}, IN_GUIDED),
     Mechanism("insertion one by one", {FLOW + "inserted": _empty}, IN_FLOW),

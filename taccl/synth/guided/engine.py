@@ -7,7 +7,7 @@ are kept without sends that lead to no target. A reduction is such a run on reve
 backwards. Runs decide nothing but routes and order; retime() gives the times.
 
 Where chunks may travel together, grid programs and block gathers come first; single chunks may be
-cut and joined again, their routes improved a few at a time, and all of it done without symmetry.
+cut and joined again, and their routes improved a few at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -194,12 +194,6 @@ def _needed(arcs: Arcs, wanted: Wanted, found: Found) -> Times:
 PATIENCE = ((16, 1.0), (64, 2.0), (256, 5.0), (1 << 30, 15.0))
 """Ranks, and the seconds after which a search that wins nothing more ends."""
 
-UNFOLDED = 400_000
-"""Pairs of any chunk and an arc up to which the problem is solved without symmetry as well."""
-
-UNFOLDING = 3e-5
-"""Seconds that one of these pairs takes, as far as a limit can't end it, and as much again."""
-
 NARROW = 1.01
 """Times the bound: above that, routes are improved a few chunks at a time."""
 
@@ -247,7 +241,7 @@ REORDERED = 2000
 
 
 def guided(problem: Problem, options: Options) -> Result:
-    """Solve a ``problem`` within ``options`` by guided runs, on orbits and then without symmetry.
+    """Solve a ``problem`` within ``options`` by guided runs.
 
     Raises
     ------
@@ -269,16 +263,12 @@ def guided(problem: Problem, options: Options) -> Result:
     few = problem.collective.num_chunks * problem.topology.num_ranks <= MOST_ROWS
     cut = options.batch and few and _coarser(problem)
     kept = CUTTING * options.time_limit if cut else 0.0
-    problems = list(_with_less_symmetry(problem, options, clock.left - kept))
-    for number, one in enumerate(problems):
-        rest = clock.within(clock.left - kept, _patience(problem))
-        if found and (rest.over or _is_best(found, problem, options)):
-            break
-        turn = rest.share(1 / (len(problems) - number))
+    rest = clock.within(clock.left - kept, _patience(problem))
+    if not (found and (rest.over or _is_best(found, problem, options))):
         if found and _fixed_floor(problem, options) >= min(map(_makespan, found)):
             # One chunk to a message can't win; a few are tried for other batches on their routes.
-            turn = turn.share(0.1)
-        found += _solve(one, options, turn)
+            rest = rest.share(0.1)
+        found += _solve(problem, options, rest)
     if not (options.stop.is_set() or _is_best(found, problem, options)):
         rest = clock.within(clock.left - kept)
         found += _improved(problem, found, options, rest.share(0.7 if options.batch else 1.0))
@@ -422,20 +412,6 @@ def _chosen(found: Sequence[Schedule], options: Options, clock: Deadline) -> Sch
         score = options.score(schedule)
         known += [] if score is None else [(score, schedule)]
     return min(known, key=lambda one: one[0])[1] if known else by_time[0]
-
-
-def _with_less_symmetry(problem: Problem, options: Options, seconds: float) -> Iterator[Problem]:
-    """Yield the problem, and where it is small enough, the same without its symmetry.
-
-    A symmetry that a sketch asks for is kept, and where the seconds left would not do for more.
-    """
-    yield problem
-    pairs = int(problem.logical.allowed.sum()) * problem.collective.num_chunks
-    short = not options.deterministic and seconds < UNFOLDING * pairs
-    if len(problem.group) == 1 or pairs > UNFOLDED or short:
-        return
-    if not problem.logical.symmetry_asked:
-        yield replace(problem, group=make_group(problem.topology, ()))
 
 
 def _solve(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
