@@ -177,25 +177,6 @@ def message_uses(plan: Plan, messages: Sequence[Message]) -> Uses:
 MESSAGE = "compiling the list scheduler; once on this machine, for about 5 s"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Moves on one link of which neighbours may travel together.
-
-    Parameters
-    ----------
-    moves
-        In the order of their places.
-    reach
-        For each of them, where the longest message ends that begins with it.
-    most
-        Moves in a message, at most.
-    """
-
-    moves: Message
-    reach: Sequence[int]
-    most: int
-
-
 @dataclass(frozen=True, eq=False)
 class Load:
     """Messages of a plan, ready to be dispatched in different orders.
@@ -203,7 +184,7 @@ class Load:
     Parameters
     ----------
     plan, messages
-        What is sent together, or the single moves that messages grow from.
+        What is sent together.
     work
         The same in columns, with the longest way left first.
     missing
@@ -232,24 +213,6 @@ def load_of(plan: Plan, messages: Sequence[Message]) -> Load:
     messages
         Every move of the plan in exactly one message.
     """
-    return _load(plan, messages, [Run((number,), (1,), 1) for number in range(len(messages))])
-
-
-def growing_load_of(plan: Plan, runs: Sequence[Run]) -> Load:
-    """Return the moves of a plan in columns, from which messages grow while they are dispatched.
-
-    Parameters
-    ----------
-    plan
-        As for :func:`load_of`.
-    runs
-        Every move of the plan in exactly one run.
-    """
-    return _load(plan, [(number,) for number in range(len(plan.moves))], runs)
-
-
-def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
-    """Return the columns of messages, of which those of a run may become one."""
     graph = message_graph(plan, messages)
     owner = {move: number for number, message in enumerate(messages) for move in message}
     arrives = {  # (before, after) where a message waits for another to arrive, not only to start
@@ -260,23 +223,8 @@ def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
     }
     following = [sorted(children) for children in graph.children]
     tail = np.array([max(plan.tail_time[m] for m in message) for message in messages], np.int64)
-    grown: list[Message] = []
-    row = np.zeros(len(messages), dtype=np.int32)
-    for run in runs:
-        row[list(run.moves)] = len(grown)
-        longest = max(stop - first for first, stop in enumerate(run.reach))
-        grown.append(messages[run.moves[0]])
-        grown += [run.moves[:length] for length in range(2, min(longest, run.most) + 1)]
-    member = np.array([item for run in runs for item in run.moves], dtype=np.int32)
-    lengths = np.array([len(run.moves) for run in runs], dtype=np.int32)
-    first = np.cumsum(lengths, dtype=np.int32) - lengths
-    begin = np.repeat(first, lengths)
-    place = np.empty_like(member)
-    place[member] = np.arange(len(member), dtype=np.int32)
     work = Work(
-        message_uses(plan, grown), row, member, place, begin, begin + np.repeat(lengths, lengths),
-        begin + np.array([stop for run in runs for stop in run.reach], dtype=np.int32),
-        np.repeat(np.array([run.most for run in runs], dtype=np.int32), lengths),
+        message_uses(plan, messages),
         np.cumsum([0, *map(len, following)]),
         np.array(list(chain.from_iterable(following)), dtype=np.int32),
         np.array(
@@ -284,7 +232,7 @@ def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
             dtype=np.int32,
         ),
         _ranks(tail),
-    )  # fmt: skip
+    )
     missing = np.array([len(waiting) for waiting in graph.waiting], dtype=np.int32)
     return Load(plan, messages, work, missing, tail, len(plan.problem.topology.edges))
 
@@ -323,30 +271,21 @@ def messages_by_start(
         _compiled()(work, state)
     if (state.start < 0).any():
         raise ValueError("messages wait for each other in a ring")
-    leads = np.flatnonzero(state.length)
-    leads = leads[np.argsort(state.turn[leads])]
-    length = state.length[leads]
-    end = int((state.start[leads] + work.uses.arrival[work.row[leads] + length - 1]).max(initial=0))
-    items = work.member.tolist()
-    found = [
-        tuple(chain.from_iterable(load.messages[item] for item in items[at : at + count]))
-        for at, count in zip(work.place[leads].tolist(), length.tolist(), strict=True)
-    ]
-    return found, end
+    end = int((state.start + work.uses.arrival).max(initial=0))
+    return [load.messages[number] for number in np.argsort(state.turn).tolist()], end
 
 
 def _state(load: Load) -> State:
     count = len(load.messages)
-    work = load.work
-    events = count + int(np.diff(work.uses.first)[work.row].sum()) + 1
+    events = count + len(load.work.uses.resource) + 1
 
     def numbers(size: int) -> NDArray[np.int32]:
         return np.full(size, NOTHING, dtype=np.int32)
 
     return State(
         load.missing.copy(), np.full(count, NOTHING, dtype=np.int64), numbers(count),
-        np.zeros(count, dtype=np.int32), np.zeros(load.resources, dtype=np.int64),
-        numbers(load.resources + 1), numbers(count), numbers(count), numbers(count),
+        np.zeros(load.resources, dtype=np.int64), numbers(load.resources + 1),
+        numbers(count), numbers(count), numbers(count),
         np.zeros(events, dtype=np.int64), np.zeros(events, dtype=np.int64),
     )  # fmt: skip
 
