@@ -160,7 +160,6 @@ MECHANISMS = (
     Mechanism("both phases in one list", {GUIDED + "JOINED": -1}, SUMS, heavy=True),
     Mechanism("chunks cut and joined", {GUIDED + "_cut": _empty}, IN_GUIDED),
     Mechanism("neighbourhoods of routes", {GUIDED + "improve_routes": _second}, IN_GUIDED),
-    Mechanism("batches on guided routes", {GUIDED + "REORDERED": -1}, IN_GUIDED),
     Mechanism("insertion one by one", {FLOW + "inserted": _empty}, IN_FLOW),
     Mechanism("flows by near gateways", {FLOW + "_routes": _empty}, IN_FLOW),
     Mechanism("variations of a flow's order", {FLOW + "VARIED": 0, FLOW + "PATIENCE": 1}, IN_FLOW),

@@ -236,9 +236,6 @@ CUTTING = 0.35
 SEARCHED = 0.4
 """Of the time for chunks that are cut, for the routes of the larger ones."""
 
-REORDERED = 2000
-"""Sends, over all orbits, up to which messages of several chunks are looked for."""
-
 
 def guided(problem: Problem, options: Options) -> Result:
     """Solve a ``problem`` within ``options`` by guided runs.
@@ -266,8 +263,7 @@ def guided(problem: Problem, options: Options) -> Result:
     rest = clock.within(clock.left - kept, _patience(problem))
     if not (found and (rest.over or _is_best(found, problem, options))):
         if found and _fixed_floor(problem, options) >= min(map(_makespan, found)):
-            # One chunk to a message can't win; a few are tried for other batches on their routes.
-            rest = rest.share(0.1)
+            rest = rest.share(0.1)  # one chunk to a message can't win, but by fewer steps
         found += _solve(problem, options, rest)
     if not (options.stop.is_set() or _is_best(found, problem, options)):
         rest = clock.within(clock.left - kept)
@@ -415,17 +411,16 @@ def _chosen(found: Sequence[Schedule], options: Options, clock: Deadline) -> Sch
 
 
 def _solve(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
-    """Return the best schedules of single chunks, and of batches where they are allowed."""
+    """Return the best schedules of single chunks; in the order that a sketch asks for."""
     if reduces_and_spreads(problem.collective):
         found = _joined(problem, options, clock)
     else:
         reverse = problem.collective.reduces
         found = one_way(problem, options, clock, reverse=reverse)
-    best = min(found, key=lambda schedule: schedule.makespan)
-    if problem.logical.own_chunks_first or (options.batch and best.num_sends <= REORDERED):
+    if problem.logical.own_chunks_first:
+        best = min(found, key=_makespan)
         plan = plan_decisions(problem, rows_of(best.decisions()))
-        others = [candidate.schedule for candidate in ordered(plan, options)[:2]]
-        found = others if problem.logical.own_chunks_first else [best, *others]
+        found = [candidate.schedule for candidate in ordered(plan, options)[:2]]
     return found
 
 
