@@ -154,9 +154,6 @@ MECHANISMS = (
     ),
     Mechanism("butterflies", {GUIDED + "grid_schedules": _without("butterflies")}, IN_GUIDED),
     Mechanism("recursive block gathers", {GUIDED + "coalesced": _none}, IN_GUIDED),
-    Mechanism(
-        "phases of an all-reduce by themselves", {GUIDED + "_halves": _empty}, SUMS, heavy=True
-    ),
     Mechanism("both phases in one list", {GUIDED + "JOINED": -1}, SUMS, heavy=True),
     Mechanism("chunks cut and joined", {GUIDED + "_cut": _empty}, IN_GUIDED),
     Mechanism("neighbourhoods of routes", {GUIDED + "improve_routes": _second}, IN_GUIDED),

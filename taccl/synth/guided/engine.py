@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from taccl.collectives import build_collective
 from taccl.errors import NoScheduleError
 from taccl.model.arcs import Arcs, Wanted, arcs_of, is_restricted, wanted_in, wanted_of
 from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads
@@ -28,7 +27,7 @@ from taccl.synth.guided.recursive_block_gather import coalesced
 from taccl.synth.guided.scheduler_state import MOST_PAIRS, Begin, Field, Numbers, Times, field_of
 from taccl.synth.guided.search import Effort, Floats, Found, compiled, search, taught_prices
 from taccl.synth.message_coalescing import MOST_ROWS, coarser, cut_and_joined
-from taccl.synth.plan import adjacent, in_turn, plan_decisions, rows_of
+from taccl.synth.plan import in_turn, plan_decisions, rows_of
 from taccl.synth.staged.engine import ordered
 from taccl.synth.staged.routing import networks
 from taccl.synth.templates.classical import grid_schedules
@@ -221,12 +220,6 @@ BUILT = 0.5
 JOINED = 4000
 """Sends of representatives up to which both phases of an allreduce are ordered in one list."""
 
-HALVES = 0.75
-"""Of the time to improve an all-reduce, for its halves by themselves."""
-
-FIRST_HALVES = 0.4
-"""Of the time for an all-reduce with batches, for its halves by themselves."""
-
 PARTS = (2, 3)
 """Into how many larger chunks are cut, to be sent as one where nothing waits for it."""
 
@@ -254,9 +247,6 @@ def guided(problem: Problem, options: Options) -> Result:
     found = _batched(problem, options) if options.batch else []
     if found and options.score is not None and not options.deterministic:
         options.score(min(found, key=_makespan))  # so that it counts if time is up before the end
-    summed = options.batch and problem.collective.name == "allreduce"
-    if summed and not (options.stop.is_set() or (found and _is_best(found, problem, options))):
-        found += _halves(problem, options, FIRST_HALVES * options.time_limit)
     few = problem.collective.num_chunks * problem.topology.num_ranks <= MOST_ROWS
     cut = options.batch and few and _coarser(problem)
     kept = CUTTING * options.time_limit if cut else 0.0
@@ -314,38 +304,11 @@ def _improved(
     if not options.deterministic:
         others = replace(options, batch=False, seed=options.seed + 1)
         better += _solve(orbits, others, clock.within(LONGER * clock.left, LONGER * clock.left))
-        if problem.collective.name == "allreduce" and clock.left > 1:
-            better += _halves(problem, options, HALVES * clock.left)
     best = min((one for one in better if not one.batches), key=_makespan)
     orbits = replace(problem, group=make_group(problem.topology, best.generators))
     if best.makespan > NARROW * goal and clock.left > 1:
         better.append(improve_routes(orbits, best, options, clock.left, goal))
     return [one for one in better if one.makespan < single.makespan]
-
-
-def _halves(problem: Problem, options: Options, seconds: float) -> list[Schedule]:
-    """Return an all-reduce of a reduction and a gather that were each searched for alone."""
-    halves = []
-    for name in ("reducescatter", "allgather"):
-        collective = problem.collective
-        half = build_collective(name, collective.num_ranks, collective.chunks_per_rank)
-        alone = replace(options, floor=0, score=None, time_limit=seconds / 2)
-        found = guided(replace(problem, collective=half), alone).schedule
-        if found is None:
-            return []
-        halves.append(found)
-    if halves[0].generators != halves[1].generators:
-        halves = [half.expand() for half in halves]
-    first, second = (half.decisions() for half in halves)
-    orbits = replace(problem, group=make_group(problem.topology, halves[0].generators))
-    return [_timed(orbits, adjacent(orbits, _after(first, second)))]
-
-
-def _after(first: Decisions, second: Decisions) -> Decisions:
-    """Return one after the other, but for what can start earlier."""
-    shift = int(first.batch.max(initial=-1)) + 1
-    rows = [*first.rows(), *((c, k, b + shift, r) for c, k, b, r in second.rows())]
-    return Decisions.of(rows)
 
 
 def _cut(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
@@ -433,17 +396,15 @@ def _joined(problem: Problem, options: Options, clock: Deadline) -> list[Schedul
         begin = _begin_after(problem, summed)
         for spread in one_way(problem, half, next(turns), reverse=False, begin=begin):
             first, second = summed.decisions(), spread.decisions()
-            found.append(_timed(problem, _after(first, second)))
+            after = int(first.batch.max(initial=-1)) + 1
+            rows = [*first.rows(), *((c, k, after + b, r) for c, k, b, r in second.rows())]
+            found.append(problem.timed(Decisions.of(rows)))
             if len(first.chunk) + len(second.chunk) <= JOINED:
                 # In one list, sums of some chunks may overlap with gathers of others.
                 turned = in_turn(problem, rows_of(first))
                 plan = plan_decisions(problem, [*turned, *rows_of(second)])
                 found += [one.schedule for one in ordered(plan, replace(half, batch=False))[:1]]
     return found
-
-
-def _timed(problem: Problem, decisions: Decisions) -> Schedule:
-    return retime(problem.collective, problem.group, problem.chunk_size, decisions)
 
 
 def _begin_after(problem: Problem, summed: Schedule) -> Begin:
