@@ -38,6 +38,8 @@ MORE = (
     "ring:8 allreduce --engine auto --size 64KB",
     "mi250 scatter --nodes 2 --root 1 --engine flow --runtime none",
     "torus2d:3x5 alltoall --batch none --engine flow --runtime none",
+    "torus2d:4x4 alltoall --size 16MB --batch none --engine flow --runtime none",
+    "ring:20 alltoall --size 20MB --batch none --engine flow --runtime none",
 )
 """Cells besides those of ``frozen``, for what none of these uses."""
 
@@ -159,7 +161,7 @@ MECHANISMS = (
     Mechanism("neighbourhoods of routes", {GUIDED + "improve_routes": _second}, IN_GUIDED),
     Mechanism("insertion one by one", {FLOW + "inserted": _empty}, IN_FLOW),
     Mechanism("flows by near gateways", {FLOW + "_routes": _empty}, IN_FLOW),
-    Mechanism("variations of a flow's order", {FLOW + "VARIED": 0, FLOW + "PATIENCE": 1}, IN_FLOW),
+    Mechanism("variations of a flow's order", {FLOW + "NOISE": 0.0}, IN_FLOW),
     Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),
     Mechanism("routing by a model", {STAGED + "route": _empty}, IN_STAGED),
     Mechanism("order and batches by a model", {STAGED + "improve_order": _unimproved}, IN_STAGED),
