@@ -193,10 +193,7 @@ def bounds_for(
     grown
         Whether to look for a bound of kind growth as well, which takes from seconds to minutes.
 
-    Raises
-    ------
-    NoScheduleError
-        When some rank can't be reached from another.
+    Raises NoScheduleError when some rank can't be reached from another.
     """
     topology = logical.topology
     free = whole(topology)

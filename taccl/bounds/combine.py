@@ -73,10 +73,7 @@ def any_curves(logical: LogicalTopology, collective: Collective | str) -> tuple[
     `logical` is the network, as the sketch restricts it; `collective` is what is done, in any
     number of chunks (a name of the table stands for root 0).
 
-    Raises
-    ------
-    NoScheduleError
-        When some rank can't be reached from another.
+    Raises NoScheduleError when some rank can't be reached from another.
     """
     if isinstance(collective, str):
         collective = build_collective(collective, logical.topology.num_ranks, 1)
@@ -200,9 +197,6 @@ def _crossings(net: Net, collective: Collective) -> Iterable[Crossing]:
 def best(bounds: Sequence[Bound]) -> Bound:
     """Return the largest bound, the first of equals.
 
-    Raises
-    ------
-    ValueError
-        When there is none.
+    Raises ValueError when there is none.
     """
     return max(bounds, key=lambda bound: bound.time)

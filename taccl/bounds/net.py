@@ -422,10 +422,7 @@ def check_times(topology: Topology, chunk: Fraction | None) -> None:
 
     The slowest edge of the `topology` counts.
 
-    Raises
-    ------
-    InputError
-        When sums of its times do not fit.
+    Raises InputError when sums of its times do not fit.
     """
     slowest = max((edge.beta or Fraction(0) for edge in topology.edges), default=Fraction(0))
     if chunk is not None and slowest * chunk * topology.num_ranks > LONGEST:

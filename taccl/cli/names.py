@@ -21,10 +21,7 @@ def keys_of(source: str, table: str) -> tuple[str, ...]:
     table
         Assigned at its top level, with keys or items that are plain strings.
 
-    Raises
-    ------
-    LookupError
-        When there is no such table.
+    Raises LookupError when there is no such table.
     """
     # Only the assignment is parsed, up to the next line that begins at the margin: it is quick.
     found = re.search(rf"^{table}\b.*?(?=^[^\s)\]}}]|\Z)", source, re.MULTILINE | re.DOTALL)

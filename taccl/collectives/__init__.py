@@ -106,10 +106,7 @@ def has_xml(name: str) -> bool:
 def collective_name(text: str) -> str:
     """Return the table's name for a spelling in any case and with the usual separators.
 
-    Raises
-    ------
-    InputError
-        When there is no such collective.
+    Raises InputError when there is no such collective.
     """
     name = text.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
     if name == ALLTOALLV:
@@ -136,10 +133,8 @@ def build_collective(
     ``chunks_per_rank`` is what each rank's part is cut into; the ``root`` of a collective that has
     one is rank 0 by default.
 
-    Raises
-    ------
-    InputError
-        When there is no such collective, it has too many chunks to hold, or no such root.
+    Raises InputError when there is no such collective, it has too many chunks to hold, or no such
+    root.
     """
     canonical = collective_name(name)
     kind = COLLECTIVES[canonical]

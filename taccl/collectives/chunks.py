@@ -134,10 +134,7 @@ class Collective:
     def cut(self, parts: int) -> "Collective":
         """Return the collective with every chunk cut: chunk c becomes c * parts + 0, + 1, ...
 
-        Raises
-        ------
-        InputError
-            When there are too many chunks to hold.
+        Raises InputError when there are too many chunks to hold.
         """
         if parts == 1:
             return self
@@ -182,10 +179,8 @@ class Collective:
     def image(self, permutation: Sequence[int]) -> IntColumn:
         """Return where every chunk goes when rank r becomes ``permutation[r]``.
 
-        Raises
-        ------
-        InputError
-            When the collective does not map onto itself; names the chunk that breaks it.
+        Raises InputError when the collective does not map onto itself; names the chunk that breaks
+        it.
         """
         keys, rows, _ = self._sorted_keys
         there = self._keys(permutation, np.arange(self.num_chunks))

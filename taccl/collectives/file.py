@@ -116,10 +116,7 @@ class CollectiveFile(FileModel):
 def read_collective(path: str) -> Collective:
     """Read a collective, or a demand, from a YAML or JSON file.
 
-    Raises
-    ------
-    InputError
-        With file, line, field, value and fix.
+    Raises InputError with file, line, field, value and fix.
     """
     document = read_document(path)
     said = document.value.get("taccl") if isinstance(document.value, dict) else None

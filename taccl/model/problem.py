@@ -94,10 +94,7 @@ class Problem:
     def timed(self, decisions: Decisions) -> Schedule:
         """Return the schedule of decisions on these orbits, each message as early as it may start.
 
-        Raises
-        ------
-        ValueError
-            When messages wait for each other in a ring.
+        Raises ValueError when messages wait for each other in a ring.
         """
         return retime(self.collective, self.group, self.chunk_size, decisions)
 

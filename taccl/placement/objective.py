@@ -79,10 +79,7 @@ def permuted_program(program: Program, order: Sequence[int]) -> Program:
     `program` is what is run, `order` a permutation of its ranks. Where chunks belong to ranks (an
     allgather's output), they move along, which steps of several chunks may not survive.
 
-    Raises
-    ------
-    InputError
-        When the collective, or a step, is bound to the ranks as they are.
+    Raises InputError when the collective, or a step, is bound to the ranks as they are.
     """
     mapped = _MAPPED.get(program.collective)
     root = find_root(program) if program.collective in ("broadcast", "reduce") else None
@@ -148,10 +145,7 @@ class Replays:
     ``order[rank]`` is the rank of the `topology` that acts as ``rank``; `size` is bytes, a multiple
     of the program's chunks, and `model` has the runtime's constants.
 
-    Raises
-    ------
-    ProgramError
-        When the program does not fit the topology.
+    Raises ProgramError when the program does not fit the topology.
     """
 
     def __init__(self, program: Program, topology: Topology, size: int, model: ReplayModel) -> None:
@@ -183,10 +177,7 @@ class Replays:
     def time(self, order: Sequence[int]) -> Time:
         """Return what the program takes.
 
-        Raises
-        ------
-        ProgramError
-            When it comes to no end.
+        Raises ProgramError when it comes to no end.
         """
         rows = self.rows(order)
         machine = self._machine(rows)

@@ -117,10 +117,7 @@ class _Search:
     def time(self, order: Order) -> Time:
         """Return what an order takes.
 
-        Raises
-        ------
-        _EndError
-            When the search has to end before.
+        Raises _EndError when the search has to end before.
         """
         if order in self.known:
             return self.known[order]
@@ -153,10 +150,7 @@ def search(
     program on the machine; `stop` tells whether to end now; `report` is told the number of replays
     and every new best time.
 
-    Raises
-    ------
-    ProgramError
-        When the program comes to no end.
+    Raises ProgramError when the program comes to no end.
     """
     state = _Search(replays, limits, stop, report)
     same = tuple(range(servers.num_places))

@@ -61,10 +61,7 @@ def contract(ranks: int, tail: Arcs32, head: Arcs32, cost: Ints) -> Forest:
     The vertices are so many `ranks`, `tail` and `head` the ends of the arcs; their `cost` is not
     negative, and ``ranks`` times the largest at most ``MOST``.
 
-    Raises
-    ------
-    ValueError
-        When a cost is out of range, or some vertex can't be reached from another.
+    Raises ValueError when a cost is out of range, or some vertex can't be reached from another.
     """
     if int(cost.min(initial=0)) < 0 or int(cost.max(initial=0)) * ranks > MOST:
         raise ValueError(f"costs should be from 0 to {MOST // ranks}")

@@ -102,10 +102,7 @@ def pack(arcs: Arcs, wanted: Wanted, *, seconds: float = 2.0) -> Packing:
     `arcs` are what its chunks may use, `wanted` what they need; the search stops after so many
     `seconds` with what there is.
 
-    Raises
-    ------
-    NoScheduleError
-        When some target can't be reached.
+    Raises NoScheduleError when some target can't be reached.
     """
     pricing = PricingProblem(
         arcs.problem.topology.num_ranks, arcs.num_resources, arcs.tail, arcs.head,

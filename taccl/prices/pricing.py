@@ -87,10 +87,7 @@ def cheapest(pricing: PricingProblem, kinds: Sequence[Kind], costs: Ints) -> tup
     The amount is exact where all ranks are roots or targets; else it is a lower bound. `kinds` are
     the units of the `pricing` problem, and `costs` what each of them pays on every arc.
 
-    Raises
-    ------
-    NoScheduleError
-        When some target can't be reached.
+    Raises NoScheduleError when some target can't be reached.
     """
     total, units = 0, np.zeros(len(pricing.tail), dtype=np.int64)
     shared = [kind for kind in kinds if kind.is_free(pricing.ranks)]

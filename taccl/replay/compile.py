@@ -105,10 +105,8 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
     With `route`, a pair without a link uses the shortest path through other ranks, whose edges a
     message holds all at once; that warns once a pair.
 
-    Raises
-    ------
-    ProgramError
-        When the rank counts differ, a pair has no link, or two threadblocks share one end.
+    Raises ProgramError when the rank counts differ, a pair has no link, or two threadblocks share
+    one end.
     """
     if program.num_ranks != topology.num_ranks:
         raise ProgramError(
@@ -356,10 +354,7 @@ class _Raw:
 def columns_of(program: Program, topology: Topology, *, route: bool = False) -> Columns:
     """Return the columns of ``program`` on ``topology``; ``route`` is as for :func:`wire`.
 
-    Raises
-    ------
-    ProgramError
-        When a connection has no link, or a step sends or receives without a peer.
+    Raises ProgramError when a connection has no link, or a step sends or receives without a peer.
     """
     wiring = wire(program, topology, route=route)
     by_end = {(rank, block.id): block for rank, block in program.blocks()}

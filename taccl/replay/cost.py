@@ -45,10 +45,7 @@ class ReplayModel:
     def of_protocol(self, protocol: str) -> tuple[int, int]:
         """Return message bytes and FIFO slots of a protocol.
 
-        Raises
-        ------
-        ProgramError
-            When the runtime has no such protocol.
+        Raises ProgramError when the runtime has no such protocol.
         """
         if protocol not in self.message_bytes:
             raise ProgramError(
@@ -60,10 +57,7 @@ class ReplayModel:
     def joined(self, program: Program, chunk_bytes: int) -> int:
         """Return how many chunks of a step of a program travel as one message.
 
-        Raises
-        ------
-        ProgramError
-            When the runtime has no such protocol.
+        Raises ProgramError when the runtime has no such protocol.
         """
         message, _ = self.of_protocol(program.protocol)
         room = joined_bytes(message, program.protocol, program.collective)

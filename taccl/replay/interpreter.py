@@ -255,10 +255,7 @@ def replay(  # noqa: PLR0913 - the last three are switches
     keep_spans
         Whether the trace lists every message.
 
-    Raises
-    ------
-    ProgramError
-        When the program does not fit the topology.
+    Raises ProgramError when the program does not fit the topology.
     """
     in_range = program.min_bytes <= size <= program.max_bytes
     reason = why_not(program, size, model)

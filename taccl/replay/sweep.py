@@ -161,10 +161,7 @@ def sweep(
     runtime's constants; `topology`, `route` and `protocol_costs` are as for
     :func:`taccl.replay.interpreter.replay`.
 
-    Raises
-    ------
-    ProgramError
-        When a program does not fit the topology.
+    Raises ProgramError when a program does not fit the topology.
     """
     bounds: dict[tuple[str, int | None, int], BoundAt] = {}
     rows = []

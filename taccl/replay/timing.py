@@ -223,10 +223,7 @@ def traces(
     `sizes` are bytes of the counted buffer, `program`, `topology`, `model` (the runtime's
     constants), `route` and `protocol_costs` as for :func:`replay`.
 
-    Raises
-    ------
-    ProgramError
-        When the program does not fit the topology.
+    Raises ProgramError when the program does not fit the topology.
     """
     timing = Timing(program, topology, model, route=route, protocol_costs=protocol_costs)
     if not is_loaded():
@@ -258,10 +255,7 @@ class Timing:
     `program`, `topology`, `model`, `route` and `protocol_costs` are as
     :func:`taccl.replay.interpreter.replay` takes them.
 
-    Raises
-    ------
-    ProgramError
-        By all methods, when the program does not fit the topology.
+    Raises ProgramError: by all methods, when the program does not fit the topology.
     """
 
     def __init__(

@@ -239,10 +239,7 @@ def messages_by_start(
     Where there is something to compile, `report` is called with a line. `before` sorts the
     messages: smaller goes first; None: the longest way left.
 
-    Raises
-    ------
-    ValueError
-        When messages wait for each other in a ring.
+    Raises ValueError when messages wait for each other in a ring.
     """
     work = load.work if before is None else load.work._replace(rank=_ranks(-before))
     count, events = len(load.messages), len(load.messages) + len(work.uses.resource) + 1

@@ -139,10 +139,7 @@ def solve_in_child(
 
     When it is `over`, the child is killed; the answer is None then.
 
-    Raises
-    ------
-    SolverUnavailableError
-        When the child fails.
+    Raises SolverUnavailableError when the child fails.
     """
     command = [sys.executable, "-m", "taccl.synth.milp"]
     pipe = subprocess.PIPE

@@ -455,10 +455,7 @@ def chosen(found: Sequence[Attempt], *, stopped: bool = False) -> Result:
     Where nothing could be lowered, the first schedule without a score. The attempts `found` are of
     one search, which the user may have `stopped`.
 
-    Raises
-    ------
-    NoScheduleError
-        When there is no schedule.
+    Raises NoScheduleError when there is no schedule.
     """
     made = [(one, one.result) for one in found if one.result is not None]
     if not made:
@@ -480,10 +477,7 @@ def chosen(found: Sequence[Attempt], *, stopped: bool = False) -> Result:
 def auto(problem: Problem, options: Options) -> Result:
     """Run everything on one ``problem`` within ``options``; return the best by score.
 
-    Raises
-    ------
-    NoScheduleError
-        When no candidate exists.
+    Raises NoScheduleError when no candidate exists.
     """
     clock = options.begin()
 

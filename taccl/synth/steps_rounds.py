@@ -240,10 +240,7 @@ def capacities(topology: Topology) -> Mapping[int, int]:
 
     The unit is the greatest common measure of the bandwidths of all edges that are on links.
 
-    Raises
-    ------
-    InputError
-        When the bandwidths are no small multiples of it.
+    Raises InputError when the bandwidths are no small multiples of it.
     """
     table = topology.links
     used = (topology.edges[edge] for edge in np.unique(table.edge_ids).tolist())
@@ -796,11 +793,8 @@ def rounds_decisions(problem: Problem, rounds: Rounds) -> Decisions:
 def schedule_of(problem: Problem, rounds: Rounds) -> Schedule:
     """Return an algorithm as a schedule with exact times.
 
-    Raises
-    ------
-    NoScheduleError
-        When no times exist: steps of an allreduce in which every rank sends its value by one
-        port several times, and receives into it meanwhile.
+    Raises NoScheduleError when no times exist: steps of an allreduce in which every rank sends its
+    value by one port several times, and receives into it meanwhile.
     """
     try:
         return problem.without_symmetry.timed(rounds_decisions(problem, rounds))

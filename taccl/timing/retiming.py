@@ -50,11 +50,8 @@ def times_of(
     in :class:`taccl.model.schedule.Decisions`; with `plain` Python runs the pass (None: where that
     is faster).
 
-    Raises
-    ------
-    ValueError
-        When a send precedes every arrival of its chunk at its source, or arrivals and reads wait
-        for each other in a ring.
+    Raises ValueError when a send precedes every arrival of its chunk at its source, or arrivals and
+    reads wait for each other in a ring.
     """
     chunk, link, batch, reduce = columns
     rows, table, ranks = len(chunk), group.topology.links, group.topology.num_ranks

@@ -165,10 +165,7 @@ class Builder:
 def read_graph(document: Document) -> Topology:
     """Return the topology that a document in the core form describes.
 
-    Raises
-    ------
-    InputError
-        With file, line, field and fix.
+    Raises InputError with file, line, field and fix.
     """
     record = fit_model(document, GraphFile)
     builder = Builder(record.ranks)
@@ -267,10 +264,7 @@ def permutations(
 ) -> tuple[Permutation, ...]:
     """Return ``rows`` at a ``place`` of a ``document`` as permutations of 0 .. ``size`` - 1.
 
-    Raises
-    ------
-    InputError
-        When a row is none.
+    Raises InputError when a row is none.
     """
     expected = list(range(size))
     for index, row in enumerate(rows):

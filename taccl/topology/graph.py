@@ -255,10 +255,7 @@ class Topology:
     def with_alpha_rule(self, rule: str) -> "Topology":
         """Return the same network under another alpha rule.
 
-        Raises
-        ------
-        InputError
-            When there is no such rule.
+        Raises InputError when there is no such rule.
         """
         if rule not in ALPHA_RULES:
             raise InputError(

@@ -123,10 +123,7 @@ class Flows:
 def flows_of(problem: Problem) -> Flows:
     """Return the flows of a problem.
 
-    Raises
-    ------
-    NoScheduleError
-        When a chunk can't reach a target.
+    Raises NoScheduleError when a chunk can't reach a target.
     """
     logical, collective = problem.logical, problem.collective
     two_ways = reduces_and_spreads(collective)
@@ -500,10 +497,7 @@ class Parts:
     def look(self) -> None:
         """Look at the clock.
 
-        Raises
-        ------
-        OutOfTimeError
-            When the model is not worth to be completed.
+        Raises OutOfTimeError when the model is not worth to be completed.
         """
         if self.over():
             raise OutOfTimeError("the model is not written down in time", fix="raise --time-limit")
@@ -537,10 +531,7 @@ def build(
     No makespan is below `floor` picoseconds. Which chunks may travel `together` is given; None:
     each travels alone. Whether to give up is asked all the time: `over`.
 
-    Raises
-    ------
-    OutOfTimeError
-        When it is over.
+    Raises OutOfTimeError when it is over.
     """
     from ortools.sat.python import cp_model
 

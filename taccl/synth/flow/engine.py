@@ -81,10 +81,7 @@ def flow(problem: Problem, options: Options) -> Result:
     options
         The time limit, the bounds and what is told on the way.
 
-    Raises
-    ------
-    NoScheduleError
-        When some chunk has several targets or sources, or no path.
+    Raises NoScheduleError when some chunk has several targets or sources, or no path.
     """
     clock = options.begin(options.solver_share)
     best: Schedule | None = None

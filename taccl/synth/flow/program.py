@@ -170,10 +170,7 @@ class Preference(NamedTuple):
 def flow_instance(problem: Problem) -> FlowInstance:
     """Return what is to flow in a problem.
 
-    Raises
-    ------
-    NoScheduleError
-        When some chunk has several targets or sources, or no path.
+    Raises NoScheduleError when some chunk has several targets or sources, or no path.
     """
     collective = problem.collective
     arcs = arcs_of(problem)
@@ -324,10 +321,7 @@ def decomposed(
     instance, flow
         What is to flow, and one of its optima.
 
-    Raises
-    ------
-    OutOfTimeError
-        When the flow leaves some chunk without a path.
+    Raises OutOfTimeError when the flow leaves some chunk without a path.
     """
     for one, amounts in zip(instance.commodities, flow.amounts, strict=True):
         left, entering = dict(amounts), defaultdict(list)

@@ -63,10 +63,7 @@ def one_way(
     begin
         When chunks and resources are there; None: from the start.
 
-    Raises
-    ------
-    NoScheduleError
-        When the sketch leaves a chunk without a path to a target.
+    Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """
     arcs = arcs_of(problem, reverse=reverse)
     variants = list(_wants(arcs, options))
@@ -233,10 +230,7 @@ SEARCHED = 0.4
 def guided(problem: Problem, options: Options) -> Result:
     """Solve a ``problem`` within ``options`` by guided runs.
 
-    Raises
-    ------
-    NoScheduleError
-        When the sketch leaves a chunk without a path to a target.
+    Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """
     if problem.topology.num_ranks > 1:
         compiled(options.report)

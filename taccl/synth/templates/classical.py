@@ -330,10 +330,7 @@ def run_classical(name: str, problem: Problem, options: Options, *, patient: boo
     `options` have the time limit, the score and what is told on the way. With `patient` the first
     way is timed however many sends it has.
 
-    Raises
-    ------
-    NoScheduleError
-        When the links don't allow it.
+    Raises NoScheduleError when the links don't allow it.
     """
     clock = options.begin()
     trial = Trial(
