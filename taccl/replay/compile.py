@@ -56,6 +56,8 @@ class Connection:
         Of the link, or summed over the route, in picoseconds.
     held
         Edges a message holds, each with its beta.
+    across
+        Whether it leaves a server.
     """
 
     src: int
@@ -65,6 +67,7 @@ class Connection:
     alpha: Time
     overhead: Time
     held: tuple[tuple[int, Fraction], ...]
+    across: bool = False
 
     @property
     def max_beta(self) -> Fraction:
@@ -91,10 +94,14 @@ class Flight:
         When it is at its destination.
     releases
         (when, edges released then), ascending; the last one frees the sending threadblock.
+    work
+        Where edges are shared: work of each of its slices; its arrival is after their end, and it
+        has one release.
     """
 
     arrival: Time
     releases: tuple[tuple[Time, tuple[int, ...]], ...]
+    work: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +165,7 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
                     fix="give each threadblock of a peer its own channel",
                 )
             claimed[key] = (rank, block.id)
-    keys = sorted(named)
+    keys, server = sorted(named), topology.server_of
     found: list[Connection] = []
     for pair, group in itertools.groupby(keys, key=lambda key: key[:2]):
         paths = _paths(topology, *pair, route=route)
@@ -180,6 +187,9 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
                     alpha=sum(int(table.alpha[link]) for link in path),
                     overhead=sum(int(table.overhead[link]) for link in path),
                     held=tuple((edge, beta) for edge, beta in betas if beta is not None),
+                    across=any(
+                        server[table.src[link]] != server[table.dst[link]] for link in path
+                    ),
                 )
             )
     return Wiring(
@@ -304,6 +314,7 @@ class LinkClass(NamedTuple):
     alpha: Time
     overhead: Time
     betas: tuple[Fraction, ...]
+    across: bool
 
 
 class Kind(NamedTuple):
@@ -463,7 +474,7 @@ def _classes(
         if one is None:
             held = sorted(connection.held, key=lambda pair: pair[1])
             betas = tuple(beta for _, beta in held)
-            costs = LinkClass(connection.alpha, connection.overhead, betas)
+            costs = LinkClass(connection.alpha, connection.overhead, betas, connection.across)
             number = numbers.setdefault(costs, len(numbers))
             one = known[connection.link] = (number, tuple(edge for edge, _ in held))
         found.append(one)

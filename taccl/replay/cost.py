@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from taccl.errors import ProgramError
 from taccl.msccl.program import Op, Program
 from taccl.msccl.runtimes import MAX_COUNT, RUNTIMES, joined_bytes
-from taccl.topology.graph import LocalCosts
+from taccl.topology.graph import LocalCosts, Topology
 from taccl.units import Time, ceil_time
 
 MAX_ITERATIONS = 65536
@@ -26,6 +29,91 @@ PROTOCOL_FACTOR: Mapping[str, Fraction] = MappingProxyType({
     "LL128": Fraction(128, 120),
 })  # fmt: skip
 """Bytes on the wire for each byte of data: LL sends a flag with every word, LL128 eight in 128."""
+
+
+WORK = 1 << 28
+"""Work of a byte on the wire, so that rates are integers: work in a picosecond."""
+
+MOST_RATE = 1 << 40
+"""Of a flow that neither an edge nor its threadblock limits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sharing:
+    """What the replay of a program charges where messages share edges.
+
+    Parameters
+    ----------
+    capacity
+        Work that each edge carries in a picosecond.
+    block_rate
+        Most work in a picosecond of one threadblock.
+    wire
+        Work for each byte of data.
+    alpha, alpha_across
+        As in :class:`taccl.topology.graph.ProtocolCosts`.
+    local
+        Costs of local work, and the launch.
+    flag
+        Picoseconds until a post is seen.
+    slice_bytes, slices
+        Least bytes of a slice, and most slices of a message.
+    """
+
+    capacity: NDArray[np.int64]
+    block_rate: int
+    wire: Fraction
+    alpha: Time
+    alpha_across: Time
+    local: LocalCosts
+    flag: Time
+    slice_bytes: int
+    slices: int
+
+    def slices_of(self, size: int) -> int:
+        """Return in how many slices a message of ``size`` bytes travels."""
+        return max(1, min(self.slices, size // self.slice_bytes))
+
+    def flow(self, size: int, *, across: bool) -> tuple[Time, int]:
+        """Return alpha, and the work of each slice, of a message of ``size`` bytes."""
+        alpha = self.alpha_across if across else self.alpha
+        return alpha, int(self.wire * size / self.slices_of(size))
+
+
+def sharing_of(topology: Topology, protocol: str) -> Sharing:
+    """Return what programs of a ``protocol`` are charged on a ``topology`` with measured costs.
+
+    Raises
+    ------
+    ProgramError
+        When the topology has no measured costs, or none of this protocol.
+    """
+    costs = topology.measured
+    if costs is None or protocol not in costs.protocols:
+        raise ProgramError(
+            f"{topology.name} has no measured costs"
+            f"{'' if costs is None else f' of protocol {protocol[:40]!r}'}",
+            fix="use --profile alpha-beta, or put what you measured into the topology file",
+        )
+    own, table = costs.protocols[protocol], topology.links
+    server = np.array(topology.server_of, np.int64)
+    # An edge that some link within a server uses is of the server, whoever else uses it.
+    within = np.zeros(len(topology.edges), np.bool_)
+    local = np.repeat(server[table.src] == server[table.dst], np.diff(table.edge_start))
+    within[table.edge_ids[local]] = True
+    rates: dict[tuple[Fraction | None, bool], int] = {(None, True): MOST_RATE, (None, False): MOST_RATE}
+    for beta, inside in {(edge.beta, bool(within[edge.id])) for edge in topology.edges}:
+        if beta is not None:
+            part = costs.inside if inside else costs.across
+            rates[beta, inside] = max(1, int(WORK * part / beta)) if beta else MOST_RATE
+    wire = WORK * own.wire
+    return Sharing(
+        np.array([rates[edge.beta, bool(within[edge.id])] for edge in topology.edges], np.int64),
+        max(1, int(wire / own.block_beta)) if own.block_beta else MOST_RATE, wire,
+        own.alpha, own.alpha_across,
+        LocalCosts(costs.copy_beta, costs.reduce_beta, own.launch),
+        costs.flag, own.slice_bytes, costs.slices,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +130,16 @@ class ReplayModel:
         Protocol to messages that a connection holds.
     element_bytes
         Bytes of an element; chunks hold whole elements.
+    measured
+        Whether programs are charged the measured costs of their topology: messages share edges,
+        and alpha holds nothing.
     """
 
     name: str
     message_bytes: Mapping[str, int]
     slots: Mapping[str, int]
     element_bytes: int = 4
+    measured: bool = False
 
     def of_protocol(self, protocol: str) -> tuple[int, int]:
         """Return message bytes and FIFO slots of a protocol.
@@ -83,7 +175,7 @@ def model_of(runtime: str, element_bytes: int = 4) -> ReplayModel:
     return ReplayModel(row.name, row.message_bytes, row.fifo_slots, element_bytes)
 
 
-def local_time(op: Op, local: LocalCosts, size: int, sources: int = 1) -> Time:
+def local_time(op: Op, local: LocalCosts, size: Fraction | int, sources: int = 1) -> Time:
     """Return how long the work of a step's ``op`` on one message of ``size`` bytes takes.
 
     A plain send and a forwarding copy work while the data is on the wire. ``local`` has the
