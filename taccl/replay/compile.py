@@ -187,9 +187,7 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
                     alpha=sum(int(table.alpha[link]) for link in path),
                     overhead=sum(int(table.overhead[link]) for link in path),
                     held=tuple((edge, beta) for edge, beta in betas if beta is not None),
-                    across=any(
-                        server[table.src[link]] != server[table.dst[link]] for link in path
-                    ),
+                    across=any(server[table.src[link]] != server[table.dst[link]] for link in path),
                 )
             )
     return Wiring(

@@ -101,7 +101,10 @@ def sharing_of(topology: Topology, protocol: str) -> Sharing:
     within = np.zeros(len(topology.edges), np.bool_)
     local = np.repeat(server[table.src] == server[table.dst], np.diff(table.edge_start))
     within[table.edge_ids[local]] = True
-    rates: dict[tuple[Fraction | None, bool], int] = {(None, True): MOST_RATE, (None, False): MOST_RATE}
+    rates: dict[tuple[Fraction | None, bool], int] = {
+        (None, True): MOST_RATE,
+        (None, False): MOST_RATE,
+    }
     for beta, inside in {(edge.beta, bool(within[edge.id])) for edge in topology.edges}:
         if beta is not None:
             part = costs.inside if inside else costs.across

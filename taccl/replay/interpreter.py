@@ -634,9 +634,7 @@ class Run:
                     self.edge_busy[edge] -= self.now
             self.messages += self.slice[block] == 0
             if self.keep:
-                self._record(
-                    block, self.now, self.compiled.connections[connection].link, self.now
-                )
+                self._record(block, self.now, self.compiled.connections[connection].link, self.now)
                 self.in_flight[connection].append(len(self.spans) - 1)
         self.requested, self.freed = [], []
         for flow in self.flows.values():
