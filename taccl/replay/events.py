@@ -5,8 +5,9 @@ Events wait in a heap by time. A blocked send is parked at one busy edge, in the
 that edge, which is threaded through the rows of the threadblocks, and looked at again when the edge
 is free. Where edges are shared, nothing is blocked: a message is a flow, its rate the least of what
 its threadblock sends and of an equal part of each of its edges, and a heap by end holds the flows;
-rates change only where the number of flows on an edge does. What happens at one instant is handled in any order, as the rules let nothing depend on it;
-only the pass over the waiting sends has an order. Everything here is compiled by timing.py.
+rates change only where the number of flows on an edge does. What happens at one instant is handled
+in any order, as the rules let nothing depend on it; only the pass over the waiting sends has an
+order. Everything here is compiled by timing.py.
 """
 
 from typing import NamedTuple
@@ -28,7 +29,8 @@ WAITERS, NEXT, SINCE, CHILD, PARKED, PART, STARTS = range(10, 17)
 BLOCK_FIELDS = 17
 
 # A connection. OFFSET: which of its edges a message releases next; COURSE: its durations. Of a flow:
-# the WORK that was left at UPDATED, its RATE, when it ENDS at that rate, and its PLACE in the heap.
+# WORK_LEFT at the time UPDATED, its RATE, when it ENDS at that, its PLACE in the heap, and the
+# DELAY of its arrival after that end.
 AVAILABLE, TAKEN, OFFSET, COURSE, SENDER, RECEIVER, EDGES_FROM, EDGES_TO = range(8)
 WORK_LEFT, UPDATED, RATE, ENDS, PLACE, DELAY = range(8, 14)
 CONNECTION_FIELDS = 14

@@ -166,7 +166,10 @@ def _moved(state: Snapshot, span: int, shift: int) -> Rows:
     """Return the queue of a state a time, and so many iterations, later."""
     flags = (state.queue[:, 1] & 7) == events.SEEN
     codes = 8 * shift * state.counter[events.WIDTH] * state.counter[events.BLOCKS]
-    return state.queue + np.column_stack([np.full(len(flags), span), np.where(flags, codes, 0)])
+    moved: Rows = state.queue + np.column_stack(
+        [np.full(len(flags), span), np.where(flags, codes, 0)]
+    )
+    return moved
 
 
 def _skip(machine: Machine, before: Snapshot, state: Snapshot) -> int:
