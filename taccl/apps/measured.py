@@ -20,19 +20,19 @@ from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model, read_document, shown
 from taccl.files.model import Name
 from taccl.files.read import read_bytes
-from taccl.lowering.nccl_kernels import (
-    exchange_program,
-    ring_orders,
-    ring_program,
-    tree_parents,
-    tree_program,
-)
 from taccl.msccl import elements
 from taccl.msccl.parser import parse
 from taccl.msccl.program import SENDS, Program
 from taccl.replay.compile import Columns
 from taccl.replay.cost import model_of, sharing_of
 from taccl.replay.timing import Timing
+from taccl.synth.templates.nccl_kernels import (
+    exchange_program,
+    ring_orders,
+    ring_program,
+    tree_parents,
+    tree_program,
+)
 from taccl.topology.file import (
     load_topology,
     shipped_file,

@@ -24,10 +24,13 @@ TRUSTED = 0.04
 STEP = 0.02
 """Change of a logarithm from which slopes are taken: times are whole picoseconds."""
 
-FAR = 1.6
+LEAST_WIRE = {"LL": 2.0, "LL128": 128 / 120}
+"""Bytes on the wire for each byte of data: flags beside the words alone."""
+
+FAR = 2.5
 """How far the logarithm of a cost may move."""
 
-MOST_CALLS = 14
+MOST_CALLS = 12
 
 Vector = NDArray[np.float64]
 
@@ -43,8 +46,8 @@ class Unknown(NamedTuple):
         Its value in costs, and costs with another; above 0.
     sure
         How far its logarithm may be off, as far as was known before.
-    most
-        The largest value.
+    most, least
+        The largest and the smallest value.
     """
 
     name: str
@@ -52,10 +55,11 @@ class Unknown(NamedTuple):
     put: Callable[[ProgramCosts, float], ProgramCosts]
     sure: float
     most: float = math.inf
+    least: float = 0.0
 
 
 def _of_protocol(
-    protocol: str, field: str, unit: float, sure: float, *, exact: bool = False
+    protocol: str, field: str, unit: float, sure: float, *, exact: bool = False, least: float = 0.0
 ) -> Unknown:
     def put(costs: ProgramCosts, value: float) -> ProgramCosts:
         number = _fraction(value * unit) if exact else round(value * unit)
@@ -65,6 +69,7 @@ def _of_protocol(
     return Unknown(
         f"{protocol} {field.replace('_', ' ')}",
         lambda costs: float(getattr(costs.protocols[protocol], field)) / unit, put, sure,
+        least=least,
     )  # fmt: skip
 
 
@@ -82,14 +87,16 @@ def _fraction(value: float) -> Fraction:
     return Fraction(value).limit_denominator(1_000_000)
 
 
-def unknowns(costs: ProgramCosts) -> tuple[Unknown, ...]:
-    """Return the costs that may be fitted: those of `costs` that are not 0."""
+def unknowns(costs: ProgramCosts, runs: Sequence[Run]) -> tuple[Unknown, ...]:
+    """Return the costs that may be fitted: those of `costs` that are not 0, and `runs` can have."""
+    used = {program.protocol for run in runs for program in run.programs}
+    across = any(run.topology.num_servers > 1 for run in runs)
     found = [
         _of_machine("inside", 1, 0.15, 1.0), _of_machine("across", 1, 0.15, 1.0),
         _of_machine("copy_beta", 1, 1.0), _of_machine("reduce_beta", 1, 1.0),
         _of_machine("flag", PS_PER_US, 1.0),
     ]  # fmt: skip
-    for protocol in costs.protocols:
+    for protocol in sorted(used & costs.protocols.keys()):
         found += [
             _of_protocol(protocol, "launch", PS_PER_US, 0.7),
             _of_protocol(protocol, "alpha", PS_PER_US, 0.7),
@@ -97,8 +104,12 @@ def unknowns(costs: ProgramCosts) -> tuple[Unknown, ...]:
             _of_protocol(protocol, "block_beta", 1, 0.4, exact=True),
         ]
         if protocol != "Simple":
-            found.append(_of_protocol(protocol, "wire", 1, 0.15, exact=True))
-    return tuple(each for each in found if each.get(costs) > 0)
+            found.append(
+                _of_protocol(protocol, "wire", 1, 0.15, exact=True, least=LEAST_WIRE[protocol])
+            )
+    return tuple(
+        each for each in found if each.get(costs) > 0 and (across or "across" not in each.name)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +159,7 @@ def fit(
         if kept and run.programs:
             record = run.record.model_copy(update={"times": kept})
             chosen.append(replace(run, record=record))
-    free = unknowns(prior)
+    free = unknowns(prior, chosen)
     known = np.log([each.get(prior) for each in free])
     sure = np.array([each.sure for each in free])
     rows = 0
@@ -167,10 +178,11 @@ def fit(
         return np.concatenate([np.array(off) / TRUSTED, (values - known) / sure])
 
     most = np.log([each.most for each in free])
+    low = np.maximum(known - FAR, [math.log(each.least or 1e-300) for each in free])
     high = np.minimum(known + FAR, np.where(np.isfinite(most), most, np.inf))
-    start = np.minimum(known, high - 1e-3)
+    start = np.clip(known, low + 1e-3, high - 1e-3)
     solved = least_squares(
-        residuals, start, bounds=(np.minimum(known - FAR, start - 1e-3), high),
+        residuals, start, bounds=(low, high),
         loss="soft_l1", diff_step=STEP, max_nfev=MOST_CALLS,
     )  # fmt: skip
     costs = costs_at(solved.x)

@@ -198,12 +198,23 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
 
 
 def _paths(topology: Topology, src: int, dst: int, *, route: bool) -> Sequence[tuple[int, ...]]:
-    """Return a path for each link, or one of fewest links, then least alpha, then lowest ids."""
+    """Return a path for each link, or one of fewest links, then least alpha, then lowest ids.
+
+    It stays in the server of both, if that lets it.
+    """
     if min(src, dst) < 0 or max(src, dst) >= topology.num_ranks:
         return []
     links = topology.links_between(src, dst)
     if links or not route:
         return [(link,) for link in links]
+    if topology.server_of[src] == topology.server_of[dst]:
+        found = _shortest(topology, src, dst, within=True)
+        if found:
+            return found
+    return _shortest(topology, src, dst, within=False)
+
+
+def _shortest(topology: Topology, src: int, dst: int, *, within: bool) -> list[tuple[int, ...]]:
     table = topology.links
     heap: list[tuple[int, Time, tuple[int, ...], int]] = [(0, 0, (), src)]
     done: set[int] = set()
@@ -221,6 +232,8 @@ def _paths(topology: Topology, src: int, dst: int, *, route: bool) -> Sequence[t
             continue
         done.add(rank)
         for link in table.leaving(rank):
+            if within and topology.server_of[int(table.dst[link])] != topology.server_of[src]:
+                continue
             step = (hops + 1, alpha + int(table.alpha[link]), (*path, link), int(table.dst[link]))
             heapq.heappush(heap, step)
     return []

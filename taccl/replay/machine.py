@@ -135,9 +135,9 @@ class _Prices:
             arrival, course, slices = 0, 0, 1
             if self.sharing is not None:
                 slices = self.sharing.slices_of(size)
-                arrival, course = self.sharing.flow(
-                    size, across=self.classes[kind.link_class].across
-                )
+                if kind.op in SENDS:
+                    across = self.classes[kind.link_class].across
+                    arrival, course = self.sharing.flow(size, across=across)
             elif kind.op in SENDS:
                 arrival, course = self._course(kind.link_class, size)
             local = self.local if self.sharing is None else self.sharing.local

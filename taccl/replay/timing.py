@@ -237,6 +237,9 @@ WORTH_COMPILED = 80_000
 EXTRAPOLATED_ABOVE = 20_000_000
 """Messages and pieces of local work from which on steady iterations are skipped."""
 
+SHARED_EXTRAPOLATED_ABOVE = 50_000
+"""The same where messages share edges: a slice takes longer, and looking for a period is worth it."""
+
 MAX_REPLAYED = 200_000_000
 """Events, above which a replay that never repeats itself is given up."""
 
@@ -349,7 +352,8 @@ class Timing:
         if machine is None:
             return self.in_python(size)
         total = messages_of(self.columns, cut)
-        ended, skipped = run_machine(machine, steady=total > EXTRAPOLATED_ABOVE)
+        most = EXTRAPOLATED_ABOVE if self.sharing is None else SHARED_EXTRAPOLATED_ABOVE
+        ended, skipped = run_machine(machine, steady=total > most)
         if not ended:
             reason = (
                 f"needs {total} messages and copies, and did not repeat itself within"

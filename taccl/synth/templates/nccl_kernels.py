@@ -27,6 +27,10 @@ from taccl.synth.templates.trees import two_trees
 from taccl.topology.graph import Rank, Topology
 from taccl.units import MAX_SIZE
 
+PIPELINED = 8
+"""Chunks of a channel in a broadcast or reduce, which go round a ring one after another: NCCL's
+messages are a quarter there of those of other collectives (``BROADCAST_CHUNKSTEPS``), in slices."""
+
 MOST_SEARCHED = 5.0
 """Deterministic seconds of a search for the ways through a server."""
 
@@ -69,18 +73,19 @@ def _all_reduce(place: int, order: Order, channel: int, channels: int) -> Steps:
 
 def _broadcast(place: int, order: Order, channel: int, channels: int) -> Steps:
     del channels
-    own = Slot(Buffer.INPUT, channel)
-    if place == 0:
-        return (Step(Op.SEND, own),)
-    return (Step(Op.RECV if place == len(order) - 1 else Op.RECV_COPY_SEND, dst=own),)
+    op = Op.RECV if place == len(order) - 1 else Op.RECV_COPY_SEND
+    slots = (Slot(Buffer.INPUT, channel * PIPELINED + part) for part in range(PIPELINED))
+    return tuple(Step(Op.SEND, slot) if place == 0 else Step(op, dst=slot) for slot in slots)
 
 
 def _reduce(place: int, order: Order, channel: int, channels: int) -> Steps:
-    del channels
-    own = Slot(Buffer.INPUT, channel)
-    if place == 0:  # the root: sums go round the ring to it
-        return (Step(Op.RECV_REDUCE_COPY, own, own),)
-    return (Step(Op.SEND if place == 1 else Op.RECV_REDUCE_SEND, own),)
+    del order, channels
+    op = Op.SEND if place == 1 else Op.RECV_REDUCE_SEND
+    slots = (Slot(Buffer.INPUT, channel * PIPELINED + part) for part in range(PIPELINED))
+    # The root is first: sums go round the ring to it.
+    return tuple(
+        Step(op, slot) if place else Step(Op.RECV_REDUCE_COPY, slot, slot) for slot in slots
+    )
 
 
 def ring_orders(topology: Topology, channels: int) -> list[tuple[Rank, ...]]:
@@ -126,7 +131,8 @@ def _wired(topology: Topology, channels: int) -> list[list[int]]:
     """Return ways through a server of which all together use each lane of its wires at most once.
 
     Rings of one server, else paths from a NIC to another; as many as there can be, and are asked
-    for. A wire has as many lanes as its bandwidth is of the least. One circuit constraint a way (CP-SAT).
+    for. A wire has as many lanes as its bandwidth is of the least. A circuit constraint each
+    (CP-SAT).
     """
     from ortools.sat.python import cp_model
 
@@ -268,7 +274,8 @@ def ring_program(collective: str, orders: Sequence[Order], protocol: str) -> Pro
             blocks[rank].append((
                 peers[0] if sends else None, peers[1] if receives else None, channel, own
             ))  # fmt: skip
-    return _program("ring", collective, protocol, blocks, len(orders))
+    parts = PIPELINED if collective in ("broadcast", "reduce") else 1
+    return _program("ring", collective, protocol, blocks, len(orders) * parts)
 
 
 def tree_program(trees: Sequence[Mapping[Rank, Rank]], protocol: str) -> Program:
