@@ -34,56 +34,55 @@ def _rate(gigabytes: float) -> Fraction:
     return Fraction(1000) / Fraction(str(gigabytes)) if gigabytes else Fraction(0)
 
 
+Three = tuple[float, float, float]
+
+
 def prior(
-    inside: float,
-    across: float,
-    wire: float,
+    parts: tuple[float, float, float],
     blocks: tuple[float, float],
-    alphas: tuple[float, float, float],
-    alphas_across: tuple[float, float, float],
-    launch: tuple[float, float, float] = (6.0, 12.1, 5.0),
+    alphas: Three,
+    alphas_across: Three,
 ) -> ProgramCosts:
     """Return what is public of a machine.
 
     Parameters
     ----------
-    inside, across
-        Parts of the stated bandwidth that are left for data.
-    wire
-        Bytes of LL for each byte of data.
+    parts
+        Parts of the stated bandwidth that are left for data, within a server and between servers,
+        and bytes of LL on the wire for each byte of data.
     blocks
         GB/s of a threadblock, LL128 and Simple; 0: not known.
-    alphas, alphas_across, launch
+    alphas, alphas_across
         Microseconds of LL, LL128 and Simple.
     """
-    names = ("LL", "LL128", "Simple")
-    wires = (Fraction(str(wire)), Fraction(109, 100), Fraction(1))
+    inside, across, wire = (Fraction(str(part)) for part in parts)
+    names, launch = ("LL", "LL128", "Simple"), (6.0, 12.1, 5.0)
+    wires = (wire, Fraction(109, 100), Fraction(1))
     rates = (Fraction(0), _rate(blocks[0]), _rate(blocks[1]))
     slices = (4096, 38400, 32 << 10)
     ps = [[round(us * PS_PER_US) for us in each] for each in (launch, alphas, alphas_across)]
     rows = zip(names, *ps, wires, rates, slices, strict=True)
     protocols = {name: ProtocolCosts(*row) for name, *row in rows}
     return ProgramCosts(
-        "priors", protocols, Fraction(str(inside)), Fraction(str(across)),
-        _rate(400), _rate(200), round(0.3 * PS_PER_US),
-    )  # fmt: skip
+        "priors", protocols, inside, across, _rate(400), _rate(200), round(0.3 * PS_PER_US)
+    )
 
 
 _NVIDIA = (0.6, 1.9, 3.4)
 _NET = (5.0, 8.0, 14.0)
 
 PRIORS: Mapping[str, ProgramCosts] = MappingProxyType({
-    "dgx-h100": prior(0.8, 0.97, 2.55, (36.7, 38.7), _NVIDIA, _NET),
-    "dgx-a100": prior(0.8, 0.96, 2.74, (20, 24), _NVIDIA, _NET),
-    "a100-p4de": prior(0.8, 0.96, 2.74, (20, 24), _NVIDIA, (25.0, 28.0, 34.0)),
-    "dgx2": prior(0.96, 0.97, 3.08, (20, 26.5), _NVIDIA, _NET),
-    "mi300x": prior(0.75, 0.97, 2.5, (0, 0), (0.8, 0.8, 2.1), (9.5, 9.5, 25)),
-    "mi250": prior(0.72, 0.97, 2.5, (10, 10), (0.8, 0.8, 3.6), (9.5, 9.5, 19.8)),
-    "gb200-nvl72": prior(0.8, 0.97, 2.55, (0, 70), _NVIDIA, _NET),
+    "dgx-h100": prior((0.8, 0.97, 2.55), (36.7, 38.7), _NVIDIA, _NET),
+    "dgx-a100": prior((0.8, 0.96, 2.74), (20, 24), _NVIDIA, _NET),
+    "a100-p4de": prior((0.8, 0.96, 2.74), (20, 24), _NVIDIA, (25.0, 28.0, 34.0)),
+    "dgx2": prior((0.96, 0.97, 3.08), (20, 26.5), _NVIDIA, _NET),
+    "mi300x": prior((0.75, 0.97, 2.5), (0, 0), (0.8, 0.8, 2.1), (9.5, 9.5, 25.0)),
+    "mi250": prior((0.72, 0.97, 2.5), (10, 10), (0.8, 0.8, 3.6), (9.5, 9.5, 19.8)),
+    "gb200-nvl72": prior((0.8, 0.97, 2.55), (0, 70), _NVIDIA, _NET),
 })  # fmt: skip
 """What is public of each machine: NCCL's ``tuning.cc`` (latencies of protocols over NVLink and
-networks, GB/s of a channel; base latencies as launch), aws-ofi-nccl's tuner (20 us of EFA), NVIDIA/nccl-tests#212 (a ring on H100 moves
-365 to 370 GB/s), and data sheets."""
+networks, GB/s of a channel, base latencies as launch), aws-ofi-nccl's tuner (20 us of EFA),
+NVIDIA/nccl-tests#212 (a ring on H100 moves 365 to 370 GB/s), and data sheets."""
 
 
 def even(number: int) -> bool:
@@ -105,20 +104,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     judged: list[Row] = []
     all_rows: list[Row] = []
     for machine, own in sorted(runs.items()):
-        if options.machine in machine and own:
-            found = fit(own, PRIORS[machine], lambda number: not even(number))
-            print(f"{machine}: {found.rows} rows fitted", flush=True)
-            for cost, (value, far) in found.moved.items():
-                print(f"    {cost:22} {value:9.4g}   moved {far:+.1f}")
-            for run in own:
-                rows = [row for row in replayed(run, found.costs) if row.replayed]
-                all_rows += rows
-                judged += [row for number, row in enumerate(rows) if even(number) or len(rows) == 1]
-                told = " ".join(f"{100 * row.error:+.0f}" for row in rows)
-                print(
-                    f"  {run.table:14} {run.record.collective:10} {run.record.what[:24]:24} {told}"
-                )
-            sys.stdout.flush()
+        if options.machine not in machine or not own:
+            continue
+        fitted = fit(own, PRIORS[machine], lambda number: not even(number))
+        print(f"{machine}: {fitted.rows} rows fitted", flush=True)
+        for cost, (value, far) in fitted.moved.items():
+            print(f"    {cost:22} {value:9.4g}   moved {far:+.1f}")
+        for run in own:
+            rows = [row for row in replayed(run, fitted.costs) if row.replayed]
+            all_rows += rows
+            judged += [row for number, row in enumerate(rows) if even(number) or len(rows) == 1]
+            errors = " ".join(f"{100 * row.error:+.0f}" for row in rows)
+            what = f"{run.record.collective:10} {run.record.place:3} {run.record.what[:24]:24}"
+            print(f"  {run.table:14} {what} {errors}", flush=True)
     told = summed_up([row.error for row in judged])
     right, pairs = ordered_pairs(all_rows)
     print(

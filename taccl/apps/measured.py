@@ -26,6 +26,7 @@ from taccl.msccl.program import SENDS, Program
 from taccl.replay.compile import Columns
 from taccl.replay.cost import model_of, sharing_of
 from taccl.replay.timing import Timing
+from taccl.report.text import aligned, one_line
 from taccl.synth.templates.nccl_kernels import (
     exchange_program,
     ring_orders,
@@ -40,11 +41,13 @@ from taccl.topology.file import (
     topology_from_document,
 )
 from taccl.topology.graph import ProgramCosts, Topology
-from taccl.units import PS_PER_US, Time
+from taccl.units import PS_PER_US, Time, counted, format_size, format_time, microseconds
 
 FOLDER = "measurements"
 
 Protocol = Literal["LL", "LL128", "Simple"]
+
+PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 
 
 class RunRecord(FileModel):
@@ -56,7 +59,7 @@ class RunRecord(FileModel):
     algorithm: Literal["ring", "tree", "nccl", "pairs", "files", "unknown"]
     channels: Annotated[StrictInt, Field(ge=1, le=64, examples=[16])] = 1
     nodes: Annotated[StrictInt | None, Field(ge=1, le=1024, examples=[2])] = None
-    protocols: list[Protocol] = Field(default_factory=lambda: ["LL", "LL128", "Simple"])
+    protocols: list[Protocol] = Field(default_factory=lambda: [*PROTOCOLS])
     files: list[Name] = Field(default_factory=list)
     times: Annotated[
         dict[int, float], Field(max_length=200, examples=["{1024: 10.2, 1048576: 31.9}"])
@@ -260,7 +263,7 @@ def _least_for_a_byte(columns: Columns, program: Program, topology: Topology) ->
 
 
 def ordered_pairs(rows: Iterable[Row]) -> tuple[int, int]:
-    """Return how many pairs of runs the replay puts in the order that was measured, and of how many.
+    """Return how many pairs of runs are replayed in the measured order, and how many there are.
 
     A pair is two runs of one collective at one size on the same number of ranks with the same
     costs; `rows` that were not replayed are in none.
@@ -286,3 +289,141 @@ def summed_up(errors: Sequence[float]) -> Mapping[str, float]:
     sizes = sorted(map(abs, errors))
     ninth = quantiles(sizes, n=10, method="inclusive")[8] if len(sizes) > 1 else sizes[0]
     return {"median": median(sizes), "ninth decile": ninth}
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """A table beside its replay.
+
+    Parameters
+    ----------
+    table
+        As its file has it.
+    rows
+        Its sizes, of runs of which it is known what ran; empty without costs.
+    untold
+        Runs that can't be replayed, and why.
+    """
+
+    table: MeasurementsFile
+    rows: tuple[Row, ...]
+    untold: tuple[tuple[RunRecord, str], ...]
+
+
+def compare_tables(
+    names: Sequence[str], topology: str | None = None, files: Path | None = None
+) -> tuple[Compared, ...]:
+    """Return tables beside the replay with the measured costs of their machines.
+
+    Parameters
+    ----------
+    names
+        Paths, or names of shipped tables; none: all of these.
+    topology
+        Whose costs; None: those of the shipped topology that a table names.
+    files
+        Folder of the MSCCL files that runs name.
+
+    Raises
+    ------
+    InputError
+        When a table can't be read, or ``topology`` has no measured costs.
+    """
+    asked = None if topology is None else load_topology(topology).measured
+    if topology is not None and asked is None:
+        raise InputError(
+            f"{shown(topology)} has no measured costs", field="--topology",
+            fix="add measured: to the file, or give one that has it",
+        )  # fmt: skip
+    known: dict[str, ProgramCosts | None] = {}
+    found = []
+    for name in names or shipped_tables():
+        table, runs = read_table(name, files)
+        if table.costs not in known:
+            shipped = table.costs in shipped_names("topologies")
+            known[table.costs] = load_topology(table.costs).measured if shipped else None
+        costs = asked or known[table.costs]
+        rows: list[Row] = []
+        untold = []
+        for run in runs:
+            if costs is not None and run.programs:
+                rows += replayed(run, costs)
+                continue
+            why = "what ran is not known as a program of threadblocks"
+            if run.record.algorithm == "files":
+                why = f"needs {', '.join(run.record.files)} (--files)"
+            elif run.record.algorithm != "unknown":
+                why = f"{table.costs} ships no measured costs (--topology)"
+            untold.append((run.record, why))
+        found.append(Compared(table, tuple(rows), tuple(untold)))
+    return tuple(found)
+
+
+def measured_text(found: Sequence[Compared], *, detailed: bool) -> str:
+    """Return what was `found` as text: a line for each table, or, `detailed`, each size."""
+    lines: list[str] = []
+    for each in found:
+        table = each.table
+        rows = [row for row in each.rows if row.replayed is not None]
+        lines.append(f"{table.name}: {one_line(table.machine)}")
+        if detailed:
+            lines += [f"  source: {one_line(table.source)}"]
+        if rows:
+            told = summed_up([row.error for row in rows])
+            lines.append(
+                f"  {counted(len(rows), 'size')}, error {told['median']:.1%} in the median,"
+                f" {told['ninth decile']:.1%} at the ninth decile"
+            )
+        for run in dict.fromkeys(row.run for row in rows) if detailed else ():
+            record = run.record
+            lines.append(f"  {record.collective}, {record.place} of place, {one_line(record.what)}")
+            cells = [
+                (format_size(row.size), format_time(row.measured), format_time(row.replayed or 0),
+                 f"{row.error:+.0%}", row.program)
+                for row in rows if row.run is run
+            ]  # fmt: skip
+            lines += (
+                "    " + line
+                for line in aligned([("size", "measured", "replayed", "error", "as"), *cells])
+            )
+        lines += [
+            f"  not replayed: {record.collective}, {one_line(record.what)}: {why}"
+            for record, why in each.untold if detailed
+        ]  # fmt: skip
+    right, pairs = ordered_pairs(row for each in found for row in each.rows)
+    if pairs:
+        lines.append(f"order: {right} of {pairs} pairs of runs are replayed in the measured order")
+    return "\n".join(lines)
+
+
+def measured_json(found: Sequence[Compared]) -> dict[str, object]:
+    """Return what was `found` as a value for JSON; times in microseconds."""
+    right, pairs = ordered_pairs(row for each in found for row in each.rows)
+    return {
+        "tables": [
+            {
+                "name": each.table.name,
+                "source": each.table.source,
+                "machine": each.table.machine,
+                "rows": [
+                    {
+                        "collective": row.run.record.collective,
+                        "ranks": row.run.ranks,
+                        "what": row.run.record.what,
+                        "place": row.run.record.place,
+                        "bytes": row.size,
+                        "measured_us": microseconds(row.measured),
+                        "replayed_us": None if row.replayed is None else microseconds(row.replayed),
+                        "program": row.program,
+                    }
+                    for row in each.rows
+                ],
+                "not_replayed": [
+                    {"collective": record.collective, "what": record.what, "why": why}
+                    for record, why in each.untold
+                ],
+            }
+            for each in found
+        ],
+        "pairs": {"in_order": right, "all": pairs},
+    }

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,31 +59,33 @@ class Unknown(NamedTuple):
 
 
 def _of_protocol(
-    protocol: str, field: str, unit: float, sure: float, *, exact: bool = False, least: float = 0.0
+    protocol: str, field: str, unit: float, sure: float, least: float = 0.0
 ) -> Unknown:
     def put(costs: ProgramCosts, value: float) -> ProgramCosts:
-        number = _fraction(value * unit) if exact else round(value * unit)
-        row = replace(costs.protocols[protocol], **{field: number})
+        changed: Any = {field: _number(field, value * unit)}
+        row = replace(costs.protocols[protocol], **changed)
         return replace(costs, protocols={**costs.protocols, protocol: row})
 
+    name = f"{protocol} {field.replace('_', ' ')}"
     return Unknown(
-        f"{protocol} {field.replace('_', ' ')}",
-        lambda costs: float(getattr(costs.protocols[protocol], field)) / unit, put, sure,
+        name, lambda costs: float(getattr(costs.protocols[protocol], field)) / unit, put, sure,
         least=least,
     )  # fmt: skip
 
 
 def _of_machine(field: str, unit: float, sure: float, most: float = math.inf) -> Unknown:
     def put(costs: ProgramCosts, value: float) -> ProgramCosts:
-        number = round(value * unit) if field == "flag" else _fraction(value * unit)
-        return replace(costs, **{field: number})
+        changed: Any = {field: _number(field, value * unit)}
+        return replace(costs, **changed)
 
-    return Unknown(
-        field.replace("_", " "), lambda c: float(getattr(c, field)) / unit, put, sure, most
-    )
+    name = field.replace("_", " ")
+    return Unknown(name, lambda costs: float(getattr(costs, field)) / unit, put, sure, most)
 
 
-def _fraction(value: float) -> Fraction:
+def _number(field: str, value: float) -> int | Fraction:
+    """Return a value as costs have it: times whole, factors and betas as fractions."""
+    if field in ("launch", "alpha", "alpha_across", "flag"):
+        return round(value)
     return Fraction(value).limit_denominator(1_000_000)
 
 
@@ -101,12 +103,10 @@ def unknowns(costs: ProgramCosts, runs: Sequence[Run]) -> tuple[Unknown, ...]:
             _of_protocol(protocol, "launch", PS_PER_US, 0.7),
             _of_protocol(protocol, "alpha", PS_PER_US, 0.7),
             _of_protocol(protocol, "alpha_across", PS_PER_US, 0.7),
-            _of_protocol(protocol, "block_beta", 1, 0.4, exact=True),
+            _of_protocol(protocol, "block_beta", 1, 0.4),
         ]
         if protocol != "Simple":
-            found.append(
-                _of_protocol(protocol, "wire", 1, 0.15, exact=True, least=LEAST_WIRE[protocol])
-            )
+            found.append(_of_protocol(protocol, "wire", 1, 0.15, LEAST_WIRE[protocol]))
     return tuple(
         each for each in found if each.get(costs) > 0 and (across or "across" not in each.name)
     )
@@ -136,9 +136,7 @@ class Fit:
         return self.rows >= 3 * sum(abs(far) > 0.5 for _, far in self.moved.values())
 
 
-def fit(
-    runs: Sequence[Run], prior: ProgramCosts, keep: Callable[[int], bool] = lambda number: True
-) -> Fit:
+def fit(runs: Sequence[Run], prior: ProgramCosts, keep: Callable[[int], bool] | None = None) -> Fit:
     """Return the costs that come nearest to the measured times of `runs`.
 
     Parameters
@@ -148,14 +146,14 @@ def fit(
     prior
         What was known before.
     keep
-        Which rows of a run are fitted to, by their number from the smallest size on.
+        Which rows of a run are fitted to, by their number from the smallest size on; None: all.
     """
     from scipy.optimize import least_squares
 
     chosen = []
     for run in runs:
         times = sorted(run.record.times.items())
-        kept = {size: time for number, (size, time) in enumerate(times) if keep(number)}
+        kept = {s: t for number, (s, t) in enumerate(times) if keep is None or keep(number)}
         if kept and run.programs:
             record = run.record.model_copy(update={"times": kept})
             chosen.append(replace(run, record=record))

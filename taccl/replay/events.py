@@ -28,9 +28,9 @@ PHASE, STEP, ITERATION, LEFT, NEED, FIRST, END, INBOUND, OUTBOUND, FLAG = range(
 WAITERS, NEXT, SINCE, CHILD, PARKED, PART, STARTS = range(10, 17)
 BLOCK_FIELDS = 17
 
-# A connection. OFFSET: which of its edges a message releases next; COURSE: its durations. Of a flow:
-# WORK_LEFT at the time UPDATED, its RATE, when it ENDS at that, its PLACE in the heap, and the
-# DELAY of its arrival after that end.
+# A connection. OFFSET: which of its edges a message releases next; COURSE: its durations. Of its
+# flow: WORK_LEFT at the time UPDATED, RATE, when it ENDS at that, PLACE in the heap, and the DELAY
+# of its arrival after that end.
 AVAILABLE, TAKEN, OFFSET, COURSE, SENDER, RECEIVER, EDGES_FROM, EDGES_TO = range(8)
 WORK_LEFT, UPDATED, RATE, ENDS, PLACE, DELAY = range(8, 14)
 CONNECTION_FIELDS = 14

@@ -238,7 +238,7 @@ EXTRAPOLATED_ABOVE = 20_000_000
 """Messages and pieces of local work from which on steady iterations are skipped."""
 
 SHARED_EXTRAPOLATED_ABOVE = 50_000
-"""The same where messages share edges: a slice takes longer, and looking for a period is worth it."""
+"""The same where messages share edges: there a period is worth looking for sooner."""
 
 MAX_REPLAYED = 200_000_000
 """Events, above which a replay that never repeats itself is given up."""

@@ -19,7 +19,6 @@ from taccl.apps.measured import (
 from taccl.apps.measured_fit import fit
 from taccl.errors import InputError
 from taccl.topology.file import shipped_file
-from taccl.topology.graph import ProgramCosts
 from taccl.units import PS_PER_US
 
 
@@ -91,7 +90,7 @@ def test_order_and_errors_are_counted() -> None:
 def test_costs_that_made_the_times_are_found_again() -> None:
     run, prior = run_of("mi250-rccl"), PRIORS["mi250"]
     simple = replace(prior.protocols["Simple"], launch=9 * PS_PER_US, alpha_across=30 * PS_PER_US)
-    truth: ProgramCosts = replace(
+    truth = replace(
         prior, across=prior.across * 3 / 4, protocols={**prior.protocols, "Simple": simple}
     )
     programs = tuple(one for one in run.programs if one.protocol == "Simple")
