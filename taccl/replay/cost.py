@@ -123,19 +123,10 @@ def sharing_of(topology: Topology, protocol: str) -> Sharing:
 class ReplayModel:
     """The constants of a runtime that its interpreter's timing depends on.
 
-    Parameters
-    ----------
-    name
-        What results call it.
-    message_bytes
-        Protocol to ``M``, the bytes of one FIFO message.
-    slots
-        Protocol to messages that a connection holds.
-    element_bytes
-        Bytes of an element; chunks hold whole elements.
-    measured
-        Whether programs are charged the measured costs of their topology: messages share edges,
-        and alpha holds nothing.
+    `name` is what results call it. By protocol, `message_bytes` has ``M``, the bytes of one FIFO
+    message, and `slots` the messages that a connection holds. Chunks hold whole elements of
+    `element_bytes`. Where it is `measured`, programs are charged the measured costs of their
+    topology: messages share edges, and alpha holds nothing.
     """
 
     name: str

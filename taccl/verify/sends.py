@@ -1,8 +1,34 @@
 """The sends under judgement in columns, with what several rules need to know of them.
 
-These are all sends of a schedule, or one representative of every orbit (see orbits.py). A rule
-that asks what other sends do at the same chunk and rank, or on the same edge, asks by
-:attr:`Sends.turned` and :attr:`Sends.edge_orbit`: where all sends are there, they themselves.
+These are all sends of a schedule, or one representative of every orbit. A rule that asks what other
+sends do at the same chunk and rank, or on the same edge, asks by :attr:`Sends.turned` and
+:attr:`Sends.edge_orbit`: where all sends are there, they themselves. Representatives are enough:
+
+Let G be the group that expands the representatives: send (g, i) of the expanded schedule takes
+chunk g c(i) over link g l(i), at the times of row i. Multiplying by an element of G maps the
+expanded sends onto each other and keeps times, messages and reduce flags; and it keeps, as every
+generator is a symmetry of the topology and of the collective, who are sources and targets, what a
+link costs and which edges it crosses, moved along. (Links are all paths with the fewest edges, so a
+symmetry of the graph moves links onto links; only where there are too many are they cut off, and
+then there is nothing to judge by here.) So a rule that asks each send about itself and about what
+sends do at other (chunk, rank) pairs and edges is broken somewhere when it is broken at a
+representative. What remains is to find, among the representatives, the sends that *some image*
+brings to a pair or to an edge. Here G acts freely on ranks and resources:
+
+pairs
+    An element that keeps a chunk keeps its owner, so is the identity. Every pair (c, r) is
+    therefore moved by just one element to where the owner is the smallest rank of its orbit:
+    *home*. Two pairs have one home exactly when one is an image of the other, and just one element
+    does that. So the expanded sends that arrive at (c, r) are one image of each row whose arrival
+    has the home of (c, r), at that row's time. That chunks are fixed by some permutations of their
+    ranks needs no care: no element of G does this.
+
+edges
+    The images of a row hold every resource of an orbit once for each of the row's edges in it.
+    Two expanded messages meet on a resource exactly when two (row, edge) entries with edges of one
+    orbit overlap in time: the element that takes one edge to the other takes the one message to
+    where it meets the other. It is another message, as no link has two edges of one orbit, and no
+    element but the identity keeps an edge.
 """
 
 from collections.abc import Iterator
@@ -13,9 +39,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl.collectives import Collective
 from taccl.model.schedule import Schedule
 from taccl.topology.graph import LogicalTopology
-from taccl.verify.orbits import Orbits
+from taccl.topology.links import MAX_PATHS
+from taccl.topology.symmetry import Group
 
 Finding = tuple[int | None, str]
 """A row of the expanded schedule (None: no one send) and what is wrong with it."""
@@ -23,32 +51,91 @@ Finding = tuple[int | None, str]
 MAX_FINDINGS = 100
 """How many findings one rule reports: nobody reads a million."""
 
+Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Orbits:
+    """A group that acts freely, and where it takes the ranks and chunks of a collective.
+
+    The `group` is of symmetries of the topology, each of which maps the `collective` onto itself.
+    """
+
+    group: Group
+    collective: Collective
+
+    @cached_property
+    def images(self) -> Int32:
+        """Row g: where element g takes every rank."""
+        return self.group.action[0][:, : self.group.topology.num_ranks]
+
+    @cached_property
+    def home(self) -> Int64:
+        """The one element that takes each rank to the smallest of its orbit."""
+        elements: Int64 = self.images.argmin(axis=0)
+        return elements
+
+    @cached_property
+    def chunks(self) -> Int64:
+        """One chunk of every orbit: those whose owner is the smallest rank of its orbit."""
+        return np.flatnonzero(self.home[self.collective.owner] == 0)
+
+    def chunk_images(self, element: Int64, chunk: Int32) -> Int32:
+        """Return where elements, one a chunk, take some chunks."""
+        there = chunk.copy()
+        for number in np.unique(element).tolist():
+            rows = element == number
+            if number:
+                there[rows] = self.collective.image_of(self.group.elements[number], chunk[rows])
+        return there
+
+    def element_between(self, edge: int, other: int) -> int:
+        """Return the number of the element that takes one resource to another of its orbit."""
+        table, action = self.group.topology.edge_table, self.group.action[0]
+        fits = action[:, table.tail[edge]] == table.tail[other]
+        fits &= action[:, table.head[edge]] == table.head[other]
+        found = np.flatnonzero(fits).tolist()
+        return next(g for g in found if self.group.edge_image(g)[edge] == other)
+
+
+def orbits_of(schedule: Schedule) -> Orbits | None:
+    """Return by what representatives stand for all sends; None where they may not.
+
+    Raises
+    ------
+    InputError
+        When a generator is no symmetry of the topology or of the collective.
+    """
+    group = schedule.group
+    for generator in group.generators:
+        schedule.collective.image(generator)
+    # Where two ranks have as many links as are derived at most, some may lack.
+    table, beyond = schedule.topology.links, MAX_PATHS - 1
+    alike = (table.src[beyond:] == table.src[:-beyond]) & (
+        table.dst[beyond:] == table.dst[:-beyond]
+    )
+    if len(group) == 1 or not group.acts_freely() or alike.any():
+        return None
+    return Orbits(group, schedule.collective)
 
 
 class Turned(NamedTuple):
     """One image of every send: element number, and where it takes chunk, source and destination."""
 
     element: Int64
-    chunk: NDArray[np.int32]
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
+    chunk: Int32
+    src: Int32
+    dst: Int32
 
 
 @dataclass(frozen=True, eq=False)
 class Sends:
     """The sends under judgement.
 
-    Parameters
-    ----------
-    schedule
-        The schedule with the sends of all orbits, or with those of representatives.
-    logical
-        What the sketch allows, or None.
-    orbits
-        What representatives stand for; None: all sends are there.
-    period
-        Rows ``period`` apart are images of each other; None: nothing is known of that.
+    The `schedule` has the sends of all orbits, or those of representatives, and then `orbits` says
+    what they stand for; None: all sends are there. `logical` is what the sketch allows, or None.
+    Rows `period` apart are images of each other; None: nothing is known of that.
     """
 
     schedule: Schedule
@@ -57,27 +144,27 @@ class Sends:
     period: int | None = None
 
     @cached_property
-    def src(self) -> NDArray[np.int32]:
+    def src(self) -> Int32:
         """The rank every send leaves."""
         return self.schedule.topology.links.src[self.schedule.link]
 
     @cached_property
-    def dst(self) -> NDArray[np.int32]:
+    def dst(self) -> Int32:
         """The rank every send enters."""
         return self.schedule.topology.links.dst[self.schedule.link]
 
     @cached_property
-    def message(self) -> NDArray[np.int64]:
+    def message(self) -> Int64:
         """The message of every send, numbered by ascending batch."""
         return np.unique(self.schedule.batch, return_inverse=True)[1].astype(np.int64)
 
     @cached_property
-    def first(self) -> NDArray[np.int64]:
+    def first(self) -> Int64:
         """The first row of every message."""
         return np.unique(self.schedule.batch, return_index=True)[1].astype(np.int64)
 
     @cached_property
-    def carried(self) -> NDArray[np.int64]:
+    def carried(self) -> Int64:
         """How many chunks every message carries."""
         return np.bincount(self.message, minlength=len(self.first)).astype(np.int64)
 
@@ -90,7 +177,7 @@ class Sends:
             row[list(ranks)] = True
         return table
 
-    def is_source(self, rank: NDArray[np.int32]) -> NDArray[np.bool_]:
+    def is_source(self, rank: Int32) -> NDArray[np.bool_]:
         """Tell for every send whether a rank, one a send, holds its chunk before."""
         return self.members[self.schedule.collective.source_set[self.schedule.chunk], rank]
 
@@ -113,13 +200,13 @@ class Sends:
         return Turned(element, there, images[element, self.src], images[element, self.dst])
 
     @cached_property
-    def edge_orbit(self) -> NDArray[np.int32]:
+    def edge_orbit(self) -> Int32:
         """One edge of every edge's orbit."""
         if self.orbits is not None:
             return self.orbits.group.edge_orbit
         return np.arange(len(self.schedule.topology.edges), dtype=np.int32)
 
-    def seen_from(self, rank: NDArray[np.int32], other: NDArray[np.int32]) -> Int64:
+    def seen_from(self, rank: Int32, other: Int32) -> Int64:
         """Return one number for each (rank, other), moved to the smallest rank of the orbit."""
         if self.orbits is not None:
             element = self.orbits.home[rank]
