@@ -7,7 +7,7 @@ a broadcast or reduce of protocol Simple, a quarter as many.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from taccl.errors import ProgramError
 from taccl.msccl.program import Op, Program
 from taccl.msccl.runtimes import MAX_COUNT, RUNTIMES, joined_bytes
-from taccl.topology.graph import LocalCosts, Topology
+from taccl.topology.graph import LocalCosts, ProgramCosts, Topology
 from taccl.units import Time, ceil_time
 
 MAX_ITERATIONS = 65536
@@ -30,6 +30,9 @@ PROTOCOL_FACTOR: Mapping[str, Fraction] = MappingProxyType({
 })  # fmt: skip
 """Bytes on the wire for each byte of data: LL sends a flag with every word, LL128 eight in 128."""
 
+
+PROFILES = ("alpha-beta", "measured")
+"""What programs are charged: as TACCL and its successors reckon, or as the machine was measured."""
 
 WORK = 1 << 28
 """Work of a byte on the wire, so that rates are integers: work in a picosecond."""
@@ -95,28 +98,52 @@ def sharing_of(topology: Topology, protocol: str) -> Sharing:
             f"{'' if costs is None else f' of protocol {protocol[:40]!r}'}",
             fix="use --profile alpha-beta, or put what you measured into the topology file",
         )
-    own, table = costs.protocols[protocol], topology.links
-    server = np.array(topology.server_of, np.int64)
-    # An edge that some link within a server uses is of the server, whoever else uses it.
-    within = np.zeros(len(topology.edges), np.bool_)
-    local = np.repeat(server[table.src] == server[table.dst], np.diff(table.edge_start))
-    within[table.edge_ids[local]] = True
-    rates: dict[tuple[Fraction | None, bool], int] = {
-        (None, True): MOST_RATE,
-        (None, False): MOST_RATE,
-    }
-    for beta, inside in {(edge.beta, bool(within[edge.id])) for edge in topology.edges}:
-        if beta is not None:
-            part = costs.inside if inside else costs.across
-            rates[beta, inside] = max(1, int(WORK * part / beta)) if beta else MOST_RATE
+    own = costs.protocols[protocol]
+    rates = {None: MOST_RATE, Fraction(0): MOST_RATE}
+    betas = payload_betas(topology, costs)
+    rates |= {beta: max(1, int(WORK / beta)) for beta in set(betas) if beta}
     wire = WORK * own.wire
     return Sharing(
-        np.array([rates[edge.beta, bool(within[edge.id])] for edge in topology.edges], np.int64),
+        np.array([rates[beta] for beta in betas], np.int64),
         max(1, int(wire / own.block_beta)) if own.block_beta else MOST_RATE, wire,
         own.alpha, own.alpha_across,
         LocalCosts(costs.copy_beta, costs.reduce_beta, own.launch),
         costs.flag, own.slice_bytes, costs.slices,
     )  # fmt: skip
+
+
+def payload_betas(topology: Topology, costs: ProgramCosts) -> tuple[Fraction | None, ...]:
+    """Return picoseconds for each byte on the wire of every edge, as `costs` of it say.
+
+    An edge of the `topology` that some link within a server uses is of the server, whoever else
+    uses it; None stands for an edge that is no resource.
+    """
+    table, server = topology.links, np.array(topology.server_of, np.int64)
+    within = np.zeros(len(topology.edges), np.bool_)
+    local = np.repeat(server[table.src] == server[table.dst], np.diff(table.edge_start))
+    within[table.edge_ids[local]] = True
+    slower = {
+        (beta, inside): None if beta is None else beta / (costs.inside if inside else costs.across)
+        for beta, inside in {(edge.beta, bool(within[edge.id])) for edge in topology.edges}
+    }
+    return tuple(slower[edge.beta, bool(within[edge.id])] for edge in topology.edges)
+
+
+def least_costs(topology: Topology, costs: ProgramCosts) -> Topology:
+    """Return a `topology` whose bounds, and the least launch, hold for programs with such `costs`.
+
+    Messages that share edges are the limit of ever finer chunks that take turns on them, alpha
+    holding nothing, and what holds for all chunk counts under the rule ``delay`` holds in the limit
+    as well. Protocols, threadblocks, slots and local work only add to that. A link has exactly one
+    edge that leaves a rank: on it is the least alpha of all protocols.
+    """
+    alpha = min(min(row.alpha, row.alpha_across) for row in costs.protocols.values())
+    launch = min(row.launch for row in costs.protocols.values())
+    edges = [
+        replace(edge, alpha=alpha * (edge.tail < topology.num_ranks), overhead=0, beta=beta)
+        for edge, beta in zip(topology.edges, payload_betas(topology, costs), strict=True)
+    ]
+    return topology.with_alpha_rule("delay").with_costs(edges, LocalCosts(launch=launch))
 
 
 @dataclass(frozen=True, slots=True)

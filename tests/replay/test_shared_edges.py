@@ -9,10 +9,12 @@ import pytest
 
 from taccl.errors import ProgramError
 from taccl.msccl.program import Program
-from taccl.replay.cost import WORK, ReplayModel, sharing_of
+from taccl.replay.cost import WORK, ReplayModel, least_costs, sharing_of
+from taccl.replay.sweep import sweep
 from taccl.replay.timing import Timing
+from taccl.synth.templates.nccl_kernels import exchange_program, ring_program
 from taccl.topology.graph import ProgramCosts, ProtocolCosts, Topology
-from tests.replay.program_builder import block, network, program, ring, ring_allreduce, step
+from tests.replay.program_builder import block, hub, network, program, ring, ring_allreduce, step
 from tests.replay.random_programs import random_program, random_topology
 from tests.sweep import for_each
 
@@ -164,3 +166,35 @@ def test_without_measured_costs_there_is_no_measured_time() -> None:
 def test_rates_are_whole_and_nearly_exact() -> None:
     capacity = sharing_of(replace(PAIR, measured=costs()), "Simple").capacity
     assert capacity.tolist() == [WORK // 4, WORK // 4]
+
+
+def test_no_program_is_faster_than_the_bound_of_its_least_costs() -> None:
+    tight = []
+    for seed in range(40):
+        rng = random.Random(f"bound {seed}")
+        topology = hub(rng.randrange(2, 6), alpha=2 * rng.randrange(300))
+        ranks = topology.num_ranks
+        charged = costs(
+            rng.randrange(100), rng.randrange(900), rng.randrange(900, 2000),
+            Fraction(rng.randrange(100, 300), 100), 0, rng.choice((8, 1 << 20)),
+            inside=Fraction(rng.randrange(20, 100), 100), flag=rng.choice((0, 70)),
+        )  # fmt: skip
+        orders = [tuple(range(ranks)), tuple(range(ranks - 1, -1, -1))][: rng.randrange(1, 3)]
+        for made in (
+            ring_program(rng.choice(("allgather", "allreduce", "reducescatter")), orders, "LL"),
+            exchange_program(ranks, 1, "LL"),
+        ):
+            size = made.chunks_per_loop * 4 * rng.randrange(1, 500)
+            machine = replace(topology, measured=charged)
+            (row,) = sweep([("", made)], machine, [size], MODEL)
+            assert row.bound is not None
+            assert row.time is not None
+            assert row.bound <= row.time
+            tight.append(row.bound / row.time)
+    assert max(tight) > 0.9
+
+
+def test_measured_costs_bound_nothing_else() -> None:
+    low = least_costs(PAIR, costs(launch=7, alpha=9, alpha_across=5, inside=Fraction(1, 2)))
+    assert (low.local.launch, low.alpha_rule) == (7, "delay")
+    assert [(edge.alpha, edge.overhead, edge.beta) for edge in low.edges] == [(5, 0, 8), (5, 0, 8)]
