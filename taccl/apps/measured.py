@@ -8,6 +8,7 @@ fastest counts, as it is NCCL's and MSCCL's aim to choose that.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
 from statistics import median, quantiles
@@ -94,6 +95,9 @@ class Run:
         What may have run; empty where that is not known, or its files are not here.
     columns
         Of these programs, by number, as far as they were replayed.
+    known
+        The best time and its program by costs that matter and size, as far as it was replayed;
+        shared, as ``columns`` are, by runs of the same in place and out of place.
     """
 
     table: str
@@ -102,6 +106,7 @@ class Run:
     topology: Topology
     programs: tuple[Program, ...]
     columns: dict[int, Columns] = field(default_factory=dict)
+    known: "dict[tuple[object, ...], tuple[Time | None, str]]" = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -160,7 +165,7 @@ def read_table(spec: str, files: Path | None = None) -> tuple[MeasurementsFile, 
     document = read_document(shipped_file(spec, FOLDER, "table"))
     table = fit_model(document, MeasurementsFile)
     places: dict[int | None, Topology] = {}
-    runs = []
+    runs: list[Run] = []
     for number, record in enumerate(table.runs):
         if any(size < 1 or not 0 < time < 1e9 for size, time in record.times.items()):
             raise document.error(
@@ -170,9 +175,14 @@ def read_table(spec: str, files: Path | None = None) -> tuple[MeasurementsFile, 
         if record.nodes not in places:
             places[record.nodes] = _topology(table, document, record.nodes)
         topology = places[record.nodes]
-        runs.append(
-            Run(table.name, table.costs, record, topology, _programs(record, topology, files))
-        )
+        same = {"what": "", "place": "in", "times": {}}
+        asked = record.model_copy(update=same)
+        like = next((run for run in runs if run.record.model_copy(update=same) == asked), None)
+        if like is not None:
+            runs.append(replace(like, record=record))
+            continue
+        programs = _programs(record, topology, files)
+        runs.append(Run(table.name, table.costs, record, topology, programs))
     return table, runs
 
 
@@ -229,11 +239,16 @@ def replayed(run: Run, costs: ProgramCosts, least: int = 0, most: int = 1 << 62)
         timing.columns = run.columns[number]
         timings.append((timing, _least_for_a_byte(timing.columns, program, topology)))
     timings.sort(key=lambda each: each[1])
+    matters = _that_matter(run, costs)
     for size, time in sorted(run.record.times.items()):
         if not least <= size <= most:
             continue
         best: Time | None = None
         name = ""
+        if (*matters, size) in run.known:
+            best, name = run.known[*matters, size]
+            yield Row(run, size, round(time * PS_PER_US), best, name)
+            continue
         for timing, slope in timings:
             program = timing.program
             unit = program.chunks_per_loop * _MODEL.element_bytes
@@ -245,7 +260,20 @@ def replayed(run: Run, costs: ProgramCosts, least: int = 0, most: int = 1 << 62)
             taken = timing.at(whole).time
             if taken is not None and (best is None or taken < best):
                 best, name = taken, program.name
+        run.known[*matters, size] = best, name
         yield Row(run, size, round(time * PS_PER_US), best, name)
+
+
+def _that_matter(run: Run, costs: ProgramCosts) -> tuple[object, ...]:
+    """Return the `costs` that the times of a `run` depend on."""
+    protocols = [costs.protocols[name] for name in sorted({p.protocol for p in run.programs})]
+    if run.topology.num_servers == 1:
+        costs = replace(costs, across=Fraction(1))
+        protocols = [replace(row, alpha_across=0) for row in protocols]
+    return (
+        costs.inside, costs.across, costs.copy_beta, costs.reduce_beta, costs.flag, costs.slices,
+        *protocols,
+    )  # fmt: skip
 
 
 def _least_for_a_byte(columns: Columns, program: Program, topology: Topology) -> float:

@@ -24,7 +24,7 @@ def measured(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show measured times beside replayed ones, with the error by table."""
+    """Show public measurements beside what the replay says, table by table."""
     from taccl.apps.measured import compare_tables, measured_json, measured_text
 
     found = compare_tables(tables or (), topology, files)

@@ -69,7 +69,13 @@ def test_the_fastest_program_that_fits_a_size_counts() -> None:
     assert len(rows) == len(run.record.times)
     for row in rows:
         each = [
-            next(replayed(replace(run, programs=(one,), columns={}), PRIORS["dgx-a100"], row.size))
+            next(
+                replayed(
+                    replace(run, programs=(one,), columns={}, known={}),
+                    PRIORS["dgx-a100"],
+                    row.size,
+                )
+            )
             for one in run.programs
         ]
         assert row.replayed == min(one.replayed for one in each if one.replayed is not None)
@@ -94,7 +100,7 @@ def test_costs_that_made_the_times_are_found_again() -> None:
         prior, across=prior.across * 3 / 4, protocols={**prior.protocols, "Simple": simple}
     )
     programs = tuple(one for one in run.programs if one.protocol == "Simple")
-    made = replace(run, programs=programs, columns={})
+    made = replace(run, programs=programs, columns={}, known={})
     times = {row.size: (row.replayed or 0) / PS_PER_US for row in replayed(made, truth)}
     made = replace(made, record=made.record.model_copy(update={"times": times}))
     before = summed_up([row.error for row in replayed(made, prior)])
