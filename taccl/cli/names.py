@@ -48,6 +48,7 @@ ENGINE_NAMES = _listed("synth/engines.py:ENGINES", "synth/templates/classical.py
 RUNTIME_NAMES = _listed("msccl/runtimes.py:RUNTIMES")
 PROTOCOL_NAMES = f"auto, {_listed('msccl/runtimes.py:PROTOCOLS')}"
 ALPHA_RULE_NAMES = _listed("topology/graph.py:ALPHA_RULES")
+PROFILE_NAMES = _listed("replay/cost.py:PROFILES")
 FIT_NAMES = _listed("apps/fitting.py:FITTED")
 RESULT_FORMAT_NAMES = _listed("report/tables.py:WRITERS")
 COMPARISON_FORMAT_NAMES = _listed("report/comparison.py:COMPARED")
