@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, StrictInt, StrictStr
 
 from taccl.errors import InputError
-from taccl.files import Document, FileModel, fit_model, read_document, shown
+from taccl.files import FileModel, fit_model, read_document, shown
 from taccl.files.model import Name
 from taccl.files.read import read_bytes
 from taccl.msccl import elements
@@ -173,7 +173,11 @@ def read_table(spec: str, files: Path | None = None) -> tuple[MeasurementsFile, 
                 ("runs", number, "times"), "write {1024: 10.2}",
             )  # fmt: skip
         if record.nodes not in places:
-            places[record.nodes] = _topology(table, document, record.nodes)
+            places[record.nodes] = (
+                load_topology(table.topology, nodes=record.nodes)
+                if isinstance(table.topology, str)
+                else topology_from_document(table.topology, document.file)
+            )
         topology = places[record.nodes]
         same = {"what": "", "place": "in", "times": {}}
         asked = record.model_copy(update=same)
@@ -184,12 +188,6 @@ def read_table(spec: str, files: Path | None = None) -> tuple[MeasurementsFile, 
         programs = _programs(record, topology, files)
         runs.append(Run(table.name, table.costs, record, topology, programs))
     return table, runs
-
-
-def _topology(table: MeasurementsFile, document: Document, nodes: int | None) -> Topology:
-    if isinstance(table.topology, str):
-        return load_topology(table.topology, nodes=nodes)
-    return topology_from_document(table.topology, document.file)
 
 
 def _programs(record: RunRecord, topology: Topology, files: Path | None) -> tuple[Program, ...]:

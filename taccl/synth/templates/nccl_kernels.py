@@ -163,21 +163,18 @@ def _wired(topology: Topology, channels: int) -> list[list[int]]:
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = MOST_SEARCHED
         if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            after = [
-                {a: b for (a, b), chosen in way.items() if solver.value(chosen)} for way in arcs
-            ]
-            return [_walk(each, size if several else 0, size) for each in after]
+            ways = []
+            for way in arcs:
+                after = {one: other for (one, other), chosen in way.items() if solver.value(chosen)}
+                found = [size if several else 0]
+                while len(found) < len(after):
+                    found.append(after[found[-1]])
+                ways.append([place for place in found if place < size])
+            return ways
     raise LoweringError(
         f"no ring of NCCL goes through a server of {topology.name}: its wires let none",
         fix="compare with another algorithm",
     )
-
-
-def _walk(after: Mapping[int, int], start: int, size: int) -> list[int]:
-    found = [start]
-    while len(found) < len(after):
-        found.append(after[found[-1]])
-    return [place for place in found if place < size]
 
 
 def tree_parents(topology: Topology, channels: int) -> list[dict[Rank, Rank]]:
