@@ -347,10 +347,7 @@ class _Race:
     """Times of all candidates that can win, at any size, each replayed once."""
 
     def __init__(
-        self,
-        racing: Sequence[_Candidate],
-        contenders: Sequence[Contender],
-        sizes: Sequence[int],
+        self, racing: Sequence[_Candidate], contenders: Sequence[Contender], sizes: Sequence[int]
     ) -> None:
         self.racing = racing
         names = {candidate.name for candidate in racing}

@@ -72,11 +72,7 @@ class Wanted:
 
 
 def evaluation_text(
-    wanted: Wanted,
-    written: str,
-    files: Sequence[str],
-    rows: Sequence[Row],
-    setting: Setting,
+    wanted: Wanted, written: str, files: Sequence[str], rows: Sequence[Row], setting: Setting
 ) -> str:
     """Write the trace and the page, and return what is printed: the rows, then explanations.
 

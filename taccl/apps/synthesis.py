@@ -18,12 +18,7 @@ from taccl.apps.scoring import Proved, Scorer, common_size
 from taccl.apps.warmup import compile_ahead
 from taccl.bounds import any_bounds, best, fixed_bounds, fixed_floors
 from taccl.bounds.net import check_times
-from taccl.collectives import (
-    COLLECTIVES,
-    Collective,
-    chunk_counts,
-    chunk_size_of,
-)
+from taccl.collectives import COLLECTIVES, Collective, chunk_counts, chunk_size_of
 from taccl.errors import InputError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Candidate, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule

@@ -15,14 +15,7 @@ from taccl.cli.names import (
     IMPORT_NAMES,
     TIME_UNIT_NAMES,
 )
-from taccl.cli.options import (
-    CostSketch,
-    Fabric,
-    Nodes,
-    TopologyArgument,
-    one_of,
-    read,
-)
+from taccl.cli.options import CostSketch, Fabric, Nodes, TopologyArgument, one_of, read
 from taccl.cli.output import TextOutput, deliver
 from taccl.errors import InputError
 from taccl.units import parse_beta, parse_exact_size

@@ -10,13 +10,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from taccl.cli.help import (
-    collective_option,
-    listed,
-    machine_option,
-    output_option,
-    shipped,
-)
+from taccl.cli.help import collective_option, listed, machine_option, output_option, shipped
 from taccl.cli.names import ALPHA_RULE_NAMES, COLLECTIVE_NAMES, RUNTIME_NAMES
 from taccl.cli.output import say, states_of, told
 from taccl.errors import InputError, OutOfTimeError, did_you_mean

@@ -8,14 +8,7 @@ import typer
 
 from taccl.cli.help import listed, shipped
 from taccl.cli.names import COLLECTIVE_NAMES
-from taccl.cli.options import (
-    Fabric,
-    Nodes,
-    Root,
-    SizeOfChunks,
-    TopologyArgument,
-    size_of,
-)
+from taccl.cli.options import Fabric, Nodes, Root, SizeOfChunks, TopologyArgument, size_of
 from taccl.cli.output import TextOutput, deliver
 
 app = typer.Typer(

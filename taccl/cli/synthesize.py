@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taccl.cli.help import (
-    collective_option,
-    output_option,
-    program_option,
-    search_option,
-    shipped,
-)
+from taccl.cli.help import collective_option, output_option, program_option, search_option, shipped
 from taccl.cli.names import ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
     PROCESS,

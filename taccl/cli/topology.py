@@ -81,10 +81,7 @@ def validate(
 
 @app.command()
 def diff(
-    first: TopologyArgument,
-    second: TopologyArgument,
-    nodes: Nodes = None,
-    as_json: Json = False,
+    first: TopologyArgument, second: TopologyArgument, nodes: Nodes = None, as_json: Json = False
 ) -> None:
     """Compare two topologies; exit status 0: the same, 1: they differ."""
     from taccl.apps.networks import load_both

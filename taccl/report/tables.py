@@ -154,8 +154,7 @@ def best_of_engines(candidates: Sequence[Candidate]) -> list[Candidate]:
     engines = list(dict.fromkeys(one.engine for one in candidates))
     best: dict[str, Candidate] = {}
     for one in sorted(
-        candidates,
-        key=lambda one: (one.score is None, one.score or 0, engines.index(one.engine)),
+        candidates, key=lambda one: (one.score is None, one.score or 0, engines.index(one.engine))
     ):
         best.setdefault(one.engine, one)
     return list(best.values())
