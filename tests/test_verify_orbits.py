@@ -16,7 +16,7 @@ from taccl.topology.graph import LogicalTopology, Switch, Topology, whole
 from taccl.topology.links import MAX_PATHS
 from taccl.topology.symmetry import make_group
 from taccl.verify import FEW_SENDS, Violation, verify
-from taccl.verify.orbits import orbits_of
+from taccl.verify.sends import orbits_of
 from tests.generators import Hop, both_ways, build, random_decisions, ring4, timed, twin2x2
 from tests.mutations import MUTATIONS, changed, picked, repeat
 from tests.synth.problems import problem_of

@@ -2,7 +2,7 @@
 
 A schedule is judged send by send: orbits are expanded first, and that they can be is itself a
 rule. A large one is judged by the representatives of its orbits, where the symmetry shows that they
-stand for all (orbits.py), rule by rule. Nothing here trusts the code that computed the times.
+stand for all (sends.py), rule by rule. Nothing here trusts the code that computed the times.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,6 @@ from taccl.errors import InputError, ScheduleError
 from taccl.model.schedule import Schedule
 from taccl.topology.graph import LogicalTopology
 from taccl.units import format_size
-from taccl.verify.orbits import orbits_of
 from taccl.verify.rules import (
     adjacency,
     allowed,
@@ -36,7 +35,7 @@ from taccl.verify.rules import (
     turns_links,
     turns_paths,
 )
-from taccl.verify.sends import MAX_FINDINGS, Finding, Sends
+from taccl.verify.sends import MAX_FINDINGS, Finding, Sends, orbits_of
 
 MAX_PICOSECONDS = 1 << 61
 """Sums of two such times fit into 64 bits."""
@@ -94,7 +93,7 @@ NEEDS: Mapping[str, Callable[[Sends], bool]] = MappingProxyType({
     "max_extra_hops": turns_paths,
     "on_shortest_paths": turns_paths,
 })  # fmt: skip
-"""What must hold for a rule to be judged by representatives, beyond what net.py asks for all.
+"""What must hold for a rule to be judged by representatives, beyond what sends.py asks for all.
 
 Offsets in buffers do not turn with the ranks, sums without duration follow the order of rows, and
 a sketch may treat images differently. Where this fails, the rule is judged on all sends.
