@@ -35,16 +35,9 @@ MIN_SIZES = 3
 def read_runs(
     files: Sequence[str], collective: str | None, topology: Topology
 ) -> dict[str, tuple[Measured, ...]]:
-    """Return the runs by the collective that was measured, checked against the topology.
+    """Return the runs in `files`, outputs of nccl-tests, by the collective that was measured.
 
-    Parameters
-    ----------
-    files
-        Outputs of nccl-tests.
-    collective
-        What was measured; None: as the files say.
-    topology
-        Where.
+    They are checked against the `topology`; without a `collective` it is what the files say.
 
     Raises
     ------
@@ -76,16 +69,8 @@ def samples_of(
 ) -> tuple[tuple[Sample, ...], tuple[str, ...]]:
     """Return the sizes that the program can be fitted to, and in words what was left out.
 
-    Parameters
-    ----------
-    runs
-        Of one collective.
-    program
-        What was run.
-    element_bytes
-        Bytes of an element.
-    out_of_place
-        Which of the two columns.
+    The `runs` are of one collective, and of the `program` with elements of `element_bytes`;
+    `out_of_place` tells which of the two columns counts.
 
     Raises
     ------
@@ -172,22 +157,10 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The answer.
+    """The answer: a topology before and after, and what its replays took, in picoseconds.
 
-    Parameters
-    ----------
-    parts
-        What was measured, by collective.
-    before, after
-        The topology, and the one of the file that is written.
-    times_before, times_after
-        Replayed picoseconds of each sample.
-    fitted
-        The unknowns.
-    left_out
-        Measured sizes that were not used, and why.
-    text
-        The file.
+    By collective, `parts` are what was measured; `fitted` are the unknowns, `left_out` measured
+    sizes that were not used, and why, and `text` is the file that is written.
     """
 
     parts: tuple[Part, ...]

@@ -52,16 +52,10 @@ _NOT_FOLLOWED = frozenset({"unknown collective", "chunks", "size"})
 class Answer:
     """What a program leaves in the outputs.
 
-    Parameters
-    ----------
-    wrong
-        The part of the counted buffer's size that is wrong on all ranks together, in chunks, in
-        the worst of the modes that the program claims. None: not known, as it was not followed,
-        or as it depends on which threadblock is first.
-    chunks
-        Chunks that the counted buffer is cut into.
-    told
-        The first thing that is wrong, in words; empty: nothing is known to be.
+    The part of the counted buffer's size that is `wrong` on all ranks together is in chunks, of
+    which the buffer has `chunks`, in the worst of the modes that the program claims; None: not
+    known, as it was not followed, or as it depends on which threadblock is first. The first thing
+    that is wrong is `told` in words; empty: nothing is known to be.
     """
 
     wrong: int | None
@@ -108,14 +102,9 @@ def read_program(path: str | Path) -> Program:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Where and how programs are replayed.
+    """Where and how programs are replayed: the network, and the constants of the runtime.
 
-    Parameters
-    ----------
-    topology, model
-        The network, and the constants of the runtime.
-    route, protocol_costs
-        As :func:`taccl.replay.interpreter.replay` takes them.
+    What `route` and `protocol_costs` say, :func:`taccl.replay.interpreter.replay` does.
     """
 
     topology: Topology
@@ -195,16 +184,9 @@ def bounds_for(
 ) -> Bounded:
     """Return the bounds for any algorithm, for a chunk count without batches, and for a sketch.
 
-    Parameters
-    ----------
-    logical
-        The network, as the sketch restricts it.
-    collective
-        What is done, cut into chunks.
-    size
-        Bytes of the counted buffer.
-    grown
-        Whether to look for a bound of kind growth as well, which takes from seconds to minutes.
+    The `logical` network is as the sketch restricts it, the `collective` cut into chunks, and
+    `size` the bytes of the counted buffer. With `grown` a bound of kind growth is looked for as
+    well, which takes from seconds to minutes.
 
     Raises
     ------
@@ -228,16 +210,9 @@ def bounds_for(
 def load_scenario(
     path: str | None, topology: Topology, *, detailed: bool = False
 ) -> Scenario | None:
-    """Return the scenario of a file; None without a path.
+    """Return the scenario, of a `topology`, in the file at `path`; None without a path.
 
-    Parameters
-    ----------
-    path
-        Of the file.
-    topology
-        What the scenario disturbs.
-    detailed
-        Whether single messages are to be shown, which only static scenarios allow.
+    Where it is to be `detailed`, single messages are shown, which only static scenarios allow.
 
     Raises
     ------
@@ -263,16 +238,10 @@ def left_of(scenario: Scenario, setting: Setting) -> Setting:
 
 
 def under(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Return the rows of files as a scenario makes them.
+    """Return the rows of files as a `scenario` makes them.
 
-    Parameters
-    ----------
-    scenario
-        What disturbs the programs.
-    setting
-        Where and how they run.
-    rows
-        Those of the undisturbed machine: all sizes of the first file, then of the next.
+    In the `setting` programs run as `rows` tell of the undisturbed machine: all sizes of the first
+    file, then of the next.
 
     Raises
     ------

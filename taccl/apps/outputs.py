@@ -32,12 +32,8 @@ def _nothing_to_write() -> InputError:
 def check_target(request: Request, output: Path | None) -> None:
     """Raise before a long search when no runtime, or not the one asked for, has the program.
 
-    Parameters
-    ----------
-    request
-        What is to be searched for.
-    output
-        Where its program is to be written; None: nowhere.
+    The `request` says what is to be searched for; its program is to be written to `output`, None:
+    nowhere.
 
     Raises
     ------
@@ -98,16 +94,9 @@ def _why_not_simple(program: Program) -> str:
 
 
 def xml_files(program: Program, runtime: str, output: Path) -> dict[str | Path, str]:
-    """Return the files of a program: two where the runtimes spell its collective differently.
+    """Return the files of a `program`: two where the runtimes spell its collective differently.
 
-    Parameters
-    ----------
-    program
-        What is written.
-    runtime
-        A name of RUNTIMES.
-    output
-        Path of the first file.
+    The `runtime` is a name of RUNTIMES; `output` is the path of the first file.
     """
     texts: dict[str | Path, str] = {output: write_xml(program, runtime)}
     if runtime == "portable" and program.collective == "reducescatter":
@@ -133,14 +122,9 @@ def xml_text(found: Synthesis, warn: Callable[[str], None]) -> str:
 
 
 def write_outputs(found: Synthesis, output: Path | None, schedule: Path | None) -> list[Path]:
-    """Write all that was asked for, or nothing; return the paths.
+    """Write all that was asked for of what was `found`, or nothing; return the paths.
 
-    Parameters
-    ----------
-    found
-        What is written.
-    output, schedule
-        Paths of the XML and of the schedule; None: not asked for.
+    The XML goes to `output` and the schedule to `schedule`, where these are not None.
     """
     texts: dict[str | Path, str] = {}
     target = found.request.target
@@ -167,18 +151,9 @@ def convert(
 ) -> Mapping[str | Path, str]:
     """Lower a schedule file, judge the program, and write it (or return it without an output).
 
-    Parameters
-    ----------
-    path
-        Of the schedule.
-    target
-        What program is wanted.
-    size
-        Bytes, of which as many are taken as make whole chunks.
-    output
-        Path of the XML; None: write nothing.
-    warn
-        Called with what a person should know of the file.
+    The schedule lies at `path`; the XML goes to `output`, and `target` says what program is wanted.
+    Of `size` bytes as many are taken as make whole chunks. What a person should know of the file,
+    `warn` is called with.
 
     Raises
     ------
@@ -221,16 +196,9 @@ def loading(texts: Mapping[str | Path, str], runtime: str) -> list[str]:
 
 
 def report(found: Synthesis, written: list[Path], output: Path | None = None) -> dict[str, object]:
-    """Return the fields of ``synthesize --json``.
+    """Return the fields of ``synthesize --json`` for what was `found`, and the files `written`.
 
-    Parameters
-    ----------
-    found
-        What they tell of.
-    written
-        Paths of all files.
-    output
-        Path of the XML; None: there is none, and nothing to load.
+    The XML is at `output`; None: there is none, and nothing to load.
     """
     schedule, program, request = found.schedule, found.program, found.request
     chunk_bytes = schedule.chunk_size
@@ -316,13 +284,7 @@ def _advice(found: Synthesis) -> list[str]:
 
 
 def summary(found: Synthesis, written: list[Path], output: Path | None = None) -> str:
-    """Return what ``synthesize`` tells a person.
-
-    Parameters
-    ----------
-    found, written, output
-        As for :func:`report`.
-    """
+    """Return what people are told, of `found`, `written` and `output` as in :func:`report`."""
     schedule, program, bound = found.schedule, found.program, found.bound
     target = found.request.target
     collective = schedule.collective

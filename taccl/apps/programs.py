@@ -140,22 +140,10 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """A schedule's programs for one target, at one size.
+    """A schedule's programs for one target, at one `size`, a multiple of ``target.divisor`` bytes.
 
-    Parameters
-    ----------
-    schedule
-        What is lowered.
-    target
-        For what.
-    size
-        Bytes, a multiple of ``target.divisor``.
-    name
-        The program's label.
-    made
-        The fastest program and its time, where they are known.
-    over
-        Tells whether time is up.
+    The program is labelled `name`; `made` has the fastest one and its time, where they are known,
+    and `over` tells whether time is up.
     """
 
     schedule: Schedule
@@ -354,20 +342,10 @@ def lowering_of(
     schedule: Schedule, target: Target, size: int, engine: str,
     over: Callable[[], bool] = lambda: False,
 ) -> Lowering:  # fmt: skip
-    """Return the task of lowering a schedule.
+    """Return the task of lowering a `schedule` for a `target`, within what a sketch allows.
 
-    Parameters
-    ----------
-    schedule
-        What is lowered.
-    target
-        For what, within what a sketch allows.
-    size
-        Bytes of the buffer, perhaps more than make whole chunks.
-    engine
-        For the program's name.
-    over
-        Tells whether the first program that runs must do.
+    The buffer has `size` bytes, perhaps more than make whole chunks; the program is named after the
+    `engine`. Where `over` tells that time is up, the first program that runs must do.
     """
     collective = schedule.collective
     chunks = collective.chunks_per_rank

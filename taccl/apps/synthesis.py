@@ -338,16 +338,10 @@ def _answer(
 
 
 def series_of(request: Request, collective: Collective, scorer: Scorer) -> Series:
-    """Return the problems of a request, by chunk count; the scorer compares these at one size.
+    """Return the problems of a `request`, with its size, by chunk count.
 
-    Parameters
-    ----------
-    request
-        With its size.
-    collective
-        What is asked for, uncut.
-    scorer
-        Of the schedules; it learns the bytes at which programs of all counts are compared.
+    The `collective` is what is asked for, uncut. The `scorer` of their schedules learns the one
+    size, in bytes, at which programs of all counts are compared.
 
     Raises
     ------

@@ -94,12 +94,8 @@ KERNELS: Mapping[str, Callable[[], object]] = MappingProxyType({
 def compile_ahead(report: Callable[[str], None], stop: Event | None = None) -> float:
     """Compile all loops that are not in the cache yet; return the seconds that it took.
 
-    Parameters
-    ----------
-    report
-        Called with a line of progress before and after, where there is something to compile.
-    stop
-        Set by the user to end it.
+    Before and after `report` is called with a line of progress, where there is something to
+    compile; the user sets `stop` to end it.
 
     Raises
     ------

@@ -30,18 +30,10 @@ def is_stdout(output: Path | None) -> bool:
 def deliver(
     text: str, output: Path | None, inputs: Sequence[str], notes: Sequence[str] = ()
 ) -> None:
-    """Print a text, or write it to a file and say so.
+    """Print a `text`, or write it to the file `output` (None or ``-``: stdout) and say so.
 
-    Parameters
-    ----------
-    text
-        What the command makes.
-    output
-        None or ``-``: stdout.
-    inputs
-        What the text was made of, which it may not overwrite.
-    notes
-        What there is to say of a text that is not on stdout.
+    It was made of `inputs`, which it may not overwrite; `notes` are told of a text that is not on
+    stdout.
 
     Raises
     ------
@@ -85,13 +77,7 @@ def _files(outputs: Sequence[Path | None]) -> Iterator[Path]:
 
 
 def told(before: States, after: States) -> str:
-    """Return what an interrupted command has written between two moments.
-
-    Parameters
-    ----------
-    before, after
-        States of the outputs, from :func:`states_of`.
-    """
+    """Return what an interrupted command wrote, by states of its outputs `before` and `after`."""
     written = sorted(str(path) for path, state in after.items() if before.get(path) != state)
     if not written:
         return "interrupted before anything could be written"
@@ -111,12 +97,7 @@ def say(line: str) -> None:
 def progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Callable[[str], None]]:
     """Give what shows what is being done; at the end nothing of a terminal's line is left.
 
-    Parameters
-    ----------
-    quiet
-        Show nothing.
-    verbose
-        Show a line each, with the seconds since the start.
+    If `quiet` it shows nothing; if `verbose` a line each, with the seconds since the start.
     """
     if quiet:
         yield lambda _line: None

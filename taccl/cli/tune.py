@@ -218,16 +218,9 @@ def explain(
 def shown(
     *, quiet: bool, as_json: bool, verbose: bool = False
 ) -> Iterator[Callable[["Progress"], None]]:
-    """Give what shows progress on stderr; ``verbose``: of every candidate, known or in vain.
+    """Give what shows progress on stderr: nothing if `quiet`, a JSON object each if `as_json`.
 
-    Parameters
-    ----------
-    quiet
-        Show nothing.
-    as_json
-        Show a JSON object for each candidate.
-    verbose
-        Show every candidate, also one that was known or in vain.
+    If `verbose`, every candidate is shown, also one that was known or in vain.
     """
     if quiet:
         yield lambda _progress: None

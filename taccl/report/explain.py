@@ -42,19 +42,11 @@ Replay = Callable[[Topology], Trace]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A share of the time.
+    """A share of the time, in picoseconds, by a name of PARTS.
 
-    Parameters
-    ----------
-    name
-        One of PARTS.
-    time
-        Picoseconds.
-    count
-        Spans of the critical path that are charged to it: every span is charged to one part, but
-        alpha and bandwidth are those of the same messages.
-    alpha
-        What of the time is alpha (or overhead) of messages; the rest of it is their bytes.
+    To it `count` spans of the critical path are charged: every span is charged to one part, but
+    alpha and bandwidth are those of the same messages. Of the time `alpha` is alpha (or overhead)
+    of messages; the rest of it is their bytes.
     """
 
     name: str
@@ -65,14 +57,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Faster:
-    """The same program on a topology of which some edges are faster.
+    """What the same program takes, in picoseconds, where some edges of its topology are faster.
 
-    Parameters
-    ----------
-    time
-        Picoseconds.
-    bottleneck
-        The edge that is then held longest, and the part of that time that it is held.
+    The `bottleneck` is the edge that is then held longest, for `utilisation` of that time.
     """
 
     time: Time

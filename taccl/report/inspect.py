@@ -18,26 +18,11 @@ MAX_PAIRS = 64
 
 @dataclass(frozen=True, slots=True)
 class RankShape:
-    """One rank of a program.
+    """One rank of a program: its threadblocks, their channels, and steps, nops included.
 
-    Parameters
-    ----------
-    rank
-        Which.
-    threadblocks, steps
-        How many, nops included.
-    channels
-        Those its threadblocks with peers are on.
-    connections_out, connections_in
-        Ends: (peer, channel) pairs that it sends to (receives from).
-    peers_out, peers_in
-        Ranks it sends to (receives from).
-    chunks_out, chunks_in
-        Chunks that its steps send (receive).
-    chunks_local
-        Chunks that it copies or reduces in its own memory.
-    scratch_chunks
-        Scratch in chunks.
+    Out is what it sends, in what it receives. Connections are ends, (peer, channel) pairs; chunks
+    are those that its steps move, `chunks_local` those that it copies or reduces in its own memory,
+    and `scratch_chunks` is its scratch.
     """
 
     rank: int

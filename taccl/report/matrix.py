@@ -42,24 +42,9 @@ CLASSES = (
 class Kind:
     """Links of one class, bandwidth, latency and number of edges.
 
-    Parameters
-    ----------
-    cell
-        What the matrix calls one of them.
-    about
-        What the letter means.
-    rate
-        GB/s of its slowest edge; None: no edge has a bandwidth.
-    alpha
-        Picoseconds.
-    edges
-        Edges that a link crosses.
-    links
-        How many there are.
-    least, most
-        How many leave a rank.
-    example
-        Source and destination of the first.
+    The matrix calls one of them `cell`, of which the letter is `about`. Its slowest edge has the
+    `rate` in GB/s, None: no edge has a bandwidth; `alpha` is in picoseconds. There are so many
+    `links`, of which from `least` to `most` leave a rank; `example` has the ends of the first.
     """
 
     cell: str

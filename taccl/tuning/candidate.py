@@ -112,15 +112,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The network that a candidate is for, as text.
-
-    Parameters
-    ----------
-    topology
-        A topology file in the core form.
-    sketch
-        The text of a sketch file; None: no sketch.
-    """
+    """The network that a candidate is for: texts of a topology, in the core form, and a sketch."""
 
     topology: str
     sketch: str | None = None
@@ -135,20 +127,10 @@ class Machine:
 class Setting:
     """What all candidates of a run share.
 
-    Parameters
-    ----------
-    machines
-        The network without a sketch, then under each sketch.
-    names
-        Of the sketches.
-    sizes
-        Bytes, ascending: where every program is replayed.
-    runtime
-        A name of RUNTIMES.
-    protocols
-        Of PROTOCOLS, the preferred one first.
-    deterministic
-        Whether searches count work instead of seconds.
+    The `machines` are the network without a sketch, then under each sketch, by `names`. At `sizes`
+    in bytes, ascending, every program is replayed, for a `runtime` of RUNTIMES and each of
+    `protocols`, the preferred one first. Searches that are `deterministic` count work instead of
+    seconds.
     """
 
     machines: tuple[Machine, ...]
@@ -251,22 +233,11 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a candidate.
+    """What became of a candidate, by its `spec`: its programs, `played`.
 
-    Parameters
-    ----------
-    spec
-        Which one.
-    played
-        Its programs; empty: there is none, and the reason says why.
-    makespan
-        Picoseconds of the schedule, at the size it was made for.
-    reason
-        Why there is no program.
-    failed
-        Whether a process was lost, and not an answer given.
-    passing
-        Whether another try may end otherwise: a worker was lost, or had no memory, or was ended.
+    Where there is none the `reason` says why, and `failed` whether a process was lost, and not an
+    answer given; if `passing`, another try may end otherwise: a worker was lost, or had no memory,
+    or was ended. The `makespan` of the schedule is in picoseconds, at the size it was made for.
     """
 
     spec: Spec

@@ -96,28 +96,11 @@ BoundsAt = Mapping[str, Sequence[Time | None]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run searches.
+    """What a run searches: collectives, in the order given, at `sizes` in bytes, ascending.
 
-    Parameters
-    ----------
-    collectives
-        Names, in the order given.
-    sizes
-        Bytes, ascending.
-    ranks
-        Of the machine.
-    bounds
-        Of each collective.
-    sketches
-        How many there are.
-    effort
-        Seconds for a search; None: work is counted.
-    seed
-        Of the first searches.
-    servers
-        Of the machine.
-    message_bytes
-        The most that the runtime sends at once; 0: any.
+    The machine has `ranks` in `servers`, and `bounds` for each collective; there are so many
+    `sketches`. A search takes `effort` seconds, None: work is counted, the first ones from `seed`
+    on; `message_bytes` is the most that the runtime sends at once, 0: any.
     """
 
     collectives: tuple[str, ...]
@@ -213,15 +196,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Neighbouring sizes of a collective.
-
-    Parameters
-    ----------
-    collective
-        A name of COLLECTIVES.
-    places
-        Of the sizes.
-    """
+    """Neighbouring sizes of a collective, by their places."""
 
     collective: str
     places: range
@@ -229,13 +204,7 @@ class Cell:
 
 @dataclass(eq=False)
 class Picker:
-    """Says which search is next.
-
-    Parameters
-    ----------
-    plan
-        What is searched.
-    """
+    """Says which search of a plan is next."""
 
     plan: Plan
     best: dict[tuple[str, int], Time] = field(default_factory=dict)
@@ -351,14 +320,9 @@ def _turn(spec: Spec) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much to search: one of the two.
+    """How much to search: so many searches besides the classical algorithms, or seconds.
 
-    Parameters
-    ----------
-    candidates
-        Searches, besides the classical algorithms.
-    seconds
-        Of wall clock, for all, whatever was spent by runs that were interrupted included.
+    The `seconds` are of wall clock, those of runs that were interrupted included.
     """
 
     candidates: int | None = None
@@ -367,22 +331,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run is.
+    """Where a run is: candidates `done` and `running`, and in `total`; None when time decides.
 
-    Parameters
-    ----------
-    done, total
-        Candidates; the total is None when time decides.
-    running
-        Candidates that are being worked on.
-    spent, left
-        Seconds so far, and the budget's rest (counted: an estimate; None: unknown).
-    outcome
-        What has just come in; None: nothing.
-    known
-        Whether it was in the journal.
-    picker
-        What is best where.
+    Seconds `spent` so far, and `left` of the budget (counted: an estimate; None: unknown). The
+    `outcome` has just come in, None: nothing has; `known` tells whether it was in the journal. The
+    `picker` knows what is best where.
     """
 
     done: int
