@@ -120,26 +120,12 @@ def _unusable(point: Point, program: Program, unit: int, *, out_of_place: bool) 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is calibrated, from what.
+    """What is calibrated, from what: a topology, and outputs of nccl-tests, `measured` on it.
 
-    Parameters
-    ----------
-    topology
-        A file, a shipped name or a short form.
-    measured
-        Outputs of nccl-tests.
-    nodes, fabric, alpha_rule
-        As everywhere.
-    collective
-        What was measured; None: as the files say.
-    program, algorithm
-        The file that was run, or the classical algorithm.
-    runtime
-        Whose constants.
-    fitted
-        Kinds of unknowns, of FITTED.
-    out_of_place
-        Which of the two columns.
+    The `topology` is a file, a shipped name or a short form; `nodes`, `fabric` and `alpha_rule`
+    change it as everywhere. What was measured is the `collective`, None: as the files say, of the
+    file `program` or the classical `algorithm`, in the column that `out_of_place` says. Constants
+    are those of the `runtime`, and `fitted` are kinds of unknowns, of FITTED.
     """
 
     topology: str
@@ -232,13 +218,7 @@ def calibrate(question: Question) -> Calibration:
 def _program(
     question: Question, topology: Topology, collective: Collective, runs: Sequence[Measured]
 ) -> Program:
-    """Return the program that was run.
-
-    Raises
-    ------
-    InputError
-        When it is for other ranks or another collective, or there is no such algorithm.
-    """
+    """Return the program that was run."""
     if question.program is None:
         if question.algorithm not in CLASSICAL:
             raise InputError(

@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import isqrt, lcm
 from pathlib import Path
 
-from taccl.apps.evaluation import answer_of, read_program
+from taccl.apps.evaluation import ELEMENT_BYTES, answer_of, read_program
 from taccl.apps.programs import Target, lowering_of, serves
 from taccl.collectives import COLLECTIVES, Collective, chunk_size_of, has_xml
 from taccl.errors import InputError, LoweringError
@@ -196,8 +196,6 @@ class Model:
         )  # fmt: skip
 
 
-ELEMENT_BYTES = 4
-
 Play = Callable[[Sequence[int]], list[Row]]
 """From sizes to results."""
 
@@ -327,15 +325,7 @@ class _Race:
 
 
 def _file(question: Question, file: str) -> _Candidate:
-    """Return the candidate of a file, out of the race when its result is wrong.
-
-    Raises
-    ------
-    InputError
-        When it can't be read, or is for other ranks, another collective or another root.
-    ProgramError
-        When it is no program.
-    """
+    """Return the candidate of a file, out of the race when its result is wrong."""
     program, asked = read_program(file), question.collective
     problems: list[tuple[str, object, object]] = [
         ("ngpus", program.num_ranks, question.topology.num_ranks)

@@ -20,9 +20,9 @@ from taccl.units import (
     MAX_BETA,
     MAX_TIME,
     MIN_BETA,
-    PS_PER_US,
     Time,
     beta_text,
+    exact_us,
     parse_beta,
     parse_time,
 )
@@ -188,8 +188,7 @@ def _nested(fields: Fields, *names: str) -> Iterator[Fields]:
 
 def time_text(time: Time) -> str:
     """Return a time as a file says it: ``0.7us``, exactly."""
-    whole, rest = divmod(min(time, MAX_TIME), PS_PER_US)
-    return f"{whole}.{rest:06d}".rstrip("0").rstrip(".") + "us"
+    return f"{exact_us(min(time, MAX_TIME))}us"
 
 
 def rate_text(beta: Fraction) -> str:

@@ -16,6 +16,7 @@ from taccl.msccl.program import Program
 from taccl.msccl.runtimes import LOADED_BY
 from taccl.msccl.xml import read_xml, write_xml
 from taccl.report.tables import candidate_lines, candidate_rows
+from taccl.report.text import us
 from taccl.synth.search import turns_of
 from taccl.units import counted, format_size, format_time, gigabytes_per_second, microseconds
 from taccl.verify import require_valid
@@ -214,14 +215,12 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
         "engine": found.result.engine,
         "status": found.status.value,
         "makespan_us": microseconds(schedule.makespan),
-        "replay_us": None if found.replay is None else microseconds(found.replay),
+        "replay_us": us(found.replay),
         "bound_us": microseconds(found.bound.time),
         "bound_kind": found.bound.kind,
-        "bound_fixed_us": None if fixed is None else microseconds(fixed.time),
-        "bound_sketch_us": (
-            microseconds(max(bound.time for bound in found.sketched)) if found.sketched else None
-        ),
-        "bound_engine_us": None if proved is None else microseconds(proved),
+        "bound_fixed_us": fixed and microseconds(fixed.time),
+        "bound_sketch_us": us(max((bound.time for bound in found.sketched), default=None)),
+        "bound_engine_us": us(proved),
         "gap": found.gap,
         "gap_fixed": found.gap_fixed,
         "algbw_gbps": found.algbw,
@@ -233,8 +232,8 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
                 "engine": one.engine,
                 "chunks_per_rank": one.chunks,
                 "seconds": round(one.seconds, 3),
-                "score_us": None if one.time is None else microseconds(one.time),
-                "won_us": None if won is None else microseconds(won),
+                "score_us": us(one.time),
+                "won_us": us(won),
             }
             for one, won in turns_of(found.attempts)
         ],
@@ -249,7 +248,7 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
         "steps": None if program is None else program.num_steps,
         "verified": True,
         "sketch_cost": found.sketch_cost,
-        "free_us": None if free is None or free.score is None else microseconds(free.score),
+        "free_us": us(None if free is None else free.score),
         "candidates": candidate_rows(found.candidates),
         "output": [str(path) for path in written],
         "deploy": None

@@ -33,7 +33,7 @@ from taccl.msccl.sizes import Safe, largest_safe_size, safe_size
 from taccl.replay.cost import ReplayModel, model_of
 from taccl.replay.interpreter import replay
 from taccl.replay.timing import traces
-from taccl.replay.trace import Span, Trace
+from taccl.replay.trace import Span
 from taccl.topology.graph import Topology
 from taccl.units import MAX_SIZE, Time
 
@@ -235,11 +235,6 @@ class Lowering:
 
         Where none is asked for and messages do not occupy links for all of their latency, several
         instances can share it; they are taken where the replay is shorter by WORTH_COPIES.
-
-        Raises
-        ------
-        LoweringError
-            When no program fits the runtime.
         """
         if self.target.instances is not None:
             return self
@@ -295,10 +290,6 @@ class Lowering:
         """Return what a program takes at the size, or None where it can't run."""
         (trace,) = traces(program, self.schedule.topology, (self.size,), self.model)
         return trace.time
-
-    def watched(self, program: Program) -> Trace:
-        """Return what a program does at the size, message by message."""
-        return replay(program, self.schedule.topology, self.size, self.model)
 
     def proved(self) -> Program:
         """Return the best program, cut to the sizes it is safe at, after every judge agreed.
@@ -485,7 +476,8 @@ def _overtakers(task: Lowering, draft: Draft, variant: Variant) -> dict[int, Tim
     With each comes the start that the delayed one has in the schedule. Only those that did so
     first are told: what comes later may be a consequence.
     """
-    messages, spans = draft.messages, task.watched(variant.lowered.program).spans
+    messages, program = draft.messages, variant.lowered.program
+    spans = replay(program, task.schedule.topology, task.size, task.model).spans
 
     def message_of(span: Span) -> int:
         return variant.lowered.senders[span.gpu, span.threadblock, span.step]

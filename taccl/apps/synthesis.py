@@ -130,14 +130,7 @@ def synthesize(request: Request) -> Synthesis:
 
 
 def _completed(request: Request, collective: Collective) -> Request:
-    """Return a request with the size and the program that it leaves open.
-
-    Raises
-    ------
-    InputError
-        When chunks of the topology's chunk size make no size, a file says another one, or the
-        runtime's reader has no room for so many ranks (``MAX_NODES`` of its xml.cc).
-    """
+    """Return a request with the size and the program that it leaves open."""
     chunk_size, size, count = request.logical.topology.chunk_size, request.size, request.chunks
     if collective.size is not None:
         if size not in (0, collective.size):
@@ -154,7 +147,7 @@ def _completed(request: Request, collective: Collective) -> Request:
     request, target = replace(request, size=size or DEFAULT_SIZE, chunks=count), request.target
     if target is None:
         return request
-    room = RUNTIMES[target.runtime].max_nodes - 1
+    room = RUNTIMES[target.runtime].max_nodes - 1  # MAX_NODES of its xml.cc
     if collective.num_ranks > room:
         raise InputError(
             f"{target.runtime} reads files for {room} ranks at most, got {collective.num_ranks}",
@@ -260,13 +253,7 @@ def _without_sketch(request: Request, collective: Collective, result: Result) ->
 def _proved(
     request: Request, result: Result, found: Schedule, scorer: Scorer
 ) -> tuple[Result, Proved | None]:
-    """Prove what was found within what is left of the time; else give what was proved before.
-
-    Raises
-    ------
-    OutOfTimeError
-        When there was no time to prove anything.
-    """
+    """Prove what was found within what is left of the time; else give what was proved before."""
     judged = scorer.judged
     last = Deadline(math.inf if request.deterministic else scorer.last)
     if request.stop.is_set():

@@ -166,5 +166,5 @@ def export(
     from taccl.apps.networks import load_machine
     from taccl.report.export import EXPORTS
 
-    text = EXPORTS[to].write(load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
+    text = EXPORTS[to](load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
     deliver(text, output, [topology])

@@ -9,17 +9,24 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from taccl.cli.help import output_option
 from taccl.timing.deadline import Deadline
 
+if TYPE_CHECKING:
+    from taccl.topology.graph import Topology
+
 TextOutput = Annotated[
     Path | None, output_option("-o", "--output", help="The file to write; left out or -: stdout.")
 ]
+
+Svg = Annotated[Path | None, typer.Option("--svg", help="Write a picture of it.")]
+Dot = Annotated[Path | None, typer.Option("--dot", help="Write it as a graph for Graphviz.")]
 
 
 def is_stdout(output: Path | None) -> bool:
@@ -52,6 +59,16 @@ def deliver(
     typer.echo(f"wrote {output}")
 
 
+def pictures(network: "Topology", svg: Path | None, dot: Path | None) -> list[Path]:
+    """Write pictures of a `network` to the files `svg` and `dot`, if given; return these."""
+    from taccl.files import write_all_atomic
+    from taccl.report import graph
+
+    wanted = {path: draw for path, draw in ((svg, graph.svg), (dot, graph.dot)) if path}
+    write_all_atomic({path: draw(network) for path, draw in wanted.items()})
+    return list(wanted)
+
+
 MAX_NAMED = 8
 
 States = dict[Path, tuple[int, int, int]]
@@ -61,19 +78,14 @@ States = dict[Path, tuple[int, int, int]]
 def states_of(outputs: Sequence[Path | None]) -> States:
     """Return the states of the outputs that exist, those in a directory one by one."""
     found: States = {}
-    for file in _files(outputs):
+    there = [path for path in outputs if path is not None]
+    for file in chain.from_iterable(p.iterdir() if p.is_dir() else [p] for p in there):
         try:
             known = file.stat()
         except (OSError, ValueError):
             continue
         found[file] = (known.st_dev, known.st_ino, known.st_mtime_ns)
     return found
-
-
-def _files(outputs: Sequence[Path | None]) -> Iterator[Path]:
-    for path in outputs:
-        if path is not None:
-            yield from path.iterdir() if path.is_dir() else [path]
 
 
 def told(before: States, after: States) -> str:

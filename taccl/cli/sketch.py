@@ -1,7 +1,6 @@
 """``taccl sketch`` and ``taccl schema``: look at sketches and at file formats."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +8,7 @@ import typer
 from taccl.cli.help import listed, shipped
 from taccl.cli.names import COLLECTIVE_NAMES
 from taccl.cli.options import Fabric, Nodes, Root, SizeOfChunks, TopologyArgument, size_of
-from taccl.cli.output import TextOutput, deliver
+from taccl.cli.output import Dot, Svg, TextOutput, deliver, pictures
 
 if TYPE_CHECKING:
     from taccl.files import FileModel
@@ -34,27 +33,21 @@ def show(
     topology: TopologyArgument,
     nodes: Nodes = None,
     fabric: Fabric = None,
-    svg: Annotated[Path | None, typer.Option("--svg", help="Write a picture of it.")] = None,
-    dot: Annotated[
-        Path | None, typer.Option("--dot", help="Write it as a graph for Graphviz.")
-    ] = None,
+    svg: Svg = None,
+    dot: Dot = None,
 ) -> None:
     """Print what remains of a topology under a sketch: links, relays, senders, symmetry, limits."""
     from taccl.apps import load_network, logical_group
-    from taccl.files import check_outputs, write_all_atomic
-    from taccl.report import graph
+    from taccl.files import check_outputs
     from taccl.report.matrix import sketch_picture, sketch_rows
 
     check_outputs([("--svg", svg), ("--dot", dot)], [sketch, topology])
     network = load_network(topology, nodes=nodes, fabric=fabric, sketch=sketch)
-    drawn = sketch_picture(network)
-    pictures = ((svg, graph.svg), (dot, graph.dot))
-    texts: dict[str | Path, str] = {path: draw(drawn) for path, draw in pictures if path}
-    write_all_atomic(texts)
+    drawn = pictures(sketch_picture(network), svg, dot)
     typer.echo(f"{network.name} on {network.topology.name}")
     for what, value in sketch_rows(network, logical_group(network)):
         typer.echo(f"  {what:<15} {value}")
-    for written in texts:
+    for written in drawn:
         typer.echo(f"wrote {written}")
 
 

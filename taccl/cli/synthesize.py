@@ -217,13 +217,7 @@ def synthesize(
 def _steps(
     steps: int | None, rounds: int | None, engine: str, chunks: int | None
 ) -> tuple[int, int] | None:
-    """Return SCCL's question, or None when it is not asked.
-
-    Raises
-    ------
-    InputError
-        When only a part of it is.
-    """
+    """Return SCCL's question, or None when it is not asked."""
     if steps is None and rounds is None:
         return None
     if steps is None or rounds is None or chunks is None or engine.lower() != "exact":

@@ -112,11 +112,6 @@ class Comparison:
         """Return what NCCL's model expects at a size of what NCCL would run."""
         return next((c.rows[place].time for c in self.contenders if c.kind == "nccl"), None)
 
-    def is_below_bound(self, place: int) -> bool:
-        """Tell whether NCCL's model expects less than any algorithm can take."""
-        time, bound = self.modelled(place), self.bounds[place]
-        return time is not None and bound is not None and time < bound[1]
-
     def wins(self, contender: Contender, place: int) -> bool:
         """Tell whether nobody is faster at a size."""
         time = contender.time(place)
@@ -188,14 +183,18 @@ def _modelled(found: Comparison, nccl: Modelled) -> Iterator[str]:
         yield (
             f"from {format_size(each.size)} on: NCCL's model expects {less} time than {HERE} takes"
         )
-    below = [place for place in range(len(found.sizes)) if found.is_below_bound(place)]
+    below = [
+        place for place, bound in enumerate(found.bounds)
+        if bound and (time := found.modelled(place)) is not None and time < bound[1]
+    ]  # fmt: skip
     if below:
         last = below[-1]
         sizes = dict.fromkeys(format_size(found.sizes[each]) for each in (below[0], last))
-        time, bound = us_text(found.modelled(last)), found.bounds[last]
+        bound = found.bounds[last]
         least = us_text(bound[1] if bound else None)
         yield (
-            f"below the bound at {' to '.join(sizes)}: NCCL's model expects {time} us at"
+            f"below the bound at {' to '.join(sizes)}: NCCL's model expects"
+            f" {us_text(found.modelled(last))} us at"
             f" {format_size(found.sizes[last])}, where no program takes less than {least}: its"
             " inputs do not fit this machine; set them with --nccl"
         )

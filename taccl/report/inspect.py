@@ -69,19 +69,13 @@ class Shape:
         return str(chunks) if self.size is None else format_size(self.bytes_of(chunks) or 0)
 
 
-def whole_size(program: Program, size: int) -> int:
-    """Return the largest size up to `size` bytes in whole chunks of a `program`, none empty."""
-    chunks = program.chunks_per_loop
-    return size - size % chunks or chunks
-
-
 def inspect_program(program: Program, size: int | None = None) -> Shape:
     """Return the shape of a `program` at a `size` in bytes, which is cut to whole chunks.
 
     Without a size amounts are chunks.
     """
     ops = Counter(step.op for _, block in program.blocks() for step in block.steps)
-    ranks = []
+    chunks, ranks = program.chunks_per_loop, []
     for gpu in program.gpus:
         moved: Counter[str] = Counter()
         for block in gpu.threadblocks:
@@ -112,7 +106,7 @@ def inspect_program(program: Program, size: int | None = None) -> Shape:
             for pair, counts in sorted(sent.items())
         ),
         tuple((op.value, ops[op]) for op in Op if ops[op]),
-        None if size is None else whole_size(program, size),
+        None if size is None else size - size % chunks or chunks,
     )
 
 

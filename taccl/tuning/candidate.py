@@ -59,28 +59,13 @@ PACKAGES = ("ortools", "highspy", "numpy", "scipy", "numba", "igraph")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One candidate.
+    """One candidate: the schedule of a `collective` of COLLECTIVES, and copies of its program.
 
-    Parameters
-    ----------
-    collective
-        A name of COLLECTIVES.
-    engine
-        A name of ENGINES or CLASSICAL.
-    size
-        Bytes that the search is for.
-    chunks
-        For each rank (and pair).
-    sketch
-        Its place among the sketches; None: the whole topology.
-    instances
-        Copies of the program; 0: as many as the replay finds worth it.
-    effort
-        Seconds for the engine, or work counted in the place of seconds.
-    seed
-        For the solvers.
-    batch
-        Whether chunks may travel together, in one message.
+    The `engine` of ENGINES or CLASSICAL searches for `size` bytes in `chunks` for each rank (and
+    pair), with a `sketch` by its place, None: the whole topology, for `effort` seconds, or work
+    counted in the place of seconds. The `seed` is for the solvers; with `batch` chunks may travel
+    together, in one message. There are so many `instances`; 0: as many as the replay finds worth
+    it.
     """
 
     collective: str
@@ -201,24 +186,12 @@ OTHER_VERSION = "a worker has another version of taccl"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One program in one protocol.
+    """One program in one protocol of PROTOCOLS, with its time in picoseconds at every size.
 
-    Parameters
-    ----------
-    xml
-        The program's file, packed; its protocol and range are still to be set.
-    protocol
-        Of PROTOCOLS.
-    times
-        Picoseconds at every size; None: it can't run there.
-    safe
-        The largest size of the run that can't deadlock.
-    divisor
-        What the bytes of a buffer must be a multiple of.
-    steps, threadblocks
-        Of the whole program.
-    instances
-        Copies of it.
+    Its file is `xml`, packed; its protocol and range are still to be set. It can't run where a time
+    is None, and can't deadlock up to `safe`, a size of the run, in bytes; those of a buffer must be
+    a multiple of `divisor`. It has so many `steps` and `threadblocks` in all, of so many
+    `instances`.
     """
 
     xml: str
@@ -300,19 +273,14 @@ class _Asked:
     protocols: tuple[str, ...]
     deterministic: bool
 
-    @property
-    def target(self) -> Target:
-        """The program wanted, for all sizes."""
-        instances = self.spec.instances or (1 if self.spec.is_classical else None)
-        target = Target(
-            self.runtime, instances=instances, min_bytes=self.sizes[0], max_bytes=self.sizes[-1]
-        )
-        return target.within(self.logical.channels)
-
 
 def _outcome(asked: _Asked) -> Outcome:
     """Return what became of a candidate; raise why it has no program."""
-    spec, target = asked.spec, asked.target
+    spec = asked.spec
+    instances = spec.instances or (1 if spec.is_classical else None)
+    target = Target(
+        asked.runtime, instances=instances, min_bytes=asked.sizes[0], max_bytes=asked.sizes[-1]
+    ).within(asked.logical.channels)
     single = build_collective(spec.collective, asked.logical.topology.num_ranks, 1)
     collective = single.cut(spec.chunks)
     group = logical_group(asked.logical, single)
