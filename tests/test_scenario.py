@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from taccl.errors import InputError
-from taccl.replay.scenario import DEFAULT_RUNS, Change, Delay, Flow, read_scenario
+from taccl.replay.scenario import DEFAULT_RUNS, Change, DistributionRecord, Flow, read_scenario
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology
 from tests.replay.scenarios import scenario
@@ -97,7 +97,7 @@ also: {program: sub/other.xml, size: 4MB, start: 20us}
     assert found.flows == (Flow((number["1->2"],), 700_000, 64_000, 10 * US, 3 * US),)
     assert found.late == {0: 5 * US, 1: 6 * US}
     assert found.slow == {1: Fraction(3, 2)}
-    assert found.message_delay == Delay("exponential", US)
+    assert found.message_delay == DistributionRecord(distribution="exponential", mean=f"{US}ps")
     assert found.start_delay is None
     assert found.changes == (
         Change(8 * US, number["0->1"], Fraction(1, 4)),

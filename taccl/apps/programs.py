@@ -23,13 +23,11 @@ from taccl.lowering.dependencies import ORDERS
 from taccl.lowering.draft import Draft
 from taccl.lowering.lower import Lowered, LowerOptions, TooManyError, draft_of, finish, modes_served
 from taccl.model.schedule import Schedule
-from taccl.msccl.determinism import order_findings
-from taccl.msccl.expected import MAX_WORK, work_of
-from taccl.msccl.interpret import judge
+from taccl.msccl.interpret import judge, order_findings
 from taccl.msccl.limits import WHY, hangs_between_servers
 from taccl.msccl.program import RECEIVES, Op, Program
+from taccl.msccl.run import MAX_WORK, Safe, largest_safe_size, safe_size, work_of
 from taccl.msccl.runtimes import RUNTIMES, Runtime
-from taccl.msccl.sizes import Safe, largest_safe_size, safe_size
 from taccl.replay.cost import ReplayModel, model_of
 from taccl.replay.interpreter import replay
 from taccl.replay.timing import traces

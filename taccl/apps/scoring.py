@@ -16,8 +16,8 @@ import numpy as np
 from taccl.apps.programs import Lowering, Target, lowering_of
 from taccl.errors import LoweringError
 from taccl.model.schedule import Schedule
-from taccl.msccl.expected import work_of
 from taccl.msccl.program import Program
+from taccl.msccl.run import work_of
 from taccl.timing.deadline import Deadline
 from taccl.topology.graph import LogicalTopology
 from taccl.units import Time

@@ -1,4 +1,4 @@
-"""Topologies from foreign formats: one module a format, one row in IMPORTS.
+"""Topologies from foreign formats, one row in IMPORTS each.
 
 Files are whole topologies, or hosts that are composed with a fabric (:mod:`taccl.imports.hosts`).
 """
@@ -14,8 +14,7 @@ from taccl.files import Document, parse_document, read_text
 from taccl.imports.graph_json import GraphOptions, graph_comments, is_graph_json, read_graph_json
 from taccl.imports.hosts import FabricOptions, Host, HostOptions, compose, with_nics
 from taccl.imports.nccl_xml import is_nccl_xml, read_nccl_xml
-from taccl.imports.nvidia_smi import is_nvidia_smi, read_nvidia_smi
-from taccl.imports.rocm_smi import is_rocm_smi, read_rocm_smi
+from taccl.imports.smi import is_nvidia_smi, is_rocm_smi, read_nvidia_smi, read_rocm_smi
 from taccl.imports.taccl_json import TacclOptions, is_taccl_topology, read_taccl_topology
 from taccl.topology.core_form import topology_document
 from taccl.topology.file import topology_from_document
@@ -29,7 +28,6 @@ __all__ = [
     "ImportOptions",
     "Imported",
     "TacclOptions",
-    "import_document",
     "import_files",
     "import_topology",
 ]
@@ -94,14 +92,8 @@ IMPORTS: Mapping[str, Format] = MappingProxyType({
 def import_files(paths: Sequence[str], kind: str | None, options: ImportOptions) -> Imported:
     """Return our file of one or several foreign ones; kinds are guessed when left out.
 
-    Parameters
-    ----------
-    paths
-        Of the files.
-    kind
-        A name of ``IMPORTS``; None: guessed.
-    options
-        What the files do not say.
+    `paths` are those of the files, `kind` is a name of ``IMPORTS`` (None: guessed), and `options`
+    are what the files do not say.
 
     Raises
     ------
@@ -188,17 +180,9 @@ def _guessed(source: Source) -> str:
     return found
 
 
-def import_document(path: str, kind: str | None, options: ImportOptions) -> Mapping[str, object]:
-    """Return our file, as a document, of one foreign one.
-
-    `path`, `kind` and `options` are those of :func:`import_files`.
-    """
-    return import_files([path], kind, options).document
-
-
 def import_topology(path: str, kind: str | None, options: ImportOptions) -> Topology:
     """Return the topology of one foreign file.
 
     `path`, `kind` and `options` are those of :func:`import_files`.
     """
-    return topology_from_document(import_document(path, kind, options), path)
+    return topology_from_document(import_files([path], kind, options).document, path)

@@ -15,13 +15,14 @@ servers and across rest on this.
 
 import re
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+import networkx as nx
 from pydantic import ConfigDict, Field
 
 from taccl.errors import TacclWarning
@@ -55,14 +56,16 @@ def inferred_servers(topology: Topology) -> list[list[int]]:
     kept = [edge for edge in topology.edges if edge.beta is None or edge.beta != slowest]
     if not cut or not _stand_apart(cut, kept):
         return []
-    group = _components(topology.num_ranks + len(topology.switches), kept)
+    joined = nx.empty_graph(topology.num_ranks + len(topology.switches))
+    joined.add_edges_from((edge.tail, edge.head) for edge in kept)
+    groups = list(nx.connected_components(joined))  # by the least vertex, as these are in order
+    group = {vertex: number for number, members in enumerate(groups) for vertex in members}
     if any(group[edge.tail] == group[edge.head] for edge in cut):
         return []
-    servers: dict[int, list[int]] = {}
-    for rank in range(topology.num_ranks):
-        servers.setdefault(group[rank], []).append(rank)
-    sizes = {len(ranks) for ranks in servers.values()}
-    return list(servers.values()) if len(servers) > 1 and len(sizes) == 1 and 1 not in sizes else []
+    ranks = [sorted(v for v in members if v < topology.num_ranks) for members in groups]
+    servers = [members for members in ranks if members]
+    sizes = {len(members) for members in servers}
+    return servers if len(servers) > 1 and len(sizes) == 1 and 1 not in sizes else []
 
 
 def _stand_apart(cut: Sequence[Edge], kept: Sequence[Edge]) -> bool:
@@ -77,22 +80,6 @@ def _stand_apart(cut: Sequence[Edge], kept: Sequence[Edge]) -> bool:
     return later and slow >= SLOWER * max(times)
 
 
-def _components(vertices: int, edges: Sequence[Edge]) -> list[int]:
-    """Return for every vertex the least vertex that it holds together with."""
-    above = list(range(vertices))
-
-    def top(vertex: int) -> int:
-        while above[vertex] != vertex:
-            above[vertex] = above[above[vertex]]
-            vertex = above[vertex]
-        return vertex
-
-    for edge in edges:
-        one, other = sorted((top(edge.tail), top(edge.head)))
-        above[other] = one
-    return [top(vertex) for vertex in range(vertices)]
-
-
 _CAPACITY = re.compile(r"band|capacity|bw|bps|speed|rate|links|latency|alpha|delay", re.IGNORECASE)
 """Keys that look like a capacity or a latency; one that is not understood is not ignored."""
 
@@ -104,12 +91,8 @@ _SAID_TWICE = ("bandwidth_GiBps",)
 class GraphOptions:
     """What a graph file may leave open.
 
-    Parameters
-    ----------
-    link_bandwidth
-        Picoseconds for each byte of one link, for edges that count links.
-    allow_free
-        Whether edges without bandwidth and alpha are free.
+    `link_bandwidth` is picoseconds for each byte of one link, for edges that count links; with
+    `allow_free`, edges without bandwidth and alpha are free.
     """
 
     link_bandwidth: Fraction | None = None
@@ -168,7 +151,9 @@ def read_graph_json(document: Document, options: GraphOptions) -> Topology:
         _edge(edge, index, vertices, document, options, parallel=ends[edge.src, edge.dst] > 1)
         for index, edge in enumerate(record.edges)
     ]
-    names = list(_ignored(record))
+    names = list(record.model_extra or {})
+    for what, rows in (("nodes", record.nodes), ("edges", record.edges)):
+        names += sorted({f"{what}[].{key}" for row in rows for key in row.model_extra or {}})
     if names:
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         warnings.warn(
@@ -188,8 +173,11 @@ def read_graph_json(document: Document, options: GraphOptions) -> Topology:
         "edges": edges,
     }
     if _names_hosts(record):
-        core["servers"] = _servers(record)
-        return topology_from_document(core, document.file)
+        named: dict[object, list[int]] = defaultdict(list)
+        gpus = (node for node in record.nodes if node.type.lower() != "switch")
+        for rank, node in enumerate(gpus):
+            named[node.host].append(rank)
+        return topology_from_document({**core, "servers": list(named.values())}, document.file)
     topology = topology_from_document(core, document.file)
     servers = inferred_servers(topology)
     if not servers:
@@ -206,7 +194,10 @@ def graph_comments(document: Document, topology: Topology) -> tuple[str, ...]:
 def _vertices(record: GraphJsonFile, document: Document) -> dict[int | str, int | str]:
     """Return for every node its rank, or its name as a switch."""
     vertices: dict[int | str, int | str] = {}
-    taken = {node.id for node in record.nodes if _is_name(node.id)}
+    named = {
+        node.id for node in record.nodes if isinstance(node.id, str) and not node.id.isdecimal()
+    }
+    taken = set(named)
     ranks = 0
     for index, node in enumerate(record.nodes):
         if node.id in vertices:
@@ -214,28 +205,16 @@ def _vertices(record: GraphJsonFile, document: Document) -> dict[int | str, int 
                 f"there are two nodes {shown(node.id)}", ("nodes", index, "id"),
                 "give every node an id of its own",
             )  # fmt: skip
-        if node.type.lower() == "switch":
-            vertices[node.id] = _switch_name(node.id, taken)
-        else:
+        if node.type.lower() != "switch":
             vertices[node.id] = ranks
             ranks += 1
+            continue
+        name = node.id if node.id in named else f"switch-{node.id}"
+        while name in taken and node.id not in named:
+            name = f"{name}-"
+        taken.add(name)
+        vertices[node.id] = name
     return vertices
-
-
-def _is_name(node: int | str) -> bool:
-    """Tell whether an id is no number, even as text."""
-    return isinstance(node, str) and not node.isdecimal()
-
-
-def _switch_name(node: int | str, taken: set[int | str]) -> str:
-    """Return the name of a switch: its id, or of a number a name that is not taken."""
-    if _is_name(node):
-        return str(node)
-    name = f"switch-{node}"
-    while name in taken:
-        name += "-"
-    taken.add(name)
-    return name
 
 
 def _edge(
@@ -303,19 +282,3 @@ def _check_understood(
 def _names_hosts(record: GraphJsonFile) -> bool:
     """Tell whether all ranks say on which host they are."""
     return all(node.host is not None for node in record.nodes if node.type.lower() != "switch")
-
-
-def _servers(record: GraphJsonFile) -> list[list[int]]:
-    """Return the ranks of every host."""
-    gpus = [node for node in record.nodes if node.type.lower() != "switch"]
-    servers: dict[object, list[int]] = {}
-    for rank, node in enumerate(gpus):
-        servers.setdefault(node.host, []).append(rank)
-    return list(servers.values())
-
-
-def _ignored(record: GraphJsonFile) -> Iterator[str]:
-    yield from record.model_extra or {}
-    for rows in (record.nodes, record.edges):
-        for key in sorted({key for row in rows for key in row.model_extra or {}}):
-            yield f"{'nodes' if rows is record.nodes else 'edges'}[].{key}"

@@ -73,17 +73,10 @@ def seats_of(
 ) -> tuple[Seat, ...]:
     """Return host, slot and server of each rank.
 
-    Parameters
-    ----------
-    names
-        Of the ranks; ``HOST:N`` is on ``HOST``.
-    hosts
-        Hosts with their slots, in the order of ranks; or how many ranks in a row share a server;
-        None: those on one host share it.
-    text
-        What the user wrote, for errors.
-    servers
-        The server of each rank, where it is known already.
+    `names` are those of the ranks; ``HOST:N`` is on ``HOST``. `hosts` are hosts with their slots,
+    in the order of ranks, or how many ranks in a row share a server; None: those on one host share
+    it. `text` is what the user wrote, for errors, and `servers` the server of each rank, where it
+    is known already.
 
     Raises
     ------

@@ -38,20 +38,9 @@ from taccl.units import beta_text
 class Gpu:
     """A generation of GPUs, and what hosts with it usually have.
 
-    Parameters
-    ----------
-    sm
-        Compute capability, as ``sm`` in NCCL's files; AMD: of the name, 908 for gfx908.
-    links
-        NVLinks or xGMI links of a GPU.
-    link
-        GB/s of one of them.
-    pcie
-        Generation of PCIe.
-    nic
-        GB/s of a NIC.
-    sockets
-        GB/s between two CPUs.
+    `sm` is the compute capability, as in NCCL's files; AMD: of the name, 908 for gfx908. A GPU has
+    so many `links` (NVLink or xGMI), of `link` GB/s each. `pcie` is a generation of PCIe, `nic`
+    GB/s of a NIC, and `sockets` GB/s between two CPUs.
     """
 
     sm: int
@@ -143,18 +132,9 @@ SOCKETS = "sockets"
 class HostOptions:
     """What the tools leave open; None: assumed.
 
-    Parameters
-    ----------
-    gpu
-        A name of GPUS.
-    link
-        GB/s of one NVLink or xGMI link.
-    pcie
-        Generation of PCIe.
-    nic, sockets
-        GB/s of a NIC, and between two sockets.
-    nics
-        How many NICs a host has whose tool names none.
+    `gpu` is a name of GPUS, `link` GB/s of one NVLink or xGMI link, `pcie` a generation of PCIe,
+    `nic` GB/s of a NIC and `sockets` between two sockets; `nics` is how many NICs a host has whose
+    tool names none.
     """
 
     gpu: str | None = None
@@ -310,7 +290,10 @@ def tidy(host: Host) -> Host:
 
     A hub of one device or hub is no place where flows meet: its rate is kept where it narrows.
     """
-    places = _places(host)
+    places: _Places = {hub.name: (hub.above, hub.rate) for hub in host.hubs}
+    for gpu, found in enumerate(host.plugs):
+        places |= {(gpu, index): (plug.hub, plug.rate) for index, plug in enumerate(found)}
+    places |= {(_NIC, index): (nic.plug.hub, nic.plug.rate) for index, nic in enumerate(host.nics)}
     below: dict[str, set[_Thing]] = {hub.name: set() for hub in host.hubs}
     for thing, (hub, _) in places.items():
         if hub is not None:
@@ -338,14 +321,6 @@ def tidy(host: Host) -> Host:
     return _placed(host, places)
 
 
-def _places(host: Host) -> _Places:
-    places: _Places = {hub.name: (hub.above, hub.rate) for hub in host.hubs}
-    for gpu, found in enumerate(host.plugs):
-        places |= {(gpu, index): (plug.hub, plug.rate) for index, plug in enumerate(found)}
-    places |= {(_NIC, index): (nic.plug.hub, nic.plug.rate) for index, nic in enumerate(host.nics)}
-    return places
-
-
 def _placed(host: Host, places: _Places) -> Host:
     """Return a host whose hubs are those that have a place, and all devices where theirs is."""
 
@@ -358,19 +333,15 @@ def _placed(host: Host, places: _Places) -> Host:
         tuple(plug(gpu, index) for index in range(len(found)))
         for gpu, found in enumerate(host.plugs)
     )
-    nics = [replace(nic, plug=plug(_NIC, index)) for index, nic in enumerate(host.nics)]
-    names = {hub.name for hub in hubs}
-    return replace(host, hubs=hubs, plugs=plugs, nics=tuple(_named(nics, names)))
-
-
-def _named(nics: Sequence[HostNic], taken: set[str]) -> Iterator[HostNic]:
-    """Yield NICs with names that files can hold, each once."""
-    for nic in nics:
+    # Names of NICs that files can hold, each once.
+    taken, nics = {"nvswitch", *(hub.name for hub in hubs)}, []
+    for index, nic in enumerate(host.nics):
         name = re.sub(r"[^\w.-]+", "-", nic.name, flags=re.ASCII).strip("-.")[:60] or "nic"
-        while name in taken or name == "nvswitch":
+        while name in taken:
             name += "-nic"
         taken.add(name)
-        yield replace(nic, name=name)
+        nics.append(replace(nic, name=name, plug=plug(_NIC, index)))
+    return replace(host, hubs=hubs, plugs=plugs, nics=tuple(nics))
 
 
 LINK_ALPHA = "0.7us"
@@ -388,14 +359,8 @@ _SOURCES = (
 class FabricOptions:
     """How hosts are joined.
 
-    Parameters
-    ----------
-    kind
-        A name of FABRICS; None: switch.
-    count
-        Servers like the one that is given.
-    fields
-        Further fields of the fabric, such as leaves.
+    `kind` is a name of FABRICS (None: switch), `count` the number of servers like the one that is
+    given, and `fields` are further ones of the fabric, such as leaves.
     """
 
     kind: str | None = None
@@ -486,13 +451,13 @@ def _node(host: Host) -> dict[str, object]:
     if switches:
         node["switches"] = switches
     if host.nics:
-        pcie = [nic.plug.rate for nic in host.nics]
         node["nics"] = [
             {
                 "name": nic.name, "at": nic.plug.hub, "bandwidth": rate_text(nic.rate),
-                **({} if rate is None else {"pcie": {"bandwidth": rate_text(rate)}}),
+                **({} if (rate := nic.plug.rate) is None
+                   else {"pcie": {"bandwidth": rate_text(rate)}}),
             }
-            for nic, rate in zip(host.nics, pcie, strict=True)
+            for nic in host.nics
         ]  # fmt: skip
     return node
 
@@ -577,12 +542,8 @@ _HUBS = {1: "pcie", 2: "bridge", 3: "cpu", 4: "numa"}
 class Classes:
     """What is known about how far devices are apart.
 
-    Parameters
-    ----------
-    level
-        For every two devices a value of LEVELS, or 0.
-    numa
-        NUMA node of every device, where it is known.
+    `level` has a value of LEVELS, or 0, for every two devices, `numa` the NUMA node of every
+    device, where it is known.
     """
 
     level: Sequence[Sequence[int]]
@@ -632,32 +593,20 @@ def hub_tree(
         inside: dict[int, dict[int | str, None]] = {}
         for device in range(count):
             inside.setdefault(group[device], {})[top[device]] = None
+        kind, rate = _HUBS.get(level, SOCKETS), sockets if level == SYSTEM else lane
         names: dict[int, str] = {}
         for home, children in inside.items():
-            if len(children) > 1:
-                names[home] = _add(hubs, plugs, level, list(children), (lane, sockets))
+            if len(children) == 1:
+                continue
+            number = sum(hub.startswith(kind) for hub in hubs)
+            name = names[home] = SOCKETS if level == SYSTEM else f"{kind}{number}"
+            hubs[name] = Hub(name)
+            for child in children:
+                if isinstance(child, str):
+                    hubs[child] = Hub(child, name, rate)
+                else:
+                    plugs[child] = Plug(name, min(rate, lane))
         top = [names.get(group[device], top[device]) for device in range(count)]
     if not hubs:  # one device, and nothing for it to meet
         hubs["cpu0"] = Hub("cpu0")
     return tuple(hubs.values()), plugs
-
-
-def _add(
-    hubs: dict[str, Hub],
-    plugs: list[Plug],
-    level: int,
-    children: Sequence[int | str],
-    rates: tuple[Fraction, Fraction],
-) -> str:
-    """Add a hub above some hubs and devices."""
-    kind = _HUBS.get(level, SOCKETS)
-    name = SOCKETS if level == SYSTEM else f"{kind}{sum(h.startswith(kind) for h in hubs)}"
-    lane, sockets = rates
-    rate = sockets if level == SYSTEM else lane
-    hubs[name] = Hub(name)
-    for child in children:
-        if isinstance(child, str):
-            hubs[child] = Hub(child, name, rate)
-        else:
-            plugs[child] = Plug(name, min(rate, lane))
-    return name

@@ -28,7 +28,7 @@ OSU Micro-Benchmarks 7, ``c/mpi/pt2pt/standard/osu_latency.c``, ``osu_bw.c``,
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -118,12 +118,7 @@ def name_of(cell: str) -> str:
 def unknown_unit(unit: str, file: str, line: int) -> InputError:
     """Return the error that refuses a unit.
 
-    Parameters
-    ----------
-    unit
-        What was found.
-    file, line
-        Where.
+    `unit` is what was found at a `line` of a `file`.
     """
     return InputError(f"has an unknown unit {shown(unit)}", file=file, line=line, fix=_FIX)
 
@@ -198,16 +193,9 @@ Pair = tuple[int, int]
 class Measurements:
     """What was measured, pair by pair.
 
-    Parameters
-    ----------
-    names
-        Hosts (or ranks) in the order in which they appear.
-    latencies
-        (src, dst) to (bytes, picoseconds) of each message measured.
-    betas
-        (src, dst) to picoseconds for each byte, of each bandwidth measured.
-    file
-        Where they are from; of several, the first.
+    `names` are hosts (or ranks) in the order in which they appear. `latencies` has for (src, dst)
+    bytes and picoseconds of each message measured, `betas` picoseconds for each byte, of each
+    bandwidth measured. `file` is where they are from; of several, the first.
     """
 
     names: list[str] = field(default_factory=list)
@@ -268,12 +256,8 @@ Row = tuple[int, list[str]]
 def read_measurements(files: Sequence[str], unit: str | None = None) -> Measurements:
     """Return what some files say together.
 
-    Parameters
-    ----------
-    files
-        Paths.
-    unit
-        Of matrices that do not say it; a time is a latency, a rate a bandwidth.
+    `files` are paths, `unit` is that of matrices that do not say it: a time is a latency, a rate a
+    bandwidth.
 
     Raises
     ------
@@ -289,20 +273,16 @@ def read_measurements(files: Sequence[str], unit: str | None = None) -> Measurem
     found = Measurements(file=files[0])
     for file in files:
         lines = read_text(file).splitlines()
-        _reader_of(lines)(lines, file, found, unit)
+        head = next((cells for _, cells in _rows(lines[:1000])), [])
+        if any(_OSU.match(line) or _PAIR.fullmatch(line) for line in lines):
+            _read_osu(lines, file, found)
+        elif {"src", "dst"} & {name_of(cell) for cell in head}:
+            _read_pairs(lines, file, found)
+        else:
+            _read_matrix(lines, file, found, unit)
     if len(found.names) < 2:
         raise InputError("has fewer than two hosts", file=files[0], fix="measure between hosts")
     return found
-
-
-def _reader_of(
-    lines: Sequence[str],
-) -> Callable[[Sequence[str], str, Measurements, str | None], None]:
-    if any(_OSU.match(line) or _PAIR.fullmatch(line) for line in lines):
-        return _read_osu
-    head = next((cells for _, cells in _rows(lines[:1000])), [])
-    names = [name_of(cell) for cell in head]
-    return _read_pairs if "src" in names or "dst" in names else _read_matrix
 
 
 def _rows(lines: Sequence[str]) -> Iterator[Row]:
@@ -444,8 +424,7 @@ def _check_square(head: _Place, body: Sequence[Row], width: int, *, labelled: bo
             )
 
 
-def _read_pairs(lines: Sequence[str], file: str, found: Measurements, unit: str | None) -> None:
-    del unit  # a list says its own
+def _read_pairs(lines: Sequence[str], file: str, found: Measurements) -> None:
     rows = _rows(lines)
     line, head = next(rows)
     columns = columns_of(head, file, line)
@@ -476,8 +455,7 @@ def _size(cell: str, place: _Place, unit: str = "B") -> int:
         raise place.error(error.problem, "write bytes, or 64KB (64000), or 64KiB (65536)") from None
 
 
-def _read_osu(lines: Sequence[str], file: str, found: Measurements, unit: str | None) -> None:
-    del unit  # the head of its table says it
+def _read_osu(lines: Sequence[str], file: str, found: Measurements) -> None:
     ends = tuple(Path(file).stem.split("__"))
     what = ""
     for number, line in enumerate(lines, 1):
@@ -532,14 +510,9 @@ def measured_topology(
 ) -> Topology:
     """Return the network of hosts that everything was measured between.
 
-    Parameters
-    ----------
-    found
-        Latencies and bandwidths of pairs.
-    server_of
-        The server of each host; all different where a host is a server.
-    alpha_rule
-        ``occupy`` or ``delay``: what overhead an edge has.
+    `found` has latencies and bandwidths of pairs, `server_of` the server of each host, all
+    different where a host is a server; `alpha_rule`, ``occupy`` or ``delay``, is what overhead an
+    edge has.
 
     Raises
     ------

@@ -54,14 +54,8 @@ _FIX = "give the output of a program of nccl-tests, such as all_reduce_perf -b 1
 class Group:
     """One of the two groups of a line.
 
-    Parameters
-    ----------
-    time
-        Picoseconds.
-    algbw, busbw
-        As they are printed.
-    wrong
-        Elements that were wrong; None: not checked.
+    `time` is picoseconds, `algbw` and `busbw` are as they are printed, `wrong` counts wrong
+    elements; None: not checked.
     """
 
     time: Time
@@ -74,16 +68,8 @@ class Group:
 class Point:
     """One line: a size.
 
-    Parameters
-    ----------
-    line
-        Where it is; None: unknown.
-    size, count
-        Bytes and elements.
-    dtype, redop
-        As they are printed.
-    out_of_place, in_place
-        What was measured; None: nothing.
+    `line` is where it is (None: unknown), `size` bytes and `count` elements; `dtype` and `redop`
+    are as they are printed; `out_of_place` and `in_place` are what was measured, None: nothing.
     """
 
     line: int | None
@@ -99,16 +85,8 @@ class Point:
 class Measured:
     """One run of a program of nccl-tests.
 
-    Parameters
-    ----------
-    file
-        Where it is from.
-    test
-        The collective as the program is called, or None.
-    ranks
-        How many; None: not printed.
-    points
-        One for each size.
+    `file` is where it is from, `test` the collective as the program is called, or None, `ranks` how
+    many there were (None: not printed), and `points` has one for each size.
     """
 
     file: str

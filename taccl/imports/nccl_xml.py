@@ -79,24 +79,10 @@ class ListedGpu:
 class Reading:
     """What is found so far.
 
-    Parameters
-    ----------
-    file
-        What errors call it.
-    options
-        What the file leaves open.
-    hubs
-        CPUs and PCI devices by name.
-    buses
-        Names of PCI devices by bus id.
-    gpus, nics
-        In document order.
-    pci_links
-        ``pcilink`` elements, each with its device.
-    notes
-        Where numbers are from; keys only, in order.
-    ignored
-        What means nothing here; keys only.
+    Errors call the file `file`, and `options` are what it leaves open. `hubs` has CPUs and PCI
+    devices by name, `buses` the names of PCI devices by bus id; `gpus` and `nics` are in document
+    order, and `pci_links` are ``pcilink`` elements, each with its device. Keys only are `notes`,
+    where numbers are from, in order, and `ignored`, what means nothing here.
     """
 
     file: str
@@ -165,14 +151,8 @@ class Reading:
 def check_places(element: Element, above: str | None, reading: Reading) -> None:
     """Refuse known elements in places where they mean nothing; note unknown ones.
 
-    Parameters
-    ----------
-    element
-        What is looked at.
-    above
-        Tag of the element around it; None: it is the root.
-    reading
-        What was found so far; added to.
+    `above` is the tag of the element around `element`, None at the root; what is ignored is added
+    to `reading`.
     """
     if element.tag not in INSIDE:
         reading.ignored[f"<{element.tag[:40]}>"] = None
@@ -194,13 +174,8 @@ _CLASSES = (("0x068001", _TO_CPU), ("0x0680", _TO_SWITCH), ("0x03", _TO_GPU), ("
 """What a PCI class begins with, to what it is (``kvDictPciClass``; AMD's accelerators are 0x12)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
-    """What GPUs are joined by: wires, GB/s to the NVSwitch, and to CPUs beside PCI."""
-
-    wires: tuple[Wire, ...]
-    switched: tuple[Fraction | None, ...]
-    plugs: tuple[tuple[Plug, ...], ...]
+Links = tuple[tuple[Wire, ...], tuple[Fraction | None, ...], list[tuple[Plug, ...]]]
+"""What GPUs are joined by: wires, GB/s to the NVSwitch, and to CPUs beside PCI."""
 
 
 def in_order(reading: Reading) -> list[ListedGpu]:
@@ -228,12 +203,7 @@ def in_order(reading: Reading) -> list[ListedGpu]:
 def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
     """Return the links of the GPUs.
 
-    Parameters
-    ----------
-    gpus
-        In order of rank.
-    reading
-        What was found so far; added to.
+    `gpus` are in order of rank; notes are added to `reading`.
 
     Raises
     ------
@@ -244,7 +214,7 @@ def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
     direct: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
     at: dict[tuple[int, int], Element] = {}
     switched: list[Fraction | None] = [None] * len(gpus)
-    plugs: list[tuple[Plug, ...]] = [()] * len(gpus)
+    to_cpus: list[dict[str, Fraction]] = [defaultdict(Fraction) for _ in gpus]
     for number, gpu in enumerate(gpus):
         for child in gpu.element.children:
             if child.tag == "c2c":
@@ -252,7 +222,7 @@ def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
                 if not width:
                     raise reading.error("has no bw", child, 'write bw="57220", in MB/s')
                 count = reading.number(child, "count", 1, MAX_COUNT, 1)
-                plugs[number] += (Plug(gpu.cpu, Fraction(width * count, 1000)),)
+                to_cpus[number][gpu.cpu] += Fraction(width * count, 1000)
             if child.tag not in LINK_TAGS:
                 continue
             kind, bus = _target(child, number_of, reading)
@@ -261,7 +231,7 @@ def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
             if kind == _TO_SWITCH:
                 switched[number] = (switched[number] or 0) + rate
             elif kind == _TO_CPU:
-                plugs[number] += (Plug(gpu.cpu, rate),)
+                to_cpus[number][gpu.cpu] += rate
             elif other is None:
                 name = "NVLinks" if child.tag == "nvlink" else "xGMI links"
                 reading.ignored[f"{name} to GPUs that are not listed"] = None
@@ -279,16 +249,8 @@ def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
                 f"give GPU {b} an <{at[a, b].tag}> with the same count",
             )  # fmt: skip
     wires = tuple(Wire(a, b, rate) for (a, b), rate in sorted(direct.items()) if a < b)
-    return Links(wires, tuple(switched) if any(switched) else (), tuple(_one_plug(plugs)))
-
-
-def _one_plug(plugs: Sequence[tuple[Plug, ...]]) -> Iterator[tuple[Plug, ...]]:
-    """Yield the plugs of each GPU, those at one CPU taken together."""
-    for found in plugs:
-        rates: dict[str, Fraction] = defaultdict(Fraction)
-        for plug in found:
-            rates[plug.hub] += plug.rate or 0
-        yield tuple(Plug(hub, rate) for hub, rate in rates.items())
+    plugs = [tuple(Plug(hub, rate) for hub, rate in rates.items()) for rates in to_cpus]
+    return wires, tuple(switched) if any(switched) else (), plugs
 
 
 def _target(link: Element, number_of: dict[int, int], reading: Reading) -> tuple[str, int]:
@@ -399,12 +361,12 @@ def read_nccl_xml(text: str, file: str, options: HostOptions) -> Host:
             f" {MAX_DEVICES}", root, "give the description of one host",
         )  # fmt: skip
     gpus = in_order(reading)
-    links = read_links(gpus, reading)
+    wires, switched, to_cpus = read_links(gpus, reading)
     beside = tuple(read_pci_links(reading))
     reading.warn()
-    plugs = tuple((Plug(gpu.hub, None), *more) for gpu, more in zip(gpus, links.plugs, strict=True))
+    plugs = tuple((Plug(gpu.hub, None), *more) for gpu, more in zip(gpus, to_cpus, strict=True))
     return Host(
-        file, len(gpus), links.wires, links.switched, tuple(reading.hubs.values()), beside, plugs,
+        file, len(gpus), wires, switched, tuple(reading.hubs.values()), beside, plugs,
         tuple(reading.nics), tuple(reading.notes), options.gpu or _gpu(reading),
     )  # fmt: skip
 

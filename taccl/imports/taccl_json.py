@@ -33,16 +33,8 @@ from taccl.units import beta_text, exact_size_text, parse_exact_size, parse_time
 class TacclOptions:
     """What a TACCL file does not say.
 
-    Parameters
-    ----------
-    base
-        A name of BASES; None: guessed from the file's name.
-    chunk_size
-        Bytes of the chunk that the numbers are for; must be given.
-    time_unit
-        What the numbers count; must be given.
-    costs
-        ``exact`` or ``original``.
+    `base` is a name of BASES; None: guessed from the file's name. The numbers count `time_unit` and
+    are for a chunk of `chunk_size` bytes: both must be given. `costs` is ``exact`` or ``original``.
     """
 
     base: str | None = None
@@ -154,7 +146,13 @@ def _original(
     if ("remote_alpha" in found) != ("remote_beta" in found):
         lost = "remote_beta" if "remote_alpha" in found else "remote_alpha"
         raise document.error("is missing", (lost,), f"write {lost}: 10.25")
-    _check(found, names, document)
+    machine = Document(found, None)
+    try:
+        check_record(fit_model(machine, OriginalRecord), machine, ())
+    except InputError as error:  # told of TACCL's fields
+        name, bracket, rest = (error.field or "").partition("[")
+        place = f"{names.get(name, name)}{bracket}{rest}"
+        raise document.error(error.problem, (place,), error.fix or "correct it") from None
     return {
         "taccl": "topology/1",
         "name": record.name,
@@ -162,16 +160,6 @@ def _original(
         "costs": "original",
         "original": found,
     }
-
-
-def _check(found: dict[str, object], names: dict[str, str], document: Document) -> None:
-    """Check the numbers of a machine; errors name TACCL's fields."""
-    try:
-        check_record(fit_model(Document(found, None), OriginalRecord), Document(found, None), ())
-    except InputError as error:
-        name, bracket, rest = (error.field or "").partition("[")
-        place = f"{names.get(name, name)}{bracket}{rest}"
-        raise document.error(error.problem, (place,), error.fix or "correct it") from None
 
 
 def _exact(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.lowering.buffers import Move
+from taccl.lowering.draft import Move
 from taccl.lowering.order import Lane, Message
 from taccl.topology.graph import Topology
 
@@ -32,19 +32,10 @@ LOCAL_PER_BLOCK = 8
 class Block:
     """A threadblock whose steps are still moves.
 
-    Parameters
-    ----------
-    rank, send_to, recv_from
-        Whose it is, and its peers.
-    lane
-        The link it serves, that of its receives if it sends on what it receives; None: local work
-        only.
-    out
-        The link of its sends in a threadblock that receives, too.
-    connection
-        Number of the connection among those of the pair.
-    moves
-        Positions in the list of moves, ascending.
+    It is of a `rank`, with the peers `send_to` and `recv_from`. `lane` is the link it serves, that
+    of its receives if it sends on what it receives (None: local work only), and `out` that of its
+    sends in a threadblock that receives, too. `connection` is the number of the connection among
+    those of the pair; `moves` are positions in the list of moves, ascending.
     """
 
     rank: int
@@ -65,20 +56,11 @@ class Block:
 class Clocks:
     """How far every threadblock is known to be when a move starts.
 
-    Parameters
-    ----------
-    seen
-        Row m: for every column, how many moves of its threadblock precede the end of move m.
-    column
-        Of every threadblock.
-    owner, place
-        Threadblock of every move, and position among its moves.
-    messages
-        Whether knowledge travels with messages.
-    bare
-        Sends that no move may wait for.
-    missing
-        Those of them that some move should wait for: what comes after them is missing.
+    Row m of `seen` has, for every column, how many moves of its threadblock precede the end of move
+    m. `column` is that of every threadblock, `owner` the threadblock of every move, and `place` its
+    position among the moves there. `messages` tells whether knowledge travels with messages. No
+    move may wait for the sends `bare`; those of them that some move should wait for are `missing`:
+    what comes after them is.
     """
 
     seen: NDArray[np.int32]
@@ -94,12 +76,7 @@ class Clocks:
     def knows(self, number: int, other: int) -> bool:
         """Tell whether a move is over, in any interleaving, before another one of its rank starts.
 
-        Parameters
-        ----------
-        number
-            The later move.
-        other
-            The one that may be over; not the same.
+        `number` is the later move, `other` the one that may be over; not the same.
         """
         known = self.seen[number, self.column[self.owner[other]]]
         return other != number and bool(known > self.place[other])
@@ -142,20 +119,9 @@ def assign_blocks(
 
     With several instances, every pair has as many connections for each of its links.
 
-    Parameters
-    ----------
-    moves
-        In one legal order.
-    lanes
-        The link of every message.
-    topology
-        What the links belong to.
-    connection
-        From :func:`number_connections`.
-    joins
-        Receiving ends that share a threadblock with a sending end.
-    instances
-        Copies of every threadblock.
+    `moves` are in one legal order, `lanes` has the link of every message, whose links belong to
+    `topology`, and `connection` is from :func:`number_connections`. `joins` has receiving ends that
+    share a threadblock with a sending end; every threadblock has so many `instances`.
     """
     members: dict[End, list[int]] = defaultdict(list)
     local: dict[int, list[int]] = defaultdict(list)
@@ -254,18 +220,9 @@ def number_connections(
 ) -> dict[int, int]:
     """Return the number of the connection that every message takes.
 
-    Parameters
-    ----------
-    moves
-        In one legal order.
-    lanes
-        The link of every message.
-    topology
-        What the links belong to.
-    parts
-        Stretches of time that a link is cut into, where it is more than one.
-    ways
-        Connections that take messages of a link in turn, where there is more than one.
+    `moves` are in one legal order, and `lanes` has the link of every message, whose links belong to
+    `topology`. `parts` are the stretches of time that a link is cut into, and `ways` the
+    connections that take its messages in turn, where there is more than one.
     """
     queues: dict[Lane, list[int]] = defaultdict(list)
     for move in moves:

@@ -32,8 +32,7 @@ from types import MappingProxyType
 import numpy as np
 
 from taccl.lowering.blocks import Block, Clocks
-from taccl.lowering.buffers import Move, Parts, find_parts
-from taccl.lowering.draft import Draft
+from taccl.lowering.draft import Draft, Move, Parts, find_parts
 from taccl.lowering.order import Message
 from taccl.msccl.program import Op, Step, StepRef
 from taccl.topology.graph import Topology
@@ -152,18 +151,9 @@ def find_dependences(
 
     With them comes what every move knows.
 
-    Parameters
-    ----------
-    draft
-        The moves.
-    blocks
-        Threadblocks with the positions of their moves.
-    order
-        One of ORDERS.
-    held
-        Messages to hold back in any order, and the times after which they are to start.
-    open_sends
-        No move waits for a send, but for the copy after it.
+    `draft` has the moves, and `blocks` are threadblocks with the positions of theirs. `order` is
+    one of ORDERS; messages of `held` are held back in any order, each until after its time. With
+    `open_sends`, no move waits for a send, but for the copy after it.
     """
     clocks = _start_clocks(len(draft.moves), blocks)
     owner = clocks.owner

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from taccl.lowering.blocks import End
-from taccl.lowering.buffers import Move, Parts, find_parts
-from taccl.lowering.draft import Draft
+from taccl.lowering.draft import Draft, Move, Parts, find_parts
 from taccl.msccl.program import READS_SOURCE, WRITES_TARGET, Buffer, Op
 from taccl.units import Time
 

@@ -30,9 +30,8 @@ from taccl.lowering.blocks import (
     pair_ends,
     ways_needed,
 )
-from taccl.lowering.buffers import Move
 from taccl.lowering.dependencies import NOTHING_HELD, find_dependences, write_steps
-from taccl.lowering.draft import Draft, make_draft, with_copies_after
+from taccl.lowering.draft import Draft, Move, make_draft, with_copies_after
 from taccl.lowering.fusion import fuse_sends, fuse_sums
 from taccl.lowering.order import Lane
 from taccl.lowering.scratch import share_scratch
@@ -122,12 +121,8 @@ def modes_served(collective: Collective) -> tuple[bool, bool]:
 class Lowered:
     """A program, and where the messages of its draft are in it.
 
-    Parameters
-    ----------
-    program
-        What is written.
-    senders
-        (rank, threadblock, step) of every step that sends, to the number of its message.
+    `program` is what is written; `senders` has (rank, threadblock, step) of every step that sends,
+    and the number of its message.
     """
 
     program: Program

@@ -124,20 +124,10 @@ class Event(NamedTuple):
 class Message:
     """Chunks that cross a link together.
 
-    Parameters
-    ----------
-    link, src, dst
-        Which link, between which ranks.
-    chunks
-        In the order of their places.
-    arrived
-        For each chunk: has anything for it arrived at ``src`` when the message starts?
-    start, end
-        Picoseconds.
-    reduce
-        The values are added to what ``dst`` holds.
-    released
-        When the last edge is free again, and the sender with it.
+    Its `chunks`, in the order of their places, cross `link` from rank `src` to rank `dst`;
+    `arrived` tells for each whether anything for it has arrived at ``src`` when the message starts.
+    `start` and `end` are picoseconds, and at `released` the last edge is free again, and the sender
+    with it. With `reduce`, the values are added to what ``dst`` holds.
     """
 
     link: int

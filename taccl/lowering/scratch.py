@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from taccl.lowering.blocks import Clocks
-from taccl.lowering.buffers import Move
+from taccl.lowering.draft import Move
 from taccl.msccl.program import Buffer, Slot
 
 

@@ -82,15 +82,9 @@ class Arcs:
 class Wanted:
     """What the representative chunks of a problem need of its arcs.
 
-    Parameters
-    ----------
-    chunk
-        int32: the representatives.
-    roots, targets
-        bool (chunks, ranks): where a chunk's tree may start, and what it must reach (no root is a
-        target).
-    kind, allowed
-        Arcs a chunk may take: row ``kind[i]`` (int32) of ``allowed``, bool (kinds, arcs).
+    `chunk` (int32) are the representatives; `roots` and `targets`, bool (chunks, ranks), say where
+    a chunk's tree may start and what it must reach (no root is a target). A chunk may take the arcs
+    of row ``kind[i]`` (int32) of `allowed`, bool (kinds, arcs).
     """
 
     chunk: NDArray[np.int32]

@@ -30,18 +30,11 @@ class Status(Enum):
 class Bound:
     """A proven lower bound on time.
 
-    Parameters
-    ----------
-    kind
-        ``latency``, ``port``, ``cut``, ``flow``, ``reduce`` ...
-    world
-        What it holds for: ``any`` algorithm, chunking and batching; ``fixed``: this chunk count
-        with one chunk per message; ``sketch``: any algorithm on the sketch's logical topology;
-        ``engine``: the problem as the engine was given it, with its sketch, chunk count and
-        batching; ``trees``: the same, of algorithms that sum each chunk along one tree and
-        spread it along one.
-    time
-        Picoseconds.
+    `kind` is ``latency``, ``port``, ``cut``, ``flow``, ``reduce`` ..., `time` is picoseconds, and
+    `world` is what it holds for: ``any`` algorithm, chunking and batching; ``fixed``: this chunk
+    count with one chunk per message; ``sketch``: any algorithm on the sketch's logical topology;
+    ``engine``: the problem as the engine was given it, with its sketch, chunk count and batching;
+    ``trees``: the same, of algorithms that sum each chunk along one tree and spread it along one.
     """
 
     kind: str
@@ -53,16 +46,9 @@ class Bound:
 class Problem:
     """One collective on one logical topology with one chunk size.
 
-    Parameters
-    ----------
-    logical
-        The network as the sketch restricts it.
-    collective
-        What is to be done.
-    chunk_size
-        Bytes of a chunk, exact.
-    group
-        Symmetries to use by substitution: verified, acting freely.
+    `logical` is the network as the sketch restricts it, `collective` what is to be done with chunks
+    of `chunk_size` bytes, exact, and `group` has the symmetries to use by substitution: verified,
+    acting freely.
     """
 
     logical: LogicalTopology
@@ -83,15 +69,8 @@ class Problem:
     def cost(self, link: int, chunks: int) -> tuple[Time, tuple[tuple[int, Time], ...]]:
         """Return picoseconds to the arrival of a message, and for how many it holds what.
 
-        Parameters
-        ----------
-        link, chunks
-            So many chunks on that link.
-
-        Returns
-        -------
-        tuple
-            The time from start to arrival, and (resource orbit, time held)...
+        The message is of so many `chunks` on a `link`. Returned are the time from start to arrival,
+        and (resource orbit, time held)...
         """
         if (link, chunks) not in self._costs:
             topology, orbit, size = self.topology, self.group.edge_orbit, chunks * self.chunk_size
@@ -192,18 +171,9 @@ class Options:
 class Candidate:
     """Something that was compared.
 
-    Parameters
-    ----------
-    engine
-        Who found it.
-    chunks
-        For each rank.
-    makespan
-        Of the schedule, in picoseconds; None: there is no schedule.
-    score
-        What it really costs, in picoseconds; None: it is out of the running.
-    reason
-        Why it is.
+    `engine` found it, with so many `chunks` for each rank. `makespan` is that of the schedule, in
+    picoseconds (None: there is none), `score` what it really costs, in picoseconds; None: it is out
+    of the running, and `reason` says why.
     """
 
     engine: str
@@ -217,20 +187,9 @@ class Candidate:
 class Result:
     """What an engine found.
 
-    Parameters
-    ----------
-    status
-        How the solve ended.
-    schedule
-        The best schedule, or None.
-    bounds
-        Lower bounds the engine proved.
-    engine
-        Its name.
-    seconds
-        Wall clock.
-    candidates
-        What was chosen from, where that was more than one.
+    `status` is how the solve of an `engine` ended, `schedule` the best schedule, or None, and
+    `bounds` are lower bounds that it proved, in `seconds` of wall clock. `candidates` are what was
+    chosen from, where that was more than one.
     """
 
     status: Status

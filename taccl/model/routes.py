@@ -32,18 +32,10 @@ class Arc(NamedTuple):
 class Demand:
     """One representative chunk to be routed.
 
-    Parameters
-    ----------
-    chunk
-        Its id.
-    roots
-        Where its tree may start, ascending: several where any of them can serve it.
-    targets
-        The ranks that the tree must reach, without the roots, ascending.
-    arcs
-        What it may use, in order of link.
-    hops
-        Fewest hops from a root to every rank that can be reached, by rank.
+    `chunk` is its id. Its tree may start at the `roots`, several where any of them can serve it,
+    and must reach the `targets`, which are none of these; both are ascending. It may use the
+    `arcs`, in order of link; `hops` has the fewest hops from a root to every rank that can be
+    reached.
     """
 
     chunk: int
@@ -62,14 +54,8 @@ class Demand:
 class Network:
     """The routing choices of a problem, in one direction.
 
-    Parameters
-    ----------
-    problem
-        Where it comes from.
-    reverse
-        True when the chunks flow to their roots (a reduction).
-    demands
-        One for each representative chunk.
+    `problem` is where it comes from, `reverse` is set when the chunks flow to their roots (a
+    reduction), and `demands` has one for each representative chunk.
     """
 
     problem: "Problem"
@@ -139,10 +125,11 @@ def build_network(
     NoScheduleError
         When a target can't be reached from the root of its chunk.
     """
-    shut = frozenset(closed)
-    links = [
-        link for link in problem.logical.links() if link not in shut and _has_channel(problem, link)
-    ]
+    shut, table, channels = frozenset(closed), problem.topology.links, problem.logical.channels
+    links = [link for link in problem.logical.links() if link not in shut]
+    if channels is not None:  # parallel links of a pair take them in turn: the third needs a third
+        pairs = ((int(table.src[link]), int(table.dst[link]), link) for link in links)
+        links = [k for src, dst, k in pairs if table.between(src, dst).index(k) < channels]
     near = _Near(problem)
     demands = tuple(
         _demand(problem, chunk, near.links(chunk, links), reverse=reverse)
@@ -210,18 +197,6 @@ class _Near:
             if may_leave(self._problem, chunk, link)
         ]
         return [hops_from((rank,), arcs) for rank in range(self._problem.topology.num_ranks)]
-
-
-def _has_channel(problem: "Problem", link: int) -> bool:
-    """Tell whether a program with the sketch's channels can use a link.
-
-    The parallel links of a pair take its channels in turn, so the third needs a third channel.
-    """
-    channels, topology = problem.logical.channels, problem.topology
-    if channels is None:
-        return True
-    src, dst = int(topology.links.src[link]), int(topology.links.dst[link])
-    return topology.links_between(src, dst).index(link) < channels
 
 
 def _demand(problem: "Problem", chunk: int, links: Sequence[int], *, reverse: bool) -> Demand:

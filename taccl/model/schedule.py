@@ -27,16 +27,9 @@ from taccl.units import Time
 class Send:
     """One chunk crossing one link.
 
-    Parameters
-    ----------
-    chunk, link
-        What crosses what.
-    start, end
-        Picoseconds; ``end`` is the arrival.
-    batch
-        Sends of one batch travel as one message and pay alpha once.
-    reduce
-        True when the value is added to what the destination holds.
+    The `chunk` leaves on the `link` at `start` and arrives at `end`, in picoseconds. Sends of one
+    `batch` travel as one message and pay alpha once. `reduce` is set when the value is added to
+    what the destination holds.
     """
 
     chunk: int

@@ -30,16 +30,10 @@ def _uses_ll128(program: Program) -> bool:
 class Deployment:
     """How one runtime finds files.
 
-    Parameters
-    ----------
-    variables
-        ``NAME=value``; ``{path}`` and ``{directory}`` stand for the file and its directory.
-    needed
-        The variables without which the file is silently not used.
-    pitfalls
-        What users run into; ``{chunks}`` stands for the file's ``nchunksperloop``.
-    version
-        The versions that run files, after a comma; empty: all.
+    `variables` are ``NAME=value``, where ``{path}`` and ``{directory}`` stand for the file and its
+    directory; without those `needed` the file is silently not used. `pitfalls` are what users run
+    into; ``{chunks}`` stands for the file's ``nchunksperloop``. `version` has the versions that run
+    files, after a comma; empty: all.
     """
 
     variables: tuple[Note, ...]
@@ -122,14 +116,8 @@ def needs(program: Program, runtime: str) -> tuple[str, ...]:
 def deployment(program: Program, runtime: str, path: Path) -> dict[str, dict[str, list[str]]]:
     """Return ``environment`` and ``pitfalls`` of a file for each runtime that loads it.
 
-    Parameters
-    ----------
-    program
-        The program of the file.
-    runtime
-        A name of ``RUNTIMES``, or of what several of them load.
-    path
-        Where the file is written; a portable reduce-scatter is written for msccl beside it, too.
+    The file of `program` is written at `path` for a `runtime`, of ``RUNTIMES``, or what several of
+    them load; a portable reduce-scatter is written for msccl beside it, too.
     """
     paths = dict.fromkeys(LOADED_BY.get(runtime, (runtime,)), path)
     if runtime in LOADED_BY and program.collective == "reducescatter":

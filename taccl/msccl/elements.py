@@ -59,21 +59,11 @@ class Element:
 class Document:
     """What the reader makes of a file.
 
-    Parameters
-    ----------
-    first
-        Attributes of the first element, whatever it is called: the header pass of executor and
-        rccl reads no more (``mscclGetAlgoMetaFromXmlFile``). None: there is none.
-    algo
-        The first ``algo`` with its gpus, threadblocks and steps; None: there is none.
-    algos
-        How many ``algo`` there are.
-    findings
-        Faults of the text, in order; a ``rejected`` one ended the reading.
-    told
-        How many of each severity there were, told or not.
-    places
-        Lines and columns.
+    `first` are attributes of the first element, whatever it is called: the header pass of executor
+    and rccl reads no more (``mscclGetAlgoMetaFromXmlFile``). `algo` is the first of so many
+    `algos`, with its gpus, threadblocks and steps. None: there is none. `findings` are faults of
+    the text, in order, of which a ``rejected`` one ended the reading; `told` counts them by
+    severity, told or not. `places` has lines and columns.
     """
 
     places: Places
@@ -115,12 +105,7 @@ class _Open:
 def read_document(content: str | bytes, *, file: str | None = None) -> Document:
     """Read a file as the runtimes do.
 
-    Parameters
-    ----------
-    content
-        The whole file.
-    file
-        Its name, for errors.
+    `content` is the whole file, and errors call it `file`.
 
     Raises
     ------

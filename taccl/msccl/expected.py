@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from taccl.collectives import COLLECTIVES, Collective, build_collective
 from taccl.msccl.program import Buffer, Finding, Program, Slot
-from taccl.msccl.run import Place, Run, places
+from taccl.msccl.run import MAX_WORK, Place, Run, places
 
 Cell = tuple[str, int]
 """A memory cell of a rank: ``i``, ``o``, ``s`` or ``user``, and an offset in chunks."""
@@ -25,12 +25,8 @@ _LETTER: Mapping[Buffer, str] = {buffer: buffer.value for buffer in Buffer}
 class Mode(NamedTuple):
     """How a call places its buffers.
 
-    Parameters
-    ----------
-    in_place
-        Whether input and output share one buffer.
-    input_shift, output_shift
-        Chunks that the buffers start into it, one entry a rank.
+    With `in_place`, input and output share one buffer, into which they start after `input_shift`
+    and `output_shift` chunks, one entry a rank.
     """
 
     in_place: bool
@@ -70,17 +66,9 @@ Value = tuple[tuple[int, int], ...]
 UNDEFINED: Value = ((-1, -1),)
 """What is made of memory that nobody wrote."""
 
-MAX_WORK = 3_000_000
-"""Chunks that steps move, above which a program is not followed (no runtime holds that many)."""
-
 _KNOWN = tuple(name for name, kind in COLLECTIVES.items() if kind.xml_name)
 _ANY_COUNT = ("allreduce", "broadcast", "reduce")
 """Collectives whose chunks ranks need not share evenly."""
-
-
-def work_of(program: Program) -> int:
-    """Return how many chunks the steps of a program move."""
-    return sum(step.count for _, block in program.blocks() for step in block.steps)
 
 
 def expected_of(program: Program, root: int = 0) -> Collective | Finding:

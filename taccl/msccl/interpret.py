@@ -3,16 +3,20 @@
 A value is the sorted tuple of the input chunks that were added up, (rank, offset) each; a chunk
 that is in it twice was counted twice. The memory is that of one mode: in place, input and output
 are one buffer.
+
+Floating-point addition commutes but is not associative. So whether ranks get the same bits is asked
+of other values: the trees of their additions, with the two sides of a node unordered. Trees are
+numbered as they occur, equal ones alike.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import islice
 
 from taccl.collectives import COLLECTIVES, Collective
 from taccl.msccl.expected import (
-    MAX_WORK,
     UNDEFINED,
     Cell,
     Mode,
@@ -23,7 +27,6 @@ from taccl.msccl.expected import (
     mode_of,
     result_findings,
     room_of,
-    work_of,
     wrong_outputs,
 )
 from taccl.msccl.limits import check_limits
@@ -38,9 +41,18 @@ from taccl.msccl.program import (
     Step,
 )
 from taccl.msccl.races import find_races
-from taccl.msccl.run import Place, Run, maximal_run, places
+from taccl.msccl.run import (
+    MAX_WORK,
+    Place,
+    Run,
+    Safe,
+    maximal_run,
+    places,
+    safe_size,
+    standstill,
+    work_of,
+)
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.msccl.sizes import Safe, safe_size, standstill
 
 MAX_FINDINGS = 20
 """Findings of one rule that are told: some rules are none for collectives that nobody knows."""
@@ -57,7 +69,7 @@ def judge(
     Limits of `runtime`, data and races in every claimed mode, and deadlocks at any size of the
     declared range: larger sizes cut steps into more messages, of which a connection holds few.
     `collective` is what it should do, as for :func:`interpret`; `safe` what
-    :func:`taccl.msccl.sizes.safe_size` says of the program's range, where that is known.
+    :func:`taccl.msccl.run.safe_size` says of the program's range, where that is known.
     """
     findings = check_limits(program, runtime)
     run = maximal_run(program)
@@ -86,19 +98,10 @@ def interpret(
 ) -> list[Finding]:
     """Run a program once in one mode and return all that is wrong with what it does.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    in_place
-        The mode: whether input and output lie in one buffer.
-    collective
-        What it should do; None: what its name and its chunk count say, with the root that
-        :func:`find_root` finds.
-    open_sends
-        As for :func:`find_races`.
-    run
-        The program's :func:`taccl.msccl.run.maximal_run`, which is the same in both modes.
+    `in_place` is the mode: whether input and output of `program` lie in one buffer. `collective` is
+    what it should do; None: what its name and its chunk count say, with the root that
+    :func:`find_root` finds. `open_sends` is as for :func:`find_races`, and `run` the program's
+    :func:`taccl.msccl.run.maximal_run`, which is the same in both modes.
     """
     expected = collective or expected_of(program, find_root(program) or 0)
     if isinstance(expected, Finding):
@@ -150,8 +153,59 @@ def count_wrong(program: Program, *, in_place: bool) -> int | None:
     return sum(1 for _ in wrong_outputs(machine.memory, machine.mode, expected))
 
 
+def order_findings(program: Program) -> Iterator[Finding]:
+    """Yield the chunks of an all-reduce whose additions differ between ranks.
+
+    Other collectives leave a sum on one rank only and are consistent. A `program` that can't end,
+    or ends with wrong data, has findings of its own; here it counts as it is.
+    """
+    if program.collective != "allreduce" or program.chunks_per_loop < 1:
+        return
+    trees: dict[tuple[Value, Value], Value] = {}
+
+    def join(one: Value, two: Value) -> Value:
+        return trees.setdefault((min(one, two), max(one, two)), ((_TREE, len(trees)),))
+
+    machine = _follow(
+        program, everything(program), in_place=not program.out_of_place,
+        add=lambda *terms: reduce(join, terms),
+    )  # fmt: skip
+    shown = 0
+    for chunk in range(program.chunks_per_loop):
+        found: dict[Value, list[int]] = {}
+        for rank in range(program.num_ranks):
+            cell = machine.mode.cell(rank, Slot(Buffer.OUTPUT, chunk))
+            found.setdefault(machine.memory.get((rank, cell), UNDEFINED), []).append(rank)
+        if len(found) > 1 and shown < MAX_FINDINGS:
+            shown += 1
+            first, other = list(found.values())[:2]
+            yield Finding(
+                "order", f"output {chunk} is added up in another order on gpu {other[0]} than on"
+                f" gpu {first[0]}", other[0],
+                fix="reduce every chunk in one place and send the sum on",
+            )  # fmt: skip
+
+
+_TREE = -2
+"""In place of the rank of an input: what follows is the number of a tree of additions."""
+
+
+def _add(*terms: Value) -> Value:
+    """Return the sum of values."""
+    if len(terms) == 1:
+        return terms[0]
+    if UNDEFINED in terms:
+        return UNDEFINED
+    return tuple(sorted(part for term in terms for part in term))
+
+
 def _follow(
-    program: Program, expected: Collective, *, in_place: bool, run: Run | None = None
+    program: Program,
+    expected: Collective,
+    *,
+    in_place: bool,
+    run: Run | None = None,
+    add: Callable[..., Value] = _add,
 ) -> "_Machine":
     """Run a program once, from the inputs of a collective."""
     mode = mode_of(
@@ -160,7 +214,7 @@ def _follow(
     run = run or maximal_run(program)
     machine = _Machine(
         run, mode, inputs_of(expected, mode), room_of(expected, mode),
-        [size > 0 for size in expected.output_sizes],
+        [size > 0 for size in expected.output_sizes], add,
     )  # fmt: skip
     where = places(run)
     for number in run.order:
@@ -197,13 +251,14 @@ def find_root(program: Program) -> int | None:
 
 @dataclass(slots=True)
 class _Machine:
-    """Memory, the room in buffers, who is to get something, messages, and what was found."""
+    """Memory, the room in buffers, who is to get something, sums, messages, and what was found."""
 
     run: Run
     mode: Mode
     memory: dict[tuple[int, Cell], Value]
     room: Sequence[Mapping[str, int]]
     writable: Sequence[bool]
+    add: Callable[..., Value]
     sent: dict[int, list[Value]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     told: Counter[str] = field(default_factory=Counter)
@@ -252,7 +307,7 @@ def _step(machine: _Machine, place: Place, number: int) -> None:
         parts.append(message)
     if step.op is Op.REDUCE:
         parts.append(machine.read(place, targets))
-    values = [_add(*terms) for terms in zip(*parts, strict=False)]
+    values = [machine.add(*terms) for terms in zip(*parts, strict=False)]
     for cell, value in zip(targets, values, strict=False):
         machine.memory[place.rank, cell] = value
     if step.sends:
@@ -287,15 +342,6 @@ def _check_operands(
                 " room for",
             )  # fmt: skip
             break
-
-
-def _add(*terms: Value) -> Value:
-    """Return the sum of values."""
-    if len(terms) == 1:
-        return terms[0]
-    if UNDEFINED in terms:
-        return UNDEFINED
-    return tuple(sorted(part for term in terms for part in term))
 
 
 def _leftovers(run: Run) -> Iterator[Finding]:

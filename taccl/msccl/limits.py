@@ -26,7 +26,6 @@ from taccl.msccl.program import (
     WRITES_TARGET,
     Buffer,
     Finding,
-    Gpu,
     Op,
     Program,
     Severity,
@@ -74,18 +73,11 @@ def network_findings(program: Program, server_of: Sequence[int] | None) -> Itera
             )  # fmt: skip
 
 
-def each_block(program: Program) -> Iterator[tuple[Gpu, Threadblock]]:
-    """Yield the threadblocks of a program, with their gpus."""
-    for gpu in program.gpus:
-        for block in gpu.threadblocks:
-            yield gpu, block
-
-
-def each_step(program: Program) -> Iterator[tuple[Gpu, Threadblock, int, Step]]:
-    """Yield the steps of a program with gpu, threadblock and position."""
-    for gpu, block in each_block(program):
+def each_step(program: Program) -> Iterator[tuple[int, Threadblock, int, Step]]:
+    """Yield the steps of a program with rank, threadblock and position."""
+    for rank, block in program.blocks():
         for position, step in enumerate(block.steps):
-            yield gpu, block, position, step
+            yield rank, block, position, step
 
 
 def ops(program: Program, runtime: Runtime) -> Iterator[Finding]:
@@ -93,23 +85,23 @@ def ops(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
     ``mscclSetupKernel`` of rccl refuses files with receive-fused steps at the first call.
     """
-    for gpu, block, position, step in each_step(program):
+    for rank, block, position, step in each_step(program):
         if step.op not in runtime.ops:
             yield Finding(
-                "ops", f"{runtime.name} can't run {step.op.value}", gpu.rank, block.id, position,
+                "ops", f"{runtime.name} can't run {step.op.value}", rank, block.id, position,
                 "use s, r, cpy and re, or another --runtime",
             )  # fmt: skip
 
 
 def missing_peers(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     """Check that sends and receives have a peer; the parser refuses those without."""
-    for gpu, block, position, step in each_step(program):
+    for rank, block, position, step in each_step(program):
         sides = ((SENDS, block.send_to, "send"), (RECEIVES, block.recv_from, "recv"))
         for kind, peer, word in sides:
             if step.op in kind and peer is None:
                 yield Finding(
                     "missing_peers", f"{step.op.value} in a threadblock without {word} peer",
-                    gpu.rank, block.id, position, f"give the threadblock a {word} peer",
+                    rank, block.id, position, f"give the threadblock a {word} peer",
                     Severity.REJECTED,
                 )  # fmt: skip
 
@@ -119,11 +111,11 @@ def counts(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
     With a count of 0 a step passes the parser and moves nothing.
     """
-    for gpu, block, position, step in each_step(program):
+    for rank, block, position, step in each_step(program):
         if step.op is not Op.NOP and not 1 <= step.count <= runtime.max_count:
             yield Finding(
                 "counts", f"moves {step.count} chunks, allowed are 1 to {runtime.max_count}",
-                gpu.rank, block.id, position, "split the step" if step.count else "remove the step",
+                rank, block.id, position, "split the step" if step.count else "remove the step",
                 Severity.REJECTED if step.count else Severity.WARNING,
             )  # fmt: skip
 
@@ -133,13 +125,13 @@ def offsets(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
     The parser looks at the first chunk only, and lets -1 pass; for ``rrc`` it does not look.
     """
-    for gpu, block, position, step in each_step(program):
-        size = gpu.room
+    for rank, block, position, step in each_step(program):
+        size = program.gpus[rank].room
         kinds = ((READS_SOURCE, step.src), (WRITES_TARGET, step.dst))
         for slot in (slot for kind, slot in kinds if step.op in kind):
             if slot is None:
                 yield Finding(
-                    "offsets", f"{step.op.value} without a slot", gpu.rank, block.id, position,
+                    "offsets", f"{step.op.value} without a slot", rank, block.id, position,
                     "give the slot",
                 )  # fmt: skip
                 continue
@@ -151,7 +143,7 @@ def offsets(program: Program, runtime: Runtime) -> Iterator[Finding]:
                     "offsets",
                     f"uses chunks {slot.offset} to {end - 1} of buffer {slot.buffer.value}, which"
                     f" has {room}",
-                    gpu.rank, block.id, position, "stay within the buffer",
+                    rank, block.id, position, "stay within the buffer",
                     Severity.BREAKS if passes else Severity.REJECTED,
                 )  # fmt: skip
 
@@ -162,13 +154,13 @@ def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
     Nobody checks depid and deps: a wait that no step posts for spins for ever. ``dependentBid`` is
     an int8, and a flag moves only with steps that have hasdep.
     """
-    blocks = {(gpu.rank, block.id): block for gpu, block in each_block(program)}
+    blocks = {(rank, block.id): block for rank, block in program.blocks()}
     releases = {place: releasing_steps(block) for place, block in blocks.items()}
-    for gpu, block, position, step in each_step(program):
+    for rank, block, position, step in each_step(program):
         if step.depends is None:
             continue
         awaited, at = step.depends
-        target = blocks.get((gpu.rank, awaited))
+        target = blocks.get((rank, awaited))
         problem = None
         if target is None or not 0 <= at < len(target.steps):
             problem = f"waits for step {at} of threadblock {awaited}, which does not exist"
@@ -176,11 +168,11 @@ def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
             problem = (
                 f"waits for threadblock {awaited}, and ids up to {runtime.max_dependence_id} work"
             )
-        elif releases[gpu.rank, awaited][at] is None:
+        elif releases[rank, awaited][at] is None:
             problem = f"waits for step {at} of threadblock {awaited}, and none from there on posts"
         if problem:
             yield Finding(
-                "dependences", problem, gpu.rank, block.id, position,
+                "dependences", problem, rank, block.id, position,
                 "depend on a step with hasdep, in a threadblock with a low id",
             )  # fmt: skip
 
@@ -190,7 +182,7 @@ def nops(program: Program, _runtime: Runtime) -> Iterator[Finding]:
 
     A nop without one shifts the positions that the kernel counts; one at the end has no effect.
     """
-    for gpu, block, position, step in each_step(program):
+    for rank, block, position, step in each_step(program):
         if step.op is not Op.NOP:
             continue
         following = block.steps[position + 1] if position + 1 < len(block.steps) else None
@@ -201,12 +193,12 @@ def nops(program: Program, _runtime: Runtime) -> Iterator[Finding]:
             elif following is None:
                 severity = Severity.WARNING
             yield Finding(
-                "nops", "a nop and the step after it both need a dependence", gpu.rank, block.id,
+                "nops", "a nop and the step after it both need a dependence", rank, block.id,
                 position, "put the last dependence on the step itself", severity,
             )  # fmt: skip
         elif step.posts:
             yield Finding(
-                "nops", "hasdep on a nop is ignored", gpu.rank, block.id, position,
+                "nops", "hasdep on a nop is ignored", rank, block.id, position,
                 "put hasdep on the step after it", Severity.WARNING,
             )  # fmt: skip
 
@@ -219,7 +211,7 @@ def fused_reductions(program: Program, runtime: Runtime) -> Iterator[Finding]:
     sources leave the destination out. rccl adds them one by one, without an array
     (``mscclReduce``, ``msccl_kernel_impl.h``).
     """
-    for gpu, block in each_block(program):
+    for rank, block in program.blocks():
         last: Step | None = None
         reductions = length = 0
         for position, step in enumerate(block.steps):
@@ -240,7 +232,7 @@ def fused_reductions(program: Program, runtime: Runtime) -> Iterator[Finding]:
                 problem = f"fused re steps have counts {last.count} and {step.count}"
             if problem:
                 yield Finding(
-                    "fused_reductions", problem, gpu.rank, block.id, position,
+                    "fused_reductions", problem, rank, block.id, position,
                     "set hasdep on the step before it",
                 )  # fmt: skip
             capped = reductions == FUSION_CAP and step.op is Op.REDUCE
@@ -350,7 +342,7 @@ def channels(program: Program, runtime: Runtime) -> Iterator[Finding]:
             f"has {program.channels} channels, {runtime.name} allows 1 to {runtime.max_channels}",
             fix="lower --channels or --instances",
         )
-    for gpu, block in each_block(program):
+    for rank, block in program.blocks():
         if not 0 <= block.channel < program.channels:
             lonely = block.send_to is None and block.recv_from is None
             severity = Severity.WARNING if lonely else Severity.BREAKS
@@ -361,7 +353,7 @@ def channels(program: Program, runtime: Runtime) -> Iterator[Finding]:
             yield Finding(
                 "channels",
                 f"is on channel {block.channel}, and the program has {program.channels}",
-                gpu.rank, block.id, fix="raise nchannels", severity=severity,
+                rank, block.id, fix="raise nchannels", severity=severity,
             )  # fmt: skip
 
 
@@ -416,12 +408,12 @@ def blocks_per_channel(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
 def steps(program: Program, runtime: Runtime) -> Iterator[Finding]:
     """Check threadblocks of `program` against MSCCL_MAX_NUM_STEPS of `runtime`, nops included."""
-    for gpu, block in each_block(program):
+    for rank, block in program.blocks():
         if len(block.steps) > runtime.max_steps:
             yield Finding(
                 "steps",
                 f"has {len(block.steps)} steps, {runtime.name} allows {runtime.max_steps}",
-                gpu.rank, block.id, fix="lower --chunks, or raise --channels",
+                rank, block.id, fix="lower --chunks, or raise --channels",
                 severity=Severity.REJECTED,
             )  # fmt: skip
 
@@ -472,12 +464,12 @@ def peers(program: Program, runtime: Runtime) -> Iterator[Finding]:
 
     Only msccl refuses those of ngpus and more.
     """
-    for gpu, block in each_block(program):
+    for rank, block in program.blocks():
         for peer in (block.send_to, block.recv_from):
-            if peer is not None and (peer == gpu.rank or not 0 <= peer < program.num_ranks):
+            if peer is not None and (peer == rank or not 0 <= peer < program.num_ranks):
                 taken = peer >= program.num_ranks and not runtime.checks_peers
                 yield Finding(
-                    "peers", f"peer {peer} is no other rank", gpu.rank, block.id,
+                    "peers", f"peer {peer} is no other rank", rank, block.id,
                     fix=f"use a rank from 0 to {program.num_ranks - 1}",
                     severity=Severity.BREAKS if taken else Severity.REJECTED,
                 )  # fmt: skip
@@ -508,11 +500,11 @@ def connections(program: Program, _runtime: Runtime) -> Iterator[Finding]:
     """
     sides: dict[tuple[int, int, int], tuple[list[Threadblock], list[Threadblock]]]
     sides = defaultdict(lambda: ([], []))
-    for gpu, block in each_block(program):
+    for rank, block in program.blocks():
         if block.send_to is not None:
-            sides[gpu.rank, block.send_to, block.channel][0].append(block)
+            sides[rank, block.send_to, block.channel][0].append(block)
         if block.recv_from is not None:
-            sides[block.recv_from, gpu.rank, block.channel][1].append(block)
+            sides[block.recv_from, rank, block.channel][1].append(block)
     for (src, dst, channel), (sent, received) in sorted(sides.items(), key=itemgetter(0)):
         where = f"from gpu {src} to gpu {dst} on channel {channel}"
         messages = zip_longest(_messages(src, sent, SENDS), _messages(dst, received, RECEIVES))

@@ -14,7 +14,6 @@ the positions that dependences count are those of the steps that are left (``run
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from taccl.errors import ProgramError
 from taccl.msccl.elements import (
@@ -27,6 +26,8 @@ from taccl.msccl.elements import (
     stored_by_rank,
 )
 from taccl.msccl.program import (
+    BUFFER_OF,
+    OP_OF,
     RECEIVES,
     SENDS,
     Buffer,
@@ -40,7 +41,15 @@ from taccl.msccl.program import (
     StepRef,
     Threadblock,
 )
-from taccl.msccl.runtimes import FUSION_CAP, PROTOCOLS, RUNTIMES, UNLIMITED, Runtime
+from taccl.msccl.runtimes import (
+    DEFAULT_MAX_BYTES,
+    FUSION_CAP,
+    MAX_RANKS,
+    PROTOCOLS,
+    RUNTIMES,
+    UNLIMITED,
+    Runtime,
+)
 from taccl.msccl.tokens import is_plain, to_int, to_int64
 
 MAX_FOUND = 200
@@ -123,8 +132,6 @@ class Report:
 
 _NUMBERS = ("s", "srcoff", "dstoff", "cnt", "depid", "deps", "hasdep")
 _WORDS = ("srcbuf", "dstbuf", "type")
-_OPS: Mapping[str, Op] = MappingProxyType({op.value: op for op in Op})
-_BUFFERS: Mapping[str, Buffer] = MappingProxyType({buffer.value: buffer for buffer in Buffer})
 
 
 @dataclass(slots=True)
@@ -186,30 +193,30 @@ def _parse_step(line: _Line, child: Element) -> None:
     if missing:
         return
     kind = attributes["type"]
-    if kind not in _OPS and kind in runtime.extra_types:
+    if kind not in OP_OF and kind in runtime.extra_types:
         line.report.unspoken = True
         line.report.add(
             "ops", f"{runtime.name} takes {kind} and its kernel returns on it: a hang", at,
             "use other steps", place=line.place,
         )  # fmt: skip
         return
-    if kind not in _OPS:
+    if kind not in OP_OF:
         line.refuse(
             "ops", f"{runtime.name} does not know the type {kind[:40]!r}", at,
-            f"use one of {', '.join(_OPS)}",
+            f"use one of {', '.join(OP_OF)}",
         )  # fmt: skip
-    wrong = [attributes[name] for name in ("srcbuf", "dstbuf") if attributes[name] not in _BUFFERS]
+    wrong = [attributes[name] for name in ("srcbuf", "dstbuf") if attributes[name] not in BUFFER_OF]
     for text in wrong:
         line.refuse("buffers", f"there is no buffer {text[:40]!r}", at, "use i, o or s")
-    if kind not in _OPS or wrong:
+    if kind not in OP_OF or wrong:
         return
     for name in _NUMBERS:
         line.report.note_number("step", attributes, name, at)
     number, src_at, dst_at, count, depid, deps, posts = (
         to_int(attributes[name]) for name in _NUMBERS
     )
-    src = Slot(_BUFFERS[attributes["srcbuf"]], src_at)
-    dst = Slot(_BUFFERS[attributes["dstbuf"]], dst_at)
+    src = Slot(BUFFER_OF[attributes["srcbuf"]], src_at)
+    dst = Slot(BUFFER_OF[attributes["dstbuf"]], dst_at)
     if not 0 <= number < runtime.max_steps:
         line.refuse(
             "steps", f"is step {number}, {runtime.name} allows 0 to {runtime.max_steps - 1}", at,
@@ -218,8 +225,8 @@ def _parse_step(line: _Line, child: Element) -> None:
     if depid >= 0:
         line.waiting.append((StepRef(depid, deps), at))
         line.dependences += 1
-    if _OPS[kind] is not Op.NOP:
-        _transfer(line, Step(_OPS[kind], src, dst, count, posts=posts == 1), (depid, posts), at)
+    if OP_OF[kind] is not Op.NOP:
+        _transfer(line, Step(OP_OF[kind], src, dst, count, posts=posts == 1), (depid, posts), at)
         return
     if depid < 0:
         line.report.warn(
@@ -300,10 +307,6 @@ def _transfer(line: _Line, step: Step, told: tuple[int, int], at: int) -> None:
     line.at.append(at)
 
 
-MAX_RANKS = 65_536
-DEFAULT_MAX_BYTES = 1 << 27
-"""What msccl takes when maxBytes is missing (``mscclGetAlgoFromXMLAndSetAlgo``)."""
-
 WARP_SIZE = 32
 MOST_THREADS = 512
 """Threads of a block of Simple on msccl, which ``nthreads`` may only lower."""
@@ -313,14 +316,9 @@ MOST_THREADS = 512
 class Parsed:
     """What a runtime makes of a file.
 
-    Parameters
-    ----------
-    program
-        What its kernel runs; None when the parser refuses the file, or when no program can say it.
-    findings
-        Refusals, things that break whatever the program does, and warnings.
-    at
-        Position in the text of (gpu, threadblock, step).
+    `program` is what its kernel runs; None when the parser refuses the file, or when no program can
+    say it. `findings` are refusals, things that break whatever the program does, and warnings; `at`
+    has the position in the text of (gpu, threadblock, step).
     """
 
     program: Program | None
@@ -371,7 +369,26 @@ def parse(document: Document, runtime: str, *, file: str | None = None) -> Parse
             "elements", f"<{name}> holds {len(element.children)} elements, the reader has room"
             f" for {MAX_CHILDREN} and writes on", element.at, "lower --chunks or --instances",
         )  # fmt: skip
-    gpus = _gpus(report, algo, head)
+    gpus: dict[int, Gpu] = {}
+    for element in algo.children:
+        rank = to_int(element.attributes["id"])
+        report.note_number("gpu", element.attributes, "id", element.at)
+        if not 0 <= rank < head.ranks:
+            report.warn(
+                "ranks", f"no rank reads <gpu id={rank}>", element.at,
+                f"use ids from 0 to {head.ranks - 1}",
+            )  # fmt: skip
+            continue
+        if rank in gpus:
+            report.warn(
+                "ranks", f"gpu {rank} occurs twice: the later one overwrites the earlier",
+                element.at, "give every gpu an id of its own",
+            )  # fmt: skip
+        gpu = _gpu(report, element, rank, head)
+        if gpu is not None:
+            if rank in gpus and not gpu.threadblocks:  # what a second element of a rank leaves
+                gpu = replace(gpu, threadblocks=gpus[rank].threadblocks)
+            gpus[rank] = gpu
     refused = any(f.severity is Severity.REJECTED for f in report.findings)
     if refused or report.unspoken:
         return Parsed(None, report.findings, report.at)
@@ -438,8 +455,26 @@ def _head(report: Report) -> _Head | None:
         to_int64(attributes.get("minBytes", "0")),
         DEFAULT_MAX_BYTES if high is None else to_int64(high),
     )
-    if runtime.exclusive_max_bytes:
-        _check_range(report, attributes, sizes, at)
+    threads = to_int(attributes.get("nthreads", "0"))
+    # Only msccl checks the range and nthreads.
+    if runtime.exclusive_max_bytes and not 0 <= sizes[0] <= sizes[1]:
+        report.refuse(
+            "sizes", f"the range of sizes is {sizes[0]} to {sizes[1]} bytes", at,
+            "give 0 <= minBytes < maxBytes",
+        )  # fmt: skip
+    if runtime.exclusive_max_bytes and threads % WARP_SIZE:
+        report.refuse(
+            "threads", f"nthreads is {threads}", at, f"use a multiple of {WARP_SIZE}"
+        )  # fmt: skip
+    elif (
+        runtime.exclusive_max_bytes and attributes["proto"] == "Simple"
+        and 0 < threads < MOST_THREADS and threads.bit_count() > 1
+    ):  # fmt: skip
+        # computeColl wants a message of 2 MiB to be a multiple of what the threads move at once.
+        report.warn(
+            "threads", f"nthreads is {threads}, which does not divide a message of Simple: calls"
+            " may fail", at, "use a power of two",
+        )  # fmt: skip
     head = _Head(
         to_int(attributes["ngpus"]), to_int(attributes["nchunksperloop"]),
         to_int(attributes["nchannels"]), attributes["coll"], sizes,
@@ -447,51 +482,6 @@ def _head(report: Report) -> _Head | None:
     if head.ranks < 1:
         report.refuse("ranks", f"ngpus is {head.ranks}", at, "give the number of ranks")
     return head
-
-
-def _check_range(report: Report, attributes: Attributes, sizes: tuple[int, int], at: int) -> None:
-    """Check what only msccl does: the range, nthreads."""
-    low, high = sizes
-    if not 0 <= low <= high:
-        report.refuse(
-            "sizes", f"the range of sizes is {low} to {high} bytes", at,
-            "give 0 <= minBytes < maxBytes",
-        )  # fmt: skip
-    threads = to_int(attributes.get("nthreads", "0"))
-    if threads % WARP_SIZE:
-        report.refuse(
-            "threads", f"nthreads is {threads}", at, f"use a multiple of {WARP_SIZE}"
-        )  # fmt: skip
-    elif attributes["proto"] == "Simple" and 0 < threads < MOST_THREADS and threads.bit_count() > 1:
-        # computeColl wants a message of 2 MiB to be a multiple of what the threads move at once.
-        report.warn(
-            "threads", f"nthreads is {threads}, which does not divide a message of Simple: calls"
-            " may fail", at, "use a power of two",
-        )  # fmt: skip
-
-
-def _gpus(report: Report, algo: Element, head: _Head) -> dict[int, Gpu]:
-    found: dict[int, Gpu] = {}
-    for element in algo.children:
-        rank = to_int(element.attributes["id"])
-        report.note_number("gpu", element.attributes, "id", element.at)
-        if not 0 <= rank < head.ranks:
-            report.warn(
-                "ranks", f"no rank reads <gpu id={rank}>", element.at,
-                f"use ids from 0 to {head.ranks - 1}",
-            )  # fmt: skip
-            continue
-        if rank in found:
-            report.warn(
-                "ranks", f"gpu {rank} occurs twice: the later one overwrites the earlier",
-                element.at, "give every gpu an id of its own",
-            )  # fmt: skip
-        gpu = _gpu(report, element, rank, head)
-        if gpu is not None:
-            if rank in found and not gpu.threadblocks:  # what a second element of a rank leaves
-                gpu = replace(gpu, threadblocks=found[rank].threadblocks)
-            found[rank] = gpu
-    return found
 
 
 _CHUNKS = ("i_chunks", "o_chunks", "s_chunks")
@@ -536,11 +526,9 @@ def _blocks(report: Report, element: Element, gpu: Gpu, head: _Head) -> dict[int
     ends: dict[tuple[str, int], int] = {}
     for child in element.children:
         numbers = report.integers("tb", child, _BLOCK, (gpu.rank, None, None))
-        if numbers is None or _has_refused_types(report, child, gpu.rank):
+        if numbers is None or _is_refused(report, child, (gpu.rank, *numbers), head):
             continue
         number, send, recv, channel = numbers
-        if _has_refused_numbers(report, child, (gpu.rank, *numbers), head):
-            continue
         if number in found:
             report.refuse(
                 "threadblocks", f"threadblock {number} occurs twice", child.at,
@@ -566,45 +554,39 @@ def _blocks(report: Report, element: Element, gpu: Gpu, head: _Head) -> dict[int
     return found
 
 
-def _has_refused_types(report: Report, child: Element, rank: int) -> bool:
-    """Check rtype and stype: msccl looks for them in ``algo`` and then takes only nic in a tb."""
-    asked = report.document.algo.attributes if report.document.algo else {}
-    wrong = [
-        name
-        for name in ("rtype", "stype")
-        if report.runtime.extra_types and name in asked and child.attributes.get(name) != "nic"
-    ]
-    for name in wrong:
-        report.refuse(
-            "attributes", f"<algo> has {name}, so msccl wants {name}=\"nic\" in every tb", child.at,
-            f"remove {name} from <algo>", (rank, None, None),
-        )  # fmt: skip
-    return bool(wrong)
+def _is_refused(report: Report, child: Element, found: tuple[int, ...], head: _Head) -> bool:
+    """Check a threadblock's rank, id, send, recv and chan, and before them rtype and stype.
 
-
-def _has_refused_numbers(
-    report: Report, child: Element, found: tuple[int, ...], head: _Head
-) -> bool:
-    """Check a threadblock's rank, id, send, recv and chan."""
+    msccl looks for these two in ``algo`` and then takes only nic in a tb.
+    """
     runtime, (rank, number, send, recv, channel) = report.runtime, found
-    problems: list[tuple[str, str, str]] = []
-    if not 0 <= number < runtime.max_threadblocks:
-        problems.append((
-            "threadblocks", f"{runtime.name} allows {runtime.max_threadblocks} threadblocks",
-            "lower --chunks or --instances",
-        ))  # fmt: skip
-    for peer in (send, recv):
-        foreign = peer >= head.ranks and runtime.checks_peers
-        if peer == rank or peer < -1 or foreign:
+    asked = report.document.algo.attributes if report.document.algo else {}
+    place: Place = (rank, None, None)
+    problems = [
+        ("attributes", f"<algo> has {name}, so msccl wants {name}=\"nic\" in every tb",
+         f"remove {name} from <algo>")
+        for name in ("rtype", "stype")
+        if runtime.extra_types and name in asked and child.attributes.get(name) != "nic"
+    ]  # fmt: skip
+    if not problems:
+        place = (rank, number, None)
+        if not 0 <= number < runtime.max_threadblocks:
             problems.append((
-                "peers", f"peer {peer} is no other rank",
-                f"use a rank from 0 to {head.ranks - 1}, or -1 for none",
+                "threadblocks", f"{runtime.name} allows {runtime.max_threadblocks} threadblocks",
+                "lower --chunks or --instances",
             ))  # fmt: skip
-    if not 0 <= channel <= runtime.max_channels:
-        problems.append((
-            "channels", f"is on channel {channel}, {runtime.name} has {runtime.max_channels}",
-            "use a channel below nchannels",
-        ))  # fmt: skip
+        for peer in (send, recv):
+            foreign = peer >= head.ranks and runtime.checks_peers
+            if peer == rank or peer < -1 or foreign:
+                problems.append((
+                    "peers", f"peer {peer} is no other rank",
+                    f"use a rank from 0 to {head.ranks - 1}, or -1 for none",
+                ))  # fmt: skip
+        if not 0 <= channel <= runtime.max_channels:
+            problems.append((
+                "channels", f"is on channel {channel}, {runtime.name} has {runtime.max_channels}",
+                "use a channel below nchannels",
+            ))  # fmt: skip
     for rule, explanation, fix in problems:
-        report.refuse(rule, explanation, child.at, fix, (rank, number, None))
+        report.refuse(rule, explanation, child.at, fix, place)
     return bool(problems)

@@ -8,6 +8,7 @@ is the XML's ``hasdep``, so that reading back what was written gives an equal pr
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -36,6 +37,10 @@ class Buffer(Enum):
     OUTPUT = "o"
     SCRATCH = "s"
 
+
+OP_OF: Mapping[str, Op] = MappingProxyType({op.value: op for op in Op})
+BUFFER_OF: Mapping[str, Buffer] = MappingProxyType({buffer.value: buffer for buffer in Buffer})
+"""Ops and buffers by their XML codes."""
 
 SENDS = frozenset({Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND})
 """Ops that send to the threadblock's ``send_to``."""
@@ -75,19 +80,11 @@ class StepRef(NamedTuple):
 class Step:
     """One step of a threadblock.
 
-    Parameters
-    ----------
-    op
-        What it does.
-    src, dst
-        First chunk read and written; None where the op has no such operand.
-    count
-        Consecutive chunks. With 0 a step moves nothing, but waits and posts (``for (c = 0; c <
-        count; ...)`` of the interpreters); a nop has 0.
-    depends
-        The step that must have finished first; None: no dependence.
-    posts
-        The XML's hasdep: the step posts its completion because some step waits for it.
+    `op` is what it does. `src` and `dst` are the first chunk read and written, None where the op
+    has no such operand, of `count` consecutive ones: with 0 a step moves nothing, but waits and
+    posts (``for (c = 0; c < count; ...)`` of the interpreters); a nop has 0. `depends` is the step
+    that must have finished first, None: no dependence, and `posts` is the XML's hasdep: the step
+    posts its completion because some step waits for it.
     """
 
     op: Op
@@ -122,16 +119,8 @@ class Step:
 class Threadblock:
     """A sequential process of a rank with at most one peer in each direction.
 
-    Parameters
-    ----------
-    id
-        Position in the rank's threadblocks.
-    send_to, recv_from
-        Peers, or None.
-    channel
-        The channel of both connections.
-    steps
-        In order of execution.
+    `id` is its position among the rank's, `send_to` and `recv_from` are peers, or None, `channel`
+    is that of both connections, and `steps` run in order.
     """
 
     id: int
@@ -234,21 +223,11 @@ class Severity(Enum):
 class Finding:
     """One thing that is wrong with a program.
 
-    Parameters
-    ----------
-    rule
-        The rule that is broken: a key of ``limits.RULES``, a word of the readers or of the
-        interpreter.
-    explanation
-        What was found, with values, lower case.
-    gpu, threadblock, step
-        Where; None when the finding has no such place.
-    fix
-        What to do about it; None when nothing can be said.
-    severity
-        What the runtime makes of it.
-    line, column
-        Where in the file, from 1, columns in bytes; None when unknown.
+    The `rule` is a key of ``limits.RULES``, a word of the readers or of the interpreter;
+    `explanation` is what was found, with values, lower case, and `fix` what to do about it; None
+    when nothing can be said. It is at `gpu`, `threadblock`, `step` and at `line`, `column` of the
+    file, from 1, columns in bytes; each None when there is no such place. `severity` is what the
+    runtime makes of it.
     """
 
     rule: str

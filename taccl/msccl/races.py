@@ -85,16 +85,9 @@ def find_races(run: Run, mode: Mode, *, open_sends: bool = False) -> list[Findin
 class _Order:
     """What orders steps, and who has a place in the clocks.
 
-    Parameters
-    ----------
-    run
-        The steps, and the order in which they are followed.
-    before
-        From a step to one that has to be done before it.
-    column
-        The place in a clock of every threadblock that others need to know of.
-    early
-        Steps that release others before they are done, which these know nothing of.
+    The steps of `run` are followed in its order; `before` leads from a step to one that has to be
+    done before it. `column` is the place in a clock of every threadblock that others need to know
+    of, and those that a step of `early` releases know nothing of it: it is not done then.
     """
 
     run: Run

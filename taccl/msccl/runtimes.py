@@ -40,6 +40,13 @@ UNLIMITED = 1 << 62
 """``max_bytes`` of a file without an upper limit (executor and rccl write it as 0)."""
 
 
+DEFAULT_MAX_BYTES = 1 << 27
+"""What msccl takes when maxBytes is missing (``mscclGetAlgoFromXMLAndSetAlgo``)."""
+
+MAX_RANKS = 65_536
+"""Ranks of a file, more than any cluster has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The limits, spellings and sizes of one runtime.

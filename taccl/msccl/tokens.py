@@ -20,7 +20,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
-_COMMON: Mapping[str, int] = MappingProxyType({str(number): number for number in range(-1, 4096)})
+COMMON: Mapping[str, int] = MappingProxyType({str(number): number for number in range(-1, 4096)})
 """Most numbers of a program, for speed."""
 
 _NUMBER = re.compile(
@@ -31,7 +31,7 @@ _MAX_DIGITS = 20
 
 def to_int64(text: str) -> int:
     """Return what ``strtoll`` makes of a text."""
-    common = _COMMON.get(text)
+    common = COMMON.get(text)
     if common is not None:
         return common
     found = _NUMBER.match(text)
@@ -50,7 +50,7 @@ def to_int64(text: str) -> int:
 
 def to_int(text: str) -> int:
     """Return what ``strtol`` makes of a text once it is stored in an ``int``."""
-    common = _COMMON.get(text)
+    common = COMMON.get(text)
     if common is not None:
         return common
     value = to_int64(text)
@@ -59,7 +59,7 @@ def to_int(text: str) -> int:
 
 def is_plain(text: str) -> bool:
     """Tell whether a text is the decimal number that everybody reads it as."""
-    return text in _COMMON or re.fullmatch(r"-?[1-9][0-9]{0,18}|0", text, re.ASCII) is not None
+    return text in COMMON or re.fullmatch(r"-?[1-9][0-9]{0,18}|0", text, re.ASCII) is not None
 
 
 MAX_ATTRIBUTES = 16

@@ -14,15 +14,14 @@ from types import MappingProxyType
 
 from taccl.errors import InputError, ProgramError
 from taccl.msccl.deploy import needs
-from taccl.msccl.determinism import order_findings
 from taccl.msccl.elements import Document, read_document
-from taccl.msccl.expected import MAX_WORK, everything, expected_of, work_of
-from taccl.msccl.interpret import find_root, interpret
+from taccl.msccl.expected import everything, expected_of
+from taccl.msccl.interpret import find_root, interpret, order_findings
 from taccl.msccl.limits import check_limits, network_findings
 from taccl.msccl.parser import Parsed, parse
 from taccl.msccl.program import Finding, Program, Severity, errors_of
+from taccl.msccl.run import MAX_WORK, Safe, deadlock, safe_size, work_of
 from taccl.msccl.runtimes import LOADED_BY, RUNTIMES, UNLIMITED
-from taccl.msccl.sizes import Safe, deadlock, safe_size
 from taccl.msccl.xml import read_xml
 
 
@@ -30,22 +29,10 @@ from taccl.msccl.xml import read_xml
 class Selection:
     """What a call must be like to run a file.
 
-    Parameters
-    ----------
-    runtime
-        Which runtime selects.
-    call
-        The NCCL call.
-    ranks
-        Size of the communicator.
-    min_bytes, max_bytes
-        Counted sizes, inclusive; None: no upper limit.
-    modes
-        ``in place``, ``out of place``.
-    divisor, divided
-        What must be a multiple of ``divisor``: ``elements`` or ``bytes``.
-    needs
-        Environment without which the runtime takes no notice of the file.
+    `runtime` selects the file for the NCCL `call` of a communicator of so many `ranks`, at counted
+    sizes from `min_bytes` to `max_bytes`, inclusive (None: no upper limit), in `modes` (``in
+    place``, ``out of place``), where `divided` (``elements`` or ``bytes``) are a multiple of
+    `divisor`. Without the environment `needs` the runtime takes no notice of the file.
     """
 
     runtime: str
@@ -124,16 +111,9 @@ Known = dict[tuple[Program, bool], list[Finding]]
 class Verdict:
     """What is known of a file on one runtime.
 
-    Parameters
-    ----------
-    findings
-        Worst first.
-    selections
-        The calls that select it, one for each runtime that takes it and has such calls.
-    safe
-        The largest size without deadlock; None when that was not looked at.
-    program
-        The program that was judged; None when none could be read.
+    `findings` come with the worst first; `selections` are the calls that select it, one for each
+    runtime that takes it and has such calls. `safe` is the largest size without deadlock, None when
+    that was not looked at, and `program` what was judged, None when none could be read.
     """
 
     findings: tuple[Finding, ...]
@@ -152,18 +132,9 @@ class Verdict:
 class Question:
     """How a file is looked at.
 
-    Parameters
-    ----------
-    size
-        Bytes at which deadlocks are looked for, too.
-    structure_only
-        Follow no data and no waits.
-    bitwise
-        Ranks must add up in one order.
-    servers
-        The server of every rank, or how many ranks are on each; None: unknown.
-    file
-        Named in errors.
+    `size` is bytes at which deadlocks are looked for, too; with `structure_only`, no data and no
+    waits are followed, and with `bitwise` ranks must add up in one order. `servers` is the server
+    of every rank, or how many ranks are on each (None: unknown), and `file` is named in errors.
     """
 
     size: int | None = None
@@ -201,16 +172,9 @@ def judge_for_each(content: bytes, question: Question) -> dict[str, Verdict]:
 def judge_for(content: bytes, runtime: str, question: Question, known: Known) -> Verdict:
     """Return the verdict of a runtime on a file's content.
 
-    Parameters
-    ----------
-    content
-        The bytes of the file.
-    runtime
-        A name of RUNTIMES; ``portable``: all that load such a file must run it.
-    question
-        How it is looked at.
-    known
-        What was found of the same content for other runtimes; added to.
+    `content` is the bytes of the file, `runtime` a name of RUNTIMES; ``portable``: all that load
+    such a file must run it. `question` is how it is looked at, and `known` what was found of the
+    same content for other runtimes; added to.
 
     Raises
     ------

@@ -16,6 +16,8 @@ from xml.sax.saxutils import escape
 from taccl.errors import ProgramError
 from taccl.files.xml import Element, RefusedError, XmlBounds, read_tree
 from taccl.msccl.program import (
+    BUFFER_OF,
+    OP_OF,
     READS_SOURCE,
     WRITES_TARGET,
     Buffer,
@@ -27,7 +29,8 @@ from taccl.msccl.program import (
     StepRef,
     Threadblock,
 )
-from taccl.msccl.runtimes import PROTOCOLS, RUNTIMES, UNLIMITED
+from taccl.msccl.runtimes import DEFAULT_MAX_BYTES, MAX_RANKS, PROTOCOLS, RUNTIMES, UNLIMITED
+from taccl.msccl.tokens import COMMON
 
 Word = TypeVar("Word")
 
@@ -35,12 +38,8 @@ MAX_BYTES = 64 << 20
 MAX_ELEMENTS = 300_000
 """Gpus, threadblocks and steps; a runtime's reader holds 4095 elements for each rank."""
 
-MAX_RANKS = 65_536
 MAX_NUMBER = (1 << 63) - 1
 MAX_SMALL = 1_000_000_000
-DEFAULT_MAX_BYTES = 1 << 27
-"""What msccl takes when maxBytes is missing (``mscclGetAlgoFromXMLAndSetAlgo``)."""
-
 MSCCL_MARK = "written for the msccl runtime: maxBytes is exclusive"
 """Comment that tells the reader how to take maxBytes; the runtimes skip comments."""
 
@@ -98,26 +97,14 @@ def _tag(tag: str, *, end: str = "", **values: int | str) -> str:
 
 _ESCAPES = {'"': "&quot;", "\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
 _LEVELS = ("algo", "gpu", "tb", "step")
-_COMMON: Mapping[str | None, int] = {str(number): number for number in range(-1, 4096)}
-"""Most numbers of a program, for speed: the others are parsed with care."""
-
-_OPS: Mapping[str, Op] = {op.value: op for op in Op}
-_BUFFERS: Mapping[str, Buffer] = {buffer.value: buffer for buffer in Buffer}
 _PROTOCOLS: Mapping[str, str] = {name: name for name in PROTOCOLS}
 
 
 def read_xml(text: str | bytes, *, file: str | None = None, runtime: str | None = None) -> Program:
     """Return the program that a text describes.
 
-    Parameters
-    ----------
-    text
-        The file's content.
-    file
-        What errors call it.
-    runtime
-        Whose dialect it is; None: msccl when the file says so, spells ``reduce_scatter`` or has
-        no outofplace attribute, else that of the others.
+    Errors call the `text` `file`. `runtime` is whose dialect it is; None: msccl when the file says
+    so, spells ``reduce_scatter`` or has no outofplace attribute, else that of the others.
 
     Raises
     ------
@@ -193,9 +180,9 @@ def _program(algo: Element, runtime: str | None) -> Program:
 
 def _step(element: Element) -> Step:
     _integer(element, "s", 0, MAX_SMALL)
-    op = _word(element, "type", _OPS)
-    src = Slot(_word(element, "srcbuf", _BUFFERS), _integer(element, "srcoff", -1, MAX_SMALL))
-    dst = Slot(_word(element, "dstbuf", _BUFFERS), _integer(element, "dstoff", -1, MAX_SMALL))
+    op = _word(element, "type", OP_OF)
+    src = Slot(_word(element, "srcbuf", BUFFER_OF), _integer(element, "srcoff", -1, MAX_SMALL))
+    dst = Slot(_word(element, "dstbuf", BUFFER_OF), _integer(element, "dstoff", -1, MAX_SMALL))
     awaited = _integer(element, "depid", -1, MAX_SMALL)
     position = _integer(element, "deps", -1, MAX_SMALL)
     return Step(
@@ -211,7 +198,7 @@ def _step(element: Element) -> Step:
 def _integer(element: Element, name: str, low: int, high: int, default: int | None = None) -> int:
     """Return an attribute as a whole number of a range."""
     text = element.attributes.get(name)
-    common = _COMMON.get(text)
+    common = COMMON.get(text or "")
     if common is not None and low <= common <= high:
         return common
     if text is None and default is not None:

@@ -46,16 +46,9 @@ ROUTED = -1
 class Connection:
     """One FIFO from a rank to a rank, with what a message on it costs.
 
-    Parameters
-    ----------
-    src, dst, channel
-        What the XML calls it.
-    link
-        The link it uses, or ``ROUTED``.
-    alpha, overhead
-        Of the link, or summed over the route, in picoseconds.
-    held
-        Edges a message holds, each with its beta.
+    The XML calls it `src`, `dst`, `channel`. It uses a `link`, or ``ROUTED``, whose `alpha` and
+    `overhead`, or their sums over the route, are picoseconds. A message holds the edges `held`,
+    each with its beta.
     """
 
     src: int
@@ -85,12 +78,8 @@ class Connection:
 class Flight:
     """The course of one message after its start.
 
-    Parameters
-    ----------
-    arrival
-        When it is at its destination.
-    releases
-        (when, edges released then), ascending; the last one frees the sending threadblock.
+    `arrival` is when it is at its destination; `releases` are (when, edges released then),
+    ascending: the last one frees the sending threadblock.
     """
 
     arrival: Time
@@ -101,12 +90,8 @@ class Flight:
 class Wiring:
     """All connections of a program.
 
-    Parameters
-    ----------
-    connections
-        Ascending by (src, dst, channel).
-    senders, receivers
-        For each connection the threadblock with steps at that end, or None.
+    `connections` are ascending by (src, dst, channel); `senders` and `receivers` have for each the
+    threadblock with steps at that end, or None.
     """
 
     connections: tuple[Connection, ...]
@@ -115,17 +100,10 @@ class Wiring:
 
 
 def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring:
-    """Return the connections of a program on a topology.
+    """Return the connections of a `program` on a `topology`.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    topology
-        The machine.
-    route
-        Whether a pair without a link uses the shortest path through other ranks, whose edges a
-        message holds all at once; warns once a pair.
+    With `route`, a pair without a link uses the shortest path through other ranks, whose edges a
+    message holds all at once; that warns once a pair.
 
     Raises
     ------
@@ -226,16 +204,9 @@ MAX_MESSAGES = 3_000_000
 class Split:
     """How a size is cut.
 
-    Parameters
-    ----------
-    iterations
-        How often the step lists run.
-    chunks
-        Most chunks of a step in one message.
-    full, last
-        Bytes of a chunk in every iteration but the last, and in the last.
-    slots
-        Messages that a connection holds.
+    The step lists run `iterations` times, with at most `chunks` of a step in one message. `full`
+    and `last` are bytes of a chunk in every iteration but the last, and in the last; a connection
+    holds as many messages as it has `slots`.
     """
 
     iterations: int

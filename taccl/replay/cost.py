@@ -32,16 +32,9 @@ PROTOCOL_FACTOR: Mapping[str, Fraction] = MappingProxyType({
 class ReplayModel:
     """The constants of a runtime that its interpreter's timing depends on.
 
-    Parameters
-    ----------
-    name
-        What results call it.
-    message_bytes
-        Protocol to ``M``, the bytes of one FIFO message.
-    slots
-        Protocol to messages that a connection holds.
-    element_bytes
-        Bytes of an element; chunks hold whole elements.
+    `name` is what results call it. By protocol, `message_bytes` has ``M``, the bytes of one FIFO
+    message, and `slots` the messages that a connection holds. Chunks hold whole elements of
+    `element_bytes`.
     """
 
     name: str

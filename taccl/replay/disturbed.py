@@ -53,7 +53,7 @@ from taccl.replay.interpreter import (
     deadlock,
     standstill,
 )
-from taccl.replay.scenario import Change, Delay, Flow, Scenario
+from taccl.replay.scenario import Change, DistributionRecord, Flow, Scenario
 from taccl.replay.trace import Trace
 from taccl.topology.graph import EdgeId, Topology
 from taccl.units import Time, ceil_time
@@ -66,16 +66,10 @@ ENDLESS = 1 << 62
 class Assembly:
     """What runs side by side.
 
-    Parameters
-    ----------
-    compiled
-        Threadblocks by rank, then the first program's, the second's; the background's last.
-    group_of_block, group_of_connection
-        Whose each is: the number of the program; of the background one more than the last.
-    programs
-        How many there are.
-    flows
-        The background senders, one for each of the last blocks.
+    The blocks of `compiled` are ordered by rank, then the first program's, the second's; the
+    background's are last, one for each of the `flows`. `group_of_block` and `group_of_connection`
+    say whose each is: the number of the program, of which there are `programs`, or one more than
+    the last for the background.
     """
 
     compiled: Compiled
@@ -179,15 +173,10 @@ _BITS = 64
 class Stream:
     """Delays that are drawn one after the other.
 
-    Parameters
-    ----------
-    delay
-        What is drawn.
-    key
-        What the stream is for; equal keys give equal delays.
+    `delay` is what is drawn, and `key` what the stream is for; equal keys give equal delays.
     """
 
-    def __init__(self, delay: Delay, key: str) -> None:
+    def __init__(self, delay: DistributionRecord, key: str) -> None:
         self.delay = delay
         self.random = Random(key)
 
@@ -239,14 +228,9 @@ class Load:
 class Outcome:
     """What programs do under a scenario.
 
-    Parameters
-    ----------
-    trace
-        The first program's, over all runs: mean time, messages, mean time of its messages on
-        each edge.
-    times, others
-        Picoseconds of the first and of the second program in each run, launch included, each
-        from its own start; empty where it does not end.
+    `trace` is the first program's, over all runs: mean time, messages, mean time of its messages on
+    each edge. `times` and `others` are picoseconds of the first and of the second program in each
+    run, launch included, each from its own start; empty where it does not end.
     """
 
     trace: Trace
@@ -422,14 +406,8 @@ class _Rates:
 class DisturbedRun(Run):
     """One run of programs under a scenario; see the module's text for what is added.
 
-    Parameters
-    ----------
-    together
-        What runs.
-    setup, loads
-        How, and the programs.
-    number
-        Which of the runs.
+    `together` runs as `setup` and the `loads` of the programs say; `number` is which of the runs it
+    is.
     """
 
     def __init__(

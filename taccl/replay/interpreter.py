@@ -44,18 +44,9 @@ from taccl.units import Time
 class Action(NamedTuple):
     """One message, or one piece of local work, of a threadblock.
 
-    Parameters
-    ----------
-    needs
-        (block, position) pairs whose flag must have been posted.
-    receives, flight
-        Whether it takes a message, and the course of the message it sends, or None.
-    local
-        Work between the two, in picoseconds.
-    posts
-        The position that is posted when it is done; -1: nothing.
-    step, size
-        For the trace.
+    It needs the flags of `needs`, (block, position) pairs, takes a message if it `receives`, works
+    for `local` picoseconds, and sends one with the course `flight`, or None. When it is done it
+    posts the position `posts`; -1: nothing. `step` and `size` are for the trace.
     """
 
     needs: tuple[tuple[int, int], ...]
@@ -71,16 +62,9 @@ class Action(NamedTuple):
 class Block:
     """One threadblock, ready to run.
 
-    Parameters
-    ----------
-    rank, id
-        Which.
-    receives_on, sends_on
-        Indices of its connections, or None.
-    full, last
-        What it does in every iteration but the last, and in the last.
-    iterations
-        How often it runs its list.
+    It is threadblock `id` of a `rank`, whose connections `receives_on` and `sends_on` are indices,
+    or None. It runs its list `iterations` times: `full` in every iteration but the last, which is
+    `last`.
     """
 
     rank: int
@@ -96,19 +80,10 @@ class Block:
 class Compiled:
     """A program at one size, or several programs side by side.
 
-    Parameters
-    ----------
-    blocks
-        Of a program ascending by (rank, threadblock id): the order in which contested edges are
-        served.
-    connections
-        What the blocks' indices point into.
-    senders, receivers
-        Block at each end of a connection; None where no step uses it.
-    slots
-        How many messages each connection holds.
-    width
-        Above every position: flags count ``iteration * width + position``.
+    `blocks` of a program are ascending by (rank, threadblock id), the order in which contested
+    edges are served; their indices point into `connections`. `senders` and `receivers` are the
+    blocks at the ends of a connection, None where no step uses it, and `slots` is how many messages
+    it holds. `width` is above every position: flags count ``iteration * width + position``.
     """
 
     blocks: tuple[Block, ...]
@@ -124,16 +99,8 @@ def compile_program(
 ) -> Compiled:
     """Return what each threadblock does at one size, message by message.
 
-    Parameters
-    ----------
-    columns
-        The program on its topology.
-    cut
-        How the size is cut.
-    local
-        Costs of local work.
-    factor
-        Bytes on the wire for each byte of data.
+    `columns` are the program on its topology, `cut` is how the size is cut, `local` what local work
+    costs, and `factor` bytes on the wire for each byte of data.
     """
     kind_of, marks = columns.kind_of.tolist(), columns.marks.tolist()
     needs_from, needs = columns.needs_from.tolist(), list(map(tuple, columns.needs.tolist()))
@@ -182,14 +149,8 @@ def compile_program(
 class Wait(NamedTuple):
     """What a threadblock waits for.
 
-    Parameters
-    ----------
-    step
-        Its position in the threadblock.
-    need
-        The (block, position) whose flag it waits for, or None.
-    receiving
-        Whether it waits for a message; else, without a need, for a free slot.
+    At position `step` it waits for the flag of `need`, a (block, position); where that is None, for
+    a message if it is `receiving`, else for a free slot.
     """
 
     step: int
@@ -201,18 +162,9 @@ class Wait(NamedTuple):
 class Standstill:
     """The end of a replay.
 
-    Parameters
-    ----------
-    ends
-        (rank, threadblock id) of each block.
-    connections
-        Of the program.
-    inbound, outbound
-        Connections of a block, None or -1: none.
-    senders, receivers
-        Blocks of a connection, None or -1: none.
-    waits
-        Of each block that has not finished, what it waits for.
+    `ends` has (rank, threadblock id) of each block, `inbound` and `outbound` the connections of a
+    block, `senders` and `receivers` the blocks of one of the `connections`, None or -1: none.
+    `waits` says of each block that has not finished what it waits for.
     """
 
     ends: Sequence[End]
@@ -328,14 +280,8 @@ def replay(  # noqa: PLR0913 - the last three are switches
 class Run:
     """The state of one replay; blocks, connections and edges are indices everywhere.
 
-    Parameters
-    ----------
-    compiled
-        What runs.
-    num_edges
-        Of the topology.
-    keep_spans
-        Whether every message is recorded.
+    `compiled` is what runs on a topology of `num_edges`; every message is recorded if `keep_spans`
+    is set.
     """
 
     def __init__(self, compiled: Compiled, num_edges: int, *, keep_spans: bool) -> None:
@@ -409,7 +355,12 @@ class Run:
     def _complete_event(self, code: int) -> None:
         index, kind = divmod(code, KINDS)
         if kind == ARRIVED:
-            self._arrive(index)
+            self.available[index] += 1
+            span = self.in_flight[index].popleft() if self.keep else None
+            receiver = self.compiled.receivers[index]
+            first = self.available[index] == 1
+            if first and receiver is not None and self.phase[receiver] == RECEIVE:
+                self._wake(receiver, span, Why.ARRIVAL)
         elif kind == RELEASED:
             self._release(index)
         else:
@@ -464,11 +415,20 @@ class Run:
 
     def _finish_action(self, block: int) -> None:
         """Free the slot, post the flag, and go to the next action."""
-        action = self.actions[block][self.position[block]]
-        if action.receives:
-            self._free_slot(block)
+        action, connection = self.actions[block][self.position[block]], self.inbound[block]
+        if action.receives and connection is not None:
+            sender = self.compiled.senders[connection]
+            full = self.taken[connection] == self.compiled.slots[connection]
+            self.taken[connection] -= 1
+            if full and sender is not None and self.phase[sender] == SLOT:
+                self._wake(sender, self.current[block], Why.SLOT)
         if action.posts >= 0:
-            self._post(block, self.iteration[block] * self.compiled.width + action.posts)
+            flag = self.iteration[block] * self.compiled.width + action.posts
+            waiters, self.flag[block] = self.flag_waiters[block], flag
+            self.flag_waiters[block] = [waiter for waiter in waiters if waiter[0] > flag]
+            for goal, waiter in waiters:
+                if goal <= flag:
+                    self._wake(waiter, self.current[block], Why.DEPENDENCE)
         self.cause[block], self.why[block] = self.current[block], Why.ORDER
         self.position[block] += 1
         if self.position[block] < len(self.actions[block]):
@@ -482,46 +442,13 @@ class Run:
         else:
             self.phase[block] = DONE
 
-    def _free_slot(self, block: int) -> None:
-        connection = self.inbound[block]
-        if connection is None:
-            return
-        sender = self.compiled.senders[connection]
-        full = self.taken[connection] == self.compiled.slots[connection]
-        self.taken[connection] -= 1
-        if full and sender is not None and self.phase[sender] == SLOT:
-            self._wake(sender, self.current[block], Why.SLOT)
-
-    def _post(self, block: int, flag: int) -> None:
-        self.flag[block] = flag
-        waiters = self.flag_waiters[block]
-        if waiters:
-            self.flag_waiters[block] = [w for w in waiters if w[0] > flag]
-            for goal, waiter in waiters:
-                if goal <= flag:
-                    self._wake(waiter, self.current[block], Why.DEPENDENCE)
-
     def _wake(self, block: int, cause: int | None, why: Why) -> None:
         self.cause[block], self.why[block] = cause, why
         self.woken.append(block)
 
-    def _arrive(self, connection: int) -> None:
-        self.available[connection] += 1
-        span = self.in_flight[connection].popleft() if self.keep else None
-        receiver = self.compiled.receivers[connection]
-        if (
-            self.available[connection] == 1
-            and receiver is not None
-            and self.phase[receiver] == RECEIVE
-        ):
-            self._wake(receiver, span, Why.ARRIVAL)
-
     def _release(self, connection: int) -> None:
-        sender = self.compiled.senders[connection]
-        if sender is None:
-            return
-        flight = self.flying[connection]
-        if flight is None:
+        sender, flight = self.compiled.senders[connection], self.flying[connection]
+        if sender is None or flight is None:
             return
         number = self.released[connection]
         for edge in flight.releases[number][1]:

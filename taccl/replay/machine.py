@@ -31,16 +31,8 @@ def machine_of(
 ) -> Machine | None:
     """Return the state before the first event; None where times might not fit into 64 bits.
 
-    Parameters
-    ----------
-    columns
-        The program on its topology.
-    cut
-        How the size is cut.
-    local
-        Costs of local work.
-    factor
-        Bytes on the wire for each byte of data.
+    `columns` are the program on its topology, `cut` is how the size is cut, `local` what local work
+    costs, and `factor` bytes on the wire for each byte of data.
     """
     prices = _Prices(columns.classes, local, factor, {}, {}, [])
     # A table may say how messages of an iteration that never runs are priced: those of the last.

@@ -107,16 +107,9 @@ PLATEAU_FROM = 64
 class Machine:
     """What NCCL's model knows of a machine.
 
-    Parameters
-    ----------
-    ranks, servers
-        How many.
-    channels
-        Rings (trees) in parallel.
-    intra, inter
-        GB/s of a channel inside a server and between servers.
-    generation, cpu, wire
-        Of GENERATIONS, CPUS and WIRES; the wire joins the GPUs of a server.
+    There are so many `ranks` and `servers`, and `channels` (rings or trees in parallel), each of
+    `intra` GB/s inside a server and `inter` GB/s between servers. `generation`, `cpu` and `wire`
+    are of GENERATIONS, CPUS and WIRES; the wire joins the GPUs of a server.
     """
 
     ranks: int
@@ -156,14 +149,8 @@ class Machine:
 class Choice:
     """What NCCL could run, and what it expects of it.
 
-    Parameters
-    ----------
-    algorithm, protocol
-        ``Ring`` or ``Tree``; of PROTOCOLS.
-    time
-        Picoseconds.
-    base
-        The part of it that is the same for every machine and size, the kernel's launch included.
+    `algorithm` is ``Ring`` or ``Tree``, `protocol` one of PROTOCOLS. `time` is picoseconds, and
+    `base` the part of it that is the same for every machine and size, the kernel's launch included.
     """
 
     algorithm: str
@@ -355,14 +342,9 @@ def found_channels(
 ) -> tuple[int, Fraction]:
     """Return how many channels NCCL's search finds, and GB/s of each.
 
-    Parameters
-    ----------
-    ports, nics
-        GB/s of a GPU to its server, and of a server to the others; empty: no limit there.
-    generation
-        One of GENERATIONS.
-    gpus
-        Of a server. A ring through several leaves each by the NIC of one GPU, not by its ports.
+    `ports` are GB/s of a GPU to its server, `nics` of a server to the others; empty: no limit
+    there. `generation` is one of GENERATIONS, and a server has as many `gpus`: a ring through
+    several leaves each by the NIC of one GPU, not by its ports.
     """
     kind = max(0, GENERATIONS.index(generation) - 1)
     speeds = [Fraction(str(speed)) for speed in (_SEVERAL if nics else _ONE_SERVER)[kind]]

@@ -175,12 +175,8 @@ DEFAULT_RUNS = 20
 class Flow:
     """A background sender: one message a period, each when it is due or when the last has left.
 
-    Parameters
-    ----------
-    edges, overhead
-        What a message holds, each for the overhead and its own time.
-    size, period, start
-        Bytes, and picoseconds.
+    A message holds the `edges`, each for the `overhead` and its own time. `size` is bytes, `period`
+    and `start` are picoseconds.
     """
 
     edges: tuple[EdgeId, ...]
@@ -188,14 +184,6 @@ class Flow:
     size: int
     period: Time
     start: Time
-
-
-@dataclass(frozen=True, slots=True)
-class Delay:
-    """A random delay of whole picoseconds: uniform from 0 to twice the mean, or exponential."""
-
-    distribution: str
-    mean: Time
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +212,8 @@ class Scenario:
     late, slow
         Of some ranks: when they start, and how many times as long their work and sends take.
     message_delay, start_delay
-        What is drawn for every message, and for every rank.
+        What is drawn for every message, and for every rank: whole picoseconds, uniform from 0 to
+        twice the mean, or exponential.
     also
         The file of a second program, its size (None: as the first) and start.
     document
@@ -240,8 +229,8 @@ class Scenario:
     changes: tuple[Change, ...]
     late: Mapping[Rank, Time]
     slow: Mapping[Rank, Fraction]
-    message_delay: Delay | None
-    start_delay: Delay | None
+    message_delay: DistributionRecord | None
+    start_delay: DistributionRecord | None
     also: tuple[str, int | None, Time] | None
     document: Document
 
@@ -296,11 +285,7 @@ def bind(record: ScenarioFile, document: Document, topology: Topology) -> Scenar
         for edge in place.resources(entry, ("changes", number))
     ]
     jitter = record.jitter or JitterRecord()
-    messages, starts = (
-        None if drawn is None else Delay(drawn.distribution, drawn.mean)
-        for drawn in (jitter.message, jitter.start)
-    )
-    random = messages is not None or starts is not None
+    random = jitter.message is not None or jitter.start is not None
     if record.runs not in (None, 1) and not random:
         raise document.error(
             f"all {record.runs} runs would be equal, as there is no jitter", ("runs",),
@@ -315,7 +300,7 @@ def bind(record: ScenarioFile, document: Document, topology: Topology) -> Scenar
         tuple(_flows(record, place)), tuple(changes),
         {rank: time for rank, time in late.items() if time},
         {rank: factor for rank, factor in slow.items() if factor != 1},
-        messages, starts, also, document,
+        jitter.message, jitter.start, also, document,
     )  # fmt: skip
 
 

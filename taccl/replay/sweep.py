@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from taccl.bounds import any_curves, program_curves
 from taccl.collectives import COLLECTIVES, Collective, build_collective, busbw_factor
-from taccl.errors import InputError, NoScheduleError
+from taccl.errors import NoScheduleError
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program
 from taccl.replay.cost import ReplayModel
@@ -22,18 +22,8 @@ BoundAt = Callable[[int], tuple[str, Time] | None]
 class Disturbed:
     """What a scenario makes of a result, whose time is then the mean of all runs.
 
-    Parameters
-    ----------
-    scenario
-        Its name.
-    plain
-        Picoseconds without it.
-    p50, p99
-        Of the runs, where something is drawn at random.
-    runs
-        How many there were.
-    other
-        Mean picoseconds of a second program, from its own start.
+    `scenario` is its name, `plain` picoseconds without it, `p50` and `p99` those of the `runs`,
+    where something is drawn at random; `other` is the mean of a second program, from its own start.
     """
 
     scenario: str
@@ -167,18 +157,9 @@ def sweep(
 ) -> tuple[Row, ...]:
     """Replay programs, given with their file names, at all sizes.
 
-    Parameters
-    ----------
-    programs
-        File name and program.
-    topology
-        The machine.
-    sizes
-        Bytes of the counted buffer.
-    model
-        The runtime's constants.
-    route, protocol_costs
-        As for :func:`taccl.replay.interpreter.replay`.
+    `programs` are file names and programs, `sizes` bytes of the counted buffer, and `model` has the
+    runtime's constants; `topology`, `route` and `protocol_costs` are as for
+    :func:`taccl.replay.interpreter.replay`.
 
     Raises
     ------
@@ -243,18 +224,9 @@ def bounds_of(
     be on its last edge from the start, and reach any rank by any port: of the latencies only the
     distance holds for it, and no reach.
 
-    Parameters
-    ----------
-    topology
-        The machine.
-    collective
-        Its name, or what a file defines.
-    root
-        Rank of the root.
-    routed
-        Whether pairs without a link send through other ranks.
-    message_bytes
-        The largest message of a program, for bounds that hold for programs; not for routed ones.
+    `collective` is a name, or what a file defines; `root` is a rank. With `routed`, pairs of the
+    `topology` without a link send through other ranks. `message_bytes` is the largest message of a
+    program, for bounds that hold for programs; not for routed ones.
     """
     if isinstance(collective, str):
         kind = COLLECTIVES.get(collective)
@@ -275,23 +247,3 @@ def bounds_of(
         return max(((c.kind, c.at(size)) for c in curves), key=lambda found: found[1])
 
     return at
-
-
-def sizes_between(begin: int, end: int, factor: int = 2) -> tuple[int, ...]:
-    """Return sizes from ``begin`` up to ``end`` bytes, each ``factor`` times the one before it.
-
-    Raises
-    ------
-    InputError
-        When there is no such series.
-    """
-    if begin < 1 or end < begin:
-        raise InputError(
-            f"sizes from {begin} to {end}", field="-b", fix="begin with at least 1 and end above it"
-        )
-    if factor < 2:
-        raise InputError(f"should be at least 2, got {factor}", field="-f", fix="use -f 2")
-    sizes = [begin]
-    while sizes[-1] * factor <= end:
-        sizes.append(sizes[-1] * factor)
-    return tuple(sizes)

@@ -39,12 +39,8 @@ _SAME_IN_CONNECTIONS = (events.AVAILABLE, events.TAKEN, events.OFFSET, events.CO
 class Snapshot:
     """The state of a machine before time goes on.
 
-    Parameters
-    ----------
-    blocks, connections, edges, counter
-        As in the machine.
-    queue
-        Its events, ascending.
+    `blocks`, `connections`, `edges` and `counter` are as in the machine, and its `queue` is
+    ascending.
     """
 
     blocks: Rows
@@ -224,18 +220,8 @@ def traces(
     Programs too large for that are replayed, too; above 20 million messages, iterations that
     repeat themselves exactly are skipped, and the trace says how many.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    topology
-        The machine.
-    sizes
-        Bytes of the counted buffer.
-    model
-        The runtime's constants.
-    route, protocol_costs
-        As for :func:`replay`.
+    `sizes` are bytes of the counted buffer, `program`, `topology`, `model` (the runtime's
+    constants), `route` and `protocol_costs` as for :func:`replay`.
 
     Raises
     ------
@@ -269,10 +255,8 @@ SPENT = Spent()
 class Timing:
     """A program on a topology, put into columns once for all sizes; made by compiled code.
 
-    Parameters
-    ----------
-    program, topology, model, route, protocol_costs
-        As :func:`taccl.replay.interpreter.replay` takes them.
+    `program`, `topology`, `model`, `route` and `protocol_costs` are as
+    :func:`taccl.replay.interpreter.replay` takes them.
 
     Raises
     ------

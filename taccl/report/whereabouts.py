@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from taccl.collectives import Collective
 from taccl.model.schedule import Schedule, Send
-from taccl.msccl.expected import MAX_WORK, Cell, Mode, expected_of, mode_of, work_of
+from taccl.msccl.expected import Cell, Mode, expected_of, mode_of
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Buffer, Finding, Op, Program, Slot
-from taccl.msccl.run import maximal_run, places
+from taccl.msccl.run import MAX_WORK, maximal_run, places, work_of
 from taccl.units import Time
 
 MAX_CELLS = 300_000

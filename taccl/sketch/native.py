@@ -21,12 +21,8 @@ MAX_PATTERNS = 1024
 class Pattern:
     """Which links a rule is about.
 
-    Parameters
-    ----------
-    src, dst
-        Numbers of GPUs; None: all.
-    scope
-        ``across`` or ``within`` servers, with local numbers; None: any link, global ranks.
+    `src` and `dst` are numbers of GPUs, None: all. `scope` is ``across`` or ``within`` servers,
+    with local numbers; None: any link, global ranks.
     """
 
     src: tuple[int, ...] | None

@@ -5,7 +5,7 @@ what joins the servers and so open their own links again and close all others; t
 global ranks, which can close a single link of a relay; last, ``allow`` opens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,6 +48,21 @@ class Locals:
         """Whether each link joins two servers."""
         table = self.topology.links
         return np.asarray(self.server[table.src] != self.server[table.dst])
+
+    def check(self, sketch: Sketch, gpus: Iterable[int], part: str, *rest: str | int) -> None:
+        """Refuse local numbers in a part of a sketch that no server has.
+
+        Raises
+        ------
+        InputError
+            With the place in the sketch; ``rest`` goes on from the part.
+        """
+        for gpu in gpus:
+            if gpu >= self.size:
+                raise sketch.error(
+                    f"there is no GPU {gpu} in a server of {self.size}", part, *rest,
+                    fix=f"use GPUs from 0 to {self.size - 1}",
+                )  # fmt: skip
 
 
 def allowed_links(sketch: Sketch, places: Locals) -> Mask:
@@ -102,12 +117,7 @@ def _apply_relays(sketch: Sketch, places: Locals, allowed: Mask) -> None:
     relays = () if isinstance(sketch.relays, str) else sketch.relays
     pairs = np.eye(places.size, dtype=np.bool_) & (sketch.relays == DIRECT_MAP)
     for sender, receivers in relays:
-        for gpu in (sender, *receivers):
-            if gpu >= places.size:
-                raise sketch.error(
-                    f"there is no GPU {gpu} in a server of {places.size}", "relays", sender,
-                    fix=f"use GPUs from 0 to {places.size - 1}",
-                )  # fmt: skip
+        places.check(sketch, (sender, *receivers), "relays", sender)
         pairs[sender, list(receivers)] = True
     table, number = places.topology.links, places.number
     kept = pairs[number[table.src], number[table.dst]] & places.across
@@ -138,12 +148,7 @@ def senders_of(sketch: Sketch, places: Locals) -> dict[int, frozenset[int]]:
         return {}
     named = dict(sketch.relays) if isinstance(sketch.relays, tuple) else None
     for gpu, senders in sketch.chunk_to_relay:
-        for number in (gpu, *senders):
-            if number >= places.size:
-                raise sketch.error(
-                    f"there is no GPU {number} in a server of {places.size}", "chunk_to_relay",
-                    fix=f"use GPUs from 0 to {places.size - 1}",
-                )  # fmt: skip
+        places.check(sketch, (gpu, *senders), "chunk_to_relay")
         strangers = [sender for sender in senders if named is not None and sender not in named]
         if strangers:
             raise sketch.error(

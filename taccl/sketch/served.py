@@ -48,12 +48,7 @@ ANY = -1
 class Lost:
     """A chunk that can't get from a rank that has it to one that wants it.
 
-    Parameters
-    ----------
-    source, target
-        The ranks.
-    chunk
-        Its number; None: any chunk of the source.
+    `source` and `target` are the ranks, `chunk` is its number; None: any chunk of the source.
     """
 
     source: Rank
@@ -65,14 +60,8 @@ class Lost:
 class _Leg:
     """Chunks of one owner that some ranks have and others want.
 
-    Parameters
-    ----------
-    kind
-        The local number of the owner, on which the senders depend.
-    sources, targets
-        Ranks.
-    every
-        Whether every source has to reach the targets (a sum), or any one.
+    `kind` is the local number of the owner, on which the senders depend; `every` one of the ranks
+    `sources` has to reach the `targets` (a sum), or any one.
     """
 
     kind: int
@@ -89,12 +78,8 @@ class _UnsettledError(Exception):
 class Question:
     """What a collective asks of the links of a topology.
 
-    Parameters
-    ----------
-    topology
-        The network.
-    collective
-        One chunk for each rank (and pair) is enough: all further ones are alike.
+    The `topology` is the network; of the `collective` one chunk for each rank (and pair) is enough:
+    all further ones are alike.
     """
 
     topology: Topology

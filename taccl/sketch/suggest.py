@@ -51,12 +51,8 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 class Choice:
     """One part of a sketch.
 
-    Parameters
-    ----------
-    why
-        The reason, with numbers of the machine; becomes a comment above it.
-    lines
-        YAML; empty: the part is left out, and the comment says why.
+    `why` is the reason, with numbers of the machine, and becomes a comment above the YAML `lines`;
+    without any the part is left out, and the comment says why.
     """
 
     why: str
@@ -67,14 +63,8 @@ class Choice:
 class Machine:
     """A topology and what is to be done on it.
 
-    Parameters
-    ----------
-    topology
-        The network.
-    collective
-        One chunk for each rank (and pair).
-    size
-        Bytes of the buffer that nccl-tests counts.
+    The `collective` has one chunk for each rank (and pair) of the `topology`; `size` is bytes of
+    the buffer that nccl-tests counts.
     """
 
     topology: Topology

@@ -120,12 +120,7 @@ class GraphFile(TopologyHeader):
 class Builder:
     """A graph as far as it is built.
 
-    Parameters
-    ----------
-    num_ranks
-        Vertices that are ranks; switches follow.
-    switches, edges
-        In order.
+    Vertices below `num_ranks` are ranks; `switches` follow, and `edges` are in order.
     """
 
     num_ranks: int

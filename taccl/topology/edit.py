@@ -27,14 +27,8 @@ TWO_RANKS = re.compile(r"(\d{1,6})\s*(->|-)\s*(\d{1,6})")
 class Loss:
     """What some edges lose.
 
-    Parameters
-    ----------
-    option
-        ``--edge`` or ``--link``.
-    text
-        The edges: a name in which ``*`` is any text, or two ranks.
-    factor
-        What is left of the bandwidth, below 1; 0: the edges are gone.
+    `option` is ``--edge`` or ``--link``, and `text` names the edges: a name in which ``*`` is any
+    text, or two ranks. `factor` is what is left of the bandwidth, below 1; 0: the edges are gone.
     """
 
     option: str

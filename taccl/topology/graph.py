@@ -29,14 +29,9 @@ if TYPE_CHECKING:
 class EdgeTable:
     """All edges, one entry each in order of id.
 
-    Parameters
-    ----------
-    tail, head
-        int64 vertices.
-    cost
-        int64: equal numbers for equal (alpha, overhead, beta), where None is a value of its own.
-    is_resource
-        bool: whether the edge has a beta.
+    `tail` and `head` are int64 vertices, `is_resource` tells whether the edge has a beta, and equal
+    numbers in `cost` (int64) stand for equal (alpha, overhead, beta), where None is a value of its
+    own.
     """
 
     tail: NDArray[np.int64]
@@ -64,14 +59,9 @@ COST_MODES = ("exact", "original")
 class Switch:
     """A vertex that is no rank: an NVSwitch, a NIC side, a leaf or spine.
 
-    Parameters
-    ----------
-    name
-        Unique among the switches.
-    multicast, reduce
-        What the switch can do inside the network.
-    across_servers
-        True when it carries only paths between ranks of different servers.
+    `name` is unique among the switches, `multicast` and `reduce` are what it can do inside the
+    network, and `across_servers` is set when it carries only paths between ranks of different
+    servers.
     """
 
     name: str
@@ -84,20 +74,10 @@ class Switch:
 class Edge:
     """One directed hop: the resource, which carries one message at a time.
 
-    Parameters
-    ----------
-    id
-        Position in ``Topology.edges``.
-    tail, head
-        Vertices: a rank, or ``num_ranks + i`` for switch i.
-    alpha
-        Latency in picoseconds.
-    overhead
-        The part of the latency that keeps the edge busy, in picoseconds; None: by the rule.
-    beta
-        Picoseconds for each byte; None: not a resource, the edge only adds alpha.
-    name
-        What messages call it.
+    `id` is its position in ``Topology.edges``, `tail` and `head` are vertices: a rank, or
+    ``num_ranks + i`` for switch i. `alpha` is its latency and `overhead` the part of it that keeps
+    the edge busy, in picoseconds (None: by the rule); `beta` is picoseconds for each byte, None:
+    not a resource, the edge only adds alpha. `name` is what messages call it.
     """
 
     id: EdgeId
@@ -113,16 +93,8 @@ class Edge:
 class Link:
     """A directed rank-to-rank connection: one row of the link table.
 
-    Parameters
-    ----------
-    id
-        Row in ``Topology.links``.
-    src, dst
-        The ranks it joins.
-    edges
-        The edges it crosses, in order.
-    alpha, overhead
-        Sums over its edges, in picoseconds.
+    `id` is its row in ``Topology.links``, `src` and `dst` are the ranks that it joins, `edges`
+    those it crosses, in order; `alpha` and `overhead` are sums over these, in picoseconds.
     """
 
     id: LinkId
@@ -137,12 +109,8 @@ class Link:
 class LocalCosts:
     """What work inside a rank costs; 0 is free.
 
-    Parameters
-    ----------
-    copy_beta, reduce_beta
-        Picoseconds for each byte copied or reduced.
-    launch
-        Picoseconds added once to every run.
+    `copy_beta` and `reduce_beta` are picoseconds for each byte copied or reduced, `launch` is
+    picoseconds added once to every run.
     """
 
     copy_beta: Fraction = Fraction(0)
@@ -301,10 +269,8 @@ class Topology:
     def with_costs(self, edges: Sequence[Edge], local: LocalCosts | None = None) -> "Topology":
         """Return the same network whose edges, and perhaps local work, cost something else.
 
-        Parameters
-        ----------
-        edges
-            As they are but for alpha, overhead and beta: which links there are does not change.
+        The `edges` are as they are but for alpha, overhead and beta: which links there are does not
+        change. `local` None: local work costs what it did.
         """
         made = replace(self, edges=tuple(edges), local=self.local if local is None else local)
         # Deriving links is most of the work of making a topology; a cached_property lives here.

@@ -166,14 +166,8 @@ class _TooManyError(Exception):
 class _Paths:
     """Paths of one length, in order of source and then of edges.
 
-    Parameters
-    ----------
-    src, end
-        Where they begin, and the vertex they have come to.
-    edges
-        One row a path.
-    place
-        How many paths with the same two ends come before.
+    They go from `src` to the vertex `end`; `edges` has one row a path, and `place` says how many
+    paths with the same two ends come before.
     """
 
     src: NDArray[np.int64]

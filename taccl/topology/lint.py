@@ -37,22 +37,10 @@ SHOWN = 3
 class Finding:
     """Something that a rule found.
 
-    Parameters
-    ----------
-    rule
-        A key of RULES.
-    severity
-        ``error``, ``warning`` or ``note``.
-    where
-        The edges, switches, ranks or pairs it is about.
-    problem
-        What was found.
-    fix
-        What to do about it.
-    edges
-        The first of the edges it is about, by id, for looking up its place in a file.
-    file, line, field
-        Where in a file the first of them is; None: not known.
+    `rule` is a key of RULES, `severity` is ``error``, ``warning`` or ``note``. `where` names the
+    edges, switches, ranks or pairs it is about, `problem` is what was found, `fix` what to do about
+    it. `edges` has the first of its edges, by id, for looking up its place in a file: `file`,
+    `line` and `field`, None: not known.
     """
 
     rule: str
@@ -402,14 +390,8 @@ def duplicate(facts: Facts) -> Iterator[Raw]:
 class Rule:
     """A row of the table of rules.
 
-    Parameters
-    ----------
-    severity
-        Of its findings.
-    find
-        Facts -> findings, without rule and severity.
-    about
-        What it looks for.
+    Findings have its `severity`; `find` takes facts and yields findings without rule and severity,
+    and `about` says what it looks for.
     """
 
     severity: str
@@ -472,14 +454,8 @@ Path = tuple[str | int, ...]
 class Checked:
     """What checking a topology gave.
 
-    Parameters
-    ----------
-    topology
-        None: it can't be read.
-    findings
-        The worst first.
-    error
-        Why it can't be read; also the only finding then.
+    `topology` is None where it can't be read, and then `error` says why and is the only one of the
+    `findings`, which come with the worst first.
     """
 
     topology: Topology | None

@@ -122,10 +122,7 @@ class FabricRecord(FileModel):
 class ServersBuilder(Builder):
     """The graph of servers as far as it is built.
 
-    Parameters
-    ----------
-    nics
-        For every server its NICs: vertices tx and rx, and beta.
+    `nics` has for every server its NICs: vertices tx and rx, and beta.
     """
 
     nics: list[list[tuple[int, int, Fraction]]] = field(default_factory=list)
@@ -215,16 +212,9 @@ def _grid_problem(fabric: FabricRecord, count: int) -> Problem:
 class Fabric:
     """A row of the table of fabrics.
 
-    Parameters
-    ----------
-    join
-        Adds switches and edges between the NICs of a builder.
-    rotations
-        (fabric, count) -> symmetries, as permutations of equal servers.
-    problem
-        (fabric, count) -> problem, field, fix; or None.
-    needs, takes
-        Fields that must be, and may be, given.
+    `join` adds switches and edges between the NICs of a builder. `rotations` takes fabric and count
+    and returns symmetries, as permutations of equal servers; `problem` returns problem, field and
+    fix, or None. The fields that it `needs` must be given, those that it `takes` may.
     """
 
     join: Callable[[ServersBuilder, FabricRecord], None]

@@ -139,22 +139,10 @@ def dragonfly(dims: Dims) -> Wiring:
 class Shape:
     """A row of the table of shapes.
 
-    Parameters
-    ----------
-    wiring
-        dims -> switches and cables.
-    rotations
-        dims -> symmetries.
-    wires
-        dims -> how many pairs of edges there are at most.
-    ranks
-        dims -> how many ranks there are.
-    fewest, most
-        How many dims may be given.
-    what
-        What they are.
-    example
-        Dims, or a short form where dims do not tell what they are.
+    Of some dims, `wiring` returns switches and cables, `rotations` symmetries, `wires` how many
+    pairs of edges there are at most, and `ranks` how many ranks. From `fewest` to `most` dims may
+    be given; `what` says what they are, and `example` has some, or a short form where dims do not
+    tell what they are.
     """
 
     wiring: Callable[[Dims], Wiring]

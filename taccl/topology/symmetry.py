@@ -238,23 +238,12 @@ def _all_products(
 def close_rows(
     rows: Sequence[Row], num_ranks: int, width: int, most: int, *, free: bool = False
 ) -> tuple[NDArray[np.int32], bool] | None:
-    """Return the products of some rows, one for every permutation of the ranks.
+    """Return the products of some rows, one for every permutation of the ranks, the identity first.
 
-    Parameters
-    ----------
-    rows
-        Where the generators take the vertices; the first ``num_ranks`` are ranks.
-    width
-        The number of vertices.
-    most
-        How many products there may be.
-    free
-        Give up where a product keeps a rank in its place and is not the identity.
-
-    Returns
-    -------
-    The products, the identity first, and whether products that agree on the ranks agree on all
-    vertices; None where there are too many products, or one is not ``free``.
+    With them comes whether products that agree on the ranks agree on all vertices. `rows` say where
+    the generators take the `width` vertices, of which the first `num_ranks` are ranks. None where
+    there are more than `most` products, or, if they are to be `free`, one that is not the identity
+    keeps a rank in its place.
     """
     ranks = np.arange(num_ranks, dtype=np.int32)
     products: list[Row] = [np.arange(width, dtype=np.int32)]
@@ -283,14 +272,8 @@ def _tuples(rows: NDArray[np.int32], num_ranks: int) -> tuple[Permutation, ...]:
 class Group:
     """A group of symmetries of a topology, with what it does to edges and links.
 
-    Parameters
-    ----------
-    topology
-        The network.
-    generators
-        Rank permutations, verified.
-    elements
-        The closure, identity first.
+    `generators` are verified rank permutations of the `topology`, `elements` their closure, the
+    identity first.
     """
 
     topology: Topology
@@ -507,16 +490,9 @@ def grow_free(
 ) -> Group:
     """Return the group that acts freely, made of the first symmetry of each choice that fits.
 
-    Parameters
-    ----------
-    topology
-        The network.
-    choices
-        Lists of symmetries, in order of preference.
-    limit
-        The group is done when it has so many elements; None: one for each rank.
-    images
-        Where symmetries take the vertices, as far as that is known.
+    `choices` are lists of symmetries of the `topology`, in order of preference. The group is done
+    when it has `limit` elements; None: one for each rank. `images` is where symmetries take the
+    vertices, as far as that is known.
     """
     n, width = topology.num_ranks, topology.num_ranks + len(topology.switches)
     most = n if limit is None else limit

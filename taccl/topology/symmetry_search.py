@@ -92,7 +92,12 @@ def search_group(topology: Topology, keeps: Keeps = lambda _: True) -> Group:
             stacklevel=2,
         )
         return best
-    pool = [p for p in _pool(topology, generators) if keeps(p)]
+    # Symmetries that move every rank: all of them where they are few, else some.
+    n, rows = topology.num_ranks, [np.array(each, dtype=np.int32) for each in generators]
+    closed = close_rows(rows, n, n, min(MAX_GROUP, MAX_ENTRIES // n))
+    some = closed[0] if closed else np.array([*_products(rows, MAX_PRODUCTS // n)])
+    moving = dict.fromkeys(map(tuple, some[(some != np.arange(n)).all(axis=1)].tolist()))
+    pool = [p for p in moving if _order(p) and keeps(p)]
     found = _grown(topology, [*shifts, *pool], limit)
     return max(best, found, key=len)
 
@@ -234,17 +239,6 @@ def _coloured(topology: Topology) -> tuple[int, NDArray[np.int64], NDArray[np.in
         colours.append(np.full(int(servers.max()) + 1, 9, dtype=np.int64))
         count += int(servers.max()) + 1
     return count, np.concatenate(arcs), np.concatenate(colours)
-
-
-def _pool(topology: Topology, generators: Sequence[Permutation]) -> list[Permutation]:
-    """Return symmetries that move every rank: all of them where they are few, else some."""
-    n = topology.num_ranks
-    rows = [np.array(generator, dtype=np.int32) for generator in generators]
-    closed = close_rows(rows, n, n, min(MAX_GROUP, MAX_ENTRIES // n))
-    some = closed[0] if closed else np.array([*_products(rows, MAX_PRODUCTS // n)])
-    moving = some[(some != np.arange(n)).all(axis=1)]
-    found = dict.fromkeys(map(tuple, moving.tolist()))
-    return [p for p in found if _order(p)]
 
 
 def _products(rows: Sequence[NDArray[np.int32]], most: int) -> Iterator[NDArray[np.int32]]:

@@ -47,14 +47,9 @@ NDV2_TURNS: tuple[Permutation, ...] = ((2, 3, 0, 1, 6, 7, 4, 5), (4, 5, 6, 7, 0,
 class Base:
     """A row of the table of machines that TACCL knows.
 
-    Parameters
-    ----------
-    gpus, nics
-        Of one server; None: the file says it.
-    classes
-        How many costs of links the file lists; 0: matrices.
-    truncates
-        Whether the loader cuts ``node_invbws_list`` to whole units.
+    `gpus` and `nics` are of one server; None: the file says it. The file lists the costs of as many
+    `classes` of links; 0: matrices. `truncates` tells whether the loader cuts ``node_invbws_list``
+    to whole units.
     """
 
     gpus: int | None
@@ -180,16 +175,9 @@ Relays = str | tuple[tuple[int, tuple[int, ...]], ...] | None
 class Sketched:
     """What such a topology must know of the sketch.
 
-    Parameters
-    ----------
-    name, file
-        Of the sketch, for messages.
-    servers
-        For how many servers it is made; None: any.
-    switches
-        Its lists of local GPUs, equal ones as often as they are there; empty: no switches.
-    relays
-        What joins the servers; None: not said.
+    `name` and `file` of the sketch are for messages, `servers` is for how many it is made (None:
+    any). `switches` are its lists of local GPUs, equal ones as often as they are there (empty: no
+    switches), and `relays` what joins the servers; None: not said.
     """
 
     name: str = "the sketch"

@@ -37,8 +37,8 @@ from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import has_open_sends
 from taccl.msccl.program import Program
+from taccl.msccl.run import largest_safe_size
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.msccl.sizes import largest_safe_size
 from taccl.msccl.xml import read_xml, write_xml
 from taccl.replay.cost import model_of
 from taccl.replay.timing import traces

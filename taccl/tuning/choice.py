@@ -19,8 +19,8 @@ from itertools import groupby, pairwise
 from math import isqrt, lcm
 
 from taccl.msccl.program import Finding, Program
+from taccl.msccl.run import largest_safe_size
 from taccl.msccl.runtimes import LOADED_BY
-from taccl.msccl.sizes import largest_safe_size
 from taccl.msccl.verdict import judge_text
 from taccl.msccl.xml import write_xml
 from taccl.replay.cost import model_of

@@ -48,15 +48,9 @@ FEW_SENDS = 20_000
 class Violation:
     """A rule that a schedule breaks.
 
-    Parameters
-    ----------
-    rule
-        A name of :data:`RULES`, or ``columns``, ``symmetry`` or ``sketch`` when the rules could
-        not be applied.
-    send
-        Row of the expanded schedule; None when no one send is to blame.
-    explanation
-        What is wrong, with chunk, link and time.
+    `rule` is a name of :data:`RULES`, or ``columns``, ``symmetry`` or ``sketch`` when the rules
+    could not be applied; `send` is a row of the expanded schedule, None when no one send is to
+    blame, and `explanation` what is wrong, with chunk, link and time.
     """
 
     rule: str
@@ -93,7 +87,7 @@ NEEDS: Mapping[str, Callable[[Sends], bool]] = MappingProxyType({
     "max_extra_hops": turns_paths,
     "on_shortest_paths": turns_paths,
 })  # fmt: skip
-"""What must hold for a rule to be judged by representatives, beyond what sends.py asks for all.
+"""What must hold for a rule to be judged by representatives, beyond what is asked for all.
 
 Offsets in buffers do not turn with the ranks, sums without duration follow the order of rows, and
 a sketch may treat images differently. Where this fails, the rule is judged on all sends.
@@ -121,17 +115,14 @@ def verify(
         return [Violation("symmetry", None, error.problem)]
     if logical is not None and len(logical.allowed) != len(schedule.topology.links):
         return [Violation("sketch", None, "the sketch is for another topology")]
-    return list(_broken(sends))
-
-
-def _broken(sends: Sends) -> Iterator[Violation]:
-    """Apply every rule to the sends, or to all sends where representatives do not do for it."""
-    every = None if sends.orbits is not None else sends
+    broken: list[Violation] = []
+    every = None  # the sends, where representatives do not do for a rule
     for name, rule in RULES.items():
         judged = sends
         if sends.orbits is not None and name in NEEDS and not NEEDS[name](sends):
-            judged = every = every or _all_sends(sends.schedule, sends.logical)
-        yield from (Violation(name, row, text) for row, text in rule(judged))
+            judged = every = every or _all_sends(schedule, logical)
+        broken += (Violation(name, row, text) for row, text in rule(judged))
+    return broken
 
 
 def _all_sends(schedule: Schedule, logical: LogicalTopology | None) -> Sends:
@@ -156,10 +147,8 @@ def _columns(schedule: Schedule) -> Iterator[Finding]:
     """Check the shapes and ranges that all rules rely on."""
     collective, topology = schedule.collective, schedule.topology
     if collective.num_ranks != topology.num_ranks:
-        yield (
-            None,
-            (f"the collective has {collective.num_ranks} ranks, the topology {topology.num_ranks}"),
-        )
+        ranks = collective.num_ranks
+        yield None, f"the collective has {ranks} ranks, the topology {topology.num_ranks}"
     if schedule.chunk_size <= 0:
         yield None, f"the chunk size is {schedule.chunk_size}"
     slowest = max((edge.beta or 0 for edge in topology.edges), default=0)

@@ -29,33 +29,28 @@ def message(sends: Sends) -> Iterator[Finding]:
         yield from sends.findings(
             column != column[first], f"has another {what} than its batch, which is one message"
         )
-    yield from _twice_in_a_message(sends)
+    order = np.lexsort((schedule.chunk, sends.message))
+    chunk, number = schedule.chunk[order], sends.message[order]
+    twice = np.zeros(len(order), dtype=np.bool_)
+    twice[order[1:][(chunk[1:] == chunk[:-1]) & (number[1:] == number[:-1])]] = True
+    yield from sends.findings(twice, "is twice in one message")
     rows = sends.first
     link = schedule.link[rows]
-    table = sends.schedule.topology.links
+    table = schedule.topology.links
     betas, of_edge = _numbered_betas(sends)
     # The betas are numbered in ascending order: the largest number is the largest beta.
     slowest = np.maximum.reduceat(of_edge[table.edge_ids], table.edge_start[:-1])
     expected = table.alpha[link] + _transfers(sends, betas, slowest[link], sends.carried)
     took = schedule.end[rows] - schedule.start[rows]
-    for number in np.flatnonzero(took != expected)[:MAX_FINDINGS].tolist():
-        row = int(rows[number])
+    for at in np.flatnonzero(took != expected)[:MAX_FINDINGS].tolist():
+        row = int(rows[at])
         yield (
             row,
             (
-                f"{sends.name(row)} takes {exact_us(int(took[number]))} us; its message of"
-                f" {sends.carried[number]} chunks takes {exact_us(int(expected[number]))} us"
+                f"{sends.name(row)} takes {exact_us(int(took[at]))} us; its message of"
+                f" {sends.carried[at]} chunks takes {exact_us(int(expected[at]))} us"
             ),
         )
-
-
-def _twice_in_a_message(sends: Sends) -> Iterator[Finding]:
-    order = np.lexsort((sends.schedule.chunk, sends.message))
-    chunk, number = sends.schedule.chunk[order], sends.message[order]
-    again = (chunk[1:] == chunk[:-1]) & (number[1:] == number[:-1])
-    wrong = np.zeros(len(order), dtype=np.bool_)
-    wrong[order[1:][again]] = True
-    yield from sends.findings(wrong, "is twice in one message")
 
 
 def _numbered_betas(sends: Sends) -> tuple[list[Fraction], Int64]:
@@ -300,7 +295,11 @@ def _follow(sends: Sends, chunk: int, rows: list[int]) -> Iterator[Finding]:
     value = {rank: 1 << place for place, rank in enumerate(sources)}
     carried: dict[int, int] = {}
     last: dict[int, tuple[int, bool]] = {}
-    for time, event, row in _events(sends, rows):
+    events = []
+    for row in rows:
+        start, end = int(schedule.start[row]), int(schedule.end[row])
+        events += [(start, PASS, row)] if end <= start else [(start, READ, row), (end, ARRIVE, row)]
+    for time, event, row in sorted(events):
         src, dst = int(sends.turned.src[row]), int(sends.turned.dst[row])
         if event != ARRIVE:
             carried[row] = value.get(src, 0)
@@ -309,8 +308,7 @@ def _follow(sends: Sends, chunk: int, rows: list[int]) -> Iterator[Finding]:
         if event == READ:
             continue
         brought, there, adds = carried.pop(row, 0), value.get(dst, 0), bool(schedule.reduce[row])
-        wrong = (_wrong_sum if adds else _wrong_copy)(sources, brought, there)
-        if wrong:
+        if wrong := _wrong_value(sources, brought, there, adds=adds):
             yield _finding(sends, row, wrong)
         before = last.get(dst)
         if event == ARRIVE and before and before[0] == time and not (adds and before[1]):
@@ -334,24 +332,12 @@ def _finding(sends: Sends, row: int, why: str) -> Finding:
     return sends.expanded_row(row, element), f"{sends.name(row, element)} {why}"
 
 
-def _events(sends: Sends, rows: list[int]) -> list[tuple[int, int, int]]:
-    events = []
-    for row in rows:
-        start, end = int(sends.schedule.start[row]), int(sends.schedule.end[row])
-        if end <= start:
-            events.append((start, PASS, row))
-        else:
-            events += [(start, READ, row), (end, ARRIVE, row)]
-    return sorted(events)
-
-
-def _wrong_sum(sources: tuple[int, ...], brought: int, there: int) -> str:
-    if brought & there:
+def _wrong_value(sources: tuple[int, ...], brought: int, there: int, *, adds: bool) -> str:
+    """Return what is wrong with an arrival that adds, or replaces; empty: nothing."""
+    if adds and brought & there:
         return f"counts twice {_values(sources, brought & there)}"
-    return "" if there else "is added where nothing of the chunk is"
-
-
-def _wrong_copy(sources: tuple[int, ...], brought: int, there: int) -> str:
+    if adds:
+        return "" if there else "is added where nothing of the chunk is"
     if there & ~brought:
         return f"replaces a sum and loses {_values(sources, there & ~brought)}"
     return "brings nothing new" if brought == there else ""
@@ -430,10 +416,8 @@ def max_extra_hops(sends: Sends) -> Iterator[Finding]:
     )
     limit = shortest[where, sends.dst] + logical.max_extra_hops
     for row in np.flatnonzero(taken > limit)[:MAX_FINDINGS].tolist():
-        yield (
-            row,
-            (f"{sends.name(row)} ends a path of {taken[row]} hops, the sketch allows {limit[row]}"),
-        )
+        path = f"ends a path of {taken[row]} hops, the sketch allows {limit[row]}"
+        yield row, f"{sends.name(row)} {path}"
 
 
 def _open_to(sends: Sends, logical: LogicalTopology, owner: int) -> NDArray[np.bool_]:
@@ -483,10 +467,8 @@ def on_shortest_paths(sends: Sends) -> Iterator[Finding]:
     kind = kind.reshape(-1)
     for row in np.flatnonzero(~(on_way[kind, sends.src] & on_way[kind, sends.dst]))[:MAX_FINDINGS]:
         lost = sends.src[row] if not on_way[kind[row], sends.src[row]] else sends.dst[row]
-        yield (
-            int(row),
-            f"{sends.name(int(row))} visits rank {lost}, which is on no path with the fewest hops",
-        )
+        why = f"visits rank {lost}, which is on no path with the fewest hops"
+        yield int(row), f"{sends.name(int(row))} {why}"
 
 
 def _between(

@@ -1,8 +1,8 @@
 """The sends under judgement in columns, with what several rules need to know of them.
 
-These are all sends of a schedule, or one representative of every orbit. A rule that asks what
-other sends do at the same chunk and rank, or on the same edge, asks by :attr:`Sends.turned` and
-:attr:`Sends.edge_orbit`: where all sends are there, they themselves.
+These are all sends of a schedule, or one representative of every orbit. A rule that asks what other
+sends do at the same chunk and rank, or on the same edge, asks by :attr:`Sends.turned` and
+:attr:`Sends.edge_orbit`: where all sends are there, they themselves. Representatives are enough:
 
 Let G be the group that expands the representatives: send (g, i) of the expanded schedule takes
 chunk g c(i) over link g l(i), at the times of row i. Multiplying by an element of G maps the
@@ -52,42 +52,37 @@ Finding = tuple[int | None, str]
 MAX_FINDINGS = 100
 """How many findings one rule reports: nobody reads a million."""
 
+Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
-Ranks = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
 class Orbits:
     """A group that acts freely, and where it takes the ranks and chunks of a collective.
 
-    Parameters
-    ----------
-    group
-        Of symmetries of the topology, each of which maps the collective onto itself.
-    collective
-        What is judged.
+    The `group` is of symmetries of the topology, each of which maps the `collective` onto itself.
     """
 
     group: Group
     collective: Collective
 
     @cached_property
-    def images(self) -> Ranks:
+    def images(self) -> Int32:
         """Row g: where element g takes every rank."""
         return self.group.action[0][:, : self.group.topology.num_ranks]
 
     @cached_property
-    def home(self) -> NDArray[np.int64]:
+    def home(self) -> Int64:
         """The one element that takes each rank to the smallest of its orbit."""
-        elements: NDArray[np.int64] = self.images.argmin(axis=0)
+        elements: Int64 = self.images.argmin(axis=0)
         return elements
 
     @cached_property
-    def chunks(self) -> NDArray[np.int64]:
+    def chunks(self) -> Int64:
         """One chunk of every orbit: those whose owner is the smallest rank of its orbit."""
         return np.flatnonzero(self.home[self.collective.owner] == 0)
 
-    def chunk_images(self, element: NDArray[np.int64], chunk: Ranks) -> Ranks:
+    def chunk_images(self, element: Int64, chunk: Int32) -> Int32:
         """Return where elements, one a chunk, take some chunks."""
         there = chunk.copy()
         for number in np.unique(element).tolist():
@@ -130,25 +125,18 @@ class Turned(NamedTuple):
     """One image of every send: element number, and where it takes chunk, source and destination."""
 
     element: Int64
-    chunk: NDArray[np.int32]
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
+    chunk: Int32
+    src: Int32
+    dst: Int32
 
 
 @dataclass(frozen=True, eq=False)
 class Sends:
     """The sends under judgement.
 
-    Parameters
-    ----------
-    schedule
-        The schedule with the sends of all orbits, or with those of representatives.
-    logical
-        What the sketch allows, or None.
-    orbits
-        What representatives stand for; None: all sends are there.
-    period
-        Rows ``period`` apart are images of each other; None: nothing is known of that.
+    The `schedule` has the sends of all orbits, or those of representatives, and then `orbits` says
+    what they stand for; None: all sends are there. `logical` is what the sketch allows, or None.
+    Rows `period` apart are images of each other; None: nothing is known of that.
     """
 
     schedule: Schedule
@@ -157,27 +145,27 @@ class Sends:
     period: int | None = None
 
     @cached_property
-    def src(self) -> NDArray[np.int32]:
+    def src(self) -> Int32:
         """The rank every send leaves."""
         return self.schedule.topology.links.src[self.schedule.link]
 
     @cached_property
-    def dst(self) -> NDArray[np.int32]:
+    def dst(self) -> Int32:
         """The rank every send enters."""
         return self.schedule.topology.links.dst[self.schedule.link]
 
     @cached_property
-    def message(self) -> NDArray[np.int64]:
+    def message(self) -> Int64:
         """The message of every send, numbered by ascending batch."""
         return np.unique(self.schedule.batch, return_inverse=True)[1].astype(np.int64)
 
     @cached_property
-    def first(self) -> NDArray[np.int64]:
+    def first(self) -> Int64:
         """The first row of every message."""
         return np.unique(self.schedule.batch, return_index=True)[1].astype(np.int64)
 
     @cached_property
-    def carried(self) -> NDArray[np.int64]:
+    def carried(self) -> Int64:
         """How many chunks every message carries."""
         return np.bincount(self.message, minlength=len(self.first)).astype(np.int64)
 
@@ -190,7 +178,7 @@ class Sends:
             row[list(ranks)] = True
         return table
 
-    def is_source(self, rank: NDArray[np.int32]) -> NDArray[np.bool_]:
+    def is_source(self, rank: Int32) -> NDArray[np.bool_]:
         """Tell for every send whether a rank, one a send, holds its chunk before."""
         return self.members[self.schedule.collective.source_set[self.schedule.chunk], rank]
 
@@ -213,13 +201,13 @@ class Sends:
         return Turned(element, there, images[element, self.src], images[element, self.dst])
 
     @cached_property
-    def edge_orbit(self) -> NDArray[np.int32]:
+    def edge_orbit(self) -> Int32:
         """One edge of every edge's orbit."""
         if self.orbits is not None:
             return self.orbits.group.edge_orbit
         return np.arange(len(self.schedule.topology.edges), dtype=np.int32)
 
-    def seen_from(self, rank: NDArray[np.int32], other: NDArray[np.int32]) -> Int64:
+    def seen_from(self, rank: Int32, other: Int32) -> Int64:
         """Return one number for each (rank, other), moved to the smallest rank of the orbit."""
         if self.orbits is not None:
             element = self.orbits.home[rank]

@@ -9,8 +9,8 @@ from taccl.apps.programs import lowering_of
 from taccl.errors import InputError, LoweringError
 from taccl.model.schedule import Schedule
 from taccl.msccl.limits import network_findings
+from taccl.msccl.run import Safe
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.msccl.sizes import Safe
 from taccl.topology.file import load_topology
 from tests.synth.problems import classical_schedule, problem_of
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from taccl.errors import InputError, TacclWarning
 from taccl.files import Document
 from taccl.files.read import parse_document
-from taccl.imports import ImportOptions, TacclOptions, import_document, import_topology
+from taccl.imports import ImportOptions, TacclOptions, import_files, import_topology
 from taccl.imports.taccl_json import read_taccl_topology
 from taccl.sketch import load_sketch
 from taccl.topology.core_form import topology_digest
@@ -72,7 +72,7 @@ def write(tmp_path: Path, value: Json, **fields: object) -> str:
 def imported(tmp_path: Path, value: Json, chosen: ImportOptions) -> str:
     """Return the path of the imported file."""
     path = tmp_path / "t.yaml"
-    path.write_text(document_text(import_document(write(tmp_path, value), None, chosen)))
+    path.write_text(document_text(import_files([write(tmp_path, value)], None, chosen).document))
     return str(path)
 
 

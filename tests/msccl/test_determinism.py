@@ -2,7 +2,7 @@
 
 import pytest
 
-from taccl.msccl.determinism import order_findings
+from taccl.msccl.interpret import order_findings
 from taccl.msccl.program import Severity
 from taccl.msccl.verdict import judge_text
 from taccl.msccl.xml import write_xml

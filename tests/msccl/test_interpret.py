@@ -9,9 +9,8 @@ from taccl.collectives import build_collective
 from taccl.msccl import races
 from taccl.msccl.interpret import find_root, interpret, judge
 from taccl.msccl.program import Buffer, Finding, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
-from taccl.msccl.run import Place
+from taccl.msccl.run import Place, deadlock, largest_safe_size
 from taccl.msccl.runtimes import RUNTIMES, message_chunks
-from taccl.msccl.sizes import deadlock, largest_safe_size
 from taccl.msccl.xml import read_xml
 from tests.msccl.builders import make, mesh, pairs_schedule, ring_schedule, with_each_step
 from tests.msccl.texts import swap

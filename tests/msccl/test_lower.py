@@ -15,7 +15,7 @@ from taccl.lowering.lower import LowerOptions, lower, modes_served
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.interpret import find_root, judge
 from taccl.msccl.program import Buffer, Op, Program, Slot, StepRef
-from taccl.msccl.sizes import deadlock
+from taccl.msccl.run import deadlock
 from taccl.msccl.xml import read_xml, write_xml
 from taccl.topology.symmetry import make_group
 from tests.generators import random_schedule

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taccl.lowering.buffers import Move, find_parts
+from taccl.lowering.draft import Move, find_parts
 from taccl.msccl.expected import Mode, mode_of
 from taccl.msccl.program import Buffer, Op, Slot
 

@@ -25,8 +25,8 @@ from taccl.msccl.program import (
     Threadblock,
     errors_of,
 )
+from taccl.msccl.run import largest_safe_size, safe_size
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.msccl.sizes import largest_safe_size, safe_size
 from taccl.msccl.verdict import judge_text
 from taccl.msccl.xml import read_xml
 from taccl.replay.compile import count_messages, split

@@ -17,7 +17,7 @@ from taccl.msccl.program import Program, Step, StepRef
 from taccl.replay import disturbed
 from taccl.replay.disturbed import Load, Stream, mean_time, percentile, weakened
 from taccl.replay.interpreter import replay
-from taccl.replay.scenario import Delay
+from taccl.replay.scenario import DistributionRecord as Delay
 from taccl.replay.timing import traces
 from taccl.topology.graph import Topology, whole
 from tests.replay.program_builder import (
@@ -252,7 +252,7 @@ def test_all_ranks_twice_as_slow_take_twice_the_time_on_random_programs() -> Non
 
 
 def delays(mean: int, key: str, count: int, distribution: str = "exponential") -> list[int]:
-    stream = Stream(Delay(distribution, mean), key)
+    stream = Stream(Delay.model_validate({"distribution": distribution, "mean": f"{mean}ps"}), key)
     return [stream.draw() for _ in range(count)]
 
 

@@ -2,13 +2,10 @@
 
 from dataclasses import replace
 
-import pytest
-
 from taccl.bounds import any_bounds, best
 from taccl.collectives import build_collective
-from taccl.errors import InputError
 from taccl.replay.cost import model_of
-from taccl.replay.sweep import Row, bounds_of, sizes_between, sweep
+from taccl.replay.sweep import Row, bounds_of, sweep
 from taccl.topology.graph import whole
 from tests.replay.program_builder import hub, network, ring, ring_allreduce
 
@@ -93,22 +90,3 @@ def test_a_bound_needs_the_root_where_there_is_one() -> None:
     found = bounds_of(ring(2), "broadcast", 1)(8)
     assert found is not None
     assert found == bounds_of(ring(2), build_collective("broadcast", 2, 1, 1))(8)
-
-
-def test_sizes_multiply_up_to_the_end() -> None:
-    assert sizes_between(1024, 9000, 2) == (1024, 2048, 4096, 8192)
-
-
-def test_one_size_is_a_series() -> None:
-    assert sizes_between(8, 8) == (8,)
-
-
-@pytest.mark.parametrize(
-    ("begin", "end", "factor", "problem"),
-    [(8, 4, 2, "sizes from 8 to 4"), (0, 4, 2, "from 0"), (1, 4, 1, "at least 2, got 1")],
-)
-def test_a_series_that_does_not_exist_is_an_error(
-    begin: int, end: int, factor: int, problem: str
-) -> None:
-    with pytest.raises(InputError, match=problem):
-        sizes_between(begin, end, factor)
