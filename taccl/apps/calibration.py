@@ -39,10 +39,8 @@ def read_runs(
 
     They are checked against the `topology`; without a `collective` it is what the files say.
 
-    Raises
-    ------
-    InputError
-        When a file is no output of nccl-tests, or they do not fit together or the topology.
+    Raises InputError when a file is no output of nccl-tests, or they do not fit together or the
+    topology.
     """
     runs = tuple(read_measured(file) for file in files)
     told = list(dict.fromkeys(run.collective for run in runs if run.collective))
@@ -72,10 +70,7 @@ def samples_of(
     The `runs` are of one collective, and of the `program` with elements of `element_bytes`;
     `out_of_place` tells which of the two columns counts.
 
-    Raises
-    ------
-    InputError
-        When they are too few.
+    Raises InputError when they are too few.
     """
     unit = program.chunks_per_loop * element_bytes
     found: list[Sample] = []

@@ -70,10 +70,7 @@ def textbook_program(
     Its ways to do a `collective` are compared on a `topology`, at `size` bytes, of which as many
     are taken as make whole elements.
 
-    Raises
-    ------
-    InputError
-        When there is none.
+    Raises InputError when there is none.
     """
     programs, reason = _textbook(topology, collective, algorithm, size, target)
     if not programs:

@@ -137,6 +137,19 @@ class Setting:
             return explain(played, row, again)
 
 
+def charged(model: ReplayModel, profile: str, topology: Topology) -> ReplayModel:
+    """Return a `model` under a `profile`, a name of PROFILES, on a `topology`.
+
+    Raises InputError for measured costs where the topology has none.
+    """
+    if profile == "measured" and topology.measured is None:
+        raise InputError(
+            f"{topology.name} has no measured costs", field="--profile",
+            fix="use alpha-beta, or put what you measured into the topology file (measured:)",
+        )  # fmt: skip
+    return replace(model, measured=profile == "measured")
+
+
 def evaluate(files: Sequence[str], sizes: Sequence[int], setting: Setting) -> tuple[Row, ...]:
     """Replay the programs of XML `files` in a `setting` at `sizes` in bytes, file by file.
 
@@ -188,10 +201,7 @@ def bounds_for(
     `size` the bytes of the counted buffer. With `grown` a bound of kind growth is looked for as
     well, which takes from seconds to minutes.
 
-    Raises
-    ------
-    NoScheduleError
-        When some rank can't be reached from another.
+    Raises NoScheduleError when some rank can't be reached from another.
     """
     topology = logical.topology
     free = whole(topology)
@@ -214,10 +224,7 @@ def load_scenario(
 
     Where it is to be `detailed`, single messages are shown, which only static scenarios allow.
 
-    Raises
-    ------
-    InputError
-        When the file can't be used, or no single run can stand for the scenario.
+    Raises InputError when the file can't be used, or no single run can stand for the scenario.
     """
     if path is None:
         return None

@@ -24,10 +24,7 @@ DEFAULT_SIZE = 10**6
 def size_of_chunks(chunk_size: Fraction, chunks: int) -> int:
     """Return the bytes of so many `chunks` of `chunk_size` bytes each.
 
-    Raises
-    ------
-    InputError
-        When they are no whole number of bytes, or too many.
+    Raises InputError when they are no whole number of bytes, or too many.
     """
     size = chunk_size * chunks
     if size.denominator != 1 or size > MAX_SIZE:
@@ -52,10 +49,7 @@ def default_size(topology: Topology, collective: Collective) -> int:
 def load_collective(text: str) -> str | Collective:
     """Return the table's name of a collective, or the collective of a file.
 
-    Raises
-    ------
-    InputError
-        When it is neither.
+    Raises InputError when it is neither.
     """
     try:
         return collective_name(text)
@@ -74,10 +68,7 @@ def asked_collective(
     It is a name of COLLECTIVES, or a collective from a file; `root` is for those of the table that
     have one, None: rank 0.
 
-    Raises
-    ------
-    InputError
-        When it has no such root, or is for another number of ranks.
+    Raises InputError when it has no such root, or is for another number of ranks.
     """
     if isinstance(wanted, str):
         return build_collective(wanted, topology.num_ranks, 1, root)
@@ -109,10 +100,7 @@ def load_machine(
     of what the file says; the `sketch`, a file or the name of a shipped one, is for what TACCL's
     own costs depend on.
 
-    Raises
-    ------
-    InputError
-        When a file or a value can't be used.
+    Raises InputError when a file or a value can't be used.
     """
     sketched = None if sketch is None else load_sketch(sketch).sketched
     network = load_topology(topology, nodes=nodes, fabric=fabric, sketched=sketched)
@@ -150,10 +138,8 @@ def load_network(
 def load_both(first: str, second: str, nodes: int | None) -> tuple[Topology, Topology]:
     """Return the `first` and the `second` topology; `nodes` is for what is made of servers.
 
-    Raises
-    ------
-    InputError
-        When one can't be used, or both have their servers in them and ``nodes`` is given.
+    Raises InputError when one can't be used, or both have their servers in them and ``nodes`` is
+    given.
     """
     fixed = [spec for spec in (first, second) if nodes is not None and not has_count(spec)]
     if len(fixed) == 2:
@@ -175,10 +161,8 @@ def logical_group(logical: LogicalTopology, collective: Collective | None = None
     does not hold). Where nothing is declared, symmetries are searched for. Without a collective
     they are those of the network alone.
 
-    Raises
-    ------
-    InputError
-        When a named symmetry does not hold; names the edge, link or chunk that breaks it.
+    Raises InputError when a named symmetry does not hold; names the edge, link or chunk that breaks
+    it.
     """
     topology = logical.topology
     named = logical.symmetry_asked

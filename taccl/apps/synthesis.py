@@ -330,10 +330,7 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     The `collective` is what is asked for, uncut. The `scorer` of their schedules learns the one
     size, in bytes, at which programs of all counts are compared.
 
-    Raises
-    ------
-    InputError
-        When not even the first count leaves a whole element for every chunk.
+    Raises InputError when not even the first count leaves a whole element for every chunk.
     """
     logical, target = request.logical, scorer.target
     group = logical_group(logical, collective)

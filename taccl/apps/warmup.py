@@ -90,10 +90,7 @@ def compile_ahead(report: Callable[[str], None], stop: Event | None = None) -> f
     Before and after `report` is called with a line of progress, where there is something to
     compile; the user sets `stop` to end it.
 
-    Raises
-    ------
-    OutOfTimeError
-        When ``stop`` was set.
+    Raises OutOfTimeError when ``stop`` was set.
     """
     stamp = stamp_of(PARTS, os.environ.get("NUMBA_CACHE_DIR", ""))
     if stamp.exists() or stamp in _COMPILED:

@@ -47,10 +47,7 @@ PROCESS = Process()
 def chosen(option: str, text: str, names: str) -> str:
     """Return the `text` of an `option` as one of `names`, separated by ", ", in any case.
 
-    Raises
-    ------
-    InputError
-        When it is none of them.
+    Raises InputError when it is none of them.
     """
     known = {name.lower(): name for name in names.split(", ")}
     if text.lower() not in known:
@@ -156,10 +153,7 @@ Verbose = Annotated[
 def read(option: str, parse: Callable[[object], Value], text: object) -> Value:
     """Return the value that `parse` makes of an option's `text`; errors name the `option`.
 
-    Raises
-    ------
-    InputError
-        When the text can't be parsed.
+    Raises InputError when the text can't be parsed.
     """
     try:
         return parse(text)
@@ -178,10 +172,7 @@ def sizes_of(begin: str | None, end: str | None, factor: int, size: str) -> list
     The texts are those of ``-b``, `begin`, ``-e``, `end`, and ``--size``; each size is `factor`
     times the one before.
 
-    Raises
-    ------
-    InputError
-        When the range is empty or only one end is given.
+    Raises InputError when the range is empty or only one end is given.
     """
     if begin is None and end is None:
         return [size_of(size)]
@@ -206,10 +197,7 @@ def element_bytes(dtype: str) -> int:
 def chunk_count(text: str) -> int | None:
     """Return the value of ``--chunks``: a number, or None for auto.
 
-    Raises
-    ------
-    InputError
-        When it is neither.
+    Raises InputError when it is neither.
     """
     if text.lower() == "auto":
         return None
@@ -228,10 +216,7 @@ def interruptible(*outputs: Path | None) -> Iterator[threading.Event]:
 
     The files and directories `outputs` are written meanwhile: the second Ctrl-C says which were.
 
-    Raises
-    ------
-    OutOfTimeError
-        On the second Ctrl-C.
+    Raises OutOfTimeError: on the second Ctrl-C.
     """
     stop, before = threading.Event(), states_of(outputs)
 

@@ -42,10 +42,7 @@ def deliver(
     It was made of `inputs`, which it may not overwrite; `notes` are told of a text that is not on
     stdout.
 
-    Raises
-    ------
-    InputError
-        When the file can't be written, or is one of the inputs.
+    Raises InputError when the file can't be written, or is one of the inputs.
     """
     from taccl.files import check_apart, write_atomic
 

@@ -126,6 +126,7 @@ def schema(
 
 def file_models() -> "dict[str, type[FileModel]]":
     """Return the models of all file formats, by the name that ``taccl schema`` takes."""
+    from taccl.apps.measured import MeasurementsFile
     from taccl.collectives.file import CollectiveFile, DemandFile
     from taccl.model.schedule_file import ScheduleFile
     from taccl.replay.scenario import ScenarioFile
@@ -136,5 +137,5 @@ def file_models() -> "dict[str, type[FileModel]]":
     return {
         **FORMS, "sketch": SketchFile, "sketch-taccl": TacclSketchFile,
         "collective": CollectiveFile, "demand": DemandFile, "schedule": ScheduleFile,
-        "scenario": ScenarioFile, "library": LibraryFile,
+        "scenario": ScenarioFile, "library": LibraryFile, "measurements": MeasurementsFile,
     }  # fmt: skip

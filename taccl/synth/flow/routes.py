@@ -67,10 +67,7 @@ def flow_by_near_gateways(instance: FlowInstance, first: Flow, clock: Deadline) 
     clock
         Limits the search.
 
-    Raises
-    ------
-    OutOfTimeError
-        When the program is not solved in time.
+    Raises OutOfTimeError when the program is not solved in time.
     """
     if not instance.commodities:
         return first
@@ -240,10 +237,7 @@ def _add(instance: FlowInstance, load: Floats, path: Iterable[int]) -> None:
 def rows_of_fastest_paths(instance: FlowInstance) -> list[Row]:
     """Return the (chunk, link, reduce) rows of whole chunks on fastest paths, the least busy.
 
-    Raises
-    ------
-    NoScheduleError
-        When some rank can't be reached.
+    Raises NoScheduleError when some rank can't be reached.
     """
     load = np.zeros(instance.arcs.num_resources)
     chosen: list[tuple[int, Path]] = []

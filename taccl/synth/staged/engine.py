@@ -72,10 +72,7 @@ def staged(problem: Problem, options: Options) -> Result:
     options
         How long and how to search, and what is known.
 
-    Raises
-    ------
-    NoScheduleError
-        When the sketch leaves a chunk without a path to a target.
+    Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """
     clock = options.begin(options.solver_share)
     if problem.topology.num_ranks == 1:
@@ -231,10 +228,7 @@ def first_schedules(
         Of the ways to order it only those are tried that there is time for, but at least one;
         None: all.
 
-    Raises
-    ------
-    NoScheduleError
-        When the sketch leaves a chunk without a path to a target.
+    Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """
     two_ways = reduces_and_spreads(problem.collective)
     phases = []

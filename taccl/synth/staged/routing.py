@@ -368,10 +368,7 @@ def networks(
     options
         For that MILP.
 
-    Raises
-    ------
-    NoScheduleError
-        When the targets can't be reached under the sketch at all.
+    Raises NoScheduleError when the targets can't be reached under the sketch at all.
     """
     logical = problem.logical
     full = build_network(problem, reverse=reverse)
