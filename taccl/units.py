@@ -178,6 +178,12 @@ def microseconds(time: Time) -> float:
     return time / PS_PER_US
 
 
+def exact_us(time: Time) -> str:
+    """Return the digits of a time in microseconds, every picosecond told."""
+    whole, rest = divmod(abs(time), PS_PER_US)
+    return f"{'-' if time < 0 else ''}{whole}.{rest:06d}".rstrip("0").rstrip(".")
+
+
 def format_time(time: Time) -> str:
     """Return a time such as ``12.3 us``."""
     return f"{time / PS_PER_US:.6g} us"

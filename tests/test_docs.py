@@ -14,7 +14,7 @@ from defusedxml.ElementTree import fromstring
 
 from benchmarks.opening import BEGIN, refreshed
 from taccl.apps.measured import read_table
-from taccl.cli.schemas import SCHEMAS
+from taccl.cli.sketch import file_models
 from taccl.collectives import COLLECTIVES
 from taccl.collectives.file import read_collective
 from taccl.errors import NoScheduleError, TacclError
@@ -293,11 +293,11 @@ def test_the_page_on_machines_has_every_machine_and_every_rule() -> None:
 def test_every_field_of_every_format_has_a_meaning_and_no_other() -> None:
     fields = {
         (name, record, field)
-        for name in SCHEMAS
+        for name in file_models()
         for record, _, body in records(name)
         for field in body["properties"]
     }
-    assert set(FORMATS) == set(SCHEMAS)
+    assert set(FORMATS) == set(file_models())
     assert set(MEANINGS) == fields
 
 

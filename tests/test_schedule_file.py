@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taccl.cli.schemas import SCHEMAS
+from taccl.cli.sketch import file_models
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import InputError
 from taccl.model.schedule import Decisions, Schedule, retime
@@ -254,14 +254,14 @@ def test_a_missing_schedule_is_named() -> None:
         read_schedule("no.json")
 
 
-@for_each("name", SCHEMAS)
+@for_each("name", file_models())
 def test_every_format_has_a_json_schema_of_its_fields(name: str) -> None:
-    schema = SCHEMAS[name].json_schema()
-    fields = {info.alias or field for field, info in SCHEMAS[name].model_fields.items()}
+    schema = file_models()[name].json_schema()
+    fields = {info.alias or field for field, info in file_models()[name].model_fields.items()}
     assert set(schema["properties"]) == fields
     assert json.loads(json.dumps(schema)) == schema
 
 
 def test_a_schema_shows_defaults_as_a_file_would_say_them() -> None:
-    shape = SCHEMAS["topology-shape"].json_schema()["$defs"]["ShapeRecord"]["properties"]
+    shape = file_models()["topology-shape"].json_schema()["$defs"]["ShapeRecord"]["properties"]
     assert (shape["bandwidth"]["default"], shape["alpha"]["default"]) == ("50GB/s", "0.7us")

@@ -35,16 +35,9 @@ MIN_SIZES = 3
 def read_runs(
     files: Sequence[str], collective: str | None, topology: Topology
 ) -> dict[str, tuple[Measured, ...]]:
-    """Return the runs by the collective that was measured, checked against the topology.
+    """Return the runs in `files`, outputs of nccl-tests, by the collective that was measured.
 
-    Parameters
-    ----------
-    files
-        Outputs of nccl-tests.
-    collective
-        What was measured; None: as the files say.
-    topology
-        Where.
+    They are checked against the `topology`; without a `collective` it is what the files say.
 
     Raises InputError when a file is no output of nccl-tests, or they do not fit together or the
     topology.
@@ -74,16 +67,8 @@ def samples_of(
 ) -> tuple[tuple[Sample, ...], tuple[str, ...]]:
     """Return the sizes that the program can be fitted to, and in words what was left out.
 
-    Parameters
-    ----------
-    runs
-        Of one collective.
-    program
-        What was run.
-    element_bytes
-        Bytes of an element.
-    out_of_place
-        Which of the two columns.
+    The `runs` are of one collective, and of the `program` with elements of `element_bytes`;
+    `out_of_place` tells which of the two columns counts.
 
     Raises InputError when they are too few.
     """
@@ -130,26 +115,12 @@ def _unusable(point: Point, program: Program, unit: int, *, out_of_place: bool) 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is calibrated, from what.
+    """What is calibrated, from what: a topology, and outputs of nccl-tests, `measured` on it.
 
-    Parameters
-    ----------
-    topology
-        A file, a shipped name or a short form.
-    measured
-        Outputs of nccl-tests.
-    nodes, fabric, alpha_rule
-        As everywhere.
-    collective
-        What was measured; None: as the files say.
-    program, algorithm
-        The file that was run, or the classical algorithm.
-    runtime
-        Whose constants.
-    fitted
-        Kinds of unknowns, of FITTED.
-    out_of_place
-        Which of the two columns.
+    The `topology` is a file, a shipped name or a short form; `nodes`, `fabric` and `alpha_rule`
+    change it as everywhere. What was measured is the `collective`, None: as the files say, of the
+    file `program` or the classical `algorithm`, in the column that `out_of_place` says. Constants
+    are those of the `runtime`, and `fitted` are kinds of unknowns, of FITTED.
     """
 
     topology: str
@@ -167,22 +138,10 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The answer.
+    """The answer: a topology before and after, and what its replays took, in picoseconds.
 
-    Parameters
-    ----------
-    parts
-        What was measured, by collective.
-    before, after
-        The topology, and the one of the file that is written.
-    times_before, times_after
-        Replayed picoseconds of each sample.
-    fitted
-        The unknowns.
-    left_out
-        Measured sizes that were not used, and why.
-    text
-        The file.
+    By collective, `parts` are what was measured; `fitted` are the unknowns, `left_out` measured
+    sizes that were not used, and why, and `text` is the file that is written.
     """
 
     parts: tuple[Part, ...]
@@ -254,11 +213,7 @@ def calibrate(question: Question) -> Calibration:
 def _program(
     question: Question, topology: Topology, collective: Collective, runs: Sequence[Measured]
 ) -> Program:
-    """Return the program that was run.
-
-    Raises InputError when it is for other ranks or another collective, or there is no such
-    algorithm.
-    """
+    """Return the program that was run."""
     if question.program is None:
         if question.algorithm not in CLASSICAL:
             raise InputError(

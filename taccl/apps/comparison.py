@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import isqrt, lcm
 from pathlib import Path
 
-from taccl.apps.evaluation import answer_of, read_program
+from taccl.apps.evaluation import ELEMENT_BYTES, answer_of, read_program
 from taccl.apps.programs import Target, lowering_of, serves
 from taccl.collectives import COLLECTIVES, Collective, chunk_size_of, has_xml
 from taccl.errors import InputError, LoweringError
@@ -65,20 +65,10 @@ def _textbook(
 def textbook_program(
     topology: Topology, collective: Collective, algorithm: str, size: int, target: Target
 ) -> Program:
-    """Return the fastest program of a classical algorithm.
+    """Return the fastest `target` program of a classical `algorithm`, a name of CLASSICAL.
 
-    Parameters
-    ----------
-    topology
-        Where its ways are compared.
-    collective
-        What it does.
-    algorithm
-        A name of CLASSICAL.
-    size
-        Bytes, of which as many are taken as make whole elements.
-    target
-        What program is wanted.
+    Its ways to do a `collective` are compared on a `topology`, at `size` bytes, of which as many
+    are taken as make whole elements.
 
     Raises InputError when there is none.
     """
@@ -110,19 +100,11 @@ def first_of(times: Times, before: str | None = None) -> str | None:
 def find_crossovers(
     sizes: Sequence[int], step: int, times_at: Callable[[int], Times]
 ) -> Iterator[Crossover]:
-    """Yield where the first changes, ascending.
+    """Yield where the first changes between `sizes`, in bytes, which ascend.
 
-    Where it changes between two sizes, sizes between are tried until the change is known to a
-    hundredth; what comes and goes between two sizes with one winner is not seen.
-
-    Parameters
-    ----------
-    sizes
-        Bytes, ascending.
-    step
-        What sizes between are multiples of.
-    times_at
-        Returns the times at a size in bytes.
+    Where it changes between two, sizes between, multiples of `step`, are tried until the change is
+    known to a hundredth; what comes and goes between two sizes with one winner is not seen. The
+    times at a size in bytes are those of `times_at`.
     """
 
     def between(low: int, high: int, first: str, last: str) -> Iterator[Crossover]:
@@ -153,14 +135,8 @@ MODELLED = "its own formula, launch of the kernel included; not a replay"
 class Model:
     """NCCL's model of one collective on one machine.
 
-    Parameters
-    ----------
-    topology
-        Where.
-    machine
-        What NCCL's model knows of it.
-    collective
-        A name of COLLECTIVES, or another, which NCCL's model does not know.
+    The `machine` is what NCCL's model knows of the `topology`, `collective` a name of COLLECTIVES,
+    or another, which it does not know.
     """
 
     topology: Topology
@@ -217,30 +193,16 @@ class Model:
         )  # fmt: skip
 
 
-ELEMENT_BYTES = 4
-
 Play = Callable[[Sequence[int]], list[Row]]
 """From sizes to results."""
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What is compared.
+    """What is compared: a collective, uncut, on a topology, at `sizes` in bytes, ascending.
 
-    Parameters
-    ----------
-    topology, collective
-        Where, and what, uncut.
-    sizes
-        Bytes, ascending.
-    files
-        MSCCL XML files that do the same.
-    runtime
-        Whose constants and limits: a name of RUNTIMES.
-    nccl
-        Inputs of NCCL's model that are given.
-    report
-        Called with what is being done.
+    MSCCL XML `files` do the same. Constants and limits are those of a `runtime` of RUNTIMES, `nccl`
+    has inputs of NCCL's model that are given, and `report` is called with what is being done.
     """
 
     topology: Topology
@@ -267,14 +229,8 @@ class Question:
 class _Candidate:
     """What can win: one or more programs of one algorithm, of which the fastest counts.
 
-    Parameters
-    ----------
-    name, kind, note
-        As those of a Contender.
-    plays
-        One for each program.
-    divisor
-        What the bytes of a buffer must be a multiple of.
+    Each program has one of `plays`, and `name`, `kind` and `note` are those of a Contender. The
+    bytes of a buffer must be a multiple of `divisor`.
     """
 
     name: str
@@ -344,10 +300,7 @@ class _Race:
     """Times of all candidates that can win, at any size, each replayed once."""
 
     def __init__(
-        self,
-        racing: Sequence[_Candidate],
-        contenders: Sequence[Contender],
-        sizes: Sequence[int],
+        self, racing: Sequence[_Candidate], contenders: Sequence[Contender], sizes: Sequence[int]
     ) -> None:
         self.racing = racing
         names = {candidate.name for candidate in racing}
@@ -369,15 +322,7 @@ class _Race:
 
 
 def _file(question: Question, file: str) -> _Candidate:
-    """Return the candidate of a file, out of the race when its result is wrong.
-
-    Raises
-    ------
-    InputError
-        When it can't be read, or is for other ranks, another collective or another root.
-    ProgramError
-        When it is no program.
-    """
+    """Return the candidate of a file, out of the race when its result is wrong."""
     program, asked = read_program(file), question.collective
     problems: list[tuple[str, object, object]] = [
         ("ngpus", program.num_ranks, question.topology.num_ranks)

@@ -20,9 +20,9 @@ from taccl.units import (
     MAX_BETA,
     MAX_TIME,
     MIN_BETA,
-    PS_PER_US,
     Time,
     beta_text,
+    exact_us,
     parse_beta,
     parse_time,
 )
@@ -37,12 +37,8 @@ CLASSES = (INSIDE, BETWEEN)
 class EdgeCosts:
     """How the costs of a class of edges change.
 
-    Parameters
-    ----------
-    alpha, beta
-        What each alpha (and overhead) and each beta is multiplied with.
-    added
-        Picoseconds of alpha for a whole crossing, where all alphas are 0.
+    Each alpha (and overhead) is multiplied with `alpha`, each beta with `beta`; `added` are
+    picoseconds of alpha for a whole crossing, where all alphas are 0.
     """
 
     alpha: Fraction = Fraction(1)
@@ -52,15 +48,7 @@ class EdgeCosts:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """How the costs of a topology change.
-
-    Parameters
-    ----------
-    edges
-        For each class.
-    local
-        What local work costs, instead.
-    """
+    """How the costs of a topology change: of the edges of each class, and what local work costs."""
 
     local: LocalCosts
     edges: Mapping[str, EdgeCosts] = field(default_factory=dict)
@@ -120,18 +108,10 @@ def costly(topology: Topology, classes: Sequence[str], costs: Costs) -> Topology
 def costly_document(
     document: Mapping[str, object], topology: Topology, costs: Costs, name: str
 ) -> dict[str, object]:
-    """Return a topology file with other costs, in the form of servers where it has it.
+    """Return a topology file with other `costs`, in the form of servers where it has it.
 
-    Parameters
-    ----------
-    document
-        The file that ``topology`` is from; in another form it becomes a graph.
-    topology
-        With the costs of the file.
-    costs
-        The changes.
-    name
-        What the new one is called.
+    The `document` is the file that `topology` is from, with the costs of the file; in another form
+    it becomes a graph. The new one is called `name`.
     """
     if not document.keys() & {"node", "nodes"}:
         graph = topology_document(costly(topology, classes_of(topology), costs))
@@ -166,18 +146,9 @@ _ALL = ("alpha", "overhead", "bandwidth")
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A record of a file that has costs.
+    """A record of a file that has costs, `fields`, and the `name` of the class of its edges.
 
-    Parameters
-    ----------
-    fields
-        The record.
-    name
-        The class of its edges.
-    keys
-        Which of its fields are costs.
-    crossing
-        Whether it is a crossing, which gets an alpha where the class has none.
+    The fields that are costs are `keys`. A `crossing` gets an alpha where the class has none.
     """
 
     fields: Fields
@@ -217,8 +188,7 @@ def _nested(fields: Fields, *names: str) -> Iterator[Fields]:
 
 def time_text(time: Time) -> str:
     """Return a time as a file says it: ``0.7us``, exactly."""
-    whole, rest = divmod(min(time, MAX_TIME), PS_PER_US)
-    return f"{whole}.{rest:06d}".rstrip("0").rstrip(".") + "us"
+    return f"{exact_us(min(time, MAX_TIME))}us"
 
 
 def rate_text(beta: Fraction) -> str:

@@ -1,11 +1,13 @@
 """Programs of XML files: replayed size by size, judged, with what nccl-tests counts as ``#wrong``.
 
-Beside them the bounds of a collective.
+Under a scenario their rows stand beside those of the undisturbed machine. Beside them the bounds
+of a collective.
 """
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from taccl.bounds import any_bounds, best, fixed_bounds
@@ -18,7 +20,18 @@ from taccl.msccl.interpret import count_wrong, interpret
 from taccl.msccl.program import Program
 from taccl.msccl.xml import read_xml
 from taccl.replay.cost import ReplayModel
-from taccl.replay.sweep import Row, sweep
+from taccl.replay.disturbed import (
+    Load,
+    Outcome,
+    Setup,
+    check_up,
+    disturbed,
+    mean_time,
+    percentile,
+    weakened,
+)
+from taccl.replay.scenario import Scenario, read_scenario
+from taccl.replay.sweep import Disturbed, Row, row_of, sweep
 from taccl.replay.timing import traces
 from taccl.replay.trace import Trace
 from taccl.report.explain import Explanation, explain
@@ -39,16 +52,10 @@ _NOT_FOLLOWED = frozenset({"unknown collective", "chunks", "size"})
 class Answer:
     """What a program leaves in the outputs.
 
-    Parameters
-    ----------
-    wrong
-        The part of the counted buffer's size that is wrong on all ranks together, in chunks, in
-        the worst of the modes that the program claims. None: not known, as it was not followed,
-        or as it depends on which threadblock is first.
-    chunks
-        Chunks that the counted buffer is cut into.
-    told
-        The first thing that is wrong, in words; empty: nothing is known to be.
+    The part of the counted buffer's size that is `wrong` on all ranks together is in chunks, of
+    which the buffer has `chunks`, in the worst of the modes that the program claims; None: not
+    known, as it was not followed, or as it depends on which threadblock is first. The first thing
+    that is wrong is `told` in words; empty: nothing is known to be.
     """
 
     wrong: int | None
@@ -95,14 +102,9 @@ def read_program(path: str | Path) -> Program:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Where and how programs are replayed.
+    """Where and how programs are replayed: the network, and the constants of the runtime.
 
-    Parameters
-    ----------
-    topology, model
-        The network, and the constants of the runtime.
-    route, protocol_costs
-        As :func:`taccl.replay.interpreter.replay` takes them.
+    What `route` and `protocol_costs` say, :func:`taccl.replay.interpreter.replay` does.
     """
 
     topology: Topology
@@ -195,16 +197,9 @@ def bounds_for(
 ) -> Bounded:
     """Return the bounds for any algorithm, for a chunk count without batches, and for a sketch.
 
-    Parameters
-    ----------
-    logical
-        The network, as the sketch restricts it.
-    collective
-        What is done, cut into chunks.
-    size
-        Bytes of the counted buffer.
-    grown
-        Whether to look for a bound of kind growth as well, which takes from seconds to minutes.
+    The `logical` network is as the sketch restricts it, the `collective` cut into chunks, and
+    `size` the bytes of the counted buffer. With `grown` a bound of kind growth is looked for as
+    well, which takes from seconds to minutes.
 
     Raises NoScheduleError when some rank can't be reached from another.
     """
@@ -220,3 +215,114 @@ def bounds_for(
         fixed_bounds(free, collective, chunk_size_of(collective, size)),
         () if logical.name is None else any_bounds(logical, collective, size),
     )  # fmt: skip
+
+
+def load_scenario(
+    path: str | None, topology: Topology, *, detailed: bool = False
+) -> Scenario | None:
+    """Return the scenario, of a `topology`, in the file at `path`; None without a path.
+
+    Where it is to be `detailed`, single messages are shown, which only static scenarios allow.
+
+    Raises InputError when the file can't be used, or no single run can stand for the scenario.
+    """
+    if path is None:
+        return None
+    scenario = read_scenario(path, topology)
+    if detailed and not scenario.is_static:
+        raise InputError(
+            f"{scenario.name} has more than shares and factors that hold throughout, so"
+            " --trace, --html and --explain can't show what it does",
+            field="--scenario",
+            fix="leave them out, or use a scenario of shares and factors",
+        )
+    return scenario
+
+
+def left_of(scenario: Scenario, setting: Setting) -> Setting:
+    """Return the `setting` with the bandwidths that a `scenario` leaves throughout."""
+    return replace(setting, topology=weakened(setting.topology, scenario))
+
+
+def under(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Return the rows of files as a `scenario` makes them.
+
+    In the `setting` programs run as `rows` tell of the undisturbed machine: all sizes of the first
+    file, then of the next.
+
+    Raises
+    ------
+    InputError
+        When a program needs an edge that is down, or the second program can't be used.
+    ProgramError
+        When the second program is none, or does not fit the topology.
+    """
+    setup = Setup(setting.topology, setting.model, scenario, setting.route, setting.protocol_costs)
+    also = _second(setup)
+    found: list[Row] = []
+    with warnings.catch_warnings():
+        # The plain rows have warned of routed pairs already.
+        warnings.simplefilter("ignore", TacclWarning)
+        for file, of_file in groupby(rows, key=lambda row: row.file):
+            program, plain = read_program(file), list(of_file)
+            outcomes = _outcomes(setup, program, [row.size for row in plain], also)
+            for row, outcome in zip(plain, outcomes, strict=True):
+                found.append(_row(setup, program, row, outcome))
+    return tuple(found)
+
+
+def _second(setup: Setup) -> Program | None:
+    """Return the second program of a scenario, if it has one."""
+    if setup.scenario.also is None:
+        return None
+    file, document = setup.scenario.also[0], setup.scenario.document
+    try:
+        text = read_text(file)
+    except InputError as error:
+        raise document.error(
+            f"{file[:200]} {error.problem}", ("also", "program"),
+            "give the path of an MSCCL XML file, relative to the scenario's",
+        ) from None  # fmt: skip
+    program = read_xml(text, file=file)
+    if program.num_ranks != setup.topology.num_ranks:
+        raise document.error(
+            f"is for {program.num_ranks} ranks, {setup.topology.name} has"
+            f" {setup.topology.num_ranks}", ("also", "program"),
+            "give a program for this topology",
+        )  # fmt: skip
+    return program
+
+
+def _outcomes(
+    setup: Setup, program: Program, sizes: Sequence[int], also: Program | None
+) -> list[Outcome]:
+    """Replay a program at all sizes; what is only another topology by the faster replay."""
+    if setup.scenario.is_static:
+        check_up(program, setup.topology, setup.scenario, route=setup.route)
+        found = traces(
+            program, setup.network, sizes, setup.model,
+            route=setup.route, protocol_costs=setup.protocol_costs,
+        )  # fmt: skip
+        return [Outcome(trace, () if trace.time is None else (trace.time,)) for trace in found]
+    outcomes = []
+    for size in sizes:
+        loads = [Load(program, size)]
+        if also is not None and setup.scenario.also is not None:
+            # By default with as many whole chunks.
+            _, given, start = setup.scenario.also
+            unit = also.chunks_per_loop * setup.model.element_bytes
+            loads.append(Load(also, given or size - size % unit or unit, start))
+        outcomes.append(disturbed(setup, loads))
+    return outcomes
+
+
+def _row(setup: Setup, program: Program, plain: Row, outcome: Outcome) -> Row:
+    """Return a row with the times of a scenario; the bound is the undisturbed machine's."""
+    bound = None if plain.bound is None else (plain.bound_kind, plain.bound)
+    row = row_of(outcome.trace, program, setup.topology, lambda _: bound, plain.file)
+    drawn = outcome.times if setup.scenario.is_random else ()
+    disturbance = Disturbed(
+        setup.scenario.name, plain.time, percentile(drawn, 50), percentile(drawn, 99),
+        setup.scenario.runs, mean_time(outcome.others),
+    )  # fmt: skip
+    return replace(row, wrong=plain.wrong, engine=plain.engine, disturbed=disturbance)

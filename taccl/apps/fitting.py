@@ -49,18 +49,9 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured size.
+    """One measured `size` in bytes, in a `file`: it took `time` picoseconds.
 
-    Parameters
-    ----------
-    file
-        Where it is from.
-    size
-        Bytes, as measured.
-    replayed
-        Bytes that are replayed for it: whole chunks.
-    time
-        Measured picoseconds.
+    What is replayed for it are `replayed` bytes, whole chunks.
     """
 
     file: str
@@ -71,17 +62,7 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What was measured of one collective.
-
-    Parameters
-    ----------
-    collective
-        Its name.
-    program
-        What is replayed for it.
-    samples
-        What that should take.
-    """
+    """What was measured of one collective: what its program, which is replayed, should take."""
 
     collective: str
     program: Program
@@ -90,18 +71,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """One number that is fitted, in units of its own.
+    """One number that is fitted, of a `kind` of FITTED, in units of its own, from `least` on.
 
-    Parameters
-    ----------
-    kind
-        One of FITTED.
-    what
-        The class of edges, or the local work.
-    start
-        Where the topology is.
-    least
-        The bound.
+    It is of `what`, the class of edges or the local work, and the topology is at `start`.
     """
 
     kind: str
@@ -118,16 +90,9 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """An unknown after the fit.
+    """An unknown after the fit: its value in its own units, a factor for alpha and beta.
 
-    Parameters
-    ----------
-    unknown
-        Which.
-    value
-        In its own units: a factor for alpha and beta.
-    determined
-        TOLD, TOLD_IF or NOT_TOLD: whether the runs tell it from all others.
+    Whether the runs tell it from all others, `determined` says: TOLD, TOLD_IF or NOT_TOLD.
     """
 
     unknown: Unknown
@@ -137,17 +102,7 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A topology, programs, and what was measured of them.
-
-    Parameters
-    ----------
-    topology, model
-        Where and how they are replayed.
-    parts
-        Programs, and what each should give.
-    fitted
-        Kinds of unknowns, of FITTED.
-    """
+    """A topology, programs, and what was measured of them: `fitted` are kinds of FITTED."""
 
     topology: Topology
     model: ReplayModel

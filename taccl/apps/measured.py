@@ -157,10 +157,7 @@ def read_table(spec: str, files: Path | None = None) -> tuple[MeasurementsFile, 
     files
         Folder of the MSCCL files that runs name.
 
-    Raises
-    ------
-    InputError
-        With file, field, what was found, and the fix.
+    Raises InputError with file, field, what was found, and the fix.
     """
     document = read_document(shipped_file(spec, FOLDER, "table"))
     table = fit_model(document, MeasurementsFile)
@@ -350,10 +347,7 @@ def compare_tables(
     files
         Folder of the MSCCL files that runs name.
 
-    Raises
-    ------
-    InputError
-        When a table can't be read, or ``topology`` has no measured costs.
+    Raises InputError when a table can't be read, or ``topology`` has no measured costs.
     """
     asked = None if topology is None else load_topology(topology).measured
     if topology is not None and asked is None:

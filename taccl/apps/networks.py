@@ -65,14 +65,8 @@ def asked_collective(
 ) -> Collective:
     """Return the `wanted` collective for the ranks of a `topology`, uncut.
 
-    Parameters
-    ----------
-    wanted
-        A name of COLLECTIVES, or a collective from a file.
-    topology
-        Where.
-    root
-        For the collectives of the table that have one; None: rank 0.
+    It is a name of COLLECTIVES, or a collective from a file; `root` is for those of the table that
+    have one, None: rank 0.
 
     Raises InputError when it has no such root, or is for another number of ranks.
     """
@@ -100,18 +94,11 @@ def load_machine(
     sketch: str | None = None,
     alpha_rule: str | None = None,
 ) -> Topology:
-    """Return a topology from what the command line names.
+    """Return a `topology`, a file, the name of a shipped one or a short form, as options change it.
 
-    Parameters
-    ----------
-    topology
-        A file, the name of a shipped one, or a short form.
-    nodes, fabric
-        How many servers, and what joins them, in place of what the file says.
-    sketch
-        A file or the name of a shipped one; only for what TACCL's own costs depend on.
-    alpha_rule
-        A name of ALPHA_RULES, in place of the file's.
+    It has so many `nodes`, joined by a `fabric`, with an `alpha_rule` of ALPHA_RULES, each in place
+    of what the file says; the `sketch`, a file or the name of a shipped one, is for what TACCL's
+    own costs depend on.
 
     Raises InputError when a file or a value can't be used.
     """
@@ -128,14 +115,10 @@ def load_network(
     sketch: str | None = None,
     alpha_rule: str | None = None,
 ) -> LogicalTopology:
-    """Return a topology as a sketch restricts it, from what the command line names.
+    """Return a topology as a `sketch`, a file or the name of a shipped one, restricts it.
 
-    Parameters
-    ----------
-    topology, nodes, fabric, alpha_rule
-        As for :func:`load_machine`.
-    sketch
-        A file or the name of a shipped one; None: all links may be used.
+    The `topology`, `nodes`, `fabric` and `alpha_rule` are those of :func:`load_machine`; without a
+    sketch all links may be used.
 
     Raises
     ------
@@ -173,16 +156,10 @@ def load_both(first: str, second: str, nodes: int | None) -> tuple[Topology, Top
 def logical_group(logical: LogicalTopology, collective: Collective | None = None) -> Group:
     """Return the largest group found that acts freely and that sketch and collective keep.
 
-    Symmetries that a sketch names must hold; those the topology declares are used as far as
-    the sketch and the collective leave them (a rotation that moves the root does not hold).
-    Where nothing is declared, symmetries are searched for.
-
-    Parameters
-    ----------
-    logical
-        The network under the sketch.
-    collective
-        What its symmetries have to map onto itself; None: those of the network alone.
+    Symmetries that the sketch of a `logical` network names must hold; those the topology declares
+    are used as far as the sketch and the `collective` leave them (a rotation that moves the root
+    does not hold). Where nothing is declared, symmetries are searched for. Without a collective
+    they are those of the network alone.
 
     Raises InputError when a named symmetry does not hold; names the edge, link or chunk that breaks
     it.

@@ -16,6 +16,7 @@ from taccl.msccl.program import Program
 from taccl.msccl.runtimes import LOADED_BY
 from taccl.msccl.xml import read_xml, write_xml
 from taccl.report.tables import candidate_lines, candidate_rows
+from taccl.report.text import us
 from taccl.synth.search import turns_of
 from taccl.units import counted, format_size, format_time, gigabytes_per_second, microseconds
 from taccl.verify import require_valid
@@ -32,12 +33,8 @@ def _nothing_to_write() -> InputError:
 def check_target(request: Request, output: Path | None) -> None:
     """Raise before a long search when no runtime, or not the one asked for, has the program.
 
-    Parameters
-    ----------
-    request
-        What is to be searched for.
-    output
-        Where its program is to be written; None: nowhere.
+    The `request` says what is to be searched for; its program is to be written to `output`, None:
+    nowhere.
 
     Raises InputError when the runtime has no XML for the collective, or only for another mode or
     protocol.
@@ -96,16 +93,9 @@ def _why_not_simple(program: Program) -> str:
 
 
 def xml_files(program: Program, runtime: str, output: Path) -> dict[str | Path, str]:
-    """Return the files of a program: two where the runtimes spell its collective differently.
+    """Return the files of a `program`: two where the runtimes spell its collective differently.
 
-    Parameters
-    ----------
-    program
-        What is written.
-    runtime
-        A name of RUNTIMES.
-    output
-        Path of the first file.
+    The `runtime` is a name of RUNTIMES; `output` is the path of the first file.
     """
     texts: dict[str | Path, str] = {output: write_xml(program, runtime)}
     if runtime == "portable" and program.collective == "reducescatter":
@@ -128,14 +118,9 @@ def xml_text(found: Synthesis, warn: Callable[[str], None]) -> str:
 
 
 def write_outputs(found: Synthesis, output: Path | None, schedule: Path | None) -> list[Path]:
-    """Write all that was asked for, or nothing; return the paths.
+    """Write all that was asked for of what was `found`, or nothing; return the paths.
 
-    Parameters
-    ----------
-    found
-        What is written.
-    output, schedule
-        Paths of the XML and of the schedule; None: not asked for.
+    The XML goes to `output` and the schedule to `schedule`, where these are not None.
     """
     texts: dict[str | Path, str] = {}
     target = found.request.target
@@ -162,18 +147,9 @@ def convert(
 ) -> Mapping[str | Path, str]:
     """Lower a schedule file, judge the program, and write it (or return it without an output).
 
-    Parameters
-    ----------
-    path
-        Of the schedule.
-    target
-        What program is wanted.
-    size
-        Bytes, of which as many are taken as make whole chunks.
-    output
-        Path of the XML; None: write nothing.
-    warn
-        Called with what a person should know of the file.
+    The schedule lies at `path`; the XML goes to `output`, and `target` says what program is wanted.
+    Of `size` bytes as many are taken as make whole chunks. What a person should know of the file,
+    `warn` is called with.
 
     Raises
     ------
@@ -216,16 +192,9 @@ def loading(texts: Mapping[str | Path, str], runtime: str) -> list[str]:
 
 
 def report(found: Synthesis, written: list[Path], output: Path | None = None) -> dict[str, object]:
-    """Return the fields of ``synthesize --json``.
+    """Return the fields of ``synthesize --json`` for what was `found`, and the files `written`.
 
-    Parameters
-    ----------
-    found
-        What they tell of.
-    written
-        Paths of all files.
-    output
-        Path of the XML; None: there is none, and nothing to load.
+    The XML is at `output`; None: there is none, and nothing to load.
     """
     schedule, program, request = found.schedule, found.program, found.request
     chunk_bytes = schedule.chunk_size
@@ -241,14 +210,12 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
         "engine": found.result.engine,
         "status": found.status.value,
         "makespan_us": microseconds(schedule.makespan),
-        "replay_us": None if found.replay is None else microseconds(found.replay),
+        "replay_us": us(found.replay),
         "bound_us": microseconds(found.bound.time),
         "bound_kind": found.bound.kind,
-        "bound_fixed_us": None if fixed is None else microseconds(fixed.time),
-        "bound_sketch_us": (
-            microseconds(max(bound.time for bound in found.sketched)) if found.sketched else None
-        ),
-        "bound_engine_us": None if proved is None else microseconds(proved),
+        "bound_fixed_us": fixed and microseconds(fixed.time),
+        "bound_sketch_us": us(max((bound.time for bound in found.sketched), default=None)),
+        "bound_engine_us": us(proved),
         "gap": found.gap,
         "gap_fixed": found.gap_fixed,
         "algbw_gbps": found.algbw,
@@ -260,8 +227,8 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
                 "engine": one.engine,
                 "chunks_per_rank": one.chunks,
                 "seconds": round(one.seconds, 3),
-                "score_us": None if one.time is None else microseconds(one.time),
-                "won_us": None if won is None else microseconds(won),
+                "score_us": us(one.time),
+                "won_us": us(won),
             }
             for one, won in turns_of(found.attempts)
         ],
@@ -276,7 +243,7 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
         "steps": None if program is None else program.num_steps,
         "verified": True,
         "sketch_cost": found.sketch_cost,
-        "free_us": None if free is None or free.score is None else microseconds(free.score),
+        "free_us": us(None if free is None else free.score),
         "candidates": candidate_rows(found.candidates),
         "output": [str(path) for path in written],
         "deploy": None
@@ -311,13 +278,7 @@ def _advice(found: Synthesis) -> list[str]:
 
 
 def summary(found: Synthesis, written: list[Path], output: Path | None = None) -> str:
-    """Return what ``synthesize`` tells a person.
-
-    Parameters
-    ----------
-    found, written, output
-        As for :func:`report`.
-    """
+    """Return what people are told, of `found`, `written` and `output` as in :func:`report`."""
     schedule, program, bound = found.schedule, found.program, found.bound
     target = found.request.target
     collective = schedule.collective

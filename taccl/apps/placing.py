@@ -86,22 +86,12 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """The answer.
+    """The answer: the best order of the ranks of a machine, and what that is worth.
 
-    Parameters
-    ----------
-    topology, seats
-        The machine as it was given, and the host and slot of each of its places.
-    program
-        What was replayed, as it is run on the permuted machine.
-    size
-        Bytes that were replayed.
-    found
-        What the search found.
-    order, time, identity
-        The order to use, and replayed picoseconds of it and of the order as given.
-    routed
-        Whether some pairs have no link, and are replayed over other ranks.
+    The `topology` is the machine as it was given, with the host and slot of each of its places in
+    `seats`. The `program` is as it is run on the permuted machine, replayed at `size` bytes. The
+    search has `found` what led to `order`, which takes `time` picoseconds; the order as given takes
+    `identity`. If `routed`, some pairs have no link, and are replayed over other ranks.
     """
 
     topology: Topology
@@ -141,14 +131,8 @@ def place(
 ) -> Placed:
     """Search for the fastest order of ranks.
 
-    Parameters
-    ----------
-    question
-        What is placed where.
-    stop
-        Tells when to end with the best order so far.
-    report
-        Is told what is being done.
+    The `question` says what is placed where, `stop` when to end with the best order so far;
+    `report` is told what is being done.
 
     Raises
     ------
@@ -416,12 +400,7 @@ def topology_text(placed: Placed) -> str:
 def xml_text(placed: Placed, runtime: str) -> str:
     """Return the program for the machine as given, verified and read back.
 
-    Parameters
-    ----------
-    placed
-        The order of its ranks.
-    runtime
-        A name of RUNTIMES.
+    Its ranks are in the order that was `placed`; `runtime` is a name of RUNTIMES.
 
     Raises
     ------
@@ -441,16 +420,9 @@ def xml_text(placed: Placed, runtime: str) -> str:
 
 
 def files_of(placed: Placed, wanted: Mapping[str, str], runtime: str) -> dict[str, str]:
-    """Return the text of each file.
+    """Return the text of each file on what was `placed`.
 
-    Parameters
-    ----------
-    placed
-        What they tell of.
-    wanted
-        Their paths by kind: rankfile, hostfile, topology, xml.
-    runtime
-        The XML's.
+    Their paths are `wanted` by kind: rankfile, hostfile, topology, xml, this one for a `runtime`.
 
     Raises TacclError when one of them can't be made: then nothing should be written.
     """

@@ -31,7 +31,7 @@ from taccl.msccl.runtimes import RUNTIMES, Runtime
 from taccl.replay.cost import ReplayModel, model_of
 from taccl.replay.interpreter import replay
 from taccl.replay.timing import traces
-from taccl.replay.trace import Span, Trace
+from taccl.replay.trace import Span
 from taccl.topology.graph import Topology
 from taccl.units import MAX_SIZE, Time
 
@@ -135,22 +135,10 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """A schedule's programs for one target, at one size.
+    """A schedule's programs for one target, at one `size`, a multiple of ``target.divisor`` bytes.
 
-    Parameters
-    ----------
-    schedule
-        What is lowered.
-    target
-        For what.
-    size
-        Bytes, a multiple of ``target.divisor``.
-    name
-        The program's label.
-    made
-        The fastest program and its time, where they are known.
-    over
-        Tells whether time is up.
+    The program is labelled `name`; `made` has the fastest one and its time, where they are known,
+    and `over` tells whether time is up.
     """
 
     schedule: Schedule
@@ -236,8 +224,6 @@ class Lowering:
 
         Where none is asked for and messages do not occupy links for all of their latency, several
         instances can share it; they are taken where the replay is shorter by WORTH_COPIES.
-
-        Raises LoweringError when no program fits the runtime.
         """
         if self.target.instances is not None:
             return self
@@ -291,10 +277,6 @@ class Lowering:
         (trace,) = traces(program, self.schedule.topology, (self.size,), self.model)
         return trace.time
 
-    def watched(self, program: Program) -> Trace:
-        """Return what a program does at the size, message by message."""
-        return replay(program, self.schedule.topology, self.size, self.model)
-
     def proved(self) -> Program:
         """Return the best program, cut to the sizes it is safe at, after every judge agreed.
 
@@ -337,20 +319,10 @@ def lowering_of(
     schedule: Schedule, target: Target, size: int, engine: str,
     over: Callable[[], bool] = lambda: False,
 ) -> Lowering:  # fmt: skip
-    """Return the task of lowering a schedule.
+    """Return the task of lowering a `schedule` for a `target`, within what a sketch allows.
 
-    Parameters
-    ----------
-    schedule
-        What is lowered.
-    target
-        For what, within what a sketch allows.
-    size
-        Bytes of the buffer, perhaps more than make whole chunks.
-    engine
-        For the program's name.
-    over
-        Tells whether the first program that runs must do.
+    The buffer has `size` bytes, perhaps more than make whole chunks; the program is named after the
+    `engine`. Where `over` tells that time is up, the first program that runs must do.
     """
     collective = schedule.collective
     chunks = collective.chunks_per_rank
@@ -487,7 +459,8 @@ def _overtakers(task: Lowering, draft: Draft, variant: Variant) -> dict[int, Tim
     With each comes the start that the delayed one has in the schedule. Only those that did so
     first are told: what comes later may be a consequence.
     """
-    messages, spans = draft.messages, task.watched(variant.lowered.program).spans
+    messages, program = draft.messages, variant.lowered.program
+    spans = replay(program, task.schedule.topology, task.size, task.model).spans
 
     def message_of(span: Span) -> int:
         return variant.lowered.senders[span.gpu, span.threadblock, span.step]

@@ -30,17 +30,7 @@ EXPLAINED_FORMATS: Mapping[str, str] = {"table": "", "nccl-tests": "# "}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What ``evaluate`` gives beside its rows.
-
-    Parameters
-    ----------
-    trace, html
-        Files to write.
-    explain
-        Whether to explain.
-    form
-        The format of the rows.
-    """
+    """What ``evaluate`` gives beside its rows: files, an explanation, and the form of the rows."""
 
     trace: Path | None = None
     html: Path | None = None
@@ -69,26 +59,13 @@ class Wanted:
 
 
 def evaluation_text(
-    wanted: Wanted,
-    written: str,
-    files: Sequence[str],
-    rows: Sequence[Row],
-    setting: Setting,
+    wanted: Wanted, written: str, files: Sequence[str], rows: Sequence[Row], setting: Setting
 ) -> str:
     """Write the trace and the page, and return what is printed: the rows, then explanations.
 
-    Parameters
-    ----------
-    wanted
-        What to write and print.
-    written
-        The rows in ``wanted.form``.
-    files
-        Those of the programs.
-    rows
-        All sizes of the first file, then of the next; the last size is the one told in detail.
-    setting
-        How they were replayed.
+    What is `wanted` says what to write and print; `written` has the rows in its form. The `rows` of
+    the programs in `files` are all sizes of the first, then of the next, replayed as the `setting`
+    says; the last size is the one told in detail.
     """
     if not (wanted.trace or wanted.html or wanted.explain):
         return written

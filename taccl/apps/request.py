@@ -16,10 +16,6 @@ from taccl.topology.graph import LogicalTopology
 from taccl.units import Time
 
 
-def _silent(line: str) -> None:
-    """Report nothing."""
-
-
 @dataclass(frozen=True, eq=False)
 class Request:
     """What is asked of :func:`synthesize`.
@@ -69,7 +65,7 @@ class Request:
     deterministic: bool = False
     spent: float = 0.0
     stop: Event = field(default_factory=Event)
-    report: Callable[[str], None] = _silent
+    report: Callable[[str], None] = lambda _line: None
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,16 +33,8 @@ LEAST = Fraction(7, 8)
 def common_size(target: Target, size: int, chunks_in_size: int, counts: Sequence[int]) -> int:
     """Return the size at which programs of several chunk counts are compared; 0: each at its own.
 
-    Parameters
-    ----------
-    target
-        What programs are wanted.
-    size
-        Bytes of the buffer that are asked for.
-    chunks_in_size
-        Chunks of the buffer where each rank has one.
-    counts
-        Chunks of each rank.
+    The programs wanted are those of `target`, for buffers of `size` bytes that are cut into
+    `chunks_in_size` chunks where each rank has one; `counts` has the chunks of each rank.
     """
     common = target.whole_size(size, chunks_in_size * lcm(*counts))
     return common if common >= LEAST * size else 0
@@ -50,16 +42,9 @@ def common_size(target: Target, size: int, chunks_in_size: int, counts: Sequence
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A schedule with its score.
+    """A schedule with its score, `time` in picoseconds, and the `engine` that was searching.
 
-    Parameters
-    ----------
-    schedule, engine
-        What, and who was searching.
-    task
-        Its lowering, done; None: no program is wanted.
-    time
-        The score, in picoseconds.
+    Its lowering, `task`, is done; None: no program is wanted.
     """
 
     schedule: Schedule
@@ -70,16 +55,9 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class Proved:
-    """A program that every judge found right.
+    """A program that every judge found right, cut to the sizes that it is safe at.
 
-    Parameters
-    ----------
-    schedule, engine
-        What it was made of, and who found that.
-    program
-        Cut to the sizes that it is safe at.
-    task
-        Its lowering, done.
+    It was made of the `schedule` that the `engine` found, by a lowering, `task`, that is done.
     """
 
     schedule: Schedule

@@ -18,12 +18,7 @@ from taccl.apps.scoring import Proved, Scorer, common_size
 from taccl.apps.warmup import compile_ahead
 from taccl.bounds import any_bounds, best, fixed_bounds, fixed_floors
 from taccl.bounds.net import check_times
-from taccl.collectives import (
-    COLLECTIVES,
-    Collective,
-    chunk_counts,
-    chunk_size_of,
-)
+from taccl.collectives import COLLECTIVES, Collective, chunk_counts, chunk_size_of
 from taccl.errors import InputError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Candidate, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
@@ -135,11 +130,7 @@ def synthesize(request: Request) -> Synthesis:
 
 
 def _completed(request: Request, collective: Collective) -> Request:
-    """Return a request with the size and the program that it leaves open.
-
-    Raises InputError when chunks of the topology's chunk size make no size, a file says another
-    one, or the runtime's reader has no room for so many ranks (``MAX_NODES`` of its xml.cc).
-    """
+    """Return a request with the size and the program that it leaves open."""
     chunk_size, size, count = request.logical.topology.chunk_size, request.size, request.chunks
     if collective.size is not None:
         if size not in (0, collective.size):
@@ -156,7 +147,7 @@ def _completed(request: Request, collective: Collective) -> Request:
     request, target = replace(request, size=size or DEFAULT_SIZE, chunks=count), request.target
     if target is None:
         return request
-    room = RUNTIMES[target.runtime].max_nodes - 1
+    room = RUNTIMES[target.runtime].max_nodes - 1  # MAX_NODES of its xml.cc
     if collective.num_ranks > room:
         raise InputError(
             f"{target.runtime} reads files for {room} ranks at most, got {collective.num_ranks}",
@@ -262,10 +253,7 @@ def _without_sketch(request: Request, collective: Collective, result: Result) ->
 def _proved(
     request: Request, result: Result, found: Schedule, scorer: Scorer
 ) -> tuple[Result, Proved | None]:
-    """Prove what was found within what is left of the time; else give what was proved before.
-
-    Raises OutOfTimeError when there was no time to prove anything.
-    """
+    """Prove what was found within what is left of the time; else give what was proved before."""
     judged = scorer.judged
     last = Deadline(math.inf if request.deterministic else scorer.last)
     if request.stop.is_set():
@@ -337,16 +325,10 @@ def _answer(
 
 
 def series_of(request: Request, collective: Collective, scorer: Scorer) -> Series:
-    """Return the problems of a request, by chunk count; the scorer compares these at one size.
+    """Return the problems of a `request`, with its size, by chunk count.
 
-    Parameters
-    ----------
-    request
-        With its size.
-    collective
-        What is asked for, uncut.
-    scorer
-        Of the schedules; it learns the bytes at which programs of all counts are compared.
+    The `collective` is what is asked for, uncut. The `scorer` of their schedules learns the one
+    size, in bytes, at which programs of all counts are compared.
 
     Raises InputError when not even the first count leaves a whole element for every chunk.
     """

@@ -46,6 +46,10 @@ SIZE = 4096
 """Bytes of the small problem."""
 
 
+_OPTIONS = Options(deterministic=True)
+_ENDS, _COST = np.array([0, 1], dtype=np.int32), np.ones(2, dtype=np.int64)
+
+
 def _problem(collective: str) -> Problem:
     logical = load_network("hub:4")
     cut = build_collective(collective, 4, 1)
@@ -62,17 +66,6 @@ def _replay() -> None:
     Timing(task.best[0], task.schedule.topology, task.model).at(SIZE)
 
 
-def _reserved() -> None:
-    options = Options(deterministic=True)
-    next(inserted(_problem("alltoall"), options, options.begin(), 0))
-
-
-def _arborescence() -> None:
-    ends = np.array([0, 1], dtype=np.int32)
-    cost = np.ones(2, dtype=np.int64)
-    arborescence.contract(2, ends, ends[::-1].copy(), cost).use(cost)
-
-
 def _retiming() -> None:
     for schedule in map(_ring, ("allgather", "reducescatter")):
         columns = (schedule.chunk, schedule.link, schedule.batch, schedule.reduce)
@@ -83,9 +76,9 @@ def _retiming() -> None:
 KERNELS: Mapping[str, Callable[[], object]] = MappingProxyType({
     "guided": lambda: search.compiled(lambda _line: None),
     "replay": _replay,
-    "reserved": _reserved,
+    "reserved": lambda: next(inserted(_problem("alltoall"), _OPTIONS, _OPTIONS.begin(), 0)),
     "dispatch": _ring,
-    "arborescence": _arborescence,
+    "arborescence": lambda: arborescence.contract(2, _ENDS, _ENDS[::-1].copy(), _COST).use(_COST),
     "retiming": _retiming,
 })  # fmt: skip
 """What has every loop compiled, the longest first."""
@@ -94,12 +87,8 @@ KERNELS: Mapping[str, Callable[[], object]] = MappingProxyType({
 def compile_ahead(report: Callable[[str], None], stop: Event | None = None) -> float:
     """Compile all loops that are not in the cache yet; return the seconds that it took.
 
-    Parameters
-    ----------
-    report
-        Called with a line of progress before and after, where there is something to compile.
-    stop
-        Set by the user to end it.
+    Before and after `report` is called with a line of progress, where there is something to
+    compile; the user sets `stop` to end it.
 
     Raises OutOfTimeError when ``stop`` was set.
     """

@@ -59,8 +59,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _taccl(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Take the options of all commands together."""

@@ -8,15 +8,7 @@ import typer
 
 from taccl.cli.help import output_option
 from taccl.cli.names import COLLECTIVE_NAMES, FIT_NAMES
-from taccl.cli.options import (
-    AlphaRule,
-    Constants,
-    Fabric,
-    Json,
-    Nodes,
-    TopologyArgument,
-    chosen,
-)
+from taccl.cli.options import AlphaRule, Constants, Fabric, Json, Nodes, TopologyArgument, chosen
 
 
 def calibrate(

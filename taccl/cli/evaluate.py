@@ -71,7 +71,7 @@ def evaluate(
     ] = False,
 ) -> None:
     """Replay programs on a topology, size by size, beside the bound."""
-    from taccl.apps import evaluation, reports, scenarios
+    from taccl.apps import evaluation, reports
     from taccl.apps.networks import load_machine
     from taccl.replay.cost import model_of
     from taccl.report.tables import WRITERS
@@ -82,7 +82,7 @@ def evaluate(
     network = load_machine(
         topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
     )
-    case = scenarios.load_scenario(scenario, network, detailed=bool(trace or html or explain))
+    case = evaluation.load_scenario(scenario, network, detailed=bool(trace or html or explain))
     model = evaluation.charged(model_of(runtime), profile, network)
     if model.measured and (case is not None or explain or protocol_costs):
         option = (
@@ -99,8 +99,8 @@ def evaluate(
         sizes = [evaluation.whole_size(files, sizes[0])]
     rows = evaluation.evaluate(files, sizes, setting)
     if case is not None:
-        rows = scenarios.under(case, setting, rows)
-        setting = scenarios.left_of(case, setting)
+        rows = evaluation.under(case, setting, rows)
+        setting = evaluation.left_of(case, setting)
     text = reports.evaluation_text(wanted, WRITERS[form](rows), files, rows, setting)
     typer.echo(text.rstrip("\n"))
 

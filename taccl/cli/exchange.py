@@ -15,14 +15,7 @@ from taccl.cli.names import (
     IMPORT_NAMES,
     TIME_UNIT_NAMES,
 )
-from taccl.cli.options import (
-    CostSketch,
-    Fabric,
-    Nodes,
-    TopologyArgument,
-    one_of,
-    read,
-)
+from taccl.cli.options import CostSketch, Fabric, Nodes, TopologyArgument, one_of, read
 from taccl.cli.output import TextOutput, deliver
 from taccl.errors import InputError
 from taccl.units import parse_beta, parse_exact_size
@@ -173,5 +166,5 @@ def export(
     from taccl.apps.networks import load_machine
     from taccl.report.export import EXPORTS
 
-    text = EXPORTS[to].write(load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
+    text = EXPORTS[to](load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
     deliver(text, output, [topology])

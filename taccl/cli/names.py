@@ -12,14 +12,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def keys_of(source: str, table: str) -> tuple[str, ...]:
-    """Return the keys of the mapping, or the items of the tuple, that ``source`` calls ``table``.
+    """Return the keys of the mapping, or the items of the tuple, that `source` calls `table`.
 
-    Parameters
-    ----------
-    source
-        Text of a module.
-    table
-        Assigned at its top level, with keys or items that are plain strings.
+    The source is the text of a module; the table is assigned at its top level, with keys or items
+    that are plain strings.
 
     Raises LookupError when there is no such table.
     """

@@ -10,13 +10,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from taccl.cli.help import (
-    collective_option,
-    listed,
-    machine_option,
-    output_option,
-    shipped,
-)
+from taccl.cli.help import collective_option, listed, machine_option, output_option, shipped
 from taccl.cli.names import ALPHA_RULE_NAMES, COLLECTIVE_NAMES, RUNTIME_NAMES
 from taccl.cli.output import say, states_of, told
 from taccl.errors import InputError, OutOfTimeError, did_you_mean
@@ -51,16 +45,7 @@ PROCESS = Process()
 
 
 def chosen(option: str, text: str, names: str) -> str:
-    """Return one of the comma-separated names, by any case.
-
-    Parameters
-    ----------
-    option
-        Its name.
-    text
-        What was given.
-    names
-        Separated by a comma and a space.
+    """Return the `text` of an `option` as one of `names`, separated by ", ", in any case.
 
     Raises InputError when it is none of them.
     """
@@ -74,18 +59,9 @@ def chosen(option: str, text: str, names: str) -> str:
 
 
 def one_of(names: str, option: str, told: str, heading: str = "Options") -> object:
-    """Return an option that takes, and offers, one of some names in any case.
+    """Return an `option` that takes, and offers, one of `names`, separated by ", ", in any case.
 
-    Parameters
-    ----------
-    names
-        Separated by a comma and a space.
-    option
-        Its name.
-    told
-        What help says, with ``{}`` for the names.
-    heading
-        One of GROUPS.
+    Help says what is `told`, with ``{}`` for the names, under a `heading` of GROUPS.
     """
 
     def callback(text: str | None) -> str | None:
@@ -175,16 +151,7 @@ Verbose = Annotated[
 
 
 def read(option: str, parse: Callable[[object], Value], text: object) -> Value:
-    """Return an option's value; errors name the option.
-
-    Parameters
-    ----------
-    option
-        Its name, ``--size``.
-    parse
-        Turns text into the value; raises InputError.
-    text
-        What was given.
+    """Return the value that `parse` makes of an option's `text`; errors name the `option`.
 
     Raises InputError when the text can't be parsed.
     """
@@ -200,16 +167,10 @@ def size_of(text: str) -> int:
 
 
 def sizes_of(begin: str | None, end: str | None, factor: int, size: str) -> list[int]:
-    """Return the sizes of a sweep ``-b B -e E -f F`` in nccl-tests' syntax, or the one size.
+    """Return the sizes of a sweep ``-b B -e E -f F`` in nccl-tests' syntax, or the one `size`.
 
-    Parameters
-    ----------
-    begin, end
-        Text of ``-b`` and ``-e``.
-    factor
-        Of each size to the one before.
-    size
-        Text of ``--size``.
+    The texts are those of ``-b``, `begin`, ``-e``, `end`, and ``--size``; each size is `factor`
+    times the one before.
 
     Raises InputError when the range is empty or only one end is given.
     """
@@ -253,10 +214,7 @@ def chunk_count(text: str) -> int | None:
 def interruptible(*outputs: Path | None) -> Iterator[threading.Event]:
     """Give an event that the first Ctrl-C sets; the second ends the program.
 
-    Parameters
-    ----------
-    outputs
-        Files and directories that are written meanwhile: the second Ctrl-C says which were.
+    The files and directories `outputs` are written meanwhile: the second Ctrl-C says which were.
 
     Raises OutOfTimeError: on the second Ctrl-C.
     """

@@ -9,17 +9,24 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from taccl.cli.help import output_option
 from taccl.timing.deadline import Deadline
 
+if TYPE_CHECKING:
+    from taccl.topology.graph import Topology
+
 TextOutput = Annotated[
     Path | None, output_option("-o", "--output", help="The file to write; left out or -: stdout.")
 ]
+
+Svg = Annotated[Path | None, typer.Option("--svg", help="Write a picture of it.")]
+Dot = Annotated[Path | None, typer.Option("--dot", help="Write it as a graph for Graphviz.")]
 
 
 def is_stdout(output: Path | None) -> bool:
@@ -30,18 +37,10 @@ def is_stdout(output: Path | None) -> bool:
 def deliver(
     text: str, output: Path | None, inputs: Sequence[str], notes: Sequence[str] = ()
 ) -> None:
-    """Print a text, or write it to a file and say so.
+    """Print a `text`, or write it to the file `output` (None or ``-``: stdout) and say so.
 
-    Parameters
-    ----------
-    text
-        What the command makes.
-    output
-        None or ``-``: stdout.
-    inputs
-        What the text was made of, which it may not overwrite.
-    notes
-        What there is to say of a text that is not on stdout.
+    It was made of `inputs`, which it may not overwrite; `notes` are told of a text that is not on
+    stdout.
 
     Raises InputError when the file can't be written, or is one of the inputs.
     """
@@ -57,6 +56,16 @@ def deliver(
     typer.echo(f"wrote {output}")
 
 
+def pictures(network: "Topology", svg: Path | None, dot: Path | None) -> list[Path]:
+    """Write pictures of a `network` to the files `svg` and `dot`, if given; return these."""
+    from taccl.files import write_all_atomic
+    from taccl.report import graph
+
+    wanted = {path: draw for path, draw in ((svg, graph.svg), (dot, graph.dot)) if path}
+    write_all_atomic({path: draw(network) for path, draw in wanted.items()})
+    return list(wanted)
+
+
 MAX_NAMED = 8
 
 States = dict[Path, tuple[int, int, int]]
@@ -66,7 +75,8 @@ States = dict[Path, tuple[int, int, int]]
 def states_of(outputs: Sequence[Path | None]) -> States:
     """Return the states of the outputs that exist, those in a directory one by one."""
     found: States = {}
-    for file in _files(outputs):
+    there = [path for path in outputs if path is not None]
+    for file in chain.from_iterable(p.iterdir() if p.is_dir() else [p] for p in there):
         try:
             known = file.stat()
         except (OSError, ValueError):
@@ -75,20 +85,8 @@ def states_of(outputs: Sequence[Path | None]) -> States:
     return found
 
 
-def _files(outputs: Sequence[Path | None]) -> Iterator[Path]:
-    for path in outputs:
-        if path is not None:
-            yield from path.iterdir() if path.is_dir() else [path]
-
-
 def told(before: States, after: States) -> str:
-    """Return what an interrupted command has written between two moments.
-
-    Parameters
-    ----------
-    before, after
-        States of the outputs, from :func:`states_of`.
-    """
+    """Return what an interrupted command wrote, by states of its outputs `before` and `after`."""
     written = sorted(str(path) for path, state in after.items() if before.get(path) != state)
     if not written:
         return "interrupted before anything could be written"
@@ -108,12 +106,7 @@ def say(line: str) -> None:
 def progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Callable[[str], None]]:
     """Give what shows what is being done; at the end nothing of a terminal's line is left.
 
-    Parameters
-    ----------
-    quiet
-        Show nothing.
-    verbose
-        Show a line each, with the seconds since the start.
+    If `quiet` it shows nothing; if `verbose` a line each, with the seconds since the start.
     """
     if quiet:
         yield lambda _line: None

@@ -6,12 +6,7 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.help import (
-    collective_option,
-    machine_option,
-    output_option,
-    search_option,
-)
+from taccl.cli.help import collective_option, machine_option, output_option, search_option
 from taccl.cli.names import RUNTIME_NAMES
 from taccl.cli.options import (
     AlphaRule,

@@ -1,22 +1,17 @@
 """``taccl sketch`` and ``taccl schema``: look at sketches and at file formats."""
 
 import json
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from taccl.cli.help import listed, shipped
 from taccl.cli.names import COLLECTIVE_NAMES
-from taccl.cli.options import (
-    Fabric,
-    Nodes,
-    Root,
-    SizeOfChunks,
-    TopologyArgument,
-    size_of,
-)
-from taccl.cli.output import TextOutput, deliver
+from taccl.cli.options import Fabric, Nodes, Root, SizeOfChunks, TopologyArgument, size_of
+from taccl.cli.output import Dot, Svg, TextOutput, deliver, pictures
+
+if TYPE_CHECKING:
+    from taccl.files import FileModel
 
 app = typer.Typer(
     help="Show, validate, suggest and list sketches.", no_args_is_help=True, rich_markup_mode=None
@@ -38,26 +33,21 @@ def show(
     topology: TopologyArgument,
     nodes: Nodes = None,
     fabric: Fabric = None,
-    svg: Annotated[Path | None, typer.Option("--svg", help="Write a picture of it.")] = None,
-    dot: Annotated[
-        Path | None, typer.Option("--dot", help="Write it as a graph for Graphviz.")
-    ] = None,
+    svg: Svg = None,
+    dot: Dot = None,
 ) -> None:
     """Print what remains of a topology under a sketch: links, relays, senders, symmetry, limits."""
     from taccl.apps import load_network, logical_group
-    from taccl.files import check_outputs, write_all_atomic
-    from taccl.report import graph, logical
+    from taccl.files import check_outputs
+    from taccl.report.matrix import sketch_picture, sketch_rows
 
     check_outputs([("--svg", svg), ("--dot", dot)], [sketch, topology])
     network = load_network(topology, nodes=nodes, fabric=fabric, sketch=sketch)
-    drawn = logical.picture(network)
-    pictures = ((svg, graph.svg), (dot, graph.dot))
-    texts: dict[str | Path, str] = {path: draw(drawn) for path, draw in pictures if path}
-    write_all_atomic(texts)
+    drawn = pictures(sketch_picture(network), svg, dot)
     typer.echo(f"{network.name} on {network.topology.name}")
-    for what, value in logical.rows(network, logical_group(network)):
+    for what, value in sketch_rows(network, logical_group(network)):
         typer.echo(f"  {what:<15} {value}")
-    for written in texts:
+    for written in drawn:
         typer.echo(f"wrote {written}")
 
 
@@ -123,12 +113,29 @@ def schema(
     name: Annotated[str, typer.Argument(help="topology, sketch, schedule ...", show_default=False)],
 ) -> None:
     """Print the JSON schema of a file format."""
-    from taccl.cli.schemas import SCHEMAS
     from taccl.errors import InputError, did_you_mean
 
-    if name not in SCHEMAS:
+    known = file_models()
+    if name not in known:
         raise InputError(
             f"unknown format {name[:40]!r}", field="name",
-            fix=f"{did_you_mean(name, SCHEMAS)}use one of {', '.join(SCHEMAS)}",
+            fix=f"{did_you_mean(name, known)}use one of {', '.join(known)}",
         )  # fmt: skip
-    typer.echo(json.dumps(SCHEMAS[name].json_schema(), indent=2))
+    typer.echo(json.dumps(known[name].json_schema(), indent=2))
+
+
+def file_models() -> "dict[str, type[FileModel]]":
+    """Return the models of all file formats, by the name that ``taccl schema`` takes."""
+    from taccl.apps.measured import MeasurementsFile
+    from taccl.collectives.file import CollectiveFile, DemandFile
+    from taccl.model.schedule_file import ScheduleFile
+    from taccl.replay.scenario import ScenarioFile
+    from taccl.sketch import SketchFile, TacclSketchFile
+    from taccl.topology.file import FORMS
+    from taccl.tuning.library_file import LibraryFile
+
+    return {
+        **FORMS, "sketch": SketchFile, "sketch-taccl": TacclSketchFile,
+        "collective": CollectiveFile, "demand": DemandFile, "schedule": ScheduleFile,
+        "scenario": ScenarioFile, "library": LibraryFile, "measurements": MeasurementsFile,
+    }  # fmt: skip

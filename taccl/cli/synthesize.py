@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taccl.cli.help import (
-    collective_option,
-    output_option,
-    program_option,
-    search_option,
-    shipped,
-)
+from taccl.cli.help import collective_option, output_option, program_option, search_option, shipped
 from taccl.cli.names import ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
     PROCESS,
@@ -223,10 +217,7 @@ def synthesize(
 def _steps(
     steps: int | None, rounds: int | None, engine: str, chunks: int | None
 ) -> tuple[int, int] | None:
-    """Return SCCL's question, or None when it is not asked.
-
-    Raises InputError when only a part of it is.
-    """
+    """Return SCCL's question, or None when it is not asked."""
     if steps is None and rounds is None:
         return None
     if steps is None or rounds is None or chunks is None or engine.lower() != "exact":

@@ -1,13 +1,12 @@
 """``taccl topology``: look at the machines."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from taccl.cli.options import CostSketch, Fabric, Json, Nodes, TopologyArgument
-from taccl.cli.output import TextOutput, deliver
+from taccl.cli.output import Dot, Svg, TextOutput, deliver, pictures
 from taccl.errors import InputError
 
 app = typer.Typer(
@@ -23,27 +22,22 @@ def show(
     nodes: Nodes = None,
     fabric: Fabric = None,
     sketch: CostSketch = None,
-    svg: Annotated[Path | None, typer.Option("--svg", help="Write a picture of it.")] = None,
-    dot: Annotated[
-        Path | None, typer.Option("--dot", help="Write it as a graph for Graphviz.")
-    ] = None,
+    svg: Svg = None,
+    dot: Dot = None,
     as_json: Json = False,
 ) -> None:
     """Print what a topology consists of, and a matrix of the paths between its ranks."""
     from taccl.apps.networks import load_machine
-    from taccl.files import check_outputs, write_all_atomic
-    from taccl.report import graph
+    from taccl.files import check_outputs
     from taccl.report.matrix import matrix_text, topology_fields
     from taccl.topology.file import describe, topology_digest
 
     check_outputs([("--svg", svg), ("--dot", dot)], [topology])
     network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
-    pictures = ((svg, graph.svg), (dot, graph.dot))
-    texts: dict[str | Path, str] = {path: draw(network) for path, draw in pictures if path}
-    write_all_atomic(texts)
+    drawn = pictures(network, svg, dot)
     if as_json:
         fields = topology_fields(network, topology_digest(network))
-        typer.echo(json.dumps({**fields, "output": [str(path) for path in texts]}, indent=2))
+        typer.echo(json.dumps({**fields, "output": [str(path) for path in drawn]}, indent=2))
         return
     rows = describe(network)
     width = max(len(what) for what, _ in rows)
@@ -51,7 +45,7 @@ def show(
         typer.echo(f"{what:<{width}}  {value}")
     typer.echo("")
     typer.echo(matrix_text(network))
-    for written in texts:
+    for written in drawn:
         typer.echo(f"wrote {written}")
 
 
@@ -81,10 +75,7 @@ def validate(
 
 @app.command()
 def diff(
-    first: TopologyArgument,
-    second: TopologyArgument,
-    nodes: Nodes = None,
-    as_json: Json = False,
+    first: TopologyArgument, second: TopologyArgument, nodes: Nodes = None, as_json: Json = False
 ) -> None:
     """Compare two topologies; exit status 0: the same, 1: they differ."""
     from taccl.apps.networks import load_both

@@ -32,6 +32,7 @@ from taccl.errors import InputError
 from taccl.units import format_size, microseconds, parse_size
 
 if TYPE_CHECKING:
+    from taccl.tuning.candidate import Outcome
     from taccl.tuning.executors import Workshop
     from taccl.tuning.search import Progress
 
@@ -166,10 +167,7 @@ def tune(
 
 
 def _workshop(workers: int | None, scheduler: str | None, *, mpi: bool) -> "Callable[[], Workshop]":
-    """Return what makes the executor that is asked for.
-
-    Raises InputError when more than one is.
-    """
+    """Return what makes the executor that is asked for."""
     import os
 
     from taccl.tuning import executors
@@ -215,16 +213,9 @@ def explain(
 def shown(
     *, quiet: bool, as_json: bool, verbose: bool = False
 ) -> Iterator[Callable[["Progress"], None]]:
-    """Give what shows progress on stderr; ``verbose``: of every candidate, known or in vain.
+    """Give what shows progress on stderr: nothing if `quiet`, a JSON object each if `as_json`.
 
-    Parameters
-    ----------
-    quiet
-        Show nothing.
-    as_json
-        Show a JSON object for each candidate.
-    verbose
-        Show every candidate, also one that was known or in vain.
+    If `verbose`, every candidate is shown, also one that was known or in vain.
     """
     if quiet:
         yield lambda _progress: None
@@ -276,21 +267,15 @@ def _as_json(progress: "Progress") -> None:
 def _line(progress: "Progress") -> str:
     count = f"{progress.done}/{progress.total}" if progress.total else str(progress.done)
     left = "" if progress.left is None else f", {progress.left:.0f} s left"
-    found = progress.outcome
-    told = ""
-    if found is not None:
-        what = found.reason if not found.played else _best(progress)
-        told = (
-            f": {found.spec.collective} {format_size(found.spec.size)} {found.spec.told()}: {what}"
-        )
-    return f"{count} candidates{left}{told}"
-
-
-def _best(progress: "Progress") -> str:
-    """Return the best time at the size of the last candidate, beside its bound."""
-    found = progress.outcome
+    line, found = f"{count} candidates{left}", progress.outcome
     if found is None:
-        return ""
+        return line
+    spec, what = found.spec, _best(progress, found) if found.played else found.reason
+    return f"{line}: {spec.collective} {format_size(spec.size)} {spec.told()}: {what}"
+
+
+def _best(progress: "Progress", found: "Outcome") -> str:
+    """Return the best time at the size of a candidate that was found, beside its bound."""
     place = progress.picker.plan.sizes.index(found.spec.size)
     time = progress.picker.best.get((found.spec.collective, place))
     bound = progress.picker.plan.bounds[found.spec.collective][place]

@@ -118,10 +118,7 @@ def verify(
 def _servers(
     topology: str | None, nodes: int | None, ranks_per_node: int | None
 ) -> tuple[int, ...] | int | None:
-    """Return the server of every rank, or the ranks on each; None: nothing is known.
-
-    Raises InputError when the options exclude each other, or the topology can't be used.
-    """
+    """Return the server of every rank, or the ranks on each; None: nothing is known."""
     if topology is None:
         if nodes is not None:
             raise InputError(
@@ -139,15 +136,18 @@ def _servers(
 
 
 _WORDS = {
-    None: "verified for",
-    "rejected": "rejected by",
-    "breaks": "accepted, but breaks on",
+    None: "verified for", "rejected": "rejected by", "breaks": "accepted, but breaks on",
     "never": "never selected by",
-}
+}  # fmt: skip
 _ROWS = {
     None: "right", "rejected": "rejected", "breaks": "accepted, breaks on",
     "never": "never selected",
 }  # fmt: skip
+
+
+_FINDING = (
+    "rule", "severity", "explanation", "gpu", "threadblock", "step", "line", "column", "fix",
+)  # fmt: skip
 
 
 def _worst(verdict: "Verdict") -> str | None:
@@ -168,17 +168,8 @@ def _record(file: str, verdicts: Verdicts, name: str | None, *, right: bool) -> 
                 "safe_at_any_size": safe is not None and safe.size is None,
                 "selected_for": [asdict(selection) for selection in verdict.selections],
                 "findings": [
-                    {
-                        "rule": finding.rule,
-                        "severity": finding.severity.value,
-                        "explanation": finding.explanation,
-                        "gpu": finding.gpu,
-                        "threadblock": finding.threadblock,
-                        "step": finding.step,
-                        "line": finding.line,
-                        "column": finding.column,
-                        "fix": finding.fix,
-                    }
+                    {name: getattr(finding, name) for name in _FINDING}
+                    | {"severity": finding.severity.value}
                     for finding in verdict.findings
                 ],
             }

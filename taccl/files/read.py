@@ -275,16 +275,9 @@ FieldPath = Sequence[str | int]
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """What a file says.
+    """What a file says: mappings, lists and scalars; parts that an alias repeats are shared.
 
-    Parameters
-    ----------
-    value
-        Mappings, lists and scalars; parts that an alias repeats are shared.
-    file
-        How messages call it.
-    text
-        The text, for looking up lines; empty when there is none.
+    Messages call it `file`; in its `text` lines are looked up, empty when there is none.
     """
 
     value: object

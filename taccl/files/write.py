@@ -111,12 +111,8 @@ def check_outputs(
 ) -> None:
     """Raise, before any long work, when a file can't be written, or is read or written twice.
 
-    Parameters
-    ----------
-    outputs
-        The option that errors name, and the path; None: it is not given.
-    inputs
-        Paths that are read.
+    Of `outputs` come the option that errors name, and the path, None: it is not given; `inputs` are
+    paths that are read.
 
     Raises InputError as :func:`check_output` and :func:`check_apart` do.
     """

@@ -37,22 +37,10 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class XmlBounds:
-    """What a text may hold at most.
+    """What a text may hold at most: `size` bytes, or characters if it is decoded already.
 
-    Parameters
-    ----------
-    size
-        Bytes, or characters of text that is decoded already.
-    elements
-        Elements that are kept.
-    depth
-        Levels of them.
-    noun
-        What errors call the elements.
-    fix
-        What to do about text beyond a bound.
-    text
-        Whether text may stand between the elements.
+    So many `elements` are kept, on `depth` levels; errors call them by the `noun` and say the
+    `fix`. Where `text` is True it may stand between the elements.
     """
 
     size: int
@@ -74,20 +62,15 @@ def is_endless(content: bytes) -> bool:
 def read_tree(
     text: str | bytes, bounds: XmlBounds, keep: Callable[[int, str], bool] | None = None
 ) -> tuple[Element, list[str]]:
-    """Return the root of an XML text, and the comments before it.
+    """Return the root of an XML `text`, the whole file, and the comments before it.
 
-    Parameters
-    ----------
-    text
-        The whole file.
-    bounds
-        What it may hold.
-    keep
-        Whether an element is kept, by its level (0: the root) and its tag, where all around it are;
-        None: every element is. It must keep the root, or raise.
+    Within `bounds`, `keep` tells by its level (0: the root) and its tag whether an element is kept,
+    where all around it are; None: every element is. It must keep the root, or raise.
 
-    Raises RefusedError with the line, when the text is beyond a bound, can't be decoded or has a
-    document type.
+    Raises
+    ------
+    RefusedError
+        With the line, when the text is beyond a bound, can't be decoded or has a document type.
     xml.parsers.expat.ExpatError
         When it is no XML.
     """

@@ -41,16 +41,9 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a diagram.
+    """One line of a diagram: what the legend calls it, and where it goes through, by size.
 
-    Parameters
-    ----------
-    name
-        What the legend calls it.
-    style
-        Attributes of its elements: class, colour, dashes.
-    points
-        Where it goes through, by ascending size.
+    Its `style` has attributes of its elements: class, colour, dashes.
     """
 
     name: str

@@ -34,20 +34,10 @@ HERE = "the fastest here"
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One column of the comparison.
+    """One column of the comparison, of a `kind` of KINDS: its result at every size.
 
-    Parameters
-    ----------
-    name
-        Unlike that of any other.
-    kind
-        Of KINDS.
-    rows
-        Its result at every size.
-    note
-        Why it is out of the race; empty: it is not.
-    short
-        What the columns of the table call it; empty: by its name.
+    No other has its `name`; the columns of the table call it `short`, if that is not empty. A
+    `note` says why it is out of the race; empty: it is not.
     """
 
     name: str
@@ -63,15 +53,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """The least size found at which another contender is the fastest.
-
-    Parameters
-    ----------
-    size
-        Bytes.
-    before, after
-        Who is fastest below, and from there on.
-    """
+    """The least `size` found, in bytes, from which on `after` is the fastest, not `before`."""
 
     size: int
     before: str
@@ -80,20 +62,11 @@ class Crossover:
 
 @dataclass(frozen=True, slots=True)
 class Modelled:
-    """What NCCL's model says.
+    """What NCCL's model says: `ways` are each algorithm with each protocol that it has.
 
-    Parameters
-    ----------
-    ways
-        Each algorithm with each protocol that it has.
-    chosen
-        The short name of what NCCL would run, at every size.
-    switches
-        Where NCCL would run something else, in short names.
-    beside
-        Where what NCCL expects becomes less, or more, than the fastest here takes.
-    inputs
-        What the model was given.
+    At every size `chosen` has the short name of what NCCL would run; `switches` are where it would
+    run something else, in short names, and `beside` where what it expects becomes less, or more,
+    than the fastest here takes. The model was given `inputs`.
     """
 
     ways: tuple[Contender, ...]
@@ -105,24 +78,12 @@ class Modelled:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that a comparison found.
+    """All that a comparison found: what was compared where, by which rules and whose constants.
 
-    Parameters
-    ----------
-    collective, topology, ranks, rules, runtime
-        What was compared where, and whose constants the replay has.
-    sizes
-        Bytes, ascending.
-    bounds
-        Kind and time of the best bound for every algorithm at each size; None: unknown.
-    contenders
-        In the order of the columns.
-    crossovers
-        Ascending by size.
-    absent
-        Algorithms that are not compared, and why.
-    nccl
-        What NCCL's model says; None where there is none.
+    At each of `sizes`, in bytes, ascending, `bounds` have kind and time of the best bound for every
+    algorithm; None: unknown. The `contenders` are in the order of the columns, `crossovers` ascend
+    by size, `absent` has algorithms that are not compared, and why, and `nccl` what NCCL's model
+    says; None where there is none.
     """
 
     collective: str
@@ -150,11 +111,6 @@ class Comparison:
     def modelled(self, place: int) -> Time | None:
         """Return what NCCL's model expects at a size of what NCCL would run."""
         return next((c.rows[place].time for c in self.contenders if c.kind == "nccl"), None)
-
-    def is_below_bound(self, place: int) -> bool:
-        """Tell whether NCCL's model expects less than any algorithm can take."""
-        time, bound = self.modelled(place), self.bounds[place]
-        return time is not None and bound is not None and time < bound[1]
 
     def wins(self, contender: Contender, place: int) -> bool:
         """Tell whether nobody is faster at a size."""
@@ -227,14 +183,18 @@ def _modelled(found: Comparison, nccl: Modelled) -> Iterator[str]:
         yield (
             f"from {format_size(each.size)} on: NCCL's model expects {less} time than {HERE} takes"
         )
-    below = [place for place in range(len(found.sizes)) if found.is_below_bound(place)]
+    below = [
+        place for place, bound in enumerate(found.bounds)
+        if bound and (time := found.modelled(place)) is not None and time < bound[1]
+    ]  # fmt: skip
     if below:
         last = below[-1]
         sizes = dict.fromkeys(format_size(found.sizes[each]) for each in (below[0], last))
-        time, bound = us_text(found.modelled(last)), found.bounds[last]
+        bound = found.bounds[last]
         least = us_text(bound[1] if bound else None)
         yield (
-            f"below the bound at {' to '.join(sizes)}: NCCL's model expects {time} us at"
+            f"below the bound at {' to '.join(sizes)}: NCCL's model expects"
+            f" {us_text(found.modelled(last))} us at"
             f" {format_size(found.sizes[last])}, where no program takes less than {least}: its"
             " inputs do not fit this machine; set them with --nccl"
         )

@@ -31,15 +31,7 @@ Cost = tuple[Fraction | None, Time, Time | None]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An edge that is not the same in both.
-
-    Parameters
-    ----------
-    name
-        What both call it.
-    before, after
-        Its ends and costs; None: it is not there.
-    """
+    """An edge, by the name that both give it, with other ends or costs; None: it is not there."""
 
     name: str
     before: tuple[str, str, Cost] | None
@@ -48,20 +40,11 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Differences:
-    """How a second topology differs from a first.
+    """How a second topology differs from a first; `same`: in nothing but the names.
 
-    Parameters
-    ----------
-    names
-        Of both.
-    same
-        Whether they are the same but for their names.
-    facts
-        By what it is: the values of both.
-    edges
-        Those that differ, in order of the first, then of the second.
-    added, removed, changed
-        Pairs of ranks with links in the second only, in the first only, and with other links.
+    By what they are, `facts` have the values of both. The `edges` that differ come in order of the
+    first, then of the second. Pairs of ranks have links in the second only, `added`, in the first
+    only, `removed`, or other links, `changed`.
     """
 
     names: tuple[str, str]

@@ -22,7 +22,7 @@ from taccl.replay.trace import Span, Trace, Why
 from taccl.report.played import Played
 from taccl.report.text import one_line, us
 from taccl.topology.graph import Topology
-from taccl.units import PS_PER_US, Time, counted, format_size
+from taccl.units import Time, counted, exact_us, format_size
 
 PARTS = (
     "launch", "alpha", "bandwidth", "queueing for a link", "waiting for a dependency",
@@ -42,19 +42,11 @@ Replay = Callable[[Topology], Trace]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A share of the time.
+    """A share of the time, in picoseconds, by a name of PARTS.
 
-    Parameters
-    ----------
-    name
-        One of PARTS.
-    time
-        Picoseconds.
-    count
-        Spans of the critical path that are charged to it: every span is charged to one part, but
-        alpha and bandwidth are those of the same messages.
-    alpha
-        What of the time is alpha (or overhead) of messages; the rest of it is their bytes.
+    To it `count` spans of the critical path are charged: every span is charged to one part, but
+    alpha and bandwidth are those of the same messages. Of the time `alpha` is alpha (or overhead)
+    of messages; the rest of it is their bytes.
     """
 
     name: str
@@ -65,14 +57,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Faster:
-    """The same program on a topology of which some edges are faster.
+    """What the same program takes, in picoseconds, where some edges of its topology are faster.
 
-    Parameters
-    ----------
-    time
-        Picoseconds.
-    bottleneck
-        The edge that is then held longest, and the part of that time that it is held.
+    The `bottleneck` is the edge that is then held longest, for `utilisation` of that time.
     """
 
     time: Time
@@ -313,12 +300,12 @@ def explanation_text(found: Explanation) -> str:
     if row.time is None:
         return f"{head}: can't run: {one_line(found.why_not or row.note)}"
     if found.why_not:
-        return f"{head}: {_exact(row.time)} us, can't be explained: {one_line(found.why_not)}"
+        return f"{head}: {exact_us(row.time)} us, can't be explained: {one_line(found.why_not)}"
     first, last, count = found.path
-    lines = [f"{head}: {_exact(row.time)} us"]
+    lines = [f"{head}: {exact_us(row.time)} us"]
     if count:
         lines.append(f"  critical path: {count} spans, from {first} to {last}")
-    width = max(len(_exact(part.time)) for part in found.parts)
+    width = max(len(exact_us(part.time)) for part in found.parts)
     for part in found.parts:
         share = part.time / row.time if row.time else 0.0
         same = "the same " if part.name == "bandwidth" else ""
@@ -326,8 +313,8 @@ def explanation_text(found: Explanation) -> str:
         if part.count and part.name != "launch":
             spans = f"  in {same}{counted(part.count, 'span')}"
         if part.alpha and part.name != "alpha":
-            spans += f", {_exact(part.alpha)} us of it alpha"
-        time = _exact(part.time).rjust(width)
+            spans += f", {exact_us(part.alpha)} us of it alpha"
+        time = exact_us(part.time).rjust(width)
         lines.append(f"    {part.name:<25}{time} us  {share:6.1%}{spans}")
     if row.bottleneck and found.faster is not None:
         then = found.faster
@@ -351,7 +338,8 @@ def explanation_text(found: Explanation) -> str:
     if row.bound is not None:
         gap = "" if row.gap is None else f", gap {row.gap:.1%}"
         lines.append(
-            f"  bound for {any_of(row.bound_kind)}: {_exact(row.bound)} us ({row.bound_kind}){gap}"
+            f"  bound for {any_of(row.bound_kind)}: {exact_us(row.bound)} us"
+            f" ({row.bound_kind}){gap}"
         )
     if row.note:
         lines.append(f"  note: {one_line(row.note)}")
@@ -360,13 +348,7 @@ def explanation_text(found: Explanation) -> str:
 
 def _changed(faster: Faster, time: Time) -> str:
     change = (faster.time - time) / time if time else 0.0
-    return f"{_exact(faster.time)} us ({change:+.1%})"
-
-
-def _exact(time: Time) -> str:
-    """Return microseconds with every picosecond."""
-    whole, rest = divmod(time, PS_PER_US)
-    return f"{whole}.{rest:06d}".rstrip("0").rstrip(".")
+    return f"{exact_us(faster.time)} us ({change:+.1%})"
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -269,14 +269,6 @@ def _wires(
     return frozenset(costs)
 
 
-@dataclass(frozen=True, slots=True)
-class Exporter:
-    """A row of EXPORTS: what makes the text, and what tools read it."""
-
-    write: Callable[[Topology], str]
-    about: str
-
-
 def graph_json(topology: Topology) -> str:
     """Return a plain JSON graph, which ``topology import --from graph`` reads back exactly.
 
@@ -328,10 +320,10 @@ def graph_json(topology: Topology) -> str:
     return "{\n" + ",\n".join([f'  "name": {json.dumps(topology.name)}', *parts]) + "\n}\n"
 
 
-EXPORTS: Mapping[str, Exporter] = MappingProxyType({
-    "dot": Exporter(dot, "Graphviz"),
-    "graph": Exporter(graph_json, "plain JSON, as `import --from graph` takes it"),
-    "nccl": Exporter(nccl_xml, "NCCL's description of a host: NCCL_TOPO_FILE"),
-    "astra-sim": Exporter(astra_sim, "the network file of ASTRA-sim's analytical backend"),
+EXPORTS: Mapping[str, Callable[[Topology], str]] = MappingProxyType({
+    "dot": dot,  # Graphviz
+    "graph": graph_json,  # as `import --from graph` takes it
+    "nccl": nccl_xml,  # NCCL_TOPO_FILE
+    "astra-sim": astra_sim,  # the analytical backend's network file
 })  # fmt: skip
-"""Formats by name."""
+"""Name of a format to its writer."""

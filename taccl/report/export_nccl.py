@@ -55,24 +55,10 @@ class Nic:
 class Server:
     """A server whose GPUs are numbered from 0; vertices of the topology stand for hubs.
 
-    Parameters
-    ----------
-    gpus
-        How many.
-    wires
-        GB/s of the direct links, by (from, to).
-    switched
-        GB/s of GPUs to the NVSwitch.
-    plugs
-        The hub of every GPU and GB/s to it.
-    extra
-        GB/s of GPUs that have a second link, to their CPU.
-    children
-        Hubs below a hub with GB/s to it.
-    cpus
-        The hubs that are CPUs, each with GB/s to the others.
-    nics
-        In order of the topology.
+    In GB/s, `wires` are the direct links, by (from, to), `switched` what GPUs have to the NVSwitch,
+    `plugs` their hub and what they have to it, and `extra` a second link, to their CPU. Below a hub
+    are its `children`, each with GB/s to it; `cpus` are the hubs that are CPUs, each with GB/s to
+    the others, and `nics` are in order of the topology.
     """
 
     gpus: int

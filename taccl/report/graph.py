@@ -72,20 +72,10 @@ Place = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What joins two vertices, as one line.
+    """What joins two vertices, as one line; of a line both ways, `tail` is the smaller one.
 
-    Parameters
-    ----------
-    tail, head
-        Vertices; of a line both ways, the smaller one first.
-    both
-        Whether the same goes the other way.
-    text
-        How many, bandwidth and alpha.
-    names
-        Of all its edges.
-    edges
-        Their numbers.
+    The `text` says how many edges there are, bandwidth and alpha; `names` and `edges`, the numbers,
+    are of all of them.
     """
 
     tail: int

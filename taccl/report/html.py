@@ -310,24 +310,12 @@ SCRIPTS = ("page_timeline.js", "page_chunks.js", "page_traffic.js", "page.js")
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One program at the size that the page shows in detail.
+    """One program at the size that the page shows in detail: its result, and where it ran.
 
-    Parameters
-    ----------
-    row
-        Its result.
-    topology
-        Where it ran.
-    timeline
-        What the script draws; None: it can't run, and the row's note says why.
-    edge_busy
-        How long each edge was held.
-    explanation
-        Where its time goes; None: unknown.
-    facts
-        (name, value) pairs for the summary.
-    candidates
-        What it was compared with when it was searched for.
+    The script draws the `timeline`; None: it can't run, and the row's note says why. Each edge was
+    held for `edge_busy` picoseconds; `explanation` tells where the time goes, None: unknown. The
+    summary has `facts`, (name, value) pairs, and `candidates` are what it was compared with when it
+    was searched for.
     """
 
     row: Row
@@ -347,16 +335,8 @@ def page(
 ) -> str:
     """Return the HTML of a page: a verdict, all rows as a table and a chart, and each view.
 
-    Parameters
-    ----------
-    title
-        Of the page.
-    rows
-        Results at all sizes.
-    views
-        Each program at one size.
-    nccl
-        What NCCL's own model expects, for the verdict and the chart.
+    It has a `title`, `rows` at all sizes, and `views`, each of a program at one size; `nccl` is
+    what NCCL's own model expects, for the verdict and the chart.
     """
     folder = files("taccl.report")
     *scripts, style = (

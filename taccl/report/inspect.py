@@ -18,26 +18,11 @@ MAX_PAIRS = 64
 
 @dataclass(frozen=True, slots=True)
 class RankShape:
-    """One rank of a program.
+    """One rank of a program: its threadblocks, their channels, and steps, nops included.
 
-    Parameters
-    ----------
-    rank
-        Which.
-    threadblocks, steps
-        How many, nops included.
-    channels
-        Those its threadblocks with peers are on.
-    connections_out, connections_in
-        Ends: (peer, channel) pairs that it sends to (receives from).
-    peers_out, peers_in
-        Ranks it sends to (receives from).
-    chunks_out, chunks_in
-        Chunks that its steps send (receive).
-    chunks_local
-        Chunks that it copies or reduces in its own memory.
-    scratch_chunks
-        Scratch in chunks.
+    Out is what it sends, in what it receives. Connections are ends, (peer, channel) pairs; chunks
+    are those that its steps move, `chunks_local` those that it copies or reduces in its own memory,
+    and `scratch_chunks` is its scratch.
     """
 
     rank: int
@@ -84,19 +69,13 @@ class Shape:
         return str(chunks) if self.size is None else format_size(self.bytes_of(chunks) or 0)
 
 
-def whole_size(program: Program, size: int) -> int:
-    """Return the largest size up to `size` bytes in whole chunks of a `program`, none empty."""
-    chunks = program.chunks_per_loop
-    return size - size % chunks or chunks
-
-
 def inspect_program(program: Program, size: int | None = None) -> Shape:
     """Return the shape of a `program` at a `size` in bytes, which is cut to whole chunks.
 
     Without a size amounts are chunks.
     """
     ops = Counter(step.op for _, block in program.blocks() for step in block.steps)
-    ranks = []
+    chunks, ranks = program.chunks_per_loop, []
     for gpu in program.gpus:
         moved: Counter[str] = Counter()
         for block in gpu.threadblocks:
@@ -127,7 +106,7 @@ def inspect_program(program: Program, size: int | None = None) -> Shape:
             for pair, counts in sorted(sent.items())
         ),
         tuple((op.value, ops[op]) for op in Op if ops[op]),
-        None if size is None else whole_size(program, size),
+        None if size is None else size - size % chunks or chunks,
     )
 
 

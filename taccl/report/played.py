@@ -22,18 +22,10 @@ from taccl.units import Time, ceil_time
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """A program replayed at one size.
+    """A program replayed at one size, every span of it.
 
-    Parameters
-    ----------
-    program, topology
-        What ran where.
-    trace
-        With its spans.
-    factor
-        Bytes on the wire for each byte of data.
-    route
-        Whether pairs without a link send over other ranks.
+    On the wire there are `factor` bytes for each byte of data; with `route` pairs without a link
+    send over other ranks.
     """
 
     program: Program

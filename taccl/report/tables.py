@@ -154,8 +154,7 @@ def best_of_engines(candidates: Sequence[Candidate]) -> list[Candidate]:
     engines = list(dict.fromkeys(one.engine for one in candidates))
     best: dict[str, Candidate] = {}
     for one in sorted(
-        candidates,
-        key=lambda one: (one.score is None, one.score or 0, engines.index(one.engine)),
+        candidates, key=lambda one: (one.score is None, one.score or 0, engines.index(one.engine))
     ):
         best.setdefault(one.engine, one)
     return list(best.values())
@@ -221,21 +220,10 @@ def findings_fields(checked: Checked) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Bounded:
-    """The bounds of a collective at one size.
+    """The bounds of a collective, by its name, at one `size` of the counted buffer, in bytes.
 
-    Parameters
-    ----------
-    topology
-        Where.
-    collective
-        Its name.
-    chunks
-        For each rank, what the fixed bounds are for.
-    size
-        Bytes of the buffer that nccl-tests counts.
-    free, fixed, sketched
-        Bounds for every algorithm, for this chunk count with one chunk to a message, and for
-        every algorithm on the links of the sketch; the last is empty without a sketch.
+    They hold for every algorithm, `free`; for `chunks` for each rank with one chunk to a message,
+    `fixed`; and for every algorithm on the links of the sketch, `sketched`, empty without one.
     """
 
     topology: Topology

@@ -80,7 +80,7 @@ def program_where(program: Program) -> Where | None:
         "ranks": [rank for rank, _, _ in blocks],
         "senders": [-1 if b.recv_from is None else b.recv_from for _, _, b in blocks],
         "receivers": [-1 if b.send_to is None else b.send_to for _, _, b in blocks],
-        "cells": max(memory.sizes(), default=0),
+        "cells": max(map(len, memory.numbers.values()), default=0),
         "sent": False,
     }  # fmt: skip
 
@@ -161,9 +161,6 @@ class _Memory:
             self.content[rank, cell] = value
             found.append(known.setdefault(cell, len(known)))
         return found
-
-    def sizes(self) -> list[int]:
-        return [len(known) for known in self.numbers.values()]
 
 
 def _effects(program: Program, memory: _Memory) -> dict[tuple[int, int, int], _Moved]:

@@ -59,28 +59,13 @@ PACKAGES = ("ortools", "highspy", "numpy", "scipy", "numba", "igraph")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One candidate.
+    """One candidate: the schedule of a `collective` of COLLECTIVES, and copies of its program.
 
-    Parameters
-    ----------
-    collective
-        A name of COLLECTIVES.
-    engine
-        A name of ENGINES or CLASSICAL.
-    size
-        Bytes that the search is for.
-    chunks
-        For each rank (and pair).
-    sketch
-        Its place among the sketches; None: the whole topology.
-    instances
-        Copies of the program; 0: as many as the replay finds worth it.
-    effort
-        Seconds for the engine, or work counted in the place of seconds.
-    seed
-        For the solvers.
-    batch
-        Whether chunks may travel together, in one message.
+    The `engine` of ENGINES or CLASSICAL searches for `size` bytes in `chunks` for each rank (and
+    pair), with a `sketch` by its place, None: the whole topology, for `effort` seconds, or work
+    counted in the place of seconds. The `seed` is for the solvers; with `batch` chunks may travel
+    together, in one message. There are so many `instances`; 0: as many as the replay finds worth
+    it.
     """
 
     collective: str
@@ -112,15 +97,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The network that a candidate is for, as text.
-
-    Parameters
-    ----------
-    topology
-        A topology file in the core form.
-    sketch
-        The text of a sketch file; None: no sketch.
-    """
+    """The network that a candidate is for: texts of a topology, in the core form, and a sketch."""
 
     topology: str
     sketch: str | None = None
@@ -135,20 +112,10 @@ class Machine:
 class Setting:
     """What all candidates of a run share.
 
-    Parameters
-    ----------
-    machines
-        The network without a sketch, then under each sketch.
-    names
-        Of the sketches.
-    sizes
-        Bytes, ascending: where every program is replayed.
-    runtime
-        A name of RUNTIMES.
-    protocols
-        Of PROTOCOLS, the preferred one first.
-    deterministic
-        Whether searches count work instead of seconds.
+    The `machines` are the network without a sketch, then under each sketch, by `names`. At `sizes`
+    in bytes, ascending, every program is replayed, for a `runtime` of RUNTIMES and each of
+    `protocols`, the preferred one first. Searches that are `deterministic` count work instead of
+    seconds.
     """
 
     machines: tuple[Machine, ...]
@@ -219,24 +186,12 @@ OTHER_VERSION = "a worker has another version of taccl"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One program in one protocol.
+    """One program in one protocol of PROTOCOLS, with its time in picoseconds at every size.
 
-    Parameters
-    ----------
-    xml
-        The program's file, packed; its protocol and range are still to be set.
-    protocol
-        Of PROTOCOLS.
-    times
-        Picoseconds at every size; None: it can't run there.
-    safe
-        The largest size of the run that can't deadlock.
-    divisor
-        What the bytes of a buffer must be a multiple of.
-    steps, threadblocks
-        Of the whole program.
-    instances
-        Copies of it.
+    Its file is `xml`, packed; its protocol and range are still to be set. It can't run where a time
+    is None, and can't deadlock up to `safe`, a size of the run, in bytes; those of a buffer must be
+    a multiple of `divisor`. It has so many `steps` and `threadblocks` in all, of so many
+    `instances`.
     """
 
     xml: str
@@ -251,22 +206,11 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a candidate.
+    """What became of a candidate, by its `spec`: its programs, `played`.
 
-    Parameters
-    ----------
-    spec
-        Which one.
-    played
-        Its programs; empty: there is none, and the reason says why.
-    makespan
-        Picoseconds of the schedule, at the size it was made for.
-    reason
-        Why there is no program.
-    failed
-        Whether a process was lost, and not an answer given.
-    passing
-        Whether another try may end otherwise: a worker was lost, or had no memory, or was ended.
+    Where there is none the `reason` says why, and `failed` whether a process was lost, and not an
+    answer given; if `passing`, another try may end otherwise: a worker was lost, or had no memory,
+    or was ended. The `makespan` of the schedule is in picoseconds, at the size it was made for.
     """
 
     spec: Spec
@@ -329,19 +273,14 @@ class _Asked:
     protocols: tuple[str, ...]
     deterministic: bool
 
-    @property
-    def target(self) -> Target:
-        """The program wanted, for all sizes."""
-        instances = self.spec.instances or (1 if self.spec.is_classical else None)
-        target = Target(
-            self.runtime, instances=instances, min_bytes=self.sizes[0], max_bytes=self.sizes[-1]
-        )
-        return target.within(self.logical.channels)
-
 
 def _outcome(asked: _Asked) -> Outcome:
     """Return what became of a candidate; raise why it has no program."""
-    spec, target = asked.spec, asked.target
+    spec = asked.spec
+    instances = spec.instances or (1 if spec.is_classical else None)
+    target = Target(
+        asked.runtime, instances=instances, min_bytes=asked.sizes[0], max_bytes=asked.sizes[-1]
+    ).within(asked.logical.channels)
     single = build_collective(spec.collective, asked.logical.topology.num_ranks, 1)
     collective = single.cut(spec.chunks)
     group = logical_group(asked.logical, single)

@@ -46,15 +46,7 @@ Times = Sequence[Time | None]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Sizes that one program serves.
-
-    Parameters
-    ----------
-    program
-        Its number; None: none runs at these sizes.
-    first, last
-        Places of the first and the last size.
-    """
+    """Sizes from place `first` to `last` that a program, by its number, serves; None: none does."""
 
     program: int | None
     first: int
@@ -140,18 +132,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Sizes from ``low`` to ``high``, both included, and who serves them.
+    """Sizes from `low` to `high` bytes, both included, and the `program` that is written for them.
 
-    Parameters
-    ----------
-    low, high
-        Bytes.
-    entry
-        Number of the program; None: the runtime's own algorithm.
-    program
-        What is written for it.
-    left
-        Whether NCCL's model says that its own algorithm is faster; else nothing runs here.
+    It has the number `entry`; None: the runtime's own algorithm, which NCCL's model says is faster
+    where sizes are `left` to it; else nothing runs here.
     """
 
     low: int
@@ -163,22 +147,11 @@ class Range:
 
 @dataclass(frozen=True, eq=False)
 class Chooser:
-    """Chooses for one collective.
+    """Chooses for one collective, of COLLECTIVES, on a machine of the run, at its sizes.
 
-    Parameters
-    ----------
-    collective
-        A name of COLLECTIVES.
-    topology, runtime, sizes
-        As of the run.
-    entries
-        All programs, in the order of their candidates.
-    machine
-        What NCCL's model knows; None: nothing is left to it.
-    end
-        Bytes at which the last range ends; at least the last size.
-    bounds
-        Picoseconds that no algorithm can beat, at every size; None: unknown; empty: at none.
+    All programs are `entries`, in the order of their candidates. NCCL's model knows `machine`;
+    None: nothing is left to it. The last range goes up to `end` bytes, at least the last size. No
+    algorithm beats `bounds`, in picoseconds, at every size; None: unknown; empty: at none.
     """
 
     collective: str

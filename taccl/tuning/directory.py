@@ -46,10 +46,7 @@ CREATE TABLE IF NOT EXISTS member (
 class Journal:
     """A journal file, made where there is none.
 
-    Parameters
-    ----------
-    path
-        The file; SQLite puts ``-wal`` and ``-shm`` beside it while it is in use.
+    SQLite puts ``-wal`` and ``-shm`` beside the `path` while it is in use.
 
     Raises InputError when it can't be used, or is no journal.
     """

@@ -55,15 +55,10 @@ class Workshop(Protocol):
 
 
 class Processes:
-    """A pool of processes on this machine.
+    """A pool of so many `workers`, processes on this machine.
 
-    They are spawned, as a fork of a process with threads may hang, and end when this process
-    does, even if it is killed.
-
-    Parameters
-    ----------
-    workers
-        How many.
+    They are spawned, as a fork of a process with threads may hang, and end when this process does,
+    even if it is killed.
     """
 
     shares_fate = True
@@ -127,20 +122,10 @@ def _begin() -> None:
 
 
 class Borrowed:
-    """Any other executor: Dask's or MPI's.
+    """Any other `executor`, Dask's or MPI's, for as many tasks at once as it has `slots`.
 
-    Parameters
-    ----------
-    executor
-        What runs the tasks.
-    slots
-        How many at once.
-    losses
-        Names of the errors that say that a worker is gone.
-    end
-        Called when all is over, after the executor.
-    gone
-        Tells, given an error or None, whether who gives the workers out is gone.
+    Errors with the names `losses` say that a worker is gone; given an error or None, `gone` tells
+    whether who gives the workers out is. When all is over, after the executor, `end` is called.
     """
 
     shares_fate = False

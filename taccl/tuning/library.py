@@ -46,24 +46,10 @@ NCCL_MODEL = (
 
 @dataclass(frozen=True, eq=False)
 class Library:
-    """All that is known when a run is over.
+    """All that is known when a run is over: the `setting` that was searched, and all `outcomes`.
 
-    Parameters
-    ----------
-    setting
-        What was searched.
-    topology
-        The machine.
-    outcomes
-        Of all candidates.
-    choosers
-        One for each collective.
-    chosen
-        The ranges of each.
-    bounds
-        Of each.
-    asked
-        How the run was asked for, as the index tells it.
+    Of each collective there are its chooser, the ranges `chosen`, and its bounds; `asked` is how
+    the run was asked for, as the index tells it.
     """
 
     setting: Setting

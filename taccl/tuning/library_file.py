@@ -162,9 +162,7 @@ def summary(found: "Tuned") -> str:
             what = span["file"] or {"nccl": "NCCL's own"}.get(span["served_by"], "nothing here")
             made = f"{span['protocol']}, {counted(span['chunks'], 'chunk')}" if span["file"] else ""
             lines.append(f"  {sizes:24} {what:44} {made}".rstrip())
-        rows = [
-            ("size", "time us", "bound us", "gap", "best classical", "us", "ratio", "bound's"),
-        ]
+        rows = [("size", "time us", "bound us", "gap", "best classical", "us", "ratio", "bound's")]
         rows += [
             (
                 format_size(at["size_bytes"]), number_text(at["time_us"], ".6g", "-"),

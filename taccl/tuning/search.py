@@ -96,28 +96,11 @@ BoundsAt = Mapping[str, Sequence[Time | None]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run searches.
+    """What a run searches: collectives, in the order given, at `sizes` in bytes, ascending.
 
-    Parameters
-    ----------
-    collectives
-        Names, in the order given.
-    sizes
-        Bytes, ascending.
-    ranks
-        Of the machine.
-    bounds
-        Of each collective.
-    sketches
-        How many there are.
-    effort
-        Seconds for a search; None: work is counted.
-    seed
-        Of the first searches.
-    servers
-        Of the machine.
-    message_bytes
-        The most that the runtime sends at once; 0: any.
+    The machine has `ranks` in `servers`, and `bounds` for each collective; there are so many
+    `sketches`. A search takes `effort` seconds, None: work is counted, the first ones from `seed`
+    on; `message_bytes` is the most that the runtime sends at once, 0: any.
     """
 
     collectives: tuple[str, ...]
@@ -159,9 +142,11 @@ class Plan:
                     if (level, number) == (0, chunks[0]) and self._messages(cell, number) <= 1:
                         engines[:0] = engines[:1]  # at another size, which may differ
                     for engine in engines:
+                        counted = COUNTED.get(engine, COUNTED_ELSE)
+                        effort = counted if self.effort is None else self.effort
                         spec = Spec(
                             cell.collective, engine, 0, number, sketch,
-                            instances=(0, 2, 1, 4)[level % 4], effort=self._effort(engine, level),
+                            instances=(0, 2, 1, 4)[level % 4], effort=effort * (1 << min(level, 6)),
                             seed=self.seed + level,
                         )  # fmt: skip
                         if engine == "guided" and self._is_single(cell, number):
@@ -206,22 +191,10 @@ class Plan:
         if self.ranks**2 * chunks <= EXACT_SENDS:
             yield "exact"
 
-    def _effort(self, engine: str, level: int) -> float:
-        first = COUNTED.get(engine, COUNTED_ELSE) if self.effort is None else self.effort
-        return first * (1 << min(level, 6))
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Neighbouring sizes of a collective.
-
-    Parameters
-    ----------
-    collective
-        A name of COLLECTIVES.
-    places
-        Of the sizes.
-    """
+    """Neighbouring sizes of a collective, by their places."""
 
     collective: str
     places: range
@@ -229,13 +202,7 @@ class Cell:
 
 @dataclass(eq=False)
 class Picker:
-    """Says which search is next.
-
-    Parameters
-    ----------
-    plan
-        What is searched.
-    """
+    """Says which search of a plan is next."""
 
     plan: Plan
     best: dict[tuple[str, int], Time] = field(default_factory=dict)
@@ -252,7 +219,7 @@ class Picker:
         self._made: list[Counter[Spec]] = [Counter() for _ in self._cells]
 
     def learn(self, outcome: Outcome) -> None:
-        """Take note of a result."""
+        """Take note of a result, and whether it has saved something in its cell."""
         before = dict(self.best)
         for played in outcome.played:
             for place, time in enumerate(played.times):
@@ -263,11 +230,9 @@ class Picker:
                 if outcome.spec.is_classical:
                     own = (time, outcome.spec.engine)
                     self.textbook[key] = min(own, self.textbook.get(key, own))
-        if not outcome.spec.is_classical:
-            self._note_worth(outcome.spec, before)
-
-    def _note_worth(self, spec: Spec, before: Mapping[tuple[str, int], Time]) -> None:
-        """Note whether a search has saved something in its cell."""
+        spec = outcome.spec
+        if spec.is_classical:
+            return
         number = self._cell_of(spec)
         keys = [(spec.collective, place) for place in self._cells[number].places]
         worth = any(
@@ -321,8 +286,13 @@ class Picker:
             if self._made[chosen][_turn(turn)]:
                 self._made[chosen][_turn(turn)] -= 1
                 continue
-            spec = self._filled(turn, place)
-            if spec is not None and spec not in self._seen:
+            spec = replace(turn, size=self.plan.sizes[place])
+            if turn.engine == TEXTBOOK:
+                known = self.textbook.get((turn.collective, place))
+                if known is None:  # there is no classical algorithm to be made
+                    continue
+                spec = replace(spec, engine=known[1], effort=0.0, seed=0)
+            if spec not in self._seen:
                 self._seen.add(spec)
                 self._made_for[spec.collective, place] += 1
                 return spec
@@ -331,15 +301,6 @@ class Picker:
         """Return what a search for a size may save, less where there were some for it."""
         gap = self.gap(collective, place)
         return gap / (1 + gap) / (1 + self._made_for[collective, place])
-
-    def _filled(self, spec: Spec, place: int) -> Spec | None:
-        """Return a search with its size; None: there is no classical algorithm to be made."""
-        if spec.engine == TEXTBOOK:
-            known = self.textbook.get((spec.collective, place))
-            if known is None:
-                return None
-            spec = replace(spec, engine=known[1], effort=0.0, seed=0)
-        return replace(spec, size=self.plan.sizes[place])
 
 
 def _turn(spec: Spec) -> Spec:
@@ -351,14 +312,9 @@ def _turn(spec: Spec) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much to search: one of the two.
+    """How much to search: so many searches besides the classical algorithms, or seconds.
 
-    Parameters
-    ----------
-    candidates
-        Searches, besides the classical algorithms.
-    seconds
-        Of wall clock, for all, whatever was spent by runs that were interrupted included.
+    The `seconds` are of wall clock, those of runs that were interrupted included.
     """
 
     candidates: int | None = None
@@ -367,22 +323,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run is.
+    """Where a run is: candidates `done` and `running`, and in `total`; None when time decides.
 
-    Parameters
-    ----------
-    done, total
-        Candidates; the total is None when time decides.
-    running
-        Candidates that are being worked on.
-    spent, left
-        Seconds so far, and the budget's rest (counted: an estimate; None: unknown).
-    outcome
-        What has just come in; None: nothing.
-    known
-        Whether it was in the journal.
-    picker
-        What is best where.
+    Seconds `spent` so far, and `left` of the budget (counted: an estimate; None: unknown). The
+    `outcome` has just come in, None: nothing has; `known` tells whether it was in the journal. The
+    `picker` knows what is best where.
     """
 
     done: int
@@ -397,24 +342,11 @@ class Progress:
 
 @dataclass(eq=False)
 class Run:
-    """One run.
+    """One run: what is searched, `setting` and `plan`, and how much, `budget`.
 
-    Parameters
-    ----------
-    setting, plan, budget
-        What is searched, and how much.
-    workshop
-        Who runs it.
-    journal
-        What is remembered.
-    stop
-        Set to end the search with what there is.
-    watch
-        Called with progress.
-    work
-        From a task to its result.
-    clock
-        Since when the time counts.
+    The `workshop` runs it, the `journal` remembers; `stop` is set to end the search with what there
+    is, and `watch` called with progress. From a task to its result leads `work`; the time counts
+    since the `clock` began.
     """
 
     setting: Setting
@@ -451,7 +383,8 @@ class Run:
         """Run the search and return its results in the order in which they were chosen."""
         try:
             done = self._resume()
-            while not done and self._goes_on():
+            limit = self.budget.seconds
+            while not done and (limit is None or self.spent < limit) and not self.stop.is_set():
                 before = len(self.outcomes)
                 self._begin()
                 if self._running:
@@ -495,10 +428,6 @@ class Run:
             # What was given to a run that found nothing says nothing of this one.
             self._before, done = 0.0, False
         return done
-
-    def _goes_on(self) -> bool:
-        in_time = self.budget.seconds is None or self.spent < self.budget.seconds
-        return in_time and not self.stop.is_set()
 
     def _begin(self) -> None:
         """Start candidates while there is somebody to run them."""

@@ -82,18 +82,10 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """What :func:`tune` has written.
+    """What :func:`tune` has written: `texts` by their names in the directory `output`.
 
-    Parameters
-    ----------
-    output
-        Where.
-    texts
-        The files, by their names in the directory.
-    candidates
-        How many were evaluated or known; 0: the whole library was known.
-    seconds
-        Wall clock of this run.
+    So many `candidates` were evaluated or known, 0: the whole library was; this run took `seconds`
+    of wall clock.
     """
 
     output: Path

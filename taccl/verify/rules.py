@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from taccl.collectives.slots import INPUT, OUTPUT, SCRATCH, Slots
 from taccl.topology.graph import LogicalTopology
-from taccl.verify.sends import MAX_FINDINGS, Finding, Int64, Sends, microseconds_text
+from taccl.units import exact_us
+from taccl.verify.sends import MAX_FINDINGS, Finding, Int64, Sends
 
 
 def message(sends: Sends) -> Iterator[Finding]:
@@ -46,8 +47,8 @@ def message(sends: Sends) -> Iterator[Finding]:
         yield (
             row,
             (
-                f"{sends.name(row)} takes {microseconds_text(int(took[at]))}; its message of"
-                f" {sends.carried[at]} chunks takes {microseconds_text(int(expected[at]))}"
+                f"{sends.name(row)} takes {exact_us(int(took[at]))} us; its message of"
+                f" {sends.carried[at]} chunks takes {exact_us(int(expected[at]))} us"
             ),
         )
 
@@ -167,12 +168,12 @@ def _overlaps(sends: Sends, edge: NDArray[np.int32], owner: NDArray[np.int32]) -
         needed, element = int(edge[at + 1]), 0
         if sends.orbits is not None:
             element = sends.orbits.element_between(int(edge[at]), needed)
-        until = microseconds_text(int(begin[at] + hold[at]))
+        until = exact_us(int(begin[at] + hold[at]))
         yield (
             later,
             (
                 f"{sends.name(later)} needs edge {schedule.topology.edges[needed].name},"
-                f" which {sends.name(earlier, element)} holds until {until}"
+                f" which {sends.name(earlier, element)} holds until {until} us"
             ),
         )
 
@@ -312,7 +313,7 @@ def _follow(sends: Sends, chunk: int, rows: list[int]) -> Iterator[Finding]:
         before = last.get(dst)
         if event == ARRIVE and before and before[0] == time and not (adds and before[1]):
             yield _finding(
-                sends, row, f"arrives together with another value at {microseconds_text(time)},"
+                sends, row, f"arrives together with another value at {exact_us(time)} us,"
                 " and one of them replaces the other",
             )  # fmt: skip
         if event == ARRIVE:

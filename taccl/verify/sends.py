@@ -44,6 +44,7 @@ from taccl.model.schedule import Schedule
 from taccl.topology.graph import LogicalTopology
 from taccl.topology.links import MAX_PATHS
 from taccl.topology.symmetry import Group
+from taccl.units import exact_us
 
 Finding = tuple[int | None, str]
 """A row of the expanded schedule (None: no one send) and what is wrong with it."""
@@ -256,7 +257,7 @@ class Sends:
         table = schedule.topology.links
         return (
             f"chunk {chunk} on link {link} ({table.src[link]} -> {table.dst[link]})"
-            f" at {microseconds_text(int(schedule.start[row]))}"
+            f" at {exact_us(int(schedule.start[row]))} us"
         )
 
     def expanded_row(self, row: int, element: int) -> int:
@@ -267,9 +268,3 @@ class Sends:
         """Yield a finding for every send where ``wrong`` is true, up to the cap."""
         for row in np.flatnonzero(wrong)[:MAX_FINDINGS].tolist():
             yield row, f"{self.name(row)} {why}"
-
-
-def microseconds_text(time: int) -> str:
-    """Return a time in microseconds with every digit it has."""
-    sign, whole, rest = "-" if time < 0 else "", *divmod(abs(time), 1_000_000)
-    return f"{sign}{whole}.{rest:06d}".rstrip("0").rstrip(".") + " us"

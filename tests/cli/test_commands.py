@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from taccl import cli
-from taccl.cli.schemas import SCHEMAS
+from taccl.cli.sketch import file_models
 from taccl.report.tables import WRITERS
 from taccl.sketch import shipped_sketches
 from taccl.topology.file import shipped_topologies
@@ -123,7 +123,7 @@ def test_sketch_list_names_the_shipped_ones(run: Run) -> None:
     assert run("sketch", "list").out.split() == list(shipped_sketches())
 
 
-@for_each("name", SCHEMAS)
+@for_each("name", file_models())
 def test_every_schema_is_printed(run: Run, name: str) -> None:
     assert "properties" in json.loads(run("schema", name).out)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from taccl.apps import Request, load_network, synthesize
-from taccl.cli.schemas import SCHEMAS
+from taccl.cli.sketch import file_models
 from taccl.msccl.xml import write_xml
 from tests.docs.markdown import code, table
 from tests.docs.meanings import FORMATS, MEANINGS, XML_ATTRIBUTES, XML_OPS, Format
@@ -68,7 +68,7 @@ def _example() -> str:
 
 def records(name: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield (record, description, properties) of a format: the file itself first."""
-    schema = SCHEMAS[name].json_schema()
+    schema = file_models()[name].json_schema()
     top = str(schema["title"])
     for record, body in {top: schema, **schema.get("$defs", {})}.items():
         yield record, str(body.get("description", "")), body

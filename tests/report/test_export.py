@@ -29,7 +29,7 @@ def exported(topology: Topology, kind: str) -> str:
     """Return the text of a format, whatever it warns of."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TacclWarning)
-        return EXPORTS[kind].write(topology)
+        return EXPORTS[kind](topology)
 
 
 def back(text: str, path: Path, fabric: FabricOptions | None = None) -> Topology:
@@ -92,7 +92,7 @@ def test_switches_of_a_graph_keep_their_names(names: tuple[str, str], tmp_path: 
 
 def test_a_graph_warns_of_what_it_can_not_say() -> None:
     plain = build("t", 2, [(0, 1, 5, None, Fraction(1)), (1, 0, 5, None, Fraction(1))])
-    assert EXPORTS["graph"].write(plain)
+    assert EXPORTS["graph"](plain)
     slow = build("t", 2, [(0, 1, 5, 1, Fraction(1)), (1, 0, 5, None, Fraction(1))])
     for topology, what in (
         (slow, "overheads"),
@@ -103,7 +103,7 @@ def test_a_graph_warns_of_what_it_can_not_say() -> None:
         (replace(plain, chunk_size=Fraction(64)), "chunk_size"),
     ):
         with pytest.warns(TacclWarning, match=f"a plain graph has no {what}: left out"):
-            EXPORTS["graph"].write(topology)
+            EXPORTS["graph"](topology)
 
 
 @for_each(("kind", "name"), ALL, quick=5)
@@ -144,14 +144,14 @@ def test_the_nics_of_a_shipped_server_are_beside_their_gpus() -> None:
 
 def test_what_nccl_can_not_say_is_warned_of() -> None:
     with pytest.warns(TacclWarning, match="NVLink: 43.48GB/s as 41.2GB/s; NVLink: 21"):
-        EXPORTS["nccl"].write(load_topology("ndv2", nodes=2))
+        EXPORTS["nccl"](load_topology("ndv2", nodes=2))
     both = [path_of("nvidia-smi", name) for name in ("dgx1v", "pcie-box")]
     with pytest.warns(TacclWarning, match="server 0 only, though the others differ"):
-        EXPORTS["nccl"].write(imported(*both))
+        EXPORTS["nccl"](imported(*both))
     with pytest.warns(TacclWarning, match=r"no NICs, as one server has none \(--nodes 2\)"):
-        EXPORTS["nccl"].write(load_topology("dgx-a100"))
+        EXPORTS["nccl"](load_topology("dgx-a100"))
     with pytest.warns(TacclWarning, match="322 XML nodes, of which NCCL reads 256"):
-        EXPORTS["nccl"].write(load_topology("ring:80@20GB/s,1us"))
+        EXPORTS["nccl"](load_topology("ring:80@20GB/s,1us"))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_what_nccl_can_not_say_is_warned_of() -> None:
 )  # fmt: skip
 def test_what_is_no_host_is_no_description_for_nccl(topology: Topology, why: str) -> None:
     with pytest.raises(InputError, match=why):
-        EXPORTS["nccl"].write(topology)
+        EXPORTS["nccl"](topology)
 
 
 @for_each(
@@ -224,14 +224,14 @@ def test_a_gb_has_2_to_the_30_bytes_and_a_switch_counts_its_latency_twice(golden
 )  # fmt: skip
 def test_what_is_no_product_says_why(topology: Topology, why: str) -> None:
     with pytest.raises(InputError, match=f"is no product of rings.*{why}"):
-        EXPORTS["astra-sim"].write(topology)
+        EXPORTS["astra-sim"](topology)
 
 
 def test_a_change_of_any_link_changes_the_export_or_refuses_it() -> None:
     plain = exported(ring(), "astra-sim")
     for slower in range(4):
         with pytest.raises(InputError, match="links of one dimension differ"):
-            EXPORTS["astra-sim"].write(ring(rates=[40 + (r == slower) for r in range(4)]))
+            EXPORTS["astra-sim"](ring(rates=[40 + (r == slower) for r in range(4)]))
     assert exported(ring(alpha=8), "astra-sim") != plain
     assert exported(ring(rates=(50,) * 4), "astra-sim") != plain
 
