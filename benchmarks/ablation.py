@@ -22,11 +22,7 @@ import numpy as np
 from benchmarks.frozen import CELLS, Found, kept, run
 from benchmarks.sections import replace_section
 from taccl.__main__ import run as run_taccl
-from taccl.errors import NoScheduleError
 from taccl.model.arcs import Arcs
-from taccl.synth.flow.engine import Limits
-from taccl.synth.list_scheduler import load_of
-from taccl.synth.plan import Adjacency
 
 MORE = (
     "dgx2 allgather --nodes 2 --size 16MB --engine guided",
@@ -34,12 +30,16 @@ MORE = (
     "dgx-a100 allgather --nodes 4 --size 64KB --engine guided",
     "fat-tree reducescatter --batch none --runtime none --engine guided",
     "mi250 reducescatter --batch none --runtime none --engine guided",
+    "dgx2 allreduce --nodes 2 --engine guided --size 64KB",
     "torus2d:4x4 reducescatter --size 4KB --engine guided",
     "dgx2 alltoall --nodes 2 --size 16KB --engine flow",
     "dgx2 allreduce --nodes 2 --engine taccl --size 64KB",
     "torus2d:3x5 allgather --engine taccl --runtime none",
+    "ring:8 allreduce --engine auto --size 64KB",
     "mi250 scatter --nodes 2 --root 1 --engine flow --runtime none",
     "torus2d:3x5 alltoall --batch none --engine flow --runtime none",
+    "torus2d:4x4 alltoall --size 16MB --batch none --engine flow --runtime none",
+    "ring:20 alltoall --size 20MB --batch none --engine flow --runtime none",
 )
 """Cells besides those of ``frozen``, for what none of these uses."""
 
@@ -112,20 +112,10 @@ def _without(kind: str) -> Changed:
     return Changed(wrapped)
 
 
-def _refused(*_: object, **__: object) -> object:
-    """Find no flow."""
-    raise NoScheduleError("switched off")
-
-
 def _even(arcs: Arcs, *_: object, **__: object) -> object:
     """Return the same price for every resource."""
     count = max(1, arcs.num_resources)
     return np.full(count, 1 / count)
-
-
-def _in_pieces(adjacency: Adjacency, limits: Limits) -> object:
-    """Return messages cut beforehand, of the length up to which they would have grown."""
-    return load_of(adjacency.plan, adjacency.pieces(limits.busiest))
 
 
 def _less(name: str) -> Changed:
@@ -142,9 +132,9 @@ def _unimproved(schedule: object, *_: object, **__: object) -> object:
     return schedule, None
 
 
-def _one(old: Sequence[object]) -> object:
-    """Return the first of several, alone."""
-    return old[:1]
+def _one(old: Sequence[object] | Mapping[str, object]) -> object:
+    """Return the first of several, or of a table's rows, alone."""
+    return dict([*old.items()][:1]) if isinstance(old, Mapping) else old[:1]
 
 
 GUIDED, FLOW = "taccl.synth.guided.engine.", "taccl.synth.flow.engine."
@@ -166,24 +156,20 @@ MECHANISMS = (
     ),
     Mechanism("butterflies", {GUIDED + "grid_schedules": _without("butterflies")}, IN_GUIDED),
     Mechanism("recursive block gathers", {GUIDED + "coalesced": _none}, IN_GUIDED),
-    Mechanism(
-        "phases of an all-reduce by themselves", {GUIDED + "_halves": _empty}, SUMS, heavy=True
-    ),
     Mechanism("both phases in one list", {GUIDED + "JOINED": -1}, SUMS, heavy=True),
     Mechanism("chunks cut and joined", {GUIDED + "_cut": _empty}, IN_GUIDED),
-    Mechanism("guided runs without symmetry", {GUIDED + "UNFOLDED": -1}, IN_GUIDED),
     Mechanism("neighbourhoods of routes", {GUIDED + "improve_routes": _second}, IN_GUIDED),
-    Mechanism("batches on guided routes", {GUIDED + "REORDERED": -1}, IN_GUIDED),
     Mechanism("insertion one by one", {FLOW + "inserted": _empty}, IN_FLOW),
-    Mechanism("growing messages", {FLOW + "growing": _in_pieces}, IN_FLOW),
-    Mechanism("a flow of whole chunks", {FLOW + "flow_of_whole_chunks": _refused}, IN_FLOW),
     Mechanism("flows by near gateways", {FLOW + "_routes": _empty}, IN_FLOW),
-    Mechanism("variations of a flow's order", {FLOW + "VARIED": 0, FLOW + "PATIENCE": 1}, IN_FLOW),
-    Mechanism("the staged orders of a flow", {FLOW + "MAX_ORDERED": -1}, IN_FLOW),
+    Mechanism("variations of a flow's order", {FLOW + "NOISE": 0.0}, IN_FLOW),
     Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),
     Mechanism("routing by a model", {STAGED + "route": _empty}, IN_STAGED),
     Mechanism("order and batches by a model", {STAGED + "improve_order": _unimproved}, IN_STAGED),
-    Mechanism("exchanges between two roots", {STAGED + "partners_of": _empty}, IN_STAGED),
+    Mechanism(
+        "exchanges between two roots",
+        {STAGED + "partners_of": _empty},
+        (*IN_STAGED, "ring:8 allreduce"),
+    ),
     Mechanism("batches of a plan", {STAGED + "MESSAGE_LENGTHS": ()}, IN_STAGED),
     Mechanism("scratch layouts", {STAGED + "LAYOUTS": Changed(_one)}, IN_STAGED),
     Mechanism("staged orders without symmetry", {STAGED + "MAX_UNFOLDED": -1}, IN_STAGED),

@@ -24,7 +24,8 @@ HEAD = """# Performance
 
 **All times are modelled**, in exact integers: the [replay](concepts.md#replay) of a verified
 program on a topology file or, where a table says *makespan*, the end of a verified schedule, whose
-program may take longer. None is measured on hardware.
+program may take longer. The profile is `alpha-beta`, as in all published comparisons; what it is
+worth beside hardware is in [truth.md](truth.md).
 [What the model leaves out](concepts.md#what-the-model-leaves-out) counts most for small buffers.
 
 *bound* is a proven lower bound for every algorithm in the same model, and *gap* is

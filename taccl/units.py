@@ -76,10 +76,7 @@ def _exact(text: object, unit: str) -> Fraction | None:
 def parse_time(text: object) -> Time:
     """Return picoseconds, rounded to the nearest; a plain number is microseconds.
 
-    Raises
-    ------
-    InputError
-        When the text is not a time, is negative, or is above 1000 s.
+    Raises InputError when the text is not a time, is negative, or is above 1000 s.
     """
     example = "0.7us or 700ns"
     number, unit = _split(text, "a time", example)
@@ -96,10 +93,7 @@ def parse_time(text: object) -> Time:
 def parse_size(text: object) -> int:
     """Return bytes; a plain number is bytes, and K, M, G and T alone are powers of two.
 
-    Raises
-    ------
-    InputError
-        When the text is not a whole number of bytes above 0 and at most 2^50.
+    Raises InputError when the text is not a whole number of bytes above 0 and at most 2^50.
     """
     example = "1MB (1e6 bytes), or 1MiB or 1M (2^20 bytes)"
     number, unit = _split(text, "a size", example)
@@ -120,10 +114,7 @@ def parse_beta(text: object) -> Fraction:
 
     A plain number is GB/s; ``p/q ps/B`` is an exact fraction, as :func:`beta_text` writes it.
 
-    Raises
-    ------
-    InputError
-        When the text is neither, or is not above 0, or is beyond any hardware.
+    Raises InputError when the text is neither, or is not above 0, or is beyond any hardware.
     """
     example = "a bandwidth or a beta above 0, such as 21.7GB/s or 46us/MB"
     exact = _exact(text, "ps/B")
@@ -157,10 +148,7 @@ def beta_text(beta: Fraction) -> str:
 def parse_exact_size(text: object) -> Fraction:
     """Return bytes as a fraction: as :func:`parse_size`, or ``p/q B``.
 
-    Raises
-    ------
-    InputError
-        When the text is no size, or is not above 0 and at most 2^50 bytes.
+    Raises InputError when the text is no size, or is not above 0 and at most 2^50 bytes.
     """
     size = _exact(text, "B")
     if size is None:

@@ -13,6 +13,7 @@ import pytest
 from defusedxml.ElementTree import fromstring
 
 from benchmarks.opening import BEGIN, refreshed
+from taccl.apps.measured import read_table
 from taccl.cli.schemas import SCHEMAS
 from taccl.collectives import COLLECTIVES
 from taccl.collectives.file import read_collective
@@ -63,6 +64,7 @@ PAGES = [
 WITH_COMMANDS = [page for page in PAGES if any(list(commands_in(b)) for b in blocks(page))]
 ROWS = {
     "taccl evaluate": "rows", "taccl verify": "files", "taccl topology list": "topologies",
+    "taccl measured": "tables",
 }  # fmt: skip
 """Commands whose fields are those of the entries of a list."""
 
@@ -309,6 +311,8 @@ def test_the_example_of_a_format_loads(name: str, tmp_path: Path) -> None:
         assert not read_scenario(str(path), load_topology("ring:4")).is_static
     elif name == "collective":
         assert read_collective(str(path)).num_chunks == 4
+    elif name == "measurements":
+        assert [len(run.programs) for run in read_table(str(path))[1]] == [6]
     elif name == "demand":
         assert read_collective(str(path)).num_chunks == 15
     else:
@@ -354,6 +358,7 @@ def test_the_fields_of_json_are_those_explained(run: Run) -> None:
         "taccl bound": ("bound", "ring:2", "allgather"),
         "taccl compare": ("compare", "ring:2", "allgather", "-e", "1K"),
         "taccl calibrate": ("calibrate", "ring:2", *measured),
+        "taccl measured": ("measured", "mscclpp-h100"),
         "taccl place": ("place", "--topology", "ring:4"),
         "taccl tune": library,
         "taccl explain": ("explain", "lib", "--collective", "allgather", "--size", "1K"),

@@ -42,6 +42,7 @@ ONLY_IN = {
     "pulp": {"synth/milp.py"},
     "highspy": {"synth/milp.py"},
     "ortools": {
+        "synth/templates/nccl_kernels.py",
         "synth/milp.py", "synth/exact", "synth/steps_rounds.py", "synth/flow", "prices/packing.py",
         "placement", "bounds",
     },
@@ -50,6 +51,7 @@ ONLY_IN = {
     "llvmlite": {"timing/jit.py"},
     "typer": {"cli"},
     "pydantic": {
+        "apps/measured.py",
         "files", "topology", "collectives/file.py", "model/schedule_file.py", "replay/scenario.py",
         "tuning/library_file.py", "sketch", "imports",
     },

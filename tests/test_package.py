@@ -22,7 +22,10 @@ from taccl.topology.file import shipped_topologies
 from tests.cli.runner import taccl as run
 
 ROOT = Path(__file__).parent.parent
-SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "taccl", "topologies", "sketches")
+SOURCES = (
+    "pyproject.toml", "setup.py", "README.md", "LICENSE", "taccl", "topologies", "sketches",
+    "measurements",
+)  # fmt: skip
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BUILDS_WHEELS = 77
 """The first setuptools that knows licences by name, as the build needs."""

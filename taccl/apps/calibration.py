@@ -46,10 +46,8 @@ def read_runs(
     topology
         Where.
 
-    Raises
-    ------
-    InputError
-        When a file is no output of nccl-tests, or they do not fit together or the topology.
+    Raises InputError when a file is no output of nccl-tests, or they do not fit together or the
+    topology.
     """
     runs = tuple(read_measured(file) for file in files)
     told = list(dict.fromkeys(run.collective for run in runs if run.collective))
@@ -87,10 +85,7 @@ def samples_of(
     out_of_place
         Which of the two columns.
 
-    Raises
-    ------
-    InputError
-        When they are too few.
+    Raises InputError when they are too few.
     """
     unit = program.chunks_per_loop * element_bytes
     found: list[Sample] = []
@@ -261,10 +256,8 @@ def _program(
 ) -> Program:
     """Return the program that was run.
 
-    Raises
-    ------
-    InputError
-        When it is for other ranks or another collective, or there is no such algorithm.
+    Raises InputError when it is for other ranks or another collective, or there is no such
+    algorithm.
     """
     if question.program is None:
         if question.algorithm not in CLASSICAL:

@@ -80,10 +80,7 @@ def textbook_program(
     target
         What program is wanted.
 
-    Raises
-    ------
-    InputError
-        When there is none.
+    Raises InputError when there is none.
     """
     programs, reason = _textbook(topology, collective, algorithm, size, target)
     if not programs:

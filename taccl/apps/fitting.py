@@ -219,10 +219,7 @@ class Fit:
     def times(self, topology: Topology) -> tuple[Time, ...]:
         """Return the replayed time of each sample.
 
-        Raises
-        ------
-        InputError
-            When a program does not run at its size.
+        Raises InputError when a program does not run at its size.
         """
         found: list[Time] = []
         for part in self.parts:

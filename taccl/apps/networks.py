@@ -24,10 +24,7 @@ DEFAULT_SIZE = 10**6
 def size_of_chunks(chunk_size: Fraction, chunks: int) -> int:
     """Return the bytes of so many `chunks` of `chunk_size` bytes each.
 
-    Raises
-    ------
-    InputError
-        When they are no whole number of bytes, or too many.
+    Raises InputError when they are no whole number of bytes, or too many.
     """
     size = chunk_size * chunks
     if size.denominator != 1 or size > MAX_SIZE:
@@ -52,10 +49,7 @@ def default_size(topology: Topology, collective: Collective) -> int:
 def load_collective(text: str) -> str | Collective:
     """Return the table's name of a collective, or the collective of a file.
 
-    Raises
-    ------
-    InputError
-        When it is neither.
+    Raises InputError when it is neither.
     """
     try:
         return collective_name(text)
@@ -80,10 +74,7 @@ def asked_collective(
     root
         For the collectives of the table that have one; None: rank 0.
 
-    Raises
-    ------
-    InputError
-        When it has no such root, or is for another number of ranks.
+    Raises InputError when it has no such root, or is for another number of ranks.
     """
     if isinstance(wanted, str):
         return build_collective(wanted, topology.num_ranks, 1, root)
@@ -122,10 +113,7 @@ def load_machine(
     alpha_rule
         A name of ALPHA_RULES, in place of the file's.
 
-    Raises
-    ------
-    InputError
-        When a file or a value can't be used.
+    Raises InputError when a file or a value can't be used.
     """
     sketched = None if sketch is None else load_sketch(sketch).sketched
     network = load_topology(topology, nodes=nodes, fabric=fabric, sketched=sketched)
@@ -167,10 +155,8 @@ def load_network(
 def load_both(first: str, second: str, nodes: int | None) -> tuple[Topology, Topology]:
     """Return the `first` and the `second` topology; `nodes` is for what is made of servers.
 
-    Raises
-    ------
-    InputError
-        When one can't be used, or both have their servers in them and ``nodes`` is given.
+    Raises InputError when one can't be used, or both have their servers in them and ``nodes`` is
+    given.
     """
     fixed = [spec for spec in (first, second) if nodes is not None and not has_count(spec)]
     if len(fixed) == 2:
@@ -198,10 +184,8 @@ def logical_group(logical: LogicalTopology, collective: Collective | None = None
     collective
         What its symmetries have to map onto itself; None: those of the network alone.
 
-    Raises
-    ------
-    InputError
-        When a named symmetry does not hold; names the edge, link or chunk that breaks it.
+    Raises InputError when a named symmetry does not hold; names the edge, link or chunk that breaks
+    it.
     """
     topology = logical.topology
     named = logical.symmetry_asked

@@ -39,10 +39,8 @@ def check_target(request: Request, output: Path | None) -> None:
     output
         Where its program is to be written; None: nowhere.
 
-    Raises
-    ------
-    InputError
-        When the runtime has no XML for the collective, or only for another mode or protocol.
+    Raises InputError when the runtime has no XML for the collective, or only for another mode or
+    protocol.
     """
     target = request.target
     collective = asked_collective(request.collective, request.logical.topology, request.root)
@@ -118,10 +116,7 @@ def xml_files(program: Program, runtime: str, output: Path) -> dict[str | Path, 
 def xml_text(found: Synthesis, warn: Callable[[str], None]) -> str:
     """Return the XML of what was `found`; `warn` is called where it is not for all runtimes.
 
-    Raises
-    ------
-    InputError
-        When there is no program.
+    Raises InputError when there is no program.
     """
     target = found.request.target
     if found.program is None or target is None:

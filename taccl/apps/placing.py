@@ -196,10 +196,7 @@ def place(
 def load_places(question: Question) -> tuple[Topology, tuple[Seat, ...]]:
     """Return the machine, and the host and slot of each of its ranks.
 
-    Raises
-    ------
-    InputError
-        When neither or both kinds of input are given, or one can't be used.
+    Raises InputError when neither or both kinds of input are given, or one can't be used.
     """
     if bool(question.measured) == (question.topology is not None):
         raise InputError(
@@ -231,10 +228,7 @@ def load_places(question: Question) -> tuple[Topology, tuple[Seat, ...]]:
 def hosts_of(text: str | None) -> tuple[tuple[str, int], ...] | int | None:
     """Return ``--servers``: hosts with their slots, or how many ranks a server has.
 
-    Raises
-    ------
-    InputError
-        When it is neither a number nor a hostfile.
+    Raises InputError when it is neither a number nor a hostfile.
     """
     if text is None:
         return None
@@ -255,10 +249,7 @@ def program_of(question: Question, topology: Topology) -> tuple[Program, int]:
     without differences it takes the ranks as they come, which leaves it to the order who is whose
     neighbour.
 
-    Raises
-    ------
-    InputError
-        When there is no such algorithm or file, or it is for another number of ranks.
+    Raises InputError when there is no such algorithm or file, or it is for another number of ranks.
     """
     name = ALIASES.get(question.algorithm.lower(), question.algorithm.lower())
     if name in CLASSICAL:
@@ -394,10 +385,7 @@ def rankfile_text(placed: Placed) -> str:
 def hostfile_text(placed: Placed) -> str:
     """Return a hostfile whose hosts are in the order of ranks.
 
-    Raises
-    ------
-    ScheduleError
-        When a host would come twice.
+    Raises ScheduleError when a host would come twice.
     """
     seats = [placed.seats[place] for place in placed.order]
     groups = [(host, list(group)) for host, group in groupby(seats, key=lambda seat: seat.host)]
@@ -413,10 +401,7 @@ def hostfile_text(placed: Placed) -> str:
 def topology_text(placed: Placed) -> str:
     """Return the permuted machine as a topology file, read back and compared.
 
-    Raises
-    ------
-    ScheduleError
-        When what is read back differs.
+    Raises ScheduleError when what is read back differs.
     """
     permuted = placed.permuted
     document = topology_document(permuted)
@@ -467,10 +452,7 @@ def files_of(placed: Placed, wanted: Mapping[str, str], runtime: str) -> dict[st
     runtime
         The XML's.
 
-    Raises
-    ------
-    TacclError
-        When one of them can't be made: then nothing should be written.
+    Raises TacclError when one of them can't be made: then nothing should be written.
     """
     makers: Mapping[str, Callable[[Placed], str]] = {
         "rankfile": rankfile_text, "hostfile": hostfile_text, "topology": topology_text,

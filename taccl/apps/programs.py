@@ -101,10 +101,7 @@ class Target:
     def protocols(self, collective: str, topology: Topology) -> tuple[str, ...]:
         """Return the protocols to choose from, the likely one first.
 
-        Raises
-        ------
-        InputError
-            When the one that is asked for hangs.
+        Raises InputError when the one that is asked for hangs.
         """
         hangs = topology.num_servers > 1 and hangs_between_servers(collective, "Simple")
         if hangs and self.protocol == "Simple":
@@ -177,10 +174,7 @@ class Lowering:
     def best(self) -> tuple[Program, Time]:
         """The fastest program by replay, with its time in picoseconds.
 
-        Raises
-        ------
-        LoweringError
-            When no program fits the runtime.
+        Raises LoweringError when no program fits the runtime.
         """
         if self.made is not None:
             program, time = self.made
@@ -197,10 +191,7 @@ class Lowering:
     def protocols(self) -> tuple[str, ...]:
         """The protocols to choose from; until :meth:`settled` does, it is the first.
 
-        Raises
-        ------
-        InputError
-            When the one that is asked for hangs.
+        Raises InputError when the one that is asked for hangs.
         """
         return self.target.protocols(self.schedule.collective.name, self.schedule.topology)
 
@@ -246,10 +237,7 @@ class Lowering:
         Where none is asked for and messages do not occupy links for all of their latency, several
         instances can share it; they are taken where the replay is shorter by WORTH_COPIES.
 
-        Raises
-        ------
-        LoweringError
-            When no program fits the runtime.
+        Raises LoweringError when no program fits the runtime.
         """
         if self.target.instances is not None:
             return self
@@ -278,10 +266,7 @@ class Lowering:
     def options(self) -> LowerOptions:
         """What every variant of the program has in common.
 
-        Raises
-        ------
-        InputError
-            When the protocol that is asked for hangs.
+        Raises InputError when the protocol that is asked for hangs.
         """
         limits, target, protocol = self.limits, self.target, self.protocols[0]
         in_place, out_of_place = target.claimed(self.schedule)
@@ -393,10 +378,7 @@ class Variant:
 def best_variant(task: Lowering) -> Variant | None:
     """Return the best program of a schedule; None when none of them can run at the size.
 
-    Raises
-    ------
-    LoweringError
-        When no program keeps the limits: that of the first one that was tried.
+    Raises LoweringError when no program keeps the limits: that of the first one that was tried.
     """
     options, slots = task.options, task.limits.fifo_slots
     draft = draft_of(task.schedule, options)

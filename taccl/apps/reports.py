@@ -50,11 +50,8 @@ class Wanted:
     def check(self, files: Sequence[str]) -> None:
         """Raise before any work on `files` when something can't be given.
 
-        Raises
-        ------
-        InputError
-            When a file can't be written, a trace is asked for several programs, or the format
-            has no place for an explanation.
+        Raises InputError when a file can't be written, a trace is asked for several programs, or
+        the format has no place for an explanation.
         """
         check_outputs([("--trace", self.trace), ("--html", self.html)], files)
         if self.trace is not None and len(files) != 1:

@@ -40,10 +40,7 @@ def load_scenario(
     detailed
         Whether single messages are to be shown, which only static scenarios allow.
 
-    Raises
-    ------
-    InputError
-        When the file can't be used, or no single run can stand for the scenario.
+    Raises InputError when the file can't be used, or no single run can stand for the scenario.
     """
     if path is None:
         return None

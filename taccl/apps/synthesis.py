@@ -137,11 +137,8 @@ def synthesize(request: Request) -> Synthesis:
 def _completed(request: Request, collective: Collective) -> Request:
     """Return a request with the size and the program that it leaves open.
 
-    Raises
-    ------
-    InputError
-        When chunks of the topology's chunk size make no size, a file says another one, or the
-        runtime's reader has no room for so many ranks (``MAX_NODES`` of its xml.cc).
+    Raises InputError when chunks of the topology's chunk size make no size, a file says another
+    one, or the runtime's reader has no room for so many ranks (``MAX_NODES`` of its xml.cc).
     """
     chunk_size, size, count = request.logical.topology.chunk_size, request.size, request.chunks
     if collective.size is not None:
@@ -267,10 +264,7 @@ def _proved(
 ) -> tuple[Result, Proved | None]:
     """Prove what was found within what is left of the time; else give what was proved before.
 
-    Raises
-    ------
-    OutOfTimeError
-        When there was no time to prove anything.
+    Raises OutOfTimeError when there was no time to prove anything.
     """
     judged = scorer.judged
     last = Deadline(math.inf if request.deterministic else scorer.last)
@@ -354,10 +348,7 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     scorer
         Of the schedules; it learns the bytes at which programs of all counts are compared.
 
-    Raises
-    ------
-    InputError
-        When not even the first count leaves a whole element for every chunk.
+    Raises InputError when not even the first count leaves a whole element for every chunk.
     """
     logical, target = request.logical, scorer.target
     group = logical_group(logical, collective)

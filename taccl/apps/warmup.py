@@ -101,10 +101,7 @@ def compile_ahead(report: Callable[[str], None], stop: Event | None = None) -> f
     stop
         Set by the user to end it.
 
-    Raises
-    ------
-    OutOfTimeError
-        When ``stop`` was set.
+    Raises OutOfTimeError when ``stop`` was set.
     """
     stamp = stamp_of(PARTS, os.environ.get("NUMBA_CACHE_DIR", ""))
     if stamp.exists() or stamp in _COMPILED:

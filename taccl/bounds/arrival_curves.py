@@ -40,17 +40,11 @@ def gather(gates: Iterable[Gate]) -> Gates:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A lower bound as a function of size: the least of some lines.
+    """A lower bound as a function of size: the least of some `lines`.
 
     The least, because a set of gates that open one after the other takes more the later it is;
-    leaving out gates that open late, or counting them before they open, both only raises a line.
-
-    Parameters
-    ----------
-    kind
-        The idea behind it.
-    lines
-        (picoseconds, picoseconds for each byte of ``size``).
+    leaving out gates that open late, or counting them before they open, both only raises a line. A
+    line is (picoseconds, picoseconds for each byte of ``size``), and `kind` is the idea behind it.
     """
 
     kind: str

@@ -73,10 +73,7 @@ def any_curves(logical: LogicalTopology, collective: Collective | str) -> tuple[
     `logical` is the network, as the sketch restricts it; `collective` is what is done, in any
     number of chunks (a name of the table stands for root 0).
 
-    Raises
-    ------
-    NoScheduleError
-        When some rank can't be reached from another.
+    Raises NoScheduleError when some rank can't be reached from another.
     """
     if isinstance(collective, str):
         collective = build_collective(collective, logical.topology.num_ranks, 1)
@@ -94,12 +91,7 @@ def any_bounds(
     The world is ``any``, or ``sketch`` when a sketch restricts the links. `logical` and
     `collective` are as for :func:`any_curves`; `size` is the bytes of the counted buffer. With
     `message_bytes` there is one more bound, in the world ``program``: for programs whose messages
-    have at most so many bytes.
-
-    Raises
-    ------
-    NoScheduleError
-        When some rank can't be reached from another.
+    have at most so many bytes. Errors are those of :func:`any_curves`.
     """
     world = "any" if logical.name is None else "sketch"
     found: dict[str, int] = {}
@@ -117,13 +109,8 @@ def program_curves(
 ) -> tuple[Curve, ...]:
     """Return the bounds that hold for programs whose messages have at most so many bytes.
 
-    `logical` and `collective` are as for :func:`any_curves`, `message_bytes` the bytes of the
-    largest message.
-
-    Raises
-    ------
-    NoScheduleError
-        When some rank can't be reached from another.
+    `logical`, `collective` and the errors are as for :func:`any_curves`, `message_bytes` the bytes
+    of the largest message.
     """
     topology = without_latency(logical.topology, message_bytes)
     curves = any_curves(replace(logical, topology=topology), collective)
@@ -136,12 +123,8 @@ def fixed_bounds(
     """Return the best bound of each kind for this chunk count with one chunk per message.
 
     `logical` is the network, as the sketch restricts it; `collective` is what is done, with its
-    chunk count; `chunk_size` is the bytes of a chunk, exact.
-
-    Raises
-    ------
-    NoScheduleError
-        When some rank can't be reached from another.
+    chunk count; `chunk_size` is the bytes of a chunk, exact. Errors are those of
+    :func:`any_curves`.
     """
     named = _named(collective, collective.chunks_per_rank)
     return _fixed(logical.topology, logical.allowed.tobytes(), named, Fraction(chunk_size))
@@ -187,11 +170,9 @@ def _net(
 def _curves(topology: Topology, allowed: bytes, named: Named) -> tuple[Curve, ...]:
     net, collective = _net(topology, allowed, named)
     curves = [flat(kind, time(net, collective)) for kind, time in TIMES.items()]
-    for crossing in _crossings(net, collective):
-        curve = fluid(crossing.kind, crossing.gates, crossing.share)
-        if curve is not None:
-            curves.append(curve)
-    return tuple(dict.fromkeys(curves))
+    crossings = _crossings(net, collective)
+    fluids = (fluid(crossing.kind, crossing.gates, crossing.share) for crossing in crossings)
+    return tuple(dict.fromkeys([*curves, *filter(None, fluids)]))
 
 
 @lru_cache(maxsize=KEPT)
@@ -216,9 +197,6 @@ def _crossings(net: Net, collective: Collective) -> Iterable[Crossing]:
 def best(bounds: Sequence[Bound]) -> Bound:
     """Return the largest bound, the first of equals.
 
-    Raises
-    ------
-    ValueError
-        When there is none.
+    Raises ValueError when there is none.
     """
     return max(bounds, key=lambda bound: bound.time)

@@ -118,18 +118,9 @@ TOTAL = 1 << 48
 class Graph:
     """The used edges with their capacities, in integers.
 
-    Parameters
-    ----------
-    tails, heads, edges
-        Vertices and ids of the used edges.
-    capacity
-        Scaled units in a picosecond; ``endless`` for an edge that is no resource.
-    exact
-        Units in a picosecond of every resource.
-    scale
-        Scaled units for each unit.
-    endless
-        More than all resources together.
+    `tails`, `heads` and `edges` are vertices and ids of the used edges. `capacity` is scaled units
+    in a picosecond, `endless` for an edge that is no resource: more than all resources together.
+    Every resource has `exact` units in a picosecond, and a unit is `scale` scaled ones.
     """
 
     tails: NDArray[np.int32]

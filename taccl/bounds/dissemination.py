@@ -37,13 +37,10 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.bounds.cut import NONE, counting_edges
+from taccl.bounds.cut import MANY_RANKS, NONE, counting_edges
 from taccl.bounds.net import FAR, MOST_RANKS, IntArray, Net, between_pairs, is_uniform, one_of_each
 from taccl.collectives import Collective
 from taccl.units import Time
-
-MANY_RANKS = 256
-"""Above this only collectives that treat ranks alike are looked at."""
 
 MOST_MOMENTS = 4000
 """Times at which something is counted; what takes longer is said to be there by then."""
@@ -60,14 +57,10 @@ Rises = list[tuple[Time, int]]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """How messages can follow one another: the first arrives so soon, and then one so often.
+    """How messages can follow one another.
 
-    Parameters
-    ----------
-    first, every
-        Picoseconds.
-    uses
-        Messages that can be of use.
+    The `first` arrives after so many picoseconds, then one `every` so many; at most `uses` of them
+    can be of use.
     """
 
     first: Time
@@ -79,12 +72,8 @@ class Port:
 class Spread:
     """What every rank is allowed to do at most.
 
-    Parameters
-    ----------
-    inner, outer
-        Ports of a rank to others of its server, and to other servers.
-    server
-        Ranks in the largest server.
+    `inner` and `outer` are ports of a rank to others of its server and to other servers; the
+    largest server has `server` ranks.
     """
 
     inner: tuple[Port, ...]
@@ -104,10 +93,13 @@ def dissemination_time(net: Net, collective: Collective) -> Time:
     chosen = chosen[:: 1 + len(chosen) // MANY_SOURCES]
     counts = between_pairs(collective) > 0
     latest = 0
+    home = np.array(net.topology.server_of)
+    outside = home[net.src] != home[net.dst]
     for backwards, wanted in ((False, counts.sum(axis=1)), (True, counts.sum(axis=0))):
-        spread = spread_of(net, backwards=backwards)
-        if spread is None:
+        inner, outer = (ports_of(net, rows, backwards=backwards) for rows in (~outside, outside))
+        if inner is None or outer is None:  # messages keep nothing busy
             continue
+        spread = Spread(inner, outer, int(np.bincount(home).max()))
         ways = {r: np.sort(net.distance_from(r, backwards=backwards)) for r in chosen if wanted[r]}
         for rank in sorted(ways, key=lambda r: -int(ways[r][wanted[r]]))[:MOST_SOURCES]:
             latest = max(latest, informed(spread, ways[rank], int(wanted[rank]) + 1))
@@ -170,20 +162,6 @@ def _rises(
             chains[now + port.first][number, port.uses] += more
             heappush(moments, now + port.first)
     yield now, 0
-
-
-def spread_of(net: Net, *, backwards: bool) -> Spread | None:
-    """Return what every rank of `net` can do at most; None where messages keep nothing busy.
-
-    `backwards` is to look at what ranks receive, from the end.
-    """
-    home = np.array(net.topology.server_of)
-    outside = home[net.src] != home[net.dst]
-    inner = ports_of(net, ~outside, backwards=backwards)
-    outer = ports_of(net, outside, backwards=backwards)
-    if inner is None or outer is None:
-        return None
-    return Spread(inner, outer, int(np.bincount(home).max()))
 
 
 def ports_of(net: Net, rows: NDArray[np.bool_], *, backwards: bool) -> tuple[Port, ...] | None:

@@ -136,10 +136,7 @@ def _chosen(net: Net, tasks: Sequence[Task], *, reduces: bool) -> Floats:
 def _solve(
     net: Net, origins: tuple[IntArray, IntArray], edge_orbit: IntArray, wanted: Floats
 ) -> Floats | None:
-    """Return a price for a unit on every edge of the topology; None when the solver gave up.
-
-    The prices are the duals of the flow of some ranks, each of which stands for so many.
-    """
+    """Return a price for a unit on every edge of the topology; None when the solver gave up."""
     from scipy.optimize import linprog
     from scipy.sparse import coo_array, hstack, kron
 

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.bounds.arrival_curves import Gates, crossed, first_time, whole
-from taccl.bounds.cut import counted_at, edge_covers, make_graph, narrowest
+from taccl.bounds.cut import MANY_RANKS, counted_at, edge_covers, make_graph, narrowest
 from taccl.bounds.dissemination import Spread, informed, ports_of
 from taccl.bounds.net import (
     FAR,
@@ -48,9 +48,6 @@ from taccl.bounds.net import (
 )
 from taccl.collectives import COLLECTIVES, Collective
 from taccl.units import Time
-
-MANY_RANKS = 256
-"""Above this only collectives that treat ranks alike are looked at."""
 
 SPREADING = ("allgather", "reducescatter", "allreduce", "broadcast", "reduce")
 """Collectives of the table whose chunks more than one member of a set wants, or has a part of."""
@@ -72,14 +69,9 @@ SLOTS = 24
 class IngressSet:
     """A set of ranks and the chunks that must come in.
 
-    Parameters
-    ----------
-    entries, inside
-        Sets of gates that every message into the set (between members) passes.
-    wanted
-        Pairs (members that want a chunk, how many such chunks), ascending.
-    spread
-        Picoseconds from an only entry to the last member; 0 where some members don't want all.
+    Every message into the set passes the gates `entries`, and every message between members those
+    `inside`. `wanted` are pairs (members that want a chunk, how many such chunks), ascending, and
+    `spread` is picoseconds from an only entry to the last member; 0 where some don't want all.
     """
 
     entries: tuple[Gates, ...]
@@ -228,10 +220,7 @@ def _spread(
     *,
     backwards: bool,
 ) -> Time:
-    """Return how long what one member has takes at least to all members, over links inside.
-
-    The `gateways` are the members where it may have come in.
-    """
+    """Return how long it takes at least from where data came in (`gateways`) to all members."""
     size, near, far = len(members), np.zeros(len(members), dtype=np.int64), 0
     if len(gateways) <= MOST_GATEWAYS:
         ends: Ends = (net.src[passes], net.dst[passes])

@@ -25,7 +25,6 @@ from taccl.bounds.arrival_curves import Gate, gather
 from taccl.bounds.net import (
     MOST_RANKS,
     Crossing,
-    IntArray,
     Net,
     between_pairs,
     flows_in,
@@ -84,26 +83,29 @@ def latency_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     for rank in chosen:
         for leaving, amounts in ((False, counts[:, rank]), (True, counts[rank])):
             gates = _gates(net, rank, leaving=leaving, alone=alone)
-            for peer, hardest in _hardest_peers(gates, np.flatnonzero(amounts), most):
-                share = Fraction(int(amounts[peer]), whole)
-                yield Crossing("latency", gather(hardest), share)
+            # Of peers for which all gates open at the same times one is enough.
+            starts: dict[tuple[int, ...], int] = {}
+            for peer in np.flatnonzero(amounts).tolist() if gates else ():
+                starts.setdefault(tuple(gate.start + lead[peer] for gate, lead in gates), peer)
+            # The peer whose first gate opens last, and those that are farthest on average.
+            latest = max(starts, key=lambda opens: (min(opens), sum(opens)), default=())
+            ranked = sorted(starts, key=lambda opens: (-sum(opens), -min(opens), opens))
+            for opens in dict.fromkeys([latest, *ranked[:most]] if starts else ()):
+                shifted = zip(opens, gates, strict=True)
+                hardest = gather(Gate(start, gate.busy) for start, (gate, _) in shifted)
+                yield Crossing("latency", hardest, Fraction(int(amounts[starts[opens]]), whole))
 
 
-def _gates(
-    net: Net, rank: int, *, leaving: bool, alone: bool
-) -> list[tuple[Gate, list[int]]] | None:
-    """Return each edge into (out of) a rank as a gate, with the lead for every peer.
-
-    The lead is the way from the peer to the sender of a link on the edge (from its receiver to
-    the peer); None when an edge is no resource.
-    """
+def _gates(net: Net, rank: int, *, leaving: bool, alone: bool) -> list[tuple[Gate, list[int]]]:
+    """Return each edge into (out of) a rank as a gate, with the lead for every peer; or nothing."""
     ends, others = (net.src, net.dst) if leaving else (net.dst, net.src)
     found = []
     for edge in net.first_edges(rank) if leaving else net.last_edges(rank):
-        if edge not in net.busy:
-            return None
+        if edge not in net.busy:  # no resource
+            return []
         rows = net.through[edge]
         rows = rows[ends[rows] == rank]
+        # From the peer to the sender of a link on the edge (from its receiver to the peer).
         near = np.unique(others[rows])
         if alone:
             leads = net.distance_from(*near.tolist(), backwards=not leaving)
@@ -111,26 +113,6 @@ def _gates(
             leads = (net.distance if leaving else net.distance.T)[near].min(axis=0)
         found.append((net.gate(edge, rows), leads.tolist()))
     return found
-
-
-def _hardest_peers(
-    gates: list[tuple[Gate, list[int]]] | None, peers: IntArray, most: int
-) -> Iterator[tuple[int, tuple[Gate, ...]]]:
-    """Yield the gates for the peers that are farthest on average, and whose first opens last.
-
-    Only peers that some data goes to or comes from count: ``peers`` are the ranks of these. Of
-    peers for which all gates open at the same times one is enough.
-    """
-    if not gates or not len(peers):
-        return
-    starts: dict[tuple[int, ...], int] = {}
-    for peer in peers.tolist():
-        starts.setdefault(tuple(gate.start + lead[peer] for gate, lead in gates), peer)
-    latest = max(starts, key=lambda opens: (min(opens), sum(opens)))
-    farthest_first = sorted(starts, key=lambda opens: (-sum(opens), -min(opens), opens))
-    for opens in dict.fromkeys([latest, *farthest_first[:most]]):
-        shifted = zip(opens, gates, strict=True)
-        yield starts[opens], tuple(Gate(start, gate.busy) for start, (gate, _) in shifted)
 
 
 @lru_cache(maxsize=8)

@@ -117,16 +117,9 @@ def relaxed(ranks: int, links: ByHead, lengths: IntArray, starts: Sequence[int])
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """An amount that must pass some gates.
+    """An amount that must pass some `gates`, by an idea: `kind`, a key of ``KINDS``.
 
-    Parameters
-    ----------
-    kind
-        The idea: a key of ``KINDS``.
-    gates
-        What it passes.
-    share
-        The amount in units of ``size`` (weighted, when the gates are).
+    The `share` is the amount in units of ``size`` (weighted, when the gates are).
     """
 
     kind: str
@@ -239,20 +232,10 @@ LONGEST = 1 << 56
 
 @dataclass(frozen=True, eq=False)
 class Net:
-    """The allowed links of a topology in columns, in one world of messages.
+    """The allowed links of a `topology` in columns, where messages carry `chunk` bytes; None: any.
 
-    Parameters
-    ----------
-    topology
-        The physical network.
-    chunk
-        Bytes that every message carries; None: any.
-    src, dst, alpha, overhead
-        One entry an allowed link.
-    first
-        Link i crosses ``edges[first[i]:first[i+1]]``.
-    edges
-        Edge ids.
+    `src`, `dst`, `alpha` and `overhead` have one entry an allowed link; link i crosses the edge ids
+    ``edges[first[i]:first[i+1]]``.
     """
 
     topology: Topology
@@ -439,10 +422,7 @@ def check_times(topology: Topology, chunk: Fraction | None) -> None:
 
     The slowest edge of the `topology` counts.
 
-    Raises
-    ------
-    InputError
-        When sums of its times do not fit.
+    Raises InputError when sums of its times do not fit.
     """
     slowest = max((edge.beta or Fraction(0) for edge in topology.edges), default=Fraction(0))
     if chunk is not None and slowest * chunk * topology.num_ranks > LONGEST:
@@ -498,11 +478,7 @@ def one_of_each(net: Net, collective: Collective) -> tuple[int, ...]:
 
 def servers_of(net: Net, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return the servers of `net` that the given `ranks` are in, each as its ranks."""
-    members: dict[int, list[int]] = {}
-    for rank, server in enumerate(net.topology.server_of):
-        members.setdefault(server, []).append(rank)
-    chosen = sorted({net.topology.server_of[rank] for rank in ranks})
-    return [tuple(members[server]) for server in chosen]
+    return [members for members in net.topology.servers if not set(ranks).isdisjoint(members)]
 
 
 def is_whole(net: Net) -> bool:
@@ -512,13 +488,7 @@ def is_whole(net: Net) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Orbits:
-    """Ranks and edges that are equal, proved.
-
-    Parameters
-    ----------
-    rank, edge
-        For each rank (edge) the smallest that it is equal to.
-    """
+    """For each `rank` and `edge`, the smallest that it is equal to; that they are is proved."""
 
     rank: IntArray
     edge: IntArray

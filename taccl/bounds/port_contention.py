@@ -76,18 +76,10 @@ class Port(NamedTuple):
 class Server:
     """What is known of a server and of what comes into it, in chunks that every rank has one of.
 
-    Parameters
-    ----------
-    ranks, outside
-        Inside, and all others.
-    gateways
-        Edges by which messages come in.
-    inner, outer
-        The fastest port of a rank inside, and the fastest gateway.
-    sender, fed
-        The fastest port of a rank inside its server, whichever, and the fastest gateway.
-    feeding
-        Doors of one rank, at most.
+    Of `ranks` inside and `outside`, messages come in by the edges `gateways`. `inner` is the
+    fastest port of a rank inside and `outer` the fastest gateway; `sender` is the fastest port of a
+    rank inside its server, whichever, and `fed` the fastest gateway. A rank has `feeding` gateways
+    at most.
     """
 
     ranks: int
@@ -166,13 +158,9 @@ def messages_of(port: Port, grid: Grid, finest: float) -> Messages:
 class Program:
     """The program: messages of both ports, and the pairs of a message and a class it may carry.
 
-    Parameters
-    ----------
-    carried_inside, carried_in
-        int (2, pairs): message and class.
-    left
-        By class c >= 1, ranks that can't get all of it through a gateway, as too few messages of
-        gateways arrive from its window on.
+    `carried_inside` and `carried_in` are int (2, pairs): message and class. Of class c >= 1, `left`
+    are the ranks that can't get all of it through a gateway, as too few messages of gateways arrive
+    from its window on.
     """
 
     server: Server
@@ -217,12 +205,6 @@ def program_of(server: Server, grid: Grid) -> Program:
         np.array(np.nonzero(outer.arrival[:, None] >= begin), dtype=np.int64),
         np.maximum(0, server.ranks - most),
     )  # fmt: skip
-
-
-def _pairs(since: Ints, begin: Ints) -> Ints:
-    """Return (message, class) where a class has begun by then."""
-    found: Ints = np.array(np.nonzero(since[:, None] >= begin[None, :]), dtype=np.int64)
-    return found
 
 
 Rows = tuple[Ints, Ints, NDArray[np.float64], NDArray[np.float64], dict[str, tuple[int, int]]]
@@ -282,7 +264,7 @@ def _messages(program: Program) -> Entries:
         message, point = messages.flights()
         yield ports, point, f"n {side}", message, 1.0
     # What is carried inside is in flight wherever its message is.
-    pair, point = Messages(inner.start[mi], inner.kind[mi], inner.room[mi]).flights()
+    pair, point = Messages(*(column[mi] for column in inner)).flights()
     yield "sent", ci[pair] * points + point, "z inside", pair, 1.0
 
 
@@ -448,20 +430,10 @@ def too_short(topology: Topology, collective: str, size: int, time: Time) -> boo
 def port_contention_bound(
     topology: Topology, collective: str, size: int, low: Time, tries: int = TRIES
 ) -> Time:
-    """Return the best bound that was found, in picoseconds, or the one that is known.
+    """Return the best bound that was found, in picoseconds, or the one that is known, `low`.
 
-    Parameters
-    ----------
-    topology
-        The network.
-    collective
-        One of ``GATHERS``.
-    size
-        Bytes of the buffer.
-    low
-        A bound that is known.
-    tries
-        How many times are asked for beyond those that are proved to be too short.
+    Of a `topology`, one of ``GATHERS`` as `collective`, and a buffer of `size` bytes; `tries` times
+    are asked for beyond those that are proved to be too short.
     """
     for server in _servers(topology, collective, size):
         # Upwards until a time is not too short, then by halving.
@@ -508,47 +480,33 @@ def _servers(topology: Topology, collective: str, size: int) -> list[Server]:
     if collective not in GATHERS or topology.num_ranks > MOST_RANKS:
         return []
     network = topology.reversed() if collective == "reducescatter" else topology
-    members: dict[int, list[Rank]] = defaultdict(list)
-    for rank, server in enumerate(network.server_of):
-        members[server].append(rank)
-    found = [(len(ranks), *_ports_of(network, ranks)) for ranks in members.values()]
+    chunk = Fraction(size, network.num_ranks)
+    found = [(len(ranks), *_ports_of(network, ranks, chunk)) for ranks in sorted(network.servers)]
     known = [(n, inner, ways) for n, inner, ways in found if inner is not None and ways is not None]
     if len(found) < 2 or len(known) < len(found):
         return []
-    chunk = Fraction(size, network.num_ranks)
-    sender = _fastest([inner for _, inner, _ in known], chunk)
-    fed = _fastest([ways.port for _, _, ways in known], chunk)
+    sender, fed = (
+        Port(min(port.overhead for port in ports), min(port.chunk for port in ports))
+        for ports in ([inner for _, inner, _ in known], [ways.port for _, _, ways in known])
+    )
     feeding = max(ways.feeding for _, _, ways in known)
     return list(dict.fromkeys(
-        Server(
-            n, network.num_ranks - n, ways.number, _fastest([inner], chunk),
-            _fastest([ways.port], chunk), sender, fed, feeding,
-        )
+        Server(n, network.num_ranks - n, ways.number, inner, ways.port, sender, fed, feeding)
         for n, inner, ways in known
     ))  # fmt: skip
-
-
-class Wire(NamedTuple):
-    """Picoseconds for a message, at least, and for a byte of it."""
-
-    overhead: Time
-    beta: Fraction
 
 
 class Gateways(NamedTuple):
     """How many edges lead into a server, the fastest of them, and how many lead to one rank."""
 
     number: int
-    port: Wire
+    port: Port
     feeding: int
 
 
-def _fastest(wires: Sequence[Wire], chunk: Fraction) -> Port:
-    beta = min(wire.beta for wire in wires)
-    return Port(min(wire.overhead for wire in wires), beta * chunk)
-
-
-def _ports_of(topology: Topology, ranks: Sequence[Rank]) -> tuple[Wire | None, Gateways | None]:
+def _ports_of(
+    topology: Topology, ranks: Sequence[Rank], chunk: Fraction
+) -> tuple[Port | None, Gateways | None]:
     """Return the port of a server's ranks, None where one has not just one; and its gateways."""
     inside, table = set(ranks), topology.links
     # By rank, its links inside the server; and all links into the server.
@@ -571,11 +529,11 @@ def _ports_of(topology: Topology, ranks: Sequence[Rank]) -> tuple[Wire | None, G
     known = [beta for beta in betas if beta is not None]
     port = None
     if within and len(known) == len(betas):
-        port = Wire(int(table.overhead[within].min()), min(known))
-    return port, _gateways(topology, come)
+        port = Port(int(table.overhead[within].min()), min(known) * chunk)
+    return port, _gateways(topology, come, chunk)
 
 
-def _gateways(topology: Topology, links: Sequence[LinkId]) -> Gateways | None:
+def _gateways(topology: Topology, links: Sequence[LinkId], chunk: Fraction) -> Gateways | None:
     """Return the gateways: of every link the slowest edge, of equals the nearest to its end."""
     gateways: dict[EdgeId, Fraction] = {}
     of_rank: dict[Rank, set[EdgeId]] = defaultdict(set)
@@ -592,5 +550,6 @@ def _gateways(topology: Topology, links: Sequence[LinkId]) -> Gateways | None:
         of_rank[int(topology.links.dst[link])].add(gateway)
     if not gateways:
         return None
-    wire = Wire(int(topology.links.overhead[list(links)].min()), min(gateways.values()))
-    return Gateways(len(gateways), wire, max(map(len, of_rank.values())))
+    overhead = int(topology.links.overhead[list(links)].min())
+    port = Port(overhead, min(gateways.values()) * chunk)
+    return Gateways(len(gateways), port, max(map(len, of_rank.values())))

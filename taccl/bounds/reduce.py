@@ -38,7 +38,7 @@ import numpy as np
 
 from taccl.bounds.arrival_curves import gather
 from taccl.bounds.cut import counted_at, edge_covers, make_graph, narrow_crossing
-from taccl.bounds.flow import rounded
+from taccl.bounds.flow import FINE, rounded
 from taccl.bounds.net import Crossing, IntArray, Net
 from taccl.collectives import Collective
 from taccl.prices.packing import best_mix, look_alike
@@ -47,9 +47,6 @@ from taccl.prices.pricing import Floats
 MANY_RANKS = 128
 """Above this not every rank is looked at for narrow cuts from and to rank 0."""
 
-
-FINE = 1 << 24
-"""Steps that prices are rounded to, of the largest."""
 
 MOST_LINKS = 200_000
 MOST_CLASSES = 1_000
@@ -152,15 +149,13 @@ def reduce_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
         if total > 0:
             yield Crossing("reduce", gather(each), Fraction(total))
     graph = make_graph(net)
-    for rank in _far_ranks(net)[: graph.most_flows // 2]:
+    for rank in far_ranks(net)[: graph.most_flows // 2]:
         for source, sink in ((0, rank), (rank, 0)):
             yield from narrow_crossing(net, graph, "reduce", (source, sink))
 
 
-def _far_ranks(net: Net) -> list[int]:
-    """Return ranks to look at beside rank 0: one of every server first, then others."""
-    ranks = list(range(1, net.num_ranks))
-    if net.num_ranks <= MANY_RANKS:
-        return ranks
+def far_ranks(net: Net) -> list[int]:
+    """Return ranks of `net` to look at beside rank 0: of many, one of every server comes first."""
     first = np.unique(net.topology.server_of, return_index=True)[1].tolist()
-    return [rank for rank in dict.fromkeys([*first, *ranks]) if rank][:MANY_RANKS]
+    ranks = [*(first if net.num_ranks > MANY_RANKS else ()), *range(1, net.num_ranks)]
+    return [rank for rank in dict.fromkeys(ranks) if rank][:MANY_RANKS]

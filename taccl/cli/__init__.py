@@ -15,6 +15,7 @@ from taccl.cli import (
     compare,
     evaluate,
     exchange,
+    measured,
     place,
     sketch,
     synthesize,
@@ -37,7 +38,8 @@ app = typer.Typer(
 )
 for command in (
     synthesize.synthesize, evaluate.evaluate, verify.verify, verify.inspect, evaluate.bound,
-    compare.compare, calibrate.calibrate, place.place, synthesize.convert, tune.tune, tune.explain,
+    compare.compare, calibrate.calibrate, place.place, measured.measured,
+    synthesize.convert, tune.tune, tune.explain,
     sketch.schema, synthesize.warmup,
 ):  # fmt: skip
     app.command()(command)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from taccl.cli.help import machine_option, output_option
-from taccl.cli.names import RESULT_FORMAT_NAMES
+from taccl.cli.names import PROFILE_NAMES, RESULT_FORMAT_NAMES
 from taccl.cli.options import (
     AlphaRule,
     Begin,
@@ -50,6 +50,9 @@ def evaluate(
     protocol_costs: Annotated[
         bool, typer.Option("--protocol-costs", help="Charge the bytes that LL and LL128 add.")
     ] = False,
+    profile: Annotated[
+        str, one_of(PROFILE_NAMES, "--profile", "What programs are charged: {}.")
+    ] = "alpha-beta",
     scenario: Annotated[
         str | None,
         machine_option("--scenario", help="A file that says what disturbs the machine meanwhile."),
@@ -80,7 +83,15 @@ def evaluate(
         topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
     )
     case = scenarios.load_scenario(scenario, network, detailed=bool(trace or html or explain))
-    model = model_of(runtime)
+    model = evaluation.charged(model_of(runtime), profile, network)
+    if model.measured and (case is not None or explain or protocol_costs):
+        option = (
+            "--explain" if explain else "--scenario" if case is not None else "--protocol-costs"
+        )
+        raise InputError(
+            "is not known with measured costs", field=option,
+            fix=f"leave out {option}, or --profile measured",
+        )  # fmt: skip
     setting = evaluation.Setting(network, model, route, protocol_costs)
     sizes = sizes_of(begin, end, factor, size)
     if begin is None and end is None:

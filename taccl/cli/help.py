@@ -117,6 +117,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType({
         "taccl compare dgx-a100 allreduce --nodes 2 -b 64K -e 1G",
         "taccl compare ndv2 allgather allgather.xml --nodes 2 --plot times.svg",
     ),
+    "measured": ("taccl measured", "taccl measured h100-ndv5 --json"),
     "calibrate": ("taccl calibrate cluster.yaml --measured all_reduce.txt -o calibrated.yaml",),
     "place": (
         "taccl place latency.txt bandwidth.txt --servers 8 --hostfile ordered.txt",

@@ -21,10 +21,7 @@ def keys_of(source: str, table: str) -> tuple[str, ...]:
     table
         Assigned at its top level, with keys or items that are plain strings.
 
-    Raises
-    ------
-    LookupError
-        When there is no such table.
+    Raises LookupError when there is no such table.
     """
     # Only the assignment is parsed, up to the next line that begins at the margin: it is quick.
     found = re.search(rf"^{table}\b.*?(?=^[^\s)\]}}]|\Z)", source, re.MULTILINE | re.DOTALL)
@@ -51,6 +48,7 @@ ENGINE_NAMES = _listed("synth/engines.py:ENGINES", "synth/templates/classical.py
 RUNTIME_NAMES = _listed("msccl/runtimes.py:RUNTIMES")
 PROTOCOL_NAMES = f"auto, {_listed('msccl/runtimes.py:PROTOCOLS')}"
 ALPHA_RULE_NAMES = _listed("topology/graph.py:ALPHA_RULES")
+PROFILE_NAMES = _listed("replay/cost.py:PROFILES")
 FIT_NAMES = _listed("apps/fitting.py:FITTED")
 RESULT_FORMAT_NAMES = _listed("report/tables.py:WRITERS")
 COMPARISON_FORMAT_NAMES = _listed("report/comparison.py:COMPARED")

@@ -62,10 +62,7 @@ def chosen(option: str, text: str, names: str) -> str:
     names
         Separated by a comma and a space.
 
-    Raises
-    ------
-    InputError
-        When it is none of them.
+    Raises InputError when it is none of them.
     """
     known = {name.lower(): name for name in names.split(", ")}
     if text.lower() not in known:
@@ -189,10 +186,7 @@ def read(option: str, parse: Callable[[object], Value], text: object) -> Value:
     text
         What was given.
 
-    Raises
-    ------
-    InputError
-        When the text can't be parsed.
+    Raises InputError when the text can't be parsed.
     """
     try:
         return parse(text)
@@ -217,10 +211,7 @@ def sizes_of(begin: str | None, end: str | None, factor: int, size: str) -> list
     size
         Text of ``--size``.
 
-    Raises
-    ------
-    InputError
-        When the range is empty or only one end is given.
+    Raises InputError when the range is empty or only one end is given.
     """
     if begin is None and end is None:
         return [size_of(size)]
@@ -245,10 +236,7 @@ def element_bytes(dtype: str) -> int:
 def chunk_count(text: str) -> int | None:
     """Return the value of ``--chunks``: a number, or None for auto.
 
-    Raises
-    ------
-    InputError
-        When it is neither.
+    Raises InputError when it is neither.
     """
     if text.lower() == "auto":
         return None
@@ -270,10 +258,7 @@ def interruptible(*outputs: Path | None) -> Iterator[threading.Event]:
     outputs
         Files and directories that are written meanwhile: the second Ctrl-C says which were.
 
-    Raises
-    ------
-    OutOfTimeError
-        On the second Ctrl-C.
+    Raises OutOfTimeError: on the second Ctrl-C.
     """
     stop, before = threading.Event(), states_of(outputs)
 

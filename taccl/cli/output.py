@@ -43,10 +43,7 @@ def deliver(
     notes
         What there is to say of a text that is not on stdout.
 
-    Raises
-    ------
-    InputError
-        When the file can't be written, or is one of the inputs.
+    Raises InputError when the file can't be written, or is one of the inputs.
     """
     from taccl.files import check_apart, write_atomic
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from taccl.apps.measured import MeasurementsFile
 from taccl.collectives.file import CollectiveFile, DemandFile
 from taccl.files import FileModel
 from taccl.model.schedule_file import ScheduleFile
@@ -20,4 +21,5 @@ SCHEMAS: Mapping[str, type[FileModel]] = MappingProxyType({
     "schedule": ScheduleFile,
     "scenario": ScenarioFile,
     "library": LibraryFile,
+    "measurements": MeasurementsFile,
 })  # fmt: skip

@@ -225,10 +225,7 @@ def _steps(
 ) -> tuple[int, int] | None:
     """Return SCCL's question, or None when it is not asked.
 
-    Raises
-    ------
-    InputError
-        When only a part of it is.
+    Raises InputError when only a part of it is.
     """
     if steps is None and rounds is None:
         return None

@@ -168,10 +168,7 @@ def tune(
 def _workshop(workers: int | None, scheduler: str | None, *, mpi: bool) -> "Callable[[], Workshop]":
     """Return what makes the executor that is asked for.
 
-    Raises
-    ------
-    InputError
-        When more than one is.
+    Raises InputError when more than one is.
     """
     import os
 

@@ -120,10 +120,7 @@ def _servers(
 ) -> tuple[int, ...] | int | None:
     """Return the server of every rank, or the ranks on each; None: nothing is known.
 
-    Raises
-    ------
-    InputError
-        When the options exclude each other, or the topology can't be used.
+    Raises InputError when the options exclude each other, or the topology can't be used.
     """
     if topology is None:
         if nodes is not None:

@@ -38,22 +38,13 @@ __all__ = [
 class Kind:
     """A row of the table of collectives.
 
-    Parameters
-    ----------
-    sources, targets
-        Who holds a block of k chunks before and wants it after: ``each`` (the n blocks are one for
-        each rank), ``sender`` (of the n * n blocks for every pair), the ``root`` or ``all``.
-    busbw
-        num_ranks -> the factor from algbw to busbw, as nccl-tests counts.
-    xml_name
-        Name in MSCCL XML; msccl spells reducescatter with an underscore. None: the runtimes that
-        know it count its size in a way that no file can rely on, so there is no XML.
-    blocks
-        Power of n: there are n ** blocks blocks.
-    chunk_counts
-        What ``--chunks auto`` tries, in order, while more is better.
-    counts_across
-        What it tries after these where there are several servers.
+    Who holds a block of k chunks before (`sources`) and wants it after (`targets`): ``each`` (the n
+    blocks are one for each rank), ``sender`` (of the n * n blocks for every pair), the ``root`` or
+    ``all``; there are n ** `blocks` blocks. `busbw` is num_ranks -> the factor from algbw to busbw,
+    as nccl-tests counts. `xml_name` is the name in MSCCL XML; msccl spells reducescatter with an
+    underscore. None: the runtimes that know it count its size in a way that no file can rely on, so
+    there is no XML. ``--chunks auto`` tries `chunk_counts` in order, while more is better, and
+    after these `counts_across` where there are several servers.
     """
 
     sources: str
@@ -115,10 +106,7 @@ def has_xml(name: str) -> bool:
 def collective_name(text: str) -> str:
     """Return the table's name for a spelling in any case and with the usual separators.
 
-    Raises
-    ------
-    InputError
-        When there is no such collective.
+    Raises InputError when there is no such collective.
     """
     name = text.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
     if name == ALLTOALLV:
@@ -145,10 +133,8 @@ def build_collective(
     ``chunks_per_rank`` is what each rank's part is cut into; the ``root`` of a collective that has
     one is rank 0 by default.
 
-    Raises
-    ------
-    InputError
-        When there is no such collective, it has too many chunks to hold, or no such root.
+    Raises InputError when there is no such collective, it has too many chunks to hold, or no such
+    root.
     """
     canonical = collective_name(name)
     kind = COLLECTIVES[canonical]

@@ -35,30 +35,16 @@ def equals_before(keys: NDArray[np.integer]) -> IntColumn:
 class Collective:
     """A collective on ``num_ranks`` ranks with ``chunks_per_rank`` chunks for each rank.
 
-    Parameters
-    ----------
-    name
-        A key of ``COLLECTIVES``, or what a file calls it.
-    num_ranks, chunks_per_rank
-        Sizes.
-    reduces
-        True when the values of a chunk's sources are summed on the way.
-    rank_sets
-        Sets of ranks, ascending, that the columns point into.
-    source_set, target_set
-        int32 index into ``rank_sets``, one a chunk.
-    input_at, output_at
-        int32 offsets at the sources (targets).
-    owner, index
-        int32: the rank a chunk moves with under a rank permutation, and its number there. Routing
-        roots a chunk's tree at its owner: a source; a sum's only target; of a sum with several
-        targets a source.
-    root
-        The rank that all data comes from or goes to; None where ranks are alike.
-    input_elsewhere, output_elsewhere
-        (chunk, rank) to offset, for ranks where it is not that of the column.
-    size
-        Bytes of the largest buffer where the collective comes with its bytes, whole or cut.
+    Its `name` is a key of ``COLLECTIVES``, or what a file calls it; where it `reduces`, the values
+    of a chunk's sources are summed on the way. The columns are int32 with one entry a chunk:
+    `source_set` and `target_set` are places in `rank_sets`, sets of ranks, ascending; `input_at`
+    and `output_at` are offsets at the sources (targets), but for the ranks that `input_elsewhere`
+    and `output_elsewhere` have by (chunk, rank). `owner` is the rank that a chunk moves with under
+    a rank permutation, and `index` its number there. Routing roots a chunk's tree at its owner: a
+    source; a sum's only target; of a sum with several targets a source.
+
+    All data comes from or goes to the `root`; None where ranks are alike. `size` is the bytes of
+    the largest buffer where the collective comes with its bytes, whole or cut.
     """
 
     name: str
@@ -148,10 +134,7 @@ class Collective:
     def cut(self, parts: int) -> "Collective":
         """Return the collective with every chunk cut: chunk c becomes c * parts + 0, + 1, ...
 
-        Raises
-        ------
-        InputError
-            When there are too many chunks to hold.
+        Raises InputError when there are too many chunks to hold.
         """
         if parts == 1:
             return self
@@ -196,10 +179,8 @@ class Collective:
     def image(self, permutation: Sequence[int]) -> IntColumn:
         """Return where every chunk goes when rank r becomes ``permutation[r]``.
 
-        Raises
-        ------
-        InputError
-            When the collective does not map onto itself; names the chunk that breaks it.
+        Raises InputError when the collective does not map onto itself; names the chunk that breaks
+        it.
         """
         keys, rows, _ = self._sorted_keys
         there = self._keys(permutation, np.arange(self.num_chunks))

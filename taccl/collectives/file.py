@@ -51,13 +51,7 @@ class DemandFile(FileModel):
 
 
 def make_demand(record: DemandFile, document: Document) -> Collective:
-    """Return the collective of a demand's ``record``; errors name places in its ``document``.
-
-    Raises
-    ------
-    InputError
-        With file, line, field, value and fix.
-    """
+    """Return the collective of a demand's ``record``; errors name places in its ``document``."""
     ranks = len(record.bytes)
     for number, row in enumerate(record.bytes):
         if len(row) != ranks:
@@ -122,10 +116,7 @@ class CollectiveFile(FileModel):
 def read_collective(path: str) -> Collective:
     """Read a collective, or a demand, from a YAML or JSON file.
 
-    Raises
-    ------
-    InputError
-        With file, line, field, value and fix.
+    Raises InputError with file, line, field, value and fix.
     """
     document = read_document(path)
     said = document.value.get("taccl") if isinstance(document.value, dict) else None
@@ -139,10 +130,7 @@ def make_collective(
 ) -> Collective:
     """Return the collective of a ``record`` that stands in a ``document`` at the path ``where``.
 
-    Raises
-    ------
-    InputError
-        With file, line, field, value and fix.
+    Errors name places there.
     """
     if record.name.lower().replace("_", "").replace("-", "").replace(" ", "") in COLLECTIVES:
         raise document.error(
@@ -155,7 +143,13 @@ def make_collective(
     alike: Counter[tuple[int, int, int]] = Counter()
     for chunk in chunks:
         sources, targets = tuple(sorted(chunk.input)), tuple(sorted(chunk.output))
-        owner = _owner(sources, targets, reduces=record.reduces)
+        # A tree's root. A sum that one rank wants is made there. One that several want is made at a
+        # source, as what spreads it can then be planned apart from what makes it: a target, if one
+        # is a source.
+        owner = sources[0]
+        if record.reduces:
+            alone = len(targets) == 1
+            owner = next((rank for rank in targets if alone or rank in sources), owner)
         pair = (sets.setdefault(sources, len(sets)), sets.setdefault(targets, len(sets)))
         rows.append((
             *pair, chunk.input[sources[0]], chunk.output[targets[0]], owner, alike[(*pair, owner)],
@@ -194,19 +188,6 @@ def collective_document(collective: Collective) -> dict[str, object]:
             for chunk in range(0, collective.num_chunks, k)
         ],
     }
-
-
-def _owner(sources: Sequence[int], targets: Sequence[int], *, reduces: bool) -> int:
-    """Return where a chunk's tree is rooted.
-
-    A sum that one rank wants is made there. One that several want is made at a source, as what
-    spreads it can then be planned apart from what makes it: a target, if one is a source.
-    """
-    if not reduces:
-        return sources[0]
-    if len(targets) == 1:
-        return targets[0]
-    return next((rank for rank in targets if rank in sources), sources[0])
 
 
 def _elsewhere(offsets: Sequence[Mapping[int, int]]) -> dict[tuple[int, int], int]:

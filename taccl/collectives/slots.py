@@ -43,16 +43,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """The places of all chunks of a schedule.
+    """The places of all chunks of a schedule of a `collective`.
 
-    Parameters
-    ----------
-    collective
-        Whose chunks.
-    scratch
-        (chunk, rank) to scratch offset, for ranks that hold a chunk without being a target.
-    scratch_chunks
-        Scratch chunks used for that on each rank.
+    `scratch` is (chunk, rank) to scratch offset, for ranks that hold a chunk without being a
+    target, and `scratch_chunks` the scratch chunks used for that on each rank.
     """
 
     collective: Collective
@@ -197,10 +191,7 @@ def place_chunks(
 def _staged(
     collective: Collective, relays: Mapping[int, Sequence[int]], hops: Sequence[Hop]
 ) -> list[tuple[int, int]]:
-    """Return (chunk, rank) for own chunks that may travel with relayed ones of the same targets.
-
-    They leave for the same rank, which relays them as well, or wants them side by side.
-    """
+    """Return (chunk, rank) for own chunks that may travel with relayed ones of the same targets."""
     leaving: dict[tuple[tuple[int, ...], int, int], tuple[list[int], list[int]]] = {}
     for chunk, src, dst in hops:
         if src in relays and not collective.is_target(chunk, src):

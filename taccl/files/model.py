@@ -80,10 +80,8 @@ M = TypeVar("M", bound=FileModel)
 def load_model(path: str | Path, model: type[M], max_nodes: int = MAX_NODES) -> M:
     """Read the YAML or JSON file at ``path``, of at most ``max_nodes`` values, into a ``model``.
 
-    Raises
-    ------
-    InputError
-        When the file can't be read or does not fit; names file, line, field, value and fix.
+    Raises InputError when the file can't be read or does not fit; names file, line, field, value
+    and fix.
     """
     return fit_model(read_document(path, max_nodes), model)
 
@@ -91,10 +89,7 @@ def load_model(path: str | Path, model: type[M], max_nodes: int = MAX_NODES) -> 
 def fit_model(document: Document, model: type[M]) -> M:
     """Return a parsed ``document`` as a ``model``.
 
-    Raises
-    ------
-    InputError
-        For the first thing that does not fit; says how many more there are.
+    Raises InputError for the first thing that does not fit; says how many more there are.
     """
     if not isinstance(document.value, dict):
         raise document.error(
@@ -257,10 +252,7 @@ PermutationList = Annotated[list[StrictInt], Field(max_length=MAX_RANKS)]
 def parse_numbers(value: object) -> tuple[int, ...] | None:
     """Return the numbers of ``3``, ``[0, 1]``, ``0-15`` or ``0-3,8``; None for ``all``.
 
-    Raises
-    ------
-    InputError
-        When it is no such set, or names a number twice.
+    Raises InputError when it is no such set, or names a number twice.
     """
     if value == "all":
         return None

@@ -318,10 +318,7 @@ def field_name(path: FieldPath) -> str:
 def read_bytes(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of the regular file at ``path``, of at most ``max_bytes``.
 
-    Raises
-    ------
-    InputError
-        When the path is no such file or can't be read.
+    Raises InputError when the path is no such file or can't be read.
     """
     file = str(path)
     if not file:
@@ -360,10 +357,7 @@ def read_bytes(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
 def read_text(path: str | Path, max_bytes: int = MAX_BYTES) -> str:
     """Return the text of the regular UTF-8 file at ``path``, of at most ``max_bytes``.
 
-    Raises
-    ------
-    InputError
-        When the path is no such file, or can't be read.
+    Raises InputError when the path is no such file, or can't be read.
     """
     file = str(path)
     content = read_bytes(path, max_bytes)
@@ -382,10 +376,8 @@ def read_document(path: str | Path, max_nodes: int = MAX_NODES) -> Document:
 
     The two are told apart by content.
 
-    Raises
-    ------
-    InputError
-        When the file can't be read or parsed, or is beyond a limit; names file and line.
+    Raises InputError when the file can't be read or parsed, or is beyond a limit; names file and
+    line.
     """
     return parse_document(read_text(path), str(path), max_nodes)
 
@@ -393,10 +385,7 @@ def read_document(path: str | Path, max_nodes: int = MAX_NODES) -> Document:
 def parse_document(text: str, file: str | None, max_nodes: int = MAX_NODES) -> Document:
     """Parse YAML or JSON ``text`` of at most ``max_nodes`` values, which errors say is of ``file``.
 
-    Raises
-    ------
-    InputError
-        When the text can't be parsed, or is beyond a limit.
+    Raises InputError when the text can't be parsed, or is beyond a limit.
     """
     composer = _Composer(text, max_nodes)
     try:

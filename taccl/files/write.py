@@ -30,10 +30,7 @@ def write_atomic(path: str | Path, text: str, *, field: str = "output") -> None:
     What exists is replaced only when everything is on disk; a device or pipe is written to. Errors
     name the option ``field``.
 
-    Raises
-    ------
-    InputError
-        When the file can't be written; what existed is then untouched.
+    Raises InputError when the file can't be written; what existed is then untouched.
     """
     write_all_atomic({path: text}, field=field)
 
@@ -43,10 +40,8 @@ def write_all_atomic(texts: Mapping[str | Path, str], *, field: str = "output") 
 
     Errors name the option ``field``.
 
-    Raises
-    ------
-    InputError
-        When one can't be written; up to the replacing nothing that existed is touched.
+    Raises InputError when one can't be written; up to the replacing nothing that existed is
+    touched.
     """
     pending: list[tuple[Path, Path, str]] = []
     try:
@@ -76,10 +71,8 @@ def check_output(path: str | Path, *, field: str = "output") -> None:
 
     Errors name the option ``field``.
 
-    Raises
-    ------
-    InputError
-        When it is a directory, its directory is missing, or either may not be written.
+    Raises InputError when it is a directory, its directory is missing, or either may not be
+    written.
     """
     if _is_device(str(path), field):
         return
@@ -97,10 +90,7 @@ def check_apart(output: str | Path, others: Iterable[str | Path], *, field: str 
 
     All are paths; errors name the option ``field``.
 
-    Raises
-    ------
-    InputError
-        With the name of both.
+    Raises InputError with the name of both.
     """
     for other in others:
         one, two = Path(output), Path(other)
@@ -128,10 +118,7 @@ def check_outputs(
     inputs
         Paths that are read.
 
-    Raises
-    ------
-    InputError
-        As :func:`check_output` and :func:`check_apart` do.
+    Raises InputError as :func:`check_output` and :func:`check_apart` do.
     """
     others = list(inputs)
     for field, path in outputs:

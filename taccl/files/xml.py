@@ -86,10 +86,8 @@ def read_tree(
         Whether an element is kept, by its level (0: the root) and its tag, where all around it are;
         None: every element is. It must keep the root, or raise.
 
-    Raises
-    ------
-    RefusedError
-        With the line, when the text is beyond a bound, can't be decoded or has a document type.
+    Raises RefusedError with the line, when the text is beyond a bound, can't be decoded or has a
+    document type.
     xml.parsers.expat.ExpatError
         When it is no XML.
     """

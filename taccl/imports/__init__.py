@@ -95,10 +95,7 @@ def import_files(paths: Sequence[str], kind: str | None, options: ImportOptions)
     `paths` are those of the files, `kind` is a name of ``IMPORTS`` (None: guessed), and `options`
     are what the files do not say.
 
-    Raises
-    ------
-    InputError
-        When a kind is unknown, a file does not fit it, or several can't be composed.
+    Raises InputError when a kind is unknown, a file does not fit it, or several can't be composed.
     """
     if not paths:
         raise InputError("no file is given", field="FILE", fix="name the files to import")

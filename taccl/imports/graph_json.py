@@ -138,10 +138,7 @@ def is_graph_json(value: object) -> bool:
 def read_graph_json(document: Document, options: GraphOptions) -> Topology:
     """Return the topology of a graph, the `document`; `options` say what it does not.
 
-    Raises
-    ------
-    InputError
-        With file, line, field and fix.
+    Raises InputError with file, line, field and fix.
     """
     record = fit_model(document, GraphJsonFile)
     vertices = _vertices(record, document)

@@ -33,10 +33,7 @@ class Seat(NamedTuple):
 def read_hostfile(file: str) -> tuple[tuple[str, int], ...]:
     """Return hosts and their slots.
 
-    Raises
-    ------
-    InputError
-        When the file is none, with the line.
+    Raises InputError when the file is none, with the line.
     """
     found: dict[str, int] = {}
     for number, line in enumerate(read_text(file).splitlines(), 1):
@@ -78,10 +75,7 @@ def seats_of(
     it. `text` is what the user wrote, for errors, and `servers` the server of each rank, where it
     is known already.
 
-    Raises
-    ------
-    InputError
-        When the slots do not add up to the ranks, or do not fit the servers.
+    Raises InputError when the slots do not add up to the ranks, or do not fit the servers.
     """
     if isinstance(hosts, int):
         if len(names) % hosts:

@@ -238,10 +238,7 @@ def with_nics(host: Host, options: HostOptions) -> Host:
 
     They are spread over the GPUs, each on a PCIe switch with its GPU.
 
-    Raises
-    ------
-    InputError
-        When the host has NICs of its own.
+    Raises InputError when the host has NICs of its own.
     """
     if options.nics is None:
         return host
@@ -375,10 +372,7 @@ def compose(
 
     `hosts` are the servers, joined as `options` say; one stands for ``options.count`` of its kind.
 
-    Raises
-    ------
-    InputError
-        When several servers can't be joined.
+    Raises InputError when several servers can't be joined.
     """
     hosts = [tidy(host) for host in hosts]
     count = options.count or 1

@@ -126,10 +126,8 @@ def unknown_unit(unit: str, file: str, line: int) -> InputError:
 def columns_of(head: Sequence[str], file: str, line: int) -> tuple[Column, ...]:
     """Return the columns that `head` names: the cells of a list's head line, at `line` of `file`.
 
-    Raises
-    ------
-    InputError
-        When one has a unit that is not known or not its own, or is there twice, or is missing.
+    Raises InputError when one has a unit that is not known or not its own, or is there twice, or is
+    missing.
     """
     columns = tuple(_column(cell, file, line) for cell in head)
     names = [column.name for column in columns]
@@ -259,10 +257,7 @@ def read_measurements(files: Sequence[str], unit: str | None = None) -> Measurem
     `files` are paths, `unit` is that of matrices that do not say it: a time is a latency, a rate a
     bandwidth.
 
-    Raises
-    ------
-    InputError
-        When a file is in none of the forms, with the line and the cell.
+    Raises InputError when a file is in none of the forms, with the line and the cell.
     """
     unit = unit and spelled(unit)
     if unit is not None and unit not in (*TIME_UNITS, *RATE_UNITS):
@@ -297,10 +292,7 @@ def _rows(lines: Sequence[str]) -> Iterator[Row]:
 def _value(cell: str, unit: str | None, place: _Place) -> Value:
     """Return a cell as a latency or a bandwidth.
 
-    Raises
-    ------
-    InputError
-        When it is neither, not finite, or negative.
+    Raises InputError when it is neither, not finite, or negative.
     """
     number = _NUMBER.match(cell)
     text = number[0] + spelled(cell[number.end() :].strip()) if number else cell
@@ -359,10 +351,8 @@ def _read_matrix(lines: Sequence[str], file: str, found: Measurements, unit: str
 def _numbered(rows: Sequence[Row], place: _Place) -> bool:
     """Tell whether numbers in the first row and column are names, as pandas' ``to_csv`` has them.
 
-    Raises
-    ------
-    InputError
-        When they may as well be the values of a symmetric matrix with an empty diagonal.
+    Raises InputError when they may as well be the values of a symmetric matrix with an empty
+    diagonal.
     """
     first = rows[0][1]
     names = first[1:]
@@ -514,10 +504,7 @@ def measured_topology(
     different where a host is a server; `alpha_rule`, ``occupy`` or ``delay``, is what overhead an
     edge has.
 
-    Raises
-    ------
-    InputError
-        When nothing was measured between two hosts, in neither direction.
+    Raises InputError when nothing was measured between two hosts, in neither direction.
     """
     missing = first_missing(found)
     if missing is not None:

@@ -115,10 +115,7 @@ class Measured:
     def check(self, collective: str, ranks: int) -> None:
         """Refuse a run of something else.
 
-        Raises
-        ------
-        InputError
-            With the line that tells another collective, other ranks or another type.
+        Raises InputError with the line that tells another collective, other ranks or another type.
         """
         if self.collective not in (None, collective):
             raise self._error(
@@ -173,10 +170,7 @@ def _rounded(text: str) -> tuple[Fraction, Fraction]:
 def read_measured(path: str) -> Measured:
     """Read what nccl-tests printed.
 
-    Raises
-    ------
-    InputError
-        When it is nothing of the kind, or of several data types.
+    Raises InputError when it is nothing of the kind, or of several data types.
     """
     text = read_text(path)
     found = _from_json(text, path) if text.lstrip()[:1] == "{" else _from_text(text, path)

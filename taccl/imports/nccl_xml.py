@@ -104,10 +104,7 @@ class Reading:
     def number(self, element: Element, name: str, low: int, high: int, default: int) -> int:
         """Return an attribute as a whole number of a range.
 
-        Raises
-        ------
-        InputError
-            When it is there and is none.
+        Raises InputError when it is there and is none.
         """
         text = element.attributes.get(name, "")
         if not text.strip():
@@ -124,10 +121,7 @@ class Reading:
     def bus(self, element: Element, name: str) -> int:
         """Return an attribute as a bus id, whose digits count (``busIdToInt64``).
 
-        Raises
-        ------
-        InputError
-            When it is missing or is none.
+        Raises InputError when it is missing or is none.
         """
         text = element.attributes.get(name)
         fix = f'write {name}="0000:05:00.0"'
@@ -181,10 +175,7 @@ Links = tuple[tuple[Wire, ...], tuple[Fraction | None, ...], list[tuple[Plug, ..
 def in_order(reading: Reading) -> list[ListedGpu]:
     """Return the GPUs in the order of their ranks: by ``rank``, else ``dev``, else as listed.
 
-    Raises
-    ------
-    InputError
-        When two have the same.
+    Raises InputError when two have the same.
     """
     for name in ("rank", "dev"):
         numbers = [reading.number(gpu.element, name, -1, 1 << 20, -1) for gpu in reading.gpus]
@@ -205,10 +196,7 @@ def read_links(gpus: Sequence[ListedGpu], reading: Reading) -> Links:
 
     `gpus` are in order of rank; notes are added to `reading`.
 
-    Raises
-    ------
-    InputError
-        When a number is wrong, or a link leads one way only.
+    Raises InputError when a number is wrong, or a link leads one way only.
     """
     number_of = {gpu.bus: number for number, gpu in enumerate(gpus)}
     direct: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
@@ -327,10 +315,7 @@ def read_nccl_xml(text: str, file: str, options: HostOptions) -> Host:
 
     Errors call it `file`; `options` say what it does not.
 
-    Raises
-    ------
-    InputError
-        With file, line, element and fix.
+    Raises InputError with file, line, element and fix.
     """
     try:
         root = read_tree(text, BOUNDS)[0]

@@ -96,10 +96,7 @@ def read_nvidia_smi(text: str, file: str, options: HostOptions) -> Host:
 
     Errors call it `file`; `options` say what it does not.
 
-    Raises
-    ------
-    InputError
-        With file, line and fix.
+    Raises InputError with file, line and fix.
     """
     matrix = _matrix(text, file)
     _check(matrix, file)
@@ -330,10 +327,7 @@ def read_rocm_smi(text: str, file: str, options: HostOptions) -> Host:
 
     Errors call it `file`; `options` say what it does not.
 
-    Raises
-    ------
-    InputError
-        With file, line and fix.
+    Raises InputError with file, line and fix.
     """
     tables, numa = _tables(text, file)
     for name, title in (("type", "Link Type"), ("hops", "Hops")):

@@ -78,10 +78,7 @@ def is_taccl_topology(value: object) -> bool:
 def read_taccl_topology(document: Document, options: TacclOptions) -> dict[str, object]:
     """Return the topology file that TACCL's `document` stands for; `options` say what it does not.
 
-    Raises
-    ------
-    InputError
-        With file, line, field and fix.
+    Raises InputError with file, line, field and fix.
     """
     record = fit_model(document, TacclTopologyFile)
     names = list(record.model_extra or {})

@@ -134,10 +134,7 @@ def make_draft(
     They serve calls ``in_place`` and ``out_of_place``. With ``singly``, each is of one chunk:
     shares of neighbouring chunks, which instances work on, are no neighbours.
 
-    Raises
-    ------
-    LoweringError
-        When no program can serve these modes.
+    Raises LoweringError when no program can serve these modes.
     """
     collective = schedule.collective
     if not has_xml(collective.name):

@@ -132,10 +132,7 @@ class Lowered:
 def lower(schedule: Schedule, options: LowerOptions) -> Program:
     """Turn a verified ``schedule`` into a threadblock program within the limits of ``options``.
 
-    Raises
-    ------
-    LoweringError
-        When a limit on channels, threadblocks, steps or ids can't be kept.
+    Raises LoweringError when a limit on channels, threadblocks, steps or ids can't be kept.
     """
     return finish(draft_of(schedule, options), options).program
 
@@ -143,10 +140,8 @@ def lower(schedule: Schedule, options: LowerOptions) -> Program:
 def draft_of(schedule: Schedule, options: LowerOptions) -> Draft:
     """Return the draft of ``schedule`` that programs with these ``options`` are made from.
 
-    Raises
-    ------
-    LoweringError
-        When no program can serve the modes, or a rank has too many peers for any program.
+    Raises LoweringError when no program can serve the modes, or a rank has too many peers for any
+    program.
     """
     # A threadblock sends to one peer and receives from one, whatever the passes make of it.
     topology, group = schedule.topology, schedule.group
@@ -172,10 +167,7 @@ def _hold(what: str, value: int, allowed: int, fix: str) -> None:
 def finish(draft: Draft, options: LowerOptions) -> Lowered:
     """Make a program of a ``draft``, made by :func:`draft_of` with the same ``options``.
 
-    Raises
-    ------
-    LoweringError
-        When a limit on channels, threadblocks, steps or ids can't be kept.
+    Raises LoweringError when a limit on channels, threadblocks, steps or ids can't be kept.
     """
     if Op.RECV_REDUCE_COPY in options.fused:
         draft = fuse_sums(draft)

@@ -58,10 +58,7 @@ def packed(
     ``read`` has the slots from which each can be read, the preferred one first; ``kept`` has those
     to which they are copied on arrival, None for a chunk that stays.
 
-    Raises
-    ------
-    ValueError
-        When a chunk can't be read anywhere.
+    Raises ValueError when a chunk can't be read anywhere.
     """
     missing = [chunk for chunk in chunks if not read[chunk]]
     if missing:

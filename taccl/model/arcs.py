@@ -135,10 +135,7 @@ def some_arcs(arcs: Arcs, kept: NDArray[np.bool_]) -> Arcs:
 def wanted_of(arcs: Arcs) -> Wanted:
     """Return what the representatives of a problem need of its arcs.
 
-    Raises
-    ------
-    NoScheduleError
-        When a sketch leaves a target without a path from a root of its chunk.
+    Raises NoScheduleError when a sketch leaves a target without a path from a root of its chunk.
     """
     problem = arcs.problem
     if is_restricted(problem):

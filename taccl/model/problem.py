@@ -12,7 +12,7 @@ from taccl.collectives import Collective
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.timing.deadline import Deadline
 from taccl.topology.graph import LogicalTopology, Topology
-from taccl.topology.symmetry import Group
+from taccl.topology.symmetry import Group, make_group
 from taccl.units import Time
 
 
@@ -66,6 +66,11 @@ class Problem:
         """One chunk of every orbit."""
         return self.group.chunk_orbits(self.collective)
 
+    @cached_property
+    def without_symmetry(self) -> "Problem":
+        """The same problem, in which every chunk and link stands for itself."""
+        return replace(self, group=make_group(self.topology, ()))
+
     def cost(self, link: int, chunks: int) -> tuple[Time, tuple[tuple[int, Time], ...]]:
         """Return picoseconds to the arrival of a message, and for how many it holds what.
 
@@ -89,10 +94,7 @@ class Problem:
     def timed(self, decisions: Decisions) -> Schedule:
         """Return the schedule of decisions on these orbits, each message as early as it may start.
 
-        Raises
-        ------
-        ValueError
-            When messages wait for each other in a ring.
+        Raises ValueError when messages wait for each other in a ring.
         """
         return retime(self.collective, self.group, self.chunk_size, decisions)
 

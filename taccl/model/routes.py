@@ -120,10 +120,7 @@ def build_network(
 
     If `reverse`, chunks flow to their roots: arcs are the links turned round.
 
-    Raises
-    ------
-    NoScheduleError
-        When a target can't be reached from the root of its chunk.
+    Raises NoScheduleError when a target can't be reached from the root of its chunk.
     """
     shut, table, channels = frozenset(closed), problem.topology.links, problem.logical.channels
     links = [link for link in problem.logical.links() if link not in shut]

@@ -258,11 +258,8 @@ def retime(
 
     `decisions` are those for a `collective` in chunks of `chunk_size` bytes.
 
-    Raises
-    ------
-    ValueError
-        When a send precedes every arrival of its chunk at its source, or arrivals and reads wait
-        for each other in a ring.
+    Raises ValueError when a send precedes every arrival of its chunk at its source, or arrivals and
+    reads wait for each other in a ring.
     """
     columns = (decisions.chunk, decisions.link, decisions.batch, decisions.reduce)
     start, end = times_of(collective, group, chunk_size, columns, decisions.visible_from)

@@ -119,10 +119,8 @@ def schedule_text(schedule: Schedule, *, seed: int | None = None, engine: str | 
 def read_schedule(path: str) -> Schedule:
     """Read a schedule; its caller verifies it.
 
-    Raises
-    ------
-    InputError
-        When the file can't be read, or holds what no schedule can; names file and field.
+    Raises InputError when the file can't be read, or holds what no schedule can; names file and
+    field.
     """
     document = read_document(path, MAX_NODES)
     record = fit_model(document, ScheduleFile)

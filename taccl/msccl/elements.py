@@ -107,10 +107,7 @@ def read_document(content: str | bytes, *, file: str | None = None) -> Document:
 
     `content` is the whole file, and errors call it `file`.
 
-    Raises
-    ------
-    ProgramError
-        When it has more tags than any program, or longer ones.
+    Raises ProgramError when it has more tags than any program, or longer ones.
     """
     raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     if is_endless(raw):

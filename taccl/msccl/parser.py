@@ -340,10 +340,7 @@ class _Head:
 def parse(document: Document, runtime: str, *, file: str | None = None) -> Parsed:
     """Return what `runtime`, a name of RUNTIMES, makes of `document`; errors call it `file`.
 
-    Raises
-    ------
-    ProgramError
-        When ngpus is beyond any cluster.
+    Raises ProgramError when ngpus is beyond any cluster.
     """
     report = Report(document, RUNTIMES[runtime])
     if not document.complete:

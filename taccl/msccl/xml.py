@@ -106,10 +106,7 @@ def read_xml(text: str | bytes, *, file: str | None = None, runtime: str | None 
     Errors call the `text` `file`. `runtime` is whose dialect it is; None: msccl when the file says
     so, spells ``reduce_scatter`` or has no outofplace attribute, else that of the others.
 
-    Raises
-    ------
-    ProgramError
-        When it is no MSCCL XML, with the line.
+    Raises ProgramError when it is no MSCCL XML, with the line.
     """
     bounds = XmlBounds(
         MAX_BYTES, MAX_ELEMENTS, len(_LEVELS), "gpus, threadblocks and steps",

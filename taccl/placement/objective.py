@@ -11,7 +11,7 @@ ran on the permuted topology. To be used, an order either gives the machine's pl
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,16 +56,12 @@ def permuted_topology(topology: Topology, order: Sequence[int]) -> Topology:
     """
     number = {place: rank for rank, place in enumerate(order)}
 
-    def vertex(old: int) -> int:
-        return number.get(old, old)
-
     def moved(edge: Edge) -> Edge:
-        ends = (vertex(edge.tail), vertex(edge.head))
-        plain = f"{topology.vertex_name(edge.tail)}->{topology.vertex_name(edge.head)}"
-        name = edge.name
-        if name == plain:
-            name = f"{topology.vertex_name(ends[0])}->{topology.vertex_name(ends[1])}"
-        return replace(edge, tail=ends[0], head=ends[1], name=name)
+        ends = (edge.tail, edge.head)
+        places = tuple(number.get(end, end) for end in ends)
+        plain, named = ("->".join(map(topology.vertex_name, pair)) for pair in (ends, places))
+        name = named if edge.name == plain else edge.name
+        return replace(edge, tail=places[0], head=places[1], name=name)
 
     return replace(
         topology,
@@ -83,10 +79,7 @@ def permuted_program(program: Program, order: Sequence[int]) -> Program:
     `program` is what is run, `order` a permutation of its ranks. Where chunks belong to ranks (an
     allgather's output), they move along, which steps of several chunks may not survive.
 
-    Raises
-    ------
-    InputError
-        When the collective, or a step, is bound to the ranks as they are.
+    Raises InputError when the collective, or a step, is bound to the ranks as they are.
     """
     mapped = _MAPPED.get(program.collective)
     root = find_root(program) if program.collective in ("broadcast", "reduce") else None
@@ -134,16 +127,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a connection carries.
+    """What a connection carries from rank `src` to rank `dst` of the program.
 
-    Parameters
-    ----------
-    src, dst
-        Ranks of the program.
-    position
-        Which of the pair's connections it is.
-    messages
-        Bytes of a message, and how many of these there are; ascending.
+    It is the pair's connection number `position`; `messages` are bytes of a message, and how many
+    of these there are, ascending.
     """
 
     src: int
@@ -153,23 +140,12 @@ class Load:
 
 
 class Replays:
-    """Replays a program for any order of ranks.
+    """Replays a `program` for any order of ranks.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    topology
-        The machine; ``order[rank]`` is the rank of it that acts as ``rank``.
-    size
-        Bytes, a multiple of the program's chunks.
-    model
-        The runtime's constants.
+    ``order[rank]`` is the rank of the `topology` that acts as ``rank``; `size` is bytes, a multiple
+    of the program's chunks, and `model` has the runtime's constants.
 
-    Raises
-    ------
-    ProgramError
-        When the program does not fit the topology.
+    Raises ProgramError when the program does not fit the topology.
     """
 
     def __init__(self, program: Program, topology: Topology, size: int, model: ReplayModel) -> None:
@@ -201,10 +177,7 @@ class Replays:
     def time(self, order: Sequence[int]) -> Time:
         """Return what the program takes.
 
-        Raises
-        ------
-        ProgramError
-            When it comes to no end.
+        Raises ProgramError when it comes to no end.
         """
         rows = self.rows(order)
         machine = self._machine(rows)
@@ -271,7 +244,7 @@ class _Table:
 
     def __init__(self, topology: Topology, sizes: Sequence[int], position: int) -> None:
         self.sizes = sizes
-        self._times: dict[tuple[Fraction, int], Time] = {}
+        self._time = cache(ceil_time)
         connections = wire_all(topology, position + 1)
         n = topology.num_ranks
         self.row = np.full((n, n, position + 1), -1, np.int64)
@@ -295,11 +268,6 @@ class _Table:
         durations = [[connection.overhead + time for time in row] + rest for row in times]
         arrivals = [connection.alpha + (row[-1] if row else 0) for row in times]
         return [edge for edge, _ in held] + rest, durations, arrivals
-
-    def _time(self, beta: Fraction, size: int) -> Time:
-        if (beta, size) not in self._times:
-            self._times[beta, size] = ceil_time(beta, size)
-        return self._times[beta, size]
 
 
 def wire_all(topology: Topology, positions: int) -> tuple[Connection, ...]:

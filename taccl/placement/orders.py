@@ -59,15 +59,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Which places belong together.
-
-    Parameters
-    ----------
-    blocks
-        The places of each server.
-    inside
-        Whether places of one server may be exchanged.
-    """
+    """The places of each server (`blocks`), and whether those `inside` one may be exchanged."""
 
     blocks: Blocks
     inside: bool = True
@@ -218,13 +210,7 @@ ANNEALED = 4_000
 
 
 class Proxy:
-    """A guess at what orders take, from the costs of pairs alone; never used to judge.
-
-    Parameters
-    ----------
-    replays
-        Whose loads and costs it takes.
-    """
+    """A guess at what orders take, from the loads and costs of `replays`; never used to judge."""
 
     def __init__(self, replays: Replays) -> None:
         loads = replays.loads

@@ -47,20 +47,11 @@ STUCK = 40
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long to search.
+    """How long to search: `seconds` from now (None: as long as it takes) and `replays` at most.
 
-    Parameters
-    ----------
-    seconds
-        From now; None: as long as it takes.
-    replays
-        The most replays; None: any number. A count gives the same result every time.
-    seed
-        Of all that is drawn.
-    samples
-        Random orders that the result is compared with.
-    every
-        Orders up to which all are tried, without a search.
+    None is any number of replays; a count gives the same result every time. `seed` is that of all
+    that is drawn, `samples` random orders are what the result is compared with, and up to `every`
+    orders all are tried, without a search.
     """
 
     seconds: float | None = None
@@ -72,23 +63,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer.
+    """The answer: ``order[rank]`` is the place that takes the rank.
 
-    Parameters
-    ----------
-    order
-        ``order[rank]`` is the place that takes the rank.
-    time, identity
-        Picoseconds of that order, and of the one that leaves all as it is.
-    random
-        Picoseconds of the random orders.
-    bound
-        What no order can beat, in picoseconds; None: unknown.
-    replays
-        How many orders were replayed.
-    ended
-        Why the search ended: ``all``, ``bound``, ``settled``, ``time``, ``replays`` or
-        ``interrupted``.
+    `time` and `identity` are picoseconds of that `order` and of the one that leaves all as it is,
+    `random` those of the random orders, and `bound` what no order can beat (None: unknown). So many
+    `replays` were made, and `ended` is why the search did: ``all``, ``bound``, ``settled``,
+    ``time``, ``replays`` or ``interrupted``.
     """
 
     order: Order
@@ -137,10 +117,7 @@ class _Search:
     def time(self, order: Order) -> Time:
         """Return what an order takes.
 
-        Raises
-        ------
-        _EndError
-            When the search has to end before.
+        Raises _EndError when the search has to end before.
         """
         if order in self.known:
             return self.known[order]
@@ -173,10 +150,7 @@ def search(
     program on the machine; `stop` tells whether to end now; `report` is told the number of replays
     and every new best time.
 
-    Raises
-    ------
-    ProgramError
-        When the program comes to no end.
+    Raises ProgramError when the program comes to no end.
     """
     state = _Search(replays, limits, stop, report)
     same = tuple(range(servers.num_places))
@@ -237,10 +211,7 @@ def _of_best(state: _Search, servers: Servers) -> tuple[Blocks, Time]:
 def _descend(
     state: _Search, servers: Servers, proxy: Proxy, blocks: Blocks, rng: random.Random
 ) -> Blocks:
-    """Return the order that moves lead to which each make the replay shorter.
-
-    Of moves that leave it as it is, those are taken that make the proxy better.
-    """
+    """Return where moves lead that shorten the replay, or keep it and make the proxy better."""
     value = (state.time(flat(blocks)), int(proxy.of([flat(blocks)])[0]))
     while True:
         near = neighbours(servers, blocks, rng)

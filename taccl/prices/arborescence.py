@@ -28,15 +28,9 @@ MOST = 1 << 62
 class Forest:
     """The contraction of a graph: the cheapest spanning tree of every root.
 
-    Parameters
-    ----------
-    ranks
-        Vertices are 0 .. ranks-1.
-    head
-        Of every arc.
-    parent, enter, dual
-        For every contracted set, its ranks first: the set it is part of (-1: none), the cheapest
-        arc that enters it, and what that costs beyond the sets inside.
+    Vertices are 0 .. `ranks`-1, and `head` is that of every arc. For every contracted set, its
+    ranks first, `parent` is the set it is part of (-1: none), `enter` the cheapest arc that enters
+    it, and `dual` what that costs beyond the sets inside.
     """
 
     ranks: int
@@ -67,10 +61,7 @@ def contract(ranks: int, tail: Arcs32, head: Arcs32, cost: Ints) -> Forest:
     The vertices are so many `ranks`, `tail` and `head` the ends of the arcs; their `cost` is not
     negative, and ``ranks`` times the largest at most ``MOST``.
 
-    Raises
-    ------
-    ValueError
-        When a cost is out of range, or some vertex can't be reached from another.
+    Raises ValueError when a cost is out of range, or some vertex can't be reached from another.
     """
     if int(cost.min(initial=0)) < 0 or int(cost.max(initial=0)) * ranks > MOST:
         raise ValueError(f"costs should be from 0 to {MOST // ranks}")
@@ -93,12 +84,8 @@ def cheapest_from(
 ) -> tuple[int, Ints]:  # fmt: skip
     """Return the cost and the arcs of the cheapest forest from some `roots` to all other vertices.
 
-    The other parameters, `ranks`, `tail`, `head` and `cost`, are those of :func:`contract`.
-
-    Raises
-    ------
-    ValueError
-        When a cost is out of range, or some vertex can't be reached.
+    The other parameters, `ranks`, `tail`, `head` and `cost`, and the errors are those of
+    :func:`contract`.
     """
     # The roots become vertex 0, and free arcs lead back to it: no tree from it uses one.
     number = np.ones(ranks, dtype=np.int32)

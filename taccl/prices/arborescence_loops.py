@@ -22,13 +22,9 @@ Arcs32 = NDArray[np.int32]
 class Heap(NamedTuple):
     """Pairing heaps of arcs: a root's entries are its children, a chain of siblings.
 
-    Parameters
-    ----------
-    key, later
-        What an arc costs beyond the sets it enters, and what its children's keys are still to
-        be changed by.
-    child, sibling
-        The first child and the next sibling of each arc, -1: none.
+    `key` is what an arc costs beyond the sets it enters, and `later` what its children's keys are
+    still to be changed by; `child` and `sibling` are the first child and the next sibling, -1:
+    none.
     """
 
     key: Ints
@@ -38,18 +34,11 @@ class Heap(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """Ranks and contracted sets: ``parent``, ``enter`` and ``dual`` as in ``Forest``.
+    """Ranks and contracted sets: `parent`, `enter` and `dual` as in ``Forest``.
 
-    Parameters
-    ----------
-    within
-        A set that holds each, towards the outermost.
-    size
-        How many ranks are inside.
-    arcs
-        The heap of the arcs that enter each.
-    path, on_path
-        Outermost sets, each but the last entered by an arc from the next.
+    `within` is a set that holds each, towards the outermost, `size` how many ranks are inside, and
+    `arcs` the heap of the arcs that enter each. On the `path` are outermost sets (`on_path`), each
+    but the last entered by an arc from the next.
     """
 
     parent: Arcs32

@@ -68,17 +68,10 @@ LONG = 30
 class Packing:
     """Prices of resources, and what they prove.
 
-    Parameters
-    ----------
-    prices
-        float64, one for each resource number of the arcs, adding up to 1: what a picosecond of it
-        is worth.
-    bound
-        Picoseconds that no schedule with one chunk to a message can end before. Exact.
-    load
-        Picoseconds in which the best fractional packing found keeps every resource busy or idle.
-    rounds
-        How often trees were made.
+    `prices` are float64, one for each resource number of the arcs, adding up to 1: what a
+    picosecond of it is worth. `bound` is picoseconds that no schedule with one chunk to a message
+    can end before, exact; `load` those in which the best fractional packing found keeps every
+    resource busy or idle. Trees were made `rounds` times.
     """
 
     prices: Floats
@@ -89,17 +82,11 @@ class Packing:
 
 @dataclass(frozen=True, eq=False)
 class PackingInstance:
-    """What is to be packed.
+    """What is to be packed: the arcs of `pricing`, and the `kinds` that are sent along them.
 
-    Parameters
-    ----------
-    pricing, kinds
-        The arcs and what is sent along them.
-    idle
-        int64: picoseconds that every resource waits, if it is used at all, and at most what
-        everything takes at least.
-    alike, orbit
-        Numbers from 0: equal for resources that look alike, and that are known to be.
+    `idle` (int64) is picoseconds that every resource waits, if it is used at all, and at most what
+    everything takes at least. `alike` and `orbit` are numbers from 0: equal for resources that look
+    alike, and that are known to be.
     """
 
     pricing: PricingProblem
@@ -115,10 +102,7 @@ def pack(arcs: Arcs, wanted: Wanted, *, seconds: float = 2.0) -> Packing:
     `arcs` are what its chunks may use, `wanted` what they need; the search stops after so many
     `seconds` with what there is.
 
-    Raises
-    ------
-    NoScheduleError
-        When some target can't be reached.
+    Raises NoScheduleError when some target can't be reached.
     """
     pricing = PricingProblem(
         arcs.problem.topology.num_ranks, arcs.num_resources, arcs.tail, arcs.head,
@@ -129,7 +113,11 @@ def pack(arcs: Arcs, wanted: Wanted, *, seconds: float = 2.0) -> Packing:
         even = np.full(pricing.num_resources, 1 / max(pricing.num_resources, 1))
         return Packing(even, 0, 0.0, 0)
     orbit = arcs.problem.group.rank_orbit
-    role = np.bincount(orbit, _roles(kinds, pricing.ranks), minlength=pricing.ranks)[orbit]
+    roles = np.zeros(pricing.ranks)  # by what starts and ends at each rank
+    for kind in kinds:
+        roles[kind.roots] += kind.count / len(kind.roots)
+        roles[kind.targets] += kind.count / 1024
+    role = np.bincount(orbit, roles, minlength=pricing.ranks)[orbit]
     alike = look_alike(arcs.problem.topology, role, arcs.resources)
     alone = np.arange(pricing.num_resources)
     instance = PackingInstance(pricing, kinds, _idle(arcs, kinds), alike, alone)
@@ -154,15 +142,6 @@ def kinds_of(wanted: Wanted) -> tuple[Kind, ...]:
         )
         for key, row in rows.items()
     )  # fmt: skip
-
-
-def _roles(kinds: Sequence[Kind], ranks: int) -> Floats:
-    """Return a number for each rank by what starts and ends there."""
-    roles = np.zeros(ranks)
-    for kind in kinds:
-        roles[kind.roots] += kind.count / len(kind.roots)
-        roles[kind.targets] += kind.count / 1024
-    return roles
 
 
 def look_alike(topology: Topology, role: NDArray[Any], resources: NDArray[Any]) -> Ints:
@@ -210,17 +189,7 @@ def best_prices(instance: PackingInstance, seconds: float) -> tuple[Floats, floa
 
 
 class _Search:
-    """Column generation with one row for each class of resources.
-
-    Parameters
-    ----------
-    instance
-        What is packed.
-    alike
-        The class of each resource.
-    prices
-        Where to start.
-    """
+    """Column generation with one row for each class of resources."""
 
     def __init__(self, instance: PackingInstance, alike: Ints, prices: Floats) -> None:
         self._pricing, self._kinds, self._alike = instance.pricing, instance.kinds, alike
@@ -310,14 +279,8 @@ class _Search:
 def best_mix(loads: Floats, widths: Floats, idle: Floats) -> tuple[float, Floats] | None:
     """Return the time of the best mix of plans, and the dual value of each resource.
 
-    Parameters
-    ----------
-    loads
-        (plans, resources) time that each plan keeps each resource busy.
-    widths
-        How many there are of each resource.
-    idle
-        Time that each resource waits in any case.
+    `loads` are (plans, resources) time that each plan keeps each resource busy, `widths` how many
+    there are of each resource, and `idle` the time that each waits in any case.
     """
     from scipy.optimize import linprog
 

@@ -22,17 +22,11 @@ FINE = 1 << 30
 
 @dataclass(frozen=True, eq=False)
 class PricingProblem:
-    """Arcs, and what a unit sent along them takes of the resources.
+    """Arcs between `ranks` ranks, and what a unit sent along them takes of the resources.
 
-    Parameters
-    ----------
-    ranks, num_resources
-        How many there are.
-    tail, head
-        int32, ends of every arc.
-    use_start, use_resource, load
-        CSR: arc i takes ``load[u]`` (int64, not negative) of ``use_resource[u]`` for u in
-        ``use_start[i] .. use_start[i+1]-1``.
+    There are `num_resources` of these. `tail` and `head` are int32, the ends of every arc. CSR: arc
+    i takes ``load[u]`` (int64, not negative) of ``use_resource[u]`` for u in ``use_start[i] ..
+    use_start[i+1]-1``.
     """
 
     ranks: int
@@ -71,16 +65,10 @@ class PricingProblem:
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """Units that are alike.
+    """Units that are alike, `count` of them.
 
-    Parameters
-    ----------
-    roots, targets
-        Ranks, ascending; no root is a target.
-    arcs
-        What they may use, ascending; None: everything.
-    count
-        How many there are.
+    `roots` and `targets` are ranks, ascending; no root is a target. They may use `arcs`, ascending;
+    None: everything.
     """
 
     roots: Ints
@@ -99,10 +87,7 @@ def cheapest(pricing: PricingProblem, kinds: Sequence[Kind], costs: Ints) -> tup
     The amount is exact where all ranks are roots or targets; else it is a lower bound. `kinds` are
     the units of the `pricing` problem, and `costs` what each of them pays on every arc.
 
-    Raises
-    ------
-    NoScheduleError
-        When some target can't be reached.
+    Raises NoScheduleError when some target can't be reached.
     """
     total, units = 0, np.zeros(len(pricing.tail), dtype=np.int64)
     shared = [kind for kind in kinds if kind.is_free(pricing.ranks)]

@@ -48,7 +48,7 @@ class Connection:
 
     The XML calls it `src`, `dst`, `channel`. It uses a `link`, or ``ROUTED``, whose `alpha` and
     `overhead`, or their sums over the route, are picoseconds. A message holds the edges `held`,
-    each with its beta.
+    each with its beta; `across` says whether it leaves a server.
     """
 
     src: int
@@ -58,6 +58,7 @@ class Connection:
     alpha: Time
     overhead: Time
     held: tuple[tuple[int, Fraction], ...]
+    across: bool = False
 
     @property
     def max_beta(self) -> Fraction:
@@ -79,11 +80,13 @@ class Flight:
     """The course of one message after its start.
 
     `arrival` is when it is at its destination; `releases` are (when, edges released then),
-    ascending: the last one frees the sending threadblock.
+    ascending: the last one frees the sending threadblock. Where edges are shared, `work` is that of
+    each of its slices, the arrival counts from their end, and there is one release.
     """
 
     arrival: Time
     releases: tuple[tuple[Time, tuple[int, ...]], ...]
+    work: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +108,8 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
     With `route`, a pair without a link uses the shortest path through other ranks, whose edges a
     message holds all at once; that warns once a pair.
 
-    Raises
-    ------
-    ProgramError
-        When the rank counts differ, a pair has no link, or two threadblocks share one end.
+    Raises ProgramError when the rank counts differ, a pair has no link, or two threadblocks share
+    one end.
     """
     if program.num_ranks != topology.num_ranks:
         raise ProgramError(
@@ -136,7 +137,7 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
                     fix="give each threadblock of a peer its own channel",
                 )
             claimed[key] = (rank, block.id)
-    keys = sorted(named)
+    keys, server = sorted(named), topology.server_of
     found: list[Connection] = []
     for pair, group in itertools.groupby(keys, key=lambda key: key[:2]):
         paths = _paths(topology, *pair, route=route)
@@ -158,6 +159,7 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
                     alpha=sum(int(table.alpha[link]) for link in path),
                     overhead=sum(int(table.overhead[link]) for link in path),
                     held=tuple((edge, beta) for edge, beta in betas if beta is not None),
+                    across=any(server[table.src[link]] != server[table.dst[link]] for link in path),
                 )
             )
     return Wiring(
@@ -168,12 +170,23 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
 
 
 def _paths(topology: Topology, src: int, dst: int, *, route: bool) -> Sequence[tuple[int, ...]]:
-    """Return a path for each link, or one of fewest links, then least alpha, then lowest ids."""
+    """Return a path for each link, or one of fewest links, then least alpha, then lowest ids.
+
+    It stays in the server of both, if that lets it.
+    """
     if min(src, dst) < 0 or max(src, dst) >= topology.num_ranks:
         return []
     links = topology.links_between(src, dst)
     if links or not route:
         return [(link,) for link in links]
+    if topology.server_of[src] == topology.server_of[dst]:
+        found = _shortest(topology, src, dst, within=True)
+        if found:
+            return found
+    return _shortest(topology, src, dst, within=False)
+
+
+def _shortest(topology: Topology, src: int, dst: int, *, within: bool) -> list[tuple[int, ...]]:
     table = topology.links
     heap: list[tuple[int, Time, tuple[int, ...], int]] = [(0, 0, (), src)]
     done: set[int] = set()
@@ -191,6 +204,8 @@ def _paths(topology: Topology, src: int, dst: int, *, route: bool) -> Sequence[t
             continue
         done.add(rank)
         for link in table.leaving(rank):
+            if within and topology.server_of[int(table.dst[link])] != topology.server_of[src]:
+                continue
             step = (hops + 1, alpha + int(table.alpha[link]), (*path, link), int(table.dst[link]))
             heapq.heappush(heap, step)
     return []
@@ -275,6 +290,7 @@ class LinkClass(NamedTuple):
     alpha: Time
     overhead: Time
     betas: tuple[Fraction, ...]
+    across: bool
 
 
 class Kind(NamedTuple):
@@ -356,10 +372,7 @@ class _Raw:
 def columns_of(program: Program, topology: Topology, *, route: bool = False) -> Columns:
     """Return the columns of ``program`` on ``topology``; ``route`` is as for :func:`wire`.
 
-    Raises
-    ------
-    ProgramError
-        When a connection has no link, or a step sends or receives without a peer.
+    Raises ProgramError when a connection has no link, or a step sends or receives without a peer.
     """
     wiring = wire(program, topology, route=route)
     by_end = {(rank, block.id): block for rank, block in program.blocks()}
@@ -434,7 +447,7 @@ def _classes(
         if one is None:
             held = sorted(connection.held, key=lambda pair: pair[1])
             betas = tuple(beta for _, beta in held)
-            costs = LinkClass(connection.alpha, connection.overhead, betas)
+            costs = LinkClass(connection.alpha, connection.overhead, betas, connection.across)
             number = numbers.setdefault(costs, len(numbers))
             one = known[connection.link] = (number, tuple(edge for edge, _ in held))
         found.append(one)

@@ -7,14 +7,17 @@ a broadcast or reduce of protocol Simple, a quarter as many.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
 
 from taccl.errors import ProgramError
 from taccl.msccl.program import Op, Program
 from taccl.msccl.runtimes import MAX_COUNT, RUNTIMES, joined_bytes
-from taccl.topology.graph import LocalCosts
+from taccl.topology.graph import LocalCosts, ProgramCosts, Topology
 from taccl.units import Time, ceil_time
 
 MAX_ITERATIONS = 65536
@@ -28,27 +31,141 @@ PROTOCOL_FACTOR: Mapping[str, Fraction] = MappingProxyType({
 """Bytes on the wire for each byte of data: LL sends a flag with every word, LL128 eight in 128."""
 
 
+PROFILES = ("alpha-beta", "measured")
+"""What programs are charged: as TACCL and its successors reckon, or as the machine was measured."""
+
+WORK = 1 << 28
+"""Work of a byte on the wire, so that rates are integers: work in a picosecond."""
+
+MOST_RATE = 1 << 40
+"""Of a flow that neither an edge nor its threadblock limits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sharing:
+    """What the replay of a program charges where messages share edges.
+
+    Parameters
+    ----------
+    capacity
+        Work that each edge carries in a picosecond.
+    block_rate
+        Most work in a picosecond of one threadblock.
+    wire
+        Work for each byte of data.
+    alpha, alpha_across
+        As in :class:`taccl.topology.graph.ProtocolCosts`.
+    local
+        Costs of local work, and the launch.
+    flag
+        Picoseconds until a post is seen.
+    slice_bytes, slices
+        Least bytes of a slice, and most slices of a message.
+    """
+
+    capacity: NDArray[np.int64]
+    block_rate: int
+    wire: Fraction
+    alpha: Time
+    alpha_across: Time
+    local: LocalCosts
+    flag: Time
+    slice_bytes: int
+    slices: int
+
+    def slices_of(self, size: int) -> int:
+        """Return in how many slices a message of ``size`` bytes travels."""
+        return max(1, min(self.slices, size // self.slice_bytes))
+
+    def flow(self, size: int, *, across: bool) -> tuple[Time, int]:
+        """Return alpha, and the work of each slice, of a message of ``size`` bytes."""
+        alpha = self.alpha_across if across else self.alpha
+        return alpha, int(self.wire * size / self.slices_of(size))
+
+
+def sharing_of(topology: Topology, protocol: str) -> Sharing:
+    """Return what programs of a ``protocol`` are charged on a ``topology`` with measured costs.
+
+    Raises
+    ------
+    ProgramError
+        When the topology has no measured costs, or none of this protocol.
+    """
+    costs = topology.measured
+    if costs is None or protocol not in costs.protocols:
+        raise ProgramError(
+            f"{topology.name} has no measured costs"
+            f"{'' if costs is None else f' of protocol {protocol[:40]!r}'}",
+            fix="use --profile alpha-beta, or put what you measured into the topology file",
+        )
+    own = costs.protocols[protocol]
+    rates = {None: MOST_RATE, Fraction(0): MOST_RATE}
+    betas = payload_betas(topology, costs)
+    rates |= {beta: max(1, int(WORK / beta)) for beta in set(betas) if beta}
+    wire = WORK * own.wire
+    return Sharing(
+        np.array([rates[beta] for beta in betas], np.int64),
+        max(1, int(wire / own.block_beta)) if own.block_beta else MOST_RATE, wire,
+        own.alpha, own.alpha_across,
+        LocalCosts(costs.copy_beta, costs.reduce_beta, own.launch),
+        costs.flag, own.slice_bytes, costs.slices,
+    )  # fmt: skip
+
+
+def payload_betas(topology: Topology, costs: ProgramCosts) -> tuple[Fraction | None, ...]:
+    """Return picoseconds for each byte on the wire of every edge, as `costs` of it say.
+
+    An edge of the `topology` that some link within a server uses is of the server, whoever else
+    uses it; None stands for an edge that is no resource.
+    """
+    table, server = topology.links, np.array(topology.server_of, np.int64)
+    within = np.zeros(len(topology.edges), np.bool_)
+    local = np.repeat(server[table.src] == server[table.dst], np.diff(table.edge_start))
+    within[table.edge_ids[local]] = True
+    slower = {
+        (beta, inside): None if beta is None else beta / (costs.inside if inside else costs.across)
+        for beta, inside in {(edge.beta, bool(within[edge.id])) for edge in topology.edges}
+    }
+    return tuple(slower[edge.beta, bool(within[edge.id])] for edge in topology.edges)
+
+
+def least_costs(topology: Topology, costs: ProgramCosts) -> Topology:
+    """Return a `topology` whose bounds, and the least launch, hold for programs with such `costs`.
+
+    Messages that share edges are the limit of ever finer chunks that take turns on them, alpha
+    holding nothing, and what holds for all chunk counts under the rule ``delay`` holds in the limit
+    as well. Protocols, threadblocks, slots and local work only add to that. A link has exactly one
+    edge that leaves a rank: on it is the least alpha of all protocols.
+    """
+    alpha = min(min(row.alpha, row.alpha_across) for row in costs.protocols.values())
+    launch = min(row.launch for row in costs.protocols.values())
+    edges = [
+        replace(edge, alpha=alpha * (edge.tail < topology.num_ranks), overhead=0, beta=beta)
+        for edge, beta in zip(topology.edges, payload_betas(topology, costs), strict=True)
+    ]
+    return topology.with_alpha_rule("delay").with_costs(edges, LocalCosts(launch=launch))
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayModel:
     """The constants of a runtime that its interpreter's timing depends on.
 
     `name` is what results call it. By protocol, `message_bytes` has ``M``, the bytes of one FIFO
     message, and `slots` the messages that a connection holds. Chunks hold whole elements of
-    `element_bytes`.
+    `element_bytes`. Where it is `measured`, programs are charged the measured costs of their
+    topology: messages share edges, and alpha holds nothing.
     """
 
     name: str
     message_bytes: Mapping[str, int]
     slots: Mapping[str, int]
     element_bytes: int = 4
+    measured: bool = False
 
     def of_protocol(self, protocol: str) -> tuple[int, int]:
         """Return message bytes and FIFO slots of a protocol.
 
-        Raises
-        ------
-        ProgramError
-            When the runtime has no such protocol.
+        Raises ProgramError when the runtime has no such protocol.
         """
         if protocol not in self.message_bytes:
             raise ProgramError(
@@ -60,10 +177,7 @@ class ReplayModel:
     def joined(self, program: Program, chunk_bytes: int) -> int:
         """Return how many chunks of a step of a program travel as one message.
 
-        Raises
-        ------
-        ProgramError
-            When the runtime has no such protocol.
+        Raises ProgramError when the runtime has no such protocol.
         """
         message, _ = self.of_protocol(program.protocol)
         room = joined_bytes(message, program.protocol, program.collective)
@@ -76,7 +190,7 @@ def model_of(runtime: str, element_bytes: int = 4) -> ReplayModel:
     return ReplayModel(row.name, row.message_bytes, row.fifo_slots, element_bytes)
 
 
-def local_time(op: Op, local: LocalCosts, size: int, sources: int = 1) -> Time:
+def local_time(op: Op, local: LocalCosts, size: Fraction | int, sources: int = 1) -> Time:
     """Return how long the work of a step's ``op`` on one message of ``size`` bytes takes.
 
     A plain send and a forwarding copy work while the data is on the wire. ``local`` has the

@@ -265,10 +265,8 @@ def check_up(program: Program, topology: Topology, scenario: Scenario, *, route:
 
     ``route`` is as for :func:`taccl.replay.interpreter.replay`.
 
-    Raises
-    ------
-    InputError
-        With the place of the edge in the scenario's file, and the connection that needs it.
+    Raises InputError with the place of the edge in the scenario's file, and the connection that
+    needs it.
     """
     if not scenario.down:
         return

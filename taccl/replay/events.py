@@ -3,8 +3,11 @@
 A machine is rows of integers for threadblocks, connections and edges, whose fields have names here.
 Events wait in a heap by time. A blocked send is parked at one busy edge, in the pairing heap of
 that edge, which is threaded through the rows of the threadblocks, and looked at again when the edge
-is free. What happens at one instant is handled in any order, as the rules let nothing depend on it;
-only the pass over the waiting sends has an order. Everything here is compiled by timing.py.
+is free. Where edges are shared, nothing is blocked: a message is a flow, its rate the least of what
+its threadblock sends and of an equal part of each of its edges, and a heap by end holds the flows;
+rates change only where the number of flows on an edge does. What happens at one instant is handled
+in any order, as the rules let nothing depend on it; only the pass over the waiting sends has an
+order. Everything here is compiled by timing.py.
 """
 
 from typing import NamedTuple
@@ -16,31 +19,43 @@ Rows = NDArray[np.int64]
 Column = NDArray[np.int32]
 
 NEEDS, RECEIVE, WORK, SLOT, LINK, DONE = range(6)
-ARRIVED, RELEASED, RELEASED_LAST_AND_ARRIVED, WORKED = range(4)
+ARRIVED, RELEASED, RELEASED_LAST_AND_ARRIVED, WORKED, SEEN = range(5)
 
 # A threadblock. NEXT and SINCE serve two lists that it is never in at once: those who wait for a
-# flag (SINCE: which), and those parked at an edge (SINCE: the time of the request).
+# flag (SINCE: which), and those parked at an edge (SINCE: the time of the request). PART: slices of
+# its message that are left; STARTS: whether that message has no slot yet.
 PHASE, STEP, ITERATION, LEFT, NEED, FIRST, END, INBOUND, OUTBOUND, FLAG = range(10)
-WAITERS, NEXT, SINCE, CHILD, PARKED = range(10, 15)
-BLOCK_FIELDS = 15
+WAITERS, NEXT, SINCE, CHILD, PARKED, PART, STARTS = range(10, 17)
+BLOCK_FIELDS = 17
 
-# A connection. OFFSET: which of its edges a message releases next; COURSE: its durations.
+# A connection. OFFSET: which of its edges a message releases next; COURSE: its durations. Of its
+# flow: WORK_LEFT at the time UPDATED, RATE, when it ENDS at that, PLACE in the heap, and the DELAY
+# of its arrival after that end.
 AVAILABLE, TAKEN, OFFSET, COURSE, SENDER, RECEIVER, EDGES_FROM, EDGES_TO = range(8)
-CONNECTION_FIELDS = 8
+WORK_LEFT, UPDATED, RATE, ENDS, PLACE, DELAY = range(8, 14)
+CONNECTION_FIELDS = 14
 
-BUSY, ROOT, HELD = range(3)
-EDGE_FIELDS = 3
+# An edge. BUSY: its flows, or whether it is held; RATED: for how many flows they have their rates;
+# FLOWS: the first place in `wires` of a flow on it; CAPACITY: work in a picosecond, and SHARE: that
+# of each flow. ROOT says of a shared edge whether it is in `freed`.
+BUSY, ROOT, HELD, RATED, FLOWS, CAPACITY, SHARE, BUSY_SINCE = range(8)
+EDGE_FIELDS = 8
 
-# A kind of step: how many messages, then for all but the last message, and for the last one.
-MESSAGES, RECEIVES, SENDS, ARRIVAL, DURATIONS, LOCAL = range(6)
-TAIL = 3
-KIND_FIELDS = 9
+# A kind of step: how many messages, then for all but the last message, and for the last one: the
+# time to its arrival (where edges are shared, alpha), how long it holds its edges (there: the work
+# of one slice), the local work on a slice, and how many slices it has.
+MESSAGES, RECEIVES, SENDS, ARRIVAL, DURATIONS, LOCAL, SLICES = range(7)
+TAIL = 4
+KIND_FIELDS = 11
 
 NOW, QUEUED, WOKEN, REQUESTED, FREED, CANDIDATES, SENT, EVENTS = range(8)
 ITERATIONS, SLOTS, WIDTH, WATCHED, PAUSE_AT = range(8, 13)
-COUNTERS = 13
+SHARED, FLYING, BLOCK_RATE, FLAG_LATENCY, BLOCKS = range(13, 18)
+COUNTERS = 18
 
-FINISHED, PAUSED, OUT_OF_BUDGET = range(3)
+FINISHED, PAUSED, OUT_OF_BUDGET, FULL = range(4)
+ROOM = 4
+"""Events that handling one can put into the queue, at most."""
 
 
 class Machine(NamedTuple):
@@ -60,6 +75,11 @@ class Machine(NamedTuple):
         How long a message holds each edge of its connection, ascending.
     wires
         Edges of the connections, in the same order.
+    owners, after, before
+        Where edges are shared: the connection of each entry of `wires`, and the entries after and
+        before it in the list of the flows on its edge.
+    flying
+        Heap of the connections with a flow, by end.
     queue
         Heap of (time, event).
     woken, requested, freed, candidates
@@ -79,6 +99,10 @@ class Machine(NamedTuple):
     kinds: NDArray[np.int64]
     durations: Rows
     wires: Column
+    owners: Column
+    after: Column
+    before: Column
+    flying: Column
     queue: Rows
     woken: Column
     requested: Column
@@ -220,7 +244,7 @@ def _part(m: Machine, block: int) -> int:
     return 1 if m.blocks[block, ITERATION] == m.counter[ITERATIONS] - 1 else 0
 
 
-def _post(m: Machine, block: int, flag: int) -> None:
+def _show(m: Machine, block: int, flag: int) -> None:
     """Set a flag and wake those who waited for it."""
     blocks = m.blocks
     blocks[block, FLAG] = flag
@@ -237,9 +261,13 @@ def _post(m: Machine, block: int, flag: int) -> None:
     blocks[block, WAITERS] = kept
 
 
-def _finish(m: Machine, block: int) -> None:
-    """Free the slot, post the flag, and go to the next message or step."""
+def _end_slice(m: Machine, block: int) -> None:
+    """Go to the next slice; after the last one free the slot, post, and go to what follows."""
     row = m.blocks[block]
+    row[PART] -= 1
+    if row[PART] > 0:
+        row[PHASE] = RECEIVE
+        return
     step = row[STEP]
     if m.kinds[0, m.steps[step], RECEIVES]:
         inbound = row[INBOUND]
@@ -253,7 +281,12 @@ def _finish(m: Machine, block: int) -> None:
         row[PHASE] = RECEIVE
         return
     if m.marks[step] & 1:
-        _post(m, block, row[ITERATION] * m.counter[WIDTH] + (m.marks[step] >> 1))
+        flag = row[ITERATION] * m.counter[WIDTH] + (m.marks[step] >> 1)
+        if m.counter[FLAG_LATENCY]:
+            seen = 8 * (flag * m.counter[BLOCKS] + block) + SEEN
+            push_event(m, m.counter[NOW] + m.counter[FLAG_LATENCY], seen)
+        else:
+            _show(m, block, flag)
     step += 1
     if step == row[END]:
         step = row[FIRST]
@@ -271,6 +304,9 @@ def _advance(m: Machine, block: int) -> None:
     """Let a threadblock go on until it has to wait."""
     row = m.blocks[block]
     while True:
+        if m.counter[QUEUED] + ROOM > len(m.queue):
+            _wake(m, block)
+            return
         phase, step = row[PHASE], row[STEP]
         if phase == NEEDS:
             base = row[ITERATION] * m.counter[WIDTH]
@@ -290,16 +326,24 @@ def _advance(m: Machine, block: int) -> None:
                 if m.connections[row[INBOUND], AVAILABLE] == 0:
                     return
                 m.connections[row[INBOUND], AVAILABLE] -= 1
-            local = kind[LOCAL + (TAIL if row[LEFT] == 1 else 0)]
-            if local:
+            tail = TAIL if row[LEFT] == 1 else 0
+            if row[PART] == 0:
+                row[PART] = kind[SLICES + tail]
+                row[STARTS] = 1
+            if kind[LOCAL + tail]:
                 row[PHASE] = WORK
-                push_event(m, m.counter[NOW] + local, 4 * block + WORKED)
+                push_event(m, m.counter[NOW] + kind[LOCAL + tail], 8 * block + WORKED)
                 return
             row[PHASE] = SLOT
         elif phase == SLOT and not m.kinds[0, m.steps[step], SENDS]:
-            _finish(m, block)
-        elif phase == SLOT and m.connections[row[OUTBOUND], TAKEN] < m.counter[SLOTS]:
-            m.connections[row[OUTBOUND], TAKEN] += 1
+            _end_slice(m, block)
+        elif phase == SLOT and (
+            not row[STARTS] or m.connections[row[OUTBOUND], TAKEN] < m.counter[SLOTS]
+        ):
+            if row[STARTS]:
+                row[STARTS] = 0
+                m.connections[row[OUTBOUND], TAKEN] += 1
+                m.counter[SENT] += 1
             row[PHASE] = LINK
             row[SINCE] = m.counter[NOW]
             m.requested[m.counter[REQUESTED]] = block
@@ -311,10 +355,13 @@ def _advance(m: Machine, block: int) -> None:
 
 def _complete(m: Machine, event: int) -> None:
     """Let what an event ends go on: local work, a message, or its hold of some edges."""
-    index, what = event >> 2, event & 3
+    index, what = event >> 3, event & 7
     if what == WORKED:
         m.blocks[index, PHASE] = SLOT
         _wake(m, index)
+        return
+    if what == SEEN:
+        _show(m, index % m.counter[BLOCKS], index // m.counter[BLOCKS])
         return
     row = m.connections[index]
     if what != ARRIVED:
@@ -330,7 +377,7 @@ def _complete(m: Machine, event: int) -> None:
             offset += 1
         row[OFFSET] = offset
         if offset == count:
-            _finish(m, row[SENDER])
+            _end_slice(m, row[SENDER])
             _wake(m, row[SENDER])
     if what != RELEASED:
         row[AVAILABLE] += 1
@@ -351,10 +398,9 @@ def _start_or_park(m: Machine, block: int) -> None:
     kind = m.kinds[_part(m, block), m.steps[owner[STEP]]]
     tail = TAIL if owner[LEFT] == 1 else 0
     course, arrival = kind[DURATIONS + tail], kind[ARRIVAL + tail]
-    now, event = m.counter[NOW], 4 * owner[OUTBOUND]
+    now, event = m.counter[NOW], 8 * owner[OUTBOUND]
     row[OFFSET] = 0
     row[COURSE] = course
-    m.counter[SENT] += 1
     held = 0
     for number in range(count):
         if number and m.durations[course + number] != held:
@@ -405,26 +451,169 @@ def _start_waiting(m: Machine) -> None:
                 add_candidate(m, m.edges[edge, ROOT])
 
 
+def _settle(m: Machine, place: int, connection: int) -> None:
+    """Put the flow of a `connection` into its place of the heap, which begins at a `place`."""
+    flying, connections = m.flying, m.connections
+    ends = connections[connection, ENDS]
+    while place > 0:
+        above = (place - 1) >> 1
+        if connections[flying[above], ENDS] <= ends:
+            break
+        flying[place] = flying[above]
+        connections[flying[place], PLACE] = place
+        place = above
+    below = 2 * place + 1
+    while below < m.counter[FLYING]:
+        if (
+            below + 1 < m.counter[FLYING]
+            and connections[flying[below + 1], ENDS] < connections[flying[below], ENDS]
+        ):
+            below += 1
+        if connections[flying[below], ENDS] >= ends:
+            break
+        flying[place] = flying[below]
+        connections[flying[place], PLACE] = place
+        place, below = below, 2 * below + 1
+    flying[place] = connection
+    connections[connection, PLACE] = place
+
+
+def _count(m: Machine, edge: int, change: int) -> None:
+    """Let there be one flow more, or less, on a shared `edge`."""
+    row = m.edges[edge]
+    if row[BUSY] == 0:
+        row[BUSY_SINCE] = m.counter[NOW]
+    row[BUSY] += change
+    if row[BUSY] == 0:
+        row[HELD] += m.counter[NOW] - row[BUSY_SINCE]
+    if row[ROOT] < 0:
+        row[ROOT] = 0
+        m.freed[m.counter[FREED]] = edge
+        m.counter[FREED] += 1
+
+
+def _begin_flow(m: Machine, block: int) -> None:
+    """Let a slice go onto the edges of its connection, as yet without a rate."""
+    owner = m.blocks[block]
+    connection = owner[OUTBOUND]
+    row = m.connections[connection]
+    kind = m.kinds[_part(m, block), m.steps[owner[STEP]]]
+    tail = TAIL if owner[LEFT] == 1 else 0
+    row[WORK_LEFT] = kind[DURATIONS + tail]
+    row[DELAY] = kind[ARRIVAL + tail]
+    row[UPDATED] = m.counter[NOW]
+    row[RATE] = 0
+    for place in range(row[EDGES_FROM], row[EDGES_TO]):
+        edge = m.wires[place]
+        first = m.edges[edge, FLOWS]
+        m.before[place] = -1
+        m.after[place] = first
+        if first >= 0:
+            m.before[first] = place
+        m.edges[edge, FLOWS] = place
+        _count(m, edge, 1)
+
+
+def _end_flow(m: Machine) -> None:
+    """Take the flow that ends first from its edges; its slice arrives, its threadblock goes on."""
+    connection = m.flying[0]
+    m.counter[FLYING] -= 1
+    if m.counter[FLYING]:
+        _settle(m, 0, m.flying[m.counter[FLYING]])
+    row = m.connections[connection]
+    row[PLACE] = -1
+    for place in range(row[EDGES_FROM], row[EDGES_TO]):
+        edge = m.wires[place]
+        before, after = m.before[place], m.after[place]
+        if before < 0:
+            m.edges[edge, FLOWS] = after
+        else:
+            m.after[before] = after
+        if after >= 0:
+            m.before[after] = before
+        _count(m, edge, -1)
+    push_event(m, m.counter[NOW] + row[DELAY], 8 * connection + ARRIVED)
+    _end_slice(m, row[SENDER])
+    _wake(m, row[SENDER])
+
+
+def _rate(m: Machine, connection: int) -> None:
+    """Give the flow of a `connection` its rate, and reckon its end if that is another."""
+    row = m.connections[connection]
+    rate = m.counter[BLOCK_RATE]
+    for place in range(row[EDGES_FROM], row[EDGES_TO]):
+        rate = min(rate, m.edges[m.wires[place], SHARE])
+    if rate == row[RATE]:
+        return
+    now = m.counter[NOW]
+    row[WORK_LEFT] = max(0, row[WORK_LEFT] - row[RATE] * (now - row[UPDATED]))
+    row[UPDATED] = now
+    row[RATE] = rate
+    row[ENDS] = now - (-row[WORK_LEFT] // rate)
+    if row[PLACE] < 0:
+        row[PLACE] = m.counter[FLYING]
+        m.counter[FLYING] += 1
+    _settle(m, row[PLACE], connection)
+
+
+def _share(m: Machine) -> None:
+    """Begin the flows of this instant, and share out all edges on which their number changes."""
+    counter = m.counter
+    for number in range(counter[REQUESTED]):
+        _begin_flow(m, m.requested[number])
+    changed = 0
+    for number in range(counter[FREED]):
+        row = m.edges[m.freed[number]]
+        row[ROOT] = -1
+        if row[BUSY] != row[RATED]:
+            row[RATED] = row[BUSY]
+            if row[BUSY]:
+                row[SHARE] = max(1, row[CAPACITY] // row[BUSY])
+            m.freed[changed] = m.freed[number]
+            changed += 1
+    for number in range(changed):
+        place = m.edges[m.freed[number], FLOWS]
+        while place >= 0:
+            _rate(m, m.owners[place])
+            place = m.after[place]
+    for number in range(counter[REQUESTED]):
+        _rate(m, m.blocks[m.requested[number], OUTBOUND])
+    counter[FREED] = 0
+    counter[REQUESTED] = 0
+
+
 def run_events(m: Machine, budget: int) -> int:
     """Replay ``m`` until the end, until the watched block begins an iteration, or for some events.
 
-    At most ``budget`` events are handled.
+    At most ``budget`` events are handled; FULL where the queue needs more room.
     """
     counter = m.counter
     stop = counter[EVENTS] + budget
     while counter[EVENTS] < stop:
+        if counter[QUEUED] + ROOM > len(m.queue):
+            return FULL
         if counter[WOKEN]:
             counter[WOKEN] -= 1
             _advance(m, m.woken[counter[WOKEN]])
         elif counter[QUEUED] and m.queue[0, 0] == counter[NOW]:
             counter[EVENTS] += 1
             _complete(m, pop_event(m))
+        elif counter[FLYING] and m.connections[m.flying[0], ENDS] == counter[NOW]:
+            counter[EVENTS] += 1
+            _end_flow(m)
         elif counter[REQUESTED] or counter[FREED]:
-            _start_waiting(m)
-        elif counter[QUEUED] == 0:
+            if counter[SHARED]:
+                _share(m)
+            else:
+                _start_waiting(m)
+        elif counter[QUEUED] + counter[FLYING] == 0:
             return FINISHED
         elif m.blocks[counter[WATCHED], ITERATION] >= counter[PAUSE_AT]:
             return PAUSED
+        elif counter[FLYING] and (
+            counter[QUEUED] == 0 or m.connections[m.flying[0], ENDS] < m.queue[0, 0]
+        ):
+            counter[NOW] = m.connections[m.flying[0], ENDS]
         else:
             counter[NOW] = m.queue[0, 0]
     return OUT_OF_BUDGET

@@ -11,6 +11,11 @@ have changed: each blocked send is parked at one busy edge, and only those parke
 in this instant, and new requests, are merged in order. A send parked at an edge that is still
 busy can't start, and while a freed edge stays free its whole queue has been looked at.
 
+Where messages share edges, no send waits for a link. A message travels in slices, each a flow over
+all edges of its connection. At every instant after all else, each edge is split equally among its
+flows, and the rate of a flow is the least of its shares and of what its threadblock moves; it has
+arrived alpha after its end, and alpha holds nothing. What a step posts is seen a latency later.
+
 Only the receive, then its local work, then the search for a slot follow one another: reducing
 does not wait for the slot of the outgoing message.
 
@@ -35,7 +40,7 @@ from taccl.replay.compile import (
     split,
     why_not,
 )
-from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, local_time
+from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, Sharing, local_time, sharing_of
 from taccl.replay.trace import Span, Trace, Why
 from taccl.topology.graph import LocalCosts, Topology
 from taccl.units import Time
@@ -46,7 +51,8 @@ class Action(NamedTuple):
 
     It needs the flags of `needs`, (block, position) pairs, takes a message if it `receives`, works
     for `local` picoseconds, and sends one with the course `flight`, or None. When it is done it
-    posts the position `posts`; -1: nothing. `step` and `size` are for the trace.
+    posts the position `posts`; -1: nothing. `step` and `size` are for the trace. Where edges are
+    shared, its message travels in `slices`.
     """
 
     needs: tuple[tuple[int, int], ...]
@@ -56,6 +62,7 @@ class Action(NamedTuple):
     posts: int
     step: int
     size: int
+    slices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,7 @@ class Compiled:
     edges are served; their indices point into `connections`. `senders` and `receivers` are the
     blocks at the ends of a connection, None where no step uses it, and `slots` is how many messages
     it holds. `width` is above every position: flags count ``iteration * width + position``.
+    `sharing` says how messages share edges, if they do.
     """
 
     blocks: tuple[Block, ...]
@@ -92,15 +100,21 @@ class Compiled:
     receivers: tuple[int | None, ...]
     slots: tuple[int, ...]
     width: int
+    sharing: Sharing | None = None
 
 
 def compile_program(
-    columns: Columns, cut: Split, local: LocalCosts, factor: Fraction = Fraction(1)
+    columns: Columns,
+    cut: Split,
+    local: LocalCosts,
+    factor: Fraction = Fraction(1),
+    sharing: Sharing | None = None,
 ) -> Compiled:
     """Return what each threadblock does at one size, message by message.
 
     `columns` are the program on its topology, `cut` is how the size is cut, `local` what local work
-    costs, and `factor` bytes on the wire for each byte of data.
+    costs, and `factor` bytes on the wire for each byte of data; `sharing` is what is charged
+    instead where messages share edges.
     """
     kind_of, marks = columns.kind_of.tolist(), columns.marks.tolist()
     needs_from, needs = columns.needs_from.tolist(), list(map(tuple, columns.needs.tolist()))
@@ -120,16 +134,23 @@ def compile_program(
             receives, flight = kind.op in RECEIVES, None
             for start in range(0, max(1, kind.chunks), cut.chunks):
                 size = part * min(cut.chunks, kind.chunks - start)
+                slices = 1 if sharing is None else sharing.slices_of(size)
                 if number is not None and kind.op in SENDS:
                     if (number, size) not in flights:
                         wire = columns.connections[number]
-                        flights[number, size] = wire.flight(size if factor == 1 else factor * size)
+                        flights[number, size] = (
+                            wire.flight(size if factor == 1 else factor * size)
+                            if sharing is None
+                            else shared_flight(wire, size, sharing)
+                        )
                     flight = flights[number, size]
                 if (kind_of[step], size) not in works:
-                    works[kind_of[step], size] = local_time(kind.op, local, size, kind.sources)
+                    works[kind_of[step], size] = local_time(
+                        kind.op, local, Fraction(size, slices), kind.sources
+                    )
                 work, is_last = works[kind_of[step], size], start + cut.chunks >= kind.chunks
                 flag = position if posts and is_last else -1
-                yield Action(waits, receives, flight, work, flag, position, size)
+                yield Action(waits, receives, flight, work, flag, position, size, slices)
                 waits = ()
 
     return Compiled(
@@ -142,8 +163,37 @@ def compile_program(
             for number, end in enumerate(columns.ends)
         ),
         columns.connections, senders, receivers,
-        (cut.slots,) * len(columns.connections), columns.width,
+        (cut.slots,) * len(columns.connections), columns.width, sharing,
     )  # fmt: skip
+
+
+def shared_flight(wire: Connection, size: int, sharing: Sharing) -> Flight:
+    """Return the course of each slice of a message of ``size`` bytes on a ``wire`` it shares."""
+    alpha, work = sharing.flow(size, across=wire.across)
+    return Flight(alpha, ((0, tuple(edge for edge, _ in wire.held)),), work)
+
+
+@dataclass(slots=True)
+class Flow:
+    """A slice on its way.
+
+    Parameters
+    ----------
+    edges
+        That it shares.
+    left
+        Work that was left when it got its rate.
+    rate
+        Work in a picosecond.
+    since, ends
+        When it got its rate, and when it ends at that.
+    """
+
+    edges: tuple[int, ...]
+    left: int
+    rate: int
+    since: Time
+    ends: Time
 
 
 class Wait(NamedTuple):
@@ -222,8 +272,8 @@ def _wait(end: Standstill, block: int) -> tuple[str, int | None]:
 
 
 NEEDS, RECEIVE, WORK, SLOT, LINK, DONE = range(6)
-ARRIVED, RELEASED, WORKED, DUE = range(4)
-KINDS = 4
+ARRIVED, RELEASED, WORKED, DUE, SEEN = range(5)
+KINDS = 5
 
 
 def replay(  # noqa: PLR0913 - the last three are switches
@@ -255,10 +305,7 @@ def replay(  # noqa: PLR0913 - the last three are switches
     keep_spans
         Whether the trace lists every message.
 
-    Raises
-    ------
-    ProgramError
-        When the program does not fit the topology.
+    Raises ProgramError when the program does not fit the topology.
     """
     in_range = program.min_bytes <= size <= program.max_bytes
     reason = why_not(program, size, model)
@@ -266,11 +313,13 @@ def replay(  # noqa: PLR0913 - the last three are switches
         return Trace(program.name, size, None, reason, in_range)
     columns, cut = columns_of(program, topology, route=route), split(program, size, model)
     factor = PROTOCOL_FACTOR[program.protocol] if protocol_costs else Fraction(1)
-    compiled = compile_program(columns, cut, topology.local, factor)
+    sharing = sharing_of(topology, program.protocol) if model.measured else None
+    local = topology.local if sharing is None else sharing.local
+    compiled = compile_program(columns, cut, local, factor, sharing)
     run = Run(compiled, len(topology.edges), keep_spans=keep_spans)
     run.to_end()
     reason = deadlock(standstill(run))
-    time = None if reason else run.now + topology.local.launch
+    time = None if reason else run.now + local.launch
     return Trace(
         program.name, size, time, reason, in_range,
         run.messages, tuple(run.edge_busy), tuple(run.spans),
@@ -309,6 +358,9 @@ class Run:
         self.busy = [False] * num_edges
         self.parked: list[list[int]] = [[] for _ in range(num_edges)]
         self.edge_busy = [0] * num_edges
+        self.slice = [0] * blocks
+        self.flows: dict[int, Flow] = {}
+        self.users = [0] * num_edges
         self.messages = 0
         self.spans: list[Span] = []
         self.cause: list[int | None] = [None] * blocks
@@ -345,10 +397,20 @@ class Run:
                     self._advance(woken.pop())
                 else:
                     self._complete_event(heapq.heappop(heap)[1])
+            ended = [number for number, flow in self.flows.items() if flow.ends == self.now]
+            for number in ended:
+                self._end_flow(number)
+            if ended:
+                continue
             if self.requested or self.freed:
-                self._start_waiting_sends()
-            elif heap and self.goes_on():
-                self.now = heap[0][0]
+                if self.compiled.sharing is None:
+                    self._start_waiting_sends()
+                else:
+                    self._share(self.compiled.sharing)
+            elif (heap or self.flows) and self.goes_on():
+                self.now = min(
+                    [*(flow.ends for flow in self.flows.values()), *(time for time, _ in heap[:1])]
+                )
             else:
                 return
 
@@ -363,6 +425,9 @@ class Run:
                 self._wake(receiver, span, Why.ARRIVAL)
         elif kind == RELEASED:
             self._release(index)
+        elif kind == SEEN:
+            flag, block = divmod(index, len(self.flag))
+            self._show(block, flag)
         else:
             if kind == WORKED:
                 self.phase[index] = SLOT
@@ -406,16 +471,24 @@ class Run:
             self._finish_action(block)
             return True
         connection = self.outbound[block]
-        if connection is None or self.taken[connection] >= self.compiled.slots[connection]:
+        if connection is None:
             return False
-        self.taken[connection] += 1
+        if self.slice[block] == 0:
+            if self.taken[connection] >= self.compiled.slots[connection]:
+                return False
+            self.taken[connection] += 1
         self.phase[block] = LINK
         self.requested.append(self.now * len(self.phase) + block)
         return False
 
     def _finish_action(self, block: int) -> None:
-        """Free the slot, post the flag, and go to the next action."""
+        """Go to the next slice; after the last free the slot, post, and go to the next action."""
         action, connection = self.actions[block][self.position[block]], self.inbound[block]
+        self.slice[block] += 1
+        if self.slice[block] < action.slices:
+            self.phase[block] = RECEIVE
+            return
+        self.slice[block] = 0
         if action.receives and connection is not None:
             sender = self.compiled.senders[connection]
             full = self.taken[connection] == self.compiled.slots[connection]
@@ -424,11 +497,12 @@ class Run:
                 self._wake(sender, self.current[block], Why.SLOT)
         if action.posts >= 0:
             flag = self.iteration[block] * self.compiled.width + action.posts
-            waiters, self.flag[block] = self.flag_waiters[block], flag
-            self.flag_waiters[block] = [waiter for waiter in waiters if waiter[0] > flag]
-            for goal, waiter in waiters:
-                if goal <= flag:
-                    self._wake(waiter, self.current[block], Why.DEPENDENCE)
+            sharing = self.compiled.sharing
+            if sharing is not None and sharing.flag:
+                code = (flag * len(self.flag) + block) * KINDS + SEEN
+                heapq.heappush(self.heap, (self.now + sharing.flag, code))
+            else:
+                self._show(block, flag)
         self.cause[block], self.why[block] = self.current[block], Why.ORDER
         self.position[block] += 1
         if self.position[block] < len(self.actions[block]):
@@ -441,6 +515,13 @@ class Run:
             self.actions[block] = self._list(block, self.iteration[block])
         else:
             self.phase[block] = DONE
+
+    def _show(self, block: int, flag: int) -> None:
+        waiters, self.flag[block] = self.flag_waiters[block], flag
+        self.flag_waiters[block] = [waiter for waiter in waiters if waiter[0] > flag]
+        for goal, waiter in waiters:
+            if goal <= flag:
+                self._wake(waiter, self.current[block], Why.DEPENDENCE)
 
     def _wake(self, block: int, cause: int | None, why: Why) -> None:
         self.cause[block], self.why[block] = cause, why
@@ -458,6 +539,53 @@ class Run:
         if number + 1 == len(flight.releases):
             self._finish_action(sender)
             self.woken.append(sender)
+
+    def _share(self, sharing: Sharing) -> None:
+        """Begin the flows that are asked for, and give each flow its rate."""
+        for key in self.requested:
+            block = key % len(self.phase)
+            connection = self.outbound[block]
+            flight = self.actions[block][self.position[block]].flight
+            if connection is None or flight is None:
+                continue
+            edges = flight.releases[0][1]
+            self.flying[connection] = flight
+            self.flows[connection] = Flow(edges, flight.work, 0, self.now, self.now)
+            for edge in edges:
+                self.users[edge] += 1
+                if self.users[edge] == 1:
+                    self.edge_busy[edge] -= self.now
+            self.messages += self.slice[block] == 0
+            if self.keep:
+                self._record(block, self.now, self.compiled.connections[connection].link, self.now)
+                self.in_flight[connection].append(len(self.spans) - 1)
+        self.requested, self.freed = [], []
+        for flow in self.flows.values():
+            shares = [max(1, int(sharing.capacity[e]) // self.users[e]) for e in flow.edges]
+            rate = min([sharing.block_rate, *shares])
+            if rate != flow.rate:
+                flow.left = max(0, flow.left - flow.rate * (self.now - flow.since))
+                flow.rate, flow.since = rate, self.now
+                flow.ends = self.now - (-flow.left // rate)
+
+    def _end_flow(self, connection: int) -> None:
+        flow, flight = self.flows.pop(connection), self.flying[connection]
+        sender = self.compiled.senders[connection]
+        if flight is None or sender is None:
+            return
+        for edge in flow.edges:
+            self.users[edge] -= 1
+            if self.users[edge] == 0:
+                self.edge_busy[edge] += self.now
+        self.freed.extend(flow.edges)
+        arrival = self.now + flight.arrival
+        if self.keep:
+            number = self.current[sender]
+            if number is not None:
+                self.spans[number] = self.spans[number]._replace(end=self.now, arrival=arrival)
+        heapq.heappush(self.heap, (arrival, connection * KINDS + ARRIVED))
+        self._finish_action(sender)
+        self.woken.append(sender)
 
     def _start_waiting_sends(self) -> None:
         """Go once through the waiting sends that may have become able to start, in order."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from taccl.msccl.program import RECEIVES, SENDS
 from taccl.replay import events
 from taccl.replay.compile import Columns, Kind, LinkClass, Split
-from taccl.replay.cost import local_time
+from taccl.replay.cost import Sharing, local_time
 from taccl.replay.events import Machine, Rows
 from taccl.topology.graph import LocalCosts
 from taccl.units import Time, ceil_time
@@ -27,25 +27,37 @@ def messages_of(columns: Columns, cut: Split) -> int:
 
 
 def machine_of(
-    columns: Columns, cut: Split, local: LocalCosts, factor: Fraction = Fraction(1)
+    columns: Columns,
+    cut: Split,
+    local: LocalCosts,
+    factor: Fraction = Fraction(1),
+    sharing: Sharing | None = None,
 ) -> Machine | None:
     """Return the state before the first event; None where times might not fit into 64 bits.
 
     `columns` are the program on its topology, `cut` is how the size is cut, `local` what local work
-    costs, and `factor` bytes on the wire for each byte of data.
+    costs, and `factor` bytes on the wire for each byte of data; `sharing` is what is charged
+    instead where messages share edges.
     """
-    prices = _Prices(columns.classes, local, factor, {}, {}, [])
+    prices = _Prices(columns.classes, local, factor, sharing, {}, {}, [])
     # A table may say how messages of an iteration that never runs are priced: those of the last.
     parts = [cut.full if cut.iterations > 1 else cut.last, cut.last]
     tables = [[prices.row(kind, cut.chunks, part) for kind in columns.kinds] for part in parts]
+    # Flows on the edge with the least share have it all, so all flows together are no slower.
+    least = 1
+    if sharing is not None:
+        least = int(sharing.capacity.min(initial=sharing.block_rate))
     total = 0
     for rows, repeats in zip(tables, (cut.iterations - 1, 1), strict=True):
         for row, steps in zip(rows, columns.population.tolist(), strict=True):
             # At least what all messages take if nothing overlaps. An edge is held no longer than
             # twice the way to the destination, as overhead is at most alpha.
-            messages, _, _, arrival, _, work, last_arrival, _, last_work = row
-            each = (messages - 1) * (arrival + work) + last_arrival + last_work
-            total += each * steps * repeats
+            messages = row[0]
+            for many, (arrival, held, work, slices) in (
+                (messages - 1, row[3:7]), (1, row[7:])
+            ):  # fmt: skip
+                slowest = held // least if sharing is not None else 0
+                total += many * slices * (arrival + slowest + work) * steps * repeats
     if total >= MAX_TOTAL:
         return None
     kinds = np.array(tables, np.int64).reshape(2, -1, events.KIND_FIELDS)
@@ -62,15 +74,32 @@ def machine_of(
     connections[:, events.EDGES_FROM] = columns.wires_from[:-1]
     connections[:, events.EDGES_TO] = columns.wires_from[1:]
     edges = np.zeros((columns.num_edges, events.EDGE_FIELDS), np.int64)
-    edges[:, events.ROOT] = -1
+    edges[:, events.ROOT] = edges[:, events.FLOWS] = -1
+    most = 1
+    if sharing is not None:
+        connections[:, events.PLACE] = -1
+        edges[:, events.CAPACITY] = edges[:, events.SHARE] = sharing.capacity
+        counter[events.SHARED] = 1
+        counter[events.BLOCK_RATE] = sharing.block_rate
+        counter[events.FLAG_LATENCY] = sharing.flag
+        most = sharing.slices
+    counter[events.BLOCKS] = num_blocks + 1
     # Events in the queue at once: arrivals of as many messages as all connections hold, the
     # releases of one message of each, and the end of local work of each block.
-    flying = min(len(columns.connections) * cut.slots, messages_of(columns, cut))
-    queued = flying + len(columns.wires) + len(columns.connections) + len(columns.ends) + 1
+    # Posts that are not seen yet come on top; the queue grows where there are many.
+    flying = most * min(len(columns.connections) * cut.slots, messages_of(columns, cut))
+    queued = flying + len(columns.wires) + len(columns.connections) + len(columns.ends)
+    queued += events.ROOM + 1
+    places = len(columns.wires) if sharing is not None else 0
     return Machine(
         _blocks(columns, kinds), connections, edges, columns.kind_of, columns.marks,
         columns.needs_from, columns.needs, kinds, np.array(prices.durations or [0], np.int64),
-        columns.wires, np.zeros((queued, 2), np.int64),
+        columns.wires,
+        np.repeat(
+            np.arange(len(columns.connections), dtype=np.int32), np.diff(columns.wires_from)
+        ),
+        np.full(places, -1, np.int32), np.full(places, -1, np.int32),
+        np.zeros(len(columns.connections), np.int32), np.zeros((queued, 2), np.int64),
         np.arange(num_blocks, dtype=np.int32)[::-1].copy(), np.zeros(num_blocks, np.int32),
         np.zeros(columns.num_edges, np.int32), np.zeros(num_blocks, np.int32), counter,
     )  # fmt: skip
@@ -83,6 +112,7 @@ class _Prices:
     classes: tuple[LinkClass, ...]
     local: LocalCosts
     factor: Fraction
+    sharing: Sharing | None
     times: dict[tuple[Fraction, int], Time]  # by (beta, bytes)
     courses: dict[tuple[int, int], tuple[Time, int]]  # arrival and place, by (class, bytes)
     durations: list[Time]  # how long edges are held, ascending for every course
@@ -93,8 +123,17 @@ class _Prices:
         head = [messages, int(kind.op in RECEIVES), int(kind.op in SENDS)]
         sizes = (min(chunks, kind.chunks) * part, (kind.chunks - (messages - 1) * chunks) * part)
         for size in sizes:
-            arrival, course = self._course(kind.link_class, size) if kind.op in SENDS else (0, 0)
-            head += [arrival, course, local_time(kind.op, self.local, size, kind.sources)]
+            arrival, course, slices = 0, 0, 1
+            if self.sharing is not None:
+                slices = self.sharing.slices_of(size)
+                if kind.op in SENDS:
+                    across = self.classes[kind.link_class].across
+                    arrival, course = self.sharing.flow(size, across=across)
+            elif kind.op in SENDS:
+                arrival, course = self._course(kind.link_class, size)
+            local = self.local if self.sharing is None else self.sharing.local
+            work = local_time(kind.op, local, Fraction(size, slices), kind.sources)
+            head += [arrival, course, work, slices]
         return head
 
     def _course(self, number: int, size: int) -> tuple[Time, int]:

@@ -473,10 +473,7 @@ _EXAMPLE = "gpu=hopper,channels=12,intra=30GB/s"
 def parse_settings(text: object) -> Settings:
     """Return what ``gpu=hopper,cpu=intel,wire=nvlink,channels=12,intra=30GB/s`` gives.
 
-    Raises
-    ------
-    InputError
-        When a key or a value is none of the model.
+    Raises InputError when a key or a value is none of the model.
     """
     found: dict[str, Any] = {}
     for part in str(text).split(","):

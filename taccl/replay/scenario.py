@@ -249,10 +249,7 @@ class Scenario:
 def read_scenario(path: str, topology: Topology) -> Scenario:
     """Return the scenario of the file at ``path`` for a ``topology``.
 
-    Raises
-    ------
-    InputError
-        With file, line, field, value and fix.
+    Raises InputError with file, line, field, value and fix.
     """
     document = read_document(path)
     return bind(fit_model(document, ScenarioFile), document, topology)
@@ -263,10 +260,7 @@ def bind(record: ScenarioFile, document: Document, topology: Topology) -> Scenar
 
     ``document`` knows the places of fields for errors.
 
-    Raises
-    ------
-    InputError
-        For an edge, link or rank that is not there, or fields that don't go together.
+    Raises InputError for an edge, link or rank that is not there, or fields that don't go together.
     """
     place = _Place(document, topology)
     factors, down = _factors(record, place)

@@ -1,14 +1,14 @@
 """Programs at many sizes: the rows that every table of results is made of."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl.bounds import any_curves, program_curves
 from taccl.collectives import COLLECTIVES, Collective, build_collective, busbw_factor
 from taccl.errors import NoScheduleError
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program
-from taccl.replay.cost import ReplayModel
+from taccl.replay.cost import ReplayModel, least_costs
 from taccl.replay.timing import traces
 from taccl.replay.trace import Trace
 from taccl.topology.graph import Topology, whole
@@ -161,23 +161,36 @@ def sweep(
     runtime's constants; `topology`, `route` and `protocol_costs` are as for
     :func:`taccl.replay.interpreter.replay`.
 
-    Raises
-    ------
-    ProgramError
-        When a program does not fit the topology.
+    Raises ProgramError when a program does not fit the topology.
     """
     bounds: dict[tuple[str, int | None, int], BoundAt] = {}
     rows = []
+    costs = topology.measured if model.measured else None
+    bounded = topology if costs is None else least_costs(topology, costs)
     for file, program in programs:
         most, _ = model.of_protocol(program.protocol)
         root = find_root(program)
         asked = (program.collective, root, most)
         if asked not in bounds:
             bounds[asked] = bounds_of(
-                topology, program.collective, root, routed=route, message_bytes=most
-            )
+                bounded, program.collective, root, routed=route,
+                message_bytes=most if costs is None else None,
+            )  # fmt: skip
         found = traces(program, topology, sizes, model, route=route, protocol_costs=protocol_costs)
-        rows += [row_of(trace, program, topology, bounds[asked], file) for trace in found]
+        made = [row_of(trace, program, topology, bounds[asked], file) for trace in found]
+        rows += (
+            made
+            if costs is None
+            else [
+                replace(
+                    row,
+                    alpha_rule="measured",
+                    costs="measured",
+                    bound=row.bound and row.bound + bounded.local.launch,
+                )
+                for row in made
+            ]
+        )
     return tuple(rows)
 
 

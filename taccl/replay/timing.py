@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from taccl.msccl.program import Program
 from taccl.replay import events
 from taccl.replay.compile import Columns, columns_of, count_messages, split, unfit
-from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel
+from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, Sharing, sharing_of
 from taccl.replay.events import Machine, Rows
 from taccl.replay.interpreter import Standstill, Wait, deadlock, replay
 from taccl.replay.machine import NEVER, machine_of, messages_of
@@ -31,8 +31,14 @@ from taccl.replay.trace import Trace
 from taccl.timing.jit import PLAIN, jit, report_compilation
 from taccl.topology.graph import Topology
 
-_SAME_IN_BLOCKS = (events.PHASE, events.STEP, events.LEFT, events.NEED, events.PARKED)
-_SAME_IN_CONNECTIONS = (events.AVAILABLE, events.TAKEN, events.OFFSET, events.COURSE)
+_SAME_IN_BLOCKS = (
+    events.PHASE, events.STEP, events.LEFT, events.NEED, events.PARKED, events.PART, events.STARTS,
+)  # fmt: skip
+_SAME_IN_CONNECTIONS = (
+    events.AVAILABLE, events.TAKEN, events.OFFSET, events.COURSE,
+    events.WORK_LEFT, events.RATE, events.DELAY,
+)  # fmt: skip
+_MOVED_IN_CONNECTIONS = (events.UPDATED, events.ENDS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +64,13 @@ class Snapshot:
             machine.blocks.copy(), machine.connections.copy(), machine.edges.copy(),
             queue[order], machine.counter.copy(),
         )  # fmt: skip
+
+    @property
+    def flying(self) -> NDArray[np.int64]:
+        """The connections with a flow; none where edges are not shared."""
+        if not self.counter[events.SHARED]:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(self.connections[:, events.PLACE] >= 0)
 
     @property
     def now(self) -> int:
@@ -136,8 +149,23 @@ def repeats(before: Snapshot, state: Snapshot) -> bool:
         and bool((blocks[running, events.ITERATION] < state.counter[events.ITERATIONS] - 1).all())
         and bool((flags == np.where(posting, shift * width, 0)).all())
         and bool((moved[blocks[:, events.PARKED] >= 0, events.SINCE] == span).all())
-        and bool((state.queue - before.queue == (span, 0)).all())
+        and bool((state.queue - _moved(before, span, shift) == 0).all())
+        and np.array_equal(before.flying, state.flying)
+        and bool((
+            state.connections[state.flying][:, _MOVED_IN_CONNECTIONS]
+            - before.connections[state.flying][:, _MOVED_IN_CONNECTIONS] == span
+        ).all())
     )  # fmt: skip
+
+
+def _moved(state: Snapshot, span: int, shift: int) -> Rows:
+    """Return the queue of a state a time, and so many iterations, later."""
+    flags = (state.queue[:, 1] & 7) == events.SEEN
+    codes = 8 * shift * state.counter[events.WIDTH] * state.counter[events.BLOCKS]
+    moved: Rows = state.queue + np.column_stack(
+        [np.full(len(flags), span), np.where(flags, codes, 0)]
+    )
+    return moved
 
 
 def _skip(machine: Machine, before: Snapshot, state: Snapshot) -> int:
@@ -156,7 +184,13 @@ def _skip(machine: Machine, before: Snapshot, state: Snapshot) -> int:
     blocks[waiting, events.SINCE] += step
     blocks[parked, events.SINCE] += periods * span
     machine.edges[:, events.HELD] += periods * (state.edges - before.edges)[:, events.HELD]
-    machine.queue[: counter[events.QUEUED], 0] += periods * span
+    queued = slice(counter[events.QUEUED])
+    here = Snapshot(state.blocks, state.connections, state.edges, machine.queue[queued], counter)
+    machine.queue[queued] = _moved(here, periods * span, periods * shift)
+    for field in _MOVED_IN_CONNECTIONS:
+        machine.connections[state.flying, field] += periods * span
+    since = machine.edges[:, events.BUSY_SINCE]
+    since[since - before.edges[:, events.BUSY_SINCE] == span] += periods * span
     counter[events.NOW] += periods * span
     counter[events.SENT] += periods * int((state.counter - before.counter)[events.SENT])
     return periods * shift
@@ -199,6 +233,9 @@ WORTH_COMPILED = 80_000
 EXTRAPOLATED_ABOVE = 20_000_000
 """Messages and pieces of local work from which on steady iterations are skipped."""
 
+SHARED_EXTRAPOLATED_ABOVE = 50_000
+"""The same where messages share edges: there a period is worth looking for sooner."""
+
 MAX_REPLAYED = 200_000_000
 """Events, above which a replay that never repeats itself is given up."""
 
@@ -223,10 +260,7 @@ def traces(
     `sizes` are bytes of the counted buffer, `program`, `topology`, `model` (the runtime's
     constants), `route` and `protocol_costs` as for :func:`replay`.
 
-    Raises
-    ------
-    ProgramError
-        When the program does not fit the topology.
+    Raises ProgramError when the program does not fit the topology.
     """
     timing = Timing(program, topology, model, route=route, protocol_costs=protocol_costs)
     if not is_loaded():
@@ -258,10 +292,7 @@ class Timing:
     `program`, `topology`, `model`, `route` and `protocol_costs` are as
     :func:`taccl.replay.interpreter.replay` takes them.
 
-    Raises
-    ------
-    ProgramError
-        By all methods, when the program does not fit the topology.
+    Raises ProgramError: by all methods, when the program does not fit the topology.
     """
 
     def __init__(
@@ -278,6 +309,11 @@ class Timing:
         self.factor = PROTOCOL_FACTOR[program.protocol] if protocol_costs else Fraction(1)
 
     @cached_property
+    def sharing(self) -> Sharing | None:
+        """What is charged where messages share edges."""
+        return sharing_of(self.topology, self.program.protocol) if self.model.measured else None
+
+    @cached_property
     def columns(self) -> Columns:
         """The program in columns."""
         return columns_of(self.program, self.topology, route=self.route)
@@ -290,11 +326,12 @@ class Timing:
         if reason:
             return Trace(program.name, size, None, reason, in_range)
         cut = split(program, size, self.model)
-        machine = machine_of(self.columns, cut, self.topology.local, self.factor)
+        machine = machine_of(self.columns, cut, self.topology.local, self.factor, self.sharing)
         if machine is None:
             return self.in_python(size)
         total = messages_of(self.columns, cut)
-        ended, skipped = run_machine(machine, steady=total > EXTRAPOLATED_ABOVE)
+        most = EXTRAPOLATED_ABOVE if self.sharing is None else SHARED_EXTRAPOLATED_ABOVE
+        ended, skipped = run_machine(machine, steady=total > most)
         if not ended:
             reason = (
                 f"needs {total} messages and copies, and did not repeat itself within"
@@ -302,7 +339,8 @@ class Timing:
             )
         else:
             reason = deadlock(_standstill(self.columns, machine))
-        time = int(machine.counter[events.NOW]) + self.topology.local.launch
+        local = self.topology.local if self.sharing is None else self.sharing.local
+        time = int(machine.counter[events.NOW]) + local.launch
         return Trace(
             program.name, size, None if reason else time, reason, in_range,
             int(machine.counter[events.SENT]), tuple(machine.edges[:, events.HELD].tolist()),
@@ -333,6 +371,9 @@ def run_machine(machine: Machine, *, steady: bool) -> tuple[bool, int]:
             return True, skipped
         if state == events.PAUSED:
             skipped = watcher.look(machine)
+        if state == events.FULL:
+            room = np.zeros_like(machine.queue)
+            machine = machine._replace(queue=np.concatenate([machine.queue, room]))
     return False, skipped
 
 

@@ -72,10 +72,7 @@ class _Network:
 def astra_sim(topology: Topology) -> str:
     """Return the network file of a topology.
 
-    Raises
-    ------
-    InputError
-        When it is no product of rings, switches and full meshes; says why.
+    Raises InputError when it is no product of rings, switches and full meshes; says why.
     """
     network = _network(topology)
     near = network.neighbours(0)

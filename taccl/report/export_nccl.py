@@ -109,10 +109,7 @@ class _Graph:
 def server_of(topology: Topology, server: int) -> Server:
     """Return the server with the number `server` of a `topology` as a host.
 
-    Raises
-    ------
-    InputError
-        When it has what no host has.
+    Raises InputError when it has what no host has.
     """
     graph = _graph(topology, server)
     found = Server(len(graph.ranks))
@@ -304,10 +301,7 @@ class _Writer:
 def nccl_xml(topology: Topology) -> str:
     """Return the description of the first server of a topology.
 
-    Raises
-    ------
-    InputError
-        When its switches are no trees with GPUs and NICs as leaves.
+    Raises InputError when its switches are no trees with GPUs and NICs as leaves.
     """
     server = server_of(topology, 0)
     rates = {*server.wires.values(), *server.switched.values()}

@@ -99,10 +99,7 @@ class Line:
 def lines_of(topology: Topology) -> tuple[Line, ...]:
     """Return the lines of a topology, in order of their vertices.
 
-    Raises
-    ------
-    InputError
-        When there are too many to be seen.
+    Raises InputError when there are too many to be seen.
     """
     between: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, edge in enumerate(topology.edges):
@@ -136,10 +133,7 @@ def lines_of(topology: Topology) -> tuple[Line, ...]:
 def dot(topology: Topology) -> str:
     """Return the topology for Graphviz, one cluster for each server.
 
-    Raises
-    ------
-    InputError
-        When there is too much to be drawn.
+    Raises InputError when there is too much to be drawn.
     """
     lines, at_home = lines_of(topology), homes(topology)
     text = [f"digraph {_quoted(topology.name)} {{", "  node [shape=box, style=rounded];"]
@@ -173,10 +167,7 @@ def _quoted(text: str) -> str:
 def svg(topology: Topology) -> str:
     """Return a picture of the topology, its lines coloured by what they cost.
 
-    Raises
-    ------
-    InputError
-        When there is too much to be drawn.
+    Raises InputError when there is too much to be drawn.
     """
     lines = lines_of(topology)
     turns = cycle(COLOURS)
@@ -193,10 +184,7 @@ def loaded_svg(topology: Topology, busy: Sequence[Time], time: Time) -> str:
 
     Each edge is `busy` for so many picoseconds, of the `time` in picoseconds that a program takes.
 
-    Raises
-    ------
-    InputError
-        When there is too much to be drawn.
+    Raises InputError when there is too much to be drawn.
     """
     lines = lines_of(topology)
     drawn = []

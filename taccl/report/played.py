@@ -121,10 +121,7 @@ def play(
     The size is in bytes of the counted buffer, the `model` has the constants of the runtime, and
     `route` and `protocol_costs` are those of :func:`taccl.replay.interpreter.replay`.
 
-    Raises
-    ------
-    ProgramError
-        When the program does not fit the topology.
+    Raises ProgramError when the program does not fit the topology.
     """
     trace = replay(program, topology, size, model, route=route, protocol_costs=protocol_costs)
     factor = PROTOCOL_FACTOR[program.protocol] if protocol_costs else Fraction(1)

@@ -30,10 +30,7 @@ __all__ = [
 def load_sketch(spec: str) -> Sketch:
     """Return the sketch of a path or shipped name, native or in TACCL's JSON by content.
 
-    Raises
-    ------
-    InputError
-        With file, line, field, what was found, and the fix.
+    Raises InputError with file, line, field, what was found, and the fix.
     """
     document = read_document(shipped_file(spec, "sketches", "sketch"))
     value = document.value

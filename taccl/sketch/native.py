@@ -238,10 +238,7 @@ _FIELDS = {
 def read_native(document: Document) -> Sketch:
     """Return the sketch of a document in the native form.
 
-    Raises
-    ------
-    InputError
-        With file, line, field and fix.
+    Raises InputError with file, line, field and fix.
     """
     record = fit_model(document, SketchFile)
     return Sketch(

@@ -52,10 +52,7 @@ class Locals:
     def check(self, sketch: Sketch, gpus: Iterable[int], part: str, *rest: str | int) -> None:
         """Refuse local numbers in a part of a sketch that no server has.
 
-        Raises
-        ------
-        InputError
-            With the place in the sketch; ``rest`` goes on from the part.
+        Raises InputError with the place in the sketch; ``rest`` goes on from the part.
         """
         for gpu in gpus:
             if gpu >= self.size:
@@ -68,10 +65,7 @@ class Locals:
 def allowed_links(sketch: Sketch, places: Locals) -> Mask:
     """Return which links of a topology, given as its ``places``, a ``sketch`` leaves open.
 
-    Raises
-    ------
-    InputError
-        When the sketch names GPUs or links that the topology does not have.
+    Raises InputError when the sketch names GPUs or links that the topology does not have.
     """
     allowed = np.ones(len(places.topology.links), dtype=np.bool_)
     denied = [(p, _matches(sketch, "deny", i, p, places)) for i, p in enumerate(sketch.deny)]
@@ -139,10 +133,8 @@ def senders_of(sketch: Sketch, places: Locals) -> dict[int, frozenset[int]]:
 
     ``places`` are those of the topology.
 
-    Raises
-    ------
-    InputError
-        When the sketch names GPUs that the topology does not have, or that are no senders.
+    Raises InputError when the sketch names GPUs that the topology does not have, or that are no
+    senders.
     """
     if len(places.topology.servers) == 1:
         return {}

@@ -282,10 +282,7 @@ def check_reachable(topology: Topology, sketch: Sketch, allowed: Mask) -> None:
 
     These are the ones that the ``sketch`` leaves open.
 
-    Raises
-    ------
-    NoScheduleError
-        With the fields in conflict, and the ranks.
+    Raises NoScheduleError with the fields in conflict, and the ranks.
     """
     if _cut_off(topology, allowed) is None:
         return

@@ -681,10 +681,7 @@ def suggest_sketch(topology: Topology, collective: Collective, size: int) -> str
     The ``collective`` has one chunk for each rank (and pair), and a buffer, the one that nccl-tests
     counts, of ``size`` bytes.
 
-    Raises
-    ------
-    NoScheduleError
-        When the links of the topology leave a rank that can't be reached.
+    Raises NoScheduleError when the links of the topology leave a rank that can't be reached.
     """
     machine = Machine(topology, collective, size)
     closed = links(machine)

@@ -82,10 +82,7 @@ def is_taccl_json(value: object) -> bool:
 def read_taccl_json(document: Document) -> Sketch:
     """Return the sketch of a document in TACCL's form.
 
-    Raises
-    ------
-    InputError
-        With file, line, field and fix.
+    Raises InputError with file, line, field and fix.
     """
     record = fit_model(document, TacclSketchFile)
     names = list(_unknown(record, ()))

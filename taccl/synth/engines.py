@@ -4,7 +4,7 @@ An engine is a function ``(problem, options) -> Result``; a new one is a module 
 :data:`ENGINES`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from taccl.errors import InputError
@@ -12,11 +12,9 @@ from taccl.model.problem import Options, Problem, Result
 from taccl.synth.exact.engine import exact
 from taccl.synth.flow.engine import flow
 from taccl.synth.guided.engine import guided
-from taccl.synth.search import auto
+from taccl.synth.search import Engine, auto
 from taccl.synth.staged.engine import staged
 from taccl.synth.templates.classical import CLASSICAL, run_classical
-
-Engine = Callable[[Problem, Options], Result]
 
 ENGINES: Mapping[str, Engine] = MappingProxyType({
     "auto": auto,

@@ -113,18 +113,7 @@ def _grow(network: Network) -> list[Hop]:
         wanted[number].discard(arc.head)
         hops.append(Hop(start, end, number, arc))
         offer(number, arc.head)
-    return _prune(network, hops)
-
-
-def _arcs_by_tail(demand: Demand) -> dict[Rank, list[Arc]]:
-    leaving: dict[Rank, list[Arc]] = {}
-    for arc in demand.arcs:
-        leaving.setdefault(arc.tail, []).append(arc)
-    return leaving
-
-
-def _prune(network: Network, hops: list[Hop]) -> list[Hop]:
-    """Drop hops that lead to no target."""
+    # Hops that lead to no target are dropped.
     needed = {(n, rank) for n, demand in enumerate(network.demands) for rank in demand.targets}
     kept = []
     for hop in reversed(hops):
@@ -132,6 +121,13 @@ def _prune(network: Network, hops: list[Hop]) -> list[Hop]:
             needed.add((hop.demand, hop.arc.tail))
             kept.append(hop)
     return kept[::-1]
+
+
+def _arcs_by_tail(demand: Demand) -> dict[Rank, list[Arc]]:
+    leaving: dict[Rank, list[Arc]] = {}
+    for arc in demand.arcs:
+        leaving.setdefault(arc.tail, []).append(arc)
+    return leaving
 
 
 def _paths(network: Network) -> list[Hop]:
@@ -163,7 +159,11 @@ def _earliest_path(network: Network, demand: Demand, ports: _Ports) -> list[tupl
             continue
         fewest[rank] = depth
         if rank == target:
-            return _trace(via, rank, depth)
+            path = []
+            while depth > 0:
+                path.append(via[rank, depth])
+                rank, depth = path[-1][0].tail, depth - 1
+            return path[::-1]
         for arc in leaving.get(rank, ()):
             if depth < limit:
                 end = ports.arrival(arc.link, time)
@@ -172,17 +172,6 @@ def _earliest_path(network: Network, demand: Demand, ports: _Ports) -> list[tupl
                     via[arc.head, depth + 1] = (arc, time)
                     heapq.heappush(heap, (end, depth + 1, arc.head))
     return []
-
-
-def _trace(
-    via: dict[tuple[Rank, int], tuple[Arc, Time]], rank: Rank, depth: int
-) -> list[tuple[Arc, Time]]:
-    path = []
-    while depth > 0:
-        arc, ready = via[rank, depth]
-        path.append((arc, ready))
-        rank, depth = arc.tail, depth - 1
-    return path[::-1]
 
 
 def is_complete(network: Network, hops: list[Hop]) -> bool:
@@ -196,14 +185,9 @@ def is_complete(network: Network, hops: list[Hop]) -> bool:
 
 
 def from_root(demand: Demand, taken: Mapping[Rank, Arc]) -> tuple[Arc, ...]:
-    """Return the arcs of a tree that lead to targets, parents first.
+    """Return the arcs of a tree that lead to the targets of a `demand`, parents first.
 
-    Parameters
-    ----------
-    demand
-        With the roots and targets.
-    taken
-        The arc by which each rank is entered.
+    Each rank is entered by the arc `taken`.
     """
     ordered: list[Arc] = []
     placed = set(demand.roots)
@@ -219,15 +203,7 @@ def from_root(demand: Demand, taken: Mapping[Rank, Arc]) -> tuple[Arc, ...]:
 
 
 def routes_of(network: Network, hops: Sequence[Hop]) -> Routes:
-    """Return a complete greedy routing without its times.
-
-    Parameters
-    ----------
-    network
-        What it is a routing of.
-    hops
-        Of all its demands.
-    """
+    """Return a complete greedy routing of a `network` without its times, of all its `hops`."""
     taken: list[dict[int, Arc]] = [{} for _ in network.demands]
     for hop in hops:
         taken[hop.demand][hop.arc.head] = hop.arc

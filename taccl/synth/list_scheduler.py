@@ -10,7 +10,7 @@ list_scheduler_loop.py. Both give a sequence; retime() computes its times.
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from types import MappingProxyType
 
@@ -50,10 +50,7 @@ class Graph:
 def order(plan: Plan, messages: Sequence[Message], rule: str) -> Decisions | None:
     """Return the moves in the order of a rule of ``PRIORITIES``; None when messages wait in a ring.
 
-    Parameters
-    ----------
-    messages
-        Every move of the plan in exactly one message.
+    Every move of the `plan` is in exactly one of the `messages`; `rule` is the name of a priority.
     """
     state = _State(plan, messages, PRIORITIES[rule], message_graph(plan, messages))
     state.offer(range(len(messages)))
@@ -177,41 +174,13 @@ def message_uses(plan: Plan, messages: Sequence[Message]) -> Uses:
 MESSAGE = "compiling the list scheduler; once on this machine, for about 5 s"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Moves on one link of which neighbours may travel together.
-
-    Parameters
-    ----------
-    moves
-        In the order of their places.
-    reach
-        For each of them, where the longest message ends that begins with it.
-    most
-        Moves in a message, at most.
-    """
-
-    moves: Message
-    reach: Sequence[int]
-    most: int
-
-
 @dataclass(frozen=True, eq=False)
 class Load:
     """Messages of a plan, ready to be dispatched in different orders.
 
-    Parameters
-    ----------
-    plan, messages
-        What is sent together, or the single moves that messages grow from.
-    work
-        The same in columns, with the longest way left first.
-    missing
-        How many others each message waits for.
-    tail
-        Picoseconds from the start of each message to the last arrival that needs it.
-    resources
-        How many resources there are.
+    `messages` are what is sent together of the `plan`; `work` is the same in columns, with the
+    longest way left first. Each waits for so many others (`missing`), and has `tail` picoseconds
+    from its start to the last arrival that needs it. There are so many `resources`.
     """
 
     plan: Plan
@@ -223,33 +192,10 @@ class Load:
 
 
 def load_of(plan: Plan, messages: Sequence[Message]) -> Load:
-    """Return the messages of a plan in columns.
+    """Return `messages` of a `plan` in columns; every move is in exactly one of them.
 
-    Parameters
-    ----------
-    plan
-        Without exchanges, whose two sides would have to start together.
-    messages
-        Every move of the plan in exactly one message.
+    The plan has no exchanges, whose two sides would have to start together.
     """
-    return _load(plan, messages, [Run((number,), (1,), 1) for number in range(len(messages))])
-
-
-def growing_load_of(plan: Plan, runs: Sequence[Run]) -> Load:
-    """Return the moves of a plan in columns, from which messages grow while they are dispatched.
-
-    Parameters
-    ----------
-    plan
-        As for :func:`load_of`.
-    runs
-        Every move of the plan in exactly one run.
-    """
-    return _load(plan, [(number,) for number in range(len(plan.moves))], runs)
-
-
-def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
-    """Return the columns of messages, of which those of a run may become one."""
     graph = message_graph(plan, messages)
     owner = {move: number for number, message in enumerate(messages) for move in message}
     arrives = {  # (before, after) where a message waits for another to arrive, not only to start
@@ -260,23 +206,8 @@ def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
     }
     following = [sorted(children) for children in graph.children]
     tail = np.array([max(plan.tail_time[m] for m in message) for message in messages], np.int64)
-    grown: list[Message] = []
-    row = np.zeros(len(messages), dtype=np.int32)
-    for run in runs:
-        row[list(run.moves)] = len(grown)
-        longest = max(stop - first for first, stop in enumerate(run.reach))
-        grown.append(messages[run.moves[0]])
-        grown += [run.moves[:length] for length in range(2, min(longest, run.most) + 1)]
-    member = np.array([item for run in runs for item in run.moves], dtype=np.int32)
-    lengths = np.array([len(run.moves) for run in runs], dtype=np.int32)
-    first = np.cumsum(lengths, dtype=np.int32) - lengths
-    begin = np.repeat(first, lengths)
-    place = np.empty_like(member)
-    place[member] = np.arange(len(member), dtype=np.int32)
     work = Work(
-        message_uses(plan, grown), row, member, place, begin, begin + np.repeat(lengths, lengths),
-        begin + np.array([stop for run in runs for stop in run.reach], dtype=np.int32),
-        np.repeat(np.array([run.most for run in runs], dtype=np.int32), lengths),
+        message_uses(plan, messages),
         np.cumsum([0, *map(len, following)]),
         np.array(list(chain.from_iterable(following)), dtype=np.int32),
         np.array(
@@ -284,7 +215,7 @@ def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
             dtype=np.int32,
         ),
         _ranks(tail),
-    )  # fmt: skip
+    )
     missing = np.array([len(waiting) for waiting in graph.waiting], dtype=np.int32)
     return Load(plan, messages, work, missing, tail, len(plan.problem.topology.edges))
 
@@ -303,52 +234,28 @@ def dispatched(
 def messages_by_start(
     load: Load, report: Callable[[str], None], before: NDArray[np.int64] | None = None
 ) -> tuple[list[Message], Time]:
-    """Return the messages in the order of their starts, and the last arrival in picoseconds.
+    """Return the messages of a `load` by their starts, and the last arrival in picoseconds.
 
-    Parameters
-    ----------
-    report
-        Called with a line when there is something to compile.
-    before
-        Sorts the messages: smaller goes first. None: the longest way left.
+    Where there is something to compile, `report` is called with a line. `before` sorts the
+    messages: smaller goes first; None: the longest way left.
 
-    Raises
-    ------
-    ValueError
-        When messages wait for each other in a ring.
+    Raises ValueError when messages wait for each other in a ring.
     """
     work = load.work if before is None else load.work._replace(rank=_ranks(-before))
-    state = _state(load)
-    with report_compilation(report, MESSAGE):
-        _compiled()(work, state)
-    if (state.start < 0).any():
-        raise ValueError("messages wait for each other in a ring")
-    leads = np.flatnonzero(state.length)
-    leads = leads[np.argsort(state.turn[leads])]
-    length = state.length[leads]
-    end = int((state.start[leads] + work.uses.arrival[work.row[leads] + length - 1]).max(initial=0))
-    items = work.member.tolist()
-    found = [
-        tuple(chain.from_iterable(load.messages[item] for item in items[at : at + count]))
-        for at, count in zip(work.place[leads].tolist(), length.tolist(), strict=True)
-    ]
-    return found, end
-
-
-def _state(load: Load) -> State:
-    count = len(load.messages)
-    work = load.work
-    events = count + int(np.diff(work.uses.first)[work.row].sum()) + 1
-
-    def numbers(size: int) -> NDArray[np.int32]:
-        return np.full(size, NOTHING, dtype=np.int32)
-
-    return State(
-        load.missing.copy(), np.full(count, NOTHING, dtype=np.int64), numbers(count),
-        np.zeros(count, dtype=np.int32), np.zeros(load.resources, dtype=np.int64),
-        numbers(load.resources + 1), numbers(count), numbers(count), numbers(count),
+    count, events = len(load.messages), len(load.messages) + len(work.uses.resource) + 1
+    nothing = partial(np.full, fill_value=NOTHING, dtype=np.int32)
+    state = State(
+        load.missing.copy(), np.full(count, NOTHING, dtype=np.int64), nothing(count),
+        np.zeros(load.resources, dtype=np.int64), nothing(load.resources + 1),
+        nothing(count), nothing(count), nothing(count),
         np.zeros(events, dtype=np.int64), np.zeros(events, dtype=np.int64),
     )  # fmt: skip
+    with report_compilation(report, MESSAGE):
+        compiled()(work, state)
+    if (state.start < 0).any():
+        raise ValueError("messages wait for each other in a ring")
+    end = int((state.start + work.uses.arrival).max(initial=0))
+    return [load.messages[number] for number in np.argsort(state.turn).tolist()], end
 
 
 def _ranks(tail: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -359,5 +266,6 @@ def _ranks(tail: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 @cache
-def _compiled() -> Callable[[Work, State], int]:
+def compiled() -> Callable[[Work, State], int]:
+    """Return the loop as machine code."""
     return jit(list_scheduler_loop.dispatch, [list_scheduler_loop, occupancy], "dispatch")

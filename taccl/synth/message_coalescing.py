@@ -29,7 +29,6 @@ from taccl.synth.list_scheduler import (
 from taccl.synth.plan import Adjacency, Message, Plan, plan_decisions, rows_of
 from taccl.timing.message_costs import reversed_uses
 from taccl.timing.retiming import starts_in_order
-from taccl.units import Time
 
 Pair = tuple[Message, Message]
 
@@ -64,20 +63,11 @@ def cut_and_joined(
     report: Callable[[str], None],
     over: Callable[[], bool],
 ) -> Schedule:
-    """Return a schedule of a problem on the routes of one with larger chunks.
+    """Return a schedule of a `problem` on the routes of one with larger chunks.
 
-    Parameters
-    ----------
-    problem
-        With the symmetries of the coarse schedule.
-    coarse
-        Of :func:`coarser`, one chunk to a message, without exchanges.
-    parts
-        Chunks of the problem in one of the coarse schedule.
-    report
-        Called with a line of progress.
-    over
-        Whether to stop joining and hand over what there is.
+    The problem has the symmetries of the `coarse` schedule, which is one of :func:`coarser`, one
+    chunk to a message, without exchanges; each of its chunks is `parts` of the problem's. A line of
+    progress goes to `report`; when it is `over`, joining stops with what there is.
     """
     rows = [
         (chunk * parts + part, link, reduce)
@@ -189,11 +179,11 @@ def _join(
 
 def _in_groups(plan: Plan, pairs: Sequence[Pair]) -> list[list[Pair]]:
     """Return the pairs by the busiest resource of their link, the busiest first."""
-    load: dict[int, Time] = defaultdict(int)
+    load: dict[int, int] = defaultdict(int)  # picoseconds by resource
     for move in plan.moves:
         for resource, held in plan.costs(move.link, 1)[1]:
             load[resource] += held
-    groups: dict[Time, list[Pair]] = defaultdict(list)
+    groups: dict[int, list[Pair]] = defaultdict(list)
     for pair in pairs:
         uses = plan.costs(plan.moves[pair[0][0]].link, 1)[1]
         groups[max((load[resource] for resource, _ in uses), default=0)].append(pair)
@@ -225,8 +215,19 @@ def _pairs(
 ) -> list[Pair]:
     """Return messages that follow each other on a link, and could be one within their slack."""
     first = np.cumsum([0, *(len(message) for message in messages[:-1])])
-    start: list[Time] = schedule.start[first].tolist()
-    ready, slack = _window(plan, messages, schedule.end[first].tolist())
+    start, end = schedule.start[first].tolist(), schedule.end[first].tolist()
+    graph, uses = message_graph(plan, messages), message_uses(plan, messages)
+    last = max(end)
+    # Backwards in time each message starts as soon as it may after those that need it: it may
+    # arrive so much later with all others in this order, and nothing ending after the last of all.
+    waits = [[(child, True) for child in children] for children in graph.children]
+    backwards = starts_in_order(reversed_uses(uses), waits, range(len(messages) - 1, -1, -1))
+    start_by = (last - np.array(backwards, dtype=np.int64) - uses.arrival).tolist()
+    slack = [
+        min((start_by[child] for child in children), default=last) - end[number]
+        for number, children in enumerate(graph.children)
+    ]
+    ready = [max((end[n] for n in waiting), default=0) for waiting in graph.waiting]
     by_link: dict[tuple[int, bool], list[int]] = defaultdict(list)
     for number, message in enumerate(messages):
         move = plan.moves[message[0]]
@@ -239,24 +240,3 @@ def _pairs(
             if ready[other] <= start[one] and late <= slack[one] and adjacency.together(both):
                 found.append((start[one], messages[one], messages[other]))
     return [(one, other) for _, one, other in sorted(found)]
-
-
-def _window(
-    plan: Plan, messages: Sequence[Message], end: Sequence[Time]
-) -> tuple[list[Time], list[Time]]:
-    """Return when all that a message sends is there, and how much later it may arrive.
-
-    That is with all others in this order, and nothing ending after the last of all.
-    """
-    graph = message_graph(plan, messages)
-    last, uses = max(end), message_uses(plan, messages)
-    # Backwards in time each message starts as soon as it may after those that need it.
-    waits = [[(child, True) for child in children] for children in graph.children]
-    backwards = starts_in_order(reversed_uses(uses), waits, range(len(messages) - 1, -1, -1))
-    start_by = (last - np.array(backwards, dtype=np.int64) - uses.arrival).tolist()
-    slack = [
-        min((start_by[child] for child in children), default=last) - end[number]
-        for number, children in enumerate(graph.children)
-    ]
-    ready = [max((end[n] for n in waiting), default=0) for waiting in graph.waiting]
-    return ready, slack

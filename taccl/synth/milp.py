@@ -18,7 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from taccl.errors import SolverUnavailableError
 from taccl.model.problem import Options, Status
@@ -55,14 +55,8 @@ Terms = Sequence[tuple[Variable, int]]
 class Model:
     """A minimisation model whose data are all integers.
 
-    Parameters
-    ----------
-    variables
-        Name to (low, high, whether it must be whole).
-    rows
-        (terms, whether the sum equals the limit or is at most it, limit).
-    objective
-        The terms to minimise.
+    `variables` are name to (low, high, whether it must be whole), `rows` are (terms, whether the
+    sum equals the limit or is at most it, limit), and `objective` has the terms to minimise.
     """
 
     variables: dict[Variable, tuple[int, int, bool]] = field(default_factory=dict)
@@ -89,15 +83,6 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """When HiGHS stops: seconds, or nodes where work is counted."""
-
-    seed: int
-    seconds: float | None = None
-    nodes: int | None = None
-
-
-@dataclass(frozen=True)
 class Found:
     """The best solution, if any, and whether it (or that there is none) is proved."""
 
@@ -106,8 +91,11 @@ class Found:
     infeasible: bool = False
 
 
-def solve(model: Model, limits: Limits) -> Found:
-    """Solve a ``model`` by HiGHS in this process, within some ``limits``."""
+def solve(model: Model, seed: int, seconds: float | None, nodes: int | None = None) -> Found:
+    """Solve a `model` by HiGHS in this process, until so many `seconds` or `nodes` are spent.
+
+    The `seed` is that of its random choices; nodes are the limit where work is counted.
+    """
     problem = pulp.LpProblem("model", pulp.LpMinimize)
     kinds = {True: pulp.LpInteger, False: pulp.LpContinuous}
     variables = {
@@ -121,10 +109,10 @@ def solve(model: Model, limits: Limits) -> Found:
     problem += total(model.objective)
     for terms, equal, limit in model.rows:
         problem += total(terms) == limit if equal else total(terms) <= limit
-    options: dict[str, object] = {"random_seed": limits.seed % 2**31}
-    if limits.nodes is not None:
-        options["mip_max_nodes"] = limits.nodes
-    solver = pulp.HiGHS(msg=False, threads=1, gapRel=0, timeLimit=limits.seconds, **options)
+    options: dict[str, object] = {"random_seed": seed % 2**31}
+    if nodes is not None:
+        options["mip_max_nodes"] = nodes
+    solver = pulp.HiGHS(msg=False, threads=1, gapRel=0, timeLimit=seconds, **options)
     # Step by step, as PuLP's own reading of the result does not know node limits.
     solver.createAndConfigureSolver(problem)
     solver.buildSolverModel(problem)
@@ -144,30 +132,20 @@ def solve(model: Model, limits: Limits) -> Found:
     )
 
 
-def solve_in_child(model: Model, limits: Limits, over: Callable[[], bool]) -> Found | None:
-    """Solve a model in a child process.
+def solve_in_child(
+    model: Model, seed: int, seconds: float, over: Callable[[], bool]
+) -> Found | None:
+    """Solve a `model` with a `seed` for so many `seconds`, as :func:`solve` does, in a child.
 
-    Parameters
-    ----------
-    model, limits
-        As for :func:`solve`.
-    over
-        Whether to kill the child; the answer is None then.
+    When it is `over`, the child is killed; the answer is None then.
 
-    Raises
-    ------
-    SolverUnavailableError
-        When the child fails.
+    Raises SolverUnavailableError when the child fails.
     """
-    task = json.dumps({
-        "variables": model.variables, "rows": model.rows, "objective": model.objective,
-        "seed": limits.seed, "seconds": limits.seconds, "nodes": limits.nodes,
-    })  # fmt: skip
     command = [sys.executable, "-m", "taccl.synth.milp"]
     pipe = subprocess.PIPE
     # A file, as communicate() with a timeout does not go on with input that a pipe did not take.
     with tempfile.TemporaryFile("w+") as stdin:
-        stdin.write(task)
+        json.dump({"model": vars(model), "seed": seed, "seconds": seconds}, stdin)
         stdin.seek(0)
         # A session of its own: Ctrl-C is for this process to handle.
         with subprocess.Popen(
@@ -188,24 +166,15 @@ def solve_in_child(model: Model, limits: Limits, over: Callable[[], bool]) -> Fo
     if child.returncode:
         last = err.strip().splitlines()[-1:] or [f"exit status {child.returncode}"]
         raise SolverUnavailableError(f"HiGHS failed: {last[0]}", fix="reinstall highspy and pulp")
-    answer = json.loads(out)
-    return Found(answer["values"], answer["optimal"], answer["infeasible"])
+    return Found(**json.loads(out))
 
 
 def main() -> None:
     """Be the child: solve the model on standard input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     task = json.load(sys.stdin)
-    model = Model(
-        {name: (low, high, integer) for name, (low, high, integer) in task["variables"].items()},
-        task["rows"],
-        task["objective"],
-    )
-    found = solve(model, Limits(task["seed"], task["seconds"], task["nodes"]))
-    json.dump(
-        {"values": found.values, "optimal": found.optimal, "infeasible": found.infeasible},
-        sys.stdout,
-    )
+    found = solve(Model(**task["model"]), task["seed"], task["seconds"])
+    json.dump(asdict(found), sys.stdout)
 
 
 Values = Mapping[str, int]
@@ -213,16 +182,10 @@ Values = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a race found.
+    """What a race found: solutions by variable name, the best first (`pool`).
 
-    Parameters
-    ----------
-    status
-        OPTIMAL, FEASIBLE, INFEASIBLE, TIME_LIMIT (nothing found) or INTERRUPTED.
-    pool
-        Solutions by variable name, the best first.
-    winner
-        The solver that found the best.
+    The `status` is OPTIMAL, FEASIBLE, INFEASIBLE, TIME_LIMIT (nothing found) or INTERRUPTED;
+    `winner` is the solver that found the best.
     """
 
     status: Status
@@ -237,41 +200,32 @@ class _Race:
     options: Options
     clock: Deadline
     found: list[tuple[float, int, dict[str, int]]] = field(default_factory=list)
-    proved: dict[str, Status] = field(default_factory=dict)
+    proved: set[Status] = field(default_factory=set)
     finished: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def over(self) -> bool:
-        return self.finished.is_set() or self.options.stop.is_set() or self.late()
-
-    def late(self) -> bool:
-        """Tell whether a solver has overrun its own limit by more than it takes to wind up."""
-        return self.clock.overdue(1.0)
+        # A solver may overrun its own limit by what it takes to wind up.
+        stopped = self.finished.is_set() or self.options.stop.is_set()
+        return stopped or self.clock.overdue(1.0)
 
     def add(self, objective: float, solver: int, values: dict[str, int]) -> None:
         with self.lock:
             self.found.append((objective, solver, values))
 
-    def prove(self, solver: str, status: Status) -> None:
+    def prove(self, status: Status) -> None:
         with self.lock:
-            self.proved[solver] = status
+            self.proved.add(status)
         if not self.options.deterministic:
             self.finished.set()
 
 
 def race(model: Model, options: Options, time_limit: float, hint: Values | None = None) -> Answer:
-    """Solve a model with both solvers and return the best solutions found in time.
+    """Solve a `model` with both solvers and return the best solutions found in time.
 
-    Parameters
-    ----------
-    model
-        What to minimise.
-    options
-        For the solvers; with ``deterministic`` they run one after the other under counted limits.
-    time_limit
-        Seconds, or counted work.
-    hint
-        Values of some variables, for CP-SAT to start from.
+    `options` are for the solvers; with ``deterministic`` they run one after the other under counted
+    limits. `time_limit` is seconds, or counted work; CP-SAT starts from a `hint`: values of some
+    variables.
     """
     shared = _Race(options, replace(options, time_limit=time_limit).begin())
     runs: list[Callable[[], None]] = [
@@ -291,11 +245,11 @@ def race(model: Model, options: Options, time_limit: float, hint: Values | None 
     for _, _, values in ranked:
         if values not in distinct:
             distinct.append(values)
-    proved = shared.proved.values()
     if options.stop.is_set():
         status = Status.INTERRUPTED
-    elif proved:
-        status = Status.INFEASIBLE if Status.INFEASIBLE in proved else Status.OPTIMAL
+    elif shared.proved:
+        infeasible = Status.INFEASIBLE in shared.proved
+        status = Status.INFEASIBLE if infeasible else Status.OPTIMAL
     else:
         status = Status.FEASIBLE if distinct else Status.TIME_LIMIT
     winner = ("highs", "cp-sat")[ranked[0][1]] if ranked else "none"
@@ -306,11 +260,11 @@ def _run_highs(model: Model, shared: _Race) -> None:
     """Run HiGHS here where work is counted, else in a child that the race can end."""
     seed = shared.options.seed
     if shared.options.deterministic:
-        found: Found | None = solve(model, Limits(seed, nodes=20))
+        found: Found | None = solve(model, seed, None, nodes=20)
     else:
         seconds = max(0.1, shared.clock.left)
         try:
-            found = solve_in_child(model, Limits(seed, seconds), shared.over)
+            found = solve_in_child(model, seed, seconds, shared.over)
         except SolverUnavailableError as error:
             shared.options.report(f"continuing without HiGHS: {error.problem}")
             return
@@ -319,10 +273,8 @@ def _run_highs(model: Model, shared: _Race) -> None:
     if found.values is not None:
         cost = sum(found.values[name] * factor for name, factor in model.objective)
         shared.add(cost, 0, found.values)
-    if found.infeasible:
-        shared.prove("highs", Status.INFEASIBLE)
-    elif found.optimal:
-        shared.prove("highs", Status.OPTIMAL)
+    if found.infeasible or found.optimal:
+        shared.prove(Status.INFEASIBLE if found.infeasible else Status.OPTIMAL)
 
 
 class _Keep(cp_model.CpSolverSolutionCallback):
@@ -358,23 +310,15 @@ def _run_cp_sat(model: Model, shared: _Race, hint: Values) -> None:
             copy.add_hint(variables[name], value)
     solver = new_solver(shared.options, max(0.1, shared.clock.left), workers=1)
     status = solve_watched(solver, copy, _Keep(shared, variables), shared.over)
-    if status == cp_model.INFEASIBLE:
-        shared.prove("cp-sat", Status.INFEASIBLE)
-    elif status == cp_model.OPTIMAL:
-        shared.prove("cp-sat", Status.OPTIMAL)
+    if status in (cp_model.INFEASIBLE, cp_model.OPTIMAL):
+        shared.prove(Status.INFEASIBLE if status == cp_model.INFEASIBLE else Status.OPTIMAL)
 
 
 def new_solver(options: Options, seconds: float, *, workers: int) -> cp_model.CpSolver:
-    """Return a CP-SAT solver.
+    """Return a CP-SAT solver that stops after some `seconds`, or so much counted work.
 
-    Parameters
-    ----------
-    options
-        The seed, and whether work is counted.
-    seconds
-        After which it stops, or so much counted work.
-    workers
-        Threads, where work is not counted.
+    `options` have the seed, and tell whether work is counted; where it is not, there are `workers`
+    threads.
     """
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = options.seed % 2**31
@@ -397,18 +341,10 @@ def solve_watched(
     callback: cp_model.CpSolverSolutionCallback | None,
     over: Callable[[], bool],
 ) -> object:
-    """Solve in a second thread, watching whether the search should end; return the status.
+    """Solve a `model` in a second thread, until the search is `over`; return the status.
 
-    The solver's own thread would not run Python's signal handlers before it returns.
-
-    Parameters
-    ----------
-    solver, model
-        What solves what.
-    callback
-        Called with every better solution, if given.
-    over
-        Asked every 50 ms.
+    The own thread of the `solver` would not run Python's signal handlers before it returns. Whether
+    it is over is asked every 50 ms; every better solution goes to the `callback`, if given.
     """
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(solver.solve, model, callback)

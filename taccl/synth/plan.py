@@ -44,17 +44,10 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The moves of a problem, parents before children.
+    """The `moves` of a `problem`, parents before children.
 
-    Parameters
-    ----------
-    problem
-        Whose.
-    moves
-        What is sent.
-    exchanges
-        Moves that send what their rank holds without what another brings there, by that other:
-        the two sides of an exchange name each other.
+    In `exchanges` are moves that send what their rank holds without what another brings there, by
+    that other: the two sides of an exchange name each other.
     """
 
     problem: Problem
@@ -174,9 +167,6 @@ def in_turn(problem: Problem, rows: Sequence[tuple[int, int, bool]]) -> list[tup
     return ordered
 
 
-LENGTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-MAX_CANDIDATES = 2500
-
 Message = tuple[int, ...]
 """Moves that travel together, in the order of their places."""
 
@@ -185,12 +175,8 @@ def adjacent(problem: Problem, decisions: Decisions) -> Decisions:
     """Return decisions whose messages are runs of chunks that are adjacent at both ends.
 
     What travels together in one collective may not in another: a ReduceScatter keeps its partial
-    sums in scratch, and only those that it has; an AllReduce keeps them where all chunks are.
-
-    Parameters
-    ----------
-    problem
-        With the symmetries of the decisions, which have no exchanges.
+    sums in scratch, and only those that it has; an AllReduce keeps them where all chunks are. The
+    `problem` has the symmetries of the `decisions`, which have no exchanges.
     """
     groups = message_groups(decisions.batch)
     if all(len(rows) == 1 for rows in groups):
@@ -256,10 +242,7 @@ class Adjacency:
     def buffers(self, one: int, two: int) -> frozenset[str]:
         """Return the buffers in which all images of a move are read right behind those of another.
 
-        Parameters
-        ----------
-        one, two
-            Moves on one link, in the order of their places.
+        Both, first `one` and then `two`, are on one link, in the order of their places.
         """
         found = []
         for chunks, ends in zip(self._chunks, self._ends, strict=True):
@@ -287,22 +270,6 @@ class Adjacency:
                     run = [number]
             yield tuple(run)
 
-    @cached_property
-    def reaches(self) -> tuple[tuple[Message, tuple[int, ...]], ...]:
-        """Every run, and for each move in it where the longest message ends that begins there."""
-        found = []
-        for run in self.runs():
-            stop = len(run) if self.together(run) else 0
-            reach = []
-            for first in range(len(run)):
-                # What lies side by side stays so without its ends.
-                stop = max(stop, first + 1)
-                while stop < len(run) and self.together(run[first : stop + 1]):
-                    stop += 1
-                reach.append(stop)
-            found.append((run, tuple(reach)))
-        return tuple(found)
-
     def _place(self, number: int) -> tuple[str, int, int]:
         chunk, (src, dst) = self._chunks[0][number], self._ends[0][number]
         held = self.slots.held(chunk, dst)
@@ -323,20 +290,3 @@ class Adjacency:
                 messages.append(run[start:stop])
                 start = stop
         return messages
-
-    def candidates(self) -> list[Message]:
-        """Return single moves and the messages of several that an optimiser may choose from."""
-        found: dict[Message, None] = {(n,): None for n in range(len(self.plan.moves))}
-        runs = list(self.runs())
-        for length in LENGTHS:
-            for run in runs:
-                for start in range(len(run) - length + 1):
-                    if len(found) > MAX_CANDIDATES:
-                        return list(found)
-                    part = run[start : start + length]
-                    if self.together(part):
-                        found[part] = None
-        for run in runs:
-            if len(run) > 1 and self.together(run):
-                found[run] = None
-        return list(found)

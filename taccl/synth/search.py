@@ -24,14 +24,13 @@ from types import MappingProxyType
 from taccl.errors import NoAlgorithmError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Candidate, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
-from taccl.synth.exact.engine import exact
+from taccl.synth.exact.engine import exact, pairs_of
 from taccl.synth.exact.solve import MAX_INTERVALS
 from taccl.synth.flow.engine import flow
 from taccl.synth.guided.engine import guided
 from taccl.synth.staged.engine import staged
 from taccl.synth.templates.classical import CLASSICAL, run_classical, textbook_schedule
 from taccl.timing.deadline import Deadline
-from taccl.topology.symmetry import make_group
 from taccl.units import Time
 
 Engine = Callable[[Problem, Options], Result]
@@ -44,18 +43,11 @@ RESERVE = 0.15
 class Series:
     """One collective at one size, cut into different numbers of chunks.
 
-    Parameters
-    ----------
-    counts
-        Chunks for each rank, in the order in which they are tried.
-    task
-        Returns the problem of a count, and the options for so many seconds.
-    floor
-        Picoseconds that nothing can be below, whatever the count.
-    long
-        Whether the collective gains by many chunks: its first count gets less of the time.
-    overhead
-        Returns the seconds that a score takes.
+    `counts` are chunks for each rank, in the order in which they are tried; `task` returns the
+    problem of a count, and the options for so many seconds; nothing can be below `floor`
+    picoseconds, whatever the count. A `long` series is one of a collective that gains by many
+    chunks: its first count gets less of the time. `overhead` returns the seconds that a score
+    takes.
     """
 
     counts: tuple[int, ...]
@@ -80,24 +72,11 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """What an engine made of one chunk count.
+    """What an `engine` made of one count of `chunks` for each rank, in `seconds` with its scoring.
 
-    Parameters
-    ----------
-    engine
-        Which.
-    chunks
-        For each rank.
-    result
-        None where there is no schedule.
-    score
-        Picoseconds; None where there is no schedule, or it can't be lowered.
-    error
-        Why there is no schedule.
-    reason
-        Why a schedule is out of the running.
-    seconds
-        Of searching and scoring, by the clock.
+    `result` and `score` (picoseconds) are None where there is no schedule, the score also where it
+    can't be lowered; `error` is why there is none, and `reason` why a schedule is out of the
+    running.
     """
 
     engine: str
@@ -126,19 +105,11 @@ class Attempt:
 
 
 def along(name: str, engine: Engine, series: Series, clock: Deadline) -> Iterator[Attempt]:
-    """Yield what an engine makes of a series; the last may be a failure.
+    """Yield what the `engine` of a `name` makes of a `series`; the last may be a failure.
 
     A count that can't be served or lowered ends the series, as more chunks would not fit either.
-    But some algorithms exist from two chunks on: these are tried with the second count, too.
-
-    Parameters
-    ----------
-    name, engine
-        Which engine.
-    series
-        Of chunk counts.
-    clock
-        For all of them; each gets a share of what is left.
+    But some algorithms exist from two chunks on: these are tried with the second count, too. Each
+    count gets a share of what is left on the `clock`.
     """
     scores: list[Time] = []
     for number, count in enumerate(series.counts):
@@ -159,15 +130,7 @@ def along(name: str, engine: Engine, series: Series, clock: Deadline) -> Iterato
 
 
 def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> Attempt:
-    """Run an engine once, and score what it gives.
-
-    Parameters
-    ----------
-    name, engine
-        Which.
-    problem, options
-        What is asked.
-    """
+    """Run the `engine` of a `name` once on a `problem` with `options`, and score what it gives."""
     clock, chunks = Deadline(), problem.collective.chunks_per_rank
     options.starts(name)
     try:
@@ -243,20 +206,11 @@ WORTH_MORE = 0.1
 class Search:
     """One search: what is asked, when it ends, and what is found; engines take turns in it.
 
-    Parameters
-    ----------
-    series
-        Problems by chunk count.
-    clock
-        The end, or the work that each part may count.
-    found
-        What came of it so far, failures included: whoever ends the search has it.
-    reserve
-        Seconds that are kept for what comes after it.
-    ranking
-        Classical algorithms, those first whose textbook schedules are known to end first.
-    opened
-        Picoseconds of what was there before the search, which is no attempt; None: nothing.
+    The `series` has problems by chunk count, and the `clock` the end, or the work that each part
+    may count; `reserve` seconds are kept for what comes after it. `found` is what came of it so
+    far, failures included: whoever ends the search has it. `ranking` has classical algorithms,
+    those first whose textbook schedules are known to end first, and `opened` picoseconds of what
+    was there before the search, which is no attempt; None: nothing.
     """
 
     series: Series
@@ -342,18 +296,10 @@ def portfolio(search: Search) -> list[Attempt]:
 
 @dataclass(eq=False)
 class _Player:
-    """An engine that takes turns.
+    """The engine of a `name` that takes turns, so many of them yet.
 
-    Parameters
-    ----------
-    name
-        Of the engine.
-    scores
-        Its best, by chunk count in the order in which they were tried.
-    asked
-        The best attempts that it was asked to improve.
-    turns
-        That it had.
+    `scores` are its best, by chunk count in the order in which they were tried, and it was `asked`
+    to improve these best attempts.
     """
 
     name: str
@@ -369,11 +315,7 @@ class _Player:
 
 
 def _take_turns(search: Search) -> None:
-    """Let engines take turns: each one, then more chunks for who is close, then who can improve.
-
-    Of those who are close, whoever found the best goes on first, as long as more chunks pay.
-    Whoever improves the best schedule is asked again; who did not is asked when there is another.
-    """
+    """Let engines take turns: each one, then more chunks for who is close, then who can improve."""
     series = search.series
     players = [_Player(name) for name in SEARCHES]
     while players and not search.over:
@@ -432,18 +374,13 @@ def _turn(search: Search, player: _Player, count: int, seconds: float) -> Attemp
 
 
 def _fitting(search: Search, name: str) -> Engine:
-    """Return an engine that refuses problems too large for its share of the time, with the reason.
-
-    The exact engine's model may be too large, and the staged engine too slow where there is
-    something already.
-    """
+    """Return an engine that refuses problems too large for its share of the time."""
     engine = SEARCHES[name]
 
     def fitting(problem: Problem, options: Options) -> Result:
         if name == "exact" and not _is_small(problem, options, search.spare / 2):
             raise OutOfTimeError("left out: its model is too large for its share of the time")
-        pairs = int(problem.logical.allowed.sum()) * len(problem.representatives)
-        if name == "taccl" and search.best and pairs > HUGE:
+        if name == "taccl" and search.best and pairs_of(problem) > HUGE:
             raise OutOfTimeError("left out: it would route for longer than its share of the time")
         return engine(problem, options)
 
@@ -453,13 +390,7 @@ def _fitting(search: Search, name: str) -> Engine:
 def _advance(
     search: Search, lanes: dict[str, Iterator[Attempt]], share: float, *, more: bool = False
 ) -> None:
-    """Take attempts from all series in turn, for a share of the time; drop those that end.
-
-    Parameters
-    ----------
-    more
-        Whether other searches follow: else it goes on until something is found.
-    """
+    """Take attempts from all series in turn, until the time, or what is found, ends it."""
     clock = search.clock.share(share)
     while lanes:
         for name, lane in tuple(lanes.items()):
@@ -500,12 +431,12 @@ def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Opt
 
 def _is_small(problem: Problem, options: Options, seconds: float) -> bool:
     """Tell whether the exact engine's model is small, and made in a part of some seconds."""
-    links, orbits = int(problem.logical.allowed.sum()), len(problem.representatives)
+    pairs, links = pairs_of(problem), int(problem.logical.allowed.sum())
     if options.deterministic or not options.batch:
-        return orbits * links <= (COUNTED if options.deterministic else LARGE)
+        return pairs <= (COUNTED if options.deterministic else LARGE)
     every = problem.collective.num_chunks
-    chunks = every if every * links <= MAX_INTERVALS else orbits
-    return orbits * links <= LARGE and links * chunks**2 * PAIR <= seconds
+    chunks = every if every * links <= MAX_INTERVALS else len(problem.representatives)
+    return pairs <= LARGE and links * chunks**2 * PAIR <= seconds
 
 
 def turns_of(found: Sequence[Attempt]) -> Iterator[tuple[Attempt, Time | None]]:
@@ -521,28 +452,20 @@ def turns_of(found: Sequence[Attempt]) -> Iterator[tuple[Attempt, Time | None]]:
 def chosen(found: Sequence[Attempt], *, stopped: bool = False) -> Result:
     """Return the best of all attempts, with what the others prove and all that was compared.
 
-    Where nothing could be lowered, the first schedule without a score.
+    Where nothing could be lowered, the first schedule without a score. The attempts `found` are of
+    one search, which the user may have `stopped`.
 
-    Parameters
-    ----------
-    found
-        Of one search.
-    stopped
-        Whether the user ended it.
-
-    Raises
-    ------
-    NoScheduleError
-        When there is no schedule.
+    Raises NoScheduleError when there is no schedule.
     """
-    with_schedule = [one for one in found if one.result is not None]
-    if not with_schedule:
-        raise _why(found)
-    timed = [one for one in with_schedule if one.time is not None]
-    best = min(timed, key=lambda one: one.time or 0, default=with_schedule[0])
-    result = best.result
-    if result is None:
-        raise _why(found)
+    made = [(one, one.result) for one in found if one.result is not None]
+    if not made:
+        # The engine that knows most of what can't be served is the last; that an algorithm does
+        # not exist says least.
+        errors = [attempt.error for attempt in found if attempt.error is not None]
+        errors.sort(key=lambda error: not isinstance(error, NoAlgorithmError))
+        raise errors[-1] if errors else NoScheduleError("no schedule was found")
+    timed = [row for row in made if row[0].time is not None]
+    best, result = min(timed, key=lambda row: row[0].time or 0, default=made[0])
     alike = [one.result for one in found if one.result is not None and one.chunks == best.chunks]
     proved = dict.fromkeys(bound for one in alike for bound in one.bounds)
     status = Status.INTERRUPTED if stopped else result.status
@@ -551,21 +474,10 @@ def chosen(found: Sequence[Attempt], *, stopped: bool = False) -> Result:
     return replace(result, status=status, bounds=tuple(proved), candidates=tuple(rows))
 
 
-def _why(found: Sequence[Attempt]) -> NoScheduleError:
-    """Return the error of the engine that knows most of what can't be served: the last."""
-    errors = [attempt.error for attempt in found if attempt.error is not None]
-    # That an algorithm does not exist says least.
-    errors.sort(key=lambda error: not isinstance(error, NoAlgorithmError))
-    return errors[-1] if errors else NoScheduleError("no schedule was found")
-
-
 def auto(problem: Problem, options: Options) -> Result:
     """Run everything on one ``problem`` within ``options``; return the best by score.
 
-    Raises
-    ------
-    NoScheduleError
-        When no candidate exists.
+    Raises NoScheduleError when no candidate exists.
     """
     clock = options.begin()
 
@@ -590,17 +502,9 @@ MANY_CHUNKS = 20_000
 def opening(problem: Problem, *, batch: bool) -> Iterable[tuple[str, Schedule]]:
     """Return algorithms by name, with exact schedules: the least makespan first where all are made.
 
-    Parameters
-    ----------
-    problem
-        Its symmetries are not used.
-    batch
-        Whether chunks may travel together.
+    The symmetries of the `problem` are not used; with `batch` chunks may travel together.
     """
-    collective = problem.collective
-    bare = Problem(
-        problem.logical, collective, problem.chunk_size, make_group(problem.topology, ())
-    )
+    collective, bare = problem.collective, problem.without_symmetry
     is_large = collective.num_chunks * collective.num_ranks > MANY_CHUNKS
     names = FEW_MESSAGES if is_large else tuple(CLASSICAL)
     made = ((name, textbook_schedule(bare, name, batch=batch, fewest=is_large)) for name in names)

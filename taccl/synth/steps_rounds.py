@@ -72,10 +72,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from taccl.collectives import COLLECTIVES, build_collective
-from taccl.errors import InputError, NoScheduleError
-from taccl.model.problem import Options, Problem, Status
+from taccl.errors import InputError, NoScheduleError, OutOfTimeError
+from taccl.model.problem import Options, Problem, Result, Status
 from taccl.model.routes import Arc, Demand, Network, build_network
-from taccl.model.schedule import Decisions, Schedule, retime
+from taccl.model.schedule import Decisions, Schedule
 from taccl.topology.graph import Rank, Topology
 from taccl.topology.symmetry import make_group
 
@@ -128,18 +128,11 @@ class Rounds:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A size, and the network that an algorithm of that size is looked for on.
+    """A `size`, and the network that an algorithm of that size is looked for on.
 
-    Parameters
-    ----------
-    problem
-        The collective, and the links that may be used.
-    size
-        Steps, rounds and chunks.
-    network
-        The arcs, with one chunk a rank (a pair).
-    capacity
-        Chunks that an edge carries in a round, by edge; others carry any number.
+    The `problem` has the collective, and the links that may be used, the `network` the arcs, with
+    one chunk a rank (a pair), and `capacity` the chunks that an edge carries in a round; edges that
+    are not in it carry any number.
     """
 
     problem: Problem
@@ -156,6 +149,14 @@ class Question:
             for link in self.network.links
         }
 
+    @cached_property
+    def entering(self) -> Mapping[Rank, list[int]]:
+        """The links that end at each rank."""
+        entering: dict[Rank, list[int]] = defaultdict(list)
+        for link in self.network.links:
+            entering[int(self.problem.topology.links.dst[link])].append(link)
+        return entering
+
 
 def ask(problem: Problem, size: Size) -> Question:
     """Return a question.
@@ -169,31 +170,18 @@ def ask(problem: Problem, size: Size) -> Question:
     NoScheduleError
         When a rank can't be reached.
     """
-    name, topology = problem.collective.name, problem.topology
-    _check_size(size)
-    _check_served(problem)
-    # An allreduce has the arcs of an allgather: every value goes to every rank.
-    routed = "allgather" if name == "allreduce" else name
-    single = replace(
-        problem,
-        collective=build_collective(routed, topology.num_ranks, 1, problem.collective.root),
-        group=make_group(topology, ()),
-    )
-    arcs = int(problem.logical.allowed.sum()) * single.collective.num_chunks
-    if arcs > MAX_ARCS:
+    name, topology, logical = problem.collective.name, problem.topology, problem.logical
+    for part, value in size._asdict().items():
+        if value < 1:
+            raise InputError(
+                f"should be at least 1, got {value}", field=f"--{part}", fix="use 1 or more"
+            )
+    if not size.steps <= size.rounds <= MAX_ROUNDS:
         raise InputError(
-            f"{topology.name} has {arcs} choices of a link for a chunk, more than {MAX_ARCS}",
-            field="--steps",
-            fix="use a smaller topology, or leave out --steps and --rounds",
+            f"should be from {size.steps} (one for every step) to {MAX_ROUNDS}, got {size.rounds}",
+            field="--rounds",
+            fix="use more rounds or fewer steps" if size.rounds < size.steps else "use fewer",
         )
-    network = build_network(single, reverse=single.collective.reduces)
-    question = Question(problem, size, network, capacities(topology))
-    _check_literals(question)
-    return question
-
-
-def _check_served(problem: Problem) -> None:
-    name, logical = problem.collective.name, problem.logical
     if name not in COLLECTIVES:
         raise InputError(
             f"steps and rounds are not defined for {name}",
@@ -213,28 +201,27 @@ def _check_served(problem: Problem) -> None:
             field="--steps",
             fix="leave out the sketch, or take these limits out of it",
         )
-
-
-def _check_size(size: Size) -> None:
-    for name, value in size._asdict().items():
-        if value < 1:
-            raise InputError(
-                f"should be at least 1, got {value}", field=f"--{name}", fix="use 1 or more"
-            )
-    if not size.steps <= size.rounds <= MAX_ROUNDS:
+    # An allreduce has the arcs of an allgather: every value goes to every rank.
+    routed = "allgather" if name == "allreduce" else name
+    single = replace(
+        problem,
+        collective=build_collective(routed, topology.num_ranks, 1, problem.collective.root),
+        group=make_group(topology, ()),
+    )
+    arcs = int(logical.allowed.sum()) * single.collective.num_chunks
+    if arcs > MAX_ARCS:
         raise InputError(
-            f"should be from {size.steps} (one for every step) to {MAX_ROUNDS}, got {size.rounds}",
-            field="--rounds",
-            fix="use more rounds or fewer steps" if size.rounds < size.steps else "use fewer",
+            f"{topology.name} has {arcs} choices of a link for a chunk, more than {MAX_ARCS}",
+            field="--steps",
+            fix="use a smaller topology, or leave out --steps and --rounds",
         )
-
-
-def _check_literals(question: Question) -> None:
-    steps, _, chunks = question.size
-    demands, links = question.network.demands, len(question.network.links)
-    if question.problem.collective.name == "allreduce":
+    network = build_network(single, reverse=single.collective.reduces)
+    capacity = capacities(topology)
+    steps, _, chunks = size
+    demands, links = network.demands, len(network.links)
+    if name == "allreduce":
         each = 2 * links * chunks * len(demands)
-    elif question.network.point_to_point:
+    elif network.point_to_point:
         each = sum(len(arcs) for arcs in {demand.root: demand.arcs for demand in demands}.values())
     else:
         each = chunks * sum(len(demand.arcs) for demand in demands)
@@ -245,6 +232,7 @@ def _check_literals(question: Question) -> None:
             field="--steps",
             fix="ask for fewer steps or chunks, or use a smaller topology",
         )
+    return Question(problem, size, network, capacity)
 
 
 def capacities(topology: Topology) -> Mapping[int, int]:
@@ -252,10 +240,7 @@ def capacities(topology: Topology) -> Mapping[int, int]:
 
     The unit is the greatest common measure of the bandwidths of all edges that are on links.
 
-    Raises
-    ------
-    InputError
-        When the bandwidths are no small multiples of it.
+    Raises InputError when the bandwidths are no small multiples of it.
     """
     table = topology.links
     used = (topology.edges[edge] for edge in np.unique(table.edge_ids).tolist())
@@ -274,12 +259,8 @@ def capacities(topology: Topology) -> Mapping[int, int]:
     return MappingProxyType({edge: int(value / unit) for edge, value in speed.items()})
 
 
-def impossible(question: Question) -> str | None:
-    """Return why counting alone excludes an algorithm, or None when it does not."""
-    return next(_reasons(question), None)
-
-
-def _reasons(question: Question) -> Iterator[str]:
+def impossible(question: Question) -> Iterator[str]:
+    """Yield the reasons for which counting alone excludes an algorithm; nothing if it does not."""
     steps, rounds, chunks = question.size
     for demand in question.network.demands:
         far = max(demand.targets, key=demand.hops.__getitem__, default=demand.root)
@@ -289,8 +270,21 @@ def _reasons(question: Question) -> Iterator[str]:
                 f"rank {ends[1]} is {demand.hops[far]} hops from rank {ends[0]}, so steps:"
                 f" {demand.hops[far]} at least"
             )
-    ports = _ports(question)
-    for verb, needs in zip(ports, _needs(question), strict=True):
+    # The edges by which each rank takes in and sends.
+    table, network = question.problem.topology.links, question.network
+    ports: dict[str, dict[Rank, set[int]]] = {"take in": defaultdict(set), "send": defaultdict(set)}
+    for link in network.links:
+        edges = table.edges_of(link)
+        ports["take in"][int(table.dst[link])].add(edges[-1])
+        ports["send"][int(table.src[link])].add(edges[0])
+    # How many chunks each takes in and sends at least, for one chunk a rank (pair).
+    wanted = [demand for demand in network.demands if demand.targets]
+    roots = Counter(demand.root for demand in wanted)
+    targets = Counter(target for demand in wanted for target in demand.targets)
+    least = (roots, targets) if network.reverse else (targets, roots)
+    if question.problem.collective.name == "allreduce":
+        least = (roots, roots)
+    for verb, needs in zip(ports, least, strict=True):
         for rank, need in sorted(needs.items()):
             room = _room(question, ports[verb][rank])
             if room is not None and room < need * chunks:
@@ -307,28 +301,6 @@ def _reasons(question: Question) -> Iterator[str]:
             yield f"the chunks take {need} sends, and {rounds} rounds have room for {room}"
 
 
-def _ports(question: Question) -> dict[str, dict[Rank, set[int]]]:
-    """Return the edges by which each rank takes in and sends."""
-    table = question.problem.topology.links
-    ports: dict[str, dict[Rank, set[int]]] = {"take in": defaultdict(set), "send": defaultdict(set)}
-    for link in question.network.links:
-        edges = table.edges_of(link)
-        ports["take in"][int(table.dst[link])].add(edges[-1])
-        ports["send"][int(table.src[link])].add(edges[0])
-    return ports
-
-
-def _needs(question: Question) -> tuple[Counter[Rank], Counter[Rank]]:
-    """Return how many chunks each rank takes in and sends at least, for one chunk a rank (pair)."""
-    network = question.network
-    wanted = [demand for demand in network.demands if demand.targets]
-    roots = Counter(demand.root for demand in wanted)
-    if question.problem.collective.name == "allreduce":
-        return roots, roots
-    ends = Counter(target for demand in wanted for target in demand.targets)
-    return (roots, ends) if network.reverse else (ends, roots)
-
-
 def _room(question: Question, edges: set[int]) -> int | None:
     """Return how many chunks can cross some edges in all rounds; None: any number."""
     if not edges <= question.capacity.keys():
@@ -338,18 +310,10 @@ def _room(question: Question, edges: set[int]) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class StepModel:
-    """A model in the making: rounds of every step, and what its edges carry.
+    """A CP-SAT `model` of a `question` in the making.
 
-    Parameters
-    ----------
-    model
-        Of CP-SAT.
-    question
-        What it answers.
-    rounds
-        An unknown for every step.
-    load
-        Chunks on an edge in a step, to be summed.
+    `rounds` has an unknown for every step, and `load` the chunks on an edge in a step, to be
+    summed.
     """
 
     model: "cp_model.CpModel"
@@ -446,14 +410,8 @@ def flows(question: Question, options: Options, seconds: float) -> tuple[Status,
     status, solver = x.solve(options, seconds)
     if status is not Status.OPTIMAL:
         return status, None
-    taken = []
-    for origin, demands in origins.items():
-        flow = {
-            (arc, step): solver.value(send)
-            for (root, arc, step), send in sends.items()
-            if root == origin
-        }  # fmt: skip
-        taken += _paths(question, demands, flow)
+    flow = {key: solver.value(send) for key, send in sends.items()}
+    taken = [one for demands in origins.values() for one in _paths(question, demands, flow)]
     return status, _rounds(x, solver, taken)
 
 
@@ -484,13 +442,14 @@ def _flow(x: StepModel, demands: list[Demand], sends: "Sends") -> None:
 
 
 def _paths(
-    question: Question, demands: list[Demand], flow: Mapping[tuple[Arc, int], int]
+    question: Question, demands: list[Demand], flow: Mapping[tuple[Rank, Arc, int], int]
 ) -> list[tuple[int, int, int]]:
     """Take a flow apart into one path for every chunk; return (step, chunk, link) triples."""
     steps, _, chunks = question.size
     leaving: dict[tuple[Rank, int], list[tuple[Arc, int]]] = defaultdict(list)
-    for (arc, step), amount in flow.items():
-        leaving[arc.tail, step].append((arc, amount))
+    for (origin, arc, step), amount in flow.items():
+        if origin == demands[0].root:
+            leaving[arc.tail, step].append((arc, amount))
     paths: dict[Rank, list[list[tuple[int, Arc]]]] = defaultdict(list)
     paths[demands[0].root] = [[] for _ in range(chunks * len(demands))]
     for step in range(steps):
@@ -538,7 +497,7 @@ def compose_allreduce(question: Question, options: Options, seconds: float) -> R
     for name, size in (("reducescatter", early), ("allgather", late)):
         collective = build_collective(name, ranks, size.chunks)
         half = ask(replace(question.problem, collective=collective), size)
-        if impossible(half):
+        if any(impossible(half)):
             return None
         _, part = trees(half, options, seconds / 2)
         if part is None:
@@ -564,7 +523,7 @@ def allreduce(
     Only with the group of one element does INFEASIBLE mean that there is none.
     """
     x = new_steps(question)
-    y = _Variables()
+    y, topology = _Variables(), question.problem.topology
     keys = []
     for chunk in range(question.size.chunks):
         y.has = _values(x, chunk, group)
@@ -572,7 +531,16 @@ def allreduce(
         for step in range(question.size.steps):
             for rank in sorted(set(group.rank_orbit.tolist())):
                 _arrivals(x, y, chunk, rank, step)
-        _messages(x, y, chunk)
+        sent = [
+            (link, made[chunk, link, step])
+            for made in (y.adds, y.copies)
+            for step in range(question.size.steps)
+            for link in question.network.links
+        ]
+        x.model.add(sum(send for _, send in sent) >= 2 * (topology.num_ranks - 1))
+        for ends in (topology.links.src, topology.links.dst):
+            for rank in range(topology.num_ranks):
+                x.model.add_bool_or(send for link, send in sent if ends[link] == rank)
         first = [
             (2 * place + 1) * y.adds[chunk, link, 0] + (2 * place + 2) * y.copies[chunk, link, 0]
             for place, link in enumerate(question.network.links)
@@ -583,23 +551,13 @@ def allreduce(
     status, solver = x.solve(options, seconds)
     if status is not Status.OPTIMAL:
         return status, None
-    sends = [
-        (step, StepSend(chunk, link, reduce))
-        for reduce, made in ((True, y.adds), (False, y.copies))
-        for (chunk, link, step), send in made.items()
-        if solver.value(send)
-    ]
     by_step: list[list[StepSend]] = [[] for _ in x.rounds]
-    for step, send in sends:
-        by_step[step].append(send)
+    for reduce, made in ((True, y.adds), (False, y.copies)):
+        for (chunk, link, step), send in made.items():
+            if solver.value(send):
+                by_step[step].append(StepSend(chunk, link, reduce))
     rounds = tuple(solver.value(share) for share in x.rounds)
     return status, Rounds(question.size, rounds, _useful(question, by_step))
-
-
-def closed(question: Question, group: "Group") -> bool:
-    """Tell whether a group maps the links that may be used onto themselves."""
-    links = question.network.links
-    return all(set(group.link_image(g, links)) == set(links) for g in range(len(group)))
 
 
 def _sends(x: StepModel, y: _Variables, chunk: int, group: "Group") -> None:
@@ -646,7 +604,7 @@ def _arrivals(x: StepModel, y: _Variables, chunk: int, rank: Rank, step: int) ->
     model, table = x.model, x.question.problem.topology.links
     brings: dict[Rank, list[cp_model.IntVar]] = defaultdict(list)
     copies = []
-    for link in _entering(x.question)[rank]:
+    for link in x.question.entering[rank]:
         src = int(table.src[link])
         add, copy = y.adds[chunk, link, step], y.copies[chunk, link, step]
         copies.append(copy)
@@ -660,36 +618,13 @@ def _arrivals(x: StepModel, y: _Variables, chunk: int, rank: Rank, step: int) ->
             model.add(y.has[rank, of, step + 1] == there).only_enforce_if(copy)
     alone = model.new_bool_var(f"alone_{chunk}_{rank}_{step}")
     model.add_exactly_one(alone, *copies)
-    for link in _entering(x.question)[rank]:
+    for link in x.question.entering[rank]:
         model.add_implication(y.adds[chunk, link, step], alone)
     for of, brought_by in brings.items():
         here, after = y.has[rank, of, step], y.has[rank, of, step + 1]
         model.add_at_most_one(here, *brought_by)
         model.add_implication(here, after)
         model.add(after == here + sum(brought_by)).only_enforce_if(alone)
-
-
-def _entering(question: Question) -> Mapping[Rank, list[int]]:
-    table = question.problem.topology.links
-    entering: dict[Rank, list[int]] = defaultdict(list)
-    for link in question.network.links:
-        entering[int(table.dst[link])].append(link)
-    return entering
-
-
-def _messages(x: StepModel, y: _Variables, chunk: int) -> None:
-    """Add (messages) for one chunk."""
-    table, ranks = x.question.problem.topology.links, x.question.problem.topology.num_ranks
-    sends = [
-        (link, made[chunk, link, step])
-        for made in (y.adds, y.copies)
-        for step in range(x.question.size.steps)
-        for link in x.question.network.links
-    ]
-    x.model.add(sum(send for _, send in sends) >= 2 * (ranks - 1))
-    for ends in (table.src, table.dst):
-        for rank in range(ranks):
-            x.model.add_bool_or(send for link, send in sends if ends[link] == rank)
 
 
 def _useful(question: Question, sends: list[list[StepSend]]) -> tuple[tuple[StepSend, ...], ...]:
@@ -723,27 +658,13 @@ def _useful(question: Question, sends: list[list[StepSend]]) -> tuple[tuple[Step
     return tuple(reversed(kept))
 
 
-__all__ = [
-    "Answer", "Rounds", "Size", "StepSend", "answer", "chunks_per_rank", "rounds_decisions",
-    "schedule_of",
-]  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Answer:
-    """Whether an algorithm exists.
+    """Whether an algorithm exists, told after so many `seconds` by the clock.
 
-    Parameters
-    ----------
-    status
-        OPTIMAL: there is one; INFEASIBLE: there is none; else it is unknown, because the time
-        (TIME_LIMIT) or the user (INTERRUPTED) ended the search.
-    rounds
-        The algorithm, if there is one.
-    reason
-        Why there is none, or why that is unknown; empty when there is one.
-    seconds
-        Wall clock.
+    The `status` is OPTIMAL: there is one, with its `rounds`; INFEASIBLE: there is none; else it is
+    unknown, because the time (TIME_LIMIT) or the user (INTERRUPTED) ended the search. `reason` is
+    why there is none, or why that is unknown; empty when there is one.
     """
 
     status: Status
@@ -761,15 +682,11 @@ def chunks_per_rank(collective: str, num_ranks: int, chunks: int) -> int:
 
 
 def answer(problem: Problem, size: Size, options: Options, seconds: float) -> Answer:
-    """Tell whether an algorithm of some steps, rounds and chunks exists.
+    """Tell whether an algorithm of some steps, rounds and chunks (`size`) exists for a `problem`.
 
-    Parameters
-    ----------
-    problem
-        With the number of chunks that :func:`chunks_per_rank` gives. Its symmetries are used
-        only to find an allreduce sooner; what is found has none.
-    seconds
-        How long to search (with ``options.deterministic``, how much counted work).
+    The problem has the number of chunks that :func:`chunks_per_rank` gives. Its symmetries are used
+    only to find an allreduce sooner; what is found has none. With ``options.deterministic`` the
+    `seconds` are counted work.
 
     Raises
     ------
@@ -786,7 +703,7 @@ def answer(problem: Problem, size: Size, options: Options, seconds: float) -> An
     given = problem.collective.chunks_per_rank
     if given != fewest:
         raise ValueError(f"the problem has {given} chunks for each rank, {fewest} are asked for")
-    reason = impossible(question)
+    reason = next(impossible(question), None)
     if reason:
         return Answer(Status.INFEASIBLE, None, reason, clock.spent)
     if problem.topology.num_ranks == 1:
@@ -796,6 +713,35 @@ def answer(problem: Problem, size: Size, options: Options, seconds: float) -> An
         return Answer(Status.OPTIMAL, empty, "", clock.spent)
     status, rounds = _search(question, options, seconds)
     return Answer(status, rounds, _REASONS.get(status, ""), clock.spent)
+
+
+def in_rounds(problem: Problem, options: Options, size: Size) -> Result:
+    """Return the algorithm of some steps, rounds and chunks (`size`) for a `problem`.
+
+    `options` have the time limit and what is told on the way; the errors are those of
+    :func:`answer` and :func:`schedule_of` as well.
+
+    Raises
+    ------
+    NoScheduleError
+        When there is none.
+    OutOfTimeError
+        When the time does not suffice to find out whether there is.
+    """
+    found = answer(problem, size, options, options.time_limit)
+    what = f"algorithm of {size.steps} steps, {size.rounds} rounds and {size.chunks} chunks"
+    if found.status is Status.INFEASIBLE:
+        raise NoScheduleError(
+            f"there is no {what}: {found.reason}", fix="ask for more rounds or fewer chunks"
+        )
+    if found.rounds is None:
+        raise OutOfTimeError(
+            f"it is unknown whether there is an {what}: {found.reason}", fix="raise --time-limit"
+        )
+    lengths = ", ".join(map(str, found.rounds.rounds))
+    options.report(f"there is an {what}; its steps have {lengths} rounds ({found.seconds:.1f} s)")
+    schedule = schedule_of(problem, found.rounds)
+    return Result(Status.FEASIBLE, schedule, (), "exact", found.seconds)
 
 
 _REASONS = {
@@ -813,13 +759,14 @@ def _search(question: Question, options: Options, seconds: float) -> tuple[Statu
     joined = compose_allreduce(question, options, seconds / 4)
     if joined is not None:
         return Status.OPTIMAL, joined
-    group = question.problem.group
-    if len(group) > 1 and closed(question, group):
+    group, links = question.problem.group, question.network.links
+    # A group is of use that maps the links that may be used onto themselves.
+    kept = (set(group.link_image(g, links)) == set(links) for g in range(len(group)))
+    if len(group) > 1 and all(kept):
         status, alike = allreduce(question, options, seconds / 4, group)
         if alike is not None:
             return status, alike
-    alone = make_group(question.problem.topology, ())
-    return allreduce(question, options, clock.left, alone)
+    return allreduce(question, options, clock.left, question.problem.without_symmetry.group)
 
 
 def rounds_decisions(problem: Problem, rounds: Rounds) -> Decisions:
@@ -846,16 +793,11 @@ def rounds_decisions(problem: Problem, rounds: Rounds) -> Decisions:
 def schedule_of(problem: Problem, rounds: Rounds) -> Schedule:
     """Return an algorithm as a schedule with exact times.
 
-    Raises
-    ------
-    NoScheduleError
-        When no times exist: steps of an allreduce in which every rank sends its value by one
-        port several times, and receives into it meanwhile.
+    Raises NoScheduleError when no times exist: steps of an allreduce in which every rank sends its
+    value by one port several times, and receives into it meanwhile.
     """
-    group = make_group(problem.topology, ())
-    decisions = rounds_decisions(problem, rounds)
     try:
-        return retime(problem.collective, group, problem.chunk_size, decisions)
+        return problem.without_symmetry.timed(rounds_decisions(problem, rounds))
     except ValueError as error:
         raise NoScheduleError(
             f"the algorithm exists, but only where a step ends everywhere at once: {error}",

@@ -28,14 +28,9 @@ MOST_LINKS = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Mirror:
-    """A gather on the mirrored machine, and the way back.
+    """A gather on the mirrored machine (its `problem`), and the way back.
 
-    Parameters
-    ----------
-    problem
-        The gather.
-    link
-        For every link of the mirrored machine, that of the machine itself.
+    `link` is, for every link of the mirrored machine, that of the machine itself.
     """
 
     problem: Problem
@@ -68,18 +63,11 @@ def mirrored(problem: Problem) -> Mirror | None:
 
 
 def played_backwards(problem: Problem, link: NDArray[np.int64], schedule: Schedule) -> Schedule:
-    """Return a gather as a reduction, or a reduction as a gather.
+    """Return a gather as a reduction, or a reduction as a gather: the `problem` is what is wanted.
 
-    A message that can't be one step there (a reduction may keep its chunks elsewhere) is cut.
-
-    Parameters
-    ----------
-    problem
-        The collective that is wanted.
-    link
-        For every link of the schedule's machine, that of the problem's.
-    schedule
-        Of the mirrored problem, without exchanges; its symmetries are kept.
+    For every link of the schedule's machine, `link` is that of the problem's; the `schedule` is of
+    the mirrored problem, without exchanges, and its symmetries are kept. A message that can't be
+    one step there (a reduction may keep its chunks elsewhere) is cut.
     """
     orbits = replace(problem, group=make_group(problem.topology, schedule.generators))
     messages: dict[int, list[tuple[int, int, int, bool]]] = {}

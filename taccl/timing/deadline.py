@@ -37,22 +37,11 @@ WAIT, MOST_WAIT = 0.02, 5.0
 class Deadline:
     """A moment that may be moved, and an event that is set when it has come.
 
-    Parameters
-    ----------
-    end
-        By ``time.monotonic``, in seconds; infinite: never.
-    counted
-        The seconds that counted work stands for: no clock may decide; None: the clock does.
-    stop
-        Set when the user interrupts: nothing is left from then on.
-    patience
-        Seconds after which only success is a reason to go on.
-    began
-        By ``time.monotonic``, in seconds.
-    latest
-        What the end can't be moved beyond: the user is in a hurry.
-    passed
-        Set when the timer rang, before :class:`TimeUp` is raised.
+    By ``time.monotonic``, in seconds, are its `end` (infinite: never), when it `began`, and the
+    `latest` that the end can be moved to: the user is in a hurry. Where work is `counted`, it
+    stands for so many seconds, and no clock may decide; None: the clock does. `stop` is set when
+    the user interrupts: nothing is left from then on; `passed` when the timer rang, before
+    :class:`TimeUp` is raised. After `patience` seconds only success is a reason to go on.
     """
 
     end: float = math.inf
@@ -120,13 +109,7 @@ class Deadline:
 
 
 class Either(threading.Event):
-    """An event that is set when it or one of some others was set.
-
-    Parameters
-    ----------
-    others
-        The others.
-    """
+    """An event that is set when it or one of some `others` was set."""
 
     def __init__(self, *others: threading.Event) -> None:
         super().__init__()
@@ -203,16 +186,10 @@ def _ring(_number: int, frame: FrameType | None) -> None:
     if late is None:
         return
     late.passed.set()
-    if now < late.end + MOST_WAIT and _is_atomic(frame):
+    # A frame, or one that called it, of code that must not be ended half-way.
+    while frame and not any(part in frame.f_code.co_filename for part in ATOMIC):
+        frame = frame.f_back
+    if frame and now < late.end + MOST_WAIT:
         signal.setitimer(signal.ITIMER_REAL, WAIT, AGAIN)
         return
     raise TimeUp(late)
-
-
-def _is_atomic(frame: FrameType | None) -> bool:
-    """Tell whether a frame, or one that called it, is of code that must not be ended half-way."""
-    while frame is not None:
-        if any(part in frame.f_code.co_filename for part in ATOMIC):
-            return True
-        frame = frame.f_back
-    return False

@@ -17,18 +17,10 @@ TOO_EARLY = -2
 class Sends(NamedTuple):
     """The rows of messages: which values they read and change.
 
-    Parameters
-    ----------
-    first
-        Message m has the rows ``first[m] .. first[m+1]-1``.
-    source, target
-        The places (a chunk at a rank) that each row reads and changes.
-    own
-        Whether a row reads what its rank has from the beginning.
-    adds
-        Whether it adds to what is there.
-    visible_from
-        The first row that reads what a row brings; no rows where every later row does.
+    Message m has the rows ``first[m] .. first[m+1]-1``. Each reads the place (a chunk at a rank)
+    `source` and changes `target`; `own` tells whether it reads what its rank has from the
+    beginning, and `adds` whether it adds to what is there. `visible_from` is the first row that
+    reads what a row brings; no rows where every later row does.
     """
 
     first: Times
@@ -42,20 +34,10 @@ class Sends(NamedTuple):
 class Values(NamedTuple):
     """When something happened last to every place, in picoseconds; NOTHING before.
 
-    Parameters
-    ----------
-    ready
-        The last change that is visible.
-    changed, replaced
-        The last change, and the last that did not add.
-    read
-        The last read.
-    hidden
-        The last row whose arrival is not visible yet.
-    below
-        By row: the one before it that is not visible yet.
-    not_before
-        By row: picoseconds before which it must not arrive.
+    `ready` is the last change that is visible, `changed` the last change, `replaced` the last that
+    did not add, `read` the last read, and `hidden` the last row whose arrival is not visible yet.
+    By row, `below` is the one before it that is not visible yet, and `not_before` picoseconds
+    before which it must not arrive.
     """
 
     ready: Times

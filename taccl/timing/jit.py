@@ -27,19 +27,9 @@ def jit(
 ) -> Function:
     """Return a plain function on arrays as machine code that lets go of the GIL.
 
-    It is compiled when it is first called with arrays of some types. The cache is in
-    ``NUMBA_CACHE_DIR`` or else in the user's cache directory.
-
-    Parameters
-    ----------
-    function
-        What is compiled.
-    parts
-        The modules that define it and all functions that it calls.
-    name
-        Of the directory in the cache.
-    options
-        For numba.
+    The `function` is compiled, with numba's `options`, when it is first called with arrays of some
+    types; `parts` are the modules that define it and all functions that it calls. The cache is the
+    directory `name` in ``NUMBA_CACHE_DIR`` or else in the user's cache directory.
     """
     import numba
     from numba.extending import register_jitable

@@ -26,18 +26,9 @@ NEVER = 1 << 61
 class Uses(NamedTuple):
     """What messages hold, one row each; times in picoseconds.
 
-    Parameters
-    ----------
-    first
-        CSR: message m has the uses ``first[m] .. first[m+1]-1``.
-    resource
-        What a use holds.
-    offset
-        From the start of the message to where it is held.
-    held
-        For how long.
-    arrival
-        From the start of each message to its arrival.
+    CSR: message m has the uses ``first[m] .. first[m+1]-1``, each of a `resource`, which is `held`
+    for so long from an `offset` to the message's start on. `arrival` is from the start of each
+    message to its arrival.
     """
 
     first: Times
@@ -50,12 +41,8 @@ class Uses(NamedTuple):
 class Reservations(NamedTuple):
     """When resources are held, in order of time.
 
-    Parameters
-    ----------
-    begin, finish
-        (resources, slots) picoseconds.
-    entries
-        How many slots of each resource are taken.
+    `begin` and `finish` are (resources, slots) picoseconds; `entries` of the slots of each are
+    taken.
     """
 
     begin: Times

@@ -43,28 +43,15 @@ def times_of(
     *,
     plain: bool | None = None,
 ) -> tuple[Times, Times]:
-    """Return when every send starts and ends, in picoseconds.
+    """Return when every send of `columns` starts and ends, in picoseconds.
 
-    Parameters
-    ----------
-    collective
-        Where chunks are at first, and whether they are summed.
-    group
-        Symmetries; resources are orbits under them.
-    chunk_size
-        Bytes.
-    columns
-        The sends.
-    visible_from
-        As in :class:`taccl.model.schedule.Decisions`.
-    plain
-        Whether Python runs the pass; None: where that is faster.
+    The `collective` tells where chunks are at first, and whether they are summed; they have
+    `chunk_size` bytes. Resources are orbits under the symmetries of `group`. `visible_from` is as
+    in :class:`taccl.model.schedule.Decisions`; with `plain` Python runs the pass (None: where that
+    is faster).
 
-    Raises
-    ------
-    ValueError
-        When a send precedes every arrival of its chunk at its source, or arrivals and reads wait
-        for each other in a ring.
+    Raises ValueError when a send precedes every arrival of its chunk at its source, or arrivals and
+    reads wait for each other in a ring.
     """
     chunk, link, batch, reduce = columns
     rows, table, ranks = len(chunk), group.topology.links, group.topology.num_ranks
@@ -121,16 +108,10 @@ def compiled() -> tuple[Pass, Pass]:
 def starts_in_order(
     uses: Uses, waits: Sequence[Sequence[tuple[int, bool]]], order: Iterable[int]
 ) -> list[Time]:
-    """Return when messages start, each as soon as it may after those before it in an order.
+    """Return when messages start, each as soon as it may after those before it in an `order`.
 
-    Parameters
-    ----------
-    uses
-        What the messages hold, in any unit of time.
-    waits
-        Of each message: the others that it waits for, and whether for their arrival, else start.
-    order
-        The messages, each after all that it waits for.
+    `uses` is what the messages hold, in any unit of time, and `waits` has for each message the
+    others that it waits for, and whether for their arrival, else start; it comes after all of them.
     """
     uses, start = as_lists(uses), [0] * len(waits)
     free = as_list(np.zeros(max(uses.resource, default=-1) + 1, dtype=np.int64))

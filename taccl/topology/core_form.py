@@ -6,14 +6,24 @@ carry is that of the document.
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+)
 
+from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model, shown
 from taccl.files.model import (
     MAX_RANKS,
@@ -25,9 +35,18 @@ from taccl.files.model import (
     Index,
     Name,
     PermutationList,
+    checked,
     refuse,
 )
-from taccl.topology.graph import Edge, LocalCosts, Permutation, Switch, Topology
+from taccl.topology.graph import (
+    Edge,
+    LocalCosts,
+    Permutation,
+    ProgramCosts,
+    ProtocolCosts,
+    Switch,
+    Topology,
+)
 from taccl.units import Time, beta_text, exact_size_text
 
 MAX_EDGES = 1_200_000
@@ -58,6 +77,66 @@ class LocalRecord(FileModel):
         return LocalCosts(self.copy_bandwidth, self.reduce_bandwidth, self.launch)
 
 
+_FACTOR = re.compile(r"\d{1,20}(\.\d{1,20})?(/0*[1-9]\d{0,20})?")
+
+
+def _factor(value: object) -> Fraction:
+    text = str(value)
+    if _FACTOR.fullmatch(text):
+        head, _, tail = text.partition("/")
+        factor = Fraction(head) / int(tail or 1)
+        if Fraction(1, 1000) <= factor <= 1000:
+            return factor
+    raise InputError(f"should be a factor between 0.001 and 1000, got {shown(value)}")
+
+
+Factor = Annotated[
+    Fraction,
+    PlainValidator(checked(_factor, "a factor", "write 0.8 or 2.55")),
+    WithJsonSchema({"type": ["number", "string"], "description": "a factor, such as 0.8"}),
+]
+"""Exact, as written."""
+
+
+class ProtocolRecord(FileModel):
+    """What a protocol costs a program, as measured."""
+
+    launch: Annotated[Duration, Field(examples=["5us"])]
+    alpha: Annotated[Duration, Field(examples=["3.4us"])]
+    alpha_across: Annotated[Duration | None, Field(examples=["14us"])] = None
+    wire: Annotated[Factor, Field(examples=[2.55])] = Fraction(1)
+    threadblock: Annotated[BetaOrFree, Field(examples=["38.7GB/s"])] = Fraction(0)
+    slice: Annotated[StrictInt, Field(ge=1, le=1 << 30, examples=[32768])] = 32 << 10
+
+    def costs(self) -> ProtocolCosts:
+        """Return the costs as the replay sees them."""
+        across = self.alpha if self.alpha_across is None else self.alpha_across
+        return ProtocolCosts(
+            self.launch, self.alpha, across, self.wire, self.threadblock, self.slice
+        )
+
+
+class MeasuredRecord(FileModel):
+    """What programs cost on this machine, as measured; the rest of the file is its data sheet."""
+
+    source: Annotated[StrictStr, Field(min_length=1, max_length=2000, examples=["nccl-tests"])]
+    inside: Annotated[Factor, Field(examples=[0.8])] = Fraction(1)
+    across: Annotated[Factor, Field(examples=[0.97])] = Fraction(1)
+    copy_bandwidth: Annotated[BetaOrFree, Field(examples=["600GB/s"])] = Fraction(0)
+    reduce_bandwidth: Annotated[BetaOrFree, Field(examples=["600GB/s"])] = Fraction(0)
+    flag: Annotated[Duration, Field(examples=["0.5us"])] = 0
+    slices: Annotated[StrictInt, Field(ge=1, le=64, examples=[8])] = 8
+    protocols: dict[Literal["Simple", "LL", "LL128"], ProtocolRecord]
+
+    def costs(self) -> ProgramCosts:
+        """Return the costs as the replay sees them."""
+        return ProgramCosts(
+            self.source, {name: row.costs() for name, row in self.protocols.items()},
+            self.inside, self.across, self.copy_bandwidth, self.reduce_bandwidth,
+            self.flag, self.slices,
+        )  # fmt: skip
+
+
 Gpu = Literal[
     "p100", "v100", "a40", "a100", "h100", "h200", "h800", "b200", "gb200", "mi100", "mi250",
     "mi300x",
@@ -75,6 +154,7 @@ class TopologyHeader(FileModel):
     chunk_size: Annotated[ExactSize | None, Field(examples=["1KB"])] = None
     costs: Annotated[Literal["exact", "original"] | None, Field(examples=["exact"])] = None
     gpu: Annotated[Gpu | None, Field(examples=["a100"])] = None
+    measured: MeasuredRecord | None = None
 
 
 class SwitchRecord(FileModel):
@@ -159,16 +239,14 @@ class Builder:
             header.name, self.num_ranks, tuple(self.switches), tuple(self.edges), tuple(server_of),
             tuple(rotations), header.alpha_rule, header.local.costs(), header.chunk_size,
             header.costs, header.gpu,
+            None if header.measured is None else header.measured.costs(),
         )  # fmt: skip
 
 
 def read_graph(document: Document) -> Topology:
     """Return the topology that a document in the core form describes.
 
-    Raises
-    ------
-    InputError
-        With file, line, field and fix.
+    Raises InputError with file, line, field and fix.
     """
     record = fit_model(document, GraphFile)
     builder = Builder(record.ranks)
@@ -267,10 +345,7 @@ def permutations(
 ) -> tuple[Permutation, ...]:
     """Return ``rows`` at a ``place`` of a ``document`` as permutations of 0 .. ``size`` - 1.
 
-    Raises
-    ------
-    InputError
-        When a row is none.
+    Raises InputError when a row is none.
     """
     expected = list(range(size))
     for index, row in enumerate(rows):
@@ -327,12 +402,46 @@ def topology_document(topology: Topology) -> dict[str, object]:
         "chunk_size": None if size is None else exact_size_text(size),
         "costs": topology.costs,
         "gpu": topology.gpu,
+        "measured": None if topology.measured is None else _measured(topology.measured),
     }
     return {name: value for name, value in document.items() if value is not None}
 
 
+def _measured(costs: ProgramCosts) -> dict[str, object]:
+    """Return measured costs as a file has them, without what is the default."""
+
+    def rate(beta: Fraction) -> str | None:
+        return beta_text(beta) if beta else None
+
+    protocols = {
+        name: {
+            "launch": f"{row.launch}ps",
+            "alpha": f"{row.alpha}ps",
+            "alpha_across": f"{row.alpha_across}ps",
+            "wire": str(row.wire),
+            "threadblock": rate(row.block_beta),
+            "slice": row.slice_bytes,
+        }
+        for name, row in costs.protocols.items()
+    }
+    record: dict[str, object] = {
+        "source": costs.source,
+        "inside": str(costs.inside),
+        "across": str(costs.across),
+        "copy_bandwidth": rate(costs.copy_beta),
+        "reduce_bandwidth": rate(costs.reduce_beta),
+        "flag": f"{costs.flag}ps",
+        "slices": costs.slices,
+        "protocols": {
+            name: {key: value for key, value in row.items() if value is not None}
+            for name, row in protocols.items()
+        },
+    }
+    return {name: value for name, value in record.items() if value is not None}
+
+
 def topology_digest(topology: Topology) -> str:
-    """Return 16 hex digits for all that a topology file can say that anything depends on."""
-    document = topology_document(replace(topology, gpu=None))
+    """Return 16 hex digits for all that a topology file can say that a schedule depends on."""
+    document = topology_document(replace(topology, gpu=None, measured=None))
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -42,10 +42,7 @@ def read_losses(edges: Sequence[str], links: Sequence[str], factor: str | None) 
     ``edges`` and ``links`` are ``NAME`` or ``NAME=FACTOR`` each; ``factor`` is what is left of
     those without a factor of their own.
 
-    Raises
-    ------
-    InputError
-        When nothing is named, or a factor is missing, wrong, or for none of them.
+    Raises InputError when nothing is named, or a factor is missing, wrong, or for none of them.
     """
     named = [("--edge", text) for text in edges] + [("--link", text) for text in links]
     if not named:
@@ -65,10 +62,7 @@ def read_loss(option: str, text: str, factor: str | None) -> Loss:
 
     ``option`` is ``--edge`` or ``--link``; ``factor`` is what is left where the text has none.
 
-    Raises
-    ------
-    InputError
-        When there is no factor, or none below 1.
+    Raises InputError when there is no factor, or none below 1.
     """
     own = _FACTOR.fullmatch(text)
     what, left = (own["what"], own["factor"]) if own else (text, factor)
@@ -92,10 +86,7 @@ def degrade(topology: Topology, losses: Sequence[Loss]) -> tuple[Topology, list[
 
     Losses of one edge multiply.
 
-    Raises
-    ------
-    InputError
-        When there is no such edge, it has no bandwidth to lose, or a rank is cut off.
+    Raises InputError when there is no such edge, it has no bandwidth to lose, or a rank is cut off.
     """
     left: dict[EdgeId, Fraction] = {}
     notes = []

@@ -59,10 +59,7 @@ def load_topology(
     ``nodes`` and ``fabric`` override the count and the fabric kind of a file in the server form;
     ``sketched`` is what a file with TACCL's own costs must know of the sketch.
 
-    Raises
-    ------
-    InputError
-        With file, line, field, what was found, and the fix.
+    Raises InputError with file, line, field, what was found, and the fix.
     """
     topology, document = read_topology(spec, nodes=nodes, fabric=fabric, sketched=sketched)
     return topology if document is None else _connected(topology, document)
@@ -97,10 +94,7 @@ def has_count(spec: str) -> bool:
 def topology_from_document(document: object, file: str | None = None) -> Topology:
     """Return the topology of a parsed ``document`` in any form; errors name its ``file``.
 
-    Raises
-    ------
-    InputError
-        With file, field, what was found, and the fix.
+    Raises InputError with file, field, what was found, and the fix.
     """
     value = Document(document, file)
     return _connected(_read(value), value)
@@ -128,10 +122,7 @@ def _read(
 def check_kind(document: Document, kind: str) -> None:
     """Refuse a ``document`` whose ``taccl`` line is missing, or of another ``kind`` than asked.
 
-    Raises
-    ------
-    InputError
-        With the line to write.
+    Raises InputError with the line to write.
     """
     if not isinstance(document.value, dict):
         return
@@ -177,10 +168,7 @@ def shipped_file(spec: str, folder: str, field: str) -> str:
 
     The ``folder`` is ``topologies`` or ``sketches``; errors call the spec a ``field``.
 
-    Raises
-    ------
-    InputError
-        When it looks like a name, and there is no such file.
+    Raises InputError when it looks like a name, and there is no such file.
     """
     names = shipped_names(folder)
     if spec in names:

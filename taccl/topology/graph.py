@@ -118,6 +118,64 @@ class LocalCosts:
     launch: Time = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ProtocolCosts:
+    """What a protocol costs a program on real hardware.
+
+    Parameters
+    ----------
+    launch
+        Picoseconds added once to every run.
+    alpha, alpha_across
+        Picoseconds from the end of a slice's flow to its arrival, within a server and between
+        servers; they hold nothing.
+    wire
+        Bytes on the wire for each byte of data.
+    block_beta
+        Least picoseconds in which a threadblock moves a byte of data; 0: only edges limit it.
+    slice_bytes
+        Least bytes of a slice.
+    """
+
+    launch: Time
+    alpha: Time
+    alpha_across: Time
+    wire: Fraction = Fraction(1)
+    block_beta: Fraction = Fraction(0)
+    slice_bytes: int = 32 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCosts:
+    """What programs cost on real hardware, where these were measured.
+
+    Parameters
+    ----------
+    source
+        Where the numbers are from.
+    protocols
+        Costs of each protocol, by name.
+    inside, across
+        The part of their stated bandwidth that edges carry of what is on the wire: of those that
+        links within a server use, and of those that only links between servers do.
+    copy_beta, reduce_beta
+        Picoseconds for each byte that a threadblock copies, or reduces.
+    flag
+        Picoseconds from the post of a step to where other threadblocks see it.
+    slices
+        Most slices of a message.
+    """
+
+    source: str
+    protocols: Mapping[str, ProtocolCosts]
+    inside: Fraction = Fraction(1)
+    across: Fraction = Fraction(1)
+    copy_beta: Fraction = Fraction(0)
+    reduce_beta: Fraction = Fraction(0)
+    flag: Time = 0
+    slices: int = 8
+
+
 @dataclass(frozen=True, eq=False)
 class Topology:
     """Ranks, switches and edges; compared by identity, as it holds lazy columns.
@@ -161,6 +219,7 @@ class Topology:
     chunk_size: Fraction | None = None
     costs: str | None = None
     gpu: str | None = None
+    measured: ProgramCosts | None = None
 
     @cached_property
     def links(self) -> LinkTable:
@@ -255,10 +314,7 @@ class Topology:
     def with_alpha_rule(self, rule: str) -> "Topology":
         """Return the same network under another alpha rule.
 
-        Raises
-        ------
-        InputError
-            When there is no such rule.
+        Raises InputError when there is no such rule.
         """
         if rule not in ALPHA_RULES:
             raise InputError(

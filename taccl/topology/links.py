@@ -111,10 +111,7 @@ class LinkTable:
 def derive_links(topology: "Topology") -> LinkTable:
     """Return the links of a topology, rank to rank.
 
-    Raises
-    ------
-    InputError
-        When there are too many to hold.
+    Raises InputError when there are too many to hold.
     """
     ranks = topology.num_ranks
     step = max(1, MAX_REACHED // (ranks + len(topology.switches)))

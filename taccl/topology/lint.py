@@ -432,10 +432,7 @@ RULES: Mapping[str, Rule] = MappingProxyType({
 def lint(topology: Topology) -> tuple[Finding, ...]:
     """Return what the rules find, in the order of the table.
 
-    Raises
-    ------
-    InputError
-        When the topology has too many links to hold.
+    Raises InputError when the topology has too many links to hold.
     """
     facts = Facts(topology)
     return tuple(

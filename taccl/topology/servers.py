@@ -435,10 +435,7 @@ def read_servers(
 ) -> Topology:
     """Return the topology of a ``document``; ``nodes`` and ``fabric`` override count and kind.
 
-    Raises
-    ------
-    InputError
-        With file, line, field and fix.
+    Raises InputError with file, line, field and fix.
     """
     record = fit_model(document, ServersFile)
     servers = _servers(record, document, nodes)

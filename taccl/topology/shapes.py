@@ -239,10 +239,7 @@ class ShapeFile(TopologyHeader):
 def read_shape(document: Document) -> Topology:
     """Return the topology of a document with a ``shape``.
 
-    Raises
-    ------
-    InputError
-        With file, line, field and fix.
+    Raises InputError with file, line, field and fix.
     """
     record = fit_model(document, ShapeFile)
     problem = _wrong_dims(record.shape.kind, record.shape.dims)
@@ -276,10 +273,7 @@ def is_short_form(text: str) -> bool:
 def parse_short_form(text: str) -> Topology:
     """Return the topology of a short form such as ``torus2d:8x8@25GB/s,1us``.
 
-    Raises
-    ------
-    InputError
-        When dims, bandwidth or alpha can't be used.
+    Raises InputError when dims, bandwidth or alpha can't be used.
     """
     match = _SHORT.fullmatch(text)
     if match is None or match["kind"] not in SHAPES:

@@ -39,10 +39,8 @@ _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 def vertex_image(topology: Topology, permutation: Sequence[int]) -> NDArray[np.int32]:
     """Return where every vertex of a ``topology`` goes when rank r becomes ``permutation[r]``.
 
-    Raises
-    ------
-    InputError
-        When the topology does not map onto itself; names the edge or rank that breaks it.
+    Raises InputError when the topology does not map onto itself; names the edge or rank that breaks
+    it.
     """
     image = _extend(topology, permutation)
     edge_image(topology, image)
@@ -74,10 +72,7 @@ def edge_image(topology: Topology, vertices: NDArray[np.int32]) -> NDArray[np.in
 
     Of equal parallel edges the k-th goes to the k-th.
 
-    Raises
-    ------
-    InputError
-        When an edge has no image; names it.
+    Raises InputError when an edge has no image; names it.
     """
     edges = topology.edge_table
     total = topology.num_ranks + len(topology.switches)
@@ -212,10 +207,7 @@ NO_IMAGES: Mapping[Permutation, Row] = MappingProxyType({})
 def close_group(generators: Iterable[Permutation], num_ranks: int) -> tuple[Permutation, ...]:
     """Return all products of ``generators``, which permute ``num_ranks``, the identity first.
 
-    Raises
-    ------
-    InputError
-        When there are more than 20 000, or more than memory is for.
+    Raises InputError when there are more than 20 000, or more than memory is for.
     """
     rows = [np.array(generator, dtype=np.int32) for generator in generators]
     return _tuples(_all_products(rows, num_ranks, num_ranks)[0], num_ranks)
@@ -329,10 +321,7 @@ class Group:
     def link_images(self, element: int, links: NDArray[np.integer]) -> NDArray[np.int64]:
         """Return where element number ``element`` takes the given links, as a column.
 
-        Raises
-        ------
-        InputError
-            When a link has no image, which no verified group allows.
+        Raises InputError when a link has no image, which no verified group allows.
         """
         wanted = links.astype(np.int64)
         if element == 0:
@@ -440,10 +429,7 @@ def smallest_of_orbit(images: Sequence[NDArray[np.integer]], count: int) -> NDAr
 def make_group(topology: Topology, generators: Iterable[Permutation]) -> Group:
     """Return the group that ``generators``, rank permutations of a ``topology``, span, verified.
 
-    Raises
-    ------
-    InputError
-        When a generator is no symmetry of the topology, or the group is too large.
+    Raises InputError when a generator is no symmetry of the topology, or the group is too large.
     """
     n = topology.num_ranks
     kept: dict[Permutation, Row] = {}

@@ -123,10 +123,7 @@ class OriginalFile(TopologyHeader):
 def check_record(record: OriginalRecord, document: Document, place: Sequence[str | int]) -> None:
     """Refuse a ``record`` at a ``place`` of a ``document`` whose numbers don't fit the machine.
 
-    Raises
-    ------
-    InputError
-        With the field and what it should be.
+    Raises InputError with the field and what it should be.
     """
     base = BASES[record.base]
     for name, wanted, found in (("gpus", base.gpus, record.gpus), ("nics", base.nics, record.nics)):
@@ -199,10 +196,7 @@ def read_original(
     Without ``nodes`` it has the servers of the sketch, else one. ``sketched`` is what the sketch
     says; several servers need it.
 
-    Raises
-    ------
-    InputError
-        With file, line, field and fix; also when the sketch does not fit.
+    Raises InputError with file, line, field and fix; also when the sketch does not fit.
     """
     record = fit_model(document, OriginalFile)
     check_record(record.original, document, ("original",))

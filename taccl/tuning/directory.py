@@ -51,10 +51,7 @@ class Journal:
     path
         The file; SQLite puts ``-wal`` and ``-shm`` beside it while it is in use.
 
-    Raises
-    ------
-    InputError
-        When it can't be used, or is no journal.
+    Raises InputError when it can't be used, or is no journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,10 +90,7 @@ class Journal:
     def find(self, key: str) -> str | None:
         """Return the result of a key; None: not known.
 
-        Raises
-        ------
-        InputError
-            When the file is damaged.
+        Raises InputError when the file is damaged.
         """
         with self._told():
             known = self._file.execute("SELECT text, digest FROM outcome WHERE key=?", (key,))
@@ -111,10 +105,7 @@ class Journal:
     def keep(self, key: str, text: str) -> None:
         """Write a result to disk.
 
-        Raises
-        ------
-        InputError
-            When the file can't be written.
+        Raises InputError when the file can't be written.
         """
         row = (key, text, hashlib.sha256(text.encode()).hexdigest())
         with self._told(), self._transaction():
@@ -198,11 +189,8 @@ _AT_CWD, _EXCHANGE = -100, 2
 def check_place(place: Path) -> None:
     """Raise, before any long work, when a directory can't be written there.
 
-    Raises
-    ------
-    InputError
-        When it is a file, or another directory than a library, or a library with other files in
-        it, or its parent can't be written.
+    Raises InputError when it is a file, or another directory than a library, or a library with
+    other files in it, or its parent can't be written.
     """
     parent = place.absolute().parent
     if not parent.is_dir():
@@ -257,10 +245,7 @@ def _check_old(place: Path) -> None:
 def locked(place: Path) -> Iterator[None]:
     """Keep other runs from a directory meanwhile; the system ends this with the process.
 
-    Raises
-    ------
-    InputError
-        When another run is at it.
+    Raises InputError when another run is at it.
     """
     path = beside(place, ".lock")
     try:
@@ -305,10 +290,8 @@ def write_directory(place: Path, texts: Mapping[str, str]) -> None:
 
     The `texts` are their contents, by their names within it.
 
-    Raises
-    ------
-    InputError
-        When that can't be done, or anything but a library is there; it is then untouched.
+    Raises InputError when that can't be done, or anything but a library is there; it is then
+    untouched.
     """
     place = place.absolute()
     with suppress(OSError, ValueError):  # what can't be read is something else

@@ -47,10 +47,7 @@ class Workshop(Protocol):
     def renew(self) -> None:
         """Make up for lost workers.
 
-        Raises
-        ------
-        InputError
-            When there will be no others.
+        Raises InputError when there will be no others.
         """
 
     def close(self, *, kill: bool) -> None:
@@ -162,10 +159,7 @@ class Borrowed:
     def submit(self, work: Work, task: str) -> "Future[str]":
         """Start a task, or queue it.
 
-        Raises
-        ------
-        InputError
-            When there is nobody to run it any more.
+        Raises InputError when there is nobody to run it any more.
         """
         try:
             return self._executor.submit(work, task)
@@ -216,10 +210,7 @@ def _scheduler_gone() -> InputError:
 def dask_workshop(address: str) -> Workshop:
     """Return the workers of a Dask scheduler, such as ``tcp://head:8786``.
 
-    Raises
-    ------
-    InputError
-        When the package is missing, or nobody answers.
+    Raises InputError when the package is missing, or nobody answers.
     """
     try:
         distributed: Any = importlib.import_module("distributed")
@@ -252,10 +243,7 @@ def dask_workshop(address: str) -> Workshop:
 def mpi_workshop() -> Workshop:
     """Return the other ranks of an MPI job, under ``mpiexec ... python -m mpi4py.futures``.
 
-    Raises
-    ------
-    InputError
-        When the package or the MPI library is missing.
+    Raises InputError when the package or the MPI library is missing.
     """
     try:
         futures: Any = importlib.import_module("mpi4py.futures")

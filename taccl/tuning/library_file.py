@@ -190,10 +190,7 @@ def answer(directory: Path, collective: str, size: int) -> dict[str, Any]:
 
     The call is of a `collective`, by its name, and of `size` bytes.
 
-    Raises
-    ------
-    InputError
-        When there is no library, or it is for other collectives or sizes.
+    Raises InputError when there is no library, or it is for other collectives or sizes.
     """
     path = directory / INDEX
     if not path.is_file():

@@ -133,10 +133,7 @@ def _all_sends(schedule: Schedule, logical: LogicalTopology | None) -> Sends:
 def require_valid(schedule: Schedule, logical: LogicalTopology | None = None) -> None:
     """Return when `schedule` is correct, and follows the rules of the sketch in `logical`, if any.
 
-    Raises
-    ------
-    ScheduleError
-        With what is wrong; the first five findings are in the text.
+    Raises ScheduleError with what is wrong; the first five findings are in the text.
     """
     found = verify(schedule, logical)
     if found:

@@ -102,10 +102,7 @@ class Orbits:
 def orbits_of(schedule: Schedule) -> Orbits | None:
     """Return by what representatives stand for all sends; None where they may not.
 
-    Raises
-    ------
-    InputError
-        When a generator is no symmetry of the topology or of the collective.
+    Raises InputError when a generator is no symmetry of the topology or of the collective.
     """
     group = schedule.group
     for generator in group.generators:

@@ -10,7 +10,7 @@ import pytest
 
 from taccl.bounds import any_bounds, best
 from taccl.bounds.net import Net, make_net
-from taccl.bounds.reduce import _far_ranks, cheapest_tree, tree_prices
+from taccl.bounds.reduce import cheapest_tree, far_ranks, tree_prices
 from taccl.collectives import build_collective
 from taccl.topology.graph import Topology, whole
 from tests.bounds.bound_networks import (
@@ -173,7 +173,7 @@ def test_what_would_take_too_long_is_left_out(limit: str, monkeypatch: pytest.Mo
 
 def test_far_ranks_are_of_every_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taccl.bounds.reduce.MANY_RANKS", 4)
-    assert _far_ranks(net_of(rails(3, 300, 25))) == [8, 16, 1, 2]
+    assert far_ranks(net_of(rails(3, 300, 25))) == [8, 16, 1, 2]
 
 
 # --- known machines ------------------------------------------------------------------------------

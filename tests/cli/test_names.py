@@ -12,6 +12,7 @@ from taccl.collectives import COLLECTIVES
 from taccl.imports import IMPORTS
 from taccl.imports.hosts import GPUS
 from taccl.msccl.runtimes import PROTOCOLS, RUNTIMES
+from taccl.replay.cost import PROFILES
 from taccl.report.comparison import COMPARED
 from taccl.report.export import EXPORTS
 from taccl.report.tables import WRITERS
@@ -25,7 +26,7 @@ TABLES: Mapping[str, Collection[str]] = {
     "PROTOCOL_NAMES": ("auto", *PROTOCOLS), "ALPHA_RULE_NAMES": ALPHA_RULES, "FIT_NAMES": FITTED,
     "RESULT_FORMAT_NAMES": WRITERS, "COMPARISON_FORMAT_NAMES": COMPARED, "IMPORT_NAMES": IMPORTS,
     "GPU_NAMES": GPUS, "FABRIC_NAMES": FABRICS, "EXPORT_NAMES": EXPORTS, "BASE_NAMES": BASES,
-    "TIME_UNIT_NAMES": TIME_UNITS, "COST_MODE_NAMES": COST_MODES,
+    "TIME_UNIT_NAMES": TIME_UNITS, "COST_MODE_NAMES": COST_MODES, "PROFILE_NAMES": PROFILES,
 }  # fmt: skip
 
 

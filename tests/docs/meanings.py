@@ -185,6 +185,27 @@ changes: [{link: 1->2, at: 100us, factor: 0.25}]
 """,
     ),
     "library": Format(LIBRARY_TITLE, LIBRARY_ABOUT, "json", LIBRARY_EXAMPLE),
+    "measurements": Format(
+        "Measurements",
+        "Measured times of collectives on one machine (`taccl measured`); the shipped ones are"
+        " listed in [truth.md](truth.md).",
+        "yaml",
+        """taccl: measurements/1
+name: my-cluster
+source: nccl-tests 2.14, in place
+machine: 2 x 8 A100
+costs: dgx-a100
+topology: dgx-a100
+runs:
+  - collective: allreduce
+    what: NCCL 2.21
+    place: in
+    algorithm: nccl
+    channels: 24
+    nodes: 2
+    times: {1048576: 61.2, 67108864: 1012.5}
+""",
+    ),
 }
 
 _ON_EDGES = {
@@ -201,6 +222,26 @@ _HEADER = {
     " this size",
     "costs": "how an imported TACCL file's numbers were taken, for the record; results repeat it",
     "gpu": "which GPU it has, for NCCL's time model alone: which row of its tables holds",
+    "measured": "what programs cost on real hardware (`--profile measured`); see"
+    " [truth.md](truth.md)",
+}
+_MEASURED = {
+    "source": "where the numbers are from",
+    "inside": "the part of their bandwidth that edges within a server have left for data",
+    "across": "the same of edges that only links between servers use",
+    "copy_bandwidth": "of a threadblock that copies, or receives",
+    "reduce_bandwidth": "of a threadblock that adds",
+    "flag": "from the post of a step to where others see it",
+    "slices": "most slices of a message",
+    "protocols": "costs of each protocol",
+}
+_PROTOCOL = {
+    "launch": "added once to every replay",
+    "alpha": "from the end of a slice to its arrival, within a server; holds nothing",
+    "alpha_across": "the same between servers; none: `alpha`",
+    "wire": "bytes on the wire for each byte of data",
+    "threadblock": "the most data of one threadblock; 0: no limit",
+    "slice": "least bytes of a slice",
 }
 _COLLECTIVE = {
     "taccl": "which format this is",
@@ -244,6 +285,8 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "both": "also add the reverse edge",
         },
         ("topology", "LocalRecord"): _LOCAL,
+        ("topology", "MeasuredRecord"): _MEASURED,
+        ("topology", "ProtocolRecord"): _PROTOCOL,
         ("topology", "SwitchRecord"): {
             "name": "how edges call it",
             "multicast": "it can copy a message to many; no engine uses it yet",
@@ -271,6 +314,8 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "dims": "of a `torus` or `mesh` fabric: servers in each dimension",
         },
         ("topology-servers", "LocalRecord"): _LOCAL,
+        ("topology-servers", "MeasuredRecord"): _MEASURED,
+        ("topology-servers", "ProtocolRecord"): _PROTOCOL,
         ("topology-servers", "NicRecord"): {
             "name": "becomes the vertices NAME.tx and NAME.rx",
             "gpus": "the GPUs that use it; they share its bandwidth",
@@ -305,6 +350,8 @@ def _flat() -> dict[tuple[str, str, str], str]:
         },
         ("topology-shape", "ShapeFile"): _HEADER | {"shape": "the network"},
         ("topology-shape", "LocalRecord"): _LOCAL,
+        ("topology-shape", "MeasuredRecord"): _MEASURED,
+        ("topology-shape", "ProtocolRecord"): _PROTOCOL,
         ("topology-shape", "ShapeRecord"): {
             "kind": "`hub` is one switch, `full` a wire for every pair; switches of a `leaf-spine`,"
             " `fat-tree` and `dragonfly` that lie side by side are one with the bandwidth of all",
@@ -318,6 +365,8 @@ def _flat() -> dict[tuple[str, str, str], str]:
         ("topology-original", "OriginalFile"): _HEADER
         | {"original": "TACCL's numbers; needs `chunk_size`"},
         ("topology-original", "LocalRecord"): _LOCAL,
+        ("topology-original", "MeasuredRecord"): _MEASURED,
+        ("topology-original", "ProtocolRecord"): _PROTOCOL,
         ("topology-original", "OriginalRecord"): {
             "base": "the machine: which GPUs are joined, and by links of which class",
             "gpus": "of a server (NDv2 has 8)",
@@ -414,6 +463,27 @@ def _flat() -> dict[tuple[str, str, str], str]:
             " reduce: in all; of a definition: parts of each of its chunks)",
             "root": "of broadcast, reduce, gather and scatter; left out: 0",
             "definition": "of a collective that has no name of its own, as in its file",
+        },
+        ("measurements", "MeasurementsFile"): {
+            "taccl": "which format this is",
+            "name": "what reports call it",
+            "source": "who measured, and how",
+            "machine": "on what, in words",
+            "costs": "the shipped topology whose measured costs hold, or a name of your own",
+            "topology": "a name, a path, or a topology in full",
+            "runs": "what ran",
+        },
+        ("measurements", "RunRecord"): {
+            "collective": "what was done",
+            "what": "what the source calls it",
+            "place": "`in` or `out` of place",
+            "algorithm": "what ran: NCCL's `ring`, `tree`, `pairs` of sends and receives, the best"
+            " of ring and tree (`nccl`), MSCCL `files`, or `unknown`",
+            "channels": "rings, trees, or connections of a pair",
+            "nodes": "how many servers; none: as the topology says",
+            "protocols": "those that may have run; the fastest counts",
+            "files": "MSCCL files of which the fastest counts",
+            "times": "bytes of the counted buffer: microseconds",
         },
         ("scenario", "ScenarioFile"): {
             "taccl": "which format this is",
@@ -681,6 +751,14 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         " are right`, or `no`",
         "left_out": "measured sizes that were not used, and why",
         "output": "the file that was written, or null",
+    },
+    "taccl measured": {
+        "name": "of the table",
+        "source": "who measured",
+        "machine": "on what",
+        "rows": "for each size: collective, ranks, what (ran), place, bytes, measured_us,"
+        " replayed_us (null: no program runs at this size), and program, the fastest",
+        "not_replayed": "runs that were not: collective, what, and why",
     },
     "taccl verify": {
         "file": "the XML file",

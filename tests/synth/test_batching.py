@@ -61,13 +61,6 @@ def test_pieces_cut_runs_to_a_length() -> None:
     assert adjacency.pieces(1 << 30) == [(0, 1, 2, 3, 4)]
 
 
-def test_candidates_hold_every_single_and_every_part_of_a_run() -> None:
-    topology = pair()
-    rows = [(chunk, link(topology, 0, 1), False) for chunk in range(3)]
-    adjacency = Adjacency(plan_decisions(problem_of(topology, "allgather", chunks=3), rows))
-    assert set(adjacency.candidates()) == {(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)}
-
-
 def test_chunks_of_a_relay_lie_in_its_scratch_by_destination() -> None:
     # Rank 1 passes on the chunks 0 -> 2 and 0 -> 3: neighbours in its scratch; at 0 as well.
     hops = [(a, b, 0, None, Fraction(1)) for a, b in ((0, 1), (1, 2), (2, 3), (3, 0))]

@@ -11,7 +11,7 @@ import scipy.optimize
 from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.model.problem import Options, Problem
 from taccl.synth.flow.engine import flow
-from taccl.synth.flow.program import flow_instance, flow_of_whole_chunks, optimal_flow
+from taccl.synth.flow.program import flow_instance, optimal_flow
 from taccl.synth.flow.routes import (
     flow_by_near_gateways,
     rows_of_flow,
@@ -48,24 +48,6 @@ def test_near_gateways_keep_the_time_of_the_flow_and_open_fewer_links() -> None:
     for rank, used in gateways_used(problem, rows_of_flow(instance, near, CLOCK)).items():
         # A NIC of dgx2 belongs to two ranks: the nearest gateway is the rank's own.
         assert {int(links.src[link]) for link in used} == {rank}
-
-
-def test_a_flow_of_whole_chunks_cuts_none_and_takes_no_less_than_one_that_may() -> None:
-    # Rank 0 of ndv2 sends 7 chunks by two wires of 23.7 us and two of 46.7 us a chunk: as parts
-    # they take 55.0 us in all, whole ones 3, 3 and 1 at a time.
-    problem = problem_of(load_topology("ndv2"), "scatter", chunk_size=10**6)
-    instance = flow_instance(problem)
-    parts, whole = optimal_flow(instance, CLOCK), flow_of_whole_chunks(instance, CLOCK)
-    assert parts.time == pytest.approx(7 / (2 / 23.7 + 2 / 46.7), rel=1e-4)
-    assert whole.time == pytest.approx(3 * 23.7, rel=1e-6)
-    amounts = [amount for flow in whole.amounts for amount in flow.values()]
-    assert amounts == pytest.approx([round(amount) for amount in amounts])
-
-
-def test_a_flow_of_whole_chunks_is_not_looked_for_in_large_problems() -> None:
-    problem = problem_of(load_topology("torus2d:8x8"), "alltoall")
-    with pytest.raises(OutOfTimeError, match="16384 variables are too many for whole chunks"):
-        flow_of_whole_chunks(flow_instance(problem), CLOCK)
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

@@ -1,6 +1,5 @@
 """Price-guided list scheduling: runs by a slow twin, results by hand, answers verified."""
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -352,17 +351,6 @@ def test_the_goal_ends_the_search() -> None:
     problem = problem_of(ring4(), "allgather")
     result = guided(problem, Options(time_limit=60.0, floor=2 * 1010, batch=False))
     assert result.status is Status.OPTIMAL
-
-
-def test_halves_with_sums_in_scratch_make_a_valid_whole() -> None:
-    # Relayed sums of a ReduceScatter lie side by side in scratch, whichever chunks they are of.
-    topology = load_topology("torus2d:4x4@50GB/s,0.7us")
-    problem = problem_of(topology, "allreduce", 4, 10**7, symmetric=True)
-    options = Options(time_limit=3.0, deterministic=True, workers=1)
-    # The package names the function so.
-    halves = importlib.import_module("taccl.synth.guided.engine")._halves
-    for schedule in halves(problem, options, 3.0):
-        assert verify(schedule, problem.logical) == []
 
 
 def test_what_no_program_can_be_made_of_is_left_for_what_takes_longer() -> None:

@@ -17,10 +17,9 @@ from taccl.model.schedule import Schedule
 from taccl.synth.exact.model import Flows, flows_of
 from taccl.synth.exact.solve import MAX_INTERVALS, is_long, solve_model
 from taccl.synth.staged.engine import first_schedules, staged
-from taccl.synth.steps_rounds import Size, answer, schedule_of
+from taccl.synth.steps_rounds import Size, in_rounds
 from taccl.synth.templates.classical import CLASSICAL, Trial, schedules_of
 from taccl.timing.deadline import Deadline
-from taccl.topology.symmetry import make_group
 from taccl.units import Time
 
 FIRST, STAGED, ALONE = 0.2, 0.25, 0.95
@@ -49,9 +48,8 @@ class _State:
 
     def with_schedule(self, found: Schedule | None) -> "_State":
         """Return the state after another schedule was found, if one was."""
-        if found is None or found.makespan >= self.best.makespan:
-            return self
-        return replace(self, best=found)
+        better = self.best if found is None else min(self.best, found, key=lambda one: one.makespan)
+        return replace(self, best=better)
 
     @property
     def closed(self) -> bool:
@@ -59,21 +57,14 @@ class _State:
 
 
 def exact(problem: Problem, options: Options) -> Result:
-    """Solve a problem to proven optimality, or as far as the time allows.
+    """Solve a `problem` to proven optimality, or as far as the time in `options` allows.
 
     The hint is the best schedule that is known. Where none is, it is one that takes no search; the
     model gets a short part of the time then, and where that does not close the gap, the staged
     engine looks for a better hint, and the model gets the rest.
 
-    With ``options.rounds`` the question is SCCL's instead: whether there is an algorithm of so
-    many synchronous steps, rounds and chunks (steps_rounds.py).
-
-    Parameters
-    ----------
-    problem
-        What is to be done.
-    options
-        How long and how to search, and what is known.
+    With ``options.rounds`` the question is SCCL's instead: whether there is an algorithm of so many
+    synchronous steps, rounds and chunks (steps_rounds.py).
 
     Raises
     ------
@@ -83,7 +74,7 @@ def exact(problem: Problem, options: Options) -> Result:
         When the time does not suffice to find out whether there is.
     """
     if options.rounds is not None:
-        return _in_rounds(problem, options, options.rounds)
+        return in_rounds(problem, options, Size(*options.rounds))
     clock = options.begin(options.solver_share)
 
     def left() -> float:
@@ -113,35 +104,9 @@ def exact(problem: Problem, options: Options) -> Result:
     return Result(status, state.best, tuple(bounds), "exact", clock.spent)
 
 
-def _in_rounds(problem: Problem, options: Options, rounds: tuple[int, int, int]) -> Result:
-    size = Size(*rounds)
-    found = answer(problem, size, options, options.time_limit)
-    what = f"algorithm of {size.steps} steps, {size.rounds} rounds and {size.chunks} chunks"
-    if found.status is Status.INFEASIBLE:
-        raise NoScheduleError(
-            f"there is no {what}: {found.reason}", fix="ask for more rounds or fewer chunks"
-        )
-    if found.rounds is None:
-        raise OutOfTimeError(
-            f"it is unknown whether there is an {what}: {found.reason}", fix="raise --time-limit"
-        )
-    lengths = ", ".join(map(str, found.rounds.rounds))
-    options.report(f"there is an {what}; its steps have {lengths} rounds ({found.seconds:.1f} s)")
-    schedule = schedule_of(problem, found.rounds)
-    return Result(Status.FEASIBLE, schedule, (), "exact", found.seconds)
-
-
 def _first(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
-    """Return what takes no search: of the greedy heuristic, and of the classical algorithms.
-
-    One of them is enough where time is short.
-
-    Raises
-    ------
-    NoScheduleError
-        When there is no path for some chunk.
-    """
-    large = _pairs(problem) > LARGE
+    """Return what takes no search: greedy and classical schedules, one where time is short."""
+    large = pairs_of(problem) > LARGE
     found = list(_classical(problem, options, clock)) if large else []
     if not (found and _is_slow(problem, options, clock.left)):
         found += first_schedules(problem, options, clock)
@@ -157,13 +122,14 @@ def _first(problem: Problem, options: Options, clock: Deadline) -> list[Schedule
     return found
 
 
-def _pairs(problem: Problem) -> int:
+def pairs_of(problem: Problem) -> int:
+    """Return how many pairs there are of a representative chunk and a link that is allowed."""
     return len(problem.representatives) * int(problem.logical.allowed.sum())
 
 
 def _is_slow(problem: Problem, options: Options, seconds: float) -> bool:
     """Tell whether there would be no routes in some seconds."""
-    return not options.deterministic and _pairs(problem) * ROUTED > seconds
+    return not options.deterministic and pairs_of(problem) * ROUTED > seconds
 
 
 def _classical(problem: Problem, options: Options, clock: Deadline) -> Iterator[Schedule]:
@@ -214,14 +180,14 @@ def _models(problem: Problem, options: Options, clock: Deadline) -> tuple[Flows,
     """Return the flows of the problem on orbits and of the whole one, where these are small."""
     parts, models = [problem], []
     if len(problem.group) > 1 and not problem.logical.symmetry_asked:
-        parts.append(replace(problem, group=make_group(problem.topology, ())))
+        parts.append(problem.without_symmetry)
     for part in parts:
-        if clock.over or (_pairs(part) > LARGE and _is_slow(part, options, clock.left)):
+        if clock.over or (pairs_of(part) > LARGE and _is_slow(part, options, clock.left)):
             break
         # Only a sketch leaves so little of so much; looking for the ways of each chunk takes long.
-        hopeless = _pairs(part) > LARGE and not is_restricted(part)
+        hopeless = pairs_of(part) > LARGE and not is_restricted(part)
         flows = None if hopeless else flows_of(part)
-        size = _pairs(part) if flows is None else flows.size
+        size = pairs_of(part) if flows is None else flows.size
         if flows is None or size > MAX_INTERVALS:
             options.report(f"exact: {size} intervals are more than {MAX_INTERVALS}")
         else:

@@ -8,8 +8,8 @@ of time.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from random import Random
 
 from taccl.model.problem import Options, Problem, reduces_and_spreads
@@ -32,31 +32,14 @@ ROUNDS = 12
 """Neighbourhoods, where work is counted instead of time."""
 
 
-@dataclass(frozen=True)
-class _Routed:
-    """A schedule and the links that each flow takes in it."""
-
-    schedule: Schedule
-    links: Mapping[tuple[int, bool], tuple[int, ...]]
-
-
 def improve_routes(
     problem: Problem, known: Schedule, options: Options, seconds: float, floor: Time
 ) -> Schedule:
-    """Return the best schedule found, or the known one.
+    """Return the best schedule found for a `problem` in some `seconds`, or the `known` one.
 
-    Parameters
-    ----------
-    problem
-        What is to be done.
-    known
-        A schedule on the problem's orbits, one chunk to a message.
-    options
-        How to search.
-    seconds
-        Wall clock, or counted work.
-    floor
-        A lower bound in picoseconds: a schedule that reaches it ends the search.
+    The known schedule is on the problem's orbits, one chunk to a message. The time is by the clock,
+    or counted work; a schedule that reaches the lower bound `floor`, in picoseconds, ends the
+    search. `options` tell how to search.
     """
     flows = _searched(problem, known)
     if flows is None:
@@ -65,37 +48,42 @@ def improve_routes(
     most = max(1, *(len(flow.links) for flow in flows.flows))
     clock = replace(options, time_limit=seconds).begin()
     single = replace(options, batch=False, report=lambda _: None)
-    best = _routed(problem, known)
+    best, taken = known, _links(problem, known)
     random = Random(options.seed)
     count = FEWEST
     for number in range(ROUNDS if options.deterministic else 1 << 30):
         left = clock.left
-        if best.schedule.makespan <= floor or left < 1:
+        if best.makespan <= floor or left < 1:
             break
-        order = (_last, _busiest, _any)[number % 3](best, flows, chunks, random)
+        if number % 3 == 0:
+            order: Iterable[int] = _last(best, chunks, random)
+        elif number % 3 == 1:
+            order = _busiest(problem, best, chunks, random)
+        else:
+            order = random.sample(chunks, len(chunks))
         chosen = frozenset(list(dict.fromkeys(order))[: max(1, min(count, MAX_OPEN // most))])
         part = seconds / ROUNDS if options.deterministic else max(2.0, SHARE * left)
         opened = tuple(
             flow
             if flow.chunk in chosen
-            else replace(flow, links=best.links.get((flow.chunk, flow.summed), ()))
+            else replace(flow, links=taken.get((flow.chunk, flow.summed), ()))
             for flow in flows.flows
         )
         found = solve_model(
-            Flows(problem, opened), best.schedule, single, min(part, left), floor, twice=False
+            Flows(problem, opened), best, single, min(part, left), floor, twice=False
         )
         better = None if found.decisions is None else problem.timed(found.decisions)
-        if better is not None and better.makespan < best.schedule.makespan:
+        if better is not None and better.makespan < best.makespan:
             options.report(
-                f"routes of {len(chosen)} chunks: {best.schedule.makespan / 1e6:.2f} ->"
+                f"routes of {len(chosen)} chunks: {best.makespan / 1e6:.2f} ->"
                 f" {better.makespan / 1e6:.2f} us"
             )
-            best = _routed(problem, better)
+            best, taken = better, _links(problem, better)
         elif found.proved:
             count = min(count + 1, MOST, len(flows.flows))
         else:
             count = max(count - 1, FEWEST)
-    return best.schedule
+    return best
 
 
 def _searched(problem: Problem, known: Schedule) -> Flows | None:
@@ -104,7 +92,7 @@ def _searched(problem: Problem, known: Schedule) -> Flows | None:
     if not same or known.batches or not FEWEST < len(known) <= MAX_FIXED:
         return None
     flows = flows_of(problem)
-    links = _routed(problem, known).links
+    links = _links(problem, known)
     # An exchange has two roots for a chunk, which the flows do not have.
     for flow in flows.flows:
         # One tree from (to) one root, or several fixed ones.
@@ -116,36 +104,33 @@ def _searched(problem: Problem, known: Schedule) -> Flows | None:
     return flows if flows.flows else None
 
 
-def _routed(problem: Problem, schedule: Schedule) -> _Routed:
+def _links(problem: Problem, schedule: Schedule) -> Mapping[tuple[int, bool], tuple[int, ...]]:
+    """Return the links that each flow takes in a schedule."""
     links: dict[tuple[int, bool], list[int]] = defaultdict(list)
     sums_only = problem.collective.reduces and not reduces_and_spreads(problem.collective)
     rows = (schedule.chunk.tolist(), schedule.link.tolist(), schedule.reduce.tolist())
     for chunk, link, adds in zip(*rows, strict=True):
         links[chunk, adds or sums_only].append(link)
-    return _Routed(schedule, {key: tuple(sorted(some)) for key, some in links.items()})
+    return {key: tuple(sorted(some)) for key, some in links.items()}
 
 
-def _any(_best: _Routed, _flows: Flows, chunks: list[int], random: Random) -> Iterator[int]:
-    yield from random.sample(chunks, len(chunks))
-
-
-def _last(best: _Routed, _flows: Flows, chunks: list[int], random: Random) -> Iterator[int]:
+def _last(best: Schedule, chunks: list[int], random: Random) -> Iterator[int]:
     """Yield a chunk that arrives last, then others late ones first, with some noise."""
     ends: dict[int, Time] = defaultdict(int)
-    for chunk, end in zip(best.schedule.chunk.tolist(), best.schedule.end.tolist(), strict=True):
+    for chunk, end in zip(best.chunk.tolist(), best.end.tolist(), strict=True):
         ends[chunk] = max(ends[chunk], end)
-    late = best.schedule.makespan
+    late = best.makespan
     first = [chunk for chunk in chunks if ends[chunk] == late]
     yield random.choice(first or chunks)
     yield from sorted(chunks, key=lambda chunk: late - ends[chunk] + random.random() * late / 4)
 
 
-def _busiest(best: _Routed, flows: Flows, chunks: list[int], random: Random) -> Iterator[int]:
+def _busiest(problem: Problem, best: Schedule, chunks: list[int], random: Random) -> Iterator[int]:
     """Yield chunks that cross one busy resource, in random order."""
     load: dict[int, Time] = defaultdict(int)
     users: dict[int, list[int]] = defaultdict(list)
-    for chunk, link in zip(best.schedule.chunk.tolist(), best.schedule.link.tolist(), strict=True):
-        for resource, held in flows.problem.cost(link, 1)[1]:
+    for chunk, link in zip(best.chunk.tolist(), best.link.tolist(), strict=True):
+        for resource, held in problem.cost(link, 1)[1]:
             load[resource] += held
             users[resource].append(chunk)
     resources = sorted(load, key=lambda resource: (-load[resource], resource))

@@ -51,14 +51,13 @@ optimum. For sums that are spread it is the best of all that sum on a tree and s
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from taccl.collectives.slots import INPUT, LAYOUTS, OUTPUT, SCRATCH, side_by_side
 from taccl.errors import OutOfTimeError
@@ -77,24 +76,11 @@ if TYPE_CHECKING:
 class Flow:
     """One representative chunk on its way in one phase.
 
-    Parameters
-    ----------
-    chunk
-        Its id.
-    summed
-        True when it flows from the ends to a root, and is added up on the way.
-    roots
-        Where it starts; where it ends when it is summed.
-    chosen
-        True when exactly one of the roots is the root; else all of them hold the chunk.
-    ends
-        Targets, or sources when it is summed, without fixed roots.
-    links
-        What it may use, ascending.
-    hops
-        The most links on its way between a root and each rank; None: any number.
-    routed
-        Whether it takes all of its links: its way is given, only times are open.
+    It starts at its `roots` and flows to its `ends`, targets without fixed roots; where it is
+    `summed`, it flows from its ends, the sources, to a root, and is added up on the way. Exactly
+    one of the roots is the root where that is to be `chosen`; else all of them hold the chunk. It
+    may use `links`, ascending, with at most `hops` on its way between a root and each rank (None:
+    any number); where it is `routed`, it takes all of them: its way is given, only times are open.
     """
 
     chunk: int
@@ -109,16 +95,9 @@ class Flow:
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """All flows of a problem, and what messages cost.
+    """The `flows` of a problem's representative chunks, and what messages cost.
 
-    Parameters
-    ----------
-    problem
-        Whose.
-    flows
-        Of its representative chunks.
-    places
-        Where the routes are given: what follows from them about neighbours, else None.
+    Where the routes are given, `places` is what follows from them about neighbours, else None.
     """
 
     problem: Problem
@@ -144,10 +123,7 @@ class Flows:
 def flows_of(problem: Problem) -> Flows:
     """Return the flows of a problem.
 
-    Raises
-    ------
-    NoScheduleError
-        When a chunk can't reach a target.
+    Raises NoScheduleError when a chunk can't reach a target.
     """
     logical, collective = problem.logical, problem.collective
     two_ways = reduces_and_spreads(collective)
@@ -194,10 +170,7 @@ def flows_of_networks(networks: Sequence[Network]) -> Flows:
 def flows_along(places: "Adjacency") -> Flows:
     """Return the flows of a plan whose chunks travel on trees, each with the links that it takes.
 
-    Parameters
-    ----------
-    places
-        Of the plan's moves, with scratch in one layout.
+    `places` are those of the plan's moves, with scratch in one layout.
     """
     plan = places.plan
     phase = phases(plan)
@@ -272,9 +245,9 @@ class Neighbours:
             for link in flow.links:
                 count[link, flow.summed].append(number)
         return {
-            key: tuple(count[key])
-            for key in sorted(count)
-            if saves(self.flows, key[0], len(count[key]))
+            (link, summed): tuple(numbers)
+            for (link, summed), numbers in sorted(count.items())
+            if saves(self.flows, link, len(numbers))
         }
 
     @property
@@ -367,9 +340,8 @@ class Neighbours:
         """Return two neighbours; None where no layout has them in this order, or not all images."""
         flows, (src, dst) = self.flows, self.flows.ends_of(link)
         chunks = spots[0].chunk, spots[1].chunk
-        if SCRATCH in (spots[0].buffer, *([SCRATCH] if in_scratch else [])) and not self._in_order(
-            *chunks
-        ):
+        relayed = in_scratch or spots[0].buffer == SCRATCH
+        if relayed and not any(at[chunks[0]] < at[chunks[1]] for at in self._places):
             return None
         if len(flows.problem.group) > 1 and not self._all_images(link, ends, spots[0].buffer):
             return None
@@ -381,10 +353,6 @@ class Neighbours:
             present=tuple((spot.chunk, src) for _, spot in both if spot.staged),
             arrivals=tuple((n, src, spot.arrived) for n, spot in both if spot.arrived is not None),
         )  # fmt: skip
-
-    def _in_order(self, one: int, two: int) -> bool:
-        """Tell whether some layout has a chunk before another."""
-        return any(place[one] < place[two] for place in self._places)
 
     @cached_property
     def orders(self) -> dict[str, tuple[int, ...]]:
@@ -406,10 +374,11 @@ class Neighbours:
     def _all_images(self, link: int, ends: tuple[int, int], buffer: str) -> bool:
         """Tell whether all images of two chunks are neighbours at both ends of a link's image."""
         collective, first = self.flows.problem.collective, self.flows.flows[ends[0]]
-        images, (srcs, dsts) = self._images, self._ends_of_images(link)
+        images, (rows, srcs, dsts) = self._images, self._ends_of_images
         one, two = images[first.chunk], images[self.flows.flows[ends[1]].chunk]
         offset = collective.input_offset if buffer == INPUT else collective.output_offset
-        for a, b, src, dst in zip(one, two, srcs, dsts, strict=True):
+        row = rows[link]
+        for a, b, src, dst in zip(one, two, srcs[row], dsts[row], strict=True):
             if offset(b, src) != offset(a, src) + 1:
                 return False
             if not first.summed and not (
@@ -426,36 +395,23 @@ class Neighbours:
         problem = self.flows.problem
         chunks = sorted({flow.chunk for flow in self.flows.flows})
         rows = [problem.collective.image(element)[chunks] for element in problem.group.elements]
-        columns: NDArray[np.int32] = np.array(rows)
-        return dict(zip(chunks, columns.T.tolist(), strict=True))
-
-    def _ends_of_images(self, link: int) -> tuple[list[int], list[int]]:
-        """Return the ends of a link under every symmetry."""
-        rows, ends = self._link_rows
-        return ends[0][:, rows[link]].tolist(), ends[1][:, rows[link]].tolist()
+        return dict(zip(chunks, np.array(rows).T.tolist(), strict=True))
 
     @cached_property
-    def _link_rows(
-        self,
-    ) -> tuple[dict[int, int], tuple[NDArray[np.int32], NDArray[np.int32]]]:
+    def _ends_of_images(self) -> tuple[dict[int, int], list[list[int]], list[list[int]]]:
+        """The row of every link, and by row its sources and destinations under every symmetry."""
         group, links = self.flows.problem.group, np.array(self.flows.links)
         table = self.flows.problem.topology.links
-        images = np.array([group.link_images(number, links) for number in range(len(group))])
+        images = np.array([group.link_images(number, links) for number in range(len(group))]).T
         rows = {link: row for row, link in enumerate(self.flows.links)}
-        return rows, (table.src[images], table.dst[images])
+        return rows, table.src[images].tolist(), table.dst[images].tolist()
 
 
 def saves(flows: Flows, link: int, most: int) -> bool:
     """Tell whether some message on a link holds a resource for less time than its chunks alone.
 
-    Where it does not, chunks sent one behind the other arrive no later.
-
-    Parameters
-    ----------
-    flows
-        Of the problem.
-    link, most
-        On that link, with at most so many chunks.
+    Where none of up to `most` chunks on the `link` does, chunks of `flows` sent one behind the
+    other arrive no later.
     """
     _, single = flows.problem.cost(link, 1)
     for chunks in range(2, most + 1):
@@ -541,10 +497,7 @@ class Parts:
     def look(self) -> None:
         """Look at the clock.
 
-        Raises
-        ------
-        OutOfTimeError
-            When the model is not worth to be completed.
+        Raises OutOfTimeError when the model is not worth to be completed.
         """
         if self.over():
             raise OutOfTimeError("the model is not written down in time", fix="raise --time-limit")
@@ -553,14 +506,8 @@ class Parts:
 def make_scale(flows: Flows, horizon: Time, longest: int) -> Scale:
     """Return ticks in which all durations are whole, where the horizon allows that.
 
-    Parameters
-    ----------
-    flows
-        Whose links.
-    horizon
-        A makespan that is reached already, in picoseconds.
-    longest
-        The most chunks of a message.
+    Durations are those of messages of up to `longest` chunks on the links of `flows`; `horizon` is
+    a makespan that is reached already, in picoseconds.
     """
     times: set[Time] = set()
     for link in flows.links:
@@ -579,25 +526,12 @@ def build(
     together: Neighbours | None,
     over: Callable[[], bool] = lambda: False,
 ) -> Parts:
-    """Return the whole model.
+    """Return the whole model of some `flows`, in the ticks and up to the horizon of a `scale`.
 
-    Parameters
-    ----------
-    flows
-        What is routed.
-    scale
-        The ticks, and the horizon.
-    floor
-        A proven lower bound in picoseconds.
-    together
-        Which chunks may travel together; None: each travels alone.
-    over
-        Asked all the time: whether to give up.
+    No makespan is below `floor` picoseconds. Which chunks may travel `together` is given; None:
+    each travels alone. Whether to give up is asked all the time: `over`.
 
-    Raises
-    ------
-    OutOfTimeError
-        When it is over.
+    Raises OutOfTimeError when it is over.
     """
     from ortools.sat.python import cp_model
 
@@ -609,12 +543,23 @@ def build(
         parts.look()
         _add_flow(parts, number, flow)
     batched = add_batches(parts, together) if together else set()
-    for key in x.use:
-        if key not in batched:
-            _add_single(parts, key)
+    for key, used in x.use.items():
+        if key in batched:
+            continue
+        duration, uses = flows.problem.cost(key[1], 1)
+        x.end[key] = x.start[key] + scale.up(duration)
+        for orbit, busy in uses:
+            held = scale.up(busy)
+            interval = model.new_optional_fixed_size_interval_var(x.start[key], held, used, "")
+            parts.intervals[orbit].append(interval)
+            parts.loads[orbit].append(held * used)
     for number, flow in enumerate(flows.flows):
         parts.look()
-        _causality(parts, number, flow)
+        for link in flow.links:
+            key, (src, dst) = (number, link), flows.ends_of(link)
+            model.add(x.start[key] >= x.avail[number, src]).only_enforce_if(x.use[key])
+            model.add(x.avail[number, dst] >= x.end[key]).only_enforce_if(x.use[key])
+            model.add(x.makespan >= x.end[key]).only_enforce_if(x.use[key])
         if not flow.routed:
             _route(parts, number, flow)
             _depth(parts, number, flow)
@@ -642,29 +587,6 @@ def _add_flow(parts: Parts, number: int, flow: Flow) -> None:
     for link in flow.links:
         x.use[number, link] = model.new_int_var(int(flow.routed), 1, "")
         x.start[number, link] = model.new_int_var(0, horizon, "")
-
-
-def _add_single(parts: Parts, key: Key) -> None:
-    """Make a chunk on a link a message of its own."""
-    model, x, scale = parts.model, parts.x, parts.scale
-    duration, uses = parts.flows.problem.cost(key[1], 1)
-    x.end[key] = x.start[key] + scale.up(duration)
-    for orbit, busy in uses:
-        held = scale.up(busy)
-        parts.intervals[orbit].append(
-            model.new_optional_fixed_size_interval_var(x.start[key], held, x.use[key], "")
-        )
-        parts.loads[orbit].append(held * x.use[key])
-
-
-def _causality(parts: Parts, number: int, flow: Flow) -> None:
-    model, x = parts.model, parts.x
-    for link in flow.links:
-        key = (number, link)
-        src, dst = parts.flows.ends_of(link)
-        model.add(x.start[key] >= x.avail[number, src]).only_enforce_if(x.use[key])
-        model.add(x.avail[number, dst] >= x.end[key]).only_enforce_if(x.use[key])
-        model.add(x.makespan >= x.end[key]).only_enforce_if(x.use[key])
 
 
 def _is_root(parts: Parts, flow: Flow, rank: Rank) -> "list[cp_model.LiteralT]":
@@ -701,11 +623,8 @@ def _turn(parts: Parts) -> None:
     x, flows = parts.x, parts.flows.flows
     spread = {flow.chunk: n for n, flow in enumerate(flows) if not flow.summed}
     for number, flow in enumerate(flows):
-        if not flow.summed or flow.chunk not in spread:
-            continue
-        for rank in flow.roots:
-            here, there = x.avail[number, rank], x.avail[spread[flow.chunk], rank]
-            waits = parts.model.add(there >= here)
+        for rank in flow.roots if flow.summed and flow.chunk in spread else ():
+            waits = parts.model.add(x.avail[spread[flow.chunk], rank] >= x.avail[number, rank])
             waits.only_enforce_if(_is_root(parts, flow, rank))
 
 
@@ -906,7 +825,17 @@ def _add_chains(
         x.lead[key] = model.new_bool_var("")
         x.left[key] = model.new_int_var(1, most, "")
         x.end[key] = model.new_int_var(0, parts.scale.horizon, "")
-    read_from = _labels(parts, members, pairs)
+    # Which buffer a chunk is read from, where a message could mix several.
+    buffers: dict[int, set[str]] = defaultdict(set)
+    for pair in pairs:
+        buffers[pair.first].add(pair.buffer)
+        buffers[pair.second].add(pair.buffer)
+    read_from: dict[tuple[int, str], cp_model.IntVar] = {}
+    for number in members:
+        if len(buffers[number]) > 1:
+            own = {b: model.new_bool_var("") for b in sorted(buffers[number])}
+            model.add_at_most_one(own.values())
+            read_from |= {(number, buffer): literal for buffer, literal in own.items()}
     follows: dict[tuple[int, int], list[cp_model.IntVar]] = defaultdict(list)
     for pair in pairs:
         parts.look()
@@ -922,10 +851,18 @@ def _add_chains(
         for number in (pair.first, pair.second):
             if (number, pair.buffer) in read_from:
                 model.add_implication(joined, read_from[number, pair.buffer])
-    for ends, ways in follows.items():
-        joined = _join(parts, link, ends, ways)
-        after[ends[0]].append(joined)
-        before[ends[1]].append(joined)
+    for (first, second), ways in follows.items():
+        joined = ways[0]
+        if len(ways) > 1:
+            joined = model.new_bool_var("")
+            model.add_bool_or([joined.negated(), *ways])
+        head, next_ = (first, link), (second, link)
+        x.next[first, second, link] = joined
+        model.add(x.left[head] == x.left[next_] + 1).only_enforce_if(joined)
+        model.add(x.start[head] == x.start[next_]).only_enforce_if(joined)
+        model.add(x.end[head] == x.end[next_]).only_enforce_if(joined)
+        after[first].append(joined)
+        before[second].append(joined)
     times = [parts.flows.problem.cost(link, chunks) for chunks in range(1, most + 1)]
     held = [
         (orbit, tuple(parts.scale.up(uses[place][1]) for _, uses in times))
@@ -940,40 +877,6 @@ def _add_chains(
         model.add(sum(after[number]) <= use)
         model.add(x.left[key] == 1).only_enforce_if([n.negated() for n in after[number]])
         _cost(parts, key, costs)
-
-
-def _join(
-    parts: Parts, link: int, ends: tuple[int, int], ways: "list[cp_model.IntVar]"
-) -> "cp_model.IntVar":
-    """Return whether two chunks are neighbours in a message, which then starts and arrives once."""
-    model, x = parts.model, parts.x
-    joined = ways[0]
-    if len(ways) > 1:
-        joined = model.new_bool_var("")
-        model.add_bool_or([joined.negated(), *ways])
-    one, two = (ends[0], link), (ends[1], link)
-    x.next[(*ends, link)] = joined
-    model.add(x.left[one] == x.left[two] + 1).only_enforce_if(joined)
-    model.add(x.start[one] == x.start[two]).only_enforce_if(joined)
-    model.add(x.end[one] == x.end[two]).only_enforce_if(joined)
-    return joined
-
-
-def _labels(
-    parts: Parts, members: list[int], pairs: list[Pair]
-) -> "Mapping[tuple[int, str], cp_model.IntVar]":
-    """Return which buffer a chunk is read from, where a message could mix several."""
-    buffers: dict[int, set[str]] = defaultdict(set)
-    for pair in pairs:
-        buffers[pair.first].add(pair.buffer)
-        buffers[pair.second].add(pair.buffer)
-    labels = {}
-    for number in members:
-        if len(buffers[number]) > 1:
-            own = {b: parts.model.new_bool_var("") for b in sorted(buffers[number])}
-            parts.model.add_at_most_one(own.values())
-            labels.update({(number, buffer): literal for buffer, literal in own.items()})
-    return labels
 
 
 def _cost(parts: Parts, key: Key, costs: _Costs) -> None:

@@ -4,21 +4,21 @@ A hint can stall the search as well as speed it up, so both are tried at the sam
 proof ends the race.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from threading import Event
 from typing import TYPE_CHECKING
 
 from taccl.collectives.slots import DEFAULT_LAYOUT
 from taccl.errors import OutOfTimeError
 from taccl.model.problem import Options, Status, reduces_and_spreads
-from taccl.model.schedule import Decisions, Schedule, message_groups, retime
+from taccl.model.schedule import Decisions, Schedule, message_groups
 from taccl.synth.exact.model import Flows, Key, Neighbours, Parts, build, flows_along, make_scale
 from taccl.synth.plan import Adjacency, Plan
-from taccl.timing.deadline import Deadline
+from taccl.timing.deadline import Deadline, Either
 from taccl.units import Time
 
 if TYPE_CHECKING:
@@ -45,16 +45,10 @@ MAX_PAIRS = 100_000
 
 @dataclass(frozen=True)
 class Solution:
-    """What a model gave.
+    """What a model gave: the best `decisions` found, or None.
 
-    Parameters
-    ----------
-    decisions
-        The best found, or None.
-    bound
-        Picoseconds that no solution of the model is below.
-    proved
-        Whether nothing in the model is faster than the best known.
+    No solution of the model is below `bound` picoseconds; `proved` tells whether nothing in the
+    model is faster than the best known.
     """
 
     decisions: Decisions | None
@@ -71,21 +65,14 @@ def solve_model(
     *,
     twice: bool = True,
 ) -> Solution:
-    """Solve the model of some flows, from a hint and without one.
+    """Solve the model of some `flows`, from a hint and, if `twice`, at the same time without one.
 
-    Parameters
-    ----------
-    known
-        A schedule that is there already: the horizon, and the hint where it has the same group.
-    seconds
-        Wall clock, or counted work.
-    floor
-        A proven lower bound in picoseconds.
-    twice
-        Whether to race a search without the hint.
+    The `known` schedule is the horizon, and the hint where it has the same group. `seconds` are by
+    the clock, or counted work; `options` tell how to search, and `floor` is a proven lower bound in
+    picoseconds.
     """
-    race = _Race(options, replace(options, time_limit=seconds).begin(), Event())
-    writing = race.clock.share(LATEST)
+    clock, done = replace(options, time_limit=seconds).begin(), Either(options.stop)
+    writing = clock.share(LATEST)
     if is_long(flows, options, seconds):
         return Solution(None, floor, proved=False)
     together = Neighbours(flows) if options.batch else None
@@ -99,13 +86,12 @@ def solve_model(
         _hint(parts, known)
     models.insert(0, parts.model)
     with ThreadPoolExecutor(len(models)) as pool:
-        runs = [pool.submit(_run, parts, model, race) for model in models]
+        runs = [pool.submit(_run, parts, model, options, clock, done) for model in models]
         found = [run.result() for run in runs]
-    bound = max(floor, *(one.bound for one in found)) if scale.exact else floor
-    decided = [one for one in found if one.makespan is not None]
-    best = min(decided, key=lambda one: one.makespan or 0, default=None)
-    proved = any(one.proved for one in found) and scale.exact
-    return Solution(best.decisions if best else None, bound, proved)
+    _, best = min(found, key=lambda one: one[0])
+    bound = max(floor, *(one.bound for _, one in found)) if scale.exact else floor
+    proved = any(one.proved for _, one in found) and scale.exact
+    return Solution(best.decisions, bound, proved)
 
 
 def improve_order(
@@ -119,25 +105,11 @@ def improve_order(
 ) -> tuple[Schedule, Status]:
     """Return the best schedule found with the routes of the given one, never a worse one.
 
-    Parameters
-    ----------
-    schedule
-        A schedule of the plan's moves: the hint, and the horizon.
-    plan
-        The moves, in a valid sequence: trees, without exchanges.
-    options
-        Whether chunks may travel together, and how to search.
-    seconds
-        Wall clock, or counted work.
-    floor
-        A proven lower bound on the makespan in picoseconds; reaching it ends the search.
-    layout
-        Of scratch, on which it depends what may travel together.
-
-    Returns
-    -------
-    tuple
-        The schedule, and OPTIMAL when no order or batching of these routes is faster.
+    The `schedule`, which is the hint and the horizon, is of the moves of a `plan`, in a valid
+    sequence: trees, without exchanges. `options` tell how to search, and whether chunks may travel
+    together, which depends on the `layout` of scratch; `seconds` are by the clock, or counted work.
+    Reaching `floor`, a proven lower bound on the makespan in picoseconds, ends the search. The
+    status is OPTIMAL when no order or batching of these routes is faster.
     """
     if schedule.makespan <= floor or not plan.moves:
         return schedule, Status.OPTIMAL
@@ -145,10 +117,9 @@ def improve_order(
         return schedule, Status.FEASIBLE
     flows = flows_along(Adjacency(plan, layout))
     solution = solve_model(flows, schedule, options, seconds, floor, twice=False)
-    best, problem = schedule, plan.problem
+    best = schedule
     if solution.decisions is not None:
-        found = retime(problem.collective, problem.group, problem.chunk_size, solution.decisions)
-        best = min(schedule, found, key=lambda one: one.makespan)
+        best = min(best, plan.problem.timed(solution.decisions), key=lambda one: one.makespan)
     return best, Status.OPTIMAL if solution.proved else Status.FEASIBLE
 
 
@@ -160,47 +131,28 @@ def is_long(flows: Flows, options: Options, seconds: float) -> bool:
     return most > MAX_PAIRS or most * PAIR > WRITING * seconds
 
 
-@dataclass(frozen=True)
-class _Race:
-    """What the runs share: the options, the time they have, and that one is done."""
-
-    options: Options
-    clock: Deadline
-    over: Event
-
-    def ended(self) -> bool:
-        return self.options.stop.is_set() or self.over.is_set()
-
-
-@dataclass(frozen=True)
-class _Found:
-    decisions: Decisions | None
-    makespan: Time | None
-    bound: Time
-    proved: bool = False
-
-
-def _run(parts: Parts, model: "cp_model.CpModel", race: _Race) -> _Found:
+def _run(
+    parts: Parts, model: "cp_model.CpModel", options: Options, clock: Deadline, done: Either
+) -> tuple[float, Solution]:
+    """Return the best makespan that one run found, infinite where none, and what it gave."""
     from ortools.sat.python import cp_model
 
     from taccl.synth.milp import new_solver, solve_watched
 
     scale = parts.scale
-    solver = new_solver(
-        race.options, max(0.1, race.clock.left), workers=max(4, race.options.workers)
-    )
-    status = solve_watched(solver, model, None, race.ended)
+    solver = new_solver(options, max(0.1, clock.left), workers=max(4, options.workers))
+    status = solve_watched(solver, model, None, done.is_set)
     if status in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
-        race.over.set()
+        done.set()
     if status == cp_model.INFEASIBLE:
         # Nothing is as fast as what is known already.
-        return _Found(None, None, (scale.horizon + 1) * scale.tick, proved=True)
+        return math.inf, Solution(None, (scale.horizon + 1) * scale.tick, proved=True)
     bound = int(max(0, round(solver.best_objective_bound))) * scale.tick
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return _Found(None, None, bound if status == cp_model.UNKNOWN else 0)
+        return math.inf, Solution(None, bound if status == cp_model.UNKNOWN else 0, proved=False)
+    proved = status == cp_model.OPTIMAL
     makespan = solver.value(parts.x.makespan) * scale.tick
-    decisions = _decisions(parts, solver)
-    return _Found(decisions, makespan, bound, proved=status == cp_model.OPTIMAL)
+    return makespan, Solution(_decisions(parts, solver), bound, proved)
 
 
 def _decisions(parts: Parts, solver: "cp_model.CpSolver") -> Decisions:
@@ -224,11 +176,7 @@ def _decisions(parts: Parts, solver: "cp_model.CpSolver") -> Decisions:
     messages.sort(
         key=lambda chain: (used[chain[0]], solver.value(x.end[chain[0]]), place[chain[0]], chain)
     )
-    return Decisions.of(_rows(parts, messages))
-
-
-def _rows(parts: Parts, messages: Sequence[Sequence[Key]]) -> list[tuple[int, int, int, bool]]:
-    """Return (chunk, link, batch, reduce); where nothing is yet, the first to come is a copy."""
+    # Where nothing is yet, the first to come is a copy.
     collective = parts.flows.problem.collective
     holds: set[tuple[int, int]] = set()
     rows = []
@@ -239,7 +187,7 @@ def _rows(parts: Parts, messages: Sequence[Sequence[Key]]) -> list[tuple[int, in
             adds = flow.summed and (here in holds or collective.is_source(*here))
             rows.append((flow.chunk, link, batch, adds))
             holds.add(here)
-    return rows
+    return Decisions.of(rows)
 
 
 def _places_in_trees(parts: Parts, used: Mapping[Key, int]) -> dict[Key, int]:
@@ -264,21 +212,16 @@ def _places_in_trees(parts: Parts, used: Mapping[Key, int]) -> dict[Key, int]:
 def _hint(parts: Parts, known: Schedule) -> None:
     """Hint a schedule of the same orbits: what is used, when, and what travels together."""
     x, scale, flows = parts.x, parts.scale, parts.flows
-    numbers: dict[tuple[int, bool], int] = {}
-    for number, flow in enumerate(flows.flows):
-        numbers[flow.chunk, flow.summed] = number
+    numbers = {(flow.chunk, flow.summed): number for number, flow in enumerate(flows.flows)}
     rows = known.decisions()
     starts = sorted(known.start.tolist())
-    reduces = known.collective.reduces
-    two_ways = reduces_and_spreads(known.collective)
-    keys: list[Key | None] = []
-    for chunk, link, _, adds in rows.rows():
-        summed = adds or (reduces and not two_ways)
-        place = (numbers.get((chunk, summed), -1), link)
-        keys.append(place if place in x.use else None)
+    sums_only = known.collective.reduces and not reduces_and_spreads(known.collective)
+    keys = [
+        (numbers.get((chunk, adds or sums_only), -1), link) for chunk, link, _, adds in rows.rows()
+    ]
     taken: dict[Key, tuple[int, int]] = {}
     for group in message_groups(rows.batch):
-        message = [key for row in group if (key := keys[row]) is not None]
+        message = [keys[row] for row in group if keys[row] in x.use]
         start = scale.up(starts[group.start])
         for place_, key in enumerate(message):
             taken[key] = (start, len(message) - place_)

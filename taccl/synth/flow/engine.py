@@ -4,15 +4,11 @@ The linear program is in program.py; which of its optima are tried, and what mak
 them, in routes.py; what few chunks do instead in insertion_scheduler.py. Which message goes first
 is then list scheduling, with the longest way left first (list_scheduler.py).
 
-Messages of several chunks are made while they are dispatched, chunk by chunk and not orbit by
-orbit: a rotation carries neighbours past the end of a buffer, where they are none. A message that
-waits for all of its chunks leaves its link idle; one that takes what has arrived by then does not,
-and grows by itself where a link is busy. So each time a link is free, the chunk with the longest
-way left takes along those beside it, at both ends, that are there. What ends at a link's head lies
-elsewhere than what is sent on from there, so it comes last, apart, and nothing has to wait for it.
-Messages may also be runs that were cut into pieces of one length before. Each policy (a layout of
-scratch, and limits or a length) is tried once, and the best are tried again with the longest way
-left of every chunk varied at random.
+Messages of several chunks are runs of neighbours cut into pieces of one length, chunk by chunk and
+not orbit by orbit: a rotation carries neighbours past the end of a buffer, where they are none.
+What ends at a link's head lies elsewhere than what is sent on from there, so it goes apart, and
+nothing has to wait for it. Each policy (a layout of scratch, and a length) is tried once, and the
+best are tried again with the longest way left of every chunk varied at random.
 """
 
 import itertools
@@ -21,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +26,7 @@ from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.model.problem import Options, Problem, Result, Status
 from taccl.model.schedule import Schedule, retime
 from taccl.synth.flow.insertion_scheduler import inserted
-from taccl.synth.flow.program import (
-    Flow,
-    FlowInstance,
-    flow_instance,
-    flow_of_whole_chunks,
-    optimal_flow,
-)
+from taccl.synth.flow.program import Flow, FlowInstance, flow_instance, optimal_flow
 from taccl.synth.flow.routes import (
     Row,
     flow_by_near_gateways,
@@ -46,9 +35,8 @@ from taccl.synth.flow.routes import (
     unfolded,
     with_fewer_gateways,
 )
-from taccl.synth.list_scheduler import Load, Run, dispatched, growing_load_of, load_of
+from taccl.synth.list_scheduler import Load, dispatched, load_of
 from taccl.synth.plan import Adjacency, Plan, plan_decisions, rows_of
-from taccl.synth.staged.engine import MAX_BATCHED, ordered
 from taccl.timing.deadline import Deadline
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
@@ -66,21 +54,14 @@ NOISE = 0.3
 COUNTED_MOVES = 30_000
 """Moves in all that is tried where work is counted instead of time."""
 
-WHOLE = 1 << 30
-"""A length that no message has."""
-
-LENGTHS = (WHOLE, 8, 4, 2)
-ELSEWHERE = (WHOLE, 1)
-"""Lengths of messages that hold no busy resource."""
+LENGTHS = (1 << 30, 8, 4, 2)
+"""Chunks in a message, at most."""
 
 COUNTED = 60_000
 """Sends, over all orbits, up to which messages are made where work is counted instead of time."""
 
 MADE = 1.5e-4
 """Seconds for each send until all are in messages, at most."""
-
-MAX_ORDERED = 4000
-"""Sends of representatives up to which they are ordered by every rule of the staged engine."""
 
 MAX_ARCS = 40_000
 """Ranks times arcs up to which the flow is solved without symmetry as well."""
@@ -100,10 +81,7 @@ def flow(problem: Problem, options: Options) -> Result:
     options
         The time limit, the bounds and what is told on the way.
 
-    Raises
-    ------
-    NoScheduleError
-        When some chunk has several targets or sources, or no path.
+    Raises NoScheduleError when some chunk has several targets or sources, or no path.
     """
     clock = options.begin(options.solver_share)
     best: Schedule | None = None
@@ -154,15 +132,13 @@ def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tupl
         routes = itertools.chain([(problem, rows)], others)
         plans = (plan_decisions(free, unfolded(*one)) for one in routes)
         yield from scheduled(plans, options, clock.share(0.6))
-    if len(plan.moves) <= MAX_ORDERED and sends <= MAX_BATCHED and clock.left:
-        yield from ((plan, one.schedule) for one in ordered(plan, options, clock))
 
 
 def _singly(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks: of a plan, and of others where a gap stays.
 
-    Few chunks get routes and times together then. Whole chunks can't always share links as the
-    flow does: so a flow of whole chunks is looked for, with symmetry and without.
+    Few chunks get routes and times together then, as whole ones can't always share links as the
+    flow does; others take a flow without symmetry.
     """
     problem, size = plan.problem, plan.problem.chunk_size
     free = replace(problem, group=make_group(problem.topology, ()))
@@ -173,11 +149,9 @@ def _singly(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Pla
         for found in inserted(free, options, clock, goal)
     )
     tries = [_in_order(plan, options, clock, goal), insertions]
-    tries.append(_along(problem, flow_of_whole_chunks, options, clock, goal))
     arcs = int(problem.logical.allowed.sum()) * problem.topology.num_ranks
     if len(problem.group) > 1 and arcs <= MAX_ARCS:
-        flows = (optimal_flow, flow_of_whole_chunks)
-        tries += [_along(free, flow_of, options, clock, goal) for flow_of in flows]
+        tries.append(_along(free, options, clock, goal))
     best = 1 << 62
     for schedules in tries:
         if 1000 * best > 1001 * goal:
@@ -186,20 +160,16 @@ def _singly(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Pla
                 yield found
     if problem.logical.connections_per_rank is not None:
         for _, narrow in with_fewer_gateways(problem):
-            yield from _along(narrow, optimal_flow, options, clock, goal)
+            yield from _along(narrow, options, clock, goal)
 
 
 def _along(
-    problem: Problem,
-    flow_of: Callable[[FlowInstance, Deadline], Flow],
-    options: Options,
-    clock: Deadline,
-    goal: Time,
+    problem: Problem, options: Options, clock: Deadline, goal: Time
 ) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks along another flow, if there is one and time for it."""
     with suppress(NoScheduleError):
         instance = flow_instance(problem)
-        rows = rows_of_flow(instance, flow_of(instance, clock), clock)
+        rows = rows_of_flow(instance, optimal_flow(instance, clock), clock)
         yield from _in_order(plan_decisions(problem, rows), options, clock, goal)
 
 
@@ -304,16 +274,13 @@ def _in_turn(plans: Iterable[Plan], options: Options) -> Iterator[tuple[Plan, Ti
 def _policies(plan: Plan, options: Options) -> Iterator[Policy]:
     """Yield the policies for a plan, those of every layout in turn."""
     layouts: list[Adjacency] = []
-    for lengths in itertools.product(LENGTHS, ELSEWHERE):
+    for length in LENGTHS:
         for number, layout in enumerate(LAYOUTS):
             if number and not layouts[0].relays:
                 break
             if number == len(layouts):
                 layouts.append(Adjacency(plan, layout))
-            yield partial(_dispatched, growing(layouts[number], Limits(*lengths)), options)
-    for length in LENGTHS:
-        for adjacency in layouts:
-            yield partial(_dispatched, load_of(plan, adjacency.pieces(length)), options)
+            yield partial(_dispatched, load_of(plan, layouts[number].pieces(length)), options)
 
 
 def _dispatched(load: Load, options: Options, factors: Factors) -> Schedule | None:
@@ -324,43 +291,3 @@ def _dispatched(load: Load, options: Options, factors: Factors) -> Schedule | No
     except ValueError:
         return None
     return retime(problem.collective, problem.group, problem.chunk_size, decisions)
-
-
-class Limits(NamedTuple):
-    """Chunks in a message at most.
-
-    Parameters
-    ----------
-    busiest, others
-        Over links that hold one of the busiest resources, and over the rest.
-    """
-
-    busiest: int
-    others: int
-
-
-def growing(adjacency: Adjacency, limits: Limits) -> Load:
-    """Return the moves of a plan, to be dispatched in messages that grow from what is ready.
-
-    Parameters
-    ----------
-    adjacency
-        The plan, and which of its moves are neighbours.
-    limits
-        How many make a message. Among the busiest are resources that are held at least nine tenths
-        as long as any is, with one chunk to a message.
-    """
-    plan = adjacency.plan
-    held = {move.link: plan.costs(move.link, 1)[1] for move in plan.moves}
-    load: dict[int, Time] = defaultdict(int)
-    for move in plan.moves:
-        for resource, time in held[move.link]:
-            load[resource] += time
-    most = max(load.values(), default=0)
-    busiest = {
-        link for link, uses in held.items() if any(10 * load[key] >= 9 * most for key, _ in uses)
-    }
-    return growing_load_of(plan, [
-        Run(run, reach, limits.busiest if plan.moves[run[0]].link in busiest else limits.others)
-        for run, reach in adjacency.reaches
-    ])  # fmt: skip

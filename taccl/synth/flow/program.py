@@ -49,12 +49,6 @@ MAX_COUNTED = 50_000
 LARGE = 8000
 """Variables from which an interior point is faster than the simplex method."""
 
-MAX_WHOLE, MAX_WHOLE_COUNTED = 8000, 2000
-"""Variables up to which a flow of whole chunks is looked for; where work is counted."""
-
-NODES = 500
-"""Of the tree of such a search, where work is counted."""
-
 
 @dataclass(frozen=True)
 class Commodity:
@@ -153,10 +147,7 @@ class Preference(NamedTuple):
 def flow_instance(problem: Problem) -> FlowInstance:
     """Return what is to flow in a problem.
 
-    Raises
-    ------
-    NoScheduleError
-        When some chunk has several targets or sources, or no path.
+    Raises NoScheduleError when some chunk has several targets or sources, or no path.
     """
     collective = problem.collective
     arcs = arcs_of(problem)
@@ -227,45 +218,6 @@ def optimal_flow(
     return _flow_of(program, instance, found.status, found.x)
 
 
-def flow_of_whole_chunks(instance: FlowInstance, clock: Deadline) -> Flow:
-    """Return a flow of whole chunks, the best that is found in some of the time.
-
-    Parameters
-    ----------
-    instance
-        What is to flow.
-    clock
-        A third of what is left of it, and 5 s at most, are for this.
-
-    Raises
-    ------
-    NoScheduleError
-        When some rank can't be reached.
-    OutOfTimeError
-        When none is found in time, or there are too many variables to look for one.
-    """
-    from scipy.optimize import LinearConstraint, milp
-
-    variables = len(instance.commodities) * len(instance.arcs)
-    counted = clock.counted is not None
-    if variables > (MAX_WHOLE_COUNTED if counted else MAX_WHOLE):
-        raise OutOfTimeError(
-            f"{variables} variables are too many for whole chunks", fix="use more --chunks"
-        )
-    program = _program(instance)
-    limit = {"node_limit": NODES} if counted else {"time_limit": max(0.1, min(5.0, clock.left / 3))}
-    found = milp(
-        program.objective,
-        integrality=np.append(np.ones(len(program.arc)), 0),
-        constraints=[
-            LinearConstraint(program.capacity, ub=0.0),
-            LinearConstraint(program.arrive, program.demand, program.demand),
-        ],
-        options={"mip_rel_gap": 1e-5, **limit},
-    )
-    return _flow_of(program, instance, found.status, found.x)
-
-
 class _Program(NamedTuple):
     """The program in columns: one an arc that a commodity may take, and one for the time.
 
@@ -330,10 +282,7 @@ def decomposed(
 
     The `flow` is an optimum of the `instance`.
 
-    Raises
-    ------
-    OutOfTimeError
-        When the flow leaves some chunk without a path.
+    Raises OutOfTimeError when the flow leaves some chunk without a path.
     """
     for one, amounts in zip(instance.commodities, flow.amounts, strict=True):
         left, entering = dict(amounts), defaultdict(list)

@@ -62,10 +62,7 @@ def flow_by_near_gateways(instance: FlowInstance, first: Flow, clock: Deadline) 
 
     `first` is an optimal flow of the `instance`; the `clock` limits the search.
 
-    Raises
-    ------
-    OutOfTimeError
-        When the program is not solved in time.
+    Raises OutOfTimeError when the program is not solved in time.
     """
     if not instance.commodities:
         return first
@@ -219,10 +216,7 @@ def _add(instance: FlowInstance, load: Floats, path: Iterable[int]) -> None:
 def rows_of_fastest_paths(instance: FlowInstance) -> list[Row]:
     """Return the (chunk, link, reduce) rows of whole chunks on fastest paths, the least busy.
 
-    Raises
-    ------
-    NoScheduleError
-        When some rank can't be reached.
+    Raises NoScheduleError when some rank can't be reached.
     """
     load = np.zeros(instance.arcs.num_resources)
     chosen: list[tuple[int, Path]] = []

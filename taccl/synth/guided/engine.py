@@ -7,7 +7,7 @@ are kept without sends that lead to no target. A reduction is such a run on reve
 backwards. Runs decide nothing but routes and order; retime() gives the times.
 
 Where chunks may travel together, grid programs and block gathers come first; single chunks may be
-cut and joined again, their routes improved a few at a time, and all of it done without symmetry.
+cut and joined again, and their routes improved a few at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from taccl.collectives import build_collective
 from taccl.errors import NoScheduleError
 from taccl.model.arcs import Arcs, Wanted, arcs_of, is_restricted, wanted_in, wanted_of
 from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads
@@ -28,7 +27,7 @@ from taccl.synth.guided.recursive_block_gather import coalesced
 from taccl.synth.guided.scheduler_state import MOST_PAIRS, Begin, Field, Numbers, Times, field_of
 from taccl.synth.guided.search import Effort, Floats, Found, compiled, search, taught_prices
 from taccl.synth.message_coalescing import MOST_ROWS, coarser, cut_and_joined
-from taccl.synth.plan import adjacent, in_turn, plan_decisions, rows_of
+from taccl.synth.plan import in_turn, plan_decisions, rows_of
 from taccl.synth.staged.engine import ordered
 from taccl.synth.staged.routing import networks
 from taccl.synth.templates.classical import grid_schedules
@@ -64,10 +63,7 @@ def one_way(
     begin
         When chunks and resources are there; None: from the start.
 
-    Raises
-    ------
-    NoScheduleError
-        When the sketch leaves a chunk without a path to a target.
+    Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """
     arcs = arcs_of(problem, reverse=reverse)
     variants = list(_wants(arcs, options))
@@ -194,12 +190,6 @@ def _needed(arcs: Arcs, wanted: Wanted, found: Found) -> Times:
 PATIENCE = ((16, 1.0), (64, 2.0), (256, 5.0), (1 << 30, 15.0))
 """Ranks, and the seconds after which a search that wins nothing more ends."""
 
-UNFOLDED = 400_000
-"""Pairs of any chunk and an arc up to which the problem is solved without symmetry as well."""
-
-UNFOLDING = 3e-5
-"""Seconds that one of these pairs takes, as far as a limit can't end it, and as much again."""
-
 NARROW = 1.01
 """Times the bound: above that, routes are improved a few chunks at a time."""
 
@@ -227,12 +217,6 @@ BUILT = 0.5
 JOINED = 4000
 """Sends of representatives up to which both phases of an allreduce are ordered in one list."""
 
-HALVES = 0.75
-"""Of the time to improve an all-reduce, for its halves by themselves."""
-
-FIRST_HALVES = 0.4
-"""Of the time for an all-reduce with batches, for its halves by themselves."""
-
 PARTS = (2, 3)
 """Into how many larger chunks are cut, to be sent as one where nothing waits for it."""
 
@@ -242,17 +226,11 @@ CUTTING = 0.35
 SEARCHED = 0.4
 """Of the time for chunks that are cut, for the routes of the larger ones."""
 
-REORDERED = 2000
-"""Sends, over all orbits, up to which messages of several chunks are looked for."""
-
 
 def guided(problem: Problem, options: Options) -> Result:
-    """Solve a ``problem`` within ``options`` by guided runs, on orbits and then without symmetry.
+    """Solve a ``problem`` within ``options`` by guided runs.
 
-    Raises
-    ------
-    NoScheduleError
-        When the sketch leaves a chunk without a path to a target.
+    Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """
     if problem.topology.num_ranks > 1:
         compiled(options.report)
@@ -263,22 +241,14 @@ def guided(problem: Problem, options: Options) -> Result:
     found = _batched(problem, options) if options.batch else []
     if found and options.score is not None and not options.deterministic:
         options.score(min(found, key=_makespan))  # so that it counts if time is up before the end
-    summed = options.batch and problem.collective.name == "allreduce"
-    if summed and not (options.stop.is_set() or (found and _is_best(found, problem, options))):
-        found += _halves(problem, options, FIRST_HALVES * options.time_limit)
     few = problem.collective.num_chunks * problem.topology.num_ranks <= MOST_ROWS
     cut = options.batch and few and _coarser(problem)
     kept = CUTTING * options.time_limit if cut else 0.0
-    problems = list(_with_less_symmetry(problem, options, clock.left - kept))
-    for number, one in enumerate(problems):
-        rest = clock.within(clock.left - kept, _patience(problem))
-        if found and (rest.over or _is_best(found, problem, options)):
-            break
-        turn = rest.share(1 / (len(problems) - number))
+    rest = clock.within(clock.left - kept, _patience(problem))
+    if not (found and (rest.over or _is_best(found, problem, options))):
         if found and _fixed_floor(problem, options) >= min(map(_makespan, found)):
-            # One chunk to a message can't win; a few are tried for other batches on their routes.
-            turn = turn.share(0.1)
-        found += _solve(one, options, turn)
+            rest = rest.share(0.1)  # one chunk to a message can't win, but by fewer steps
+        found += _solve(problem, options, rest)
     if not (options.stop.is_set() or _is_best(found, problem, options)):
         rest = clock.within(clock.left - kept)
         found += _improved(problem, found, options, rest.share(0.7 if options.batch else 1.0))
@@ -328,38 +298,11 @@ def _improved(
     if not options.deterministic:
         others = replace(options, batch=False, seed=options.seed + 1)
         better += _solve(orbits, others, clock.within(LONGER * clock.left, LONGER * clock.left))
-        if problem.collective.name == "allreduce" and clock.left > 1:
-            better += _halves(problem, options, HALVES * clock.left)
     best = min((one for one in better if not one.batches), key=_makespan)
     orbits = replace(problem, group=make_group(problem.topology, best.generators))
     if best.makespan > NARROW * goal and clock.left > 1:
         better.append(improve_routes(orbits, best, options, clock.left, goal))
     return [one for one in better if one.makespan < single.makespan]
-
-
-def _halves(problem: Problem, options: Options, seconds: float) -> list[Schedule]:
-    """Return an all-reduce of a reduction and a gather that were each searched for alone."""
-    halves = []
-    for name in ("reducescatter", "allgather"):
-        collective = problem.collective
-        half = build_collective(name, collective.num_ranks, collective.chunks_per_rank)
-        alone = replace(options, floor=0, score=None, time_limit=seconds / 2)
-        found = guided(replace(problem, collective=half), alone).schedule
-        if found is None:
-            return []
-        halves.append(found)
-    if halves[0].generators != halves[1].generators:
-        halves = [half.expand() for half in halves]
-    first, second = (half.decisions() for half in halves)
-    orbits = replace(problem, group=make_group(problem.topology, halves[0].generators))
-    return [_timed(orbits, adjacent(orbits, _after(first, second)))]
-
-
-def _after(first: Decisions, second: Decisions) -> Decisions:
-    """Return one after the other, but for what can start earlier."""
-    shift = int(first.batch.max(initial=-1)) + 1
-    rows = [*first.rows(), *((c, k, b + shift, r) for c, k, b, r in second.rows())]
-    return Decisions.of(rows)
 
 
 def _cut(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
@@ -424,32 +367,17 @@ def _chosen(found: Sequence[Schedule], options: Options, clock: Deadline) -> Sch
     return min(known, key=lambda one: one[0])[1] if known else by_time[0]
 
 
-def _with_less_symmetry(problem: Problem, options: Options, seconds: float) -> Iterator[Problem]:
-    """Yield the problem, and where it is small enough, the same without its symmetry.
-
-    A symmetry that a sketch asks for is kept, and where the seconds left would not do for more.
-    """
-    yield problem
-    pairs = int(problem.logical.allowed.sum()) * problem.collective.num_chunks
-    short = not options.deterministic and seconds < UNFOLDING * pairs
-    if len(problem.group) == 1 or pairs > UNFOLDED or short:
-        return
-    if not problem.logical.symmetry_asked:
-        yield replace(problem, group=make_group(problem.topology, ()))
-
-
 def _solve(problem: Problem, options: Options, clock: Deadline) -> list[Schedule]:
-    """Return the best schedules of single chunks, and of batches where they are allowed."""
+    """Return the best schedules of single chunks; in the order that a sketch asks for."""
     if reduces_and_spreads(problem.collective):
         found = _joined(problem, options, clock)
     else:
         reverse = problem.collective.reduces
         found = one_way(problem, options, clock, reverse=reverse)
-    best = min(found, key=lambda schedule: schedule.makespan)
-    if problem.logical.own_chunks_first or (options.batch and best.num_sends <= REORDERED):
+    if problem.logical.own_chunks_first:
+        best = min(found, key=_makespan)
         plan = plan_decisions(problem, rows_of(best.decisions()))
-        others = [candidate.schedule for candidate in ordered(plan, options)[:2]]
-        found = others if problem.logical.own_chunks_first else [best, *others]
+        found = [candidate.schedule for candidate in ordered(plan, options)[:2]]
     return found
 
 
@@ -462,17 +390,15 @@ def _joined(problem: Problem, options: Options, clock: Deadline) -> list[Schedul
         begin = _begin_after(problem, summed)
         for spread in one_way(problem, half, next(turns), reverse=False, begin=begin):
             first, second = summed.decisions(), spread.decisions()
-            found.append(_timed(problem, _after(first, second)))
+            after = int(first.batch.max(initial=-1)) + 1
+            rows = [*first.rows(), *((c, k, after + b, r) for c, k, b, r in second.rows())]
+            found.append(problem.timed(Decisions.of(rows)))
             if len(first.chunk) + len(second.chunk) <= JOINED:
                 # In one list, sums of some chunks may overlap with gathers of others.
                 turned = in_turn(problem, rows_of(first))
                 plan = plan_decisions(problem, [*turned, *rows_of(second)])
                 found += [one.schedule for one in ordered(plan, replace(half, batch=False))[:1]]
     return found
-
-
-def _timed(problem: Problem, decisions: Decisions) -> Schedule:
-    return retime(problem.collective, problem.group, problem.chunk_size, decisions)
 
 
 def _begin_after(problem: Problem, summed: Schedule) -> Begin:

@@ -66,10 +66,7 @@ def staged(problem: Problem, options: Options) -> Result:
     itself. Time that is left goes into the best schedule, which may be one that was known before.
     The `options` tell how long and how to search for the `problem`, and what is known.
 
-    Raises
-    ------
-    NoScheduleError
-        When the sketch leaves a chunk without a path to a target.
+    Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """
     clock = options.begin(options.solver_share)
     if problem.topology.num_ranks == 1:
@@ -218,10 +215,7 @@ def first_schedules(
     The `options` tell whether chunks may travel together. Of the ways to order it only those are
     tried that the `clock` has time for, but at least one; None: all.
 
-    Raises
-    ------
-    NoScheduleError
-        When the sketch leaves a chunk without a path to a target.
+    Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """
     two_ways = reduces_and_spreads(problem.collective)
     phases = []

@@ -343,10 +343,7 @@ def networks(
     `problem` and `reverse` are as for :func:`taccl.model.routes.build_network`; the `options` are
     for that MILP.
 
-    Raises
-    ------
-    NoScheduleError
-        When the targets can't be reached under the sketch at all.
+    Raises NoScheduleError when the targets can't be reached under the sketch at all.
     """
     logical = problem.logical
     full = build_network(problem, reverse=reverse)

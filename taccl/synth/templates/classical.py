@@ -70,7 +70,7 @@ from typing import NamedTuple
 from taccl.errors import NoAlgorithmError, NoScheduleError
 from taccl.model.problem import Candidate, Options, Problem, Result, Status, candidate_of
 from taccl.model.routes import may_leave
-from taccl.model.schedule import Decisions, Schedule, message_groups, retime
+from taccl.model.schedule import Decisions, Schedule, message_groups
 from taccl.synth.list_scheduler import dispatched, load_of
 from taccl.synth.plan import plan_decisions, rows_of
 from taccl.synth.templates.grid_programs import (
@@ -102,7 +102,6 @@ from taccl.synth.templates.trees import (
     over_servers,
     scatter_allgather,
 )
-from taccl.topology.symmetry import make_group
 from taccl.units import Time
 from taccl.verify import verify
 
@@ -120,16 +119,10 @@ KEPT = 3
 
 
 class Template(NamedTuple):
-    """An algorithm.
+    """An algorithm: the steps of every way to do it (`ways`).
 
-    Parameters
-    ----------
-    ways
-        The steps of every way to do it.
-    packed
-        Collectives in which messages are of any chunks: ranks pack them.
-    most
-        Sends of all ways together that are timed; None: MAX_SENDS.
+    In the collectives `packed`, messages are of any chunks: ranks pack them. At most `most` sends
+    of all ways together are timed; None: MAX_SENDS.
     """
 
     ways: Algorithm
@@ -138,10 +131,7 @@ class Template(NamedTuple):
 
 
 def _hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
-    """Yield the ways over rails; with a root, a tree over its rail and a tree in every server.
-
-    The trees are binomial, or chains where those have no links.
-    """
+    """Yield the ways over rails; with a root, a tree over its rail and a tree in every server."""
     yield from hierarchical(problem)
     has_root = problem.collective.name not in (*GATHER_FAMILY, "alltoall")
     by_server = ranks_by_server(problem)
@@ -180,22 +170,11 @@ KINDS: Mapping[str, Template] = MappingProxyType({
 
 @dataclass(eq=False)
 class Trial:
-    """How an algorithm is tried on a problem, and why some ways to do it were left out.
+    """How an algorithm is tried on a `problem`, and why some ways to do it were `left_out`.
 
-    Parameters
-    ----------
-    problem, name, template
-        A name and value of CLASSICAL or KINDS.
-    batch
-        Whether chunks may travel together.
-    patient
-        Whether to time the first way however many sends it has.
-    over
-        Asked once something is found: whether to look no further.
-    report
-        Called when there is something to compile.
-    left_out
-        Reasons.
+    `name` and `template` are of CLASSICAL or KINDS. Chunks may travel together with `batch`, and
+    the first way is timed however many sends it has with `patient`. Once something is found, `over`
+    tells whether to look no further; `report` is called when there is something to compile.
     """
 
     problem: Problem
@@ -207,15 +186,6 @@ class Trial:
     report: Callable[[str], None] = lambda _line: None
     left_out: list[str] = field(default_factory=list)
 
-    @property
-    def reason(self) -> str:
-        """Why there is nothing: the first reason, or that there is no such algorithm here."""
-        return next(
-            iter(self.left_out),
-            f"{self.name} does not exist for {self.problem.collective.name} on the links of"
-            f" {self.problem.topology.name}",
-        )
-
 
 def classical_schedules(
     problem: Problem, name: str, *, batch: bool, patient: bool = False
@@ -224,16 +194,9 @@ def classical_schedules(
 
     The textbook's order of every way to do it, and of the best ways the same messages as early as
     ports allow: where ports are shared (two GPUs at one NIC), the textbook's order leaves them
-    idle. Nothing where the algorithm does not exist, or does not respect the sketch.
-
-    Parameters
-    ----------
-    problem, name
-        What is asked for, and a name of CLASSICAL.
-    batch
-        Whether chunks may travel together.
-    patient
-        Whether to time the first way however many sends it has.
+    idle. Nothing where the algorithm `name` of CLASSICAL does not exist for the `problem`, or does
+    not respect the sketch. With `batch` chunks may travel together, and with `patient` the first
+    way is timed however many sends it has.
     """
     return schedules_of(Trial(problem, name, CLASSICAL[name], batch, patient))
 
@@ -243,16 +206,9 @@ def textbook_schedule(
 ) -> Schedule | None:
     """Return one way of a classical algorithm in the textbook's order, the soonest made.
 
-    None where the algorithm does not exist, does not respect the sketch, or has too many sends.
-
-    Parameters
-    ----------
-    problem, name
-        What is asked for, and a name of CLASSICAL.
-    batch
-        Whether chunks may travel together.
-    fewest
-        Whether to take the way with the fewest messages, not the first.
+    None where the algorithm `name` of CLASSICAL does not exist for the `problem`, does not respect
+    the sketch, or has too many sends. With `batch` chunks may travel together; it is the way with
+    the `fewest` messages, or the first.
     """
     template = CLASSICAL[name]
     if fewest:
@@ -269,7 +225,7 @@ def textbook_schedule(
 
 def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
     """Return what :func:`classical_schedules` does."""
-    problem = trial.problem
+    problem, bare = trial.problem, trial.problem.without_symmetry
     textbook = sorted(_textbook(trial), key=lambda timed: timed[0].makespan)
     found = [schedule for schedule, _ in textbook[:KEPT]]
     left = MAX_ORDERED
@@ -277,11 +233,10 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
         messages = [tuple(rows) for rows in message_groups(decisions.batch)]
         left -= len(messages)
         if decisions.visible_from is None and left >= 0 and not trial.over():
-            free = replace(problem, group=make_group(problem.topology, ()))
-            load = load_of(plan_decisions(free, rows_of(decisions)), messages)
+            load = load_of(plan_decisions(bare, rows_of(decisions)), messages)
             with suppress(ValueError):  # messages wait for each other in a cycle
                 early, _ = dispatched(load, trial.report)
-                found.append(_alone(problem, replace(early, packs=decisions.packs)))
+                found.append(bare.timed(replace(early, packs=decisions.packs)))
     distinct = {schedule.makespan: schedule for schedule in reversed(found)}
     best = [distinct[makespan] for makespan in sorted(distinct)]
     if problem.logical.name is not None:
@@ -317,7 +272,7 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
             continue
         decisions = replace(decisions, packs=packs)
         try:
-            yield _alone(problem, decisions), decisions
+            yield problem.without_symmetry.timed(decisions), decisions
         except ValueError:  # one port sends too long to end before the first arrival
             trial.left_out.append(
                 f"{trial.name} would have to send all before the first message arrives"
@@ -347,11 +302,6 @@ def _decided(
     return Decisions.of(rows, lands or None)
 
 
-def _alone(problem: Problem, decisions: Decisions) -> Schedule:
-    group = make_group(problem.topology, ())
-    return retime(problem.collective, group, problem.chunk_size, decisions)
-
-
 def grid_schedules(
     problem: Problem,
     kind: str,
@@ -361,18 +311,9 @@ def grid_schedules(
 ) -> tuple[Schedule, ...]:
     """Return the best schedules of a kind; none where there are no such servers, or links.
 
-    Parameters
-    ----------
-    problem
-        What is asked for.
-    kind
-        A name of KINDS.
-    report
-        Called when there is something to compile.
-    over
-        Tells whether to look no further once something is found.
-    worth
-        Picoseconds: butterflies that take longer by the clock are not timed.
+    The `kind` is a name of KINDS. When there is something to compile for the `problem`, `report` is
+    called; once something is found, `over` tells whether to look no further. Butterflies that take
+    longer than `worth` picoseconds by the clock are not timed.
     """
     logical, template = problem.logical, KINDS[kind]
     limited = logical.connections_per_rank is not None or logical.own_chunks_first
@@ -384,21 +325,12 @@ def grid_schedules(
 
 
 def run_classical(name: str, problem: Problem, options: Options, *, patient: bool = True) -> Result:
-    """Run a classical algorithm as an engine.
+    """Run the algorithm `name` of CLASSICAL as an engine on a `problem`.
 
-    Parameters
-    ----------
-    name
-        A name of CLASSICAL.
-    problem, options
-        What is asked for, and the time limit, the score and what is told on the way.
-    patient
-        Whether to time the first way however many sends it has.
+    `options` have the time limit, the score and what is told on the way. With `patient` the first
+    way is timed however many sends it has.
 
-    Raises
-    ------
-    NoScheduleError
-        When the links don't allow it.
+    Raises NoScheduleError when the links don't allow it.
     """
     clock = options.begin()
     trial = Trial(
@@ -407,7 +339,11 @@ def run_classical(name: str, problem: Problem, options: Options, *, patient: boo
     schedules = schedules_of(trial)
     if not schedules:
         kind = NoScheduleError if trial.left_out else NoAlgorithmError
-        raise kind(trial.reason, fix="use --engine taccl or auto")
+        nowhere = (
+            f"{name} does not exist for {problem.collective.name} on the links of"
+            f" {problem.topology.name}"
+        )
+        raise kind(next(iter(trial.left_out), nowhere), fix="use --engine taccl or auto")
     rows: list[tuple[Candidate, Schedule]] = []
     for schedule in schedules:
         if not (rows and clock.over):

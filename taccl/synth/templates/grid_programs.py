@@ -66,14 +66,9 @@ from taccl.units import Time
 
 
 class Digit(NamedTuple):
-    """A digit of places: ``place // weight % radix``.
+    """A digit of places, ``place // weight % radix``, along which `radix` ranks meet.
 
-    Parameters
-    ----------
-    weight
-        The product of the radices below it.
-    radix
-        How many ranks meet.
+    The `weight` is the product of the radices below it.
     """
 
     weight: int
@@ -85,22 +80,13 @@ class Digit(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """An operation along a digit.
+    """An operation along a `digit`, in which ranks meet.
 
-    Parameters
-    ----------
-    kind
-        ``exchange``, ``sum``, ``halve``, ``fold``, ``spread``, ``rotate`` or ``cross``.
-    digit
-        Along which ranks meet.
-    classes
-        Who takes part: of every so many ranks in a row these; None: all.
-    parts
-        What is sent of what ranks hold.
-    into
-        The part that is made of what arrives; None: each part stays what it is.
-    pieces
-        For ``cross``: from and to which half piece (half a chunk) of those that come to a rank.
+    `kind` is ``exchange``, ``sum``, ``halve``, ``fold``, ``spread``, ``rotate`` or ``cross``. Of
+    every so many ranks in a row the `classes` take part; None: all. They send these `parts` of what
+    they hold, and the part `into` is made of what arrives; None: each part stays what it is.
+    ``cross`` sends from and to which half piece (half a chunk) of those that come to a rank:
+    `pieces`.
     """
 
     kind: str
@@ -113,23 +99,13 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class GridProgram:
-    """Turns of ranks on a grid.
+    """The `turns`, in order, of ranks on a grid: `order` has the ranks by place.
 
-    Parameters
-    ----------
-    order
-        The ranks by place.
-    turns
-        In order.
-    classes
-        How many ranks in a row are classes 0, 1 ... of ``Turn.classes``.
-    acting
-        Ranks beyond the grid, each with the rank of the grid that acts for it.
-    sums
-        Whether an AllReduce's values are summed in every turn: what arrives in one is part of what
-        is sent in the next, not before. Else it is the gather backwards, and forwards.
-    split
-        Whether an AlltoAll's chunks that stay in their server are part 1, and all others part 0.
+    `classes` ranks in a row are classes 0, 1 ... of ``Turn.classes``. `acting` are ranks beyond the
+    grid, each with the rank of the grid that acts for it. With `sums` an AllReduce's values are
+    summed in every turn: what arrives in one is part of what is sent in the next, not before; else
+    it is the gather backwards, and forwards. With `split` an AlltoAll's chunks that stay in their
+    server are part 1, and all others part 0.
     """
 
     order: tuple[Rank, ...]
@@ -163,14 +139,10 @@ class GridProgram:
 
 
 def steps_of(problem: Problem, program: GridProgram) -> list[Step]:
-    """Return the steps by which a program does what a problem asks for.
+    """Return the steps by which a `program` does what a `problem` asks for.
 
-    Parameters
-    ----------
-    problem
-        An AllGather, ReduceScatter, AllReduce, AlltoAll, Broadcast or Reduce of all ranks.
-    program
-        For these ranks; of a Broadcast or Reduce with the root first.
+    That is an AllGather, ReduceScatter, AllReduce, AlltoAll, Broadcast or Reduce of all ranks; with
+    the root first in the program of a Broadcast or Reduce.
     """
     name, everything = problem.collective.name, tuple(range(problem.collective.num_chunks))
     if name == "alltoall":
@@ -193,14 +165,9 @@ def steps_of(problem: Problem, program: GridProgram) -> list[Step]:
 
 
 def gathered(problem: Problem, program: GridProgram) -> list[Step]:
-    """Return the steps of a program as an AllGather, whatever is asked for.
+    """Return the steps of a `program` as an AllGather, whatever the `problem` asks for.
 
-    Parameters
-    ----------
-    problem
-        With so many chunks for each rank.
-    program
-        For all ranks, without sums.
+    The program is for all ranks, without sums, each with so many chunks as in the problem.
     """
     own = dict(enumerate(blocks(problem)))
     steps: list[Step] = []
@@ -273,12 +240,8 @@ def _crossing(
 def pieces_of(local: int, cut: tuple[int, int]) -> range:
     """Return the numbers of the pieces that come to a rank in a stage.
 
-    Parameters
-    ----------
-    local
-        Its place in its server: of half a piece, every second rank gets all.
-    cut
-        From and to which half piece.
+    The rank is at place `local` in its server, and `cut` is from and to which half piece: of half a
+    piece, every second rank gets all.
     """
     return range(*((half + local % 2) // 2 for half in cut))
 
@@ -381,16 +344,10 @@ def recursive_doubling(problem: Problem) -> Iterator[GridProgram]:
     AlltoAll, for a power of two of ranks: everyone gives to that rank what is for ranks which have
     that bit as it has; so chunks cross a hypercube along its edges.
     """
-    n, name, server = (
-        problem.topology.num_ranks,
-        problem.collective.name,
-        problem.topology.server_of,
-    )
-    power = 1 << (n.bit_length() - 1)
-    digits = [
-        Digit(bit, 2)
-        for bit in sorted(bits(power), key=lambda bit: (server[0] != server[bit], bit))
-    ]
+    n, name = problem.topology.num_ranks, problem.collective.name
+    power, server = 1 << (n.bit_length() - 1), problem.topology.server_of
+    near_first = sorted(bits(power), key=lambda bit: (server[0] != server[bit], bit))
+    digits = [Digit(bit, 2) for bit in near_first]
     if name == "alltoall" and n == power:
         yield _exchanges(range(n), *digits)
     if name == "allreduce":
@@ -629,7 +586,12 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
             same = (spread, (0,) * classes, (len(inner),) * classes)
             for crossings in dict.fromkeys(same) if outer else [(0,)]:
                 own = [(*inner[:turn], *outer, *inner[turn:], *last) for turn in crossings]
-                yield GridProgram(order, tuple(_in_step(own)), classes)
+                exchanges = [  # all classes, each by its next digit at a time
+                    Turn("exchange", digit, tuple(group))
+                    for digits in zip(*own, strict=True)
+                    for digit, group in groupby(range(classes), key=digits.__getitem__)
+                ]
+                yield GridProgram(order, tuple(exchanges), classes)
             if personal and classes > 1 and len(last) == 1:
                 folds = [Turn("fold", digit) for digit in next(written(classes))]
                 home = [Turn("exchange", digit, parts=(1,)) for digit in next(written(size))]
@@ -641,40 +603,19 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
                     yield GridProgram(order, turns, classes, split=True)
 
 
-def _in_step(programs: Sequence[Sequence[Digit]]) -> Iterator[Turn]:
-    """Yield the exchanges of all classes, each by its next digit at a time."""
-    for digits in zip(*programs, strict=True):
-        for digit, classes in groupby(range(len(digits)), key=lambda c: digits[c]):
-            yield Turn("exchange", digit, tuple(classes))
-
-
 def written(places: int, weight: int = 1) -> Iterator[tuple[Digit, ...]]:
-    """Yield ways to write so many places in digits, the most digits first.
-
-    Parameters
-    ----------
-    places
-        How many.
-    weight
-        Of the lowest digit.
-    """
-    primes = list(_primes(places))
+    """Yield ways to write `places` in digits, the lowest of a `weight`; the most digits first."""
+    primes, rest = list[int](), places
+    for factor in range(2, places + 1):
+        while rest % factor == 0:
+            primes.append(factor)
+            rest //= factor
     pairs = [math.prod(primes[first : first + 2]) for first in range(0, len(primes), 2)]
     low = next(q for q in range(math.isqrt(places), 0, -1) if places % q == 0)
     radices = (primes, pairs, [low, places // low], [places])
     for digits in dict.fromkeys(tuple(q for q in some if q > 1) for some in radices):
         weights = accumulate(digits, mul, initial=weight)
         yield tuple(Digit(*digit) for digit in zip(weights, digits, strict=False))
-
-
-def _primes(number: int) -> Iterator[int]:
-    factor = 2
-    while number > 1:
-        if number % factor:
-            factor += 1
-        else:
-            yield factor
-            number //= factor
 
 
 NEIGHBOURS = (2, 4, 8)

@@ -60,14 +60,9 @@ def compose_allreduce(
 ) -> Iterator[Step]:
     """Yield an AllGather's steps as the problem's collective: backwards, summing, and forwards.
 
-    Parameters
-    ----------
-    problem
-        An AllReduce, or a ReduceScatter (backwards only), or an AllGather (forwards only).
-    gather
-        The steps of the AllGather.
-    backwards
-        Another AllGather to play backwards, one against the direction of links; None: the same.
+    The `problem` is an AllReduce, or a ReduceScatter (backwards only), or an AllGather (forwards
+    only); `gather` are the steps of the AllGather, and `backwards` those of another to play
+    backwards, one against the direction of links; None: the same.
     """
     name = problem.collective.name
     if name != "allgather":
@@ -88,25 +83,17 @@ def bits(places: int) -> list[int]:
     return [1 << i for i in range(places.bit_length() - 1)]
 
 
-def ranks_by_server(problem: Problem) -> list[list[Rank]] | None:
+def ranks_by_server(problem: Problem) -> list[tuple[Rank, ...]] | None:
     """Return the ranks of every server; None where they differ in number."""
-    members: dict[int, list[Rank]] = {}
-    for rank, server in enumerate(problem.topology.server_of):
-        members.setdefault(server, []).append(rank)
-    found = [members[server] for server in sorted(members)]
-    return found if len({len(ranks) for ranks in found}) == 1 else None
+    servers = problem.topology.servers
+    return list(servers) if len(set(map(len, servers))) == 1 else None
 
 
 def in_runs(problem: Problem, steps: Sequence[Step]) -> list[Step]:
     """Cut messages into runs of chunks that are adjacent at both ends, as few as there are.
 
-    Parameters
-    ----------
-    problem
-        Where chunks lie at their sources and targets.
-    steps
-        Messages of any chunks. Scratch lies in one of LAYOUTS everywhere: the one that needs the
-        fewest messages.
+    The `steps` are messages of any chunks, which lie at their sources and targets as the `problem`
+    says; scratch lies in one of LAYOUTS everywhere: the one that needs the fewest messages.
     """
     if all(len(chunks) < 2 for chunks, *_ in steps):
         return list(steps)
@@ -181,20 +168,10 @@ def tour(
 ) -> Order | None:
     """Return an order of all ranks along the fastest allowed links, server by server, or None.
 
-    A depth-first search with a bounded number of steps.
-
-    Parameters
-    ----------
-    problem
-        Whose links, and times of a chunk on them.
-    start
-        The first rank.
-    closed
-        Whether the last has a link back to the first.
-    backwards
-        Whether data flows from the last to the first.
-    within
-        The ranks to visit; None: all.
+    A depth-first search from `start` with a bounded number of steps. Links, and times of a chunk on
+    them, are those of the `problem`; the last rank has a link back to the first where it is
+    `closed`, and data flows from the last to the first if `backwards`. Only ranks `within` are
+    visited; None: all.
     """
     links = best_links(problem)
     if backwards:
@@ -238,14 +215,8 @@ def tour(
 def passed(order: Order, own: Sequence[tuple[int, ...]], hops: int) -> Iterator[Step]:
     """Yield the steps that take what every rank owns so many places on, place by place.
 
-    Parameters
-    ----------
-    order
-        Of the ranks in the ring.
-    own
-        By rank: its chunks.
-    hops
-        How many places on.
+    `order` is that of the ranks in the ring, `own` has the chunks by rank, and `hops` is how many
+    places on.
     """
     n = len(order)
     for hop in range(hops):

@@ -51,12 +51,8 @@ def parents(count: int) -> list[int]:
 def two_trees(order: Sequence[Rank], *, same_root: bool) -> tuple[Tree, Tree]:
     """Return two trees over ranks in an order: the second mirrored, or shifted if that can't be.
 
-    Parameters
-    ----------
-    order
-        Ranks; the first is the root of the first tree.
-    same_root
-        Whether it is the root of both; else the second has another.
+    The first of the `order` is the root of the first tree, and of both with `same_root`; else the
+    second has another.
     """
     fixed, rest = (list(order[:1]), list(order[1:])) if same_root else ([], list(order))
     other = rest[::-1] if len(rest) % 2 == 0 else [*rest[1:], *rest[:1]]
@@ -271,14 +267,8 @@ def on_tree(problem: Problem, hops: Sequence[tuple[Rank, Rank]]) -> Iterator[Ite
 def over_servers(problem: Problem, by_server: Sequence[Sequence[Rank]]) -> Iterator[Iterator[Step]]:
     """Yield the steps on a tree over servers from the root's, and another in each of them.
 
-    None where a server has neither a binomial tree nor a chain.
-
-    Parameters
-    ----------
-    problem
-        A collective with a root, or an AllReduce.
-    by_server
-        The ranks of every server, all of one number.
+    The `problem` is a collective with a root, or an AllReduce; `by_server` are the ranks of every
+    server, all of one number. None where a server has neither a binomial tree nor a chain.
     """
     root, links, inward = problem.collective.root or 0, best_links(problem), is_inward(problem)
     home = next(number for number, ranks in enumerate(by_server) if root in ranks)

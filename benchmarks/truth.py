@@ -1,0 +1,232 @@
+"""The replay held against public measurements: ``python -m benchmarks.truth``.
+
+Measured costs are fitted to the odd rows of each machine's tables, starting from what is public of
+it, and the even rows are the judge; then each table is left out in turn. Rows of which it is not
+known what ran, or whose files are not here, are told and not counted.
+"""
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from benchmarks.sections import replace_section
+from taccl.apps.measured import (
+    Row,
+    Run,
+    ordered_pairs,
+    read_table,
+    replayed,
+    shipped_tables,
+    summed_up,
+)
+from taccl.apps.measured_fit import fit
+from taccl.topology.graph import ProgramCosts, ProtocolCosts
+from taccl.units import PS_PER_US, format_size
+
+DATA = Path(__file__).parents[2] / "shared" / "data" / "measured" / "xml"
+"""Where MSCCL files that runs name may lie; a clone has none."""
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "truth.md"
+
+FAR_OFF = 0.25
+"""Errors that are told row by row."""
+
+
+def _rate(gigabytes: float) -> Fraction:
+    return Fraction(1000) / Fraction(str(gigabytes)) if gigabytes else Fraction(0)
+
+
+Three = tuple[float, float, float]
+
+
+def prior(
+    parts: tuple[float, float, float],
+    blocks: tuple[float, float],
+    alphas: Three,
+    alphas_across: Three,
+) -> ProgramCosts:
+    """Return what is public of a machine.
+
+    Parameters
+    ----------
+    parts
+        Parts of the stated bandwidth that are left for data, within a server and between servers,
+        and bytes of LL on the wire for each byte of data.
+    blocks
+        GB/s of a threadblock, LL128 and Simple; 0: not known.
+    alphas, alphas_across
+        Microseconds of LL, LL128 and Simple.
+    """
+    inside, across, wire = (Fraction(str(part)) for part in parts)
+    names, launch = ("LL", "LL128", "Simple"), (6.0, 12.1, 5.0)
+    wires = (wire, Fraction(109, 100), Fraction(1))
+    rates = (Fraction(0), _rate(blocks[0]), _rate(blocks[1]))
+    slices = (4096, 38400, 32 << 10)
+    ps = [[round(us * PS_PER_US) for us in each] for each in (launch, alphas, alphas_across)]
+    rows = zip(names, *ps, wires, rates, slices, strict=True)
+    protocols = {name: ProtocolCosts(*row) for name, *row in rows}
+    return ProgramCosts(
+        "priors", protocols, inside, across, _rate(400), _rate(200), round(0.3 * PS_PER_US)
+    )
+
+
+_NVIDIA = (0.6, 1.9, 3.4)
+_NET = (5.0, 8.0, 14.0)
+
+PRIORS: Mapping[str, ProgramCosts] = MappingProxyType({
+    "dgx-h100": prior((0.8, 0.97, 2.55), (36.7, 38.7), _NVIDIA, _NET),
+    "dgx-a100": prior((0.8, 0.96, 2.74), (20, 24), _NVIDIA, _NET),
+    "a100-p4de": prior((0.8, 0.96, 2.74), (20, 24), _NVIDIA, (25.0, 28.0, 34.0)),
+    "dgx2": prior((0.96, 0.97, 3.08), (20, 26.5), _NVIDIA, _NET),
+    "mi300x": prior((0.75, 0.97, 2.5), (0, 0), (0.8, 0.8, 2.1), (9.5, 9.5, 25.0)),
+    "mi250": prior((0.72, 0.97, 2.5), (10, 10), (0.8, 0.8, 3.6), (9.5, 9.5, 19.8)),
+    "gb200-nvl72": prior((0.8, 0.97, 2.55), (0, 70), _NVIDIA, _NET),
+})  # fmt: skip
+"""What is public of each machine: NCCL's ``tuning.cc`` (latencies of protocols over NVLink and
+networks, GB/s of a channel, base latencies as launch), aws-ofi-nccl's tuner (20 us of EFA),
+NVIDIA/nccl-tests#212 (a ring on H100 moves 365 to 370 GB/s), and data sheets."""
+
+
+def even(number: int) -> bool:
+    """Tell whether a row, by its `number` from 0, is an even one: the second, the fourth ..."""
+    return number % 2 == 1
+
+
+def read_runs(only: str) -> dict[str, list[Run]]:
+    """Return the runs that can be replayed by machine; ``only`` those whose name contains this."""
+    runs: dict[str, list[Run]] = defaultdict(list)
+    for name in shipped_tables():
+        folder = DATA if name == "mi250-teccl" else DATA / "ndv5"
+        table, found = read_table(name, folder if folder.is_dir() else None)
+        if only in table.costs:
+            runs[table.costs] += [run for run in found if run.programs]
+    return {machine: own for machine, own in sorted(runs.items()) if own}
+
+
+def rows_of(runs: Sequence[Run], costs: ProgramCosts) -> dict[str, list[list[Row]]]:
+    """Return the rows of each of the ``runs`` that were replayed, by table; ``costs`` hold."""
+    found: dict[str, list[list[Row]]] = defaultdict(list)
+    for run in runs:
+        found[run.table].append([row for row in replayed(run, costs) if row.replayed])
+    return found
+
+
+def judged(rows: Sequence[Row]) -> list[float]:
+    """Return the errors of the even of the ``rows`` of a run, and of one that is alone."""
+    return [row.error for number, row in enumerate(rows) if even(number) or len(rows) == 1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print errors by table, of even rows, and with each table left out."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--machine", help="only machines whose name contains this", default="")
+    parser.add_argument("--left-out", action="store_true", help="leave each table out in turn")
+    parser.add_argument("--write", action="store_true", help="put the table into the docs")
+    options = parser.parse_args(arguments)
+    runs = read_runs(options.machine)
+    lines: list[Line] = []
+    everything: list[Row] = []
+    for machine, own in runs.items():
+        fitted = fit(own, PRIORS[machine], lambda number: not even(number))
+        print(f"{machine}: {fitted.rows} rows fitted", flush=True)
+        for cost, (value, far) in fitted.moved.items():
+            print(f"    {cost:22} {value:9.4g}   moved {far:+.1f}")
+        for table, found in rows_of(own, fitted.costs).items():
+            everything += [row for rows in found for row in rows]
+            left = left_out(own, table, PRIORS[machine]) if options.left_out else []
+            lines.append(Line(table, machine, [e for rows in found for e in judged(rows)], left))
+            for rows in found:
+                record = rows[0].run.record if rows else None
+                what = (
+                    f"{record.collective:13} {record.place:3} {record.what[:24]}" if record else ""
+                )
+                errors = " ".join(f"{100 * row.error:+.0f}" for row in rows)
+                print(f"  {table:14} {what:42} {errors}", flush=True)
+            if left:
+                print(f"  {table:14} left out: median {summed_up(left)['median']:.1%}", flush=True)
+    text = told(lines, everything)
+    print(text)
+    if options.write:
+        replace_section(PAGE, "truth", text)
+    return 0
+
+
+class Line(NamedTuple):
+    """A table: its machine, errors of even rows, and errors of all rows when it is left out."""
+
+    table: str
+    machine: str
+    even: list[float]
+    left: list[float]
+
+
+def left_out(runs: Sequence[Run], table: str, known: ProgramCosts) -> list[float]:
+    """Return errors of a ``table`` with costs fitted to the other tables of the ``runs`` alone.
+
+    They start at ``known``, and stay there where the machine has no other table.
+    """
+    others = [run for run in runs if run.table != table]
+    costs = fit(others, known).costs if others else known
+    rows = rows_of([run for run in runs if run.table == table], costs)[table]
+    return [row.error for of_run in rows for row in of_run]
+
+
+def told(lines: Sequence[Line], rows: Sequence[Row]) -> str:
+    """Return the ``lines`` as a table, what all come to, and the ``rows`` that stay unexplained."""
+
+    def cells(errors: Sequence[float]) -> list[str]:
+        found = summed_up(errors) if errors else None
+        return [f"{value:.1%}" for value in found.values()] if found else ["-", "-"]
+
+    head = (
+        "table",
+        "costs",
+        "even rows",
+        "median",
+        "ninth decile",
+        "left out: median",
+        "ninth decile",
+    )
+    table = [head, ["---"] * len(head)]
+    table += [[each.table, each.machine, str(len(each.even)), *cells(each.even), *cells(each.left)]
+              for each in lines]  # fmt: skip
+    of_all = [error for each in lines for error in each.even]
+    left = [error for each in lines for error in each.left]
+    table.append(["all", "", str(len(of_all)), *cells(of_all), *cells(left)])
+    right, pairs = ordered_pairs(rows)
+    far = [row for row in rows if abs(row.error) > FAR_OFF]
+    names = sorted(
+        {(row.run.table, row.run.record.collective, row.run.record.place) for row in far}
+    )
+    unexplained = [
+        f"- {name} {collective} {place} of place: "
+        + ", ".join(
+            f"{format_size(row.size)} {row.error:+.0%}"
+            for row in far
+            if (row.run.table, row.run.record.collective, row.run.record.place)
+            == (name, collective, place)
+        )
+        for name, collective, place in names
+    ]
+    return "\n".join([
+        "Made by `python -m benchmarks.truth --left-out`: costs are fitted to the odd rows of each"
+        " machine, starting from what is public of it, and *even rows* are the judge; *left out* is"
+        " the error of a table with costs fitted to the other tables of its machine alone, or with"
+        " the priors where there is none.\n",
+        *("| " + " | ".join(line) + " |" for line in table),
+        f"\nOf {pairs} pairs of runs of one collective and size on one machine {right} are replayed"
+        " in the measured order.\n",
+        f"Rows that are off by more than {FAR_OFF:.0%}:\n",
+        *unexplained,
+        "",
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

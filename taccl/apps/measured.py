@@ -1,0 +1,455 @@
+"""Measured times held against the replay: how far off the measured costs of a machine are.
+
+A file of measurements names its source, its machine, and runs: a collective, what ran, and the time
+at each size. Where what ran is known (NCCL's rings, trees and pairs, or MSCCL files), the same is
+replayed on the topology with the costs in question. Of several programs that may have run, the
+fastest counts, as it is NCCL's and MSCCL's aim to choose that.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import combinations
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, StrictInt, StrictStr
+
+from taccl.errors import InputError
+from taccl.files import FileModel, fit_model, read_document, shown
+from taccl.files.model import Name
+from taccl.files.read import read_bytes
+from taccl.msccl import elements
+from taccl.msccl.parser import parse
+from taccl.msccl.program import SENDS, Program
+from taccl.replay.compile import Columns
+from taccl.replay.cost import model_of, sharing_of
+from taccl.replay.timing import Timing
+from taccl.report.text import aligned, one_line
+from taccl.synth.templates.nccl_kernels import (
+    exchange_program,
+    ring_orders,
+    ring_program,
+    tree_parents,
+    tree_program,
+)
+from taccl.topology.file import (
+    load_topology,
+    shipped_file,
+    shipped_names,
+    topology_from_document,
+)
+from taccl.topology.graph import ProgramCosts, Topology
+from taccl.units import PS_PER_US, Time, counted, format_size, format_time, microseconds
+
+FOLDER = "measurements"
+
+Protocol = Literal["LL", "LL128", "Simple"]
+
+PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
+
+
+class RunRecord(FileModel):
+    """What ran, and what it took."""
+
+    collective: Annotated[Name, Field(examples=["allreduce"])]
+    what: Annotated[StrictStr, Field(min_length=1, max_length=500, examples=["NCCL 2.18.3"])]
+    place: Literal["in", "out"]
+    algorithm: Literal["ring", "tree", "nccl", "pairs", "files", "unknown"]
+    channels: Annotated[StrictInt, Field(ge=1, le=64, examples=[16])] = 1
+    nodes: Annotated[StrictInt | None, Field(ge=1, le=1024, examples=[2])] = None
+    protocols: list[Protocol] = Field(default_factory=lambda: [*PROTOCOLS])
+    files: list[Name] = Field(default_factory=list)
+    times: Annotated[
+        dict[int, float], Field(max_length=200, examples=["{1024: 10.2, 1048576: 31.9}"])
+    ]
+
+
+class MeasurementsFile(FileModel):
+    """Measured times of collectives on one machine; bytes to microseconds."""
+
+    taccl: Annotated[Literal["measurements/1"], Field(examples=["measurements/1"])]
+    name: Annotated[Name, Field(examples=["h100-ndv5"])]
+    source: Annotated[StrictStr, Field(min_length=1, max_length=1000, examples=["nccl-tests"])]
+    machine: Annotated[StrictStr, Field(min_length=1, max_length=500, examples=["8 x H100"])]
+    costs: Annotated[Name, Field(examples=["dgx-h100"])]
+    topology: Annotated[str | dict[str, Any], Field(examples=["dgx-h100"])]
+    runs: Annotated[list[RunRecord], Field(min_length=1, max_length=200)]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run of a table, ready to be replayed.
+
+    Parameters
+    ----------
+    table, costs
+        Name of its table, and of the topology whose costs are its machine's.
+    record
+        What ran, and its times.
+    topology
+        Where.
+    programs
+        What may have run; empty where that is not known, or its files are not here.
+    columns
+        Of these programs, by number, as far as they were replayed.
+    known
+        The best time and its program by costs that matter and size, as far as it was replayed;
+        shared, as ``columns`` are, by runs of the same in place and out of place.
+    """
+
+    table: str
+    costs: str
+    record: RunRecord
+    topology: Topology
+    programs: tuple[Program, ...]
+    columns: dict[int, Columns] = field(default_factory=dict)
+    known: "dict[tuple[object, ...], tuple[Time | None, str]]" = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """How many took part."""
+        return self.topology.num_ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measured size, and the replay of it.
+
+    Parameters
+    ----------
+    run
+        Of which it is.
+    size
+        Bytes of the counted buffer.
+    measured, replayed
+        Picoseconds; None where no program can run at this size.
+    program
+        The name of the fastest.
+    """
+
+    run: Run
+    size: int
+    measured: Time
+    replayed: Time | None
+    program: str
+
+    @property
+    def error(self) -> float:
+        """By what part the replay is longer than what was measured."""
+        return (self.replayed or 0) / self.measured - 1
+
+
+def shipped_tables() -> tuple[str, ...]:
+    """Return the names of the shipped tables."""
+    return shipped_names(FOLDER)
+
+
+def read_table(spec: str, files: Path | None = None) -> tuple[MeasurementsFile, list[Run]]:
+    """Return a table and its runs.
+
+    Parameters
+    ----------
+    spec
+        A path, or the name of a shipped table.
+    files
+        Folder of the MSCCL files that runs name.
+
+    Raises
+    ------
+    InputError
+        With file, field, what was found, and the fix.
+    """
+    document = read_document(shipped_file(spec, FOLDER, "table"))
+    table = fit_model(document, MeasurementsFile)
+    places: dict[int | None, Topology] = {}
+    runs: list[Run] = []
+    for number, record in enumerate(table.runs):
+        if any(size < 1 or not 0 < time < 1e9 for size, time in record.times.items()):
+            raise document.error(
+                "should be bytes: microseconds, all above 0",
+                ("runs", number, "times"), "write {1024: 10.2}",
+            )  # fmt: skip
+        if record.nodes not in places:
+            places[record.nodes] = (
+                load_topology(table.topology, nodes=record.nodes)
+                if isinstance(table.topology, str)
+                else topology_from_document(table.topology, document.file)
+            )
+        topology = places[record.nodes]
+        same = {"what": "", "place": "in", "times": {}}
+        asked = record.model_copy(update=same)
+        like = next((run for run in runs if run.record.model_copy(update=same) == asked), None)
+        if like is not None:
+            runs.append(replace(like, record=record))
+            continue
+        programs = _programs(record, topology, files)
+        runs.append(Run(table.name, table.costs, record, topology, programs))
+    return table, runs
+
+
+def _programs(record: RunRecord, topology: Topology, files: Path | None) -> tuple[Program, ...]:
+    ranks, channels = topology.num_ranks, record.channels
+    found: list[Program] = []
+    if record.algorithm in ("ring", "nccl"):
+        orders = ring_orders(topology, channels)
+        if record.collective in ("broadcast", "reduce"):
+            orders = [(*order[order.index(0) :], *order[: order.index(0)]) for order in orders]
+        found += [ring_program(record.collective, orders, name) for name in record.protocols]
+    if record.algorithm == "tree" or (
+        record.algorithm == "nccl" and record.collective == "allreduce"
+    ):
+        parents = tree_parents(topology, channels)
+        found += [tree_program(parents, name) for name in record.protocols]
+    if record.algorithm == "pairs":
+        found += [exchange_program(ranks, channels, name) for name in ("LL", "Simple")]
+    if record.algorithm == "files" and files is not None:
+        found += [_read_program(files / name) for name in record.files]
+    return tuple(found)
+
+
+def _read_program(path: Path) -> Program:
+    document = elements.read_document(read_bytes(path), file=str(path))
+    program = parse(document, "msccl", file=str(path)).program
+    if program is None:
+        raise InputError(f"{shown(str(path))} is no program", fix="give the folder of MSCCL files")
+    return program
+
+
+_MODEL = replace(model_of("msccl"), measured=True)
+
+
+def replayed(run: Run, costs: ProgramCosts, least: int = 0, most: int = 1 << 62) -> Iterator[Row]:
+    """Yield a row for every measured size of a `run` from `least` to `most` bytes.
+
+    `costs` are those of its machine. Sizes that a program does not cut into whole chunks are
+    replayed at the nearest that it does.
+    """
+    topology = replace(run.topology, measured=costs)
+    timings = []
+    for number, program in enumerate(run.programs):
+        timing = Timing(program, topology, _MODEL, route=True)
+        if number not in run.columns:
+            run.columns[number] = timing.columns
+        # They do not depend on the costs that are tried.
+        timing.columns = run.columns[number]
+        timings.append((timing, _least_for_a_byte(timing.columns, program, topology)))
+    timings.sort(key=lambda each: each[1])
+    matters = _that_matter(run, costs)
+    for size, time in sorted(run.record.times.items()):
+        if not least <= size <= most:
+            continue
+        best: Time | None = None
+        name = ""
+        if (*matters, size) in run.known:
+            best, name = run.known[*matters, size]
+            yield Row(run, size, round(time * PS_PER_US), best, name)
+            continue
+        for timing, slope in timings:
+            program = timing.program
+            unit = program.chunks_per_loop * _MODEL.element_bytes
+            whole = max(1, round(size / unit)) * unit
+            if not program.min_bytes <= size <= program.max_bytes or (
+                best is not None and slope * whole >= best
+            ):
+                continue
+            taken = timing.at(whole).time
+            if taken is not None and (best is None or taken < best):
+                best, name = taken, program.name
+        run.known[*matters, size] = best, name
+        yield Row(run, size, round(time * PS_PER_US), best, name)
+
+
+def _that_matter(run: Run, costs: ProgramCosts) -> tuple[object, ...]:
+    """Return the `costs` that the times of a `run` depend on."""
+    protocols = [costs.protocols[name] for name in sorted({p.protocol for p in run.programs})]
+    if run.topology.num_servers == 1:
+        costs = replace(costs, across=Fraction(1))
+        protocols = [replace(row, alpha_across=0) for row in protocols]
+    return (
+        costs.inside, costs.across, costs.copy_beta, costs.reduce_beta, costs.flag, costs.slices,
+        *protocols,
+    )  # fmt: skip
+
+
+def _least_for_a_byte(columns: Columns, program: Program, topology: Topology) -> float:
+    """Return picoseconds for each byte of the counted buffer that the busiest edge takes."""
+    sharing = sharing_of(topology, program.protocol)
+    chunks = np.array([kind.chunks * (kind.op in SENDS) for kind in columns.kinds])
+    steps = np.repeat(np.arange(len(columns.ends)), np.diff(columns.begins))
+    sent = np.bincount(steps, chunks[columns.kind_of], len(columns.ends))
+    load = np.zeros(columns.num_edges)
+    for connection, block in enumerate(columns.senders.tolist()):
+        wires = columns.wires[columns.wires_from[connection] : columns.wires_from[connection + 1]]
+        load[wires] += sent[block] if block >= 0 else 0
+    slowest = float((load / sharing.capacity).max(initial=0.0))
+    return slowest * float(sharing.wire) / program.chunks_per_loop
+
+
+def ordered_pairs(rows: Iterable[Row]) -> tuple[int, int]:
+    """Return how many pairs of runs are replayed in the measured order, and how many there are.
+
+    A pair is two runs of one collective at one size on the same number of ranks with the same
+    costs; `rows` that were not replayed are in none.
+    """
+    same: dict[tuple[str, int, str, int], list[Row]] = {}
+    for row in rows:
+        if row.replayed is not None:
+            key = (row.run.costs, row.run.ranks, row.run.record.collective, row.size)
+            same.setdefault(key, []).append(row)
+    right = total = 0
+    for group in same.values():
+        for one, other in combinations(group, 2):
+            if one.run.record.what == other.run.record.what or one.measured == other.measured:
+                continue
+            total += 1
+            faster = (one.replayed or 0) < (other.replayed or 0)
+            right += faster == (one.measured < other.measured)
+    return right, total
+
+
+def summed_up(errors: Sequence[float]) -> Mapping[str, float]:
+    """Return median and ninth decile of the absolute `errors`, parts of what was measured."""
+    sizes = sorted(map(abs, errors))
+    ninth = quantiles(sizes, n=10, method="inclusive")[8] if len(sizes) > 1 else sizes[0]
+    return {"median": median(sizes), "ninth decile": ninth}
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """A table beside its replay.
+
+    Parameters
+    ----------
+    table
+        As its file has it.
+    rows
+        Its sizes, of runs of which it is known what ran; empty without costs.
+    untold
+        Runs that can't be replayed, and why.
+    """
+
+    table: MeasurementsFile
+    rows: tuple[Row, ...]
+    untold: tuple[tuple[RunRecord, str], ...]
+
+
+def compare_tables(
+    names: Sequence[str], topology: str | None = None, files: Path | None = None
+) -> tuple[Compared, ...]:
+    """Return tables beside the replay with the measured costs of their machines.
+
+    Parameters
+    ----------
+    names
+        Paths, or names of shipped tables; none: all of these.
+    topology
+        Whose costs; None: those of the shipped topology that a table names.
+    files
+        Folder of the MSCCL files that runs name.
+
+    Raises
+    ------
+    InputError
+        When a table can't be read, or ``topology`` has no measured costs.
+    """
+    asked = None if topology is None else load_topology(topology).measured
+    if topology is not None and asked is None:
+        raise InputError(
+            f"{shown(topology)} has no measured costs", field="--topology",
+            fix="add measured: to the file, or give one that has it",
+        )  # fmt: skip
+    known: dict[str, ProgramCosts | None] = {}
+    found = []
+    for name in names or shipped_tables():
+        table, runs = read_table(name, files)
+        if table.costs not in known:
+            shipped = table.costs in shipped_names("topologies")
+            known[table.costs] = load_topology(table.costs).measured if shipped else None
+        costs = asked or known[table.costs]
+        rows: list[Row] = []
+        untold = []
+        for run in runs:
+            if costs is not None and run.programs:
+                rows += replayed(run, costs)
+                continue
+            why = "what ran is not known as a program of threadblocks"
+            if run.record.algorithm == "files":
+                why = f"needs {', '.join(run.record.files)} (--files)"
+            elif run.record.algorithm != "unknown":
+                why = f"{table.costs} ships no measured costs (--topology)"
+            untold.append((run.record, why))
+        found.append(Compared(table, tuple(rows), tuple(untold)))
+    return tuple(found)
+
+
+def measured_text(found: Sequence[Compared], *, detailed: bool) -> str:
+    """Return what was `found` as text: a line for each table, or, `detailed`, each size."""
+    lines: list[str] = []
+    for each in found:
+        table = each.table
+        rows = [row for row in each.rows if row.replayed is not None]
+        lines.append(f"{table.name}: {one_line(table.machine)}")
+        if detailed:
+            lines += [f"  source: {one_line(table.source)}"]
+        if rows:
+            told = summed_up([row.error for row in rows])
+            lines.append(
+                f"  {counted(len(rows), 'size')}, error {told['median']:.1%} in the median,"
+                f" {told['ninth decile']:.1%} at the ninth decile"
+            )
+        for run in dict.fromkeys(row.run for row in rows) if detailed else ():
+            record = run.record
+            lines.append(f"  {record.collective}, {record.place} of place, {one_line(record.what)}")
+            cells = [
+                (format_size(row.size), format_time(row.measured), format_time(row.replayed or 0),
+                 f"{row.error:+.0%}", row.program)
+                for row in rows if row.run is run
+            ]  # fmt: skip
+            lines += (
+                "    " + line
+                for line in aligned([("size", "measured", "replayed", "error", "as"), *cells])
+            )
+        lines += [
+            f"  not replayed: {record.collective}, {one_line(record.what)}: {why}"
+            for record, why in each.untold if detailed
+        ]  # fmt: skip
+    right, pairs = ordered_pairs(row for each in found for row in each.rows)
+    if pairs:
+        lines.append(f"order: {right} of {pairs} pairs of runs are replayed in the measured order")
+    return "\n".join(lines)
+
+
+def measured_json(found: Sequence[Compared]) -> dict[str, object]:
+    """Return what was `found` as a value for JSON; times in microseconds."""
+    right, pairs = ordered_pairs(row for each in found for row in each.rows)
+    return {
+        "tables": [
+            {
+                "name": each.table.name,
+                "source": each.table.source,
+                "machine": each.table.machine,
+                "rows": [
+                    {
+                        "collective": row.run.record.collective,
+                        "ranks": row.run.ranks,
+                        "what": row.run.record.what,
+                        "place": row.run.record.place,
+                        "bytes": row.size,
+                        "measured_us": microseconds(row.measured),
+                        "replayed_us": None if row.replayed is None else microseconds(row.replayed),
+                        "program": row.program,
+                    }
+                    for row in each.rows
+                ],
+                "not_replayed": [
+                    {"collective": record.collective, "what": record.what, "why": why}
+                    for record, why in each.untold
+                ],
+            }
+            for each in found
+        ],
+        "pairs": {"in_order": right, "all": pairs},
+    }

@@ -1,0 +1,352 @@
+"""NCCL's own kernels as programs: rings, trees and pairwise exchanges, one way round a channel.
+
+So what NCCL does is replayed with the same rules as what is compared with it. The orders of its
+channels are as NCCL's search finds them where it can: every GPU begins as many channels as every
+other, a ring enters and leaves a server by NICs, and wires between GPUs carry as few channels as
+they can. The way through a server is turned round in every other server, so that each NIC talks to
+its like.
+
+A channel is a
+threadblock at every rank of a ring; a tree has one for every edge at a rank, as a threadblock has
+one peer in each direction; NCCL's warps that send and receive at once are two threadblocks.
+
+References
+----------
+NVIDIA/nccl 2.18: ``src/collectives/device/{all_gather,all_reduce,reduce_scatter,broadcast,reduce,
+sendrecv}.h`` (``runRing``, ``runTreeSplit``), ``src/graph/trees.cc`` (``ncclGetDtree``).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from itertools import chain, pairwise, permutations
+
+from taccl.errors import LoweringError
+from taccl.msccl.program import Buffer, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
+from taccl.synth.templates.trees import two_trees
+from taccl.topology.graph import Rank, Topology
+from taccl.units import MAX_SIZE
+
+PIPELINED = 8
+"""Chunks of a channel in a broadcast or reduce, which go round a ring one after another: NCCL's
+messages are a quarter there of those of other collectives (``BROADCAST_CHUNKSTEPS``), in slices."""
+
+MOST_SEARCHED = 5.0
+"""Deterministic seconds of a search for the ways through a server."""
+
+Order = Sequence[Rank]
+Steps = tuple[Step, ...]
+
+
+def _all_gather(place: int, order: Order, channel: int, channels: int) -> Steps:
+    n = len(order)
+
+    def at(distance: int) -> Slot:
+        return Slot(Buffer.OUTPUT, order[(place - distance) % n] * channels + channel)
+
+    passed = (Step(Op.RECV_COPY_SEND, dst=at(back)) for back in range(1, n - 1))
+    return (Step(Op.SEND, Slot(Buffer.INPUT, channel)), *passed, Step(Op.RECV, dst=at(n - 1)))
+
+
+def _reduce_scatter(place: int, order: Order, channel: int, channels: int) -> Steps:
+    n = len(order)
+
+    def at(distance: int) -> Slot:
+        return Slot(Buffer.INPUT, order[(place - distance) % n] * channels + channel)
+
+    passed = (Step(Op.RECV_REDUCE_SEND, at(back)) for back in range(2, n))
+    last = Step(Op.RECV_REDUCE_COPY, at(0), Slot(Buffer.OUTPUT, channel))
+    return (Step(Op.SEND, at(1)), *passed, last)
+
+
+def _all_reduce(place: int, order: Order, channel: int, channels: int) -> Steps:
+    n = len(order)
+
+    def at(distance: int) -> Slot:
+        return Slot(Buffer.INPUT, (place - distance) % n * channels + channel)
+
+    added = (Step(Op.RECV_REDUCE_SEND, at(back)) for back in range(2, n))
+    passed = (Step(Op.RECV_COPY_SEND, dst=at(back)) for back in range(1, n - 1))
+    whole = Step(Op.RECV_REDUCE_COPY_SEND, at(0), at(0))
+    return (Step(Op.SEND, at(1)), *added, whole, *passed, Step(Op.RECV, dst=at(n - 1)))
+
+
+def _broadcast(place: int, order: Order, channel: int, channels: int) -> Steps:
+    del channels
+    op = Op.RECV if place == len(order) - 1 else Op.RECV_COPY_SEND
+    slots = (Slot(Buffer.INPUT, channel * PIPELINED + part) for part in range(PIPELINED))
+    return tuple(Step(Op.SEND, slot) if place == 0 else Step(op, dst=slot) for slot in slots)
+
+
+def _reduce(place: int, order: Order, channel: int, channels: int) -> Steps:
+    del order, channels
+    op = Op.SEND if place == 1 else Op.RECV_REDUCE_SEND
+    slots = (Slot(Buffer.INPUT, channel * PIPELINED + part) for part in range(PIPELINED))
+    # The root is first: sums go round the ring to it.
+    return tuple(
+        Step(op, slot) if place else Step(Op.RECV_REDUCE_COPY, slot, slot) for slot in slots
+    )
+
+
+def ring_orders(topology: Topology, channels: int) -> list[tuple[Rank, ...]]:
+    """Return the order of all ranks in the ring of each of so many `channels`.
+
+    Servers of the `topology` are alike, and a rank has the same place in each.
+
+    Raises
+    ------
+    LoweringError
+        When the wires of a server let no ring through it.
+    """
+    servers, size = topology.servers, len(topology.servers[0])
+    table = topology.links
+    ids = [table.edges_of(link) for pair in permutations(servers[0], 2)
+           for link in topology.links_between(*pair)]  # fmt: skip
+    # Through a switch all ways are alike, as long as each GPU has every place of them.
+    wired = len(set(chain.from_iterable(ids))) == sum(map(len, ids))
+    ways = _wired(topology, channels) if wired else _through_switch(size, closed=len(servers) == 1)
+    found = []
+    for channel in range(channels):
+        way = ways[channel % len(ways)]
+        back = way[::-1] if len(servers) % 2 == 0 else way
+        turns = (back if number % 2 else way for number in range(len(servers)))
+        order = [
+            server[place] for server, turn in zip(servers, turns, strict=True) for place in turn
+        ]
+        found.append(tuple(order))
+    return found
+
+
+def _through_switch(size: int, *, closed: bool) -> list[list[int]]:
+    """Return a way through a server for each GPU that it begins at; it ends half a turn on."""
+    ways = []
+    for first in range(size):
+        last = (first - 1 if closed else first + size // 2) % size
+        others = ((first + step) % size for step in range(1, size))
+        ways.append([first, *(place for place in others if place != last), last][:size])
+    return ways
+
+
+def _wired(topology: Topology, channels: int) -> list[list[int]]:
+    """Return ways through a server of which all together use each lane of its wires at most once.
+
+    Rings of one server, else paths from a NIC to another; as many as there can be, and are asked
+    for. A wire has as many lanes as its bandwidth is of the least. A circuit constraint each
+    (CP-SAT).
+    """
+    from ortools.sat.python import cp_model
+
+    ranks = topology.servers[0]
+    betas: dict[tuple[int, int], Fraction] = {}
+    for one, other in permutations(range(len(ranks)), 2):
+        for link in topology.links_between(ranks[one], ranks[other]):
+            slowest = max(
+                topology.edges[e].beta or Fraction(0) for e in topology.links.edges_of(link)
+            )
+            betas[one, other] = slowest
+    lanes = {pair: int(max(betas.values()) // beta) for pair, beta in betas.items()}
+    size, several = len(ranks), topology.num_servers > 1
+    degree = min(sum(n for (one, _), n in lanes.items() if one == rank) for rank in range(size))
+    for count in range(min(channels, size if several else degree), 0, -1):
+        model = cp_model.CpModel()
+        arcs = [{pair: model.new_bool_var("") for pair in lanes} for _ in range(count)]
+        if several:
+            for way in arcs:
+                for rank in range(size):
+                    way[rank, size] = model.new_bool_var("")
+                    way[size, rank] = model.new_bool_var("")
+        for way in arcs:
+            model.add_circuit([(*pair, chosen) for pair, chosen in way.items()])
+        for pair in arcs[0]:
+            model.add(sum(way[pair] for way in arcs) <= lanes.get(pair, 1))
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.max_deterministic_time = MOST_SEARCHED
+        if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            ways = []
+            for way in arcs:
+                after = {one: other for (one, other), chosen in way.items() if solver.value(chosen)}
+                found = [size if several else 0]
+                while len(found) < len(after):
+                    found.append(after[found[-1]])
+                ways.append([place for place in found if place < size])
+            return ways
+    raise LoweringError(
+        f"no ring of NCCL goes through a server of {topology.name}: its wires let none",
+        fix="compare with another algorithm",
+    )
+
+
+def tree_parents(topology: Topology, channels: int) -> list[dict[Rank, Rank]]:
+    """Return the parent of every rank but the root, on each of so many `channels`.
+
+    A chain through each server, as a ring goes, whose heads are joined in one of two binary trees
+    of the servers of the `topology`; each GPU is the head in as many channels of both trees.
+    """
+    servers, size = topology.servers, len(topology.servers[0])
+    found = []
+    for channel, order in enumerate(ring_orders(topology, channels)):
+        places = [servers[0].index(rank) for rank in order[:size]]
+        above: dict[Rank, Rank] = {}
+        for server in servers:
+            above |= {server[below]: server[place] for place, below in pairwise(places)}
+        if len(servers) > 1:
+            tree = two_trees(range(len(servers)), same_root=False)[channel // size % 2]
+            head = places[0]
+            above |= {servers[one][head]: servers[other][head] for one, other in tree.items()}
+        found.append(above)
+    return found
+
+
+RINGS: Mapping[str, Callable[[int, Order, int, int], Steps]] = {
+    "allgather": _all_gather,
+    "reducescatter": _reduce_scatter,
+    "allreduce": _all_reduce,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+}
+"""Steps of a rank at a place of a ring, on one of so many channels, by collective."""
+
+_WHOLE: Mapping[str, tuple[bool, bool]] = {
+    "allgather": (False, True), "reducescatter": (True, False), "allreduce": (True, True),
+    "broadcast": (False, False), "reduce": (False, False), "alltoall": (True, True),
+    "tree": (False, False),
+}  # fmt: skip
+"""Whether input and output hold a chunk of each channel for every rank, or one alone."""
+
+
+def _program(
+    kind: str,
+    collective: str,
+    protocol: str,
+    blocks: Mapping[Rank, Sequence[tuple[Rank | None, Rank | None, int, Steps]]],
+    chunks: int,
+) -> Program:
+    ranks = len(blocks)
+    whole = _WHOLE["tree" if kind == "tree" else collective]
+    sizes = [chunks * (ranks if by_rank else 1) for by_rank in whole]
+    gpus = tuple(
+        Gpu(
+            rank, sizes[0], sizes[1], 0,
+            tuple(Threadblock(number, *block) for number, block in enumerate(blocks[rank])),
+        )
+        for rank in range(ranks)
+    )  # fmt: skip
+    channels = 1 + max(block[2] for own in blocks.values() for block in own)
+    in_place = collective != "alltoall"
+    return Program(
+        f"NCCL {kind} {protocol}",
+        collective,
+        protocol,
+        in_place,
+        not in_place,
+        channels,
+        max(sizes),
+        0,
+        MAX_SIZE,
+        gpus,
+    )
+
+
+def ring_program(collective: str, orders: Sequence[Order], protocol: str) -> Program:
+    """Return NCCL's ring.
+
+    Parameters
+    ----------
+    collective
+        A key of RINGS; the root of a broadcast or reduce is the first rank of every order.
+    orders
+        All ranks in the order of the ring, for each channel.
+    protocol
+        ``Simple``, ``LL`` or ``LL128``.
+    """
+    steps = RINGS[collective]
+    blocks: dict[Rank, list[tuple[Rank | None, Rank | None, int, Steps]]] = defaultdict(list)
+    for channel, order in enumerate(orders):
+        n = len(order)
+        for place, rank in enumerate(order):
+            own = steps(place, order, channel, len(orders))
+            peers = order[(place + 1) % n], order[(place - 1) % n]
+            sends, receives = (any(getattr(s, what) for s in own) for what in ("sends", "receives"))
+            blocks[rank].append((
+                peers[0] if sends else None, peers[1] if receives else None, channel, own
+            ))  # fmt: skip
+    parts = PIPELINED if collective in ("broadcast", "reduce") else 1
+    return _program("ring", collective, protocol, blocks, len(orders) * parts)
+
+
+def tree_program(trees: Sequence[Mapping[Rank, Rank]], protocol: str) -> Program:
+    """Return NCCL's tree AllReduce: sums go up to the root, and the whole comes down again.
+
+    Parameters
+    ----------
+    trees
+        The parent of every rank but the root, for each channel.
+    protocol
+        ``Simple``, ``LL`` or ``LL128``.
+    """
+    ranks = len(trees[0]) + 1
+    blocks: dict[Rank, list[tuple[Rank | None, Rank | None, int, Steps]]] = {
+        rank: [] for rank in range(ranks)
+    }
+    for channel, above in enumerate(trees):
+        below: dict[Rank, list[Rank]] = defaultdict(list)
+        for rank, parent in above.items():
+            below[parent].append(rank)
+        own = Slot(Buffer.INPUT, channel)
+        for rank in range(ranks):
+            _at_rank(blocks[rank], above.get(rank), below[rank], channel, own)
+    return _program("tree", "allreduce", protocol, blocks, len(trees))
+
+
+def _at_rank(
+    blocks: list[tuple[Rank | None, Rank | None, int, Steps]],
+    parent: Rank | None,
+    children: Sequence[Rank],
+    channel: int,
+    own: Slot,
+) -> None:
+    """Add the threadblocks of one rank: a child each upwards, then a child each downwards."""
+    before: StepRef | None = None
+    for number, child in enumerate(children):
+        last = number + 1 == len(children)
+        op = Op.RECV_REDUCE_COPY
+        up = None
+        if last and parent is not None:
+            op, up = Op.RECV_REDUCE_SEND, parent
+        posts = not last or parent is None
+        target = own if op is Op.RECV_REDUCE_COPY else None
+        step = Step(op, own, target, depends=before, posts=posts)
+        before = StepRef(len(blocks), 0) if posts else None
+        blocks.append((up, child, channel, (step,)))
+    if not children and parent is not None:
+        blocks.append((parent, None, channel, (Step(Op.SEND, own),)))
+    if parent is not None:
+        first = children[0] if children else None
+        op = Op.RECV_COPY_SEND if children else Op.RECV
+        before = StepRef(len(blocks), 0) if len(children) > 1 else None
+        step = Step(op, dst=own, posts=before is not None)
+        blocks.append((first, parent, channel, (step,)))
+        children = children[1:]
+    sent = (Step(Op.SEND, own, depends=before),)
+    blocks.extend((child, None, channel, sent) for child in children)
+
+
+def exchange_program(ranks: int, channels: int, protocol: str) -> Program:
+    """Return NCCL's AlltoAll of sends and receives: all pairs, each on so many `channels`.
+
+    `ranks` take part; `protocol` is ``Simple`` or ``LL``.
+    """
+    blocks: dict[Rank, list[tuple[Rank | None, Rank | None, int, Steps]]] = defaultdict(list)
+    for rank in range(ranks):
+        for channel in range(channels):
+            own = rank * channels + channel
+            kept = Step(Op.COPY, Slot(Buffer.INPUT, own), Slot(Buffer.OUTPUT, own))
+            blocks[rank].append((None, None, channel, (kept,)))
+            for away in range(1, ranks):
+                to, source = (rank + away) % ranks, (rank - away) % ranks
+                sent = Slot(Buffer.INPUT, to * channels + channel)
+                got = Slot(Buffer.OUTPUT, source * channels + channel)
+                blocks[rank].append((to, None, channel, (Step(Op.SEND, sent),)))
+                blocks[rank].append((None, source, channel, (Step(Op.RECV, dst=got),)))
+    return _program("pairs", "alltoall", protocol, blocks, channels)

@@ -1,0 +1,113 @@
+"""Measured times held against the replay, and costs fitted to them."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.truth import PRIORS
+from taccl.apps.measured import (
+    Row,
+    Run,
+    ordered_pairs,
+    read_table,
+    replayed,
+    shipped_tables,
+    summed_up,
+)
+from taccl.apps.measured_fit import fit
+from taccl.errors import InputError
+from taccl.topology.file import shipped_file
+from taccl.units import PS_PER_US
+
+
+def altered(tmp_path: Path, name: str, old: str, new: str) -> str:
+    path = tmp_path / "table.yaml"
+    shutil.copy(shipped_file(name, "measurements", "table"), path)
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+    return str(path)
+
+
+def run_of(name: str, number: int = 0) -> Run:
+    return read_table(name)[1][number]
+
+
+def test_every_shipped_table_is_read_and_has_a_source_and_times() -> None:
+    names = shipped_tables()
+    assert "h100-ndv5" in names
+    known = 0
+    for name in names:
+        table, runs = read_table(name)
+        assert table.name == name
+        assert table.source
+        assert runs
+        known += sum(bool(run.programs) for run in runs)
+    assert known > 10
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("algorithm: ring", "algorithm: star", "should be .ring., .tree."),
+        ("{512: 122.1", "{0: 122.1", "should be bytes: microseconds, all above 0"),
+        ("{512: 122.1", "{512: -3", "should be bytes: microseconds, all above 0"),
+        ("measurements/1", "measurements/2", "measurements/1"),
+        ("topology: mi250", "topology: nowhere", "nowhere"),
+    ],
+)
+def test_a_bad_table_is_refused_by_name(tmp_path: Path, old: str, new: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        read_table(altered(tmp_path, "mi250-rccl", old, new))
+
+
+def test_the_fastest_program_that_fits_a_size_counts() -> None:
+    run = run_of("a100-dgx")
+    rows = list(replayed(run, PRIORS["dgx-a100"]))
+    assert len(rows) == len(run.record.times)
+    for row in rows:
+        each = [
+            next(
+                replayed(
+                    replace(run, programs=(one,), columns={}, known={}),
+                    PRIORS["dgx-a100"],
+                    row.size,
+                )
+            )
+            for one in run.programs
+        ]
+        assert row.replayed == min(one.replayed for one in each if one.replayed is not None)
+    assert rows[-1].program.endswith("Simple")
+    assert not rows[0].program.endswith("Simple")
+
+
+def test_order_and_errors_are_counted() -> None:
+    one, other = run_of("gb200-nvl4", 0), run_of("gb200-nvl4", 1)
+    slow, fast = Row(one, 8, 200, 220, "ring"), Row(other, 8, 100, 90, "tree")
+    assert ordered_pairs([slow, fast]) == (1, 1)
+    assert ordered_pairs([slow, replace(fast, replayed=300)]) == (0, 1)
+    assert ordered_pairs([slow, replace(fast, replayed=None)]) == (0, 0)
+    assert ordered_pairs([slow, replace(fast, size=16)]) == (0, 0)
+    assert summed_up([0.1, -0.3, 0.2]) == {"median": 0.2, "ninth decile": pytest.approx(0.28)}
+
+
+def test_costs_that_made_the_times_are_found_again() -> None:
+    run, prior = run_of("mi250-rccl"), PRIORS["mi250"]
+    simple = replace(prior.protocols["Simple"], launch=9 * PS_PER_US, alpha_across=30 * PS_PER_US)
+    truth = replace(
+        prior, across=prior.across * 3 / 4, protocols={**prior.protocols, "Simple": simple}
+    )
+    programs = tuple(one for one in run.programs if one.protocol == "Simple")
+    made = replace(run, programs=programs, columns={}, known={})
+    times = {row.size: (row.replayed or 0) / PS_PER_US for row in replayed(made, truth)}
+    made = replace(made, record=made.record.model_copy(update={"times": times}))
+    before = summed_up([row.error for row in replayed(made, prior)])
+    found = fit([made], prior)
+    after = summed_up([row.error for row in replayed(made, found.costs)])
+    assert before["median"] > 0.1
+    assert after["ninth decile"] < 0.03
+    assert found.rows == len(times)
+    assert found.supported
+    assert not replace(found, rows=1).supported
