@@ -205,7 +205,7 @@ def told(lines: Sequence[Line], rows: Sequence[Row]) -> str:
         {(row.run.table, row.run.record.collective, row.run.record.place) for row in far}
     )
     unexplained = [
-        f"- {name} {collective} {place} of place: "
+        f"- {name} {collective} {'in place' if place == 'in' else 'out of place'}: "
         + ", ".join(
             f"{format_size(row.size)} {row.error:+.0%}"
             for row in far

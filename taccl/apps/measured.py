@@ -402,7 +402,8 @@ def measured_text(found: Sequence[Compared], *, detailed: bool) -> str:
             )
         for run in dict.fromkeys(row.run for row in rows) if detailed else ():
             record = run.record
-            lines.append(f"  {record.collective}, {record.place} of place, {one_line(record.what)}")
+            place = "in place" if record.place == "in" else "out of place"
+            lines.append(f"  {record.collective}, {place}, {one_line(record.what)}")
             cells = [
                 (format_size(row.size), format_time(row.measured), format_time(row.replayed or 0),
                  f"{row.error:+.0%}", row.program)
