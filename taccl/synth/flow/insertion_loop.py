@@ -81,12 +81,8 @@ class RoutingInstance(NamedTuple):
 class Paths(NamedTuple):
     """Paths of chunks, from their ends back to their roots.
 
-    Parameters
-    ----------
-    hops, arrive
-        Of every chunk, how many, and its arrival in picoseconds.
-    arc, start
-        (chunks, hops): the arcs, and when they start in picoseconds.
+    Every chunk makes so many `hops` and is there at `arrive`; `arc` and `start`, (chunks, hops),
+    are the arcs, and when it starts on them. Times are in picoseconds.
     """
 
     hops: Numbers
@@ -139,16 +135,9 @@ def below(state: SearchState, count: int) -> int:
 
 
 def insert(instance: RoutingInstance, state: SearchState, chunk: int, blink: int) -> None:
-    """Reserve the path by which a chunk arrives first, if there is any.
+    """Reserve in `state` the path of the `instance` by which a `chunk` arrives first, if any.
 
-    Parameters
-    ----------
-    instance, state
-        What chunks may take, and what is reserved.
-    chunk
-        Which.
-    blink
-        One arc of so many is not looked at, by chance; 0: none.
+    By chance, one arc of every `blink` is not looked at; 0: all are.
     """
     root, end, kind = instance.root[chunk], instance.end[chunk], instance.kind[chunk]
     for rank in range(len(state.label)):
@@ -290,14 +279,9 @@ def undo(instance: RoutingInstance, state: SearchState, count: int) -> None:
 def search(instance: RoutingInstance, state: SearchState, rounds: int, goal: int) -> int:
     """Try some changes and return the least last arrival, NEVER where a chunk has no path.
 
-    Parameters
-    ----------
-    instance, state
-        What chunks may take, and what is reserved. The best paths are kept.
-    rounds
-        How many changes; with none all chunks are inserted into the empty table.
-    goal
-        The last arrival, in picoseconds, that is good enough.
+    `instance` is what chunks may take, and `state` what is reserved, with the best paths. There are
+    so many `rounds`; with none all chunks are inserted into the empty table. A last arrival of
+    `goal` picoseconds is good enough.
     """
     if rounds == 0:
         for number in range(len(state.order)):

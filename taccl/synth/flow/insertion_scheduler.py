@@ -49,18 +49,10 @@ def inserted(
 ) -> Iterator[Decisions]:
     """Yield decisions of single chunks, each better than those before, until the goal is met.
 
-    None where there are too many chunks or ranks, or too many chunks take one edge.
-
-    Parameters
-    ----------
-    problem
-        Without symmetry; every chunk goes from one rank to one, and there is a path for it.
-    options
-        The seed, whether work is counted, and what is told of compilation.
-    clock
-        Limits the search, unless work is counted.
-    goal
-        The makespan, in picoseconds, that is good enough.
+    None where there are too many chunks or ranks, or too many chunks take one edge. The `problem`
+    is without symmetry; every chunk goes from one rank to one, and there is a path for it. The
+    `options` have the seed and whether work is counted; if not, the `clock` limits the search. A
+    makespan of `goal` picoseconds is good enough.
     """
     collective = problem.collective
     if collective.num_chunks > MAX_CHUNKS or collective.num_ranks > MAX_RANKS:

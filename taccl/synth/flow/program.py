@@ -52,16 +52,10 @@ LARGE = 8000
 
 @dataclass(frozen=True)
 class Commodity:
-    """Chunks that start at one rank (or, played backwards, end at one).
+    """Chunks that start at one rank, the `root` (or, played backwards, end there).
 
-    Parameters
-    ----------
-    root
-        The rank they share.
-    chunks
-        By the rank at the other end, their rows in :class:`Wanted`.
-    kind
-        The row of ``Wanted.allowed`` for them.
+    `chunks` has by the rank at the other end their rows in :class:`Wanted`; `kind` is the row of
+    ``Wanted.allowed`` for them.
     """
 
     root: Rank
@@ -71,20 +65,11 @@ class Commodity:
 
 @dataclass(frozen=True, eq=False)
 class FlowInstance:
-    """Chunks that each go from one rank to one other, and the arcs they may take.
+    """Chunks of a `problem` that each go from one rank to one other, and the `arcs` they may take.
 
-    Parameters
-    ----------
-    problem
-        Whose chunks.
-    arcs
-        Its allowed links.
-    wanted
-        The representative chunks.
-    commodities
-        Chunks that share a rank: their source, or, where these are more, their target.
-    backwards
-        Whether it is the target: arcs then lead from the target to the source.
+    `wanted` has the representative chunks, and `commodities` those that share a rank: their source,
+    or, where these are more, their target. It is the target if `backwards`: arcs then lead from the
+    target to the source.
     """
 
     problem: Problem
@@ -140,12 +125,8 @@ class FlowInstance:
 class Flow(NamedTuple):
     """An optimum.
 
-    Parameters
-    ----------
-    amounts
-        For every commodity the chunks on each arc that it uses.
-    time
-        The microseconds that the busiest resource is held.
+    `amounts` has for every commodity the chunks on each arc that it uses; the busiest resource is
+    held for `time` microseconds.
     """
 
     amounts: list[dict[int, float]]
@@ -155,12 +136,8 @@ class Flow(NamedTuple):
 class Preference(NamedTuple):
     """Which of many optima is taken.
 
-    Parameters
-    ----------
-    costs
-        (commodities, arcs): of one chunk on an arc.
-    limit
-        The microseconds that no resource may be held longer than.
+    `costs`, (commodities, arcs), are of one chunk on an arc; no resource may be held longer than
+    `limit` microseconds.
     """
 
     costs: Floats
@@ -204,16 +181,10 @@ def _commodities(
 def optimal_flow(
     instance: FlowInstance, clock: Deadline, preference: Preference | None = None
 ) -> Flow:
-    """Return the chunks of every commodity on each arc that it uses.
+    """Return the chunks of every commodity of the `instance` on each arc that it uses.
 
-    Parameters
-    ----------
-    instance
-        What is to flow.
-    clock
-        Limits the search; where it counts work, a large program is not tried.
-    preference
-        Which optimum is taken; None: one in which chunks travel as little as they can.
+    The `clock` limits the search; where it counts work, a large program is not tried. Without a
+    `preference`, chunks travel as little as they can.
 
     Raises
     ------
@@ -250,16 +221,9 @@ def optimal_flow(
 class _Program(NamedTuple):
     """The program in columns: one an arc that a commodity may take, and one for the time.
 
-    Parameters
-    ----------
-    arc, owner
-        Of every column its arc and commodity.
-    arrive, demand
-        What every rank keeps of every commodity.
-    capacity
-        How long resources are held, less the time.
-    objective
-        The time, and a little of what all chunks travel.
+    `arc` and `owner` have of every column its arc and commodity. The rows of `arrive` and `demand`
+    say what every rank keeps of every commodity, those of `capacity` how long resources are held,
+    less the time. The `objective` is the time, and a little of what all chunks travel.
     """
 
     arc: NDArray[np.int64]
@@ -316,10 +280,7 @@ def decomposed(
 ) -> Iterator[tuple[tuple[int, ...], list[tuple[Path, float]]]]:
     """Yield for the chunks of every pair of ranks the paths of the flow, and how many take each.
 
-    Parameters
-    ----------
-    instance, flow
-        What is to flow, and one of its optima.
+    The `flow` is an optimum of the `instance`.
 
     Raises OutOfTimeError when the flow leaves some chunk without a path.
     """

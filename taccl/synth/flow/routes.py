@@ -60,12 +60,7 @@ SHORT = 1e-3
 def flow_by_near_gateways(instance: FlowInstance, first: Flow, clock: Deadline) -> Flow:
     """Return an optimal flow in which chunks take the busiest resources near where they start.
 
-    Parameters
-    ----------
-    instance, first
-        What is to flow, and an optimal flow of it.
-    clock
-        Limits the search.
+    `first` is an optimal flow of the `instance`; the `clock` limits the search.
 
     Raises OutOfTimeError when the program is not solved in time.
     """
@@ -90,18 +85,10 @@ def flow_by_near_gateways(instance: FlowInstance, first: Flow, clock: Deadline) 
 def least_times(
     instance: FlowInstance, time: Floats, arcs: NDArray[np.int64], roots: NDArray[np.int64]
 ) -> Floats:
-    """Return how long a chunk travels from some ranks to all (roots, ranks); else infinity.
+    """Return how long a chunk travels from the `roots` to all ranks, (roots, ranks).
 
-    Parameters
-    ----------
-    instance
-        Of what network.
-    time
-        Of every arc, in any unit.
-    arcs
-        The numbers of those that may be taken.
-    roots
-        The ranks to start from.
+    Every arc of the `instance` takes a `time`, in any unit; those numbered in `arcs` may be taken.
+    A rank that they don't lead to is infinitely far.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import dijkstra
@@ -119,14 +106,10 @@ def least_times(
 
 
 def rows_of_flow(instance: FlowInstance, flow: Flow, clock: Deadline) -> list[Row]:
-    """Return the (chunk, link, reduce) rows of whole chunks on the paths of a flow.
+    """Return the (chunk, link, reduce) rows of whole chunks on the paths of a `flow`.
 
-    Parameters
-    ----------
-    instance, flow
-        What is to flow, and one of its optima.
-    clock
-        A quarter of what is left of it is for the choice of paths.
+    The flow is an optimum of the `instance`. A quarter of what is left of the `clock` is for the
+    choice of paths.
     """
     load = np.zeros(instance.arcs.num_resources)
     chosen: list[tuple[int, Path]] = []
@@ -201,12 +184,8 @@ def _shares(
 def _one_by_one(held: "csc_array", load: Floats, split: Sequence[Split]) -> list[list[int]]:
     """Return how many chunks take each path, each the one whose busiest resource ends up lightest.
 
-    Parameters
-    ----------
-    held
-        (resources, paths): microseconds, paths in the order of `split`.
-    load
-        Microseconds that resources are held by other chunks; the chosen paths are added.
+    `held`, (resources, paths), and `load`, by other chunks, are microseconds; the paths are in the
+    order of `split`, and those that are chosen are added to the load.
     """
     columns = [
         (held.indices[first:last], held.data[first:last]) for first, last in pairwise(held.indptr)

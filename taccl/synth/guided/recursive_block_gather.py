@@ -47,20 +47,12 @@ TURNS = MappingProxyType({
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """All ranks with what their blocks have in common, and how they got there.
+    """All ranks with what their blocks of `width` ranks have in common, and how they got there.
 
-    Parameters
-    ----------
-    width
-        Ranks of a block.
-    at
-        int64 (chunks, ranks): when a rank has a chunk; -1: not yet.
-    free
-        int64: when each edge is free.
-    kept
-        Which symmetries of the problem all of this has.
-    sends
-        For each level: chunks of a message, and int64 rows (first chunk, link, end) by message.
+    `at`, int64 (chunks, ranks), is when a rank has a chunk (-1: not yet), and `free`, int64, when
+    each edge is free, in picoseconds. `kept` says which symmetries of the problem all of this has.
+    `sends` has for each level the chunks of a message, and int64 rows (first chunk, link, end) by
+    message.
     """
 
     width: int
@@ -77,16 +69,10 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """Arcs for messages of whole granules, under the symmetries that keep granules in order.
+    """`arcs` for messages of whole granules, under the symmetries that keep granules in order.
 
-    Parameters
-    ----------
-    arcs
-        All of them; the problem has those symmetries.
-    granule
-        Chunks.
-    image
-        int64 (elements, granules): where each symmetry takes every granule.
+    The arcs' problem has those symmetries. A `granule` is so many chunks; `image`, int64 (elements,
+    granules), is where each symmetry takes every granule.
     """
 
     arcs: Arcs
@@ -98,16 +84,9 @@ def coalesced(problem: Problem, grow: Grow, over: Callable[[], bool]) -> Schedul
     """Return a schedule of block gathers and reductions; None where they don't apply.
 
     They take every link that a sketch allows, so a sketch that allows less to some chunks has none,
-    and neither have collectives whose chunks are not those of ranks in order.
-
-    Parameters
-    ----------
-    problem
-        Its symmetries are used as far as they keep granules in order.
-    grow
-        The scheduler.
-    over
-        Tells when to hurry.
+    and neither have collectives whose chunks are not those of ranks in order. The symmetries of the
+    `problem` are used as far as they keep granules in order; `grow` is the scheduler, and `over`
+    tells when to hurry.
     """
     collective, logical = problem.collective, problem.logical
     limited = logical.connections_per_rank is not None or is_restricted(problem)
@@ -136,14 +115,8 @@ def widened(
 ) -> Decisions | None:
     """Return the decisions for an allgather or reducescatter of few bytes, for all chunks.
 
-    Parameters
-    ----------
-    problem, grow
-        As for :func:`coalesced`.
-    over
-        Tells when to take the first run that there is.
-    reverse
-        Whether chunks are summed: runs on reversed arcs, played backwards.
+    `problem` and `grow` are as for :func:`coalesced`; `over` tells when to take the first run that
+    there is. If `reverse`, chunks are summed: runs on reversed arcs are played backwards.
     """
     ranks, chunks = problem.topology.num_ranks, problem.collective.num_chunks
     at = np.full((chunks, ranks), -1, dtype=np.int64)

@@ -121,14 +121,9 @@ class SchedulerState(NamedTuple):
 
 @dataclass(frozen=True)
 class Begin:
-    """When the chunks and resources of a field are there, where not all are from the start.
+    """When the `chunks` and `resources` of a field are there, where not all are from the start.
 
-    Parameters
-    ----------
-    chunks
-        For each representative, picoseconds.
-    resources
-        For each resource, picoseconds.
+    Picoseconds, for each representative and for each resource.
     """
 
     chunks: Times
@@ -142,18 +137,10 @@ def field_of(
     hops: Numbers | None = None,
     length: int = 1,
 ) -> Field:
-    """Return the arrays of a problem.
+    """Return the arrays of the problem of `arcs` and `wanted`, by messages of `length` chunks.
 
-    Parameters
-    ----------
-    arcs, wanted
-        The problem.
-    begin
-        When chunks and resources are there; None: from the start.
-    hops
-        int32 (chunks, ranks): the most hops a chunk may have made; None: no limit.
-    length
-        Chunks that every message carries.
+    Chunks and resources are there when they `begin` (None: from the start). `hops`, int32 (chunks,
+    ranks), has the most that a chunk may have made (None: no limit).
     """
     arrival, held = arcs.arrival(length), arcs.held(length)
     kinds, first_of, lengths = _kinds(arcs, arrival, held)

@@ -58,10 +58,7 @@ Grow = Callable[[Field, SchedulerState, Times, Times, int], int]
 def compiled(report: Callable[[str], None]) -> Grow:
     """Return :func:`tree_list_scheduler.grow` as machine code, ready to be called.
 
-    Parameters
-    ----------
-    report
-        Called with a line when there is something to compile.
+    `report` is called with a line when there is something to compile.
     """
     made = _made()
     times, numbers = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int32)
@@ -102,14 +99,9 @@ TEACHING = 6_000_000
 
 
 def runs_of(seed: int, tables: int) -> Iterator[tuple[int, Times]]:
-    """Yield runs without end: the number of a table of prices, and the settings.
+    """Yield runs without end: the number of one of so many `tables` of prices, and the settings.
 
-    Parameters
-    ----------
-    seed
-        Of all that is drawn.
-    tables
-        How many tables of prices there are.
+    The `seed` is of all that is drawn.
     """
 
     def run(rule: int, eps: tuple[int, int], noise: tuple[int, int], number: int) -> Times:
@@ -130,16 +122,9 @@ def runs_of(seed: int, tables: int) -> Iterator[tuple[int, Times]]:
 
 
 def price_arcs(arcs: Arcs, prices: Floats, mix: float) -> Times:
-    """Return int64 prices of arcs: of the time they hold resources, and a share of their own.
+    """Return int64 prices of `arcs`: of the time they hold resources, and a share of their own.
 
-    Parameters
-    ----------
-    arcs
-        Of a problem.
-    prices
-        Of a picosecond of each resource.
-    mix
-        The share of an arc's own duration.
+    `prices` are of a picosecond of each resource, `mix` is the share of an arc's own duration.
     """
     owner = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
     paid = np.bincount(owner, prices[arcs.use_resource] * arcs.held(), minlength=len(arcs))
@@ -152,12 +137,7 @@ def price_arcs(arcs: Arcs, prices: Floats, mix: float) -> Times:
 def taught_prices(arcs: Arcs, field: Field, grow: Grow) -> Floats:
     """Return prices that rise where runs load resources most (multiplicative weights).
 
-    Parameters
-    ----------
-    arcs, field
-        The problem.
-    grow
-        The scheduler.
+    `arcs` and `field` are the problem, `grow` is the scheduler.
     """
     state, held = state_of(field), arcs.held()
     owner = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
@@ -211,16 +191,10 @@ Rank = tuple[Time, int]
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The best run.
+    """The best run, which may be one to be played backwards.
 
-    Parameters
-    ----------
-    makespan
-        Picoseconds, also of a run to be played backwards.
-    chunk, arc
-        int32: rows of Wanted and of Arcs, in the order of the decisions.
-    start
-        int64 picoseconds.
+    `chunk` and `arc` (int32) are rows of Wanted and of Arcs, in the order of the decisions. The
+    `makespan` and every `start` (int64) are picoseconds.
     """
 
     makespan: Time
@@ -231,19 +205,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to go on.
+    """How long to go on: for so many `runs` at most, with so many `workers`, from a `seed`.
 
-    Parameters
-    ----------
-    goal
-        Picoseconds at which nothing is left to win.
-    clock
-        When to end, asked between rounds; after its patience only success in the second half of
-        the runs justifies more. Where work is counted, runs alone decide.
-    runs
-        At most.
-    seed, workers
-        Of the search.
+    At the `goal`, in picoseconds, nothing is left to win. The `clock` is asked between rounds;
+    after its patience only success in the second half of the runs justifies more. Where work is
+    counted, runs alone decide.
     """
 
     goal: Time
@@ -255,18 +221,10 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """How a run begins.
+    """How the run of a `number` begins, with the `settings` of scheduler_state.py.
 
-    Parameters
-    ----------
-    number
-        Of the run.
-    base, price
-        Of each arc, without noise and with it.
-    settings
-        The fields of a run, of scheduler_state.py.
-    slot
-        Which of the best it is a change of; -1: of none.
+    `base` and `price` have the price of each arc, without noise and with it. `slot` is which of the
+    best it is a change of; -1: of none.
     """
 
     number: int
@@ -322,18 +280,11 @@ class Best:
 def search(
     arcs: Arcs, field: Field, prices: Sequence[Floats], grow: Grow, effort: Effort
 ) -> Found | None:
-    """Return the best of many runs; None when none serves all targets.
+    """Return the best of many runs on a problem; None when none serves all targets.
 
-    Parameters
-    ----------
-    arcs, field
-        The problem.
-    prices
-        Sets of prices of the resources, the most trusted first.
-    grow
-        :func:`taccl.synth.guided.tree_list_scheduler.grow`, compiled or not.
-    effort
-        How long to go on.
+    `arcs` and `field` are the problem, `prices` sets of prices of its resources, the most trusted
+    first. `grow` is :func:`taccl.synth.guided.tree_list_scheduler.grow`, compiled or not, and
+    `effort` tells how long to go on.
     """
     clock, counted = effort.clock, effort.clock.counted is not None
     tables = [price_arcs(arcs, one, mix) for one in prices for mix in MIXES]

@@ -325,16 +325,9 @@ def _take(f: Field, g: SchedulerState, price: Times, run: Times, kind: int, entr
 def grow(f: Field, g: SchedulerState, price: Times, run: Times, limit: int) -> int:
     """Schedule everything; return the makespan, or NEVER at the limit or without a way on.
 
-    Parameters
-    ----------
-    f, g
-        The problem, and a state as new (:func:`taccl.synth.guided.scheduler_state.reset`).
-    price
-        Of every arc.
-    run
-        The fields of a run, of scheduler_state.py.
-    limit
-        Picoseconds that the run must stay below.
+    `f` is the problem, `g` a state as new (:func:`taccl.synth.guided.scheduler_state.reset`). The
+    `price` is of every arc, `run` has the settings, and the run must stay below `limit`
+    picoseconds.
     """
     if len(g.heap) == 0:
         return NEVER if g.counter[LEFT] else 0

@@ -64,13 +64,7 @@ def staged(problem: Problem, options: Options) -> Result:
     A small problem is routed again without it; of a larger one, and where a sketch asks for the
     symmetry, the routes are kept and only order and messages are decided for every chunk by
     itself. Time that is left goes into the best schedule, which may be one that was known before.
-
-    Parameters
-    ----------
-    problem
-        What is to be done.
-    options
-        How long and how to search, and what is known.
+    The `options` tell how long and how to search for the `problem`, and what is known.
 
     Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """
@@ -216,17 +210,10 @@ def _one_way(
 def first_schedules(
     problem: Problem, options: Options, clock: Deadline | None = None
 ) -> list[Schedule]:
-    """Return what the greedy heuristic finds at once, the best first.
+    """Return what the greedy heuristic finds for a `problem` at once, the best first.
 
-    Parameters
-    ----------
-    problem
-        What is to be done.
-    options
-        Whether chunks may travel together.
-    clock
-        Of the ways to order it only those are tried that there is time for, but at least one;
-        None: all.
+    The `options` tell whether chunks may travel together. Of the ways to order it only those are
+    tried that the `clock` has time for, but at least one; None: all.
 
     Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """
@@ -263,16 +250,10 @@ def _joined(
 
 
 def ordered(plan: Plan, options: Options, clock: Deadline | None = None) -> list[Candidate]:
-    """Return the schedules of a plan by every rule and message length, the best first.
+    """Return the schedules of a `plan` by every rule and message length, the best first.
 
-    Parameters
-    ----------
-    plan
-        The moves.
-    options
-        Whether chunks may travel together.
-    clock
-        Only those are made that there is time for, but at least one; None: all.
+    The `options` tell whether chunks may travel together. Only those schedules are made that the
+    `clock` has time for, but at least one; None: all.
     """
     found: dict[int, Candidate] = {}
     for layout, messages in _groupings(plan, options):

@@ -62,14 +62,8 @@ def _orbits(problem: Problem, link: int) -> tuple[int, ...]:
 def exchanged(problem: Problem, partners: Partners) -> Plan | None:
     """Return the moves of an AllReduce with two roots for every chunk, on greedy trees.
 
-    None where some rank can't be reached from them.
-
-    Parameters
-    ----------
-    problem
-        The AllReduce.
-    partners
-        One of :func:`partners_of`.
+    The `partners` are one choice of :func:`partners_of` for the `problem`, the AllReduce. None
+    where some rank can't be reached from the roots.
     """
     table, rows = problem.topology.links, []
     for reverse in (True, False):

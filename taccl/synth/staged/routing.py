@@ -62,18 +62,10 @@ HORIZON_TICKS = 20_000
 
 
 def route(network: Network, known: list[Hop], options: Options, seconds: float) -> list[Routes]:
-    """Return up to four routings, the best of the relaxation first; may be empty.
+    """Return up to four routings of a `network`, the best of the relaxation first; may be empty.
 
-    Parameters
-    ----------
-    network
-        What may be taken.
-    known
-        A complete routing with planned times in picoseconds: the horizon, and the hint.
-    options
-        For the solvers.
-    seconds
-        Wall clock, or counted work.
+    The `known` hops are a complete routing with planned times in picoseconds: the horizon, and the
+    hint. The `options` are for the solvers; the `seconds` are wall clock, or counted work.
     """
     from taccl.synth import milp
 
@@ -232,14 +224,9 @@ def _add_balance(model: "Model", uses: Uses, network: Network, tick: int, limit:
 
 
 def policy_of(network: Network, link: int) -> str:
-    """Return the connection policy of a link: that of a switch on its path, or ``free``.
+    """Return the connection policy of a `link`: that of a switch on its path, or ``free``.
 
-    Parameters
-    ----------
-    network
-        Whose sketch has the policies.
-    link
-        Its number.
+    The sketch of the problem of the `network` has the policies.
     """
     topology = network.problem.topology
     policy = network.problem.logical.switch_policy
@@ -255,16 +242,9 @@ def policy_of(network: Network, link: int) -> str:
 
 
 def reached(roots: Sequence[Rank], arcs: Sequence[Arc]) -> dict[Rank, Arc]:
-    """Return the arc by which each rank is first reached from the roots.
+    """Return the arc by which each rank is first reached from the `roots` by some `arcs`.
 
     A path of a solution that is not the best one may pass a ring, and enter a rank twice.
-
-    Parameters
-    ----------
-    roots
-        Ranks where a chunk starts.
-    arcs
-        Those that it takes.
     """
     leaving: dict[Rank, list[Arc]] = defaultdict(list)
     for arc in arcs:
@@ -359,14 +339,9 @@ def networks(
 
     Where the sketch limits connections, all of them share one choice of connections, made by the
     routing MILP, so that whatever is found on them keeps the limit. Where it prefers some routes
-    to others, the routes that the MILP prefers come first, and win where they are as fast.
-
-    Parameters
-    ----------
-    problem, reverse
-        As for :func:`taccl.model.routes.build_network`.
-    options
-        For that MILP.
+    to others, the routes that the MILP prefers come first, and win where they are as fast. The
+    `problem` and `reverse` are as for :func:`taccl.model.routes.build_network`; the `options` are
+    for that MILP.
 
     Raises NoScheduleError when the targets can't be reached under the sketch at all.
     """
