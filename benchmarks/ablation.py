@@ -23,6 +23,9 @@ from benchmarks.frozen import CELLS, Found, kept, run
 from benchmarks.sections import replace_section
 from taccl.__main__ import run as run_taccl
 from taccl.model.arcs import Arcs
+from taccl.synth.flow.engine import Limits
+from taccl.synth.list_scheduler import load_of
+from taccl.synth.plan import Adjacency
 
 MORE = (
     "dgx2 allgather --nodes 2 --size 16MB --engine guided",
@@ -118,6 +121,11 @@ def _even(arcs: Arcs, *_: object, **__: object) -> object:
     return np.full(count, 1 / count)
 
 
+def _in_pieces(adjacency: Adjacency, limits: Limits) -> object:
+    """Return messages cut beforehand, of the length up to which they would have grown."""
+    return load_of(adjacency.plan, adjacency.pieces(limits.busiest))
+
+
 def _less(name: str) -> Changed:
     """Return what takes a name out of a table."""
 
@@ -160,6 +168,7 @@ MECHANISMS = (
     Mechanism("chunks cut and joined", {GUIDED + "_cut": _empty}, IN_GUIDED),
     Mechanism("neighbourhoods of routes", {GUIDED + "improve_routes": _second}, IN_GUIDED),
     Mechanism("insertion one by one", {FLOW + "inserted": _empty}, IN_FLOW),
+    Mechanism("growing messages", {FLOW + "growing": _in_pieces}, IN_FLOW),
     Mechanism("flows by near gateways", {FLOW + "_routes": _empty}, IN_FLOW),
     Mechanism("variations of a flow's order", {FLOW + "NOISE": 0.0}, IN_FLOW),
     Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),

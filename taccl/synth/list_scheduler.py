@@ -174,13 +174,27 @@ def message_uses(plan: Plan, messages: Sequence[Message]) -> Uses:
 MESSAGE = "compiling the list scheduler; once on this machine, for about 5 s"
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Moves on one link of which neighbours may travel together.
+
+    `moves` are in the order of their places; for each of them, `reach` is where the longest message
+    ends that begins with it. A message has so many moves at `most`.
+    """
+
+    moves: Message
+    reach: Sequence[int]
+    most: int
+
+
 @dataclass(frozen=True, eq=False)
 class Load:
     """Messages of a plan, ready to be dispatched in different orders.
 
-    `messages` are what is sent together of the `plan`; `work` is the same in columns, with the
-    longest way left first. Each waits for so many others (`missing`), and has `tail` picoseconds
-    from its start to the last arrival that needs it. There are so many `resources`.
+    `messages` are what is sent together of the `plan`, or the single moves that messages grow from;
+    `work` is the same in columns, with the longest way left first. Each waits for so many others
+    (`missing`), and has `tail` picoseconds from its start to the last arrival that needs it. There
+    are so many `resources`.
     """
 
     plan: Plan
@@ -196,6 +210,19 @@ def load_of(plan: Plan, messages: Sequence[Message]) -> Load:
 
     The plan has no exchanges, whose two sides would have to start together.
     """
+    return _load(plan, messages, [Run((number,), (1,), 1) for number in range(len(messages))])
+
+
+def growing_load_of(plan: Plan, runs: Sequence[Run]) -> Load:
+    """Return the moves of a `plan` in columns, from which messages grow while they are dispatched.
+
+    Every move is in exactly one of the `runs`; the plan is as for :func:`load_of`.
+    """
+    return _load(plan, [(number,) for number in range(len(plan.moves))], runs)
+
+
+def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
+    """Return the columns of messages, of which those of a run may become one."""
     graph = message_graph(plan, messages)
     owner = {move: number for number, message in enumerate(messages) for move in message}
     arrives = {  # (before, after) where a message waits for another to arrive, not only to start
@@ -206,8 +233,23 @@ def load_of(plan: Plan, messages: Sequence[Message]) -> Load:
     }
     following = [sorted(children) for children in graph.children]
     tail = np.array([max(plan.tail_time[m] for m in message) for message in messages], np.int64)
+    grown: list[Message] = []
+    row = np.zeros(len(messages), dtype=np.int32)
+    for run in runs:
+        row[list(run.moves)] = len(grown)
+        longest = max(stop - first for first, stop in enumerate(run.reach))
+        grown.append(messages[run.moves[0]])
+        grown += [run.moves[:length] for length in range(2, min(longest, run.most) + 1)]
+    member = np.array([item for run in runs for item in run.moves], dtype=np.int32)
+    lengths = np.array([len(run.moves) for run in runs], dtype=np.int32)
+    first = np.cumsum(lengths, dtype=np.int32) - lengths
+    begin = np.repeat(first, lengths)
+    place = np.empty_like(member)
+    place[member] = np.arange(len(member), dtype=np.int32)
     work = Work(
-        message_uses(plan, messages),
+        message_uses(plan, grown), row, member, place, begin, begin + np.repeat(lengths, lengths),
+        begin + np.array([stop for run in runs for stop in run.reach], dtype=np.int32),
+        np.repeat(np.array([run.most for run in runs], dtype=np.int32), lengths),
         np.cumsum([0, *map(len, following)]),
         np.array(list(chain.from_iterable(following)), dtype=np.int32),
         np.array(
@@ -215,7 +257,7 @@ def load_of(plan: Plan, messages: Sequence[Message]) -> Load:
             dtype=np.int32,
         ),
         _ranks(tail),
-    )
+    )  # fmt: skip
     missing = np.array([len(waiting) for waiting in graph.waiting], dtype=np.int32)
     return Load(plan, messages, work, missing, tail, len(plan.problem.topology.edges))
 
@@ -242,20 +284,29 @@ def messages_by_start(
     Raises ValueError when messages wait for each other in a ring.
     """
     work = load.work if before is None else load.work._replace(rank=_ranks(-before))
-    count, events = len(load.messages), len(load.messages) + len(work.uses.resource) + 1
+    count = len(load.messages)
+    events = count + int(np.diff(work.uses.first)[work.row].sum()) + 1
     nothing = partial(np.full, fill_value=NOTHING, dtype=np.int32)
     state = State(
         load.missing.copy(), np.full(count, NOTHING, dtype=np.int64), nothing(count),
-        np.zeros(load.resources, dtype=np.int64), nothing(load.resources + 1),
-        nothing(count), nothing(count), nothing(count),
+        np.zeros(count, dtype=np.int32), np.zeros(load.resources, dtype=np.int64),
+        nothing(load.resources + 1), nothing(count), nothing(count), nothing(count),
         np.zeros(events, dtype=np.int64), np.zeros(events, dtype=np.int64),
     )  # fmt: skip
     with report_compilation(report, MESSAGE):
         compiled()(work, state)
     if (state.start < 0).any():
         raise ValueError("messages wait for each other in a ring")
-    end = int((state.start + work.uses.arrival).max(initial=0))
-    return [load.messages[number] for number in np.argsort(state.turn).tolist()], end
+    leads = np.flatnonzero(state.length)
+    leads = leads[np.argsort(state.turn[leads])]
+    length = state.length[leads]
+    end = int((state.start[leads] + work.uses.arrival[work.row[leads] + length - 1]).max(initial=0))
+    items = work.member.tolist()
+    found = [
+        tuple(chain.from_iterable(load.messages[item] for item in items[at : at + count]))
+        for at, count in zip(work.place[leads].tolist(), length.tolist(), strict=True)
+    ]
+    return found, end
 
 
 def _ranks(tail: NDArray[np.int64]) -> NDArray[np.int32]:

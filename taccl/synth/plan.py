@@ -270,6 +270,22 @@ class Adjacency:
                     run = [number]
             yield tuple(run)
 
+    @cached_property
+    def reaches(self) -> tuple[tuple[Message, tuple[int, ...]], ...]:
+        """Every run, and for each move in it where the longest message ends that begins there."""
+        found = []
+        for run in self.runs():
+            stop = len(run) if self.together(run) else 0
+            reach = []
+            for first in range(len(run)):
+                # What lies side by side stays so without its ends.
+                stop = max(stop, first + 1)
+                while stop < len(run) and self.together(run[first : stop + 1]):
+                    stop += 1
+                reach.append(stop)
+            found.append((run, tuple(reach)))
+        return tuple(found)
+
     def _place(self, number: int) -> tuple[str, int, int]:
         chunk, (src, dst) = self._chunks[0][number], self._ends[0][number]
         held = self.slots.held(chunk, dst)

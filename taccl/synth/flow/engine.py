@@ -4,11 +4,15 @@ The linear program is in program.py; which of its optima are tried, and what mak
 them, in routes.py; what few chunks do instead in insertion_scheduler.py. Which message goes first
 is then list scheduling, with the longest way left first (list_scheduler.py).
 
-Messages of several chunks are runs of neighbours cut into pieces of one length, chunk by chunk and
-not orbit by orbit: a rotation carries neighbours past the end of a buffer, where they are none.
-What ends at a link's head lies elsewhere than what is sent on from there, so it goes apart, and
-nothing has to wait for it. Each policy (a layout of scratch, and a length) is tried once, and the
-best are tried again with the longest way left of every chunk varied at random.
+Messages of several chunks are made while they are dispatched, chunk by chunk and not orbit by
+orbit: a rotation carries neighbours past the end of a buffer, where they are none. A message that
+waits for all of its chunks leaves its link idle; one that takes what has arrived by then does not,
+and grows by itself where a link is busy. So each time a link is free, the chunk with the longest
+way left takes along those beside it, at both ends, that are there. What ends at a link's head lies
+elsewhere than what is sent on from there, so it comes last, apart, and nothing has to wait for it.
+Messages may also be runs that were cut into pieces of one length before. Each policy (a layout of
+scratch, and limits or a length) is tried once, and the best are tried again with the longest way
+left of every chunk varied at random.
 """
 
 import itertools
@@ -17,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +40,7 @@ from taccl.synth.flow.routes import (
     unfolded,
     with_fewer_gateways,
 )
-from taccl.synth.list_scheduler import Load, dispatched, load_of
+from taccl.synth.list_scheduler import Load, Run, dispatched, growing_load_of, load_of
 from taccl.synth.plan import Adjacency, Plan, plan_decisions, rows_of
 from taccl.timing.deadline import Deadline
 from taccl.topology.symmetry import make_group
@@ -54,8 +59,12 @@ NOISE = 0.3
 COUNTED_MOVES = 30_000
 """Moves in all that is tried where work is counted instead of time."""
 
-LENGTHS = (1 << 30, 8, 4, 2)
-"""Chunks in a message, at most."""
+WHOLE = 1 << 30
+"""A length that no message has."""
+
+LENGTHS = (WHOLE, 8, 4, 2)
+ELSEWHERE = (WHOLE, 1)
+"""Lengths of messages that hold no busy resource."""
 
 COUNTED = 60_000
 """Sends, over all orbits, up to which messages are made where work is counted instead of time."""
@@ -274,13 +283,16 @@ def _in_turn(plans: Iterable[Plan], options: Options) -> Iterator[tuple[Plan, Ti
 def _policies(plan: Plan, options: Options) -> Iterator[Policy]:
     """Yield the policies for a plan, those of every layout in turn."""
     layouts: list[Adjacency] = []
-    for length in LENGTHS:
+    for lengths in itertools.product(LENGTHS, ELSEWHERE):
         for number, layout in enumerate(LAYOUTS):
             if number and not layouts[0].relays:
                 break
             if number == len(layouts):
                 layouts.append(Adjacency(plan, layout))
-            yield partial(_dispatched, load_of(plan, layouts[number].pieces(length)), options)
+            yield partial(_dispatched, growing(layouts[number], Limits(*lengths)), options)
+    for length in LENGTHS:
+        for adjacency in layouts:
+            yield partial(_dispatched, load_of(plan, adjacency.pieces(length)), options)
 
 
 def _dispatched(load: Load, options: Options, factors: Factors) -> Schedule | None:
@@ -291,3 +303,43 @@ def _dispatched(load: Load, options: Options, factors: Factors) -> Schedule | No
     except ValueError:
         return None
     return retime(problem.collective, problem.group, problem.chunk_size, decisions)
+
+
+class Limits(NamedTuple):
+    """Chunks in a message at most.
+
+    Parameters
+    ----------
+    busiest, others
+        Over links that hold one of the busiest resources, and over the rest.
+    """
+
+    busiest: int
+    others: int
+
+
+def growing(adjacency: Adjacency, limits: Limits) -> Load:
+    """Return the moves of a plan, to be dispatched in messages that grow from what is ready.
+
+    Parameters
+    ----------
+    adjacency
+        The plan, and which of its moves are neighbours.
+    limits
+        How many make a message. Among the busiest are resources that are held at least nine tenths
+        as long as any is, with one chunk to a message.
+    """
+    plan = adjacency.plan
+    held = {move.link: plan.costs(move.link, 1)[1] for move in plan.moves}
+    load: dict[int, Time] = defaultdict(int)
+    for move in plan.moves:
+        for resource, time in held[move.link]:
+            load[resource] += time
+    most = max(load.values(), default=0)
+    busiest = {
+        link for link, uses in held.items() if any(10 * load[key] >= 9 * most for key, _ in uses)
+    }
+    return growing_load_of(plan, [
+        Run(run, reach, limits.busiest if plan.moves[run[0]].link in busiest else limits.others)
+        for run, reach in adjacency.reaches
+    ])  # fmt: skip
