@@ -10,18 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from math import isqrt, lcm
 from pathlib import Path
 
 from taccl.apps.evaluation import ELEMENT_BYTES, answer_of, read_program
 from taccl.apps.programs import Target, lowering_of, serves
+from taccl.apps.scoring import charged
 from taccl.collectives import COLLECTIVES, Collective, chunk_size_of, has_xml
 from taccl.errors import InputError, LoweringError
 from taccl.model.problem import Problem
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program
-from taccl.replay.cost import ReplayModel, model_of
+from taccl.replay.cost import ReplayModel, measured_costs, model_of
 from taccl.replay.nccl import (
     VERSION,
     Choice,
@@ -32,10 +33,11 @@ from taccl.replay.nccl import (
     fastest,
     machine_of,
 )
-from taccl.replay.sweep import BoundAt, Row, bounds_of, row_of
+from taccl.replay.sweep import BoundAt, Row, bounds_of, measured_bounds_of, row_of
 from taccl.replay.timing import traces
 from taccl.report.comparison import HERE, Comparison, Contender, Crossover, Modelled
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
+from taccl.synth.templates.nccl_kernels import KERNELS
 from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
@@ -54,9 +56,12 @@ def _textbook(
     size = target.whole_size(size, chunks) or target.divisor(chunks)
     programs: list[tuple[Program, Time]] = []
     problem = _problem(topology, collective, size)
-    for schedule in classical_schedules(problem, algorithm, batch=True):
+    # Where a threadblock has a rate of its own, small and large sizes want other instances.
+    targets = (target, replace(target, instances=None))[: 1 + target.measured]
+    for schedule, wanted in product(classical_schedules(problem, algorithm, batch=True), targets):
+        task = lowering_of(schedule, wanted, size, algorithm)
         try:
-            programs.append(lowering_of(schedule, target, size, algorithm).best)
+            programs.append((task.settled() if target.measured else task).best)
         except LoweringError as error:
             reason = error.problem
     return programs, reason
@@ -127,6 +132,9 @@ def find_crossovers(
 
 
 NCCL = f"NCCL {VERSION} (modelled)"
+
+CHANNELS = (4, 16, 32)
+"""Of NCCL's kernels: it takes fewer for small sizes than for large ones."""
 
 MODELLED = "its own formula, launch of the kernel included; not a replay"
 
@@ -202,7 +210,8 @@ class Question:
     """What is compared: a collective, uncut, on a topology, at `sizes` in bytes, ascending.
 
     MSCCL XML `files` do the same. Constants and limits are those of a `runtime` of RUNTIMES, `nccl`
-    has inputs of NCCL's model that are given, and `report` is called with what is being done.
+    has inputs of NCCL's model that are given, and `report` is called with what is being done. Where
+    costs are `measured`, programs are charged those of the topology, and NCCL's kernels are, too.
     """
 
     topology: Topology
@@ -212,15 +221,19 @@ class Question:
     runtime: str = "executor"
     nccl: Settings = field(default_factory=Settings)
     report: Callable[[str], None] = lambda _line: None
+    measured: bool = False
 
     @property
     def model(self) -> ReplayModel:
         """The constants of the replay."""
-        return model_of(self.runtime)
+        return replace(model_of(self.runtime), measured=self.measured)
 
     @cached_property
     def bound(self) -> BoundAt:
         """What no program can beat, by size; without programs, no schedule."""
+        if self.measured:
+            costs = measured_costs(self.topology)
+            return measured_bounds_of(self.topology, costs, self.collective)
         most = max(self.model.message_bytes.values()) if has_xml(self.collective.name) else None
         return bounds_of(self.topology, self.collective, message_bytes=most)
 
@@ -260,7 +273,7 @@ def compare(question: Question) -> Comparison:
     topology, collective = question.topology, question.collective
     files = [_file(question, file) for file in dict.fromkeys(question.files)]
     absent: dict[str, str] = {}
-    candidates = [*_algorithms(question, absent), *files]
+    candidates = [*_algorithms(question, absent), *_kernels(question, absent), *files]
     # Sizes at which all candidates run; those too small for that as they are.
     step = lcm(*(candidate.divisor for candidate in candidates))
     sizes = tuple(dict.fromkeys(size - size % step or size for size in question.sizes))
@@ -290,7 +303,8 @@ def compare(question: Question) -> Comparison:
     else:
         absent[NCCL] = f"it has no model of {collective.name}"
     return Comparison(
-        collective.name, topology.name, topology.num_ranks, topology.rules_stated,
+        collective.name, topology.name, topology.num_ranks,
+        "measured costs" if question.measured else topology.rules_stated,
         question.runtime, sizes, tuple(map(question.bound, sizes)), tuple(contenders),
         tuple(find_crossovers(sizes, step, race.times)), tuple(absent.items()), modelled,
     )  # fmt: skip
@@ -359,6 +373,9 @@ def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candida
     counts = kind.chunk_counts if kind is not None and kind.has_root else (1,)
     reference = question.sizes[len(question.sizes) // 2]
     target = Target(question.runtime, min_bytes=min(question.sizes), max_bytes=max(question.sizes))
+    if question.measured:
+        topology = charged(whole(topology), collective, reference, target).topology
+        target = replace(target, measured=True)
     for name in CLASSICAL if kind is not None else ():
         question.report(f"lowering {name}")
         plays: list[Play] = []
@@ -367,7 +384,11 @@ def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candida
             cut, made = collective.cut(count), list[Play]()
             if serves(question.runtime, collective):
                 programs, refused = _textbook(topology, cut, name, reference, target)
-                made = [_replayed(question, program, engine=name) for program, _ in programs]
+                made = [
+                    _replayed(question, replace(program, protocol=protocol), engine=name)
+                    for program, _ in programs
+                    for protocol in _protocols(question, program.protocol)
+                ]
                 reason = refused or reason
             elif classical_schedules(_problem(topology, cut, reference), name, batch=True):
                 made = [_scheduled(question, cut, name)]
@@ -377,6 +398,41 @@ def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candida
             absent[name] = reason or f"not for {collective.name}, or not on these links"
         else:
             yield _Candidate(name, "algorithm", tuple(plays), most * ELEMENT_BYTES)
+
+
+def _protocols(question: Question, own: str) -> Sequence[str]:
+    """Return in which protocols a program is replayed: all, where it is known what they cost."""
+    costs = question.topology.measured if question.measured else None
+    if costs is None:
+        return (own,)
+    return Target(question.runtime, measured=True).protocols(
+        question.collective.name, question.topology
+    )
+
+
+def _kernels(question: Question, absent: dict[str, str]) -> Iterator[_Candidate]:
+    """Yield NCCL's kernels as programs, of the protocol that is fastest at each size."""
+    topology, collective = question.topology, question.collective
+    costs = topology.measured
+    if not question.measured or costs is None:
+        return
+    for name, make in KERNELS.items():
+        programs: list[Program] = []
+        reason = f"not for {collective.name}"
+        for protocol, channels in product(costs.protocols, CHANNELS):
+            try:
+                program = make(topology, collective.name, channels, protocol)
+            except LoweringError as error:
+                reason = error.problem
+                continue
+            if program is not None:
+                programs.append(program)
+        if not programs:
+            absent[f"nccl-{name}"] = reason
+            continue
+        plays = tuple(_replayed(question, program, engine=name) for program in programs)
+        divisor = lcm(*(program.chunks_per_loop for program in programs)) * ELEMENT_BYTES
+        yield _Candidate(f"nccl-{name}", "nccl", plays, divisor)
 
 
 def _scheduled(question: Question, collective: Collective, name: str) -> Play:

@@ -137,19 +137,6 @@ class Setting:
             return explain(played, row, again)
 
 
-def charged(model: ReplayModel, profile: str, topology: Topology) -> ReplayModel:
-    """Return a `model` under a `profile`, a name of PROFILES, on a `topology`.
-
-    Raises InputError for measured costs where the topology has none.
-    """
-    if profile == "measured" and topology.measured is None:
-        raise InputError(
-            f"{topology.name} has no measured costs", field="--profile",
-            fix="use alpha-beta, or put what you measured into the topology file (measured:)",
-        )  # fmt: skip
-    return replace(model, measured=profile == "measured")
-
-
 def evaluate(files: Sequence[str], sizes: Sequence[int], setting: Setting) -> tuple[Row, ...]:
     """Replay the programs of XML `files` in a `setting` at `sizes` in bytes, file by file.
 

@@ -28,13 +28,7 @@ from taccl.replay.compile import Columns
 from taccl.replay.cost import model_of, sharing_of
 from taccl.replay.timing import Timing
 from taccl.report.text import aligned, one_line
-from taccl.synth.templates.nccl_kernels import (
-    exchange_program,
-    ring_orders,
-    ring_program,
-    tree_parents,
-    tree_program,
-)
+from taccl.synth.templates.nccl_kernels import KERNELS
 from taccl.topology.file import (
     load_topology,
     shipped_file,
@@ -188,20 +182,14 @@ def read_table(spec: str, files: Path | None = None) -> tuple[MeasurementsFile, 
 
 
 def _programs(record: RunRecord, topology: Topology, files: Path | None) -> tuple[Program, ...]:
-    ranks, channels = topology.num_ranks, record.channels
-    found: list[Program] = []
-    if record.algorithm in ("ring", "nccl"):
-        orders = ring_orders(topology, channels)
-        if record.collective in ("broadcast", "reduce"):
-            orders = [(*order[order.index(0) :], *order[: order.index(0)]) for order in orders]
-        found += [ring_program(record.collective, orders, name) for name in record.protocols]
-    if record.algorithm == "tree" or (
-        record.algorithm == "nccl" and record.collective == "allreduce"
-    ):
-        parents = tree_parents(topology, channels)
-        found += [tree_program(parents, name) for name in record.protocols]
-    if record.algorithm == "pairs":
-        found += [exchange_program(ranks, channels, name) for name in ("LL", "Simple")]
+    names = ("ring", "tree") if record.algorithm == "nccl" else (record.algorithm,)
+    made = (
+        KERNELS[name](topology, record.collective, record.channels, protocol)
+        for name in names
+        if name in KERNELS
+        for protocol in record.protocols
+    )
+    found = [program for program in made if program is not None]
     if record.algorithm == "files" and files is not None:
         found += [_read_program(files / name) for name in record.files]
     return tuple(found)

@@ -234,6 +234,7 @@ def report(found: Synthesis, written: list[Path], output: Path | None = None) ->
         ],
         "compile_seconds": round(found.compiled, 3),
         "seed": request.seed,
+        "profile": "measured" if found.request.measured else "alpha-beta",
         "alpha_rule": schedule.topology.alpha_rule_stated,
         "costs": schedule.topology.costs,
         "sends": schedule.num_sends,
@@ -283,10 +284,11 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
     target = found.request.target
     collective = schedule.collective
     holds_for = any_of(bound.kind)
+    charged = "measured costs" if found.request.measured else schedule.topology.rules_stated
     lines = [
         f"{collective.name} on {schedule.topology.name}, {collective.num_ranks} ranks,"
         f" {format_size(found.request.size)} in {counted(collective.chunks_per_rank, 'chunk')}"
-        f" for each rank ({schedule.topology.rules_stated})",
+        f" for each rank ({charged})",
         f"  engine      {found.result.engine} ({found.status_told}, {found.seconds:.1f} s)",
         f"  schedule    {format_time(schedule.makespan)}, {counted(schedule.num_sends, 'send')}"
         + (", some in batches" + schedule.packs * " that ranks pack" if schedule.batches else ""),
@@ -297,7 +299,9 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
             f" up to {counted(program.num_threadblocks, 'threadblock')} a rank,"
             f" {counted(program.channels, 'channel')}, up to {counted(program.num_steps, 'step')}"
         )
-        if target is not None and target.protocol == "auto" and program.protocol != "Simple":
+        if found.request.measured:
+            lines.append(f"  protocol    {program.protocol}, which takes least")
+        elif target is not None and target.protocol == "auto" and program.protocol != "Simple":
             lines.append(f"  protocol    {_why_not_simple(program)}")
         modes = ["in place"] * program.in_place + ["out of place"] * program.out_of_place
         lines.append(

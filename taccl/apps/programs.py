@@ -12,6 +12,7 @@ do. Where a rank would need more threadblocks than it may have, they send and re
 fast programs the one with the fewest steps, then threadblocks, wins.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -47,6 +48,9 @@ MAX_MOVES = 30_000
 COPIES = (2, 4)
 """Instances that are tried where none are asked for."""
 
+MEASURED_COPIES = (1, 4, 16)
+"""The same where a threadblock has a rate of its own, and it takes several to fill a link."""
+
 BETWEEN_SERVERS = ("LL128", "LL")
 """The protocols where Simple hangs, the one with fewer bytes on the wire first."""
 
@@ -75,6 +79,8 @@ class Target:
         Bytes of an element.
     bitwise
         All ranks must add up in one order, so that their results have the same bits.
+    measured
+        Programs are charged what their topology's were measured to cost.
     """
 
     runtime: str = "portable"
@@ -86,6 +92,17 @@ class Target:
     max_bytes: int | None = None
     element_bytes: int = 4
     bitwise: bool = False
+    measured: bool = False
+
+    @property
+    def model(self) -> ReplayModel:
+        """The constants of the replay."""
+        return replace(model_of(self.runtime, self.element_bytes), measured=self.measured)
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """How closely sends may keep the schedule's order; sharing needs none beyond the data."""
+        return ORDERS[-1:] if self.measured else ORDERS
 
     def within(self, channels: int | None) -> "Target":
         """Return the target with no more channels than a sketch allows."""
@@ -111,6 +128,9 @@ class Target:
             )  # fmt: skip
         if self.protocol != "auto":
             return (self.protocol,)
+        if topology.measured is not None and self.measured:
+            known = ("Simple", *BETWEEN_SERVERS)[hangs:]
+            return tuple(name for name in known if name in topology.measured.protocols)
         return BETWEEN_SERVERS if hangs else ("Simple",)
 
     def divisor(self, chunks: int) -> int:
@@ -153,11 +173,6 @@ class Lowering:
         """What the runtime allows."""
         return RUNTIMES[self.target.runtime]
 
-    @property
-    def model(self) -> ReplayModel:
-        """The constants of the replay."""
-        return model_of(self.target.runtime, self.target.element_bytes)
-
     @cached_property
     def best(self) -> tuple[Program, Time]:
         """The fastest program by replay, with its time in picoseconds.
@@ -187,6 +202,7 @@ class Lowering:
         """Return the same for a definite protocol and a definite number of instances.
 
         Of several protocols the one with the shortest replay, flags on the wire counted, is taken.
+        With measured costs both are chosen together, by what a plain program takes.
 
         Raises
         ------
@@ -195,6 +211,8 @@ class Lowering:
         LoweringError
             When no program fits the runtime.
         """
+        if self.target.measured:
+            return self._as_measured() if self.made is None else self
         chosen = self._with_instances()
         if len(self.protocols) > 1:
             target = replace(chosen.target, protocol=self.protocols[0])
@@ -215,9 +233,41 @@ class Lowering:
         """Return what the best program takes with all the bytes that its protocol sends."""
         program, _ = self.best
         (trace,) = traces(
-            program, self.schedule.topology, (self.size,), self.model, protocol_costs=True
+            program, self.schedule.topology, (self.size,), self.target.model, protocol_costs=True
         )
         return self.best[1] if trace.time is None else trace.time
+
+    def _as_measured(self) -> "Lowering":
+        """Return the same for the protocol and the instances with which a plain program is best."""
+        counts = MEASURED_COPIES if self.target.instances is None else (self.target.instances,)
+        chosen, least = None, math.inf
+        for copies in counts:
+            target = replace(self.target, instances=copies, protocol=self.protocols[0])
+            one = replace(self, target=target, made=None)
+            if chosen and (
+                self.over() or self.size % target.divisor(self.schedule.collective.chunks_in_size)
+            ):
+                break
+            try:
+                options = replace(one.options_for(self.protocols[0]), order=target.orders[0])
+                program = finish(draft_of(self.schedule, options), options).program
+            except LoweringError:
+                if chosen is None:
+                    chosen = one  # its variants may fit
+                break
+            before = least
+            for name in self.protocols:
+                time = self.replay(replace(program, protocol=name))
+                if time is not None and time < least * (1 - WORTH_COPIES * (copies > 1)):
+                    chosen, least = replace(one, target=replace(target, protocol=name)), time
+            if least == before:
+                break
+        if chosen is None:
+            raise LoweringError(
+                f"no program for {self.target.runtime} runs at {self.size} bytes",
+                fix="use another size or protocol",
+            )
+        return chosen
 
     def _with_instances(self) -> "Lowering":
         """Return the same for a definite number of instances.
@@ -248,13 +298,9 @@ class Lowering:
         """Tell whether a program is what the target asks for."""
         return not self.target.bitwise or not any(order_findings(program))
 
-    @property
-    def options(self) -> LowerOptions:
-        """What every variant of the program has in common.
-
-        Raises InputError when the protocol that is asked for hangs.
-        """
-        limits, target, protocol = self.limits, self.target, self.protocols[0]
+    def options_for(self, protocol: str) -> LowerOptions:
+        """Return what every variant of the program with a ``protocol`` has in common."""
+        limits, target = self.limits, self.target
         in_place, out_of_place = target.claimed(self.schedule)
         low = self.size // 4 if target.min_bytes is None else target.min_bytes
         high = min(self.size * 4, MAX_SIZE) if target.max_bytes is None else target.max_bytes
@@ -274,7 +320,7 @@ class Lowering:
 
     def replay(self, program: Program) -> Time | None:
         """Return what a program takes at the size, or None where it can't run."""
-        (trace,) = traces(program, self.schedule.topology, (self.size,), self.model)
+        (trace,) = traces(program, self.schedule.topology, (self.size,), self.target.model)
         return trace.time
 
     def proved(self) -> Program:
@@ -350,16 +396,21 @@ class Variant:
 def best_variant(task: Lowering) -> Variant | None:
     """Return the best program of a schedule; None when none of them can run at the size.
 
-    Raises LoweringError when no program keeps the limits: that of the first one that was tried.
+    Raises
+    ------
+    InputError
+        When the protocol that is asked for hangs.
+    LoweringError
+        When no program keeps the limits: that of the first one that was tried.
     """
-    options, slots = task.options, task.limits.fifo_slots
+    options, slots = task.options_for(task.protocols[0]), task.limits.fifo_slots
     draft = draft_of(task.schedule, options)
     found, refused = _all_made(task, draft, (
         replace(options, order=order, slots=count)
-        for order in ORDERS for count in (None, slots[options.protocol])
+        for order in task.target.orders for count in (None, slots[options.protocol])
     ))  # fmt: skip
     if not found and isinstance(refused, TooManyError):
-        paired = (replace(options, order=order, paired=True) for order in ORDERS)
+        paired = (replace(options, order=order, paired=True) for order in task.target.orders)
         found, _ = _all_made(task, draft, paired)
     if not found:
         if refused:
@@ -460,7 +511,7 @@ def _overtakers(task: Lowering, draft: Draft, variant: Variant) -> dict[int, Tim
     first are told: what comes later may be a consequence.
     """
     messages, program = draft.messages, variant.lowered.program
-    spans = replay(program, task.schedule.topology, task.size, task.model).spans
+    spans = replay(program, task.schedule.topology, task.size, task.target.model).spans
 
     def message_of(span: Span) -> int:
         return variant.lowered.senders[span.gpu, span.threadblock, span.step]

@@ -14,13 +14,13 @@ from functools import cache
 from taccl.apps.networks import DEFAULT_SIZE, asked_collective, logical_group, size_of_chunks
 from taccl.apps.programs import Lowering, serves
 from taccl.apps.request import Request, Synthesis
-from taccl.apps.scoring import Proved, Scorer, common_size
+from taccl.apps.scoring import Proved, Scorer, charged, common_size, least_network
 from taccl.apps.warmup import compile_ahead
 from taccl.bounds import any_bounds, best, fixed_bounds, fixed_floors
 from taccl.bounds.net import check_times
 from taccl.collectives import COLLECTIVES, Collective, chunk_counts, chunk_size_of
 from taccl.errors import InputError, NoScheduleError, OutOfTimeError
-from taccl.model.problem import Candidate, Options, Problem, Result, Status
+from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.synth.engines import ENGINES, solve
@@ -38,7 +38,7 @@ from taccl.synth.search import (
 )
 from taccl.synth.steps_rounds import chunks_per_rank
 from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
-from taccl.topology.graph import whole
+from taccl.topology.graph import LogicalTopology, whole
 from taccl.topology.symmetry import make_group
 from taccl.verify import require_valid
 
@@ -144,7 +144,13 @@ def _completed(request: Request, collective: Collective) -> Request:
     elif not size and chunk_size is not None:
         count = count or request.logical.chunks_per_rank or 1
         size = size_of_chunks(chunk_size, collective.chunks_in_size * count)
-    request, target = replace(request, size=size or DEFAULT_SIZE, chunks=count), request.target
+    request = replace(request, size=size or DEFAULT_SIZE, chunks=count)
+    if request.measured:
+        asked = request.target
+        logical = charged(request.logical, collective, request.size, asked)
+        target = None if asked is None else replace(asked, measured=True)
+        request = replace(request, logical=logical, target=target)
+    target = request.target
     if target is None:
         return request
     room = RUNTIMES[target.runtime].max_nodes - 1  # MAX_NODES of its xml.cc
@@ -158,6 +164,20 @@ def _completed(request: Request, collective: Collective) -> Request:
         return request
     request.report(f"{target.runtime} has no XML for {collective.name}: schedule only")
     return replace(request, target=None)
+
+
+def _program_bounds(
+    request: Request, logical: LogicalTopology, collective: Collective, size: int
+) -> tuple[Bound, ...]:
+    """Return the bounds for what is made at so many bytes: programs, or schedules alone."""
+    target = request.target
+    if target is None or not target.measured:
+        most = None if target is None else target.message_bytes
+        return any_bounds(logical, collective, size, most)
+    least = least_network(logical)
+    launch = least.topology.local.launch
+    found = any_bounds(least, collective, size)
+    return tuple(replace(bound, time=bound.time + launch) for bound in found)
 
 
 def _scorer(request: Request, clock: Deadline) -> Scorer:
@@ -302,13 +322,14 @@ def _answer(
 ) -> Synthesis:
     """Return all that is said of a schedule: the one that was found, or the one that was proved."""
     logical, bare = request.logical, whole(request.logical.topology)
-    schedule, program, time, size, most = found, None, None, request.size, None
+    schedule, program, time, size = found, None, None, request.size
     if proved is not None:
         schedule, program = proved.schedule, proved.program
         time, size = proved.task.best[1], proved.task.size
-        most = None if request.target is None else request.target.message_bytes
     collective = schedule.collective
-    bounds = any_bounds(bare, collective, size, most)
+    bounds = _program_bounds(
+        request if program is not None else replace(request, target=None), bare, collective, size
+    )
     seconds, reached = clock.spent, schedule.makespan if time is None else time
     if request.stop.is_set():
         ended = "user"
@@ -319,7 +340,7 @@ def _answer(
     return Synthesis(
         replace(request, chunks=collective.chunks_per_rank), result, schedule, program, time, size,
         bounds, fixed_bounds(bare, collective, schedule.chunk_size),
-        () if logical.name is None else any_bounds(logical, collective, size),
+        () if logical.name is None else _program_bounds(request, logical, collective, size),
         result.candidates, None, seconds, ended,
     )  # fmt: skip
 
@@ -370,11 +391,11 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
         return problem, replace(options, time_limit=seconds)
 
     problem, options = problem_of(counts[0])
-    most = None if target is None else target.message_bytes
-    floors = any_bounds(logical, problem.collective, scorer.common or request.size, most)
-    floor = best(floors).time
-    # Another count may have a lower bound for one chunk to a message.
-    floor = max(floor, options.floor) if single else floor
+    at = scorer.common or request.size
+    floor = best(_program_bounds(request, logical, problem.collective, at)).time
+    if single and not request.measured:
+        # Another count may have a lower bound for one chunk to a message.
+        floor = max(floor, options.floor)
     return Series(counts, task, floor, long, lambda: scorer.slowest)
 
 

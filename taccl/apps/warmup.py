@@ -63,7 +63,7 @@ def _ring(collective: str = "allgather") -> Schedule:
 
 def _replay() -> None:
     task = lowering_of(_ring(), Target(), SIZE, "ring")
-    Timing(task.best[0], task.schedule.topology, task.model).at(SIZE)
+    Timing(task.best[0], task.schedule.topology, task.target.model).at(SIZE)
 
 
 def _retiming() -> None:

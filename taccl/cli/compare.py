@@ -17,6 +17,7 @@ from taccl.cli.options import (
     Factor,
     Json,
     Nodes,
+    Profile,
     Quiet,
     Root,
     TopologyArgument,
@@ -42,6 +43,7 @@ def compare(
     end: End = "256M",
     factor: Factor = 4,
     alpha_rule: AlphaRule = None,
+    profile: Profile = "alpha-beta",
     root: Root = None,
     runtime: Annotated[
         str, one_of(RUNTIME_NAMES, "--runtime", "Whose constants and limits: {}.")
@@ -82,6 +84,7 @@ def compare(
         question = comparison.Question(
             network, asked_collective(load_collective(collective), network, root),
             sizes_of(begin, end, factor, ""), files or (), runtime, given, report,
+            profile == "measured",
         )  # fmt: skip
         found = comparison.compare(question)
     if plot is not None:

@@ -1,13 +1,14 @@
 """``taccl evaluate`` and ``taccl bound``: what a program takes, and what nothing can beat."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from taccl.cli.help import machine_option, output_option
-from taccl.cli.names import PROFILE_NAMES, RESULT_FORMAT_NAMES
+from taccl.cli.names import RESULT_FORMAT_NAMES
 from taccl.cli.options import (
     AlphaRule,
     Begin,
@@ -19,6 +20,7 @@ from taccl.cli.options import (
     Factor,
     Json,
     Nodes,
+    Profile,
     Root,
     Size,
     SizeOfChunks,
@@ -50,9 +52,7 @@ def evaluate(
     protocol_costs: Annotated[
         bool, typer.Option("--protocol-costs", help="Charge the bytes that LL and LL128 add.")
     ] = False,
-    profile: Annotated[
-        str, one_of(PROFILE_NAMES, "--profile", "What programs are charged: {}.")
-    ] = "alpha-beta",
+    profile: Profile = "alpha-beta",
     scenario: Annotated[
         str | None,
         machine_option("--scenario", help="A file that says what disturbs the machine meanwhile."),
@@ -73,7 +73,7 @@ def evaluate(
     """Replay programs on a topology, size by size, beside the bound."""
     from taccl.apps import evaluation, reports
     from taccl.apps.networks import load_machine
-    from taccl.replay.cost import model_of
+    from taccl.replay.cost import measured_costs, model_of
     from taccl.report.tables import WRITERS
 
     form = "json" if as_json else form
@@ -83,7 +83,9 @@ def evaluate(
         topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
     )
     case = evaluation.load_scenario(scenario, network, detailed=bool(trace or html or explain))
-    model = evaluation.charged(model_of(runtime), profile, network)
+    model = replace(model_of(runtime), measured=profile == "measured")
+    if model.measured:
+        measured_costs(network)
     if model.measured and (case is not None or explain or protocol_costs):
         option = (
             "--explain" if explain else "--scenario" if case is not None else "--protocol-costs"

@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from taccl.cli.help import collective_option, listed, machine_option, output_option, shipped
-from taccl.cli.names import ALPHA_RULE_NAMES, COLLECTIVE_NAMES, RUNTIME_NAMES
+from taccl.cli.names import ALPHA_RULE_NAMES, COLLECTIVE_NAMES, PROFILE_NAMES, RUNTIME_NAMES
 from taccl.cli.output import say, states_of, told
 from taccl.errors import InputError, OutOfTimeError, did_you_mean
 from taccl.timing.deadline import Deadline, hurry
@@ -98,6 +98,9 @@ Fabric = Annotated[
 AlphaRule = Annotated[
     str | None,
     one_of(ALPHA_RULE_NAMES, "--alpha-rule", "How alpha occupies a link: {}.", "Machine"),
+]
+Profile = Annotated[
+    str, one_of(PROFILE_NAMES, "--profile", "What messages are charged: {}.", "Machine")
 ]
 Size = Annotated[
     str,

@@ -19,6 +19,7 @@ from taccl.cli.options import (
     Fabric,
     Json,
     Nodes,
+    Profile,
     Quiet,
     Root,
     Runtime,
@@ -144,6 +145,7 @@ def synthesize(
         bool, search_option("--deterministic", help="Count work instead of seconds.")
     ] = False,
     alpha_rule: AlphaRule = None,
+    profile: Profile = "alpha-beta",
     runtime: Runtime = "portable",
     protocol: Protocol = "auto",
     inplace: InPlace = False,
@@ -190,6 +192,7 @@ def synthesize(
         engine=engine,
         steps=_steps(steps, rounds, engine, chunk_count(chunks)),
         target=target,
+        measured=profile == "measured",
         time_limit=time_limit,
         seed=seed,
         workers=workers,

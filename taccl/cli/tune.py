@@ -19,6 +19,7 @@ from taccl.cli.options import (
     Factor,
     Json,
     Nodes,
+    Profile,
     Quiet,
     TopologyArgument,
     Verbose,
@@ -59,6 +60,7 @@ def tune(
     end: End = "1G",
     factor: Factor = 2,
     alpha_rule: AlphaRule = None,
+    profile: Profile = "alpha-beta",
     runtime: Annotated[
         str, one_of(RUNTIME_NAMES, "--runtime", "One of {}.", "Program")
     ] = "portable",
@@ -157,7 +159,8 @@ def tune(
         order = Order(
             topology, tuple(dict.fromkeys(map(collective_name, collectives))), tuple(sizes),
             runtime, Budget(candidates, seconds), output, _workshop(workers, scheduler, mpi=mpi),
-            nodes, fabric, alpha_rule, tuple(sketch or ()), seed, None if keep_all else given,
+            nodes, fabric, alpha_rule, tuple(sketch or ()), seed,
+            None if keep_all or profile == "measured" else given, profile == "measured",
             stop, watch,
         )  # fmt: skip
         found = tune(order)

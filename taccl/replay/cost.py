@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.errors import ProgramError
+from taccl.errors import InputError, ProgramError
 from taccl.msccl.program import Op, Program
 from taccl.msccl.runtimes import MAX_COUNT, RUNTIMES, joined_bytes
 from taccl.topology.graph import LocalCosts, ProgramCosts, Topology
@@ -83,6 +83,19 @@ class Sharing:
         return alpha, int(self.wire * size / self.slices_of(size))
 
 
+def measured_costs(topology: Topology) -> ProgramCosts:
+    """Return the measured costs of a `topology`, which option --profile asks for.
+
+    Raises InputError when it has none.
+    """
+    if topology.measured is None:
+        raise InputError(
+            f"{topology.name} has no measured costs", field="--profile",
+            fix="use alpha-beta, or put what you measured into the topology file (measured:)",
+        )  # fmt: skip
+    return topology.measured
+
+
 def sharing_of(topology: Topology, protocol: str) -> Sharing:
     """Return what programs of a ``protocol`` are charged on a ``topology`` with measured costs.
 
@@ -112,21 +125,26 @@ def sharing_of(topology: Topology, protocol: str) -> Sharing:
     )  # fmt: skip
 
 
+def inside_servers(topology: Topology) -> NDArray[np.bool_]:
+    """Return which edges some link within a server uses, whoever else uses them."""
+    table, server = topology.links, np.array(topology.server_of, np.int64)
+    found = np.zeros(len(topology.edges), np.bool_)
+    local = np.repeat(server[table.src] == server[table.dst], np.diff(table.edge_start))
+    found[table.edge_ids[local]] = True
+    return found
+
+
 def payload_betas(topology: Topology, costs: ProgramCosts) -> tuple[Fraction | None, ...]:
     """Return picoseconds for each byte on the wire of every edge, as `costs` of it say.
 
-    An edge of the `topology` that some link within a server uses is of the server, whoever else
-    uses it; None stands for an edge that is no resource.
+    None stands for an edge of the `topology` that is no resource.
     """
-    table, server = topology.links, np.array(topology.server_of, np.int64)
-    within = np.zeros(len(topology.edges), np.bool_)
-    local = np.repeat(server[table.src] == server[table.dst], np.diff(table.edge_start))
-    within[table.edge_ids[local]] = True
+    within = inside_servers(topology).tolist()
     slower = {
         (beta, inside): None if beta is None else beta / (costs.inside if inside else costs.across)
-        for beta, inside in {(edge.beta, bool(within[edge.id])) for edge in topology.edges}
+        for beta, inside in {(edge.beta, within[edge.id]) for edge in topology.edges}
     }
-    return tuple(slower[edge.beta, bool(within[edge.id])] for edge in topology.edges)
+    return tuple(slower[edge.beta, within[edge.id]] for edge in topology.edges)
 
 
 def least_costs(topology: Topology, costs: ProgramCosts) -> Topology:
@@ -144,6 +162,31 @@ def least_costs(topology: Topology, costs: ProgramCosts) -> Topology:
         for edge, beta in zip(topology.edges, payload_betas(topology, costs), strict=True)
     ]
     return topology.with_alpha_rule("delay").with_costs(edges, LocalCosts(launch=launch))
+
+
+def charged_network(topology: Topology, protocol: str) -> Topology:
+    """Return a `topology` whose messages cost what those of a `protocol` do, as it was measured.
+
+    What engines search on: a message holds its edges for the time of its bytes, those on the wire,
+    and arrives alpha later (rule ``delay``). The measured costs are kept and mean the same there.
+
+    Raises ProgramError when the topology has no measured costs of the protocol.
+    """
+    sharing, costs = sharing_of(topology, protocol), topology.measured
+    if costs is None:
+        return topology
+    wire, local = sharing.wire / WORK, inside_servers(topology)
+    edges = [
+        replace(
+            edge, alpha=(sharing.alpha if local[edge.id] else sharing.alpha_across)
+            if edge.tail < topology.num_ranks else 0,
+            overhead=0, beta=None if beta is None else beta * wire,
+        )
+        for edge, beta in zip(topology.edges, payload_betas(topology, costs), strict=True)
+    ]  # fmt: skip
+    known = replace(costs, inside=wire, across=wire)
+    kept = replace(topology, alpha_rule="delay", measured=known)
+    return kept.with_costs(edges, sharing.local)
 
 
 @dataclass(frozen=True, slots=True)

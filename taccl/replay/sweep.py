@@ -11,7 +11,7 @@ from taccl.msccl.program import Program
 from taccl.replay.cost import ReplayModel, least_costs
 from taccl.replay.timing import traces
 from taccl.replay.trace import Trace
-from taccl.topology.graph import Topology, whole
+from taccl.topology.graph import ProgramCosts, Topology, whole
 from taccl.units import Time, format_size, gigabytes_per_second, microseconds
 
 BoundAt = Callable[[int], tuple[str, Time] | None]
@@ -166,32 +166,42 @@ def sweep(
     bounds: dict[tuple[str, int | None, int], BoundAt] = {}
     rows = []
     costs = topology.measured if model.measured else None
-    bounded = topology if costs is None else least_costs(topology, costs)
     for file, program in programs:
         most, _ = model.of_protocol(program.protocol)
         root = find_root(program)
         asked = (program.collective, root, most)
         if asked not in bounds:
-            bounds[asked] = bounds_of(
-                bounded, program.collective, root, routed=route,
-                message_bytes=most if costs is None else None,
-            )  # fmt: skip
+            bounds[asked] = (
+                bounds_of(topology, program.collective, root, routed=route, message_bytes=most)
+                if costs is None
+                else measured_bounds_of(topology, costs, program.collective, root, routed=route)
+            )
         found = traces(program, topology, sizes, model, route=route, protocol_costs=protocol_costs)
         made = [row_of(trace, program, topology, bounds[asked], file) for trace in found]
         rows += (
             made
             if costs is None
-            else [
-                replace(
-                    row,
-                    alpha_rule="measured",
-                    costs="measured",
-                    bound=row.bound and row.bound + bounded.local.launch,
-                )
-                for row in made
-            ]
+            else [replace(row, alpha_rule="measured", costs="measured") for row in made]
         )
     return tuple(rows)
+
+
+def measured_bounds_of(
+    topology: Topology, costs: ProgramCosts, collective: str | Collective,
+    root: int | None = None, *, routed: bool = False,
+) -> BoundAt:  # fmt: skip
+    """Return the best bound, the least launch included, for programs with measured `costs`.
+
+    `topology`, `collective`, `root` and `routed` are as for :func:`bounds_of`.
+    """
+    least = least_costs(topology, costs)
+    bound = bounds_of(least, collective, root, routed=routed)
+
+    def at(size: int) -> tuple[str, Time] | None:
+        found = bound(size)
+        return None if found is None else (found[0], found[1] + least.local.launch)
+
+    return at
 
 
 def row_of(

@@ -22,7 +22,7 @@ from pathlib import Path
 import taccl
 from taccl.apps.networks import logical_group
 from taccl.apps.programs import Lowering, Target
-from taccl.apps.scoring import Scorer
+from taccl.apps.scoring import Scorer, charged
 from taccl.bounds import any_bounds, best, fixed_floors
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import (
@@ -40,7 +40,6 @@ from taccl.msccl.program import Program
 from taccl.msccl.run import largest_safe_size
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.msccl.xml import read_xml, write_xml
-from taccl.replay.cost import model_of
 from taccl.replay.timing import traces
 from taccl.sketch import apply_sketch
 from taccl.sketch.native import read_native
@@ -115,7 +114,7 @@ class Setting:
     The `machines` are the network without a sketch, then under each sketch, by `names`. At `sizes`
     in bytes, ascending, every program is replayed, for a `runtime` of RUNTIMES and each of
     `protocols`, the preferred one first. Searches that are `deterministic` count work instead of
-    seconds.
+    seconds. Where costs are `measured`, programs are charged those of the machine.
     """
 
     machines: tuple[Machine, ...]
@@ -124,6 +123,7 @@ class Setting:
     runtime: str
     protocols: tuple[str, ...] = ("Simple", "LL128", "LL")
     deterministic: bool = True
+    measured: bool = False
 
     def task(self, spec: Spec) -> str:
         """Return a candidate as text, with all that its result depends on."""
@@ -136,6 +136,7 @@ class Setting:
             "runtime": self.runtime,
             "protocols": list(self.protocols),
             "deterministic": self.deterministic,
+            "measured": self.measured,
             "versions": versions(),
             "code": code_digest(),
         })  # fmt: skip
@@ -242,6 +243,7 @@ def run_task(task: str) -> str:
         asked = _Asked(
             spec, _network(fields["topology"], fields["sketch"]), tuple(fields["sizes"]),
             fields["runtime"], tuple(fields["protocols"]), deterministic=fields["deterministic"],
+            measured=fields["measured"],
         )  # fmt: skip
         return _outcome(asked).text()
     except (ScheduleError, SolverUnavailableError) as error:
@@ -272,6 +274,7 @@ class _Asked:
     runtime: str
     protocols: tuple[str, ...]
     deterministic: bool
+    measured: bool
 
 
 def _outcome(asked: _Asked) -> Outcome:
@@ -282,6 +285,9 @@ def _outcome(asked: _Asked) -> Outcome:
         asked.runtime, instances=instances, min_bytes=asked.sizes[0], max_bytes=asked.sizes[-1]
     ).within(asked.logical.channels)
     single = build_collective(spec.collective, asked.logical.topology.num_ranks, 1)
+    if asked.measured:
+        asked = replace(asked, logical=charged(asked.logical, single, spec.size, target))
+        target = replace(target, measured=True, instances=None)
     collective = single.cut(spec.chunks)
     group = logical_group(asked.logical, single)
     chunks = collective.chunks_in_size
@@ -333,7 +339,7 @@ def _played(asked: _Asked, lowering: Lowering) -> Iterator[Played]:
     """Yield the best program of a schedule in every protocol, judged and replayed at all sizes."""
     lowering = lowering.settled()
     judged = lowering.proved()
-    model, limits = model_of(asked.runtime), RUNTIMES[asked.runtime]
+    model, limits = lowering.target.model, RUNTIMES[asked.runtime]
     low, high = asked.sizes[0], asked.sizes[-1]
     for protocol in asked.protocols:
         own = judged
@@ -350,7 +356,9 @@ def _played(asked: _Asked, lowering: Lowering) -> Iterator[Played]:
             longest = limits.message_bytes[protocol] * program.chunks_per_loop
             most = min(safe, MOST_ITERATIONS * longest)
         sizes = [size for size in asked.sizes if size <= most]
-        found = traces(program, asked.logical.topology, sizes, model, protocol_costs=True)
+        found = traces(
+            program, asked.logical.topology, sizes, model, protocol_costs=not model.measured
+        )
         times = [*(trace.time for trace in found), *[None] * (len(asked.sizes) - len(sizes))]
         packed = base64.b85encode(zlib.compress(write_xml(own, asked.runtime).encode()))
         yield Played(

@@ -151,7 +151,8 @@ class Chooser:
 
     All programs are `entries`, in the order of their candidates. NCCL's model knows `machine`;
     None: nothing is left to it. The last range goes up to `end` bytes, at least the last size. No
-    algorithm beats `bounds`, in picoseconds, at every size; None: unknown; empty: at none.
+    algorithm beats `bounds`, in picoseconds, at every size; None: unknown; empty: at none. Where
+    costs are `measured`, programs are charged those of the topology.
     """
 
     collective: str
@@ -162,6 +163,7 @@ class Chooser:
     machine: Machine | None = None
     end: int = 0
     bounds: tuple[Time | None, ...] = ()
+    measured: bool = False
 
     def fastest(self, place: int, *, textbook: bool = False) -> Entry | None:
         """Return the fastest program, or classical algorithm, at a size, of equals the first."""
@@ -292,9 +294,8 @@ class Chooser:
         return program_of(self.entries[number].played, self.runtime)
 
     def _replayed(self, program: Program, size: int) -> Time | None:
-        (found,) = traces(
-            program, self.topology, (size,), model_of(self.runtime), protocol_costs=True
-        )
+        model = replace(model_of(self.runtime), measured=self.measured)
+        (found,) = traces(program, self.topology, (size,), model, protocol_costs=not self.measured)
         return found.time
 
     def refusals(self, one: Range) -> list[Finding | str]:

@@ -38,6 +38,8 @@ MODEL = (
     " cost in bytes; the launch of the kernel and what LL saves in latency are not in them."
 )
 
+MEASURED_MODEL = "Times are replays of the programs with the measured costs of the topology."
+
 NCCL_MODEL = (
     "NCCL's own time model of ring and tree; its sizes are left to it where its time is less than"
     " the replay plus what NCCL's model counts for starting a kernel of the same protocol."
@@ -89,6 +91,7 @@ class Library:
                 "ranks": self.topology.num_ranks,
                 "servers": self.topology.num_servers,
                 "alpha_rule": self.topology.alpha_rule_stated,
+                "profile": "measured" if self.setting.measured else "alpha-beta",
                 "sha256": self.setting.machines[0].digest,
             },
             "sketches": [
@@ -100,7 +103,7 @@ class Library:
             "sizes": list(self.setting.sizes),
             "slack_percent": SLACK,
             **self.asked,
-            "model": MODEL,
+            "model": MEASURED_MODEL if self.setting.measured else MODEL,
             "nccl_model": f"{NCCL_MODEL} Inputs: {described(machine)}." if machine else None,
             "versions": versions(),
             "code_sha256": code_digest(),

@@ -30,6 +30,7 @@ class LibraryTopology(FileModel):
     ranks: Count
     servers: Count
     alpha_rule: Text
+    profile: Text = "alpha-beta"
     sha256: Text
 
 

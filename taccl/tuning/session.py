@@ -12,8 +12,9 @@ from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, OutOfTimeError
 from taccl.files import read_text
 from taccl.msccl.runtimes import RUNTIMES
+from taccl.replay.cost import measured_costs
 from taccl.replay.nccl import Settings, machine_of
-from taccl.replay.sweep import bounds_of
+from taccl.replay.sweep import bounds_of, measured_bounds_of
 from taccl.report.library import library_page
 from taccl.timing.deadline import Deadline
 from taccl.topology.file import expand_text, shipped_file
@@ -57,6 +58,8 @@ class Order:
         The directory.
     nccl
         Inputs of NCCL's model; None: nothing is left to NCCL.
+    measured
+        Whether times are those of the machine's measured costs, not of its data sheet.
     workshop
         Makes what runs the candidates.
     stop, watch
@@ -76,6 +79,7 @@ class Order:
     sketches: tuple[str, ...] = ()
     seed: int = 0
     nccl: Settings | None = field(default_factory=Settings)
+    measured: bool = False
     stop: Event = field(default_factory=Event)
     watch: Callable[[Progress], None] = lambda _progress: None
 
@@ -126,6 +130,8 @@ def tune(order: Order) -> Tuned:
         else:
             bounds = {
                 name: bounds_of(topology, name, message_bytes=plan.message_bytes)
+                if not order.measured
+                else measured_bounds_of(topology, measured_costs(topology), name)
                 for name in order.collectives
             }
             plan = replace(plan, bounds={
@@ -161,6 +167,8 @@ def _setting(order: Order) -> tuple[Topology, Setting]:
     """Return the machine, and what all candidates share."""
     named = {"nodes": order.nodes, "fabric": order.fabric, "alpha_rule": order.alpha_rule}
     topology = load_machine(order.topology, **named)  # type: ignore[arg-type]
+    if order.measured:
+        measured_costs(topology)
     if topology.num_ranks < 2:
         raise InputError("has one rank: nothing to send", file=order.topology, field="ranks")
     for name in order.collectives:
@@ -180,7 +188,7 @@ def _setting(order: Order) -> tuple[Topology, Setting]:
         names.append(logical.name or sketch)
     setting = Setting(
         tuple(machines), tuple(names), whole_sizes(order.sizes, topology.num_ranks), order.runtime,
-        deterministic=order.budget.seconds is None,
+        deterministic=order.budget.seconds is None, measured=order.measured,
     )  # fmt: skip
     return topology, setting
 
@@ -212,7 +220,7 @@ def _choosers(
     choosers = tuple(
         Chooser(
             name, topology, order.runtime, order.sizes, entries_of(name, outcomes), machine, end,
-            tuple(plan.bounds[name]),
+            tuple(plan.bounds[name]), order.measured,
         )
         for name in order.collectives
     )  # fmt: skip

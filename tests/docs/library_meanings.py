@@ -72,6 +72,7 @@ LIBRARY_MEANINGS: Mapping[str, Mapping[str, str]] = {
         "ranks": "how many",
         "servers": "how many",
         "alpha_rule": "how long a message holds its link",
+        "profile": "what programs are charged: `alpha-beta` or `measured`",
         "sha256": "of the topology as a graph",
     },
     "LibrarySketch": {"name": "its name", "sha256": "of the topology and the sketch's text"},

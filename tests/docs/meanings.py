@@ -643,6 +643,7 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         " `score_us` (null: nothing in the running), `won_us` over the best before it",
         "compile_seconds": "wall clock of compiling, on a new machine; not part of `seconds`",
         "seed": "of the search",
+        "profile": "what messages and programs are charged: `alpha-beta` or `measured`",
         "alpha_rule": "`occupy`, `delay` or `explicit`",
         "costs": "`exact` or `original` for an imported TACCL topology, else null",
         "sends": "chunks crossing links, all orbits expanded",

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain, pairwise, permutations
 
+from taccl.collectives import COLLECTIVES
 from taccl.errors import LoweringError
 from taccl.msccl.program import Buffer, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.synth.templates.trees import two_trees
@@ -350,3 +351,35 @@ def exchange_program(ranks: int, channels: int, protocol: str) -> Program:
                 blocks[rank].append((to, None, channel, (Step(Op.SEND, sent),)))
                 blocks[rank].append((None, source, channel, (Step(Op.RECV, dst=got),)))
     return _program("pairs", "alltoall", protocol, blocks, channels)
+
+
+def _ring(topology: Topology, collective: str, channels: int, protocol: str) -> Program | None:
+    if collective not in RINGS:
+        return None
+    orders = ring_orders(topology, channels)
+    if COLLECTIVES[collective].has_root:
+        orders = [(*order[order.index(0) :], *order[: order.index(0)]) for order in orders]
+    return ring_program(collective, orders, protocol)
+
+
+def _tree(topology: Topology, collective: str, channels: int, protocol: str) -> Program | None:
+    if collective != "allreduce":
+        return None
+    return tree_program(tree_parents(topology, channels), protocol)
+
+
+def _pairs(topology: Topology, collective: str, channels: int, protocol: str) -> Program | None:
+    if collective != "alltoall" or protocol == "LL128":
+        return None
+    return exchange_program(topology.num_ranks, channels, protocol)
+
+
+KERNELS: Mapping[str, Callable[[Topology, str, int, str], Program | None]] = {
+    "ring": _ring,
+    "tree": _tree,
+    "pairs": _pairs,
+}
+"""NCCL's kernels on a topology, for a collective, channels and a protocol; None: there is none.
+
+The root of a broadcast or reduce is rank 0. LoweringError where wires let no ring through.
+"""

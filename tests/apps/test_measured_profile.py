@@ -1,0 +1,143 @@
+"""Searching, tuning and comparing with what a machine was measured to cost."""
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+from taccl.apps import Request, Synthesis, Target, load_network, synthesize
+from taccl.apps.comparison import Question, compare
+from taccl.bounds import any_bounds, best
+from taccl.collectives import build_collective
+from taccl.errors import InputError
+from taccl.model.problem import Problem, Status
+from taccl.msccl.interpret import judge
+from taccl.replay.cost import WORK, charged_network, model_of, sharing_of
+from taccl.replay.sweep import measured_bounds_of
+from taccl.replay.timing import traces
+from taccl.synth.templates.classical import textbook_schedule
+from taccl.topology.graph import ProgramCosts, ProtocolCosts, Topology, whole
+from taccl.topology.symmetry import make_group
+from tests.generators import pair, twin2x2
+
+LL = ProtocolCosts(launch=5000, alpha=100, alpha_across=700, wire=Fraction(2))
+SIMPLE = ProtocolCosts(launch=9000, alpha=400, alpha_across=900, block_beta=Fraction(3))
+COSTS = ProgramCosts(
+    "a test", {"Simple": SIMPLE, "LL": LL}, inside=Fraction(1, 2), across=Fraction(4, 5)
+)
+
+
+def with_costs(topology: Topology) -> Topology:
+    return replace(topology, measured=COSTS)
+
+
+def measured(size: str, collective: str = "allgather", **how: object) -> Synthesis:
+    target = Target(instances=None, **how)  # type: ignore[arg-type]
+    request = Request(
+        load_network("dgx-h100"), collective, int(size), engine="all-pairs", target=target,
+        measured=True, time_limit=20.0,
+    )  # fmt: skip
+    return synthesize(request)
+
+
+def test_a_message_costs_what_its_protocol_was_measured_to_cost() -> None:
+    for topology, (name, own) in product((pair(), twin2x2()), COSTS.protocols.items()):
+        known = with_costs(topology)
+        made = charged_network(known, name)
+        servers = known.server_of
+        for link in range(len(made.links)):
+            src, dst = int(made.links.src[link]), int(made.links.dst[link])
+            inside = servers[src] == servers[dst]
+            assert made.links.alpha[link] == (own.alpha if inside else own.alpha_across)
+            assert made.links.overhead[link] == 0
+        assert made.alpha_rule == "delay"
+        for old, new in zip(known.edges, made.edges, strict=True):
+            if old.beta is not None and known.num_servers == 1:
+                assert new.beta == old.beta * own.wire / COSTS.inside
+        # Programs are charged the same on both.
+        for protocol in COSTS.protocols:
+            one, other = sharing_of(known, protocol), sharing_of(made, protocol)
+            assert np.array_equal(one.capacity, other.capacity)
+            assert (one.wire, one.alpha, one.local) == (other.wire, other.alpha, other.local)
+            assert one.wire == WORK * COSTS.protocols[protocol].wire
+
+
+def test_a_schedule_lasts_as_long_as_its_messages_by_hand() -> None:
+    # pair: one message each way, 1000 bytes of beta ps each, doubled by LL, half a link is left.
+    topology = charged_network(with_costs(pair()), "LL")
+    collective = build_collective("allgather", 2, 1)
+    problem = Problem(whole(topology), collective, Fraction(1000), make_group(topology, ()))
+    schedule = textbook_schedule(problem, "ring", batch=True)
+    assert schedule is not None
+    beta = pair().edges[0].beta
+    assert beta is not None
+    assert schedule.makespan == 100 + 1000 * beta * 2 * 2
+
+
+def test_small_sizes_take_ll_and_large_ones_do_not() -> None:
+    small, large = measured("65536"), measured("67108864")
+    assert small.program is not None
+    assert large.program is not None
+    assert small.program.protocol == "LL"
+    assert large.program.protocol != "LL"
+    for found in (small, large):
+        topology = load_network("dgx-h100").topology
+        assert topology.measured is not None
+        model = replace(model_of("portable"), measured=True)
+        (trace,) = traces(found.program, topology, [found.size], model)  # type: ignore[arg-type]
+        assert trace.time == found.replay
+        bound = measured_bounds_of(topology, topology.measured, "allgather")(found.size)
+        assert bound is not None
+        assert bound[1] == found.bound.time
+        assert found.time >= found.bound.time
+        assert found.status is not Status.OPTIMAL
+        assert not judge(found.program, "portable")  # type: ignore[arg-type]
+
+
+def test_of_all_protocols_and_instances_a_plain_program_is_the_fastest_as_chosen() -> None:
+    chosen = measured("4194304")
+    asked = [measured("4194304", protocol=protocol).time for protocol in ("Simple", "LL", "LL128")]
+    assert chosen.time == min(asked)
+
+
+def test_bounds_hold_for_the_schedule_that_engines_search_on() -> None:
+    known = with_costs(twin2x2())
+    for protocol, name in product(COSTS.protocols, ("allgather", "alltoall", "allreduce")):
+        network = whole(charged_network(known, protocol))
+        collective = build_collective(name, 4, 1)
+        problem = Problem(network, collective, Fraction(4096), make_group(network.topology, ()))
+        floor = best(any_bounds(network, collective, 4096 * collective.chunks_in_size)).time
+        found = [
+            textbook_schedule(problem, algorithm, batch=True)
+            for algorithm in ("ring", "all-pairs", "hierarchical")
+        ]
+        times = [schedule.makespan for schedule in found if schedule is not None]
+        assert times
+        assert min(times) >= floor
+
+
+def test_a_machine_without_measured_costs_is_refused() -> None:
+    with pytest.raises(InputError, match="ring-4 has no measured costs"):
+        synthesize(Request(load_network("ring:4"), "allgather", 1024, measured=True))
+
+
+def test_nccl_runs_its_own_kernels_beside_the_rest() -> None:
+    topology = load_network("dgx-h100").topology
+    collective = build_collective("allreduce", 8, 1)
+    question = Question(topology, collective, (65536, 1 << 22), measured=True)
+    found = compare(replace(question, runtime="portable"))
+    kinds = {one.name: one.kind for one in found.contenders}
+    assert kinds["nccl-ring"] == kinds["nccl-tree"] == "nccl"
+    assert found.rules == "measured costs"
+    for place, bound in enumerate(found.bounds):
+        assert bound is not None
+        times = [one.time(place) for one in found.contenders if one.kind != "nccl-way"]
+        assert all(time is None or time >= bound[1] for time in times)
+    # What needs one step is faster than a ring of seven where messages are small.
+    by_name = {one.name: one for one in found.contenders}
+    ring, doubling = by_name["nccl-ring"].time(0), by_name["recursive-doubling"].time(0)
+    assert ring is not None
+    assert doubling is not None
+    assert doubling < ring
