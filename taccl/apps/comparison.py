@@ -15,8 +15,8 @@ from math import isqrt, lcm
 from pathlib import Path
 
 from taccl.apps.evaluation import ELEMENT_BYTES, answer_of, read_program
+from taccl.apps.networks import charged
 from taccl.apps.programs import Target, lowering_of, serves
-from taccl.apps.scoring import charged
 from taccl.collectives import COLLECTIVES, Collective, chunk_size_of, has_xml
 from taccl.errors import InputError, LoweringError
 from taccl.model.problem import Problem
@@ -373,9 +373,11 @@ def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candida
     counts = kind.chunk_counts if kind is not None and kind.has_root else (1,)
     reference = question.sizes[len(question.sizes) // 2]
     target = Target(question.runtime, min_bytes=min(question.sizes), max_bytes=max(question.sizes))
+    protocols: Sequence[str] = ()
     if question.measured:
-        topology = charged(whole(topology), collective, reference, target).topology
         target = replace(target, measured=True)
+        protocols = target.protocols(collective.name, topology)
+        topology = charged(whole(topology), collective, reference, protocols).topology
     for name in CLASSICAL if kind is not None else ():
         question.report(f"lowering {name}")
         plays: list[Play] = []
@@ -387,7 +389,7 @@ def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candida
                 made = [
                     _replayed(question, replace(program, protocol=protocol), engine=name)
                     for program, _ in programs
-                    for protocol in _protocols(question, program.protocol)
+                    for protocol in protocols or (program.protocol,)
                 ]
                 reason = refused or reason
             elif classical_schedules(_problem(topology, cut, reference), name, batch=True):
@@ -398,16 +400,6 @@ def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candida
             absent[name] = reason or f"not for {collective.name}, or not on these links"
         else:
             yield _Candidate(name, "algorithm", tuple(plays), most * ELEMENT_BYTES)
-
-
-def _protocols(question: Question, own: str) -> Sequence[str]:
-    """Return in which protocols a program is replayed: all, where it is known what they cost."""
-    costs = question.topology.measured if question.measured else None
-    if costs is None:
-        return (own,)
-    return Target(question.runtime, measured=True).protocols(
-        question.collective.name, question.topology
-    )
 
 
 def _kernels(question: Question, absent: dict[str, str]) -> Iterator[_Candidate]:

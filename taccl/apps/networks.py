@@ -1,15 +1,20 @@
 """Networks and collectives from what a command names: short forms, files, sketches, symmetries."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
+from taccl.bounds import any_bounds, best
 from taccl.collectives import Collective, build_collective, collective_name
 from taccl.collectives.file import read_collective
 from taccl.errors import InputError
 from taccl.files import shown
+from taccl.replay.cost import charged_network, least_costs, measured_costs
 from taccl.sketch import apply_sketch, load_sketch
 from taccl.topology.file import has_count, load_topology
 from taccl.topology.graph import LogicalTopology, Permutation, Topology, whole
@@ -222,3 +227,34 @@ def _broken_link(logical: LogicalTopology, permutation: Permutation) -> int | No
         if logical.leave_by.get(permutation[rank]) != moved:
             return next(iter(topology.links.leaving(rank)), 0)
     return None
+
+
+def charged(
+    logical: LogicalTopology, collective: Collective, size: int, protocols: Sequence[str]
+) -> LogicalTopology:
+    """Return a `logical` network on which messages cost what was measured.
+
+    They are those of the one of the `protocols` that seems the fastest for a `collective` of `size`
+    bytes: its launch, two of its alphas, and the bound for its bytes on the wire.
+
+    Raises InputError when the topology has no measured costs.
+    """
+    topology = logical.topology
+    costs = measured_costs(topology).protocols
+    floor = best(any_bounds(least_network(logical), collective, size)).time
+    across = topology.num_servers > 1
+
+    def least(name: str) -> Fraction:
+        own = costs[name]
+        return own.launch + 2 * (own.alpha_across if across else own.alpha) + own.wire * floor
+
+    return replace(logical, topology=charged_network(topology, min(protocols or costs, key=least)))
+
+
+@lru_cache(maxsize=8)
+def least_network(logical: LogicalTopology) -> LogicalTopology:
+    """Return a network with measured costs as bounds for its programs see it."""
+    costs = logical.topology.measured
+    if costs is None:
+        return logical
+    return replace(logical, topology=least_costs(logical.topology, costs))

@@ -9,19 +9,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
 from math import lcm
 
 import numpy as np
 
 from taccl.apps.programs import Lowering, Target, lowering_of
-from taccl.bounds import any_bounds, best
-from taccl.collectives import Collective
 from taccl.errors import LoweringError
 from taccl.model.schedule import Schedule
 from taccl.msccl.program import Program
 from taccl.msccl.run import work_of
-from taccl.replay.cost import charged_network, least_costs, measured_costs
 from taccl.timing.deadline import Deadline
 from taccl.topology.graph import LogicalTopology
 from taccl.units import Time
@@ -42,41 +38,6 @@ def common_size(target: Target, size: int, chunks_in_size: int, counts: Sequence
     """
     common = target.whole_size(size, chunks_in_size * lcm(*counts))
     return common if common >= LEAST * size else 0
-
-
-def charged(
-    logical: LogicalTopology, collective: Collective, size: int, target: Target | None
-) -> LogicalTopology:
-    """Return a `logical` network on which messages cost what was measured.
-
-    They are those of the protocol, of those that a program may have for a `target`, that seems the
-    fastest for a `collective` of `size` bytes: its launch, two of its alphas, and the bound for its
-    bytes on the wire.
-
-    Raises InputError when the topology has no measured costs.
-    """
-    topology = logical.topology
-    costs = measured_costs(topology).protocols
-    known = tuple(costs)
-    if target is not None:
-        known = replace(target, measured=True).protocols(collective.name, topology)
-    floor = best(any_bounds(least_network(logical), collective, size)).time
-    across = topology.num_servers > 1
-
-    def least(name: str) -> Fraction:
-        own = costs[name]
-        return own.launch + 2 * (own.alpha_across if across else own.alpha) + own.wire * floor
-
-    return replace(logical, topology=charged_network(topology, min(known, key=least)))
-
-
-@lru_cache(maxsize=8)
-def least_network(logical: LogicalTopology) -> LogicalTopology:
-    """Return a network with measured costs as bounds for its programs see it."""
-    costs = logical.topology.measured
-    if costs is None:
-        return logical
-    return replace(logical, topology=least_costs(logical.topology, costs))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from taccl.apps.networks import DEFAULT_SIZE, asked_collective, logical_group, size_of_chunks
+from taccl.apps.networks import (
+    DEFAULT_SIZE,
+    asked_collective,
+    charged,
+    least_network,
+    logical_group,
+    size_of_chunks,
+)
 from taccl.apps.programs import Lowering, serves
 from taccl.apps.request import Request, Synthesis
-from taccl.apps.scoring import Proved, Scorer, charged, common_size, least_network
+from taccl.apps.scoring import Proved, Scorer, common_size
 from taccl.apps.warmup import compile_ahead
 from taccl.bounds import any_bounds, best, fixed_bounds, fixed_floors
 from taccl.bounds.net import check_times
@@ -146,9 +153,9 @@ def _completed(request: Request, collective: Collective) -> Request:
         size = size_of_chunks(chunk_size, collective.chunks_in_size * count)
     request = replace(request, size=size or DEFAULT_SIZE, chunks=count)
     if request.measured:
-        asked = request.target
-        logical = charged(request.logical, collective, request.size, asked)
-        target = None if asked is None else replace(asked, measured=True)
+        target = None if request.target is None else replace(request.target, measured=True)
+        known = target.protocols(collective.name, request.logical.topology) if target else ()
+        logical = charged(request.logical, collective, request.size, known)
         request = replace(request, logical=logical, target=target)
     target = request.target
     if target is None:

@@ -20,9 +20,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import taccl
-from taccl.apps.networks import logical_group
+from taccl.apps.networks import charged, logical_group
 from taccl.apps.programs import Lowering, Target
-from taccl.apps.scoring import Scorer, charged
+from taccl.apps.scoring import Scorer
 from taccl.bounds import any_bounds, best, fixed_floors
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import (
@@ -286,8 +286,9 @@ def _outcome(asked: _Asked) -> Outcome:
     ).within(asked.logical.channels)
     single = build_collective(spec.collective, asked.logical.topology.num_ranks, 1)
     if asked.measured:
-        asked = replace(asked, logical=charged(asked.logical, single, spec.size, target))
         target = replace(target, measured=True, instances=None)
+        known = target.protocols(spec.collective, asked.logical.topology)
+        asked = replace(asked, logical=charged(asked.logical, single, spec.size, known))
     collective = single.cut(spec.chunks)
     group = logical_group(asked.logical, single)
     chunks = collective.chunks_in_size
