@@ -33,7 +33,6 @@ Priority = Callable[[Time, Time, Time], Key]
 
 PRIORITIES: Mapping[str, Priority] = MappingProxyType({
     "earliest": lambda start, end, tail: (start, -tail, end),
-    "finish": lambda start, end, tail: (end, -tail, start),
     "critical": lambda start, end, tail: (-tail, start, end),
     "slack": lambda start, end, tail: (start - tail // 2, end),
 })  # fmt: skip

@@ -30,9 +30,6 @@ MESSAGE_LENGTHS = (2, 4, 8, 1 << 30)
 MAX_BATCHED = 100_000
 """Sends, over all orbits, up to which batches are looked for."""
 
-MAX_UNFOLDED = 20_000
-"""Sends, over all orbits, up to which they are ordered one by one."""
-
 MAX_EXCHANGED = 20_000
 """Sends of representatives up to which trees with two roots are ordered."""
 
@@ -61,10 +58,8 @@ class Candidate:
 def staged(problem: Problem, options: Options) -> Result:
     """Solve a problem in three stages, on orbits first and then without symmetry.
 
-    A small problem is routed again without it; of a larger one, and where a sketch asks for the
-    symmetry, the routes are kept and only order and messages are decided for every chunk by
-    itself. Time that is left goes into the best schedule, which may be one that was known before.
-    The `options` tell how long and how to search for the `problem`, and what is known.
+    A small problem is routed again without it, where no sketch asks for the symmetry. Time that is
+    left goes into the best schedule, which may be one that was known before. The `options` tell how long and how to search for the `problem`, and what is known.
 
     Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """
@@ -75,10 +70,7 @@ def staged(problem: Problem, options: Options) -> Result:
     if candidates[0].makespan > options.floor and len(problem.group) > 1:
         free = replace(problem, group=make_group(problem.topology, ()))
         arcs = int(problem.logical.allowed.sum()) * problem.collective.num_chunks
-        if arcs > MAX_INTERVALS or problem.logical.symmetry_asked:
-            routed = candidates[:2] if options.batch else []
-            candidates += _unfolded(free, routed, options, clock.share(0.6))
-        elif clock.left:
+        if arcs <= MAX_INTERVALS and not problem.logical.symmetry_asked and clock.left:
             candidates += _solve(free, options, clock.share(0.6), kept=1)
     for schedule in options.known:
         # Sums may be exchanged there, which has no plan.
@@ -95,22 +87,6 @@ def staged(problem: Problem, options: Options) -> Result:
     elif best.makespan <= options.floor:
         status = Status.OPTIMAL
     return Result(status, best.schedule, (), "taccl", clock.spent)
-
-
-def _unfolded(
-    free: Problem, candidates: Sequence[Candidate], options: Options, clock: Deadline
-) -> list[Candidate]:
-    """Order the routes of all orbits chunk by chunk: images may travel in other messages.
-
-    A rotation carries neighbours past the end of a buffer, where they are none.
-    """
-    found: list[Candidate] = []
-    for candidate in candidates:
-        small = candidate.schedule.num_sends <= MAX_UNFOLDED
-        if small and not candidate.plan.exchanges and clock.left:
-            rows = rows_of(candidate.schedule.expand().decisions())
-            found += ordered(plan_decisions(free, rows), options, clock)
-    return _improved(found, options, clock, 1)
 
 
 def _polished(candidate: Candidate, options: Options, clock: Deadline) -> Candidate:
