@@ -27,14 +27,10 @@ class TacclWarning(UserWarning):
 class TacclError(Exception):
     """The parent of all errors that are the user's to fix; anything else is a bug.
 
-    Parameters
-    ----------
-    problem
-        What is wrong, lower case, with the value that was found.
-    file, line, field
-        Where; each part is left out when unknown. ``field`` is a path such as ``edges[3].alpha``.
-    fix
-        What to do about it, or None when nothing can be said.
+    `problem`: what is wrong, lower case, with the value that was found.
+    `file`, `line`, `field`: where; each part is left out when unknown. ``field`` is a path such as
+    ``edges[3].alpha``.
+    `fix`: what to do about it, or None when nothing can be said.
     """
 
     exit_status: ClassVar[int] = 2

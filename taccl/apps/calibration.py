@@ -169,12 +169,8 @@ class Calibration:
 def calibrate(question: Question) -> Calibration:
     """Fit the costs of a topology to measured times.
 
-    Raises
-    ------
-    InputError
-        When a file can't be used, or they do not fit together.
-    ProgramError
-        When the program does not fit the topology.
+    Raises InputError when a file can't be used, or they do not fit together; ProgramError when the
+    program does not fit the topology.
     """
     topology = load_machine(
         question.topology, nodes=question.nodes, fabric=question.fabric,

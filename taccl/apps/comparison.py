@@ -263,12 +263,8 @@ class _Candidate:
 def compare(question: Question) -> Comparison:
     """Replay everything at every size.
 
-    Raises
-    ------
-    InputError
-        When a file can't be read, or does something else.
-    ProgramError
-        When a file is no program, or its connections have no links.
+    Raises InputError when a file can't be read, or does something else; ProgramError when a file is
+    no program, or its connections have no links.
     """
     topology, collective = question.topology, question.collective
     files = [_file(question, file) for file in dict.fromkeys(question.files)]

@@ -90,12 +90,7 @@ def answer_of(program: Program) -> Answer:
 def read_program(path: str | Path) -> Program:
     """Return the program of an XML file.
 
-    Raises
-    ------
-    InputError
-        When the file can't be read.
-    ProgramError
-        When it is no program.
+    Raises InputError when the file can't be read; ProgramError when it is no program.
     """
     return read_xml(read_text(path), file=str(path), runtime="portable")
 
@@ -140,12 +135,8 @@ class Setting:
 def evaluate(files: Sequence[str], sizes: Sequence[int], setting: Setting) -> tuple[Row, ...]:
     """Replay the programs of XML `files` in a `setting` at `sizes` in bytes, file by file.
 
-    Raises
-    ------
-    InputError
-        When a file can't be read or is for another number of ranks.
-    ProgramError
-        When a file is no program, or its connections have no links.
+    Raises InputError when a file can't be read or is for another number of ranks; ProgramError when
+    a file is no program, or its connections have no links.
     """
     topology = setting.topology
     programs = [(file, read_program(file)) for file in files]
@@ -237,12 +228,8 @@ def under(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> tuple[Ro
     In the `setting` programs run as `rows` tell of the undisturbed machine: all sizes of the first
     file, then of the next.
 
-    Raises
-    ------
-    InputError
-        When a program needs an edge that is down, or the second program can't be used.
-    ProgramError
-        When the second program is none, or does not fit the topology.
+    Raises InputError when a program needs an edge that is down, or the second program can't be
+    used; ProgramError when the second program is none, or does not fit the topology.
     """
     setup = Setup(setting.topology, setting.model, scenario, setting.route, setting.protocol_costs)
     also = _second(setup)

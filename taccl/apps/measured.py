@@ -77,21 +77,13 @@ class MeasurementsFile(FileModel):
 class Run:
     """One run of a table, ready to be replayed.
 
-    Parameters
-    ----------
-    table, costs
-        Name of its table, and of the topology whose costs are its machine's.
-    record
-        What ran, and its times.
-    topology
-        Where.
-    programs
-        What may have run; empty where that is not known, or its files are not here.
-    columns
-        Of these programs, by number, as far as they were replayed.
-    known
-        The best time and its program by costs that matter and size, as far as it was replayed;
-        shared, as ``columns`` are, by runs of the same in place and out of place.
+    `table`, `costs`: name of its table, and of the topology whose costs are its machine's.
+    `record`: what ran, and its times.
+    `topology`: where.
+    `programs`: what may have run; empty where that is not known, or its files are not here.
+    `columns`: of these programs, by number, as far as they were replayed.
+    `known`: the best time and its program by costs that matter and size, as far as it was replayed;
+    shared, as ``columns`` are, by runs of the same in place and out of place.
     """
 
     table: str
@@ -112,16 +104,10 @@ class Run:
 class Row:
     """A measured size, and the replay of it.
 
-    Parameters
-    ----------
-    run
-        Of which it is.
-    size
-        Bytes of the counted buffer.
-    measured, replayed
-        Picoseconds; None where no program can run at this size.
-    program
-        The name of the fastest.
+    `run`: of which it is.
+    `size`: bytes of the counted buffer.
+    `measured`, `replayed`: picoseconds; None where no program can run at this size.
+    `program`: the name of the fastest.
     """
 
     run: Run
@@ -144,12 +130,8 @@ def shipped_tables() -> tuple[str, ...]:
 def read_table(spec: str, files: Path | None = None) -> tuple[MeasurementsFile, list[Run]]:
     """Return a table and its runs.
 
-    Parameters
-    ----------
-    spec
-        A path, or the name of a shipped table.
-    files
-        Folder of the MSCCL files that runs name.
+    `spec`: a path, or the name of a shipped table.
+    `files`: folder of the MSCCL files that runs name.
 
     Raises InputError with file, field, what was found, and the fix.
     """
@@ -306,14 +288,9 @@ def summed_up(errors: Sequence[float]) -> Mapping[str, float]:
 class Compared:
     """A table beside its replay.
 
-    Parameters
-    ----------
-    table
-        As its file has it.
-    rows
-        Its sizes, of runs of which it is known what ran; empty without costs.
-    untold
-        Runs that can't be replayed, and why.
+    `table`: as its file has it.
+    `rows`: its sizes, of runs of which it is known what ran; empty without costs.
+    `untold`: runs that can't be replayed, and why.
     """
 
     table: MeasurementsFile
@@ -326,14 +303,9 @@ def compare_tables(
 ) -> tuple[Compared, ...]:
     """Return tables beside the replay with the measured costs of their machines.
 
-    Parameters
-    ----------
-    names
-        Paths, or names of shipped tables; none: all of these.
-    topology
-        Whose costs; None: those of the shipped topology that a table names.
-    files
-        Folder of the MSCCL files that runs name.
+    `names`: paths, or names of shipped tables; none: all of these.
+    `topology`: whose costs; None: those of the shipped topology that a table names.
+    `files`: folder of the MSCCL files that runs name.
 
     Raises InputError when a table can't be read, or ``topology`` has no measured costs.
     """

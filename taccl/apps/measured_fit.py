@@ -38,16 +38,10 @@ Vector = NDArray[np.float64]
 class Unknown(NamedTuple):
     """One cost that is fitted.
 
-    Parameters
-    ----------
-    name
-        What results call it.
-    get, put
-        Its value in costs, and costs with another; above 0.
-    sure
-        How far its logarithm may be off, as far as was known before.
-    most, least
-        The largest and the smallest value.
+    `name`: what results call it.
+    `get`, `put`: its value in costs, and costs with another; above 0.
+    `sure`: how far its logarithm may be off, as far as was known before.
+    `most`, `least`: the largest and the smallest value.
     """
 
     name: str
@@ -116,14 +110,9 @@ def unknowns(costs: ProgramCosts, runs: Sequence[Run]) -> tuple[Unknown, ...]:
 class Fit:
     """Costs fitted to rows.
 
-    Parameters
-    ----------
-    costs
-        The fitted ones.
-    rows
-        How many rows they were fitted to.
-    moved
-        By cost: its value, and by how much of what was not known before the rows moved it.
+    `costs`: the fitted ones.
+    `rows`: how many rows they were fitted to.
+    `moved`: by cost: its value, and by how much of what was not known before the rows moved it.
     """
 
     costs: ProgramCosts
@@ -139,14 +128,9 @@ class Fit:
 def fit(runs: Sequence[Run], prior: ProgramCosts, keep: Callable[[int], bool] | None = None) -> Fit:
     """Return the costs that come nearest to the measured times of `runs`.
 
-    Parameters
-    ----------
-    runs
-        Of one machine.
-    prior
-        What was known before.
-    keep
-        Which rows of a run are fitted to, by their number from the smallest size on; None: all.
+    `runs`: of one machine.
+    `prior`: what was known before.
+    `keep`: which rows of a run are fitted to, by their number from the smallest size on; None: all.
     """
     from scipy.optimize import least_squares
 

@@ -125,12 +125,8 @@ def load_network(
     The `topology`, `nodes`, `fabric` and `alpha_rule` are those of :func:`load_machine`; without a
     sketch all links may be used.
 
-    Raises
-    ------
-    InputError
-        When a file or a value can't be used.
-    NoScheduleError
-        When the sketch cuts ranks off.
+    Raises InputError when a file or a value can't be used; NoScheduleError when the sketch cuts
+    ranks off.
     """
     network = load_machine(
         topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule

@@ -151,14 +151,8 @@ def convert(
     Of `size` bytes as many are taken as make whole chunks. What a person should know of the file,
     `warn` is called with.
 
-    Raises
-    ------
-    InputError
-        When the schedule file can't be used.
-    ScheduleError
-        When the schedule or its program is wrong.
-    LoweringError
-        When the program does not fit the runtime.
+    Raises InputError when the schedule file can't be used; ScheduleError when the schedule or its
+    program is wrong; LoweringError when the program does not fit the runtime.
     """
     if output is not None:
         check_apart(output, [path], field="-o")

@@ -45,28 +45,16 @@ TYPICAL_LINKS = 500
 class Question:
     """What is placed where.
 
-    Parameters
-    ----------
-    measured
-        Files of :mod:`taccl.imports.measured`; empty with a topology.
-    unit
-        Of matrices that do not say it.
-    topology, nodes, fabric, alpha_rule
-        As everywhere; without measurements.
-    servers
-        A hostfile, or how many ranks in a row share a server.
-    algorithm
-        A classical algorithm, or an MSCCL XML file.
-    collective
-        Of a classical algorithm.
-    size
-        Bytes.
-    runtime
-        Whose constants.
-    inside
-        Whether the places within a server may be exchanged.
-    limits
-        Of the search.
+    `measured`: files of :mod:`taccl.imports.measured`; empty with a topology.
+    `unit`: of matrices that do not say it.
+    `topology`, `nodes`, `fabric`, `alpha_rule`: as everywhere; without measurements.
+    `servers`: a hostfile, or how many ranks in a row share a server.
+    `algorithm`: a classical algorithm, or an MSCCL XML file.
+    `collective`: of a classical algorithm.
+    `size`: bytes.
+    `runtime`: whose constants.
+    `inside`: whether the places within a server may be exchanged.
+    `limits`: of the search.
     """
 
     measured: tuple[str, ...] = ()
@@ -134,12 +122,8 @@ def place(
     The `question` says what is placed where, `stop` when to end with the best order so far;
     `report` is told what is being done.
 
-    Raises
-    ------
-    InputError
-        When a file or an option can't be used.
-    ProgramError
-        When the program does not fit, or comes to no end.
+    Raises InputError when a file or an option can't be used; ProgramError when the program does not
+    fit, or comes to no end.
     """
     clock = Deadline()
     report("reading")
@@ -402,12 +386,7 @@ def xml_text(placed: Placed, runtime: str) -> str:
 
     Its ranks are in the order that was `placed`; `runtime` is a name of RUNTIMES.
 
-    Raises
-    ------
-    InputError
-        When its ranks can't move.
-    ScheduleError
-        When a judge objects.
+    Raises InputError when its ranks can't move; ScheduleError when a judge objects.
     """
     program = permuted_program(placed.program, placed.order)
     for each in (placed.program, program):

@@ -62,25 +62,16 @@ WORTH_COPIES = Fraction(1, 20)
 class Target:
     """What program is wanted.
 
-    Parameters
-    ----------
-    runtime
-        A name of RUNTIMES.
-    protocol
-        ``Simple``, ``LL`` or ``LL128``; ``auto``: Simple, and where that hangs (a broadcast or
-        reduce between servers) LL128 or LL, by replay.
-    modes
-        ``auto`` (what one program serves at no cost), ``inplace``, ``outofplace`` or ``both``.
-    instances, channels
-        Copies of the program, None: as many as the replay finds worth it; the most channels.
-    min_bytes, max_bytes
-        The size range; None: from a quarter of the size to four times it.
-    element_bytes
-        Bytes of an element.
-    bitwise
-        All ranks must add up in one order, so that their results have the same bits.
-    measured
-        Programs are charged what their topology's were measured to cost.
+    `runtime`: a name of RUNTIMES.
+    `protocol`: ``Simple``, ``LL`` or ``LL128``; ``auto``: Simple, and where that hangs (a broadcast
+    or reduce between servers) LL128 or LL, by replay.
+    `modes`: ``auto`` (what one program serves at no cost), ``inplace``, ``outofplace`` or ``both``.
+    `instances`, `channels`: copies of the program, None: as many as the replay finds worth it; the
+    most channels.
+    `min_bytes`, `max_bytes`: the size range; None: from a quarter of the size to four times it.
+    `element_bytes`: bytes of an element.
+    `bitwise`: all ranks must add up in one order, so that their results have the same bits.
+    `measured`: programs are charged what their topology's were measured to cost.
     """
 
     runtime: str = "portable"
@@ -204,12 +195,8 @@ class Lowering:
         Of several protocols the one with the shortest replay, flags on the wire counted, is taken.
         With measured costs both are chosen together, by what a plain program takes.
 
-        Raises
-        ------
-        InputError
-            When the protocol that is asked for hangs.
-        LoweringError
-            When no program fits the runtime.
+        Raises InputError when the protocol that is asked for hangs; LoweringError when no program
+        fits the runtime.
         """
         if self.target.measured:
             return self._as_measured() if self.made is None else self
@@ -326,12 +313,8 @@ class Lowering:
     def proved(self) -> Program:
         """Return the best program, cut to the sizes it is safe at, after every judge agreed.
 
-        Raises
-        ------
-        ScheduleError
-            When a judge objects.
-        LoweringError
-            When no program fits the runtime, or the size range is empty.
+        Raises ScheduleError when a judge objects; LoweringError when no program fits the runtime,
+        or the size range is empty.
         """
         program = replace(self.best[0], name=self.name)
         runtime = self.target.runtime
@@ -396,12 +379,8 @@ class Variant:
 def best_variant(task: Lowering) -> Variant | None:
     """Return the best program of a schedule; None when none of them can run at the size.
 
-    Raises
-    ------
-    InputError
-        When the protocol that is asked for hangs.
-    LoweringError
-        When no program keeps the limits: that of the first one that was tried.
+    Raises InputError when the protocol that is asked for hangs; LoweringError when no program keeps
+    the limits: that of the first one that was tried.
     """
     options, slots = task.options_for(task.protocols[0]), task.limits.fifo_slots
     draft = draft_of(task.schedule, options)

@@ -20,36 +20,21 @@ from taccl.units import Time
 class Request:
     """What is asked of :func:`synthesize`.
 
-    Parameters
-    ----------
-    logical
-        The network under the sketch.
-    collective
-        A name of COLLECTIVES, or a collective from a file.
-    size
-        Bytes of the buffer that nccl-tests counts; 0: as many as make chunks of the topology's
-        chunk size, else 1 MB.
-    chunks
-        Chunks for each rank; None: the sketch's, else the best of a series.
-    batch
-        Whether chunks may travel together.
-    engine
-        A name of ENGINES or CLASSICAL.
-    root
-        For the collectives of the table that have one; None: rank 0.
-    steps
-        Steps and rounds, for engine ``exact`` to answer whether an algorithm exists that has them
-        and ``chunks`` chunks (of the whole buffer, for an AllReduce).
-    target
-        The program wanted; None: stop at the schedule.
-    measured
-        Whether times are those of the machine's measured costs, not of its data sheet.
-    time_limit, seed, workers, deterministic
-        For the search, in seconds.
-    spent
-        Seconds of the time limit that are gone: the program was started, files were read.
-    stop, report
-        Set to end the search; called with progress.
+    `logical`: the network under the sketch.
+    `collective`: a name of COLLECTIVES, or a collective from a file.
+    `size`: bytes of the buffer that nccl-tests counts; 0: as many as make chunks of the topology's
+    chunk size, else 1 MB.
+    `chunks`: chunks for each rank; None: the sketch's, else the best of a series.
+    `batch`: whether chunks may travel together.
+    `engine`: a name of ENGINES or CLASSICAL.
+    `root`: for the collectives of the table that have one; None: rank 0.
+    `steps`: steps and rounds, for engine ``exact`` to answer whether an algorithm exists that has
+    them and ``chunks`` chunks (of the whole buffer, for an AllReduce).
+    `target`: the program wanted; None: stop at the schedule.
+    `measured`: whether times are those of the machine's measured costs, not of its data sheet.
+    `time_limit`, `seed`, `workers`, `deterministic`: for the search, in seconds.
+    `spent`: seconds of the time limit that are gone: the program was started, files were read.
+    `stop`, `report`: set to end the search; called with progress.
     """
 
     logical: LogicalTopology
@@ -75,37 +60,22 @@ class Request:
 class Synthesis:
     """What was found: the schedule, its program, and how far both are from the bounds.
 
-    Parameters
-    ----------
-    request
-        What was asked.
-    result
-        The engine's answer for the chosen chunk count.
-    schedule
-        Verified.
-    program
-        Judged clean; None with ``--runtime none``.
-    replay
-        Picoseconds of the program; None without one.
-    size
-        Bytes the program was replayed at: ``request.size`` cut to whole chunks.
-    bounds, fixed, sketched
-        Lower bounds for any algorithm, for this chunk count without batches, and for any
-        algorithm under the sketch.
-    candidates
-        Everything compared.
-    free
-        The best of what a short search found without the sketch; None: there is no sketch, or
-        the engine is not ``auto``.
-    seconds
-        Wall clock, with what was spent before the search.
-    ended
-        What ended the search: ``bound`` (the time is within 0.5 % of it), ``search`` (nothing was
-        left to try), ``clock`` (the time limit) or ``user``.
-    attempts
-        What each engine made of each turn, in order.
-    compiled
-        Seconds before the search in which loops were compiled, on a new machine.
+    `request`: what was asked.
+    `result`: the engine's answer for the chosen chunk count.
+    `schedule`: verified.
+    `program`: judged clean; None with ``--runtime none``.
+    `replay`: picoseconds of the program; None without one.
+    `size`: bytes the program was replayed at: ``request.size`` cut to whole chunks.
+    `bounds`, `fixed`, `sketched`: lower bounds for any algorithm, for this chunk count without
+    batches, and for any algorithm under the sketch.
+    `candidates`: everything compared.
+    `free`: the best of what a short search found without the sketch; None: there is no sketch, or
+    the engine is not ``auto``.
+    `seconds`: wall clock, with what was spent before the search.
+    `ended`: what ended the search: ``bound`` (the time is within 0.5 % of it), ``search`` (nothing
+    was left to try), ``clock`` (the time limit) or ``user``.
+    `attempts`: what each engine made of each turn, in order.
+    `compiled`: seconds before the search in which loops were compiled, on a new machine.
     """
 
     request: Request

@@ -73,33 +73,19 @@ class Scorer:
     So there is something to write whenever the search ends, and the time that judging takes is
     known: the end of the search is moved forward by as much as judging the best would take.
 
-    Parameters
-    ----------
-    target
-        The program wanted; None: a schedule costs its makespan.
-    size
-        Bytes of the buffer.
-    report
-        Called with what can't be lowered.
-    common
-        Bytes at which programs are compared; 0: each at the whole chunks of ``size``.
-    slowest
-        Seconds that a score took, at most.
-    clock
-        The end of the search, after which the first program of a schedule that runs must do; one
-        that never comes is left alone, and nothing is judged early.
-    logical
-        What schedules have to respect; None: the whole of their own topology.
-    last
-        When judging the first program is given up, by the monotonic clock.
-    engine
-        Who searches now.
-    best
-        The best so far.
-    opened
-        What :meth:`open` took.
-    judged
-        What was scored first, with its program.
+    `target`: the program wanted; None: a schedule costs its makespan.
+    `size`: bytes of the buffer.
+    `report`: called with what can't be lowered.
+    `common`: bytes at which programs are compared; 0: each at the whole chunks of ``size``.
+    `slowest`: seconds that a score took, at most.
+    `clock`: the end of the search, after which the first program of a schedule that runs must do;
+    one that never comes is left alone, and nothing is judged early.
+    `logical`: what schedules have to respect; None: the whole of their own topology.
+    `last`: when judging the first program is given up, by the monotonic clock.
+    `engine`: who searches now.
+    `best`: the best so far.
+    `opened`: what :meth:`open` took.
+    `judged`: what was scored first, with its program.
     """
 
     target: Target | None

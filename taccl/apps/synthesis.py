@@ -83,14 +83,9 @@ FREE = 0.1
 def synthesize(request: Request) -> Synthesis:
     """Find, verify, lower and judge the best schedule for a request.
 
-    Raises
-    ------
-    NoScheduleError
-        When no schedule exists (or, as OutOfTimeError, none was found in time).
-    LoweringError
-        When no schedule fits the runtime.
-    ScheduleError
-        When a judge objects to what was found, which is a bug in an engine.
+    Raises NoScheduleError when no schedule exists (or, as OutOfTimeError, none was found in time);
+    LoweringError when no schedule fits the runtime; ScheduleError when a judge objects to what was
+    found, which is a bug in an engine.
     """
     compiled = compile_ahead(request.report, request.stop)
     clock = Deadline.after((1 - RESERVED) * request.time_limit, spent=request.spent)

@@ -391,12 +391,8 @@ def make_net(
     Of the `collective` only who must reach whom is looked at. `chunk` is the bytes of a chunk where
     every message carries exactly one; None: messages are cut and joined at will.
 
-    Raises
-    ------
-    NoScheduleError
-        When some rank can't be reached from another that has data for it.
-    InputError
-        When a chunk takes longer than any clock here counts.
+    Raises NoScheduleError when some rank can't be reached from another that has data for it;
+    InputError when a chunk takes longer than any clock here counts.
     """
     table = logical.topology.links
     rows = np.flatnonzero(logical.allowed)

@@ -67,12 +67,8 @@ def read_tree(
     Within `bounds`, `keep` tells by its level (0: the root) and its tag whether an element is kept,
     where all around it are; None: every element is. It must keep the root, or raise.
 
-    Raises
-    ------
-    RefusedError
-        With the line, when the text is beyond a bound, can't be decoded or has a document type.
-    xml.parsers.expat.ExpatError
-        When it is no XML.
+    Raises RefusedError with the line, when the text is beyond a bound, can't be decoded or has a
+    document type; xml.parsers.expat.ExpatError when it is no XML.
     """
     if len(text) > bounds.size:
         raise RefusedError(f"is larger than {bounds.size >> 20} MiB", bounds.fix)

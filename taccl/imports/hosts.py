@@ -185,28 +185,16 @@ class HostNic:
 class Host:
     """One host.
 
-    Parameters
-    ----------
-    file
-        Where it is from.
-    num_gpus
-        GPUs are 0 .. num_gpus-1.
-    wires
-        Direct links.
-    switched
-        GB/s of each GPU to the NVSwitch; None: it is not on one.
-    hubs
-        Forests by ``above``.
-    beside
-        Hubs that are joined though neither is above the other, without a limit.
-    plugs
-        Where each GPU is; a GPU may be at several hubs, or none.
-    nics
-        In order of their names in the file.
-    notes
-        Where the numbers are from.
-    gpu
-        A name of GPUS; None: not known.
+    `file`: where it is from.
+    `num_gpus`: GPUs are 0 .. num_gpus-1.
+    `wires`: direct links.
+    `switched`: GB/s of each GPU to the NVSwitch; None: it is not on one.
+    `hubs`: forests by ``above``.
+    `beside`: hubs that are joined though neither is above the other, without a limit.
+    `plugs`: where each GPU is; a GPU may be at several hubs, or none.
+    `nics`: in order of their names in the file.
+    `notes`: where the numbers are from.
+    `gpu`: a name of GPUS; None: not known.
     """
 
     file: str

@@ -56,37 +56,23 @@ class TooManyError(LoweringError):
 class LowerOptions:
     """What program to make of a schedule.
 
-    Parameters
-    ----------
-    name
-        The program's label; characters that the runtimes' reader does not take become ``_``.
-    protocol
-        ``Simple``, ``LL`` or ``LL128``.
-    in_place, out_of_place
-        The modes it has to serve; see :func:`modes_served`.
-    instances
-        Copies of the whole program, each for its share of every chunk.
-    channels
-        The most channels it may use; None: what every runtime has.
-    min_bytes, max_bytes
-        The size range, both inclusive.
-    order
-        One of ORDERS: how closely sends keep the schedule's order.
-    fused
-        Step types that receive and do something with the value, as far as they may be used.
-    paired
-        Threadblocks that receive also send to the same peer: half as many, each busy with one.
-    held
-        Numbers of messages that are held back, and the times of the schedule after which they
-        are to start.
-    slots
-        Messages that a connection holds: a link that the schedule has more messages on at once
-        gets several connections. None: one is enough for any link.
-    max_steps, max_threadblocks
-        Limits of the runtime, for each threadblock and each rank.
-    open_sends
-        The runtime posts a send of this protocol before all have read: no step waits for one.
-        Not together with ``fused``, which such runtimes have no steps for.
+    `name`: the program's label; characters that the runtimes' reader does not take become ``_``.
+    `protocol`: ``Simple``, ``LL`` or ``LL128``.
+    `in_place`, `out_of_place`: the modes it has to serve; see :func:`modes_served`.
+    `instances`: copies of the whole program, each for its share of every chunk.
+    `channels`: the most channels it may use; None: what every runtime has.
+    `min_bytes`, `max_bytes`: the size range, both inclusive.
+    `order`: one of ORDERS: how closely sends keep the schedule's order.
+    `fused`: step types that receive and do something with the value, as far as they may be used.
+    `paired`: threadblocks that receive also send to the same peer: half as many, each busy with
+    one.
+    `held`: numbers of messages that are held back, and the times of the schedule after which they
+    are to start.
+    `slots`: messages that a connection holds: a link that the schedule has more messages on at once
+    gets several connections. None: one is enough for any link.
+    `max_steps`, `max_threadblocks`: limits of the runtime, for each threadblock and each rank.
+    `open_sends`: the runtime posts a send of this protocol before all have read: no step waits for
+    one. Not together with ``fused``, which such runtimes have no steps for.
     """
 
     name: str

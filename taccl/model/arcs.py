@@ -24,20 +24,13 @@ if TYPE_CHECKING:
 class Arcs:
     """The arcs of a problem that some chunk may use.
 
-    Parameters
-    ----------
-    problem
-        Where they come from.
-    reverse
-        Whether links are turned round (a reduction, played backwards).
-    tail, head, link
-        int32, one entry an arc, sorted by tail, then link.
-    first
-        int64: arcs leaving rank r are ``first[r] .. first[r+1]-1``.
-    use_start, use_resource
-        CSR: arc i holds the resources ``use_resource[use_start[i]:use_start[i+1]]`` (int32).
-    resources
-        int32: the smallest edge of the orbit that each resource number stands for.
+    `problem`: where they come from.
+    `reverse`: whether links are turned round (a reduction, played backwards).
+    `tail`, `head`, `link`: int32, one entry an arc, sorted by tail, then link.
+    `first`: int64: arcs leaving rank r are ``first[r] .. first[r+1]-1``.
+    `use_start`, `use_resource`: CSR: arc i holds the resources
+    ``use_resource[use_start[i]:use_start[i+1]]`` (int32).
+    `resources`: int32: the smallest edge of the orbit that each resource number stands for.
     """
 
     problem: "Problem"

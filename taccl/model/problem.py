@@ -110,33 +110,21 @@ def reduces_and_spreads(collective: Collective) -> bool:
 class Options:
     """How long and how an engine may search.
 
-    Parameters
-    ----------
-    time_limit
-        Seconds.
-    seed, workers, deterministic
-        For the solvers; deterministic counts work instead of seconds.
-    batch
-        Whether chunks may travel together.
-    floor
-        A lower bound proved elsewhere, in picoseconds: a schedule that reaches it ends the search.
-    fixed_floors
-        By collective, lower bounds for one chunk to a message, in picoseconds.
-    score
-        What a schedule really costs (the replay of its program), in picoseconds; None when it
-        can't be lowered. The portfolio chooses by it.
-    refusal
-        Why a schedule has no score.
-    rounds
-        Steps, rounds and chunks, for engine ``exact`` to answer SCCL's question instead.
-    known
-        Schedules of this problem that were found before, the best first: where to start from.
-    starts
-        Called with the name of an engine before it runs.
-    stop
-        Set when the user interrupts or time is up: hand over the best so far.
-    report
-        Called with a line of progress.
+    `time_limit`: seconds.
+    `seed`, `workers`, `deterministic`: for the solvers; deterministic counts work instead of
+    seconds.
+    `batch`: whether chunks may travel together.
+    `floor`: a lower bound proved elsewhere, in picoseconds: a schedule that reaches it ends the
+    search.
+    `fixed_floors`: by collective, lower bounds for one chunk to a message, in picoseconds.
+    `score`: what a schedule really costs (the replay of its program), in picoseconds; None when it
+    can't be lowered. The portfolio chooses by it.
+    `refusal`: why a schedule has no score.
+    `rounds`: steps, rounds and chunks, for engine ``exact`` to answer SCCL's question instead.
+    `known`: schedules of this problem that were found before, the best first: where to start from.
+    `starts`: called with the name of an engine before it runs.
+    `stop`: set when the user interrupts or time is up: hand over the best so far.
+    `report`: called with a line of progress.
     """
 
     time_limit: float = 60.0

@@ -48,19 +48,12 @@ class Decisions:
     all earlier arrivals of its chunk at its source. Sends of one batch are neighbours in the
     sequence, share their link, and leave together.
 
-    Parameters
-    ----------
-    chunk, link, batch
-        int32 columns.
-    reduce
-        bool column.
-    visible_from
-        int32: the arrival of row j is part of what row i sends on only where
-        i >= visible_from[j] > j. None: j + 1, every later row. With it two ranks can exchange what
-        they hold at one time, each sending its value without the other's. Only summed chunks know
-        the difference.
-    packs
-        As in :class:`Schedule`.
+    `chunk`, `link`, `batch`: int32 columns.
+    `reduce`: bool column.
+    `visible_from`: int32: the arrival of row j is part of what row i sends on only where i >=
+    visible_from[j] > j. None: j + 1, every later row. With it two ranks can exchange what they hold
+    at one time, each sending its value without the other's. Only summed chunks know the difference.
+    `packs`: as in :class:`Schedule`.
     """
 
     chunk: NDArray[np.int32]
@@ -96,23 +89,15 @@ class Decisions:
 class Schedule:
     """Sends with times: what an engine's decisions cost, exactly.
 
-    Parameters
-    ----------
-    collective, topology
-        What is done where; link ids are the topology's.
-    chunk_size
-        Bytes, exact.
-    chunk, link, batch
-        int32 columns of representative sends.
-    start, end
-        int64 picosecond columns.
-    reduce
-        bool column.
-    generators
-        Rank permutations whose group expands the representatives; empty: all sends are there.
-    packs
-        Whether ranks copy chunks that travel together side by side before they are sent, and to
-        their places afterwards. Else they have to be adjacent at both ends.
+    `collective`, `topology`: what is done where; link ids are the topology's.
+    `chunk_size`: bytes, exact.
+    `chunk`, `link`, `batch`: int32 columns of representative sends.
+    `start`, `end`: int64 picosecond columns.
+    `reduce`: bool column.
+    `generators`: rank permutations whose group expands the representatives; empty: all sends are
+    there.
+    `packs`: whether ranks copy chunks that travel together side by side before they are sent, and
+    to their places afterwards. Else they have to be adjacent at both ends.
     """
 
     collective: Collective

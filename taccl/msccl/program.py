@@ -154,20 +154,13 @@ class Gpu:
 class Program:
     """One MSCCL XML file.
 
-    Parameters
-    ----------
-    name, collective, protocol
-        Label; a name of ``COLLECTIVES``; ``Simple``, ``LL`` or ``LL128``.
-    in_place, out_of_place
-        The modes it claims to serve.
-    channels
-        ``nchannels``.
-    chunks_per_loop
-        ``nchunksperloop``: chunks that the counted buffer is cut into.
-    min_bytes, max_bytes
-        The size range, both inclusive, of the counted buffer.
-    gpus
-        ``gpus[r].rank == r``.
+    `name`, `collective`, `protocol`: label; a name of ``COLLECTIVES``; ``Simple``, ``LL`` or
+    ``LL128``.
+    `in_place`, `out_of_place`: the modes it claims to serve.
+    `channels`: ``nchannels``.
+    `chunks_per_loop`: ``nchunksperloop``: chunks that the counted buffer is cut into.
+    `min_bytes`, `max_bytes`: the size range, both inclusive, of the counted buffer.
+    `gpus`: ``gpus[r].rank == r``.
     """
 
     name: str

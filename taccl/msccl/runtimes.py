@@ -51,57 +51,36 @@ MAX_RANKS = 65_536
 class Runtime:
     """The limits, spellings and sizes of one runtime.
 
-    Parameters
-    ----------
-    name
-        Key of the table.
-    max_steps
-        Steps of a threadblock: MSCCL_MAX_NUM_STEPS (executor: makefiles/common.mk).
-    max_threadblocks
-        Threadblocks of a gpu: MSCCL_MAX_NUM_THREAD_BLOCKS.
-    max_dependence_id
-        Largest threadblock id a step can wait for: dependentBid is an int8.
-    max_channels
-        MAXCHANNELS.
-    max_blocks_per_channel
-        Sending (receiving) threadblocks of a gpu on one channel:
-        MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL.
-    max_count
-        MSCCL_MAX_COUNT - 1.
-    max_offset
-        Offsets are int16 (``struct mscclTransfer``).
-    max_fused_reductions
-        With 16 fused sources the 16-operand kernel of executor and msccl loses the destination,
-        and the parser tests its cap only once a threadblock, so 15 is safe. rccl adds them one by
-        one (``mscclReduce``), however many.
-    max_nodes
-        MAX_NODES - 1 elements stored for one rank (``src/graph/xml.h``).
-    max_name
-        Longest name: 255 (MAX_STR_LEN), msccl truncates at 63.
-    message_bytes
-        Bytes of a chunk that one FIFO message holds by protocol: NCCL_BUFFSIZE / 8 *
-        KERNEL_STEPS for Simple, the payload of an LL or LL128 slot (``mscclRunInterpreter``).
-    fifo_slots
-        Messages a connection holds by protocol: NCCL_STEPS is 8; a Simple message takes 4.
-    ops
-        Steps the kernel can run; rccl builds only the reduced kernel (``mscclSetupKernel``).
-    collectives
-        Spelling of ``coll`` by the table's name, as the parser compares it.
-    exclusive_max_bytes
-        ``maxBytes`` is the first size too large (``ncclTopoGetMSCCLAlgo``), not the last
-        allowed one (``mscclInternalSchedulerSelectAlgo``).
-    checks_chunks
-        i_chunks and o_chunks must fit nchunksperloop (``mscclGetAlgoFromXMLAndSetAlgo``).
-    checks_peers
-        Peers of ngpus or more are refused; the other parsers take them.
-    required
-        Attributes of ``algo`` without which the parser refuses the file.
-    extra_types
-        Step types that the parser takes and the kernel returns on.
-    open_sends
-        Protocols in which a send posts its flag while other wavefronts still read: rccl's kernel
-        calls ``send`` (``msccl_kernel_impl.h:303``) where that of executor and msccl calls
-        ``sendWithBarrier``, and of all steps only a send of LL ends without a barrier.
+    `name`: key of the table.
+    `max_steps`: steps of a threadblock: MSCCL_MAX_NUM_STEPS (executor: makefiles/common.mk).
+    `max_threadblocks`: threadblocks of a gpu: MSCCL_MAX_NUM_THREAD_BLOCKS.
+    `max_dependence_id`: largest threadblock id a step can wait for: dependentBid is an int8.
+    `max_channels`: MAXCHANNELS.
+    `max_blocks_per_channel`: sending (receiving) threadblocks of a gpu on one channel:
+    MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL.
+    `max_count`: MSCCL_MAX_COUNT - 1.
+    `max_offset`: offsets are int16 (``struct mscclTransfer``).
+    `max_fused_reductions`: with 16 fused sources the 16-operand kernel of executor and msccl loses
+    the destination, and the parser tests its cap only once a threadblock, so 15 is safe. rccl adds
+    them one by one (``mscclReduce``), however many.
+    `max_nodes`: MAX_NODES - 1 elements stored for one rank (``src/graph/xml.h``).
+    `max_name`: longest name: 255 (MAX_STR_LEN), msccl truncates at 63.
+    `message_bytes`: bytes of a chunk that one FIFO message holds by protocol: NCCL_BUFFSIZE / 8 *
+    KERNEL_STEPS for Simple, the payload of an LL or LL128 slot (``mscclRunInterpreter``).
+    `fifo_slots`: messages a connection holds by protocol: NCCL_STEPS is 8; a Simple message takes
+    4.
+    `ops`: steps the kernel can run; rccl builds only the reduced kernel (``mscclSetupKernel``).
+    `collectives`: spelling of ``coll`` by the table's name, as the parser compares it.
+    `exclusive_max_bytes`: ``maxBytes`` is the first size too large (``ncclTopoGetMSCCLAlgo``), not
+    the last allowed one (``mscclInternalSchedulerSelectAlgo``).
+    `checks_chunks`: i_chunks and o_chunks must fit nchunksperloop
+    (``mscclGetAlgoFromXMLAndSetAlgo``).
+    `checks_peers`: peers of ngpus or more are refused; the other parsers take them.
+    `required`: attributes of ``algo`` without which the parser refuses the file.
+    `extra_types`: step types that the parser takes and the kernel returns on.
+    `open_sends`: protocols in which a send posts its flag while other wavefronts still read: rccl's
+    kernel calls ``send`` (``msccl_kernel_impl.h:303``) where that of executor and msccl calls
+    ``sendWithBarrier``, and of all steps only a send of LL ends without a barrier.
     """
 
     name: str

@@ -176,12 +176,8 @@ def judge_for(content: bytes, runtime: str, question: Question, known: Known) ->
     such a file must run it. `question` is how it is looked at, and `known` what was found of the
     same content for other runtimes; added to.
 
-    Raises
-    ------
-    InputError
-        When the servers are of another number of ranks.
-    ProgramError
-        When it is no MSCCL XML at all.
+    Raises InputError when the servers are of another number of ranks; ProgramError when it is no
+    MSCCL XML at all.
     """
     file, structure_only = question.file, question.structure_only
     document = read_document(content, file=file)

@@ -306,33 +306,19 @@ class Kind(NamedTuple):
 class Columns:
     """A program on a topology.
 
-    Parameters
-    ----------
-    ends
-        (rank, threadblock id) of each block, ascending.
-    connections
-        Ascending by (src, dst, channel).
-    inbound, outbound
-        Connection of each block, -1: none.
-    senders, receivers
-        Block at each end of a connection, -1: none.
-    begins
-        First step of each block, and the number of all steps.
-    kinds, kind_of
-        The kinds, and which one each step is.
-    population
-        How many steps of each kind there are.
-    marks
-        Position in the XML times two, plus one where the step posts.
-    needs_from, needs
-        For each step the rows (block, position) whose flags it waits for; a block that does not
-        exist has the number after the last.
-    classes, class_of
-        Costs of links, and those of each connection.
-    wires_from, wires
-        The edges that a message on each connection holds, by ascending beta.
-    num_edges, width
-        Of the topology; above every position.
+    `ends`: (rank, threadblock id) of each block, ascending.
+    `connections`: ascending by (src, dst, channel).
+    `inbound`, `outbound`: connection of each block, -1: none.
+    `senders`, `receivers`: block at each end of a connection, -1: none.
+    `begins`: first step of each block, and the number of all steps.
+    `kinds`, `kind_of`: the kinds, and which one each step is.
+    `population`: how many steps of each kind there are.
+    `marks`: position in the XML times two, plus one where the step posts.
+    `needs_from`, `needs`: for each step the rows (block, position) whose flags it waits for; a
+    block that does not exist has the number after the last.
+    `classes`, `class_of`: costs of links, and those of each connection.
+    `wires_from`, `wires`: the edges that a message on each connection holds, by ascending beta.
+    `num_edges`, `width`: of the topology; above every position.
     """
 
     ends: tuple[tuple[int, int], ...]

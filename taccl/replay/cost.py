@@ -45,22 +45,13 @@ MOST_RATE = 1 << 40
 class Sharing:
     """What the replay of a program charges where messages share edges.
 
-    Parameters
-    ----------
-    capacity
-        Work that each edge carries in a picosecond.
-    block_rate
-        Most work in a picosecond of one threadblock.
-    wire
-        Work for each byte of data.
-    alpha, alpha_across
-        As in :class:`taccl.topology.graph.ProtocolCosts`.
-    local
-        Costs of local work, and the launch.
-    flag
-        Picoseconds until a post is seen.
-    slice_bytes, slices
-        Least bytes of a slice, and most slices of a message.
+    `capacity`: work that each edge carries in a picosecond.
+    `block_rate`: most work in a picosecond of one threadblock.
+    `wire`: work for each byte of data.
+    `alpha`, `alpha_across`: as in :class:`taccl.topology.graph.ProtocolCosts`.
+    `local`: costs of local work, and the launch.
+    `flag`: picoseconds until a post is seen.
+    `slice_bytes`, `slices`: least bytes of a slice, and most slices of a message.
     """
 
     capacity: NDArray[np.int64]
@@ -99,10 +90,7 @@ def measured_costs(topology: Topology) -> ProgramCosts:
 def sharing_of(topology: Topology, protocol: str) -> Sharing:
     """Return what programs of a ``protocol`` are charged on a ``topology`` with measured costs.
 
-    Raises
-    ------
-    ProgramError
-        When the topology has no measured costs, or none of this protocol.
+    Raises ProgramError when the topology has no measured costs, or none of this protocol.
     """
     costs = topology.measured
     if costs is None or protocol not in costs.protocols:

@@ -340,12 +340,8 @@ class Setup:
 def disturbed(setup: Setup, loads: Sequence[Load]) -> Outcome:
     """Replay one or two programs, the ``loads``, in all runs of the scenario of a ``setup``.
 
-    Raises
-    ------
-    InputError
-        When a program needs an edge that is down.
-    ProgramError
-        When a program does not fit the topology.
+    Raises InputError when a program needs an edge that is down; ProgramError when a program does
+    not fit the topology.
     """
     first = loads[0]
     in_range = first.program.min_bytes <= first.size <= first.program.max_bytes

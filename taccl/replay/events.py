@@ -61,32 +61,20 @@ ROOM = 4
 class Machine(NamedTuple):
     """A program at one size, and the state of its replay.
 
-    Parameters
-    ----------
-    blocks, connections, edges
-        A row each, with the fields above; one more block stands for one that does not exist.
-    steps, marks
-        Kind of each step; position in the XML times two, plus one where it posts.
-    needs_from, needs
-        For each step, the rows of (block, position) that it waits for.
-    kinds
-        Costs of each kind of step in a full iteration and in the last one.
-    durations
-        How long a message holds each edge of its connection, ascending.
-    wires
-        Edges of the connections, in the same order.
-    owners, after, before
-        Where edges are shared: the connection of each entry of `wires`, and the entries after and
-        before it in the list of the flows on its edge.
-    flying
-        Heap of the connections with a flow, by end.
-    queue
-        Heap of (time, event).
-    woken, requested, freed, candidates
-        Stacks of blocks that can go on, of new requests, of freed edges that are waited for; a
-        heap of the sends to look at.
-    counter
-        Everything there is one of.
+    `blocks`, `connections`, `edges`: a row each, with the fields above; one more block stands for
+    one that does not exist.
+    `steps`, `marks`: kind of each step; position in the XML times two, plus one where it posts.
+    `needs_from`, `needs`: for each step, the rows of (block, position) that it waits for.
+    `kinds`: costs of each kind of step in a full iteration and in the last one.
+    `durations`: how long a message holds each edge of its connection, ascending.
+    `wires`: edges of the connections, in the same order.
+    `owners`, `after`, `before`: where edges are shared: the connection of each entry of `wires`,
+    and the entries after and before it in the list of the flows on its edge.
+    `flying`: heap of the connections with a flow, by end.
+    `queue`: heap of (time, event).
+    `woken`, `requested`, `freed`, `candidates`: stacks of blocks that can go on, of new requests,
+    of freed edges that are waited for; a heap of the sends to look at.
+    `counter`: everything there is one of.
     """
 
     blocks: Rows

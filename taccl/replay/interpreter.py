@@ -177,16 +177,10 @@ def shared_flight(wire: Connection, size: int, sharing: Sharing) -> Flight:
 class Flow:
     """A slice on its way.
 
-    Parameters
-    ----------
-    edges
-        That it shares.
-    left
-        Work that was left when it got its rate.
-    rate
-        Work in a picosecond.
-    since, ends
-        When it got its rate, and when it ends at that.
+    `edges`: that it shares.
+    `left`: work that was left when it got its rate.
+    `rate`: work in a picosecond.
+    `since`, `ends`: when it got its rate, and when it ends at that.
     """
 
     edges: tuple[int, ...]
@@ -288,22 +282,13 @@ def replay(  # noqa: PLR0913 - the last three are switches
 ) -> Trace:
     """Return what a program does at one size.
 
-    Parameters
-    ----------
-    program
-        What is run.
-    topology
-        The machine.
-    size
-        Bytes of the buffer that nccl-tests counts.
-    model
-        The runtime's constants.
-    route
-        Send over the shortest path through ranks where a pair has no link.
-    protocol_costs
-        Charge the bytes that LL and LL128 add.
-    keep_spans
-        Whether the trace lists every message.
+    `program`: what is run.
+    `topology`: the machine.
+    `size`: bytes of the buffer that nccl-tests counts.
+    `model`: the runtime's constants.
+    `route`: send over the shortest path through ranks where a pair has no link.
+    `protocol_costs`: charge the bytes that LL and LL128 add.
+    `keep_spans`: whether the trace lists every message.
 
     Raises ProgramError when the program does not fit the topology.
     """

@@ -199,25 +199,16 @@ class Change:
 class Scenario:
     """A scenario on a topology.
 
-    Parameters
-    ----------
-    name, seed, runs
-        What results call it, and what is drawn how often.
-    factors
-        Edges to the part of their bandwidth that is left throughout; others have all of it.
-    down
-        Edges that carry nothing, to their place in the file.
-    flows, changes
-        Background senders, and changes in order of time.
-    late, slow
-        Of some ranks: when they start, and how many times as long their work and sends take.
-    message_delay, start_delay
-        What is drawn for every message, and for every rank: whole picoseconds, uniform from 0 to
-        twice the mean, or exponential.
-    also
-        The file of a second program, its size (None: as the first) and start.
-    document
-        For errors.
+    `name`, `seed`, `runs`: what results call it, and what is drawn how often.
+    `factors`: edges to the part of their bandwidth that is left throughout; others have all of it.
+    `down`: edges that carry nothing, to their place in the file.
+    `flows`, `changes`: background senders, and changes in order of time.
+    `late`, `slow`: of some ranks: when they start, and how many times as long their work and sends
+    take.
+    `message_delay`, `start_delay`: what is drawn for every message, and for every rank: whole
+    picoseconds, uniform from 0 to twice the mean, or exponential.
+    `also`: the file of a second program, its size (None: as the first) and start.
+    `document`: for errors.
     """
 
     name: str

@@ -52,30 +52,17 @@ NOT_DISTURBED = Disturbed("")
 class Row:
     """One result: a program (or an engine's schedule) at one size.
 
-    Parameters
-    ----------
-    file, program, engine
-        Where it comes from; empty where unknown.
-    collective, topology, ranks, alpha_rule
-        What was run where.
-    size
-        Bytes of the buffer that nccl-tests counts.
-    time
-        Picoseconds; None: it can't run at this size, and ``note`` says why.
-    bound, bound_kind
-        The best lower bound for every algorithm, if known.
-    bottleneck, utilisation
-        The edge that was held longest, and for which part of the time.
-    in_place, out_of_place
-        The modes it serves.
-    wrong
-        What the verifier found, for ``#wrong``; None: not verified.
-    note
-        Anything else the reader should know.
-    costs
-        How the costs of an imported topology were taken; None: they are its own.
-    disturbed
-        What a scenario makes of it; None: nothing disturbs it.
+    `file`, `program`, `engine`: where it comes from; empty where unknown.
+    `collective`, `topology`, `ranks`, `alpha_rule`: what was run where.
+    `size`: bytes of the buffer that nccl-tests counts.
+    `time`: picoseconds; None: it can't run at this size, and ``note`` says why.
+    `bound`, `bound_kind`: the best lower bound for every algorithm, if known.
+    `bottleneck`, `utilisation`: the edge that was held longest, and for which part of the time.
+    `in_place`, `out_of_place`: the modes it serves.
+    `wrong`: what the verifier found, for ``#wrong``; None: not verified.
+    `note`: anything else the reader should know.
+    `costs`: how the costs of an imported topology were taken; None: they are its own.
+    `disturbed`: what a scenario makes of it; None: nothing disturbs it.
     """
 
     collective: str

@@ -24,25 +24,17 @@ class Span(NamedTuple):
     A step that receives and sends has two spans for each message: the receiving one (arrival and
     local work) and the sending one. Times count from the end of the launch.
 
-    Parameters
-    ----------
-    gpu, threadblock, step
-        Whose; ``step`` is the position in the threadblock (the last of a fused reduction).
-    iteration
-        Which slice of every chunk.
-    start, end
-        A sent message from its start to the release of its last edge; else the local work.
-    size
-        Bytes.
-    link
-        The link it was sent on; -1 for a message that was routed over several; None when
-        nothing was sent.
-    arrival
-        When a sent message was at its destination; None when nothing was sent.
-    waited_for
-        Id (position in ``Trace.spans``) of the span that ended last of what it needed.
-    why
-        What that span had that this one needed.
+    `gpu`, `threadblock`, `step`: whose; ``step`` is the position in the threadblock (the last of a
+    fused reduction).
+    `iteration`: which slice of every chunk.
+    `start`, `end`: a sent message from its start to the release of its last edge; else the local
+    work.
+    `size`: bytes.
+    `link`: the link it was sent on; -1 for a message that was routed over several; None when
+    nothing was sent.
+    `arrival`: when a sent message was at its destination; None when nothing was sent.
+    `waited_for`: id (position in ``Trace.spans``) of the span that ended last of what it needed.
+    `why`: what that span had that this one needed.
     """
 
     gpu: int
@@ -62,26 +54,15 @@ class Span(NamedTuple):
 class Trace:
     """A replay of one program at one size.
 
-    Parameters
-    ----------
-    program
-        The program's name.
-    size
-        Bytes of the counted buffer.
-    time
-        Picoseconds, launch included; None: the program can't run at this size.
-    reason
-        Why ``time`` is None; empty otherwise.
-    in_range
-        Whether the size lies in the range the program declares.
-    messages
-        Messages sent.
-    edge_busy
-        How long each edge of the topology was held.
-    spans
-        In order of start; empty unless asked for.
-    extrapolated
-        Iterations that were not followed, as they repeat those before them exactly.
+    `program`: the program's name.
+    `size`: bytes of the counted buffer.
+    `time`: picoseconds, launch included; None: the program can't run at this size.
+    `reason`: why ``time`` is None; empty otherwise.
+    `in_range`: whether the size lies in the range the program declares.
+    `messages`: messages sent.
+    `edge_busy`: how long each edge of the topology was held.
+    `spans`: in order of start; empty unless asked for.
+    `extrapolated`: iterations that were not followed, as they repeat those before them exactly.
     """
 
     program: str

@@ -71,28 +71,17 @@ class Faster:
 class Explanation:
     """Where a program's time goes at one size.
 
-    Parameters
-    ----------
-    row
-        The result that is explained.
-    why_not
-        Why there is nothing but the result; empty otherwise.
-    parts
-        In the order of PARTS; they add up to the row's time.
-    path
-        The first and last span of the critical path, in words, and how many it has.
-    faster
-        With a bottleneck of twice the bandwidth; None without a bottleneck.
-    alpha_on, overhead_on, beta_on
-        Names of the edges whose alpha, whose own overhead, and whose beta the critical path pays.
-    local_on
-        Which of launch, copy and reduce it pays.
-    off
-        Names of the edges that carry messages, but of which the critical path pays nothing.
-    off_faster
-        With half the alpha, overhead and beta of all of those; None when there are none.
-    unused
-        Names of the edges that carry nothing: without ``route`` they can't change anything.
+    `row`: the result that is explained.
+    `why_not`: why there is nothing but the result; empty otherwise.
+    `parts`: in the order of PARTS; they add up to the row's time.
+    `path`: the first and last span of the critical path, in words, and how many it has.
+    `faster`: with a bottleneck of twice the bandwidth; None without a bottleneck.
+    `alpha_on`, `overhead_on`, `beta_on`: names of the edges whose alpha, whose own overhead, and
+    whose beta the critical path pays.
+    `local_on`: which of launch, copy and reduce it pays.
+    `off`: names of the edges that carry messages, but of which the critical path pays nothing.
+    `off_faster`: with half the alpha, overhead and beta of all of those; None when there are none.
+    `unused`: names of the edges that carry nothing: without ``route`` they can't change anything.
     """
 
     row: Row

@@ -56,12 +56,8 @@ def shipped_sketches() -> tuple[str, ...]:
 def apply_sketch(topology: Topology, sketch: Sketch) -> LogicalTopology:
     """Return a ``topology`` as a ``sketch`` restricts it.
 
-    Raises
-    ------
-    InputError
-        When the sketch names what the topology does not have.
-    NoScheduleError
-        When the allowed links leave a rank that can't be reached.
+    Raises InputError when the sketch names what the topology does not have; NoScheduleError when
+    the allowed links leave a rank that can't be reached.
     """
     places = Locals(topology)
     if sketch.servers is not None and sketch.servers != len(topology.servers):

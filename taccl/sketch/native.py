@@ -34,40 +34,24 @@ class Pattern:
 class Sketch:
     """What a user knows about a good algorithm; every part is optional.
 
-    Parameters
-    ----------
-    name
-        What reports call it.
-    source
-        The document, for messages.
-    fields
-        How the source calls each part, for messages.
-    servers
-        The number of servers it is made for; None: any.
-    chunks_per_rank
-        Chunk count; None: not said.
-    deny, allow
-        Links that are removed, and those of them that are kept after all.
-    policies
-        (switch name, policy) pairs.
-    policy_members
-        (local GPUs of a switch, policy) pairs, for switches that the sketch can't name.
-    switch_lists
-        The local GPUs of every switch, equal lists as often as they are there.
-    balance
-        ``minmax`` or ``maxmin``: keep the busiest link light, or use all links alike.
-    relays, chunk_to_relay, own_chunks_first
-        Connections between servers, in local numbers; which senders a GPU's chunks leave by.
-    offsets
-        [offset, block] pairs.
-    generators
-        Explicit rank permutations.
-    auto_symmetry
-        Use the rotations of the topology that the sketch keeps.
-    max_extra_hops, connections_per_gpu, channels
-        Limits; None: none.
-    on_shortest_paths
-        Chunks visit only ranks on paths with the fewest hops.
+    `name`: what reports call it.
+    `source`: the document, for messages.
+    `fields`: how the source calls each part, for messages.
+    `servers`: the number of servers it is made for; None: any.
+    `chunks_per_rank`: chunk count; None: not said.
+    `deny`, `allow`: links that are removed, and those of them that are kept after all.
+    `policies`: (switch name, policy) pairs.
+    `policy_members`: (local GPUs of a switch, policy) pairs, for switches that the sketch can't
+    name.
+    `switch_lists`: the local GPUs of every switch, equal lists as often as they are there.
+    `balance`: ``minmax`` or ``maxmin``: keep the busiest link light, or use all links alike.
+    `relays`, `chunk_to_relay`, `own_chunks_first`: connections between servers, in local numbers;
+    which senders a GPU's chunks leave by.
+    `offsets`: [offset, block] pairs.
+    `generators`: explicit rank permutations.
+    `auto_symmetry`: use the rotations of the topology that the sketch keeps.
+    `max_extra_hops`, `connections_per_gpu`, `channels`: limits; None: none.
+    `on_shortest_paths`: chunks visit only ranks on paths with the fewest hops.
     """
 
     name: str

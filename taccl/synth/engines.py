@@ -33,12 +33,8 @@ def engine_names() -> tuple[str, ...]:
 def solve(problem: Problem, engine: str, options: Options) -> Result:
     """Run an engine of ENGINES or an algorithm of CLASSICAL on a problem.
 
-    Raises
-    ------
-    InputError
-        When there is no such engine.
-    NoScheduleError
-        When no schedule exists or none was found in time.
+    Raises InputError when there is no such engine; NoScheduleError when no schedule exists or none
+    was found in time.
     """
     if engine in ENGINES:
         return ENGINES[engine](problem, options)

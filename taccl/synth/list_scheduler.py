@@ -34,7 +34,6 @@ Priority = Callable[[Time, Time, Time], Key]
 PRIORITIES: Mapping[str, Priority] = MappingProxyType({
     "earliest": lambda start, end, tail: (start, -tail, end),
     "critical": lambda start, end, tail: (-tail, start, end),
-    "slack": lambda start, end, tail: (start - tail // 2, end),
 })  # fmt: skip
 
 

@@ -146,10 +146,7 @@ def drop_event(state: State, size: int) -> int:
 def release(work: Work, state: State, item: int, moment: int) -> None:
     """Offer the items that waited for a message last: for its arrival, or its start.
 
-    Parameters
-    ----------
-    item
-        The first of the message.
+    `item`: the first of the message.
     """
     now = len(state.free)
     for place in range(work.place[item], work.place[item] + state.length[item]):
@@ -191,10 +188,7 @@ def around(work: Work, state: State, item: int) -> tuple[int, int]:
 def begin(work: Work, state: State, item: int, time: int, count: int, size: int) -> tuple[int, int]:
     """Start the message that grows around an item.
 
-    Parameters
-    ----------
-    count, size
-        Messages that have started, and events.
+    `count`, `size`: messages that have started, and events.
 
     Returns
     -------

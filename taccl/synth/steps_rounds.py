@@ -161,14 +161,9 @@ class Question:
 def ask(problem: Problem, size: Size) -> Question:
     """Return a question.
 
-    Raises
-    ------
-    InputError
-        When there are no such algorithms to ask for: a size that makes no sense, bandwidths
-        without a small common measure, a sketch that limits more than links, or a model that is
-        too large.
-    NoScheduleError
-        When a rank can't be reached.
+    Raises InputError when there are no such algorithms to ask for: a size that makes no sense,
+    bandwidths without a small common measure, a sketch that limits more than links, or a model that
+    is too large; NoScheduleError when a rank can't be reached.
     """
     name, topology, logical = problem.collective.name, problem.topology, problem.logical
     for part, value in size._asdict().items():
@@ -688,14 +683,9 @@ def answer(problem: Problem, size: Size, options: Options, seconds: float) -> An
     only to find an allreduce sooner; what is found has none. With ``options.deterministic`` the
     `seconds` are counted work.
 
-    Raises
-    ------
-    InputError
-        When there are no such algorithms to ask for (:func:`~taccl.synth.steps_rounds.ask`).
-    NoScheduleError
-        When a rank can't be reached.
-    ValueError
-        When the problem has another number of chunks.
+    Raises InputError when there are no such algorithms to ask for
+    (:func:`~taccl.synth.steps_rounds.ask`); NoScheduleError when a rank can't be reached;
+    ValueError when the problem has another number of chunks.
     """
     clock = options.begin()
     question = ask(problem, size)
@@ -721,12 +711,8 @@ def in_rounds(problem: Problem, options: Options, size: Size) -> Result:
     `options` have the time limit and what is told on the way; the errors are those of
     :func:`answer` and :func:`schedule_of` as well.
 
-    Raises
-    ------
-    NoScheduleError
-        When there is none.
-    OutOfTimeError
-        When the time does not suffice to find out whether there is.
+    Raises NoScheduleError when there is none; OutOfTimeError when the time does not suffice to find
+    out whether there is.
     """
     found = answer(problem, size, options, options.time_limit)
     what = f"algorithm of {size.steps} steps, {size.rounds} rounds and {size.chunks} chunks"

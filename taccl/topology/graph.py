@@ -122,19 +122,13 @@ class LocalCosts:
 class ProtocolCosts:
     """What a protocol costs a program on real hardware.
 
-    Parameters
-    ----------
-    launch
-        Picoseconds added once to every run.
-    alpha, alpha_across
-        Picoseconds from the end of a slice's flow to its arrival, within a server and between
-        servers; they hold nothing.
-    wire
-        Bytes on the wire for each byte of data.
-    block_beta
-        Least picoseconds in which a threadblock moves a byte of data; 0: only edges limit it.
-    slice_bytes
-        Least bytes of a slice.
+    `launch`: picoseconds added once to every run.
+    `alpha`, `alpha_across`: picoseconds from the end of a slice's flow to its arrival, within a
+    server and between servers; they hold nothing.
+    `wire`: bytes on the wire for each byte of data.
+    `block_beta`: least picoseconds in which a threadblock moves a byte of data; 0: only edges limit
+    it.
+    `slice_bytes`: least bytes of a slice.
     """
 
     launch: Time
@@ -149,21 +143,13 @@ class ProtocolCosts:
 class ProgramCosts:
     """What programs cost on real hardware, where these were measured.
 
-    Parameters
-    ----------
-    source
-        Where the numbers are from.
-    protocols
-        Costs of each protocol, by name.
-    inside, across
-        The part of their stated bandwidth that edges carry of what is on the wire: of those that
-        links within a server use, and of those that only links between servers do.
-    copy_beta, reduce_beta
-        Picoseconds for each byte that a threadblock copies, or reduces.
-    flag
-        Picoseconds from the post of a step to where other threadblocks see it.
-    slices
-        Most slices of a message.
+    `source`: where the numbers are from.
+    `protocols`: costs of each protocol, by name.
+    `inside`, `across`: the part of their stated bandwidth that edges carry of what is on the wire:
+    of those that links within a server use, and of those that only links between servers do.
+    `copy_beta`, `reduce_beta`: picoseconds for each byte that a threadblock copies, or reduces.
+    `flag`: picoseconds from the post of a step to where other threadblocks see it.
+    `slices`: most slices of a message.
     """
 
     source: str
@@ -180,32 +166,20 @@ class ProgramCosts:
 class Topology:
     """Ranks, switches and edges; compared by identity, as it holds lazy columns.
 
-    Parameters
-    ----------
-    name
-        What reports call it.
-    num_ranks
-        Ranks are ``0 .. num_ranks-1``.
-    switches
-        Vertex ``num_ranks + i`` is ``switches[i]``.
-    edges
-        In file order; ``edges[i].id == i``.
-    server_of
-        The server of each rank.
-    rotations
-        Declared symmetries as rank permutations (rank r goes to ``rotation[r]``), not verified.
-    alpha_rule
-        ``occupy`` or ``delay``: what overhead an edge has that declares none.
-    local
-        What work inside a rank costs.
-    chunk_size
-        Bytes of a chunk when no size is asked for; None: no default.
-    costs
-        How the costs of an imported TACCL topology were taken: ``exact``, its numbers as they are,
-        or ``original``, as TACCL computes with them; None: they are the machine's own.
-    gpu
-        A name of ``core_form.Gpu``: what NCCL's time model is told of the machine; None: not
-        known. Nothing else depends on it.
+    `name`: what reports call it.
+    `num_ranks`: ranks are ``0 .. num_ranks-1``.
+    `switches`: vertex ``num_ranks + i`` is ``switches[i]``.
+    `edges`: in file order; ``edges[i].id == i``.
+    `server_of`: the server of each rank.
+    `rotations`: declared symmetries as rank permutations (rank r goes to ``rotation[r]``), not
+    verified.
+    `alpha_rule`: ``occupy`` or ``delay``: what overhead an edge has that declares none.
+    `local`: what work inside a rank costs.
+    `chunk_size`: bytes of a chunk when no size is asked for; None: no default.
+    `costs`: how the costs of an imported TACCL topology were taken: ``exact``, its numbers as they
+    are, or ``original``, as TACCL computes with them; None: they are the machine's own.
+    `gpu`: a name of ``core_form.Gpu``: what NCCL's time model is told of the machine; None: not
+    known. Nothing else depends on it.
     """
 
     name: str
@@ -338,42 +312,26 @@ class Topology:
 class LogicalTopology:
     """A topology as a sketch restricts it; without a sketch, the whole of it.
 
-    Parameters
-    ----------
-    topology
-        The physical network; link ids are its own.
-    allowed
-        One bool for each link of the topology: may it be used at all?
-    symmetry
-        Declared generators of the symmetry group to use, as rank permutations; symmetry.py
-        verifies them.
-    symmetry_asked
-        Whether a sketch demands these very generators: then they must hold.
-    switch_policy
-        Switch name to ``uc-min`` (few distinct connections), ``uc-max`` (many) or ``free``;
-        the name ``*`` stands for every link inside a server.
-    leave_by
-        For ranks whose chunks must leave their server by certain senders: the senders.
-    own_chunks_first
-        At a sender, its own chunks leave the server before the others.
-    max_extra_hops
-        How many hops a path may be longer than the shortest; None: any.
-    on_shortest_paths
-        A chunk may visit only ranks that lie on a path with the fewest hops over allowed links,
-        from one of its sources to one of its targets; a sum on its way to its owner, and from
-        there. The path itself may be longer.
-    connections_per_rank, channels
-        Limits; None: no limit.
-    chunks_per_rank
-        The chunk count the sketch asks for; None: none.
-    name
-        The sketch's name, or None without a sketch.
-    balance
-        Between equally good routes: ``minmax`` keeps the busiest link inside servers light,
-        ``maxmin`` uses them all alike; None: no preference.
-    why_unserved
-        What tells which fields of the sketch leave a chunk of a collective unserved, if it is
-        known that no schedule keeps them; None without a sketch.
+    `topology`: the physical network; link ids are its own.
+    `allowed`: one bool for each link of the topology: may it be used at all?
+    `symmetry`: declared generators of the symmetry group to use, as rank permutations; symmetry.py
+    verifies them.
+    `symmetry_asked`: whether a sketch demands these very generators: then they must hold.
+    `switch_policy`: switch name to ``uc-min`` (few distinct connections), ``uc-max`` (many) or
+    ``free``; the name ``*`` stands for every link inside a server.
+    `leave_by`: for ranks whose chunks must leave their server by certain senders: the senders.
+    `own_chunks_first`: at a sender, its own chunks leave the server before the others.
+    `max_extra_hops`: how many hops a path may be longer than the shortest; None: any.
+    `on_shortest_paths`: a chunk may visit only ranks that lie on a path with the fewest hops over
+    allowed links, from one of its sources to one of its targets; a sum on its way to its owner, and
+    from there. The path itself may be longer.
+    `connections_per_rank`, `channels`: limits; None: no limit.
+    `chunks_per_rank`: the chunk count the sketch asks for; None: none.
+    `name`: the sketch's name, or None without a sketch.
+    `balance`: between equally good routes: ``minmax`` keeps the busiest link inside servers light,
+    ``maxmin`` uses them all alike; None: no preference.
+    `why_unserved`: what tells which fields of the sketch leave a chunk of a collective unserved, if
+    it is known that no schedule keeps them; None without a sketch.
     """
 
     topology: Topology

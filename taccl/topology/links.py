@@ -38,18 +38,11 @@ Path = tuple[int, ...]
 class LinkTable:
     """All links of a topology in columns, sorted by (src, dst, path).
 
-    Parameters
-    ----------
-    src, dst
-        int32, one entry a link.
-    alpha, overhead
-        int64 picoseconds, sums over the edges.
-    edge_start, edge_ids
-        CSR: link i crosses ``edge_ids[edge_start[i]:edge_start[i+1]]``.
-    first
-        Links leaving rank r are ``first[r] .. first[r+1]-1``.
-    betas
-        Beta of every edge of the topology (0 where the edge is no resource), exact.
+    `src`, `dst`: int32, one entry a link.
+    `alpha`, `overhead`: int64 picoseconds, sums over the edges.
+    `edge_start`, `edge_ids`: CSR: link i crosses ``edge_ids[edge_start[i]:edge_start[i+1]]``.
+    `first`: links leaving rank r are ``first[r] .. first[r+1]-1``.
+    `betas`: beta of every edge of the topology (0 where the edge is no resource), exact.
     """
 
     src: NDArray[np.int32]

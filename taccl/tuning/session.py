@@ -37,33 +37,19 @@ EFFORT = (0.01, 1.0, 6.0)
 class Order:
     """What is asked of :func:`tune`.
 
-    Parameters
-    ----------
-    topology, nodes, fabric, alpha_rule
-        The machine, as the command line names it.
-    collectives
-        Names of COLLECTIVES.
-    sizes
-        Bytes, ascending; searched are the sizes that cut into whole chunks, and the ranges of the
-        library end with the last one of these.
-    runtime
-        A name of RUNTIMES.
-    sketches
-        Files, or names of shipped ones, that are tried beside the whole topology.
-    budget
-        How much to search.
-    seed
-        For the solvers.
-    output
-        The directory.
-    nccl
-        Inputs of NCCL's model; None: nothing is left to NCCL.
-    measured
-        Whether times are those of the machine's measured costs, not of its data sheet.
-    workshop
-        Makes what runs the candidates.
-    stop, watch
-        Set to end the search; called with progress.
+    `topology`, `nodes`, `fabric`, `alpha_rule`: the machine, as the command line names it.
+    `collectives`: names of COLLECTIVES.
+    `sizes`: bytes, ascending; searched are the sizes that cut into whole chunks, and the ranges of
+    the library end with the last one of these.
+    `runtime`: a name of RUNTIMES.
+    `sketches`: files, or names of shipped ones, that are tried beside the whole topology.
+    `budget`: how much to search.
+    `seed`: for the solvers.
+    `output`: the directory.
+    `nccl`: inputs of NCCL's model; None: nothing is left to NCCL.
+    `measured`: whether times are those of the machine's measured costs, not of its data sheet.
+    `workshop`: makes what runs the candidates.
+    `stop`, `watch`: set to end the search; called with progress.
     """
 
     topology: str
@@ -101,12 +87,8 @@ class Tuned:
 def tune(order: Order) -> Tuned:
     """Search, choose, judge and write a library.
 
-    Raises
-    ------
-    InputError
-        When what is asked can't be used.
-    OutOfTimeError
-        When no program was found in time.
+    Raises InputError when what is asked can't be used; OutOfTimeError when no program was found in
+    time.
     """
     clock = Deadline()
     check_place(order.output)

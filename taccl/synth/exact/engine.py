@@ -66,12 +66,8 @@ def exact(problem: Problem, options: Options) -> Result:
     With ``options.rounds`` the question is SCCL's instead: whether there is an algorithm of so many
     synchronous steps, rounds and chunks (steps_rounds.py).
 
-    Raises
-    ------
-    NoScheduleError
-        When the sketch leaves a chunk without a path to a target, or there is no such algorithm.
-    OutOfTimeError
-        When the time does not suffice to find out whether there is.
+    Raises NoScheduleError when the sketch leaves a chunk without a path to a target, or there is no
+    such algorithm; OutOfTimeError when the time does not suffice to find out whether there is.
     """
     if options.rounds is not None:
         return in_rounds(problem, options, Size(*options.rounds))

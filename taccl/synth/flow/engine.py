@@ -83,12 +83,8 @@ Policy = Callable[[Factors], Schedule | None]
 def flow(problem: Problem, options: Options) -> Result:
     """Route a point-to-point collective by an optimal flow, and order it.
 
-    Parameters
-    ----------
-    problem
-        A collective whose chunks each go from one rank to one other.
-    options
-        The time limit, the bounds and what is told on the way.
+    `problem`: a collective whose chunks each go from one rank to one other.
+    `options`: the time limit, the bounds and what is told on the way.
 
     Raises NoScheduleError when some chunk has several targets or sources, or no path.
     """
@@ -223,14 +219,9 @@ def scheduled(
 ) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules in messages, and whose each is: all policies, then the best with noise.
 
-    Parameters
-    ----------
-    plans
-        Routes without symmetry.
-    options
-        The seed, the floor, and whether work is counted.
-    clock
-        Half of it is for the first try of all policies.
+    `plans`: routes without symmetry.
+    `options`: the seed, the floor, and whether work is counted.
+    `clock`: half of it is for the first try of all policies.
     """
     half, work = clock.share(0.5), 0
     tried: list[tuple[Time, int, Plan, Policy]] = []
@@ -308,10 +299,7 @@ def _dispatched(load: Load, options: Options, factors: Factors) -> Schedule | No
 class Limits(NamedTuple):
     """Chunks in a message at most.
 
-    Parameters
-    ----------
-    busiest, others
-        Over links that hold one of the busiest resources, and over the rest.
+    `busiest`, `others`: over links that hold one of the busiest resources, and over the rest.
     """
 
     busiest: int
@@ -321,13 +309,9 @@ class Limits(NamedTuple):
 def growing(adjacency: Adjacency, limits: Limits) -> Load:
     """Return the moves of a plan, to be dispatched in messages that grow from what is ready.
 
-    Parameters
-    ----------
-    adjacency
-        The plan, and which of its moves are neighbours.
-    limits
-        How many make a message. Among the busiest are resources that are held at least nine tenths
-        as long as any is, with one chunk to a message.
+    `adjacency`: the plan, and which of its moves are neighbours.
+    `limits`: how many make a message. Among the busiest are resources that are held at least nine
+    tenths as long as any is, with one chunk to a message.
     """
     plan = adjacency.plan
     held = {move.link: plan.costs(move.link, 1)[1] for move in plan.moves}

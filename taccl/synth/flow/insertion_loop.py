@@ -51,20 +51,12 @@ BITS = 1 << 31
 class RoutingInstance(NamedTuple):
     """What chunks may take.
 
-    Parameters
-    ----------
-    first
-        Arcs that leave rank r are ``first[r] .. first[r+1]-1``.
-    tail, head
-        Of every arc: where it begins and ends.
-    uses
-        What a chunk holds on every arc.
-    allowed
-        (kinds, arcs): which arcs a chunk may take.
-    least
-        (ranks, ranks): picoseconds from one to another on an idle machine, at least.
-    root, end, kind
-        Of every chunk.
+    `first`: arcs that leave rank r are ``first[r] .. first[r+1]-1``.
+    `tail`, `head`: of every arc: where it begins and ends.
+    `uses`: what a chunk holds on every arc.
+    `allowed`: (kinds, arcs): which arcs a chunk may take.
+    `least`: (ranks, ranks): picoseconds from one to another on an idle machine, at least.
+    `root`, `end`, `kind`: of every chunk.
     """
 
     first: Times
@@ -94,24 +86,15 @@ class Paths(NamedTuple):
 class SearchState(NamedTuple):
     """What is reserved, and what the search works on.
 
-    Parameters
-    ----------
-    table
-        When each resource is held.
-    label, via, since, seen
-        By rank, of the chunk that is inserted: when it gets there, on which arc, started when.
-    now, best
-        The paths of all chunks, and the best that were found.
-    removed
-        The paths of chunks that were taken out, by the number in ``out``.
-    order
-        Chunks as they are inserted at first; later those that were taken out, as noted.
-    out
-        Chunks that are taken out, as they are inserted again.
-    random
-        The state of a random number generator.
-    history
-        What was accepted in the last rounds, by their number.
+    `table`: when each resource is held.
+    `label`, `via`, `since`, `seen`: by rank, of the chunk that is inserted: when it gets there, on
+    which arc, started when.
+    `now`, `best`: the paths of all chunks, and the best that were found.
+    `removed`: the paths of chunks that were taken out, by the number in ``out``.
+    `order`: chunks as they are inserted at first; later those that were taken out, as noted.
+    `out`: chunks that are taken out, as they are inserted again.
+    `random`: the state of a random number generator.
+    `history`: what was accepted in the last rounds, by their number.
     """
 
     table: Reservations

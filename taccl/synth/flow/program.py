@@ -186,12 +186,8 @@ def optimal_flow(
     The `clock` limits the search; where it counts work, a large program is not tried. Without a
     `preference`, chunks travel as little as they can.
 
-    Raises
-    ------
-    NoScheduleError
-        When some rank can't be reached.
-    OutOfTimeError
-        When the program is not solved in time, or too large where work is counted.
+    Raises NoScheduleError when some rank can't be reached; OutOfTimeError when the program is not
+    solved in time, or too large where work is counted.
     """
     from scipy.optimize import linprog
 

@@ -52,16 +52,10 @@ def one_way(
 ) -> list[Schedule]:
     """Return the best schedule for chunks that flow from their roots, or to them.
 
-    Parameters
-    ----------
-    problem, options
-        What is asked.
-    clock
-        When to end.
-    reverse
-        Whether chunks flow to their roots and are summed.
-    begin
-        When chunks and resources are there; None: from the start.
+    `problem`, `options`: what is asked.
+    `clock`: when to end.
+    `reverse`: whether chunks flow to their roots and are summed.
+    `begin`: when chunks and resources are there; None: from the start.
 
     Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """

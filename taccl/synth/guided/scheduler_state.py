@@ -31,24 +31,15 @@ BY_CHANCE, CHEAP_FIRST, DEAR_FIRST, RARE_FIRST, IN_ORDER = range(5)
 class Field(NamedTuple):
     """What all runs on a problem share.
 
-    Parameters
-    ----------
-    tail, head, first
-        The arcs, sorted by tail.
-    kind_of, uses
-        Arcs of one kind cost the same and hold the same: what a message holds, by kind.
-    mask_of, allowed
-        Arcs that a chunk may take: row ``mask_of[chunk]``.
-    targets
-        bool (chunks, ranks).
-    partial
-        Whether a chunk has ranks that it need not reach.
-    ready
-        (chunks, ranks): when a chunk is at a root; -1 elsewhere.
-    free
-        When each resource is free at first.
-    hops
-        (chunks, ranks): the most hops a chunk may have made; no rows where there is no limit.
+    `tail`, `head`, `first`: the arcs, sorted by tail.
+    `kind_of`, `uses`: arcs of one kind cost the same and hold the same: what a message holds, by
+    kind.
+    `mask_of`, `allowed`: arcs that a chunk may take: row ``mask_of[chunk]``.
+    `targets`: bool (chunks, ranks).
+    `partial`: whether a chunk has ranks that it need not reach.
+    `ready`: (chunks, ranks): when a chunk is at a root; -1 elsewhere.
+    `free`: when each resource is free at first.
+    `hops`: (chunks, ranks): the most hops a chunk may have made; no rows where there is no limit.
     """
 
     tail: Numbers
@@ -68,30 +59,19 @@ class Field(NamedTuple):
 class SchedulerState(NamedTuple):
     """The state of one run; the columns ``sent_*`` are its result.
 
-    Parameters
-    ----------
-    at, distance, via, depth
-        (chunks, ranks): arrival (-1: not yet), price from the nearest rank that has the chunk,
-        the arc by which that is so, hops from a root.
-    free
-        When each resource is free.
-    key, child, sibling, waits
-        For each pair chunk * arcs + arc: the pairing heaps it may be in, and whether it is (noted
-        only where some chunk is partial).
-    useful
-        (chunks, ranks): on the cheapest way to a target of a partial chunk.
-    now, later
-        By kind of arc: roots of the entries that could start as soon as the resources are free,
-        and of those whose chunk comes later.
-    finish, turn, place, heap
-        By kind of arc: when its first entry would arrive, at the earliest, rank among equals, and
-        the heap of kinds.
-    queue, queued
-        Ranks whose distance fell.
-    missing
-        Targets that each chunk still has to reach.
-    counter
-        Everything there is one of.
+    `at`, `distance`, `via`, `depth`: (chunks, ranks): arrival (-1: not yet), price from the nearest
+    rank that has the chunk, the arc by which that is so, hops from a root.
+    `free`: when each resource is free.
+    `key`, `child`, `sibling`, `waits`: for each pair chunk * arcs + arc: the pairing heaps it may
+    be in, and whether it is (noted only where some chunk is partial).
+    `useful`: (chunks, ranks): on the cheapest way to a target of a partial chunk.
+    `now`, `later`: by kind of arc: roots of the entries that could start as soon as the resources
+    are free, and of those whose chunk comes later.
+    `finish`, `turn`, `place`, `heap`: by kind of arc: when its first entry would arrive, at the
+    earliest, rank among equals, and the heap of kinds.
+    `queue`, `queued`: ranks whose distance fell.
+    `missing`: targets that each chunk still has to reach.
+    `counter`: everything there is one of.
     """
 
     at: Times

@@ -59,7 +59,8 @@ def staged(problem: Problem, options: Options) -> Result:
     """Solve a problem in three stages, on orbits first and then without symmetry.
 
     A small problem is routed again without it, where no sketch asks for the symmetry. Time that is
-    left goes into the best schedule, which may be one that was known before. The `options` tell how long and how to search for the `problem`, and what is known.
+    left goes into the best schedule, which may be one that was known before. The `options` tell how
+    long and how to search for the `problem`, and what is known.
 
     Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """

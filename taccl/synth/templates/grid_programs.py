@@ -803,12 +803,8 @@ def butterflies(problem: Problem, worth: Time | None = None) -> Iterator[Iterato
     Recursive doubling (all summed, between servers last) and halving and doubling (all halved) are
     the two ends (Thakur, Rabenseifner, Gropp 2005, sections 4.5 and 4.6).
 
-    Parameters
-    ----------
-    problem
-        An AllReduce; of anything else there is none.
-    worth
-        Picoseconds; what takes longer by the clock is left out.
+    `problem`: an AllReduce; of anything else there is none.
+    `worth`: picoseconds; what takes longer by the clock is left out.
     """
     clocked = sorted(
         (

@@ -94,10 +94,7 @@ def ring_orders(topology: Topology, channels: int) -> list[tuple[Rank, ...]]:
 
     Servers of the `topology` are alike, and a rank has the same place in each.
 
-    Raises
-    ------
-    LoweringError
-        When the wires of a server let no ring through it.
+    Raises LoweringError when the wires of a server let no ring through it.
     """
     servers, size = topology.servers, len(topology.servers[0])
     table = topology.links
@@ -252,14 +249,10 @@ def _program(
 def ring_program(collective: str, orders: Sequence[Order], protocol: str) -> Program:
     """Return NCCL's ring.
 
-    Parameters
-    ----------
-    collective
-        A key of RINGS; the root of a broadcast or reduce is the first rank of every order.
-    orders
-        All ranks in the order of the ring, for each channel.
-    protocol
-        ``Simple``, ``LL`` or ``LL128``.
+    `collective`: a key of RINGS; the root of a broadcast or reduce is the first rank of every
+    order.
+    `orders`: all ranks in the order of the ring, for each channel.
+    `protocol`: ``Simple``, ``LL`` or ``LL128``.
     """
     steps = RINGS[collective]
     blocks: dict[Rank, list[tuple[Rank | None, Rank | None, int, Steps]]] = defaultdict(list)
@@ -279,12 +272,8 @@ def ring_program(collective: str, orders: Sequence[Order], protocol: str) -> Pro
 def tree_program(trees: Sequence[Mapping[Rank, Rank]], protocol: str) -> Program:
     """Return NCCL's tree AllReduce: sums go up to the root, and the whole comes down again.
 
-    Parameters
-    ----------
-    trees
-        The parent of every rank but the root, for each channel.
-    protocol
-        ``Simple``, ``LL`` or ``LL128``.
+    `trees`: the parent of every rank but the root, for each channel.
+    `protocol`: ``Simple``, ``LL`` or ``LL128``.
     """
     ranks = len(trees[0]) + 1
     blocks: dict[Rank, list[tuple[Rank | None, Rank | None, int, Steps]]] = {
