@@ -41,10 +41,7 @@ TABLE = "taccl_by_teccl_authors.csv"
 SECONDS = 60.0
 """Less than this for every row."""
 
-SHARES = {
-    "allgather": ((64 * 10**6, 0.95), (16 * 10**6, 0.85)),
-    "alltoall": ((16 * 10**6, 0.99),),
-}
+SHARES = {"allgather": ((64 * 10**6, 0.95), (16 * 10**6, 0.85)), "alltoall": ((16 * 10**6, 0.99),)}
 """By collective: from which size on which share of the bound is wanted; larger sizes first."""
 
 HEAD = """## TACCL as TE-CCL's authors re-ran it

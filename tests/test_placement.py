@@ -286,10 +286,7 @@ def test_a_permuted_program_is_correct_and_as_fast_on_the_machine_as_given(
     moved_program = permuted_program(made, order)
     assert judge(moved_program, "executor") == []
     # Here no two ranks share a port, so that nothing depends on their numbers.
-    times = [
-        plain(moved_program, topology, [0, 1, 2, 3], SIZE),
-        plain(made, topology, order, SIZE),
-    ]
+    times = [plain(moved_program, topology, [0, 1, 2, 3], SIZE), plain(made, topology, order, SIZE)]
     assert times[0] == times[1] is not None
     back = permuted_program(moved_program, [order.index(rank) for rank in range(4)])
     assert replace(back, name=made.name) == made

@@ -186,9 +186,7 @@ def test_a_link_between_servers_is_held_for_its_whole_time(tmp_path: Path) -> No
     assert topology.busy(link, edge, 1000) == 270 * 10_000
 
 
-def test_with_more_than_two_servers_all_links_out_of_a_gpu_are_one_resource(
-    tmp_path: Path,
-) -> None:
+def test_with_more_than_two_servers_all_links_out_of_a_gpu_are_one_resource(tmp_path: Path) -> None:
     topology = machine(tmp_path, NDV2["1KB"], "1KB", servers=4, relays=RELAY)
     assert topology.num_servers == 4
     table = topology.links

@@ -16,16 +16,7 @@ from taccl.topology.graph import LogicalTopology, Switch, Topology, whole
 from taccl.topology.symmetry import make_group
 from taccl.verify import Violation, require_valid, verify
 from tests.exhaustive import sound
-from tests.generators import (
-    both_ways,
-    build,
-    pair,
-    random_schedule,
-    ring4,
-    star5,
-    timed,
-    twin2x2,
-)
+from tests.generators import both_ways, build, pair, random_schedule, ring4, star5, timed, twin2x2
 from tests.mutations import picked
 from tests.sweep import for_each
 

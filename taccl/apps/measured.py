@@ -29,12 +29,7 @@ from taccl.replay.cost import model_of, sharing_of
 from taccl.replay.timing import Timing
 from taccl.report.text import aligned, one_line
 from taccl.synth.templates.nccl_kernels import KERNELS
-from taccl.topology.file import (
-    load_topology,
-    shipped_file,
-    shipped_names,
-    topology_from_document,
-)
+from taccl.topology.file import load_topology, shipped_file, shipped_names, topology_from_document
 from taccl.topology.graph import ProgramCosts, Topology
 from taccl.units import PS_PER_US, Time, counted, format_size, format_time, microseconds
 

@@ -230,11 +230,7 @@ def _edge(
                 f"there is no node {shown(node)}", (*place, end), "use the id of a node"
             )
     _check_understood(edge, place, document, options)
-    found: dict[str, object] = {
-        "from": vertices[edge.src],
-        "to": vertices[edge.dst],
-        "both": False,
-    }
+    found: dict[str, object] = {"from": vertices[edge.src], "to": vertices[edge.dst], "both": False}
     if edge.beta is not None:
         found["bandwidth"] = edge.beta
     elif edge.bandwidth_GBps is not None:

@@ -226,10 +226,7 @@ def message_groups(batch: NDArray[np.int32]) -> list[range]:
 
 
 def retime(
-    collective: Collective,
-    group: Group,
-    chunk_size: Fraction,
-    decisions: Decisions,
+    collective: Collective, group: Group, chunk_size: Fraction, decisions: Decisions
 ) -> Schedule:
     """Compute exact times by one pass that starts every message as soon as it may.
 

@@ -59,10 +59,7 @@ MAX_FINDINGS = 20
 
 
 def judge(
-    program: Program,
-    runtime: str,
-    collective: Collective | None = None,
-    safe: Safe | None = None,
+    program: Program, runtime: str, collective: Collective | None = None, safe: Safe | None = None
 ) -> list[Finding]:
     """Return all that is wrong with `program`; empty is what it takes to be written.
 

@@ -30,16 +30,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from taccl.msccl.program import RECEIVES, SENDS, Program
-from taccl.replay.compile import (
-    Columns,
-    Connection,
-    End,
-    Flight,
-    Split,
-    columns_of,
-    split,
-    why_not,
-)
+from taccl.replay.compile import Columns, Connection, End, Flight, Split, columns_of, split, why_not
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, Sharing, local_time, sharing_of
 from taccl.replay.trace import Span, Trace, Why
 from taccl.topology.graph import LocalCosts, Topology

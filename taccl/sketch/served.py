@@ -24,14 +24,7 @@ from taccl.collectives import Collective
 from taccl.errors import NoScheduleError
 from taccl.files import field_name
 from taccl.sketch.native import Sketch
-from taccl.sketch.restrict import (
-    Locals,
-    Mask,
-    allowed_links,
-    fewest_hops,
-    joined_ranks,
-    senders_of,
-)
+from taccl.sketch.restrict import Locals, Mask, allowed_links, fewest_hops, joined_ranks, senders_of
 from taccl.topology.graph import Rank, Topology
 
 MAX_LIMITED = 64

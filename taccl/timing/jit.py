@@ -20,10 +20,7 @@ PLAIN: Mapping[str, Any] = {"_nrt": False}
 
 
 def jit(
-    function: Function,
-    parts: Sequence[ModuleType],
-    name: str,
-    options: Mapping[str, Any] = PLAIN,
+    function: Function, parts: Sequence[ModuleType], name: str, options: Mapping[str, Any] = PLAIN
 ) -> Function:
     """Return a plain function on arrays as machine code that lets go of the GIL.
 

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 def uses_of(
-    group: "Group",
-    chunk_size: Fraction,
-    link: NDArray[np.int32],
-    chunks: NDArray[np.int64],
+    group: "Group", chunk_size: Fraction, link: NDArray[np.int32], chunks: NDArray[np.int64]
 ) -> Uses:
     """Return what messages cost; resources are orbits of edges, by their smallest edge.
 

@@ -42,13 +42,7 @@ from taccl.files.model import (
     parse_numbers,
     refuse,
 )
-from taccl.topology.core_form import (
-    MAX_EDGES,
-    MAX_ROTATIONS,
-    Builder,
-    TopologyHeader,
-    permutations,
-)
+from taccl.topology.core_form import MAX_EDGES, MAX_ROTATIONS, Builder, TopologyHeader, permutations
 from taccl.topology.graph import Permutation, Topology
 from taccl.topology.shapes import grid_pairs, reflections, translations
 from taccl.topology.symmetry import is_symmetry
@@ -96,8 +90,7 @@ class FabricRecord(FileModel):
     """How the servers are joined; the alpha is that of one whole crossing."""
 
     kind: Annotated[
-        Literal["switch", "rail", "leaf-spine", "torus", "mesh", "none"],
-        Field(examples=["switch"]),
+        Literal["switch", "rail", "leaf-spine", "torus", "mesh", "none"], Field(examples=["switch"])
     ]
     alpha: Annotated[Duration, Field(examples=["1.7us"])] = 0
     overhead: Annotated[Duration | None, Field(examples=["0.5us"])] = None
@@ -292,9 +285,7 @@ class NodeSwitchRecord(Crossing):
     reduce: StrictBool = False
     across: Annotated[Literal["servers"] | None, Field(examples=["servers"])] = None
     links: Annotated[
-        list[SwitchLinkRecord],
-        EMPTY_IS_ABSENT,
-        Field(examples=["[{to: cpu0, bandwidth: 24GB/s}]"]),
+        list[SwitchLinkRecord], EMPTY_IS_ABSENT, Field(examples=["[{to: cpu0, bandwidth: 24GB/s}]"])
     ] = Field(default_factory=list)
 
 

@@ -38,12 +38,7 @@ from taccl.msccl.xml import write_xml
 from taccl.replay.cost import model_of
 from taccl.replay.sweep import sweep
 from taccl.report.tables import write_nccl_tests
-from taccl.topology.file import (
-    document_text,
-    load_topology,
-    shipped_file,
-    topology_from_document,
-)
+from taccl.topology.file import document_text, load_topology, shipped_file, topology_from_document
 from taccl.topology.graph import LocalCosts, Topology
 from taccl.units import MAX_SIZE, parse_beta, parse_time
 from tests.imports.nccl_tests_output import Ran, Result, json_of, text_of

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from taccl.bounds import any_bounds, best, fixed_bounds
-from taccl.bounds.cut import (
-    NONE,
-    counted_at,
-    counting_edges,
-    edge_covers,
-    shared_crossings,
-)
+from taccl.bounds.cut import NONE, counted_at, counting_edges, edge_covers, shared_crossings
 from taccl.bounds.net import Net, make_net, one_of_each, proved_orbits
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.topology.file import load_topology

@@ -12,16 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.msccl.program import Program, Step, Threadblock
-from tests.msccl.interleavings import (
-    SLOTS,
-    Draws,
-    Key,
-    cut_of,
-    inputs_of,
-    key_of,
-    modes_of,
-    wanted,
-)
+from tests.msccl.interleavings import SLOTS, Draws, Key, cut_of, inputs_of, key_of, modes_of, wanted
 
 Rows = NDArray[np.int64]
 Region = tuple[int, str]

@@ -90,11 +90,7 @@ def _start(program: Program, in_place: bool) -> frozenset[tuple[Key, Value]]:
 
 
 def _act(
-    program: Program,
-    processes: list[Process],
-    state: State,
-    number: int,
-    run: tuple[bool, int],
+    program: Program, processes: list[Process], state: State, number: int, run: tuple[bool, int]
 ) -> list[State | None]:
     """Return the states one action of a threadblock leads to; None stands for broken data."""
     rank, block = processes[number]

@@ -25,11 +25,7 @@ def program(**changes: object) -> Program:
         ("executor", ["MSCCL_ALGO_DIR=/data/algorithms"]),
         (
             "rccl",
-            [
-                "MSCCL_ALGO_DIR=/data/algorithms",
-                "RCCL_MSCCL_ENABLE=1",
-                "RCCL_MSCCL_FORCE_ENABLE=1",
-            ],
+            ["MSCCL_ALGO_DIR=/data/algorithms", "RCCL_MSCCL_ENABLE=1", "RCCL_MSCCL_FORCE_ENABLE=1"],
         ),
     ],
 )

@@ -5,14 +5,7 @@ from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import RECEIVES, Buffer, Op, Program, Slot
 from tests.generators import random_schedule
-from tests.msccl.builders import (
-    COLLECTIVE_NAMES,
-    make,
-    mesh,
-    ring_schedule,
-    small_schedules,
-    timed,
-)
+from tests.msccl.builders import COLLECTIVE_NAMES, make, mesh, ring_schedule, small_schedules, timed
 from tests.sweep import for_each
 
 FUSED = RECEIVES - {Op.RECV}

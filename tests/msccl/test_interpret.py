@@ -80,9 +80,7 @@ def test_without_the_own_copy_only_calls_in_place_are_right() -> None:
 
 def test_reading_scratch_that_nothing_wrote_is_found() -> None:
     wrong = program(
-        "allgather",
-        [block(0, send(Slot(S, 3)), to=1)],
-        [block(0, recv(Slot(O, 0)), of=0)],
+        "allgather", [block(0, send(Slot(S, 3)), to=1)], [block(0, recv(Slot(O, 0)), of=0)]
     )
     found = interpret(wrong, in_place=False)
     assert ("undefined", 0, 0, 0) in [(f.rule, f.gpu, f.threadblock, f.step) for f in found]
@@ -99,9 +97,7 @@ def test_a_value_counted_twice_is_named() -> None:
     add = Step(Op.REDUCE, Slot(S, 0), Slot(O, 0))
     receiving = [copy(Slot(I, 0), Slot(O, 0)), recv(Slot(S, 0)), add, add]
     wrong = program(
-        "reducescatter",
-        [block(0, *receiving, of=1)],
-        [block(0, send(Slot(I, 0)), to=0)],
+        "reducescatter", [block(0, *receiving, of=1)], [block(0, send(Slot(I, 0)), to=0)]
     )
     explanations = [f.explanation for f in interpret(wrong, in_place=False)]
     assert (
@@ -210,9 +206,7 @@ def test_a_message_that_nobody_receives_is_left_over() -> None:
 
 def test_a_wrong_result_is_told_at_the_step_that_wrote_it() -> None:
     wrong = program(
-        "allreduce",
-        [block(0, copy(Slot(I, 1), Slot(O, 0)), copy(Slot(I, 0), Slot(O, 0)))],
-        [],
+        "allreduce", [block(0, copy(Slot(I, 1), Slot(O, 0)), copy(Slot(I, 0), Slot(O, 0)))], []
     )
     found = [f for f in interpret(wrong, in_place=False) if f.rule == "result"]
     places = {(f.gpu, f.threadblock, f.step): f.explanation.split(", and ")[1] for f in found}
@@ -234,9 +228,7 @@ def test_only_a_deadlock_that_depends_on_the_size_is_mended_by_one() -> None:
 
 def test_different_counts_at_the_ends_of_a_message_are_found() -> None:
     wrong = program(
-        "allreduce",
-        [block(0, send(Slot(I, 0), 2), to=1)],
-        [block(0, recv(Slot(S, 0)), of=0)],
+        "allreduce", [block(0, send(Slot(I, 0), 2), to=1)], [block(0, recv(Slot(S, 0)), of=0)]
     )
     (finding,) = [f for f in interpret(wrong, in_place=True) if f.rule == "count"]
     assert "receives 1 chunks, and its message has 2" in finding.explanation
@@ -334,24 +326,8 @@ def test_every_op_does_what_the_runtime_does() -> None:
     # A ring of three: 0 sends i[0]; 1 adds and forwards (rrs); 2 adds, keeps, sends back (rrcs);
     # 0 keeps and forwards (rcs); 1 keeps. With chunk 1 through rrc the other way round.
     fused = [
-        [
-            block(
-                0,
-                send(Slot(I, 0)),
-                Step(Op.RECV_COPY_SEND, None, Slot(O, 0)),
-                to=1,
-                of=2,
-            )
-        ],
-        [
-            block(
-                0,
-                Step(Op.RECV_REDUCE_SEND, Slot(I, 0), None),
-                recv(Slot(O, 0)),
-                to=2,
-                of=0,
-            )
-        ],
+        [block(0, send(Slot(I, 0)), Step(Op.RECV_COPY_SEND, None, Slot(O, 0)), to=1, of=2)],
+        [block(0, Step(Op.RECV_REDUCE_SEND, Slot(I, 0), None), recv(Slot(O, 0)), to=2, of=0)],
         [block(0, Step(Op.RECV_REDUCE_COPY_SEND, Slot(I, 0), Slot(O, 0)), to=0, of=1)],
     ]
     ring = program("allreduce", *fused, chunks=3)
@@ -473,8 +449,7 @@ def test_a_chunk_that_an_uneven_all_reduce_leaves_out_is_found() -> None:
 def test_the_judge_looks_at_claimed_modes_only() -> None:
     plain = replace(swap_gather(copies=False), gpus=swap_gather(copies=False).gpus)
     fitted = replace(
-        plain,
-        gpus=tuple(replace(gpu, input_chunks=1, output_chunks=2) for gpu in plain.gpus),
+        plain, gpus=tuple(replace(gpu, input_chunks=1, output_chunks=2) for gpu in plain.gpus)
     )
     assert "result" in rules(judge(fitted, "portable"))
     assert judge(replace(fitted, out_of_place=False), "portable") == []
@@ -487,9 +462,7 @@ def test_a_finding_reads_as_one_line() -> None:
     )
 
 
-def test_races_are_found_with_clocks_of_one_rank_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_races_are_found_with_clocks_of_one_rank_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taccl.msccl.races.MAX_CLOCKS", 1)
     clean = make(ring_schedule("allreduce", 3))
     assert judge(clean, "portable") == []

@@ -138,9 +138,7 @@ class Naive:
         return None if any(goals) else self.now
 
     def _settle(
-        self,
-        blocks: list[Iterator[Callable[[], bool]]],
-        goals: list[Callable[[], bool] | None],
+        self, blocks: list[Iterator[Callable[[], bool]]], goals: list[Callable[[], bool] | None]
     ) -> None:
         moved = True
         while moved:

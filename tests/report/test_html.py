@@ -144,10 +144,7 @@ def test_the_spans_of_a_track_follow_one_another() -> None:
         spans = timeline_data(played)["spans"]
         free: dict[int, int] = {}
         for track, start, length in zip(
-            spans["track"],
-            spans["start"],
-            spans["length"],
-            strict=True,
+            spans["track"], spans["start"], spans["length"], strict=True
         ):
             assert start >= free.get(track, 0)
             free[track] = start + length

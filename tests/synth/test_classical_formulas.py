@@ -148,10 +148,7 @@ def test_a_root_serves_everyone_itself(collective: str, phases: int, ranks: int)
 @pytest.mark.parametrize("ranks", [2, 5, 8])
 def test_one_server_sums_all_or_every_rank_a_share(ranks: int) -> None:
     found = times(load_topology(f"hub:{ranks}"), "allreduce", "parameter-server")
-    assert found == [
-        2 * (ranks - 1) * (ALPHA + BETA),
-        2 * (ranks - 1) * (ALPHA + ranks * BETA),
-    ]
+    assert found == [2 * (ranks - 1) * (ALPHA + BETA), 2 * (ranks - 1) * (ALPHA + ranks * BETA)]
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,7 @@ def test_a_move_needs_the_arrival_at_its_source() -> None:
 def test_a_sum_needs_every_arrival_before_it() -> None:
     # Chunk 1: ranks 0 and 3 send to 2... and 2 sends their sum on to 1.
     ring = ring4()
-    rows = [
-        (1, link(ring, 3, 2), True),
-        (1, link(ring, 0, 1), True),
-        (1, link(ring, 2, 1), True),
-    ]
+    rows = [(1, link(ring, 3, 2), True), (1, link(ring, 0, 1), True), (1, link(ring, 2, 1), True)]
     plan = plan_decisions(problem_of(ring, "reducescatter"), rows)
     assert [move.needs for move in plan.moves] == [(), (), (0,)]
 

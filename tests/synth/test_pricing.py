@@ -32,8 +32,7 @@ def kind(roots: Ints, targets: Ints, count: int = 1, arcs: Ints | None = None) -
 
 # Two ranks on one shared port (resource 0), and a third beyond a wire (1) from rank 1.
 PORT = pricing_of(
-    3,
-    [(0, 1, {0: 5}), (1, 0, {0: 5}), (1, 2, {1: 7}), (2, 1, {1: 7, 0: 1}), (0, 2, {0: 5, 1: 9})],
+    3, [(0, 1, {0: 5}), (1, 0, {0: 5}), (1, 2, {1: 7}), (2, 1, {1: 7, 0: 1}), (0, 2, {0: 5, 1: 9})]
 )
 
 

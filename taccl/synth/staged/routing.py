@@ -34,15 +34,7 @@ from typing import TYPE_CHECKING
 
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Options, Problem, reduces_and_spreads
-from taccl.model.routes import (
-    Arc,
-    Demand,
-    Network,
-    Routes,
-    build_network,
-    connections,
-    counterpart,
-)
+from taccl.model.routes import Arc, Demand, Network, Routes, build_network, connections, counterpart
 from taccl.synth.greedy import Hop, from_root, greedy_routes
 from taccl.topology.graph import Rank, Topology
 
