@@ -240,8 +240,21 @@ def under(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> tuple[Ro
         for file, of_file in groupby(rows, key=lambda row: row.file):
             program, plain = read_program(file), list(of_file)
             outcomes = _outcomes(setup, program, [row.size for row in plain], also)
+            # The bound is the undisturbed machine's.
+            bounds = {
+                row.size: None if row.bound is None else (row.bound_kind, row.bound)
+                for row in plain
+            }
             for row, outcome in zip(plain, outcomes, strict=True):
-                found.append(_row(setup, program, row, outcome))
+                made = row_of(outcome.trace, program, setup.topology, bounds.get, file)
+                drawn = outcome.times if setup.scenario.is_random else ()
+                disturbance = Disturbed(
+                    setup.scenario.name, row.time, percentile(drawn, 50), percentile(drawn, 99),
+                    setup.scenario.runs, mean_time(outcome.others),
+                )  # fmt: skip
+                found.append(
+                    replace(made, wrong=row.wrong, engine=row.engine, disturbed=disturbance)
+                )
     return tuple(found)
 
 
@@ -288,15 +301,3 @@ def _outcomes(
             loads.append(Load(also, given or size - size % unit or unit, start))
         outcomes.append(disturbed(setup, loads))
     return outcomes
-
-
-def _row(setup: Setup, program: Program, plain: Row, outcome: Outcome) -> Row:
-    """Return a row with the times of a scenario; the bound is the undisturbed machine's."""
-    bound = None if plain.bound is None else (plain.bound_kind, plain.bound)
-    row = row_of(outcome.trace, program, setup.topology, lambda _: bound, plain.file)
-    drawn = outcome.times if setup.scenario.is_random else ()
-    disturbance = Disturbed(
-        setup.scenario.name, plain.time, percentile(drawn, 50), percentile(drawn, 99),
-        setup.scenario.runs, mean_time(outcome.others),
-    )  # fmt: skip
-    return replace(row, wrong=plain.wrong, engine=plain.engine, disturbed=disturbance)

@@ -168,16 +168,13 @@ def _programs(record: RunRecord, topology: Topology, files: Path | None) -> tupl
     )
     found = [program for program in made if program is not None]
     if record.algorithm == "files" and files is not None:
-        found += [_read_program(files / name) for name in record.files]
+        for path in map(str, (files / name for name in record.files)):
+            document = elements.read_document(read_bytes(Path(path)), file=path)
+            program = parse(document, "msccl", file=path).program
+            if program is None:
+                raise InputError(f"{shown(path)} is no program", fix="give a folder of MSCCL files")
+            found.append(program)
     return tuple(found)
-
-
-def _read_program(path: Path) -> Program:
-    document = elements.read_document(read_bytes(path), file=str(path))
-    program = parse(document, "msccl", file=str(path)).program
-    if program is None:
-        raise InputError(f"{shown(str(path))} is no program", fix="give the folder of MSCCL files")
-    return program
 
 
 _MODEL = replace(model_of("msccl"), measured=True)

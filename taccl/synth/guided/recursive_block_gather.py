@@ -134,7 +134,14 @@ def widened(
             hurried = over()
             kept = _in_order(problem, level.kept, granule, wider)
             if (granule, kept) not in lattices:
-                lattices[granule, kept] = _lattice(problem, granule, kept, reverse=reverse)
+                elements = [problem.group.elements[number] for number in kept]
+                one = replace(problem, group=_spanned(problem, elements))
+                heads = np.arange(0, problem.collective.num_chunks, granule, dtype=np.int32)
+                images = [problem.collective.image_of(g, heads) for g in one.group.elements]
+                lattices[granule, kept] = Lattice(
+                    arcs_of(one, reverse=reverse), granule,
+                    np.array(images, dtype=np.int64) // granule,
+                )  # fmt: skip
             found += _widened(
                 lattices[granule, kept],
                 replace(level, kept=kept),
@@ -170,14 +177,6 @@ def _in_order(
         if aligned and (blocks == blocks[:, :1]).all():
             kept.append(number)
     return tuple(kept)
-
-
-def _lattice(problem: Problem, granule: int, elements: Sequence[int], *, reverse: bool) -> Lattice:
-    kept = [problem.group.elements[number] for number in elements]
-    one = replace(problem, group=_spanned(problem, kept))
-    heads = np.arange(0, problem.collective.num_chunks, granule, dtype=np.int32)
-    images = [problem.collective.image_of(g, heads) // granule for g in one.group.elements]
-    return Lattice(arcs_of(one, reverse=reverse), granule, np.array(images, dtype=np.int64))
 
 
 def _spanned(problem: Problem, elements: Sequence[Permutation]) -> Group:
