@@ -354,8 +354,8 @@ def main() -> None:
         before = {line.split(" | ")[0].lstrip("| "): line for line in page.read_text().splitlines()}
         table = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
         # With --only, the other rows stay.
-        found = (lines.get(one.what) or before.get(one.what) for one in MECHANISMS)
-        table += [line for line in found if line]
+        told = (lines.get(one.what) or before.get(one.what) for one in MECHANISMS)
+        table += [line for line in told if line]
         replace_section(page, "ablation", HEAD + "\n" + "\n".join(table) + "\n")
 
 
