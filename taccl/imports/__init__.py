@@ -70,7 +70,7 @@ class Format:
 
     fits: Callable[[Source], bool]
     host: Callable[[str, str, HostOptions], Host] | None = None
-    topology: Callable[[Document, ImportOptions], Mapping[str, object]] | None = None
+    topology: Callable[[Source, ImportOptions], Mapping[str, object]] | None = None
 
 
 IMPORTS: Mapping[str, Format] = MappingProxyType({
@@ -79,11 +79,11 @@ IMPORTS: Mapping[str, Format] = MappingProxyType({
     "nvidia-smi": Format(lambda source: is_nvidia_smi(source.text), host=read_nvidia_smi),
     "graph": Format(
         lambda source: is_graph_json(source.document.value),
-        topology=lambda document, to: topology_document(read_graph_json(document, to.graph)),
+        topology=lambda source, to: topology_document(read_graph_json(source.document, to.graph)),
     ),
     "taccl": Format(
         lambda source: is_taccl_topology(source.document.value),
-        topology=lambda document, to: read_taccl_topology(document, to.taccl),
+        topology=lambda source, to: read_taccl_topology(source.document, to.taccl),
     ),
 })  # fmt: skip
 """Formats by name, those that are told by their text first."""
@@ -115,7 +115,7 @@ def import_files(paths: Sequence[str], kind: str | None, options: ImportOptions)
                     fix=f"leave {given[0]} out" if given else "import it alone",
                 )  # fmt: skip
             try:
-                document = row.topology(source.document, options)
+                document = row.topology(source, options)
                 topology = topology_from_document(document, source.file)  # for its errors
             except InputError as error:
                 if error.line is not None or error.file is None:

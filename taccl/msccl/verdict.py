@@ -190,11 +190,13 @@ def judge_for(content: bytes, runtime: str, question: Question, known: Known) ->
         program = programs.get(name) or fallback
         found[name] = [*document.findings, *parsed[name].findings]
         if program is not None:
-            limits = (  # the parser has its own word on refusals
+            # What the parser of a runtime refuses is told in its own words.
+            told = {finding.rule for finding in parsed[name].findings} if document.complete else ()
+            limits = (
                 finding
                 for finding in check_limits(program, name)
                 if not (structure_only and finding.rule in BEHAVIOUR)
-                and (finding.severity is not Severity.REJECTED or not document.complete)
+                and not (finding.severity is Severity.REJECTED and finding.rule in told)
             )
             found[name] += _placed(limits, parsed[name], document)
     findings = _merged(found)

@@ -38,9 +38,8 @@ def test_what_an_option_takes_is_what_its_table_has() -> None:
 
 def test_a_new_row_is_a_new_name() -> None:
     source = (names.ROOT / "synth" / "engines.py").read_text()
-    more = source.replace(
-        '    "exact": exact,\n', '    "exact": exact,\n    "shortest": shortest,\n'
-    )
+    table, end, rest = source.partition("})")
+    more = f'{table}    "shortest": shortest,\n{end}{rest}'
     before, after = (names.keys_of(text, "ENGINES") for text in (source, more))
     assert after == (*before, "shortest")
 

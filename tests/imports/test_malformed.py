@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taccl.errors import InputError, TacclWarning
-from taccl.imports import ImportOptions, TacclOptions, import_files
+from taccl.imports import IMPORTS, ImportOptions, TacclOptions, import_files
 from tests.cli.conftest import Run
 from tests.cli.conftest import run as run
 from tests.imports.host_files import ALL, text_of
@@ -25,6 +25,10 @@ BASES = HOSTS | BASES_JSON
 GIVEN = {"taccl": ("--chunk-size", "1MB", "--time-unit", "1us")}
 TACCL = TacclOptions(None, Fraction(10**6), "1us")
 CASES = [(kind, case) for kind, (_, cases) in BASES.items() for case in cases]
+
+
+def test_every_format_is_spoilt() -> None:
+    assert BASES.keys() == IMPORTS.keys()
 
 
 @pytest.mark.parametrize("kind", BASES)
