@@ -104,3 +104,9 @@ class ProgramError(TacclError):
 
 class SolverUnavailableError(TacclError):
     """A solver package can't be imported: which, the original cause, what to install."""
+
+
+class RunError(TacclError):
+    """A program that ran did not come to its end: a rank is gone, or all wait for one another."""
+
+    exit_status = 1

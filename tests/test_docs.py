@@ -64,7 +64,7 @@ PAGES = [
 WITH_COMMANDS = [page for page in PAGES if any(list(commands_in(b)) for b in blocks(page))]
 ROWS = {
     "taccl evaluate": "rows", "taccl verify": "files", "taccl topology list": "topologies",
-    "taccl measured": "tables",
+    "taccl measured": "tables", "taccl run": "rows",
 }  # fmt: skip
 """Commands whose fields are those of the entries of a list."""
 

@@ -92,8 +92,11 @@ class Target:
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """How closely sends may keep the schedule's order; sharing needs none beyond the data."""
-        return ORDERS[-1:] if self.measured else ORDERS
+        """How closely sends may keep the schedule's order, what is likely best first.
+
+        Where messages share edges, none beyond the data's is, if many small ones do not block it.
+        """
+        return ORDERS[::-1] if self.measured else ORDERS
 
     def within(self, channels: int | None) -> "Target":
         """Return the target with no more channels than a sketch allows."""

@@ -25,6 +25,7 @@ from taccl.model.schedule import Schedule
 from taccl.prices import arborescence, arborescence_loops
 from taccl.replay import events
 from taccl.replay.timing import Timing
+from taccl.run import loop, processes, words
 from taccl.synth import list_scheduler_loop
 from taccl.synth.flow import insertion_loop
 from taccl.synth.flow.insertion_scheduler import inserted
@@ -38,7 +39,7 @@ from taccl.topology.symmetry import make_group
 
 PARTS = (
     events, arborescence_loops, list_scheduler_loop, insertion_loop, tree_list_scheduler,
-    scheduler_state, earliest_start, occupancy,
+    scheduler_state, earliest_start, occupancy, loop, words,
 )  # fmt: skip
 """The modules that are compiled."""
 
@@ -76,6 +77,7 @@ def _retiming() -> None:
 KERNELS: Mapping[str, Callable[[], object]] = MappingProxyType({
     "guided": lambda: search.compiled(lambda _line: None),
     "replay": _replay,
+    "run": processes.compiled,
     "reserved": lambda: next(inserted(_problem("alltoall"), _OPTIONS, _OPTIONS.begin(), 0)),
     "dispatch": _ring,
     "arborescence": lambda: arborescence.contract(2, _ENDS, _ENDS[::-1].copy(), _COST).use(_COST),

@@ -23,6 +23,7 @@ from taccl.cli import (
     tune,
     verify,
 )
+from taccl.cli import run as run_command
 from taccl.cli.help import UsageError, illustrate, usage_told
 from taccl.cli.output import say
 from taccl.errors import TacclError, TacclWarning
@@ -38,7 +39,7 @@ app = typer.Typer(
 )
 for command in (
     synthesize.synthesize, evaluate.evaluate, verify.verify, verify.inspect, evaluate.bound,
-    compare.compare, calibrate.calibrate, place.place, measured.measured,
+    compare.compare, run_command.run, calibrate.calibrate, place.place, measured.measured,
     synthesize.convert, tune.tune, tune.explain,
     sketch.schema, synthesize.warmup,
 ):  # fmt: skip

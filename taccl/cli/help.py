@@ -117,6 +117,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType({
         "taccl compare dgx-a100 allreduce --nodes 2 -b 64K -e 1G",
         "taccl compare ndv2 allgather allgather.xml --nodes 2 --plot times.svg",
     ),
+    "run": (
+        "taccl run allreduce.xml -b 1K -e 1M -f 4",
+        "taccl run allreduce.xml --topology ring:8 --trace ran.json",
+        "taccl run allreduce.xml --hosts alpha:4,beta:4",
+        "taccl run allreduce.xml --emulate slow-uplink -b 64K -e 1M -f 4",
+    ),
     "measured": ("taccl measured", "taccl measured h100-ndv5 --json"),
     "calibrate": ("taccl calibrate cluster.yaml --measured all_reduce.txt -o calibrated.yaml",),
     "place": (

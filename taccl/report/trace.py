@@ -10,7 +10,7 @@ span that was last begun on its thread, so it directly follows it: spans may tak
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from taccl.replay.trace import Span
 from taccl.report.played import Played, block_label, chunks_text, link_text, span_label
@@ -24,7 +24,12 @@ BUSY, FLYING = range(2)
 
 def chrome_trace(played: Played) -> str:
     """Return the JSON text of a replay; of a program that can't run, one without spans."""
-    head = {
+    return trace_text(head_of(played), events_of(played))
+
+
+def head_of(played: Played) -> dict[str, object]:
+    """Return what a trace says of itself when it is a replay."""
+    return {
         "program": played.program.name,
         "topology": played.topology.name,
         "size_bytes": played.trace.size,
@@ -34,14 +39,19 @@ def chrome_trace(played: Played) -> str:
         **({"costs": played.topology.costs} if played.topology.costs else {}),
         "note": played.trace.reason,
     }
-    lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in _events(played))
+
+
+def trace_text(head: Mapping[str, object], events: Iterable[Event]) -> str:
+    """Return the JSON text of a trace: what it says of itself, and its events, one a line."""
+    lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
     return (
         f'{{"displayTimeUnit":"ns",\n"otherData":{json.dumps(head)},\n'
         f'"traceEvents":[\n{lines}\n]}}\n'
     )
 
 
-def _events(played: Played) -> Iterator[Event]:
+def events_of(played: Played) -> Iterator[Event]:
+    """Yield the events of a replay."""
     edges = played.topology.edges
     named = [
         (number, edges[number].name) for number, busy in enumerate(played.trace.edge_busy) if busy

@@ -108,6 +108,11 @@ class Deadline:
             _set_timer()
 
 
+def nanoseconds() -> int:
+    """Return the clock that all processes of a machine share, for what is measured."""
+    return time.monotonic_ns()
+
+
 class Either(threading.Event):
     """An event that is set when it or one of some `others` was set."""
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -34,7 +34,7 @@ def jit(
     for module in parts:
         for part in vars(module).values():
             own = getattr(part, "__module__", "") == module.__name__ and part is not function
-            if own and callable(part) and not isinstance(part, type) and part not in _INLINED:
+            if own and isinstance(part, FunctionType) and part not in _INLINED:
                 register_jitable(**options)(part)
                 _INLINED.add(part)
     config: Any = numba.config

@@ -16,6 +16,7 @@ from taccl.replay.cost import PROFILES
 from taccl.report.comparison import COMPARED
 from taccl.report.export import EXPORTS
 from taccl.report.tables import WRITERS
+from taccl.run.data import DTYPES
 from taccl.synth.engines import engine_names
 from taccl.topology.graph import ALPHA_RULES, COST_MODES
 from taccl.topology.servers import FABRICS
@@ -26,7 +27,7 @@ TABLES: Mapping[str, Collection[str]] = {
     "PROTOCOL_NAMES": ("auto", *PROTOCOLS), "ALPHA_RULE_NAMES": ALPHA_RULES, "FIT_NAMES": FITTED,
     "RESULT_FORMAT_NAMES": WRITERS, "COMPARISON_FORMAT_NAMES": COMPARED, "IMPORT_NAMES": IMPORTS,
     "GPU_NAMES": GPUS, "FABRIC_NAMES": FABRICS, "EXPORT_NAMES": EXPORTS, "BASE_NAMES": BASES,
-    "TIME_UNIT_NAMES": TIME_UNITS, "COST_MODE_NAMES": COST_MODES, "PROFILE_NAMES": PROFILES,
+    "TIME_UNIT_NAMES": TIME_UNITS, "COST_MODE_NAMES": COST_MODES, "PROFILE_NAMES": PROFILES, "RUN_DTYPE_NAMES": DTYPES,
 }  # fmt: skip
 
 

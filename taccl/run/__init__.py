@@ -1,0 +1,1 @@
+"""Programs run for real: a process a rank, real bytes, measured beside predicted."""

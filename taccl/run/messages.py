@@ -1,0 +1,526 @@
+"""Ranks that exchange messages: over TCP, on one machine or several, or over MPI.
+
+Each end of a connection is a ring of slots in its rank's own memory. The event loop fills and
+empties slots as it does in shared memory; whoever carries messages takes full slots out of the
+rings of those who send and puts them into the rings of those who receive. On a network that is
+emulated, what has come is shown to the event loop only after the latency of its link.
+
+All ranks do the same, in the same order. What they tell one another beside the data (addresses,
+that they have come to a point, times) goes through a hub, which sends to all what each has said. A
+rank that is gone, or that waits too long, is told to all by the hub.
+"""
+
+import hashlib
+import heapq
+import json
+import select
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from taccl.errors import RunError
+from taccl.msccl.program import Program
+from taccl.replay.cost import ReplayModel
+from taccl.run import loop
+from taccl.run.data import DTYPES, Bytes
+from taccl.run.plan import MODEL, RankPlan, Wire, message_bytes, plan_of, rank_of
+from taccl.run.processes import HANG, LINE, VERIFY, Call, Ran, compiled
+from taccl.timing.deadline import Deadline, nanoseconds
+
+HEADER = struct.Struct("<q")
+"""What goes before a message over TCP: its bytes."""
+
+MAX_TOLD = 64 << 20
+"""Bytes of one thing that a rank tells the others."""
+
+
+class Told(Protocol):
+    """How ranks tell one another something: each gives a value, and gets those of all ranks."""
+
+    def exchange(self, value: object) -> list[Any]:
+        """Give a value and return those of all ranks, by rank."""
+
+    def watched(self) -> Sequence[int]:
+        """Return what to wait for as well: file descriptors that show that something went wrong."""
+
+    def look(self, state: Callable[[], object]) -> None:
+        """Answer what the hub asks for meanwhile with the `state` of this rank, if it does."""
+
+    def give_up(self, state: Callable[[], object]) -> None:
+        """Tell the hub that nothing goes on here, and the `state` of this rank."""
+
+
+def hub(
+    ranks: Sequence[Connection], explain: Callable[[list[Any]], str],
+    heard: Callable[[Any], None] = lambda _value: None,
+    ended: Callable[[int], str] = lambda _rank: "is gone",
+) -> None:  # fmt: skip
+    """Send to all what each has said, again and again, until all have left.
+
+    `ranks`: connections to them, by rank.
+    `explain`: makes a sentence of the states of all, where one waits for too long.
+    `heard`: takes results.
+    `ended`: says how a rank has ended that is gone.
+
+    Raises RunError when a rank is gone, or all wait for one another.
+    """
+    said: dict[int, Any] = {}
+    states: dict[int, Any] = {}
+    rank_of_pipe = {pipe: rank for rank, pipe in enumerate(ranks)}
+    trouble = ""
+    while rank_of_pipe and not trouble:
+        ready = wait(list(rank_of_pipe), timeout=ASKED if states else None)
+        if states and not ready:
+            trouble = explain([states.get(rank) for rank in range(len(ranks))])
+        for one in ready:
+            pipe = cast("Connection", one)
+            rank = rank_of_pipe[pipe]
+            try:
+                kind, value = json.loads(pipe.recv_bytes(MAX_TOLD))
+            except (EOFError, OSError, ValueError):
+                del rank_of_pipe[pipe]
+                kind, value = "failed", f"{ended(rank)}, and the others with it"
+            if kind == "failed":
+                trouble = trouble or f"rank {rank} {value}"
+            elif kind == "said":
+                said[rank] = value
+            elif kind == "result":
+                heard(value)
+            elif kind == "left":
+                del rank_of_pipe[pipe]
+            elif kind == "state":
+                if not states:
+                    _send_all(rank_of_pipe, ["tell", None])
+                states[rank] = value
+        if len(states) == len(ranks):
+            trouble = trouble or explain([states[rank] for rank in range(len(ranks))])
+        if len(said) == len(ranks):
+            values, said = [said[rank] for rank in range(len(ranks))], {}
+            _send_all(rank_of_pipe, ["all", values])
+    if trouble:
+        _send_all(rank_of_pipe, ["end", trouble])
+        raise RunError(trouble, fix=VERIFY if "waits for" in trouble else "run it again")
+
+
+ASKED = 2.0
+"""Seconds in which ranks have to say where they are, when one says that nothing goes on."""
+
+
+def _send_all(pipes: Iterable[Connection], value: object) -> None:
+    text = json.dumps(value).encode()
+    for pipe in pipes:
+        with suppress(OSError):
+            pipe.send_bytes(text)
+
+
+class Spoken:
+    """A rank's side of the hub, over a `pipe` to it."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+
+    def _read(self, state: Callable[[], object] | None) -> list[Any] | None:
+        try:
+            kind, value = json.loads(self.pipe.recv_bytes(MAX_TOLD))
+        except (EOFError, OSError):
+            raise RunError("whoever started the ranks is gone", fix="run it again") from None
+        if kind == "end":
+            raise RunError(value, fix=VERIFY if "waits for" in value else "run it again")
+        if kind == "tell":
+            self._say("state", state() if state else None)
+            return None
+        return list(value)
+
+    def _say(self, kind: str, value: object) -> None:
+        try:
+            self.pipe.send_bytes(json.dumps([kind, value]).encode())
+        except OSError:
+            self._read(None)
+            raise RunError("whoever started the ranks is gone", fix="run it again") from None
+
+    def exchange(self, value: object) -> list[Any]:
+        """Give a value and return those of all ranks, by rank.
+
+        Raises RunError when a rank is gone, or all wait for one another.
+        """
+        self._say("said", value)
+        while (values := self._read(None)) is None:
+            pass
+        return values
+
+    def watched(self) -> Sequence[int]:
+        """Return the descriptor of the pipe to the hub."""
+        return [self.pipe.fileno()]
+
+    def look(self, state: Callable[[], object]) -> None:
+        """Answer the hub's question for the `state` of this rank, if there is one.
+
+        Raises RunError when the hub ends all.
+        """
+        if self.pipe.poll():
+            self._read(state)
+
+    def give_up(self, state: Callable[[], object]) -> None:
+        """Tell the hub that nothing goes on here, and the `state` of this rank.
+
+        Raises RunError: what the hub makes of it.
+        """
+        self._say("state", state())
+        while True:
+            self._read(state)
+
+    def report(self, value: object) -> None:
+        """Give a result to whoever started the ranks."""
+        self._say("result", value)
+
+    def leave(self, problem: str = "") -> None:
+        """Tell the hub that this rank ends, and what the `problem` is, if there is one."""
+        with suppress(OSError):
+            self._say("failed" if problem else "left", problem)
+
+
+@dataclass(slots=True, eq=False)
+class End:
+    """One end of a connection: its ring, and how far the messages of it have got.
+
+    `wire`, `out`: which connection, and whether this rank sends on it.
+    `counters`: how many messages were put in and taken out.
+    `lengths`, `slots`: bytes of the message in each slot, and the slots.
+    `moved`: messages that were sent, or that have come.
+    `at`: bytes of the next one that were moved already, its header among them.
+    `head`: its header.
+    `latency`: nanoseconds from when a message has come until it is shown.
+    """
+
+    wire: Wire
+    out: bool
+    counters: loop.Rows
+    lengths: loop.Rows
+    slots: list[memoryview]
+    moved: int = 0
+    at: int = 0
+    head: bytearray = field(default_factory=lambda: bytearray(HEADER.size))
+    latency: int = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether no slot is free for what comes."""
+        return self.moved - int(self.counters[1]) >= len(self.slots)
+
+
+class Carrier(Protocol):
+    """What brings messages from rings to rings."""
+
+    def push(self) -> bool:
+        """Send what can be sent without waiting; tell whether that freed a slot."""
+
+    def pull(self, timeout: float) -> bool:
+        """Wait so many seconds at most until something moves; tell whether the loop can go on."""
+
+    def idle(self) -> bool:
+        """Tell whether everything that was put in has been sent."""
+
+    def close(self) -> None:
+        """End all connections."""
+
+
+class Sockets:
+    """Messages over TCP: a connection of a program is one of TCP.
+
+    `ends` are the rank's, `sockets` theirs, in the same order; `told` is watched meanwhile.
+    """
+
+    def __init__(self, ends: Sequence[End], sockets: Sequence[socket.socket], told: Told) -> None:
+        self.out = {sock: end for end, sock in zip(ends, sockets, strict=True) if end.out}
+        self.into = {sock: end for end, sock in zip(ends, sockets, strict=True) if not end.out}
+        self.coming: list[tuple[int, int, End]] = []
+        self.told, self.came = told, 0
+        self.blocked: set[socket.socket] = set()
+
+    def push(self) -> bool:
+        """Send what the network takes now; tell whether that freed a slot."""
+        freed = False
+        for sock, end in self.out.items():
+            while end.moved < end.counters[0]:
+                slot = end.moved % len(end.slots)
+                size = int(end.lengths[slot])
+                parts: list[bytes | memoryview]
+                if end.at < HEADER.size:
+                    parts = [HEADER.pack(size)[end.at :], end.slots[slot][:size]]
+                else:
+                    parts = [end.slots[slot][end.at - HEADER.size : size]]
+                try:
+                    end.at += sock.sendmsg(parts)
+                except BlockingIOError:
+                    self.blocked.add(sock)
+                    break
+                except OSError as error:
+                    raise RunError(
+                        f"the connection to rank {end.wire.dst} broke: {error.strerror}",
+                        fix="run it again",
+                    ) from None
+                self.blocked.discard(sock)
+                if end.at == HEADER.size + size:
+                    end.at = 0
+                    end.moved += 1
+                    end.counters[1] = end.moved
+                    freed = True
+        return freed
+
+    def pull(self, timeout: float) -> bool:
+        """Wait for the network, or for what has come to be shown."""
+        shown = self._show()
+        if not shown:
+            if self.coming:
+                left = (self.coming[0][0] - nanoseconds()) / 1e9
+                timeout = max(0.0, min(timeout, left))
+            taking = [sock for sock, end in self.into.items() if not end.full]
+            watched: list[socket.socket | int] = [*taking, *self.told.watched()]
+            ready, writable, _ = select.select(watched, list(self.blocked), [], timeout)
+            for sock in ready:
+                if isinstance(sock, socket.socket):
+                    self._read(sock, self.into[sock])
+            freed = self.push() if writable else False
+            shown = self._show() or freed
+        return shown
+
+    def _read(self, sock: socket.socket, end: End) -> None:
+        while not end.full:
+            slot = end.moved % len(end.slots)
+            try:
+                if end.at < HEADER.size:
+                    got = sock.recv_into(memoryview(end.head)[end.at :])
+                else:
+                    (size,) = HEADER.unpack(end.head)
+                    if not 0 <= size <= len(end.slots[slot]):
+                        raise RunError(
+                            f"rank {end.wire.src} sent a message of {size} bytes, the longest can"
+                            f" have {len(end.slots[slot])}", fix=VERIFY,
+                        )  # fmt: skip
+                    place = end.slots[slot][end.at - HEADER.size : size]
+                    got = sock.recv_into(place) if len(place) else 0
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                got = 0
+            if got == 0 and not self._complete(end):
+                raise RunError(
+                    f"rank {end.wire.src} closed its connection", fix="run it again"
+                )  # fmt: skip
+            end.at += got
+            if self._complete(end):
+                (size,) = HEADER.unpack(end.head)
+                end.lengths[slot] = size
+                end.at = 0
+                end.moved += 1
+                self.came += 1
+                when = nanoseconds() + end.latency
+                heapq.heappush(self.coming, (when, self.came, end))
+
+    @staticmethod
+    def _complete(end: End) -> bool:
+        return end.at >= HEADER.size and end.at == HEADER.size + HEADER.unpack(end.head)[0]
+
+    def _show(self) -> bool:
+        """Show the messages whose time has come."""
+        shown, now = False, nanoseconds() if self.coming else 0
+        while self.coming and self.coming[0][0] <= now:
+            heapq.heappop(self.coming)[2].counters[0] += 1
+            shown = True
+        return shown
+
+    def idle(self) -> bool:
+        """Tell whether the network has taken everything."""
+        return all(end.moved == end.counters[0] for end in self.out.values())
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for sock in (*self.out, *self.into):
+            sock.close()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mesh:
+    """What a rank needs to exchange messages.
+
+    `rank`: its number.
+    `told`: what it tells the others beside data.
+    `carry`: from the ends of its connections to what brings their messages.
+    """
+
+    rank: int
+    told: Told
+    carry: Callable[[Sequence[End]], Carrier]
+
+
+Reference = Callable[[Call, Sequence[RankPlan]], Sequence[Mapping[int, Bytes]] | None]
+"""From a call and the plans to what each rank's output should be; None: nobody knows."""
+
+
+def run_rank(  # noqa: PLR0913 - the last two have defaults
+    mesh: Mesh, program: Program, calls: Sequence[Call],
+    fill: Callable[[Call, Bytes, RankPlan, int], None],
+    check: Callable[[Call, Bytes, Sequence[RankPlan], int], int | None],
+    model: ReplayModel = MODEL, patience: float = HANG,
+) -> Iterator[Ran]:  # fmt: skip
+    """Run a program as one of its ranks, and yield what becomes of each call, on all ranks.
+
+    `mesh`: what brings messages to the others.
+    `program`, `calls`: what is run, one call after the other; all ranks give the same.
+    `fill`: puts the data into the memory of this rank.
+    `check`: says what is wrong on it in the end.
+    `model`: how long messages are.
+    `patience`: seconds without a step, after which a rank is said to hang.
+
+    Raises RunError when a rank is gone, or all wait for one another.
+    """
+    told = mesh.told
+    digest = hashlib.sha256(repr((program, calls, model)).encode()).hexdigest()
+    digests = told.exchange(digest)
+    if len(digests) != program.num_ranks:
+        raise RunError(
+            f"the program is for {program.num_ranks} ranks, and {len(digests)} were started",
+            fix=f"start {program.num_ranks}",
+        )
+    if len(set(digests)) > 1:
+        other = next(rank for rank, found in enumerate(digests) if found != digests[0])
+        raise RunError(
+            f"rank {other} has another program, or other options, than rank 0",
+            fix="give all ranks the same file and options",
+        )
+    run = compiled()
+    for call in calls:
+        plans = [
+            plan_of(program, rank, call.size, in_place=call.in_place, model=model)
+            for rank in range(program.num_ranks)
+        ]
+        plan = plans[mesh.rank]
+        ends, made, memory = _prepared(program, plan, call, model)
+        carrier = mesh.carry(ends)
+        play = Play(made, carrier, told, patience, run)
+        fill(call, memory, plan, mesh.rank)
+        told.exchange(None)
+        play.once()
+        lost = told.exchange(sum(int(e.counters[0] - e.counters[1]) for e in ends if not e.out))
+        if any(lost):
+            raise RunError(f"{sum(lost)} messages were sent that nobody received", fix=VERIFY)
+        wrong = told.exchange(check(call, memory, plans, mesh.rank))
+        times = []
+        for _ in range(call.repeats):
+            told.exchange(None)
+            began = nanoseconds()
+            for _ in range(call.calls):
+                play.once()
+            times.append([began, nanoseconds()])
+        spans = zip(*told.exchange(times), strict=True)
+        own = np.zeros((call.logged, loop.LOG_FIELDS), np.int64)
+        logs: list[Any] = []
+        if call.logged:
+            told.exchange(None)
+            play.made = made._replace(log=own)
+            made.control[loop.LOGGED] = 0
+            play.once()
+            logs = told.exchange(own[: made.control[loop.LOGGED]].tolist())
+        yield Ran(
+            call, tuple(_time(each) / call.calls for each in spans),
+            None if None in wrong else sum(wrong),
+            tuple(np.array(rows, np.int64).reshape(-1, loop.LOG_FIELDS) for rows in logs),
+        )  # fmt: skip
+        told.exchange(None)
+        carrier.close()
+
+
+def _time(spans: Sequence[Sequence[int]]) -> int:
+    """Return how long a measurement took, by when it began and ended on each rank.
+
+    Clocks of one machine are one clock. Those of several may differ by anything: there, the longest
+    of the ranks' own times is taken.
+    """
+    first, last = min(begin for begin, _ in spans), max(end for _, end in spans)
+    longest = max(end - begin for begin, end in spans)
+    return last - first if last - first < 2 * longest else longest
+
+
+def _prepared(
+    program: Program, plan: RankPlan, call: Call, model: ReplayModel
+) -> tuple[list[End], loop.Rank, Bytes]:
+    """Return the ends of a rank's connections, what it runs, and its memory."""
+    stride = message_bytes(program, call.size, model)
+    stride += -stride % LINE
+    slots = plan.cut.slots
+    words = np.zeros((len(plan.ends), 2 + slots), np.int64)
+    rings = np.zeros((len(plan.ends), slots, stride), np.uint8)
+    rows = np.zeros((len(plan.ends), loop.CONNECTION_FIELDS), np.int64)
+    ends = []
+    for number, (wire, out) in enumerate(plan.ends):
+        at = words[number].ctypes.data
+        rows[number] = (at, at + 8, at + 16, rings[number].ctypes.data, 0, 0)
+        views = [memoryview(slot) for slot in rings[number]]
+        ends.append(End(wire, out, words[number, :2], words[number, 2:], views))
+    flags = np.zeros(1, np.int64)
+    control = np.zeros(loop.CONTROLS, np.int64)
+    control[loop.SLOTS], control[loop.STRIDE] = slots, stride
+    control[loop.ABORT], control[loop.DTYPE] = flags.ctypes.data, DTYPES[call.dtype].code
+    memory = np.zeros(plan.memory.size + LINE, np.uint8)
+    memory = memory[-memory.ctypes.data % LINE :][: plan.memory.size]
+    made = rank_of(
+        plan, memory.ctypes.data, rows, control, np.zeros((0, loop.LOG_FIELDS), np.int64)
+    )
+    _KEPT[:] = [words, rings, flags]
+    return ends, made, memory
+
+
+_KEPT: list[Any] = []
+"""Arrays of which machine code has the addresses."""
+
+
+@dataclass(slots=True, eq=False)
+class Play:
+    """One rank's part of a program, run again and again.
+
+    `made`: its rows.
+    `carrier`: what brings messages.
+    `told`: how to tell of a standstill.
+    `patience`: seconds without a step.
+    `run`: the compiled event loop.
+    """
+
+    made: loop.Rank
+    carrier: Carrier
+    told: Told
+    patience: float
+    run: Callable[..., int]
+
+    def state(self) -> object:
+        """Return how far the threadblocks are."""
+        return self.made.blocks.tolist()
+
+    def once(self) -> None:
+        """Run it once, until all it sends is on its way.
+
+        Raises RunError when a message has another length than its step, or nothing goes on.
+        """
+        status, deadline = self.run(self.made, 1, 0), Deadline.after(self.patience)
+        before, carrier = -1, self.carrier
+        while status == loop.WAITING or not carrier.idle():
+            if (carrier.push() or carrier.pull(0.2)) and status == loop.WAITING:
+                status = self.run(self.made, 0, 0)
+            elif deadline.over:
+                self.told.give_up(self.state)
+            self.told.look(self.state)
+            if self.made.control[loop.PROGRESS] != before:
+                before = self.made.control[loop.PROGRESS]
+                deadline = Deadline.after(self.patience)
+        if status == loop.WRONG_LENGTH:
+            wanted, found = (
+                int(self.made.control[at]) for at in (loop.LENGTH_WANTED, loop.LENGTH_FOUND)
+            )
+            raise RunError(
+                f"should receive {wanted} bytes, and the message has {found}", fix=VERIFY
+            )

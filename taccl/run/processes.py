@@ -1,0 +1,504 @@
+"""Ranks as processes of one machine, whose connections and buffers lie in memory they share.
+
+The memory has no name, so nothing of it is left behind however a process ends. Layout: a word that
+ends all, a gate where ranks meet, a bell a rank; then the connections, each with its counters, the
+lengths and the slots of its messages; then what each rank runs and its buffers, which the parent
+sees, too: it fills inputs, checks outputs, and tells of a standstill who waits for whom.
+
+A rank ends with its parent (``PR_SET_PDEATHSIG``), and the parent ends all ranks when one ends.
+"""
+
+import ctypes
+import mmap
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import NamedTuple, Self, cast
+
+import numpy as np
+
+from taccl.errors import ProgramError, RunError
+from taccl.msccl.program import Program
+from taccl.replay.compile import ROUTED
+from taccl.replay.compile import Connection as Line
+from taccl.replay.cost import ReplayModel
+from taccl.replay.interpreter import Standstill, Wait, deadlock
+from taccl.run import loop, words
+from taccl.run.data import DTYPES, Bytes
+from taccl.run.plan import MODEL, RankPlan, Wire, message_bytes, plan_of, rank_of, wires_of
+from taccl.timing.deadline import Deadline
+from taccl.timing.jit import jit, report_compilation
+
+LINE = 64
+"""Bytes between words that different processes write."""
+
+MAX_SHARED = 1 << 36
+"""Bytes of memory that all ranks may have together, above which a call is refused."""
+
+VERIFY = "let taccl verify judge the file"
+
+SPINS = 2000
+"""Looks of a rank that has a processor to itself before it gives way."""
+
+HANG = 10.0
+"""Seconds without a step of any rank, after which all are said to hang."""
+
+
+@cache
+def compiled() -> Callable[..., int]:
+    """Return :func:`taccl.run.loop.run_calls` as machine code, compiled or from the cache.
+
+    It is called once, with nothing to do, so that no rank compiles.
+    """
+    made = jit(loop.run_calls, (loop, words), "run")
+
+    def run(rank: loop.Rank, calls: int, patience: int, gate: int = 0, goal: int = 0) -> int:
+        with report_compilation(_tell, "taccl: compiling the event loop; once on this machine"):
+            return int(made(rank, calls, patience, gate, goal))
+
+    none = np.zeros((0, 1), np.int64)
+    run(loop.Rank(none, none, none, none, np.zeros(loop.CONTROLS, np.int64), none), 0, 0)
+    return run
+
+
+def _tell(message: str) -> None:
+    os.write(2, f"{message}\n".encode())
+
+
+class Call(NamedTuple):
+    """One call of a program, which is run once to be checked and then to be timed.
+
+    `size`: bytes of the counted buffer.
+    `in_place`: whether input and output lie in one buffer.
+    `dtype`: a name of :data:`taccl.run.data.DTYPES`.
+    `calls`: how many follow one another in one measurement.
+    `repeats`: measurements.
+    `logged`: steps that each rank writes down in one more run; 0: there is none.
+    """
+
+    size: int
+    in_place: bool
+    dtype: str = "float32"
+    calls: int = 20
+    repeats: int = 5
+    logged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of a call.
+
+    `times` are nanoseconds of one call in each measurement, from the start of the first rank to the
+    end of the last. `wrong` is how many elements are wrong on all ranks together; None: nobody
+    knows what is right. `logs` are what each rank wrote down, rows of :mod:`taccl.run.loop`.
+    """
+
+    call: Call
+    times: tuple[float, ...]
+    wrong: int | None
+    logs: tuple[loop.Rows, ...] = ()
+
+
+Check = Callable[[Call, Sequence[Bytes], Sequence[RankPlan]], int | None]
+"""From a call, the memories of all ranks after it, and their plans, to what is wrong."""
+
+Fill = Callable[[Call, Bytes, RankPlan, int], None]
+"""Puts test data into the memory of a rank, whose number comes last."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Where everything of a call lies in the shared memory, in bytes.
+
+    `counters`, which end at `counted`, `lengths`, `slots` of each connection, `rows` and `control`
+    of each rank (what the parent looks at), its `log` and its `memory`. `stride` is of a slot;
+    `size` is all together.
+    """
+
+    wires: dict[Wire, int]
+    plans: tuple[RankPlan, ...]
+    counters: list[int]
+    counted: int
+    lengths: list[int]
+    slots: list[int]
+    rows: list[int]
+    control: list[int]
+    log: list[int]
+    memory: list[int]
+    stride: int
+    size: int
+
+
+ABORT, GATE, BELLS = 0, LINE, 2 * LINE
+
+
+def layout_of(program: Program, call: Call, model: ReplayModel) -> Layout:
+    """Return where a `call` of a `program` has everything; messages are as the `model` says."""
+    plans = tuple(
+        plan_of(program, rank, call.size, in_place=call.in_place, model=model)
+        for rank in range(program.num_ranks)
+    )
+    end = BELLS + LINE * program.num_ranks
+    stride = message_bytes(program, call.size, model)
+    stride += -stride % LINE
+
+    def take(size: int) -> int:
+        nonlocal end
+        at, end = end, end + size + -size % LINE
+        return at
+
+    wires = {wire: number for number, wire in enumerate(wires_of(program))}
+    held, counters = plans[0].cut.slots, [take(2 * LINE) for _ in wires]
+    return Layout(
+        wires, plans, counters, end, [take(8 * held) for _ in wires],
+        [take(stride * held) for _ in wires],
+        [take(plan.blocks.nbytes) for plan in plans], [take(8 * loop.CONTROLS) for _ in plans],
+        [take(8 * loop.LOG_FIELDS * call.logged) for _ in plans],
+        [take(plan.memory.size) for plan in plans], stride, end,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared:
+    """The memory that all ranks share, as bytes and as an address."""
+
+    bytes: Bytes
+    address: int
+    owner: mmap.mmap
+
+    @classmethod
+    def of(cls, size: int) -> "Shared":
+        """Return new memory, all zero, which takes room only where it is touched."""
+        owner = mmap.mmap(-1, size, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+        data = np.frombuffer(owner, np.uint8)
+        return cls(data, data.ctypes.data, owner)
+
+    def rows(self, at: int, shape: tuple[int, ...]) -> loop.Rows:
+        """Return words from a place on, as rows."""
+        count = int(np.prod(shape)) * 8
+        return self.bytes[at : at + count].view(np.int64).reshape(shape)
+
+
+def _rank(shared: Shared, layout: Layout, call: Call, rank: int, spins: int) -> loop.Rank:
+    """Return what a rank runs, its rows in the shared memory."""
+    plan, base = layout.plans[rank], shared.address
+    ends = np.zeros((len(plan.ends), loop.CONNECTION_FIELDS), np.int64)
+    for row, (wire, out) in zip(ends, plan.ends, strict=True):
+        number = layout.wires[wire]
+        other = wire.dst if out else wire.src
+        row[:] = (
+            base + layout.counters[number], base + layout.counters[number] + LINE,
+            base + layout.lengths[number], base + layout.slots[number],
+            shared.rows(layout.counters[number] + (0 if out else LINE), (1,))[0],
+            0 if other == rank else base + BELLS + LINE * other,
+        )  # fmt: skip
+    control = shared.rows(layout.control[rank], (loop.CONTROLS,))
+    control[:] = 0
+    for field_, value in (
+        (loop.SLOTS, plan.cut.slots), (loop.STRIDE, layout.stride), (loop.SPINS, spins),
+        (loop.OWN_BELL, base + BELLS + LINE * rank), (loop.ABORT, base + ABORT),
+        (loop.DTYPE, DTYPES[call.dtype].code),
+    ):  # fmt: skip
+        control[field_] = value
+    made = rank_of(
+        plan, base + layout.memory[rank], ends, control, np.zeros((0, loop.LOG_FIELDS), np.int64)
+    )
+    blocks = shared.rows(layout.rows[rank], plan.blocks.shape)
+    blocks[:] = made.blocks
+    return made._replace(blocks=blocks)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _serve(  # noqa: PLR0913 - all that a process is told when it begins
+    pipe: Connection, program: Program, calls: Sequence[Call], rank: int, shared: Shared,
+    model: ReplayModel, spins: int,
+) -> None:  # fmt: skip
+    """Be a rank: run what the parent asks for, until it asks for no more or is gone.
+
+    A request is the number of a call, how many measurements of it, of how many calls each, and
+    whether to write down what is done; the answer is the state of the last one, and the times.
+    """
+    run, current = compiled(), -1
+    made: loop.Rank | None = None
+    layout: Layout | None = None
+    while True:
+        number, repeats, times, logs = pipe.recv()
+        call = calls[number]
+        if number != current or made is None or layout is None:
+            layout = layout_of(program, call, model)
+            current, made = number, _rank(shared, layout, call, rank, spins)
+        log = shared.rows(layout.log[rank], (call.logged if logs else 0, loop.LOG_FIELDS))
+        status, found = loop.FINISHED, []
+        made.control[loop.LOGGED] = 0
+        for repeat in range(1, repeats + 1):
+            goal = repeat * program.num_ranks
+            status = run(made._replace(log=log), times, -1, shared.address + GATE, goal)
+            found.append((int(made.control[loop.STARTED]), int(made.control[loop.ENDED])))
+            if status != loop.FINISHED:
+                break
+        pipe.send((status, found))
+
+
+def start_rank(body: Callable[[Connection], None], others: Sequence[Connection]) -> "Started":
+    """Start a process that is a rank: it runs a `body` with a pipe to this process, and ends.
+
+    It ends with this process, too, and never reads the `others`, pipes to ranks started before.
+    """
+    ours, theirs = Pipe()
+    parent = os.getpid()
+    with warnings.catch_warnings():
+        # A rank holds no lock that another thread of this process may have at the moment.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid:
+        theirs.close()
+        return Started(pid, ours)
+    status = 1
+    try:
+        for pipe in (*others, ours):
+            pipe.close()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            body(theirs)
+        status = 0
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        status = 0
+    except BaseException as error:  # noqa: BLE001 - nothing above a rank can tell it
+        os.write(2, f"taccl: a rank ended: {error!r}\n".encode())
+    finally:
+        os._exit(status)
+
+
+class Started(NamedTuple):
+    """A process that is a rank: its number, 0 once it is known to have ended, and a pipe to it."""
+
+    pid: int
+    pipe: Connection
+
+
+def end_ranks(ranks: Iterable[Started]) -> None:
+    """End processes, whatever they do, and wait until they have."""
+    for rank in ranks:
+        rank.pipe.close()
+        with suppress(ProcessLookupError):
+            os.kill(rank.pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(rank.pid, 0)
+
+
+def how_ended(rank: Started) -> str:
+    """Return how a process that is gone ended, in words."""
+    try:
+        _, status = os.waitpid(rank.pid, 0)
+    except ChildProcessError:
+        return "is gone"
+    code = os.waitstatus_to_exitcode(status)
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+
+
+class Group:
+    """The ranks of a program as processes, from when it is entered until it is left.
+
+    `program` is run with `calls`, messages as the `model` says; `patience` is how many seconds no
+    rank does anything before all are said to hang.
+    """
+
+    def __init__(
+        self, program: Program, calls: Sequence[Call], model: ReplayModel = MODEL,
+        patience: float = HANG,
+    ) -> None:  # fmt: skip
+        self.program, self.calls, self.model = program, calls, model
+        self.patience = patience
+        self.layouts = [layout_of(program, call, model) for call in calls]
+        most = max((layout.size for layout in self.layouts), default=LINE)
+        if most > MAX_SHARED:
+            raise ProgramError(
+                f"{program.num_ranks} ranks need {most >> 20} MiB of memory together, of which at"
+                f" most {MAX_SHARED >> 20} are taken", fix="run smaller sizes",
+            )  # fmt: skip
+        self.shared = Shared.of(most)
+        self.ranks: list[Started] = []
+
+    def __enter__(self) -> Self:
+        """Start the ranks."""
+        compiled()
+        spins = SPINS if (os.cpu_count() or 1) >= self.program.num_ranks else 0
+        for number in range(self.program.num_ranks):
+            body = partial(
+                _serve, program=self.program, calls=self.calls, rank=number, shared=self.shared,
+                model=self.model, spins=spins,
+            )  # fmt: skip
+            self.ranks.append(start_rank(body, [rank.pipe for rank in self.ranks]))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End all ranks."""
+        self.shared.rows(ABORT, (1,))[0] = 1
+        end_ranks(self.ranks)
+
+    def run(self, number: int, repeats: int, times: int, *, logged: bool = False) -> list[int]:
+        """Run a call, and return the nanoseconds of each measurement.
+
+        `number`: of the call.
+        `repeats`: measurements.
+        `times`: calls in each of them.
+        `logged`: whether ranks write down what they do.
+
+        Raises RunError when a rank ends, or all wait for one another.
+        """
+        shared = self.shared
+        if repeats:
+            shared.rows(GATE, (1,))[0] = 0
+        pipes = [rank.pipe for rank in self.ranks]
+        for rank, pipe in enumerate(pipes):
+            try:
+                pipe.send((number, repeats, times, logged))
+            except OSError:
+                raise self._gone(rank) from None
+        layout, answers = self.layouts[number], dict[int, tuple[int, list[tuple[int, int]]]]()
+        controls = [shared.rows(at, (loop.CONTROLS,)) for at in layout.control]
+        before, deadline = -1, Deadline.after(self.patience)
+        while len(answers) < len(pipes):
+            waiting = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in answers}
+            for ready in wait(list(waiting), timeout=0.2):
+                pipe = cast("Connection", ready)
+                rank = waiting[pipe]
+                try:
+                    answers[rank] = pipe.recv()
+                except (EOFError, OSError):
+                    raise self._gone(rank) from None
+            progress = sum(int(control[loop.PROGRESS]) for control in controls) + len(answers)
+            if progress != before:
+                before, deadline = progress, Deadline.after(self.patience)
+            elif deadline.over:
+                raise RunError(
+                    f"nothing has happened for {self.patience:g} s: {self.standstill(number)}",
+                    fix=VERIFY,
+                )
+        for rank, (status, _) in answers.items():
+            if status == loop.WRONG_LENGTH:
+                wanted, found = (
+                    int(controls[rank][at]) for at in (loop.LENGTH_WANTED, loop.LENGTH_FOUND)
+                )
+                raise RunError(
+                    f"rank {rank} should receive {wanted} bytes, and the message has {found}",
+                    fix=VERIFY,
+                )
+        pairs = zip(*(found for _, found in answers.values()), strict=True)
+        return [max(end for _, end in each) - min(begin for begin, _ in each) for each in pairs]
+
+    def _gone(self, rank: int) -> RunError:
+        """Return what to say of a rank that has ended."""
+        how = how_ended(self.ranks[rank])
+        return RunError(f"rank {rank} {how}, and the others with it", fix="run it again")
+
+    def standstill(self, number: int) -> str:
+        """Return who waits for whom in the call of that `number`."""
+        layout = self.layouts[number]
+        rows = [
+            self.shared.rows(at, plan.blocks.shape)
+            for at, plan in zip(layout.rows, layout.plans, strict=True)
+        ]
+        return waits_told(self.program, layout.plans, rows)
+
+    def lost(self, number: int) -> int:
+        """Return how many messages of the call of that `number` nobody took."""
+        pairs = [self.shared.rows(at, (2 * LINE // 8,)) for at in self.layouts[number].counters]
+        return sum(int(pair[0] - pair[LINE // 8]) for pair in pairs)
+
+    def memories(self, number: int) -> list[Bytes]:
+        """Return the memory of each rank in the call of that `number`."""
+        layout = self.layouts[number]
+        return [
+            self.shared.bytes[at : at + plan.memory.size]
+            for at, plan in zip(layout.memory, layout.plans, strict=True)
+        ]
+
+    def logs(self, number: int) -> tuple[loop.Rows, ...]:
+        """Return what ranks wrote down in the call of that `number`."""
+        layout, call = self.layouts[number], self.calls[number]
+        found = []
+        for at, control in zip(layout.log, layout.control, strict=True):
+            used = int(self.shared.rows(control, (loop.CONTROLS,))[loop.LOGGED])
+            found.append(self.shared.rows(at, (call.logged, loop.LOG_FIELDS))[:used].copy())
+        return tuple(found)
+
+
+def run_processes(
+    program: Program, calls: Sequence[Call], fill: Fill, check: Check,
+    model: ReplayModel = MODEL, patience: float = HANG,
+) -> Iterator[Ran]:  # fmt: skip
+    """Run a program with a process a rank, and yield what becomes of each call.
+
+    `program`: what is run.
+    `calls`: how, one after the other.
+    `fill`: puts the data into the memory of a rank.
+    `check`: says what is wrong in the end.
+    `model`: how long messages are.
+    `patience`: seconds without a step of any rank, after which they are said to hang.
+
+    Raises RunError when a rank ends, or all wait for one another; ProgramError when the program
+    can't be run at a size.
+    """
+    if not calls:
+        return
+    with Group(program, calls, model, patience) as group:
+        for number, call in enumerate(calls):
+            memories, layout = group.memories(number), group.layouts[number]
+            for rank, memory in enumerate(memories):
+                fill(call, memory, layout.plans[rank], rank)
+            group.shared.bytes[BELLS : layout.counted] = 0
+            group.run(number, 1, 1)
+            if lost := group.lost(number):
+                raise RunError(f"{lost} messages were sent that nobody received", fix=VERIFY)
+            wrong = check(call, memories, layout.plans)
+            times = group.run(number, call.repeats, call.calls)
+            if call.logged:
+                group.run(number, 1, 1, logged=True)
+            logs = group.logs(number) if call.logged else ()
+            yield Ran(call, tuple(time / call.calls for time in times), wrong, logs)
+
+
+def waits_told(program: Program, plans: Sequence[RankPlan], rows: Sequence[loop.Rows]) -> str:
+    """Return who waits for whom, in words, starting at the first threadblock that can't go on.
+
+    `program` is what runs, `plans` and `rows` what each rank runs and how far its threadblocks are.
+    """
+    first = np.cumsum([0, *(len(each) for each in rows)]).tolist()
+    wires = {wire: number for number, wire in enumerate(wires_of(program))}
+    senders, receivers = [-1] * len(wires), [-1] * len(wires)
+    ends, inbound, outbound, waits = [], [], [], {}
+    for rank, (plan, own) in enumerate(zip(plans, rows, strict=True)):
+        for index, row in enumerate(own):
+            block = first[rank] + index
+            ends.append((rank, plan.ids[index]))
+            sides = [
+                -1 if row[side] < 0 else wires[plan.ends[row[side]][0]]
+                for side in (loop.INBOUND, loop.OUTBOUND)
+            ]
+            inbound.append(sides[0])
+            outbound.append(sides[1])
+            for numbers, number in ((receivers, sides[0]), (senders, sides[1])):
+                if number >= 0:
+                    numbers[number] = block
+            if row[loop.STATE] == loop.DONE:
+                continue
+            step, need = plan.steps[row[loop.STEP]], None
+            if row[loop.STATE] == loop.NEEDS and step[loop.NEEDS_FROM] < step[loop.NEEDS_TO]:
+                awaited, position = plan.needs[step[loop.NEEDS_FROM] + row[loop.NEED]].tolist()
+                need = (first[-1] if awaited < 0 else first[rank] + awaited, position)
+            receives = row[loop.STATE] == loop.RECEIVES_FROM
+            waits[block] = Wait(int(step[loop.POSITION]), need, bool(receives))
+    links = tuple(Line(*wire, link=ROUTED, alpha=0, overhead=0, held=()) for wire in wires)
+    return deadlock(
+        Standstill(ends, links, inbound, outbound, senders, receivers, waits)
+    )  # fmt: skip

@@ -1,0 +1,356 @@
+"""Programs in place of the collectives of torch.distributed, over its point-to-point operations.
+
+The steps of a program are put into rounds when it is loaded: in a round a rank exchanges messages
+in one batch (``batch_isend_irecv``), then it copies and adds. A send goes in the first round after
+what it needs, and its message is received in the same round, so both ends agree, and nothing waits
+for a message of a later round. The order of sums is the program's, and so the same in every call.
+
+Which program runs is a matter of the collective and the bytes of the call, as in the runtimes;
+where none serves (no file, another operation than a sum, bytes that don't cut into whole chunks),
+the backend's own collective runs. Messages go over whatever backend the group has: gloo for tensors
+of processors, nccl for those of GPUs.
+"""
+
+# ruff: noqa: ANN401 - types of torch, which is not there where this is checked
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from taccl.errors import InputError
+from taccl.files import read_text
+from taccl.msccl.expected import mode_of
+from taccl.msccl.interpret import find_root, judge
+from taccl.msccl.program import Buffer, Op, Program, Slot, Step
+from taccl.msccl.run import maximal_run, places
+from taccl.msccl.xml import read_xml
+
+RUNTIME = "portable"
+"""Whose rules files are read and judged by: nobody's limits matter here, the data does."""
+
+
+class Move(NamedTuple):
+    """What a rank does in a round after its messages have come.
+
+    `op`, `source`, `target`, `chunks` are those of the step; `came` is the number of the message
+    that it receives, `goes` of the one that it makes; -1: none.
+    """
+
+    op: Op
+    source: Slot | None
+    target: Slot | None
+    chunks: int
+    came: int
+    goes: int
+
+
+class Message(NamedTuple):
+    """A message of a round: its number, which is its tag, its chunks, and the peer.
+
+    What a plain send sends lies at `source`; None: a move before made it.
+    """
+
+    number: int
+    peer: int
+    chunks: int
+    source: Slot | None
+
+
+@dataclass(slots=True)
+class Round:
+    """What a rank sends, receives and does then."""
+
+    sends: list[Message]
+    receives: list[Message]
+    moves: list[Move]
+
+
+def rounds_of(program: Program) -> list[dict[int, Round]]:
+    """Return what each rank of a `program` does, round by round.
+
+    Raises InputError when the program does not end.
+    """
+    run = maximal_run(program)
+    if run.stuck:
+        raise InputError(f"{program.name} does not end", fix="let taccl verify judge the file")
+    where, found = places(run), defaultdict[int, dict[int, Round]](dict)
+    # Even times are messages of round time / 2, odd ones what is done after them.
+    done: dict[int, int] = {}
+    sent: dict[int, int] = {}
+    last: dict[int, int] = {}
+
+    def round_at(time: int, rank: int) -> Round:
+        return found[time // 2].setdefault(rank, Round([], [], []))
+
+    for number in run.order:
+        place = where[number]
+        block = run.blocks[place.block][1]
+        step: Step = block.steps[place.step]
+        time = max(last.get(place.block, -1), done.get(run.released_by.get(number, -1), -1))
+        if step.op is Op.NOP or step.count == 0:
+            last[place.block] = done[number] = time
+            continue
+        if step.op is not Op.SEND:
+            came = -1
+            if step.receives:
+                came = run.sender[number]
+                time = max(time, sent[came] + 1)
+                message = Message(came, _peer(block.recv_from), step.count, None)
+                round_at(sent[came], place.rank).receives.append(message)
+            time += 1 - time % 2
+            goes = number if step.sends else -1
+            move = Move(step.op, step.source, step.target, step.count, came, goes)
+            round_at(time, place.rank).moves.append(move)
+        if step.sends:
+            time += 1
+            time += time % 2
+            sent[number] = time
+            source = step.source if step.op is Op.SEND else None
+            message = Message(number, _peer(block.send_to), step.count, source)
+            round_at(time, place.rank).sends.append(message)
+        last[place.block] = done[number] = time
+    return [found[number] for number in range(max(found, default=-1) + 1)]
+
+
+def _peer(rank: int | None) -> int:
+    return -1 if rank is None else rank
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A program, what each rank does in it, and the root, if it has one."""
+
+    program: Program
+    rounds: list[dict[int, Round]]
+    root: int | None
+
+
+class Collectives:
+    """Collectives of a process group that run programs where one serves.
+
+    `programs` are those of a library, and `group` is a group of torch.distributed; None: all ranks.
+
+    Raises InputError when a program is wrong, or ranks have different ones.
+    """
+
+    def __init__(self, programs: Sequence[Program], group: Any = None) -> None:
+        self.group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.used: dict[str, int] = {}
+        self.loaded: list[Loaded] = []
+        for program in programs:
+            if program.num_ranks != self.size:
+                raise InputError(
+                    f"{program.name} is for {program.num_ranks} ranks, the group has {self.size}",
+                    fix="tune for as many",
+                )
+            findings = [f for f in judge(program, RUNTIME) if f.rule in DATA]
+            if findings:
+                raise InputError(f"{program.name} is wrong: {findings[0]}", fix="make it anew")
+            self.loaded.append(Loaded(program, rounds_of(program), find_root(program)))
+        digests: list[Any] = [None] * self.size
+        own = hashlib.sha256(repr(tuple(programs)).encode()).hexdigest()
+        dist.all_gather_object(digests, own, group=group)
+        if len(set(digests)) > 1:
+            raise InputError("ranks have different programs", fix="give all the same library")
+
+    def _serving(
+        self, collective: str, counted: torch.Tensor, op: Any, root: int | None = None
+    ) -> Loaded | None:
+        """Return the program for a call whose counted buffer is a tensor; None: the backend's."""
+        size = counted.numel() * counted.element_size()
+        if op != dist.ReduceOp.SUM or not counted.is_contiguous():
+            return None
+        for one in self.loaded:
+            program = one.program
+            if (
+                program.collective == collective
+                and program.min_bytes <= size <= program.max_bytes
+                and counted.numel() % program.chunks_per_loop == 0
+                and one.root == root
+            ):
+                self.used[program.name] = self.used.get(program.name, 0) + 1
+                return one
+        return None
+
+    def _run(self, one: Loaded, source: torch.Tensor | None, target: torch.Tensor) -> None:
+        """Run a program from a source into a target, flat tensors; None: the target is both."""
+        program, rank = one.program, self.rank
+        in_place = source is None
+        mode = mode_of(program.collective, self.size, program.chunks_per_loop, in_place=in_place)
+        counted = max(len(target), 0 if source is None else len(source))
+        chunk = counted // program.chunks_per_loop
+        scratch = target.new_empty(program.gpus[rank].scratch_chunks * chunk)
+        base = {
+            Buffer.INPUT: target[mode.input_shift[rank] * chunk :] if source is None else source,
+            Buffer.OUTPUT: target[mode.output_shift[rank] * chunk :] if in_place else target,
+            Buffer.SCRATCH: scratch,
+        }
+
+        def part(slot: Slot, count: int) -> torch.Tensor:
+            return base[slot.buffer][slot.offset * chunk : (slot.offset + count) * chunk]
+
+        held: dict[int, torch.Tensor] = {}
+        for each in one.rounds:
+            own = each.get(rank)
+            if own is None:
+                continue
+            operations = []
+            for message in own.sends:
+                data = (
+                    held.pop(message.number) if message.source is None
+                    else part(message.source, message.chunks)
+                )  # fmt: skip
+                operations.append(self._p2p(dist.isend, data, message))
+            for message in own.receives:
+                held[message.number] = target.new_empty(message.chunks * chunk)
+                operations.append(self._p2p(dist.irecv, held[message.number], message))
+            if operations:
+                for work in dist.batch_isend_irecv(operations):
+                    work.wait()
+            for move in own.moves:
+                self._move(move, held, part)
+
+    def _p2p(self, kind: Any, data: torch.Tensor, message: Message) -> Any:
+        peer = message.peer
+        if self.group is not None:
+            peer = dist.get_global_rank(self.group, peer)
+        return dist.P2POp(kind, data, peer, self.group, message.number)
+
+    @staticmethod
+    def _move(move: Move, held: dict[int, torch.Tensor], part: Any) -> None:
+        came = held.pop(move.came) if move.came >= 0 else None
+        source = part(move.source, move.chunks) if move.source is not None else None
+        target = part(move.target, move.chunks) if move.target is not None else None
+        if move.op is Op.REDUCE and target is not None:
+            target.add_(source)
+            return
+        value = came if source is None else source if came is None else source + came
+        if target is not None and value is not None:
+            target.copy_(value)
+        if move.goes >= 0 and value is not None:
+            held[move.goes] = value
+
+    def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+        """Add a `tensor` over all ranks, in place; `op` is as in torch.distributed."""
+        one = self._serving("allreduce", tensor, op)
+        if one is None:
+            dist.all_reduce(tensor, op, group=self.group)
+            return
+        flat = tensor.view(-1)
+        self._run(one, None if one.program.in_place else flat.clone(), flat)
+
+    def all_gather_into_tensor(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Gather the `tensor` of all ranks into the `output` of each, by rank."""
+        one = self._serving("allgather", output, dist.ReduceOp.SUM)
+        if one is None or not tensor.is_contiguous():
+            dist.all_gather_into_tensor(output, tensor, group=self.group)
+            return
+        flat, part = output.view(-1), tensor.view(-1)
+        if one.program.out_of_place:
+            self._run(one, part, flat)
+            return
+        flat[self.rank * len(part) : (self.rank + 1) * len(part)] = part
+        self._run(one, None, flat)
+
+    def reduce_scatter_tensor(
+        self, output: torch.Tensor, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM
+    ) -> None:
+        """Add a `tensor` over all ranks; each gets its part as `output`; `op` as in torch."""
+        one = self._serving("reducescatter", tensor, op)
+        if one is None or not output.is_contiguous():
+            dist.reduce_scatter_tensor(output, tensor, op, group=self.group)
+            return
+        flat, part = tensor.view(-1), output.view(-1)
+        if one.program.out_of_place:
+            self._run(one, flat, part)
+            return
+        whole = flat.clone()
+        self._run(one, None, whole)
+        part.copy_(whole[self.rank * len(part) : (self.rank + 1) * len(part)])
+
+    def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Send the r-th part of a `tensor` to rank r; parts come into `output` by their rank."""
+        one = self._serving("alltoall", tensor, dist.ReduceOp.SUM)
+        if one is None or not output.is_contiguous():
+            dist.all_to_all_single(output, tensor, group=self.group)
+            return
+        flat, target = tensor.view(-1), output.view(-1)
+        if one.program.out_of_place:
+            self._run(one, flat, target)
+            return
+        target.copy_(flat)
+        self._run(one, None, target)
+
+    def broadcast(self, tensor: torch.Tensor, src: int = 0) -> None:
+        """Give all ranks the `tensor` of rank `src` of the group."""
+        one = self._serving("broadcast", tensor, dist.ReduceOp.SUM, src)
+        if one is None:
+            dist.broadcast(tensor, self._global(src), group=self.group)
+            return
+        flat = tensor.view(-1)
+        self._run(one, None if one.program.in_place else flat.clone(), flat)
+
+    def reduce(self, tensor: torch.Tensor, dst: int = 0, op: Any = dist.ReduceOp.SUM) -> None:
+        """Add a `tensor` over all ranks; rank `dst` of the group gets the sum; `op` as in torch."""
+        one = self._serving("reduce", tensor, op, dst)
+        if one is None:
+            dist.reduce(tensor, self._global(dst), op, group=self.group)
+            return
+        flat = tensor.view(-1)
+        work = flat if self.rank == dst else flat.clone()
+        self._run(one, None if one.program.in_place else flat.clone(), work)
+
+    def _global(self, rank: int) -> int:
+        return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
+
+    def ddp_hook(self, _state: Any, bucket: Any) -> Any:
+        """Average gradients: what ``DistributedDataParallel.register_comm_hook`` takes.
+
+        `bucket` has the gradients as one tensor. A bucket that does not cut into whole chunks is
+        filled up.
+        """
+        own = bucket.buffer()
+        chunks = [
+            one.program.chunks_per_loop
+            for one in self.loaded
+            if one.program.collective == "allreduce"
+        ]
+        rest = -own.numel() % max(chunks, default=1)
+        data = torch.cat([own, own.new_zeros(rest)]) if rest else own
+        data.div_(self.size)
+        self.all_reduce(data)
+        if rest:
+            own.copy_(data[: own.numel()])
+        future: Any = torch.futures.Future()
+        future.set_result(own)
+        return future
+
+
+DATA = frozenset({
+    "deadlock", "result", "race", "undefined", "leftover", "count", "outside", "overlap", "input",
+    "operands",
+})  # fmt: skip
+"""Rules of the judge that matter where no runtime of MSCCL loads the file."""
+
+
+def load(library: str | Path, group: Any = None) -> Collectives:
+    """Return collectives that run the programs of a library.
+
+    `library`: the directory that ``taccl tune`` wrote, or one XML file.
+    `group`: a group of torch.distributed; None: all ranks.
+
+    Raises InputError when there are none, or one can't be used.
+    """
+    place = Path(library)
+    files = sorted(place.glob("*.xml")) if place.is_dir() else [place]
+    if not files:
+        raise InputError("has no XML files", file=str(library), fix="let taccl tune make it")
+    programs = [read_xml(read_text(file), file=str(file), runtime=RUNTIME) for file in files]
+    return Collectives(programs, group)

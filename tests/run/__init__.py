@@ -1,0 +1,1 @@
+"""Programs run for real."""
