@@ -359,6 +359,7 @@ def test_the_fields_of_json_are_those_explained(run: Run) -> None:
         "taccl compare": ("compare", "ring:2", "allgather", "-e", "1K"),
         "taccl calibrate": ("calibrate", "ring:2", *measured),
         "taccl measured": ("measured", "mscclpp-h100"),
+        "taccl run": ("run", "f.xml", "--size", "4K", "-n", "1", "--repeats", "1"),
         "taccl place": ("place", "--topology", "ring:4"),
         "taccl tune": library,
         "taccl explain": ("explain", "lib", "--collective", "allgather", "--size", "1K"),

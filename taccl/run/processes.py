@@ -376,21 +376,20 @@ class Group:
                     answers[rank] = pipe.recv()
                 except (EOFError, OSError):
                     raise self._gone(rank) from None
+                if answers[rank][0] == loop.WRONG_LENGTH:
+                    wanted, found = (
+                        int(controls[rank][at]) for at in (loop.LENGTH_WANTED, loop.LENGTH_FOUND)
+                    )
+                    raise RunError(
+                        f"rank {rank} should receive {wanted} bytes, and the message has {found}",
+                        fix=VERIFY,
+                    )
             progress = sum(int(control[loop.PROGRESS]) for control in controls) + len(answers)
             if progress != before:
                 before, deadline = progress, Deadline.after(self.patience)
             elif deadline.over:
                 raise RunError(
                     f"nothing has happened for {self.patience:g} s: {self.standstill(number)}",
-                    fix=VERIFY,
-                )
-        for rank, (status, _) in answers.items():
-            if status == loop.WRONG_LENGTH:
-                wanted, found = (
-                    int(controls[rank][at]) for at in (loop.LENGTH_WANTED, loop.LENGTH_FOUND)
-                )
-                raise RunError(
-                    f"rank {rank} should receive {wanted} bytes, and the message has {found}",
                     fix=VERIFY,
                 )
         pairs = zip(*(found for _, found in answers.values()), strict=True)
