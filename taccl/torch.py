@@ -103,7 +103,7 @@ def rounds_of(program: Program) -> list[dict[int, Round]]:
                 time = max(time, sent[came] + 1)
                 message = Message(came, _peer(block.recv_from), step.count, None)
                 round_at(sent[came], place.rank).receives.append(message)
-            time += 1 - time % 2
+            time = max(1, time + 1 - time % 2)
             goes = number if step.sends else -1
             move = Move(step.op, step.source, step.target, step.count, came, goes)
             round_at(time, place.rank).moves.append(move)
@@ -310,7 +310,9 @@ class Collectives:
     def _global(self, rank: int) -> int:
         return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
 
-    def ddp_hook(self, _state: Any, bucket: Any) -> Any:
+    def ddp_hook(
+        self, _state: object, bucket: dist.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
         """Average gradients: what ``DistributedDataParallel.register_comm_hook`` takes.
 
         `bucket` has the gradients as one tensor. A bucket that does not cut into whole chunks is
@@ -328,7 +330,7 @@ class Collectives:
         self.all_reduce(data)
         if rest:
             own.copy_(data[: own.numel()])
-        future: Any = torch.futures.Future()
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(own)
         return future
 

@@ -155,7 +155,8 @@ def outputs_in_order(
     found: list[dict[int, Bytes]] = []
     for gpu in program.gpus:
         own = {}
-        for offset in range(gpu.output_chunks):
+        # In place a file may declare no output at all.
+        for offset in range(max(gpu.output_chunks, program.chunks_per_loop)):
             value = memory.get((gpu.rank, mode.cell(gpu.rank, Slot(Buffer.OUTPUT, offset))))
             if value is not None:
                 own[offset * chunk] = value.view(np.uint8)

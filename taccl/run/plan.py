@@ -82,7 +82,15 @@ def memory_of(program: Program, rank: int, chunk: int, *, in_place: bool) -> Mem
     """
     gpu, ranks = program.gpus[rank], program.num_ranks
     mode = mode_of(program.collective, ranks, program.chunks_per_loop, in_place=in_place)
-    room = {buffer: chunks * chunk for buffer, chunks in gpu.room.items()}
+    # What a call passes is what its collective says, whatever the file declares.
+    whole = program.chunks_per_loop
+    least = {
+        Buffer.INPUT: whole // ranks if program.collective == "allgather" else whole,
+        Buffer.OUTPUT: whole // ranks if program.collective == "reducescatter" else whole,
+    }
+    room = {
+        buffer: chunk * max(declared, least.get(buffer, 0)) for buffer, declared in gpu.room.items()
+    }
     at, end = {Buffer.INPUT: 0, Buffer.OUTPUT: 0}, 0
     for buffer, shift in ((Buffer.INPUT, mode.input_shift), (Buffer.OUTPUT, mode.output_shift)):
         at[buffer] = shift[rank] * chunk if in_place else end

@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ def library(tmp_path: Path) -> Path:
         ring_schedule("allreduce", RANKS, 2), ring_schedule("allgather", RANKS, 1),
         pairs_schedule("reducescatter", mesh(RANKS), 2), pairs_schedule("alltoall", mesh(RANKS), 1),
     ):  # fmt: skip
-        program = make(schedule)
+        program = replace(make(schedule), name=schedule.collective.name)
         (folder / f"{program.collective}.xml").write_text(write_xml(program, "executor"))
     return folder
 
@@ -117,6 +118,7 @@ def ranks(script: str, library: Path, tmp_path: Path) -> list[str]:
     finally:
         for process in started:
             process.kill()
+            process.communicate()
     return found
 
 
