@@ -148,7 +148,7 @@ def main() -> None:
         f" verify rejects, {unknown} that nobody can check;"
         f" {caught} of {caught + missed} mutants wrong"
     )
-    sys.exit(1 if bad or missed or caught < MUTANTS or own < WANTED else 0)
+    sys.exit(1 if bad or missed or caught < MUTANTS or len(made) < WANTED else 0)
 
 
 if __name__ == "__main__":

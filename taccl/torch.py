@@ -1,9 +1,11 @@
 """Programs in place of the collectives of torch.distributed, over its point-to-point operations.
 
-The steps of a program are put into rounds when it is loaded: in a round a rank exchanges messages
-in one batch (``batch_isend_irecv``), then it copies and adds. A send goes in the first round after
-what it needs, and its message is received in the same round, so both ends agree, and nothing waits
-for a message of a later round. The order of sums is the program's, and so the same in every call.
+The steps of a program are put into rounds when it is loaded: in a round a rank exchanges messages,
+then it copies and adds. A send goes in the first round after what it needs, and its message is
+received in the same round, so both ends agree, and nothing waits for a message of a later round.
+With nccl the messages of a round are one batch (``batch_isend_irecv``). Elsewhere all messages are
+asked for at the start, and sent as soon as they are there; rounds only say what is done first. The
+order of sums is the program's, and so the same in every call.
 
 Which program runs is a matter of the collective and the bytes of the call, as in the runtimes;
 where none serves (no file, another operation than a sum, bytes that don't cut into whole chunks),
@@ -15,7 +17,7 @@ of processors, nccl for those of GPUs.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,6 +124,13 @@ def _peer(rank: int | None) -> int:
     return -1 if rank is None else rank
 
 
+Part = Callable[[Slot, int], torch.Tensor]
+"""From a slot and a count of chunks to the part of a buffer."""
+
+Room = Callable[[Message], torch.Tensor]
+"""Returns a tensor for a message that comes."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
     """A program, what each rank does in it, and the root, if it has one."""
@@ -142,6 +151,8 @@ class Collectives:
     def __init__(self, programs: Sequence[Program], group: Any = None) -> None:
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        # Operations of nccl wait for their peers in the order in which they are asked for.
+        self.batched = dist.get_backend(group) == "nccl"
         self.used: dict[str, int] = {}
         self.loaded: list[Loaded] = []
         for program in programs:
@@ -196,11 +207,14 @@ class Collectives:
         def part(slot: Slot, count: int) -> torch.Tensor:
             return base[slot.buffer][slot.offset * chunk : (slot.offset + count) * chunk]
 
+        own = [each[rank] for each in one.rounds if rank in each]
+        run = self._in_batches if self.batched else self._at_once
+        run(own, part, lambda message: target.new_empty(message.chunks * chunk))
+
+    def _in_batches(self, rounds: Sequence[Round], part: Part, room: Room) -> None:
+        """Do rounds one after the other, the messages of each in one batch."""
         held: dict[int, torch.Tensor] = {}
-        for each in one.rounds:
-            own = each.get(rank)
-            if own is None:
-                continue
+        for own in rounds:
             operations = []
             for message in own.sends:
                 data = (
@@ -209,7 +223,7 @@ class Collectives:
                 )  # fmt: skip
                 operations.append(self._p2p(dist.isend, data, message))
             for message in own.receives:
-                held[message.number] = target.new_empty(message.chunks * chunk)
+                held[message.number] = room(message)
                 operations.append(self._p2p(dist.irecv, held[message.number], message))
             if operations:
                 for work in dist.batch_isend_irecv(operations):
@@ -217,11 +231,47 @@ class Collectives:
             for move in own.moves:
                 self._move(move, held, part)
 
+    def _at_once(self, rounds: Sequence[Round], part: Part, room: Room) -> None:
+        """Ask for all messages first, and send each as soon as it is there.
+
+        What is sent from a buffer is copied: the program may write there once it has left.
+        """
+        held: dict[int, torch.Tensor] = {}
+        coming: dict[int, Any] = {}
+        made = {
+            message.number: message
+            for own in rounds for message in own.sends if message.source is None
+        }  # fmt: skip
+        for own in rounds:
+            for message in own.receives:
+                held[message.number] = room(message)
+                coming[message.number] = dist.irecv(
+                    held[message.number], self._global(message.peer), group=self.group,
+                    tag=message.number,
+                )  # fmt: skip
+        works = []
+        for own in rounds:
+            works += [
+                self._sent(part(message.source, message.chunks).clone(), message)
+                for message in own.sends
+                if message.source is not None
+            ]
+            for move in own.moves:
+                if move.came >= 0:
+                    coming.pop(move.came).wait()
+                self._move(move, held, part)
+                if move.goes >= 0:
+                    works.append(self._sent(held.pop(move.goes), made[move.goes]))
+        for work, _ in works:
+            work.wait()
+
+    def _sent(self, data: torch.Tensor, message: Message) -> tuple[Any, torch.Tensor]:
+        """Begin to send, and return what to wait for with the data, which has to last."""
+        peer = self._global(message.peer)
+        return dist.isend(data, peer, group=self.group, tag=message.number), data
+
     def _p2p(self, kind: Any, data: torch.Tensor, message: Message) -> Any:
-        peer = message.peer
-        if self.group is not None:
-            peer = dist.get_global_rank(self.group, peer)
-        return dist.P2POp(kind, data, peer, self.group, message.number)
+        return dist.P2POp(kind, data, self._global(message.peer), self.group, message.number)
 
     @staticmethod
     def _move(move: Move, held: dict[int, torch.Tensor], part: Any) -> None:

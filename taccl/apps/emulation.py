@@ -89,11 +89,16 @@ def probed_links(topology: Topology) -> list[LinkId]:
     ]
 
 
-def measure_links(machine: Emulated, repeats: int = 5) -> list[Probe]:
-    """Return what messages on links of each kind cost on a `machine`, by `repeats` of each."""
+def measure_links(
+    machine: Emulated, repeats: int = 5, links: Sequence[LinkId] | None = None
+) -> list[Probe]:
+    """Return what messages on `links` cost on a `machine`, by `repeats` of each.
+
+    Without links some of each kind are measured.
+    """
     topology = machine.topology
     found = []
-    for number in probed_links(topology):
+    for number in probed_links(topology) if links is None else links:
         link = topology.link(number)
         program = probe_program(topology.num_ranks, link.src, link.dst)
         running = Running(program.name, program, None)

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from taccl.errors import InputError
 from taccl.msccl.program import Program
+from taccl.placement.objective import permuted_topology
 from taccl.replay.compile import ROUTED, wire
 from taccl.run.plan import Wire
 from taccl.run.processes import Started, end_ranks, start_rank
@@ -48,6 +49,7 @@ MAX_LINKS = 4096
 MAX_VERTICES = 256
 
 _LINKS_FROM = int(IPv4Address("10.128.0.0"))
+_FABRIC_FROM = int(IPv4Address("10.64.0.1"))
 _RANKS_FROM = int(IPv4Address("10.0.0.1"))
 _NEXT_HOP = "169.254.0.1"
 """What every edge's head is called by its tail: the address only stands for the one neighbour."""
@@ -87,21 +89,37 @@ class Emulated:
     `topology`: what it is like: already slower by its scale.
     `holders`: the processes that hold its namespaces, one a vertex.
     `shown`: from a link to its way.
+    `seats`: the vertex of each rank: its own, but where ranks were moved.
     """
 
     topology: Topology
     holders: tuple[Started, ...]
     shown: Mapping[int, Way]
+    seats: tuple[int, ...]
+
+    def seated(self, order: Sequence[int]) -> "Emulated":
+        """Return the same machine with rank ``r`` at the place of rank ``order[r]``."""
+        moved = permuted_topology(self.topology, order)
+        shown = {}
+        for number in range(len(moved.links)):
+            link = moved.link(number)
+            place = moved.links_between(link.src, link.dst).index(number)
+            old = self.topology.links_between(order[link.src], order[link.dst])[place]
+            shown[number] = self.shown[old]
+        return replace(
+            self, topology=moved, shown=shown, seats=tuple(self.seats[place] for place in order)
+        )
 
     def enter(self, rank: int) -> str:
         """Move this process to where a `rank` is, and return its address there."""
-        descriptor = os.open(f"/proc/{self.holders[rank].pid}/ns/net", os.O_RDONLY)
+        seat = self.seats[rank]
+        descriptor = os.open(f"/proc/{self.holders[seat].pid}/ns/net", os.O_RDONLY)
         try:
             if ctypes.CDLL(None, use_errno=True).setns(descriptor, _NEWNET):
                 raise OSError(ctypes.get_errno(), "setns")
         finally:
             os.close(descriptor)
-        return str(IPv4Address(_RANKS_FROM + rank))
+        return str(IPv4Address(_RANKS_FROM + seat))
 
     def ways(self, program: Program) -> Mapping[Wire, Way]:
         """Return how messages on the connections of a `program` travel.
@@ -175,7 +193,7 @@ def emulated(topology: Topology) -> Iterator[Emulated]:
             )
             for number in range(len(topology.links))
         }  # fmt: skip
-        yield Emulated(topology, tuple(holders), shown)
+        yield Emulated(topology, tuple(holders), shown, tuple(range(topology.num_ranks)))
     finally:
         end_ranks(holders)
 
@@ -183,6 +201,15 @@ def emulated(topology: Topology) -> Iterator[Emulated]:
 def _address(number: int) -> str:
     """Return an address of a link: the sender's has an even number."""
     return str(IPv4Address(_LINKS_FROM + number))
+
+
+def fabric_address(rank: int) -> str:
+    """Return the address at which other programs reach a `rank` over the links of the machine.
+
+    It is that of the interface ``fabric``; what is sent to it, acknowledgements as well, takes the
+    first link of a pair, and has no latency added.
+    """
+    return str(IPv4Address(_FABRIC_FROM + rank))
 
 
 def _mac(kind: int, number: int) -> str:
@@ -217,6 +244,7 @@ def _wire_up(topology: Topology, holders: Sequence[Started]) -> None:
             f" netns {holders[rank].pid}",
             f"link set r{rank} master hub up",
         ]
+        commands[rank] += ["link add fabric type bridge stp_state 0", "link set fabric up"]
     # Interfaces have to be there before what names them: in a second round.
     later: list[list[str]] = [[] for _ in holders]
     for edge in topology.edges:
@@ -233,6 +261,9 @@ def _wire_up(topology: Topology, holders: Sequence[Started]) -> None:
         later[edge.tail].append(
             f"neigh add {_NEXT_HOP} lladdr {_mac(2, edge.id)} dev e{edge.id}t nud permanent"
         )
+    for rank in range(ranks):
+        later[rank].append(f"addr add {fabric_address(rank)}/32 dev fabric")
+    routed: set[tuple[int, int]] = set()
     for number in range(len(topology.links)):
         link = topology.link(number)
         source, target = _address(2 * number), _address(2 * number + 1)
@@ -241,6 +272,15 @@ def _wire_up(topology: Topology, holders: Sequence[Started]) -> None:
         for edge_id in link.edges:
             vertex = topology.edges[edge_id].tail
             later[vertex].append(f"route add {target}/32 via {_NEXT_HOP} dev e{edge_id}t onlink")
+        vertices = [topology.edges[edge].tail for edge in link.edges]
+        for vertex, edge_id in zip(vertices, link.edges, strict=True):
+            if (vertex, link.dst) not in routed:
+                routed.add((vertex, link.dst))
+                source_ = f" src {fabric_address(vertex)}" if vertex < ranks else ""
+                later[vertex].append(
+                    f"route add {fabric_address(link.dst)}/32 via {_NEXT_HOP} dev e{edge_id}t"
+                    f" onlink{source_}"
+                )
         later[link.dst].append(
             f"route add {source}/32 via {IPv4Address(_RANKS_FROM + link.src)} dev hub"
         )

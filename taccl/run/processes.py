@@ -320,10 +320,11 @@ class Group:
         self.patience = patience
         self.layouts = [layout_of(program, call, model) for call in calls]
         most = max((layout.size for layout in self.layouts), default=LINE)
-        if most > MAX_SHARED:
+        room = min(MAX_SHARED, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 9 // 10)
+        if most > room:
             raise ProgramError(
                 f"{program.num_ranks} ranks need {most >> 20} MiB of memory together, of which at"
-                f" most {MAX_SHARED >> 20} are taken", fix="run smaller sizes",
+                f" most {room >> 20} are taken here", fix="run smaller sizes",
             )  # fmt: skip
         self.shared = Shared.of(most)
         self.ranks: list[Started] = []

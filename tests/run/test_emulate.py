@@ -14,7 +14,8 @@ from taccl.apps.networks import load_machine
 from taccl.apps.running import Asked, run_programs
 from taccl.errors import InputError
 from taccl.run import emulate
-from taccl.run.emulate import check_emulation, emulated, own_scale, scaled
+from taccl.run.emulate import Emulated, check_emulation, emulated, own_scale, scaled
+from taccl.run.tcp import Way
 from taccl.topology.graph import Topology
 from taccl.units import ceil_time
 from tests.msccl.builders import make, pairs_schedule, ring_schedule
@@ -33,6 +34,9 @@ def why_not() -> str:
 def machine(name: str) -> Topology:
     return load_machine(name, nodes=None, fabric=None, sketch=None, alpha_rule="delay")
 
+
+# One after the other: what is left behind is counted.
+pytestmark = pytest.mark.xdist_group("emulation")
 
 needs_root = pytest.mark.skipif(bool(why_not()), reason=f"emulation: {why_not()}")
 
@@ -131,3 +135,18 @@ def test_what_the_kernel_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
         emulated(machine("ring:3")),
     ):
         pass
+
+
+def test_ranks_take_the_links_of_the_places_that_they_are_moved_to() -> None:
+    topology = machine("slow-uplink")
+    links = len(topology.links)
+    shown = {number: Way(f"s{number}", f"t{number}", number) for number in range(links)}
+    order = [4, 1, 2, 3, 0, 5, 6, 7]
+    moved = Emulated(topology, (), shown, tuple(range(8))).seated(order)
+    assert moved.seats == tuple(order)
+    for number in range(links):
+        link = moved.topology.link(number)
+        (old,) = topology.links_between(order[link.src], order[link.dst])
+        assert moved.shown[number] == shown[old]
+    # Ranks 0 and 4 have changed servers: what was inside one is between two now.
+    assert moved.topology.links.alpha[moved.topology.links_between(0, 1)[0]] == 1_000_000

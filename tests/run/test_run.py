@@ -300,3 +300,10 @@ def test_a_reference_of_floats_is_in_the_order_of_the_program() -> None:
     ordered = np.concatenate([wanted[0][at].view(kind) for at in sorted(wanted[0])])
     assert np.allclose(ordered, in_rank_order, rtol=1e-3, atol=1e-3)
     assert (ordered != in_rank_order).any()
+
+
+def test_more_memory_than_there_is_is_refused() -> None:
+    model = ReplayModel("big", {"Simple": 1 << 40}, {"Simple": 2})
+    running = running_of(make(ring_schedule("allreduce", 4, 1)), model=model)
+    with pytest.raises(ProgramError, match=r"4 ranks need \d+ MiB of memory together"):
+        list(run_here(running, whole_calls(running, [1 << 40], QUICK)))

@@ -24,7 +24,7 @@ dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sy
                         world_size=4)
 rank = dist.get_rank()
 own = taccl.torch.load(sys.argv[1])
-for dtype in (torch.float64, torch.int64):
+for dtype, own.batched in ((torch.float64, False), (torch.int64, True)):
     values = (torch.arange(64) * (rank + 3) % 17).to(dtype)
     for part in (values, values[:7]):
         mine, theirs = part.clone(), part.clone()
