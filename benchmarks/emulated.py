@@ -61,16 +61,20 @@ def made(topology: Path, collective: str, size: str, folder: Path, limit: float)
     found: dict[str, Path] = {}
     texts: set[str] = set()
     asked: list[tuple[str, str, tuple[str, ...]]] = [(engine, engine, ()) for engine in ENGINES]
-    asked += [(f"guided {n}", "guided", ("--chunks", str(n))) for n in (2, 4, 3, 8)]
+    asked += [
+        (f"{engine} {n}", engine, ("--chunks", str(n)))
+        for n in (2, 4, 3, 6, 1, 8, 5)
+        for engine in ("guided", "taccl", "flow")
+    ]
     for name, engine, more in asked:
-        if engine == "guided" and more and len(found) >= ENOUGH:
+        if more and len(found) >= ENOUGH:
             break
         path = folder / f"{name.replace(' ', '-')}.xml"
         done = subprocess.run(
             [
                 sys.executable, "-m", "taccl", "synthesize", str(topology), collective, "--size",
                 size, "--engine", engine, "--time-limit",
-                str(3 * limit if engine == "auto" else limit), "--quiet", "-o", str(path),
+                str(5 * limit if engine == "auto" else limit), "--quiet", "-o", str(path),
                 "--profile", "measured", "--protocol", "Simple", "--instances", "1",
                 *more,
             ],
