@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from taccl.apps.running import SHARED_MEMORY, Asked, run_files
+from taccl.apps.running import SHARED_MEMORY, Asked, load_job, run_jobs
 from taccl.report.text import aligned
 
 RANKS, CALLS, REPEATS = 8, 20, 7
@@ -65,7 +65,7 @@ def main() -> None:
                 check=True, capture_output=True,
             )  # fmt: skip
             asked = Asked(SIZES, "float32", CALLS, REPEATS)
-            rows, _ = run_files([str(file)], asked, SHARED_MEMORY, None)
+            rows, _ = run_jobs([load_job(str(file), SIZES[-1])], asked, SHARED_MEMORY, None)
             for row, size in zip(rows, SIZES, strict=True):
                 if row.wrong:
                     sys.exit(f"{engine} at {size} bytes: wrong data")

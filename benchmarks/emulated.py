@@ -2,10 +2,11 @@
 
 ``python -m benchmarks.emulated`` (Linux, root, an idle machine) emulates each machine of MACHINES,
 measures its links, lets engines make programs for it as it was measured, for each collective and
-size, runs each program ten times with real bytes, and prints a row for each cell: how far the
-predictions are off, how many pairs of programs that differ by more than a tenth are in order, and
-how far what ``auto`` chose is from the quickest. It ends with status 1 where an aim is missed:
-median error 8 %, 92 % of pairs in order, and the choice within a tenth in 8 of 9 cells.
+size, runs each program ten times with real bytes (again where the host took the processors away
+meanwhile), and prints a row for each cell: how far the predictions are off, how many pairs of
+programs that differ by more than a tenth are in order, and how far what ``auto`` chose is from the
+quickest. It ends with status 1 where an aim is missed: median error 8 %, 92 % of pairs in order,
+and the choice within a tenth in 8 of 9 cells.
 """
 
 import argparse
@@ -13,23 +14,28 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from time import sleep
+from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks.sections import replace_section
 from taccl.apps.emulation import measure_links, measured_network, over, probes_told
 from taccl.apps.networks import load_machine
-from taccl.apps.running import load_running, rows_of, whole_calls
+from taccl.apps.running import load_job, rows_of
 from taccl.report.text import aligned
 from taccl.run.emulate import emulated, own_scale, scaled
-from taccl.run.processes import Call
+from taccl.run.job import Call, whole_calls
 from taccl.topology.core_form import topology_document
 from taccl.topology.file import document_text
 
 if TYPE_CHECKING:
     from taccl.report.runs import RunRow
+
+Found = TypeVar("Found")
 
 MACHINES = ("slow-uplink", "torus2d:2x4@4MB/s,1ms")
 COLLECTIVES = ("allgather", "allreduce", "alltoall")
@@ -42,6 +48,9 @@ ENOUGH = 8
 """Programs of a cell, at least; where engines find fewer, chunk counts are added."""
 
 REPEATS = 10
+TRIES, STOLEN, PAUSE = 5, 0.02, 10.0
+"""How often a program is measured anew, from which part of stolen time on, and seconds between."""
+
 ERROR, ORDERED, CHOSEN = 0.08, 0.92, 8 / 9
 
 
@@ -88,10 +97,28 @@ def made(topology: Path, collective: str, size: str, folder: Path, limit: float)
     return found
 
 
-def busy() -> tuple[int, int]:
-    """Return what all processors have worked, and all time, in ticks."""
+def busy() -> tuple[int, int, int]:
+    """Return what all processors have worked, what others took of them, and all time, in ticks."""
     ticks = [int(part) for part in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+    return sum(ticks) - ticks[3] - ticks[4], ticks[7], sum(ticks)
+
+
+def undisturbed(run: Callable[[], Found]) -> Found:
+    """Run what is measured until nobody takes processors away meanwhile, or take the calmest.
+
+    A virtual machine that has to wait for its processors measures its host.
+    """
+    calmest: list[tuple[float, Found]] = []
+    for _ in range(TRIES):
+        before = busy()
+        found = run()
+        after = busy()
+        stolen = (after[1] - before[1]) / max(1, after[2] - before[2])
+        calmest = [min([*calmest, (stolen, found)], key=lambda one: one[0])]
+        if stolen <= STOLEN:
+            break
+        sleep(PAUSE)
+    return calmest[0][1]
 
 
 def main() -> None:
@@ -113,7 +140,7 @@ def main() -> None:
         slower = scaled(machine, own_scale(machine))
         lines, errors, ordered, pairs, near = [head], [], 0, 0, 0
         with emulated(slower) as live, tempfile.TemporaryDirectory() as folder:
-            probes = measure_links(live)
+            probes = undisturbed(lambda: measure_links(live))
             network = measured_network(slower, probes)
             print(probes_told(network, probes), flush=True)
             file = Path(folder) / "measured.yaml"
@@ -129,12 +156,12 @@ def main() -> None:
                     form = Call(0, in_place=True, calls=1, repeats=REPEATS)
                     measured: dict[str, RunRow] = {}
                     for engine, path in programs.items():
-                        running = load_running(str(path), bytes_)
+                        job = load_job(str(path), bytes_)
                         # One mode: the other takes as long.
-                        calls = whole_calls(running, [bytes_], form)[:1]
-                        found = list(over(live).run(running, calls))
+                        calls = whole_calls(job, [bytes_], form)[:1]
+                        found = list(undisturbed(partial(over(live).run, job, calls)))
                         (measured[engine],) = rows_of(
-                            running, found, "emulated", network, measured=True
+                            job, found, "emulated", network, measured=True
                         )
                         if measured[engine].wrong:
                             raise SystemExit(f"{cell} {engine}: wrong data")
@@ -164,7 +191,7 @@ def main() -> None:
                         f"{median(row.spread or 0 for row in measured.values()):.1%}",
                         f"{right} of {len(told)}", f"{measured['auto'].nanoseconds / 1e6:.1f} ms",
                         f"{best} {measured[best].nanoseconds / 1e6:.1f} ms", f"{chosen:.2f}",
-                        f"{(after[0] - before[0]) / max(1, after[1] - before[1]):.0%}",
+                        f"{(after[0] - before[0]) / max(1, after[2] - before[2]):.0%}",
                     ])  # fmt: skip
                     print(" | ".join(lines[-1]), flush=True)
         cells = len(lines) - 1

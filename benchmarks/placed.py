@@ -17,7 +17,7 @@ from statistics import mean
 
 from taccl.apps.emulation import measure_links, over
 from taccl.apps.networks import load_machine
-from taccl.apps.running import Asked, run_files
+from taccl.apps.running import Asked, load_job, run_jobs
 from taccl.run.emulate import Emulated, emulated, own_scale, scaled
 
 SAMPLES = 10
@@ -27,7 +27,7 @@ AIM = 1.5
 def taken(machine: Emulated, order: list[int], file: Path, size: int) -> float:
     """Return the nanoseconds of a program with rank ``r`` at place ``order[r]``."""
     asked = Asked([size], calls=1, repeats=5)
-    rows, _ = run_files([str(file)], asked, over(machine.seated(order)), None)
+    rows, _ = run_jobs([load_job(str(file), size)], asked, over(machine.seated(order)), None)
     if any(row.wrong for row in rows):
         raise SystemExit("wrong data")
     return min(row.nanoseconds for row in rows)

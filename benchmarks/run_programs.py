@@ -16,14 +16,15 @@ from pathlib import Path
 from taccl.apps.networks import load_network
 from taccl.apps.programs import Target
 from taccl.apps.request import Request
-from taccl.apps.running import MAX_RANKS, Running, run_here, running_of, whole_calls
+from taccl.apps.running import MAX_RANKS, job_of
 from taccl.apps.synthesis import synthesize
 from taccl.errors import RunError, TacclError
 from taccl.files import read_text
 from taccl.msccl.interpret import interpret, judge
 from taccl.msccl.program import Op, Program, Step
 from taccl.msccl.xml import read_xml
-from taccl.run.processes import Call
+from taccl.run.job import Call, Job, whole_calls
+from taccl.run.processes import run_processes
 
 MACHINES = (
     "ring:4",
@@ -88,10 +89,10 @@ def mutants(program: Program) -> Iterator[Program]:
                     yield mutant
 
 
-def ran_wrong(running: Running, sizes: tuple[int, ...], dtype: str) -> int | None:
+def ran_wrong(job: Job, sizes: tuple[int, ...], dtype: str) -> int | None:
     """Return how many elements are wrong in all calls; None: nobody knows what is right."""
     call = Call(0, in_place=True, dtype=dtype, calls=1, repeats=1)
-    found = [each.wrong for each in run_here(running, whole_calls(running, sizes, call))]
+    found = [each.wrong for each in run_processes(job, whole_calls(job, sizes, call))]
     return None if None in found else sum(one or 0 for one in found)
 
 
@@ -113,10 +114,10 @@ def main() -> None:
     for number, (name, program) in enumerate(made):
         if program.num_ranks > MAX_RANKS:
             continue
-        running = running_of(name, program, 20.0)
+        job = job_of(name, program, 20.0)
         findings = [] if number < own else judge(program, "executor")
         try:
-            wrong = ran_wrong(running, SIZES, DTYPES[number % len(DTYPES)])
+            wrong = ran_wrong(job, SIZES, DTYPES[number % len(DTYPES)])
         except RunError as error:
             told += bool(findings)
             bad += not findings
@@ -139,7 +140,7 @@ def main() -> None:
             if caught + missed >= 2 * MUTANTS:
                 break
             try:
-                wrong = ran_wrong(running_of("mutant", mutant, 5.0), (96_000,), "int32")
+                wrong = ran_wrong(job_of("mutant", mutant, 5.0), (96_000,), "int32")
             except RunError:
                 wrong = 1
             caught, missed = caught + bool(wrong), missed + (not wrong)

@@ -1,12 +1,13 @@
 """Compiled loops: as the plain functions, kept on disk under a name that follows their source."""
 
+import os
 import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from taccl.timing.jit import cache_directory, jit, report_compilation
+from taccl.timing.jit import cache_directory, jit, report_compilation, stamp_of
 
 SOURCE = """
 def square(x):
@@ -54,6 +55,20 @@ def test_the_cache_of_other_source_is_another_directory(tmp_path: Path) -> None:
     places = [cache_directory("loops", [module], str(tmp_path)) for module in (one, other)]
     assert places[0] != places[1]
     assert {place.parent for place in places} == {tmp_path}
+
+
+def test_the_same_source_elsewhere_or_written_anew_is_compiled_ahead_again(tmp_path: Path) -> None:
+    # numba compiles both anew: what it finds in its cache depends on path and time of writing.
+    stamps = set()
+    for name, times in (("here", (1, 1)), ("there", (1, 1)), ("here", (2, 2)), ("here", (1, 1))):
+        path = tmp_path / name / "part.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("def f():\n    return 1\n")
+        os.utime(path, times)
+        module = types.ModuleType("part")
+        module.__file__ = str(path)
+        stamps.add(stamp_of([module], str(tmp_path)))
+    assert len(stamps) == 3
 
 
 def test_without_a_place_for_the_cache_it_is_compiled_all_the_same(

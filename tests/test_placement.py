@@ -67,7 +67,7 @@ def plain(made: Program, topology: Topology, order: list[int], size: int) -> Tim
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TacclWarning)
         return replay(
-            made, permuted_topology(topology, order), size, MODEL, keep_spans=False, route=True
+            made, permuted_topology(topology, order), size, MODEL, route=True
         ).time  # fmt: skip
 
 

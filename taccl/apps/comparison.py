@@ -9,19 +9,25 @@ the fastest of those that it allows itself.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise, product
 from math import isqrt, lcm
 from pathlib import Path
 
 from taccl.apps.evaluation import ELEMENT_BYTES, answer_of, read_program
 from taccl.apps.networks import charged
+from taccl.apps.plans import load_plan
 from taccl.apps.programs import Target, lowering_of, serves
 from taccl.collectives import COLLECTIVES, Collective, chunk_size_of, has_xml
 from taccl.errors import InputError, LoweringError
+from taccl.files import read_text
 from taccl.model.problem import Problem
 from taccl.msccl.interpret import find_root
-from taccl.msccl.program import Program
+from taccl.msccl.program import Program, errors_of
+from taccl.mscclpp.interpret import root_of
+from taccl.mscclpp.plan import Plan
+from taccl.mscclpp.structure import accepts, counted_chunks
+from taccl.mscclpp.verdict import is_plan, judge_plan
 from taccl.replay.cost import ReplayModel, measured_costs, model_of
 from taccl.replay.nccl import (
     VERSION,
@@ -33,8 +39,10 @@ from taccl.replay.nccl import (
     fastest,
     machine_of,
 )
+from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import BoundAt, Row, bounds_of, measured_bounds_of, row_of
 from taccl.replay.timing import traces
+from taccl.replay.trace import Trace
 from taccl.report.comparison import HERE, Comparison, Contender, Crossover, Modelled
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 from taccl.synth.templates.nccl_kernels import KERNELS
@@ -333,24 +341,50 @@ class _Race:
 
 def _file(question: Question, file: str) -> _Candidate:
     """Return the candidate of a file, out of the race when its result is wrong."""
-    program, asked = read_program(file), question.collective
-    problems: list[tuple[str, object, object]] = [
-        ("ngpus", program.num_ranks, question.topology.num_ranks)
-    ]
+    name = f"./{file}" if file in CLASSICAL else file
+    if is_plan(read_text(file)):
+        plan = load_plan(file)
+        _check(question, file, plan.num_ranks, plan.collective, partial(root_of, plan))
+        wrong = errors_of(judge_plan(plan))
+        divisor = max(1, plan.alignment) * counted_chunks(plan, plan.ranks[0])
+        told = str(wrong[0]) if wrong else ""
+        return _Candidate(name, "file", (partial(_plan_rows, question, plan, file),), divisor, told)
+    program = read_program(file)
+    _check(question, file, program.num_ranks, program.collective, partial(find_root, program))
+    play = _replayed(question, program, file=file)
+    divisor = program.chunks_per_loop * ELEMENT_BYTES
+    return _Candidate(name, "file", (play,), divisor, answer_of(program).told)
+
+
+def _check(
+    question: Question, file: str, ranks: int, collective: str, root: Callable[[], int | None]
+) -> None:
+    """Raise when a file does something else than is asked."""
+    asked = question.collective
+    problems: list[tuple[str, object, object]] = [("ngpus", ranks, question.topology.num_ranks)]
     if asked.name in COLLECTIVES:
-        problems.append(("coll", program.collective, asked.name))
-    if asked.root is not None and program.collective == asked.name:
-        problems.append(("root", find_root(program), asked.root))
+        problems.append(("coll", collective, asked.name))
+    if asked.root is not None and collective == asked.name:
+        problems.append(("root", root(), asked.root))
     for name, found, wanted in problems:
         if found != wanted:
             raise InputError(
                 f"should be {wanted} as asked, got {found}", file=file, field=name,
                 fix="leave the file out, or ask for what it does",
             )  # fmt: skip
-    play = _replayed(question, program, file=file)
-    divisor = program.chunks_per_loop * ELEMENT_BYTES
-    name = f"./{file}" if file in CLASSICAL else file
-    return _Candidate(name, "file", (play,), divisor, answer_of(program).told)
+
+
+def _plan_rows(question: Question, plan: Plan, file: str, sizes: Sequence[int]) -> list[Row]:
+    """Return the rows of a plan at some sizes."""
+    found = []
+    for size in sizes:
+        why = accepts(plan, size)
+        trace = (
+            Trace(plan.name, size, None, why, in_range=False) if why
+            else replay_plan(plan, question.topology, size, question.model)
+        )  # fmt: skip
+        found.append(row_of(trace, plan, question.topology, question.bound, file))
+    return found
 
 
 def _replayed(question: Question, program: Program, *, file: str = "", engine: str = "") -> Play:

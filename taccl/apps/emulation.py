@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import median
 
-from taccl.apps.running import Asked, Running, Transport, run_files, run_over_tcp
+from taccl.apps.running import Asked, Transport, run_jobs
 from taccl.errors import RunError
 from taccl.msccl.program import Buffer, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.msccl.runtimes import PROTOCOLS
 from taccl.report.runs import RunRow
 from taccl.run.emulate import Emulated, emulated, own_scale, scaled
+from taccl.run.job import Call, Job, Ran
 from taccl.run.plan import Wire
-from taccl.run.processes import Call, Ran
+from taccl.run.tcp import run_over_tcp
 from taccl.topology.graph import LinkId, ProgramCosts, ProtocolCosts, Topology
 
 CHUNKS = 64
@@ -101,7 +102,7 @@ def measure_links(
     for number in probed_links(topology) if links is None else links:
         link = topology.link(number)
         program = probe_program(topology.num_ranks, link.src, link.dst)
-        running = Running(program.name, program, None)
+        job = Job(program.name, program, None)
         beta = topology.links.max_beta(number)
         long = int(STREAM * 10**12 / beta) if beta else 1 << 20
         sizes = (4 * CHUNKS, long - long % (4 * CHUNKS) or 4 * CHUNKS * 2)
@@ -110,8 +111,8 @@ def measure_links(
             for size, many in zip(sizes, (PINGS, 1), strict=True)
         ]
         way = {Wire(link.src, link.dst, 0): machine.shown[number]}
-        ping, stream = (_least(ran) for ran in run_over_tcp(running, calls, way, machine.enter))
-        back = _least(run_over_tcp(running, calls[:1], {}, machine.enter)[0]) / 2
+        ping, stream = (_least(ran) for ran in run_over_tcp(job, calls, way, machine.enter))
+        back = _least(run_over_tcp(job, calls[:1], {}, machine.enter)[0]) / 2
         slope = 1000 * (stream - ping) / (sizes[1] - sizes[0])
         found.append(Probe(number, 1000 * (ping - back) - slope * sizes[0], slope))
     return found
@@ -162,18 +163,18 @@ def measured_network(topology: Topology, probes: Sequence[Probe]) -> Topology:
 def over(machine: Emulated) -> Transport:
     """Return what carries messages on a `machine`."""
 
-    def carry(running: Running, calls: Sequence[Call]) -> list[Ran]:
-        return run_over_tcp(running, calls, machine.ways(running.program), machine.enter)
+    def carry(job: Job, calls: Sequence[Call]) -> list[Ran]:
+        return run_over_tcp(job, calls, machine.ways(job.program), machine.enter)
 
     return Transport("emulated", carry)
 
 
 def run_emulated(
-    files: Sequence[str], asked: Asked, topology: Topology, scale: Fraction | None
+    jobs: Sequence[Job], asked: Asked, topology: Topology, scale: Fraction | None
 ) -> tuple[list[RunRow], str, Topology, list[Probe]]:
-    """Run the programs of `files` on a machine like a `topology`, and predict what they take.
+    """Run programs, `jobs`, on a machine like a `topology`, and predict what they take.
 
-    What is `asked` of them is as for :func:`taccl.apps.running.run_files`. Everything takes `scale`
+    What is `asked` of them is as for :func:`taccl.apps.running.run_jobs`. Everything takes `scale`
     times as long as on the topology; None: as long as this machine needs to carry it. Returned are
     rows, a trace, the topology with the costs that were measured, and these.
 
@@ -185,7 +186,7 @@ def run_emulated(
         if not probes:
             raise RunError(f"{topology.name} has no links", fix="emulate another machine")
         network = measured_network(slower, probes)
-        rows, text = run_files(files, asked, over(machine), network, measured=True)
+        rows, text = run_jobs(jobs, asked, over(machine), network, measured=True)
     return rows, text, network, probes
 
 

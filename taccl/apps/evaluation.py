@@ -19,6 +19,7 @@ from taccl.model.problem import Bound
 from taccl.msccl.interpret import count_wrong, interpret
 from taccl.msccl.program import Program
 from taccl.msccl.xml import read_xml
+from taccl.mscclpp.plan import Plan
 from taccl.replay.cost import ReplayModel
 from taccl.replay.disturbed import (
     Load,
@@ -30,12 +31,13 @@ from taccl.replay.disturbed import (
     percentile,
     weakened,
 )
+from taccl.replay.plans import replay_plan
 from taccl.replay.scenario import Scenario, read_scenario
 from taccl.replay.sweep import Disturbed, Row, row_of, sweep
 from taccl.replay.timing import traces
 from taccl.replay.trace import Trace
 from taccl.report.explain import Explanation, explain
-from taccl.report.played import Played, play
+from taccl.report.played import Played, play, play_plan
 from taccl.report.tables import Bounded
 from taccl.topology.graph import LogicalTopology, Topology, whole
 
@@ -107,22 +109,26 @@ class Setting:
     route: bool = False
     protocol_costs: bool = False
 
-    def play(self, program: Program, size: int) -> Played:
-        """Return a replay with all its spans."""
+    def play(self, what: Program | Plan, size: int) -> Played:
+        """Return a replay of a program or plan, `what`, at a `size`, with all its spans."""
+        if isinstance(what, Plan):
+            return play_plan(what, self.topology, size, self.model)
         with warnings.catch_warnings():
             # The rows have warned of routed pairs already.
             warnings.simplefilter("ignore", TacclWarning)
             return play(
-                program, self.topology, size, self.model,
+                what, self.topology, size, self.model,
                 route=self.route, protocol_costs=self.protocol_costs,
             )  # fmt: skip
 
-    def explain(self, played: Played, row: Row) -> Explanation:
-        """Return where the time of a replay goes."""
+    def explain(self, what: Program | Plan, played: Played, row: Row) -> Explanation:
+        """Return where the time of a replay of `what`, `played`, goes, whose result is a `row`."""
 
         def again(topology: Topology) -> Trace:
+            if isinstance(what, Plan):
+                return replay_plan(what, topology, row.size, self.model)
             (trace,) = traces(
-                played.program, topology, [row.size], self.model,
+                what, topology, [row.size], self.model,
                 route=self.route, protocol_costs=self.protocol_costs,
             )  # fmt: skip
             return trace

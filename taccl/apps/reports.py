@@ -8,10 +8,12 @@ from pathlib import Path
 
 from taccl.apps.comparison import Model
 from taccl.apps.evaluation import Setting, read_program
+from taccl.apps.plans import load_plan
 from taccl.apps.request import Synthesis
 from taccl.errors import InputError
-from taccl.files import check_outputs, read_bytes, write_all_atomic
+from taccl.files import check_outputs, read_bytes, read_text, write_all_atomic
 from taccl.model.problem import Candidate
+from taccl.mscclpp.verdict import is_plan
 from taccl.replay.cost import model_of
 from taccl.replay.nccl import Settings, machine_of
 from taccl.replay.sweep import Row, bounds_of, row_of
@@ -71,9 +73,15 @@ def evaluation_text(
         return written
     per_file = len(rows) // len(files)
     shown = rows[per_file - 1 :: per_file]
-    played = [setting.play(read_program(row.file), row.size) for row in shown]
+    read = [
+        load_plan(row.file) if is_plan(read_text(row.file)) else read_program(row.file)
+        for row in shown
+    ]
+    played = [setting.play(what, row.size) for what, row in zip(read, shown, strict=True)]
     told = wanted.html or wanted.explain
-    found = [setting.explain(*pair) for pair in zip(played, shown, strict=True)] if told else []
+    found = [
+        setting.explain(*each) for each in zip(read, played, shown, strict=True)
+    ] if told else []  # fmt: skip
     texts: dict[str | Path, str] = {}
     if wanted.trace is not None:
         texts[wanted.trace] = chrome_trace(played[0])
@@ -164,7 +172,7 @@ def synthesis_page(found: Synthesis) -> str:
     rows = [row_of(trace, program, topology, bound) for trace in replayed]
     played = setting.play(program, found.size)
     row = row_of(played.trace, program, topology, bound)
-    view = _view(played, setting.explain(played, row), _facts(found), found.candidates)
+    view = _view(played, setting.explain(program, played, row), _facts(found), found.candidates)
     return page(title, rows, [view], _nccl(topology))
 
 

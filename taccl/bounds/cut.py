@@ -97,13 +97,14 @@ def counted_at(net: Net, cover: IntArray, rows: NDArray[np.bool_]) -> Gates | No
     edges, at = np.unique(cover[links], return_index=True)
     late = net.late(links, cover[links])
     overhead = net.overhead[links] if net.chunk is not None else np.zeros_like(late)
-    columns = np.stack([
-        np.minimum.reduceat(late, at), np.minimum.reduceat(overhead, at), net.wire_id[edges],
-    ])  # fmt: skip
-    kinds, counts = np.unique(columns, axis=1, return_counts=True)
+    # Not np.unique(axis=1): numpy makes a TypeError of a time limit that comes while it compares.
+    kinds = Counter(zip(
+        np.minimum.reduceat(late, at).tolist(), np.minimum.reduceat(overhead, at).tolist(),
+        net.wire_id[edges].tolist(), strict=True,
+    ))  # fmt: skip
     return tuple(sorted(
         (Gate(start, net.wires[wire] + extra), count)
-        for (start, extra, wire), count in zip(kinds.T.tolist(), counts.tolist(), strict=True)
+        for (start, extra, wire), count in kinds.items()
     ))  # fmt: skip
 
 

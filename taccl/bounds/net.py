@@ -467,9 +467,10 @@ def one_of_each(net: Net, collective: Collective) -> tuple[int, ...]:
     if root is None:
         return tuple(np.unique(orbit).tolist())
     ways = (net.distance_from(root), net.distance_from(root, backwards=True))
-    columns = np.stack([orbit, *ways, ranks == root])
-    kept: list[int] = np.unique(columns, axis=1, return_index=True)[1].tolist()
-    return (root, *sorted(rank for rank in kept if rank != root))
+    kept: dict[tuple[int, ...], int] = {}
+    for rank, *kind in np.stack([ranks, orbit, *ways, ranks == root], axis=1).tolist():
+        kept.setdefault(tuple(kind), rank)
+    return (root, *sorted(rank for rank in kept.values() if rank != root))
 
 
 def servers_of(net: Net, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -34,7 +34,9 @@ def compare(
     collective: CollectiveArgument,
     files: Annotated[
         list[str] | None,
-        typer.Argument(help="MSCCL XML files that do the same.", show_default=False),
+        typer.Argument(
+            help="MSCCL XML files, or MSCCL++ plans, that do the same.", show_default=False
+        ),
     ] = None,
     nodes: Nodes = None,
     fabric: Fabric = None,

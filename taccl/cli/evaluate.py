@@ -33,7 +33,10 @@ from taccl.errors import InputError
 
 
 def evaluate(
-    files: Annotated[list[str], typer.Argument(help="MSCCL XML files.", show_default=False)],
+    files: Annotated[
+        list[str],
+        typer.Argument(help="MSCCL XML files, or MSCCL++ plans (JSON).", show_default=False),
+    ],
     topology: Annotated[
         str, machine_option("--topology", help="Where they run: a file, name or short form.")
     ],
@@ -71,7 +74,7 @@ def evaluate(
     ] = False,
 ) -> None:
     """Replay programs on a topology, size by size, beside the bound."""
-    from taccl.apps import evaluation, reports
+    from taccl.apps import evaluation, plans, reports
     from taccl.apps.networks import load_machine
     from taccl.replay.cost import measured_costs, model_of
     from taccl.report.tables import WRITERS
@@ -94,12 +97,23 @@ def evaluate(
             "is not known with measured costs", field=option,
             fix=f"leave out {option}, or --profile measured",
         )  # fmt: skip
+    planned = plans.plan_files(files)
+    if planned:
+        refused = {"--scenario": case, "--route": route or None}
+        for option, given in refused.items():
+            if given is not None:
+                raise InputError(
+                    "is not known for MSCCL++ plans yet", field=option,
+                    fix=f"leave {option} out, or give XML files",
+                )  # fmt: skip
     setting = evaluation.Setting(network, model, route, protocol_costs)
     sizes = sizes_of(begin, end, factor, size)
     if begin is None and end is None:
         # One size is cut to whole chunks, as a run of that many bytes would be padded.
-        sizes = [evaluation.whole_size(files, sizes[0])]
-    rows = evaluation.evaluate(files, sizes, setting)
+        sizes = [evaluation.whole_size([f for f in files if f not in planned], sizes[0])]
+        sizes = [plans.whole_size(planned, sizes[0])]
+    rows = evaluation.evaluate([file for file in files if file not in planned], sizes, setting)
+    rows += plans.plan_rows([(f, plans.load_plan(f)) for f in planned], network, sizes, model)
     if case is not None:
         rows = evaluation.under(case, setting, rows)
         setting = evaluation.left_of(case, setting)

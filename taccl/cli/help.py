@@ -130,7 +130,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType({
         "taccl place --topology torus2d:4x4 --algorithm halving-doubling --size 64M",
     ),
     "warmup": ("taccl warmup",),
-    "convert": ("taccl convert schedule.json --runtime executor -o program.xml",),
+    "convert": (
+        "taccl convert schedule.json --runtime executor -o program.xml",
+        "taccl convert schedule.json --runtime mscclpp --size 1MB -o plan.json",
+    ),
     "tune": (
         "taccl tune dgx-a100 allreduce allgather --nodes 2 -b 1K -e 1G --runtime executor -o lib",
     ),
@@ -180,8 +183,9 @@ class GroupedCommand(TyperCommand):
                 with formatter.section(heading):
                     formatter.write_dl(records[heading])
 
-    def format_epilog(self, ctx: "Context", formatter: "HelpFormatter") -> None:  # noqa: ARG002
+    def format_epilog(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write the examples as they are, for lines that are broken can't be copied."""
+        del ctx
         if self.epilog:
             with formatter.section("Examples"):
                 for line in self.epilog.splitlines():

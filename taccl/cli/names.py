@@ -42,6 +42,7 @@ def _listed(*tables: str) -> str:
 COLLECTIVE_NAMES = _listed("collectives/__init__.py:COLLECTIVES")
 ENGINE_NAMES = _listed("synth/engines.py:ENGINES", "synth/templates/classical.py:CLASSICAL")
 RUNTIME_NAMES = _listed("msccl/runtimes.py:RUNTIMES")
+PLAN_VERSION_NAMES = _listed("mscclpp/plan.py:VERSIONS")
 PROTOCOL_NAMES = f"auto, {_listed('msccl/runtimes.py:PROTOCOLS')}"
 ALPHA_RULE_NAMES = _listed("topology/graph.py:ALPHA_RULES")
 PROFILE_NAMES = _listed("replay/cost.py:PROFILES")

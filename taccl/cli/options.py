@@ -11,7 +11,13 @@ from typing import Annotated, TypeVar
 import typer
 
 from taccl.cli.help import collective_option, listed, machine_option, output_option, shipped
-from taccl.cli.names import ALPHA_RULE_NAMES, COLLECTIVE_NAMES, PROFILE_NAMES, RUNTIME_NAMES
+from taccl.cli.names import (
+    ALPHA_RULE_NAMES,
+    COLLECTIVE_NAMES,
+    PLAN_VERSION_NAMES,
+    PROFILE_NAMES,
+    RUNTIME_NAMES,
+)
 from taccl.cli.output import say, states_of, told
 from taccl.errors import InputError, OutOfTimeError, did_you_mean
 from taccl.timing.deadline import Deadline, hurry
@@ -140,6 +146,18 @@ Root = Annotated[
     ),
 ]
 Runtime = Annotated[str, one_of(f"{RUNTIME_NAMES}, none", "--runtime", "One of {}.", "Program")]
+PLAN_RUNTIME = "mscclpp"
+"""``--runtime`` that stands for plans of MSCCL++, in place of XML."""
+
+PlanVersion = Annotated[
+    str | None,
+    one_of(
+        PLAN_VERSION_NAMES, "--mscclpp-version", "MSCCL++ that reads plans: {}; left out: the last."
+    ),
+]
+PlanOrRuntime = Annotated[
+    str, one_of(f"{RUNTIME_NAMES}, {PLAN_RUNTIME}, none", "--runtime", "One of {}.", "Program")
+]
 Constants = Annotated[str, one_of(RUNTIME_NAMES, "--runtime", "Whose constants: {}.")]
 Json = Annotated[bool, output_option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, output_option("--quiet", "-q", help="No progress on stderr.")]

@@ -1,6 +1,7 @@
 """``taccl run``: a program with real bytes, a process a rank, measured beside predicted."""
 
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -110,7 +111,7 @@ def run(
     from taccl.apps.networks import load_machine
     from taccl.files import check_outputs, write_all_atomic
     from taccl.report.runs import runs_json, runs_table
-    from taccl.run.hosts import parse_hosts
+    from taccl.run.hosts import parse_hosts, run_on_hosts
     from taccl.topology.core_form import topology_document
     from taccl.topology.file import document_text
 
@@ -142,8 +143,9 @@ def run(
         )
     sizes = sizes_of(begin, end, factor, size)
     asked = running.Asked(
-        sizes, dtype, calls or (1 if emulate else 20), repeats, patience, logged=trace is not None
+        sizes, dtype, calls or (1 if emulate else 20), repeats, logged=trace is not None
     )
+    jobs = [running.load_job(file, sizes[-1], patience) for file in files]
     texts: dict[str | Path, str] = {}
     if emulate is not None:
         from taccl.apps.emulation import probes_told, run_emulated
@@ -152,7 +154,7 @@ def run(
             emulate, nodes=nodes, fabric=fabric, sketch=None, alpha_rule=alpha_rule
         )
         factor_ = None if scale is None else Fraction(scale)
-        rows, text, found, probes = run_emulated(files, asked, machine, factor_)
+        rows, text, found, probes = run_emulated(jobs, asked, machine, factor_)
         if not as_json:
             typer.echo(probes_told(found, probes))
         if save is not None:
@@ -160,31 +162,19 @@ def run(
     else:
         over = running.MPI if mpi else running.TCP if tcp else running.SHARED_MEMORY
         if hosts is not None:
-            own = [
-                *files,
-                "--dtype",
-                dtype,
-                "--iters",
-                str(asked.calls),
-                "--repeats",
-                str(repeats),
-                "--patience",
-                str(patience),
-                "-b",
-                str(sizes[0]),
-                "-e",
-                str(sizes[-1]),
-                "-f",
-                str(factor),
-                *(["--trace", str(trace)] if trace else []),
-                "--launched",
-            ]
-            over = running.on_hosts(parse_hosts(hosts), ["run", *own])
+            repeated = {
+                "--dtype": dtype, "--iters": asked.calls, "--repeats": repeats,
+                "--patience": patience, "-b": sizes[0], "-e": sizes[-1], "-f": factor,
+                **({} if trace is None else {"--trace": trace}),
+            }  # fmt: skip
+            options = [str(part) for pair in repeated.items() for part in pair]
+            over = running.Transport("tcp", partial(
+                run_on_hosts, hosts=parse_hosts(hosts),
+                command=["run", *files, *options, "--launched"],
+            ))  # fmt: skip
         elif launched:
             over = running.LAUNCHED
-        rows, text = running.run_files(
-            files, asked, over, network, measured=profile == "measured"
-        )  # fmt: skip
+        rows, text = running.run_jobs(jobs, asked, over, network, measured=profile == "measured")
     if rows:
         if trace is not None:
             texts[trace] = text

@@ -4,25 +4,35 @@
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taccl.cli.help import collective_option, output_option, program_option, search_option, shipped
+from taccl.cli.help import (
+    collective_option,
+    machine_option,
+    output_option,
+    program_option,
+    search_option,
+    shipped,
+)
 from taccl.cli.names import ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
+    PLAN_RUNTIME,
     PROCESS,
     AlphaRule,
     CollectiveArgument,
     Fabric,
     Json,
     Nodes,
+    PlanOrRuntime,
+    PlanVersion,
     Profile,
     Quiet,
     Root,
-    Runtime,
     Size,
     SizeOfChunks,
     TopologyArgument,
@@ -40,6 +50,7 @@ from taccl.units import parse_size
 
 if TYPE_CHECKING:
     from taccl.apps import Target
+    from taccl.apps.plans import Wanted as WantedPlan
 
 
 def warmup(quiet: Quiet = False, verbose: Verbose = False) -> None:
@@ -146,7 +157,8 @@ def synthesize(
     ] = False,
     alpha_rule: AlphaRule = None,
     profile: Profile = "alpha-beta",
-    runtime: Runtime = "portable",
+    runtime: PlanOrRuntime = "portable",
+    version: PlanVersion = None,
     protocol: Protocol = "auto",
     inplace: InPlace = False,
     outofplace: OutOfPlace = False,
@@ -172,10 +184,13 @@ def synthesize(
     from taccl import apps as pipeline
     from taccl.apps import outputs, reports
     from taccl.apps.networks import load_collective
-    from taccl.files import check_outputs
+    from taccl.apps.plans import plan_texts
+    from taccl.files import check_outputs, write_all_atomic
 
+    plan = _for_plans(runtime, protocol, {"--mscclpp-version": version})
     target = _target(
-        runtime, protocol, (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
+        "executor" if plan else runtime, "Simple" if plan else protocol,
+        (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
         element_bytes(dtype), bitwise=bitwise_consistent,
     )  # fmt: skip
     if is_stdout(output) and as_json:
@@ -202,18 +217,34 @@ def synthesize(
     file = None if is_stdout(output) else output
     outputs.check_target(request, output)
     check_outputs([("output", file), ("output", schedule), ("--report", report)])
+    xml = None if plan else file
+    plans: dict[str | Path, str] = {}
+    told: list[str] = []
     with interruptible(file, schedule, report) as stop:
         with progress(quiet=quiet or as_json, verbose=verbose) as show:
             found = pipeline.synthesize(replace(request, stop=stop, report=show))
-        written = outputs.write_outputs(found, file, schedule)
+        if plan and output is not None and found.program is not None:
+            wanted = _wanted(found.size, protocol, version, (inplace, outofplace))
+            measured = replace(wanted.model, measured=profile == "measured")
+            wanted = replace(wanted, model=measured)
+            plans, made = plan_texts(
+                found.program, found.schedule.topology, wanted, file or Path("plan.json")
+            )
+            told = [f"\n  plan        {one}" for one in made]
+        written = outputs.write_outputs(found, xml, schedule)
+        if file is not None and plans:
+            write_all_atomic(plans)
+            written += map(Path, plans)
         written += reports.write_report(found, report)
     if output is not None and (text := outputs.caution(found.schedule.collective)):
         _warn(text)
     if is_stdout(output):
-        typer.echo(outputs.xml_text(found, _warn), nl=False)
-    text = outputs.summary(found, written, file)
+        texts = iter(plans.values())
+        typer.echo(next(texts) if plan else outputs.xml_text(found, _warn), nl=False)
+    text = outputs.summary(found, written, xml)
+    text += "".join(told)
     if as_json:
-        text = json.dumps(outputs.report(found, written, file), indent=2)
+        text = json.dumps(outputs.report(found, written, xml), indent=2)
     typer.echo(text, err=is_stdout(output))
 
 
@@ -233,11 +264,23 @@ def _steps(
 
 
 def convert(
-    schedule: Annotated[Path, typer.Argument(help="A schedule as JSON.", show_default=False)],
+    schedule: Annotated[
+        Path,
+        typer.Argument(
+            help="A schedule as JSON; for --runtime mscclpp an MSCCL XML file, too.",
+            show_default=False,
+        ),
+    ],
     output: Output = None,
     size: Size = "1MB",
     dtype: Dtype = "float",
-    runtime: Runtime = "portable",
+    runtime: PlanOrRuntime = "portable",
+    version: PlanVersion = None,
+    topology: Annotated[
+        str | None,
+        machine_option("--topology", help="The machine of an XML file that becomes a plan."),
+    ] = None,
+    nodes: Nodes = None,
     protocol: Protocol = "auto",
     inplace: InPlace = False,
     outofplace: OutOfPlace = False,
@@ -248,9 +291,23 @@ def convert(
     max_bytes: MaxBytes = None,
     bitwise_consistent: BitwiseConsistent = False,
 ) -> None:
-    """Verify a schedule and write it as MSCCL XML (to stdout without -o)."""
+    """Verify a schedule and write it as MSCCL XML, or as MSCCL++ plans (to stdout without -o)."""
     from taccl.apps import outputs
+    from taccl.apps.networks import load_machine
+    from taccl.apps.plans import convert as convert_to_plans
 
+    given = {"--mscclpp-version": version, "--topology": topology, "--nodes": nodes}
+    if _for_plans(runtime, protocol, given):
+        file = None if is_stdout(output) else output
+        wanted = _wanted(size_of(size), protocol, version, (inplace, outofplace))
+        machine = None if topology is None else load_machine(topology, nodes=nodes)
+        plans, made = convert_to_plans(schedule, machine, wanted, file)
+        if file is None:
+            typer.echo(next(iter(plans.values())), nl=False)
+        else:
+            for path, one in zip(plans, made, strict=True):
+                typer.echo(f"wrote {path}: {one}")
+        return
     target = _target(
         runtime, protocol, (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
         element_bytes(dtype), bitwise=bitwise_consistent,
@@ -264,6 +321,38 @@ def convert(
     else:
         loading = outputs.loading(texts, target.runtime)
         typer.echo("\n".join([*(f"wrote {path}" for path in texts), *loading]))
+
+
+def _for_plans(runtime: str, protocol: str, given: Mapping[str, object]) -> bool:
+    """Tell whether plans are wanted in place of XML; options that are `given` are for plans only.
+
+    Raises InputError when they are not wanted and one is given, or for a protocol that plans have
+    not.
+    """
+    if runtime != PLAN_RUNTIME:
+        for option, value in given.items():
+            if value is not None:
+                raise InputError(
+                    f"is for --runtime {PLAN_RUNTIME}", field=option, fix=f"leave {option} out"
+                )
+        return False
+    if protocol == "LL128":
+        raise InputError(
+            "MSCCL++ has no LL128", field="--protocol", fix="use LL, Simple or auto"
+        )  # fmt: skip
+    return True
+
+
+def _wanted(
+    size: int, protocol: str, version: str | None, modes: tuple[bool, bool]
+) -> "WantedPlan":
+    """Return what plans are wanted, for a size in bytes, in place or out of place or both."""
+    from taccl.apps.plans import Wanted
+    from taccl.mscclpp.plan import NEWEST
+
+    inplace, outofplace = modes
+    chosen = (True,) if inplace else (False,) if outofplace else (True, False)
+    return Wanted(size, protocol, version or NEWEST, chosen)
 
 
 def _warn(text: str) -> None:

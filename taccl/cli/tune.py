@@ -12,6 +12,7 @@ import typer
 from taccl.cli.help import output_option, program_option, search_option
 from taccl.cli.names import COLLECTIVE_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
+    PLAN_RUNTIME,
     AlphaRule,
     Begin,
     End,
@@ -19,6 +20,7 @@ from taccl.cli.options import (
     Factor,
     Json,
     Nodes,
+    PlanVersion,
     Profile,
     Quiet,
     TopologyArgument,
@@ -62,8 +64,9 @@ def tune(
     alpha_rule: AlphaRule = None,
     profile: Profile = "alpha-beta",
     runtime: Annotated[
-        str, one_of(RUNTIME_NAMES, "--runtime", "One of {}.", "Program")
+        str, one_of(f"{RUNTIME_NAMES}, {PLAN_RUNTIME}", "--runtime", "One of {}.", "Program")
     ] = "portable",
+    version: PlanVersion = None,
     sketch: Annotated[
         list[str] | None,
         search_option(
@@ -133,6 +136,7 @@ def tune(
     """Search programs for collectives and sizes, and write the best ones as a directory."""
     from taccl.apps.warmup import compile_ahead
     from taccl.collectives import collective_name
+    from taccl.mscclpp.plan import NEWEST
     from taccl.replay.nccl import Settings, parse_settings
     from taccl.tuning.search import Budget
     from taccl.tuning.session import Order, tune
@@ -141,6 +145,12 @@ def tune(
         raise InputError("- is no directory", field="-o", fix="name the directory to write")
     if time_limit is not None and candidates is not None:
         raise InputError("both a time and a number", field="--candidates", fix="give one of them")
+    if version is not None and runtime != PLAN_RUNTIME:
+        raise InputError(
+            f"is for --runtime {PLAN_RUNTIME}", field="--mscclpp-version",
+            fix="leave --mscclpp-version out",
+        )  # fmt: skip
+    plans = (version or NEWEST) if runtime == PLAN_RUNTIME else None
     seconds = None if candidates is not None else time_limit or TIME_LIMIT
     sizes = sizes_of(begin, end, factor, "")
     last = read("-e", parse_size, end)
@@ -158,10 +168,11 @@ def tune(
     with interruptible(output) as stop, told as watch:
         order = Order(
             topology, tuple(dict.fromkeys(map(collective_name, collectives))), tuple(sizes),
-            runtime, Budget(candidates, seconds), output, _workshop(workers, scheduler, mpi=mpi),
-            nodes, fabric, alpha_rule, tuple(sketch or ()), seed,
-            None if keep_all or profile == "measured" else given, profile == "measured",
-            stop, watch,
+            "executor" if plans else runtime, Budget(candidates, seconds), output,
+            _workshop(workers, scheduler, mpi=mpi), nodes, fabric, alpha_rule,
+            tuple(sketch or ()), seed,
+            None if keep_all or plans or profile == "measured" else given, profile == "measured",
+            plans, stop, watch,
         )  # fmt: skip
         found = tune(order)
     from taccl.tuning.library_file import as_object, summary

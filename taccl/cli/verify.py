@@ -9,7 +9,7 @@ import typer
 
 from taccl.cli.help import shipped
 from taccl.cli.names import RUNTIME_NAMES
-from taccl.cli.options import Json, Nodes, one_of, read
+from taccl.cli.options import Json, Nodes, PlanVersion, one_of, read
 from taccl.errors import InputError
 from taccl.units import parse_size
 
@@ -43,7 +43,10 @@ PLACES = 3
 
 
 def verify(
-    files: Annotated[list[str], typer.Argument(help="MSCCL XML files.", show_default=False)],
+    files: Annotated[
+        list[str],
+        typer.Argument(help="MSCCL XML files, or MSCCL++ plans (JSON).", show_default=False),
+    ],
     runtime: Annotated[
         str | None,
         one_of(
@@ -76,6 +79,7 @@ def verify(
         bool,
         typer.Option("--bitwise-consistent", help="Also want one order of additions on all ranks."),
     ] = False,
+    version: PlanVersion = None,
     as_json: Json = False,
 ) -> None:
     """Say what a runtime refuses, breaks on, never selects: data, races, deadlocks, limits."""
@@ -87,12 +91,18 @@ def verify(
             field="--bitwise-consistent" if bitwise else "--size", fix="leave out one of the two",
         )  # fmt: skip
     from taccl.files import read_bytes
-    from taccl.msccl.verdict import Question, judge_for, judge_for_each
+    from taccl.msccl.verdict import Question, Verdict, judge_for, judge_for_each
+    from taccl.mscclpp.plan import NEWEST
+    from taccl.mscclpp.verdict import is_plan, judge_text
 
     question = Question(count, structure_only, bitwise, _servers(topology, nodes, ranks_per_node))
     found: dict[str, Verdicts] = {}
     for file in files:
         text, asked = read_bytes(file), replace(question, file=file)
+        if is_plan(text):
+            verdict = judge_text(text, version or NEWEST, file=file, structure_only=structure_only)
+            found[file] = {f"MSCCL++ {version or NEWEST}": Verdict(tuple(verdict), (), None, None)}
+            continue
         found[file] = (
             judge_for_each(text, asked)
             if name is None
@@ -104,13 +114,11 @@ def verify(
         for file, verdicts in found.items()
     }
     if as_json:
-        report = [
-            _record(file, verdicts, name, right=right[file]) for file, verdicts in found.items()
-        ]
+        report = [_record(file, verdicts, right=right[file]) for file, verdicts in found.items()]
         typer.echo(json.dumps({"files": report}, indent=2))
     else:
-        tell = _each_line if name is None else _lines
         for file, verdicts in found.items():
+            tell = _lines if len(verdicts) == 1 else _each_line
             typer.echo("\n".join(tell(file, verdicts)))
     raise typer.Exit(0 if all(right.values()) else 1)
 
@@ -154,8 +162,8 @@ def _worst(verdict: "Verdict") -> str | None:
     return None if verdict.worst is None else verdict.worst.value
 
 
-def _record(file: str, verdicts: Verdicts, name: str | None, *, right: bool) -> dict[str, object]:
-    """Return the record of a file: of the runtime that is asked for, or of each."""
+def _record(file: str, verdicts: Verdicts, *, right: bool) -> dict[str, object]:
+    """Return the record of a file: of the one runtime that is asked for, or of each."""
     fields: list[dict[str, object]] = []
     for runtime, verdict in verdicts.items():
         safe = verdict.safe
@@ -174,7 +182,7 @@ def _record(file: str, verdicts: Verdicts, name: str | None, *, right: bool) -> 
                 ],
             }
         )
-    if name is not None:
+    if len(fields) == 1:
         return {"file": file, **fields[0]}
     return {"file": file, "verified": right, "verdicts": fields}
 
@@ -252,7 +260,9 @@ def _grouped(findings: Mapping["Finding", Sequence[str]]) -> Iterator[str]:
 
 
 def _at(finding: "Finding") -> str:
-    return "" if finding.line is None else f" at {finding.line}:{finding.column}"
+    if finding.line is None:
+        return ""
+    return f" at {finding.line}" + ("" if finding.column is None else f":{finding.column}")
 
 
 def _largest(verdict: "Verdict") -> list[str]:

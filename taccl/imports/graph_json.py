@@ -115,7 +115,9 @@ class EdgeRecord(FileModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     src: int | str
     dst: int | str
-    bandwidth_GBps: Annotated[float | None, Field(gt=0, examples=[25])] = None  # noqa: N815 - the format's name
+    bandwidth_gb_per_s: Annotated[
+        float | None, Field(gt=0, examples=[25], alias="bandwidth_GBps")
+    ] = None
     alpha_us: Annotated[float | None, Field(ge=0, examples=[0.7])] = None
     links: Annotated[int | None, Field(ge=1, le=1024, examples=[2])] = None
     beta: Annotated[str | None, Field(max_length=200, examples=["46us/MB"])] = None
@@ -233,8 +235,8 @@ def _edge(
     found: dict[str, object] = {"from": vertices[edge.src], "to": vertices[edge.dst], "both": False}
     if edge.beta is not None:
         found["bandwidth"] = edge.beta
-    elif edge.bandwidth_GBps is not None:
-        found["bandwidth"] = f"{edge.bandwidth_GBps!r}GB/s"
+    elif edge.bandwidth_gb_per_s is not None:
+        found["bandwidth"] = f"{edge.bandwidth_gb_per_s!r}GB/s"
     elif edge.links is not None and options.link_bandwidth is not None:
         found["bandwidth"] = beta_text(options.link_bandwidth / edge.links)
     if edge.alpha_us is not None:
@@ -251,19 +253,24 @@ def _check_understood(
     strange = [
         key
         for key in edge.model_extra or {}
-        if _CAPACITY.search(key) and not (key in _SAID_TWICE and edge.bandwidth_GBps is not None)
+        if _CAPACITY.search(key)
+        and not (key in _SAID_TWICE and edge.bandwidth_gb_per_s is not None)
     ]
     if strange:
         raise document.error(
             f"{shown(strange[0])} is not understood", (*place, strange[0]),
             "give bandwidth_GBps (1e9 bytes a second) and alpha_us",
         )  # fmt: skip
-    if edge.links is not None and edge.bandwidth_GBps is None and options.link_bandwidth is None:
+    if (
+        edge.links is not None
+        and edge.bandwidth_gb_per_s is None
+        and options.link_bandwidth is None
+    ):
         raise document.error(
             f"counts {edge.links} links without saying how fast one is", (*place, "links"),
             "give --link-bandwidth, such as 25GB/s",
         )  # fmt: skip
-    given = (edge.bandwidth_GBps, edge.alpha_us, edge.links, edge.beta)
+    given = (edge.bandwidth_gb_per_s, edge.alpha_us, edge.links, edge.beta)
     free = all(number is None for number in given)
     if free and not options.allow_free:
         raise document.error(

@@ -137,7 +137,7 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
                     fix="give each threadblock of a peer its own channel",
                 )
             claimed[key] = (rank, block.id)
-    keys, server = sorted(named), topology.server_of
+    keys = sorted(named)
     found: list[Connection] = []
     for pair, group in itertools.groupby(keys, key=lambda key: key[:2]):
         paths = _paths(topology, *pair, route=route)
@@ -149,23 +149,29 @@ def wire(program: Program, topology: Topology, *, route: bool = False) -> Wiring
                     fix="use the topology the program was made for, or --route to go through"
                     " other ranks",
                 )
-            path, table = paths[position % len(paths)], topology.links
-            edges = dict.fromkeys(edge for link in path for edge in table.edges_of(link))
-            betas = ((edge, topology.edges[edge].beta) for edge in edges)
-            found.append(
-                Connection(
-                    *key,
-                    link=path[0] if len(path) == 1 else ROUTED,
-                    alpha=sum(int(table.alpha[link]) for link in path),
-                    overhead=sum(int(table.overhead[link]) for link in path),
-                    held=tuple((edge, beta) for edge, beta in betas if beta is not None),
-                    across=any(server[table.src[link]] != server[table.dst[link]] for link in path),
-                )
-            )
+            found.append(connect(topology, key, paths[position % len(paths)]))
     return Wiring(
         tuple(found),
         tuple(senders.get(key) for key in keys),
         tuple(receivers.get(key) for key in keys),
+    )
+
+
+def connect(topology: Topology, key: tuple[int, int, int], path: Sequence[int]) -> Connection:
+    """Return a connection, whose `key` is (source, destination, channel).
+
+    Its messages take a `path`, links of the `topology`.
+    """
+    table, server = topology.links, topology.server_of
+    edges = dict.fromkeys(edge for link in path for edge in table.edges_of(link))
+    betas = ((edge, topology.edges[edge].beta) for edge in edges)
+    return Connection(
+        *key,
+        link=path[0] if len(path) == 1 else ROUTED,
+        alpha=sum(int(table.alpha[link]) for link in path),
+        overhead=sum(int(table.overhead[link]) for link in path),
+        held=tuple((edge, beta) for edge, beta in betas if beta is not None),
+        across=any(server[table.src[link]] != server[table.dst[link]] for link in path),
     )
 
 
@@ -383,7 +389,7 @@ def columns_of(program: Program, topology: Topology, *, route: bool = False) -> 
             " threadblock has no peer for that",
             fix="name the peer in the threadblock",
         )
-    classes, class_of, held = _classes(wiring.connections)
+    classes, class_of, held = classes_of(wiring.connections)
     heads, tails, sources = _fuse(raw)
     needs_from, rows = _needs(raw, heads, tails)
     block = raw.block[tails]
@@ -391,15 +397,7 @@ def columns_of(program: Program, topology: Topology, *, route: bool = False) -> 
     link_class = np.full(len(tails), -1)
     sends = _SENDS[op]
     link_class[sends] = class_of[outbound[block[sends]]]
-    key, parts = op, (op, link_class, counts, sources)
-    for column in parts[1:]:
-        low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
-        if low < high:
-            _, key = _distinct(key * (high - low + 1) + column - low)
-    values, key = _distinct(key)
-    some = np.zeros(len(values), np.int64)
-    some[key] = np.arange(len(key))
-    kinds = zip(*(column[some].tolist() for column in parts), strict=True)
+    kinds, kind_of = kinds_of(op, link_class, counts, sources)
     dependences = ((ends[raw.block[row]][0], raw.steps[row].depends) for row in rows.tolist())
     needs = [
         (index.get((rank, ref.threadblock), len(ends)), ref.step)
@@ -411,8 +409,7 @@ def columns_of(program: Program, topology: Topology, *, route: bool = False) -> 
         np.array([-1 if end is None else index[end] for end in wiring.senders], np.int32),
         np.array([-1 if end is None else index[end] for end in wiring.receivers], np.int32),
         np.searchsorted(block, np.arange(len(ends) + 1)),
-        tuple(Kind(OPS[number], *rest) for number, *rest in kinds), key.astype(np.int32),
-        np.bincount(key, minlength=len(some)),
+        kinds, kind_of, np.bincount(kind_of, minlength=len(kinds)),
         (2 * (tails - raw.begins[block]) + raw.posts[tails]).astype(np.int32),
         needs_from, np.array(needs, np.int32).reshape(-1, 2), classes, class_of,
         np.cumsum([0, *map(len, held)]),
@@ -421,21 +418,43 @@ def columns_of(program: Program, topology: Topology, *, route: bool = False) -> 
     )  # fmt: skip
 
 
-def _classes(
+def kinds_of(
+    op: Ints, link_class: Ints, counts: Ints, sources: Ints
+) -> tuple[tuple[Kind, ...], Column]:
+    """Return the kinds of some steps, and which one each is.
+
+    The columns have for each step the fields of :class:`Kind`: the place of its `op` in ``OPS``,
+    its `link_class`, the chunks (`counts`), and the `sources`.
+    """
+    key, parts = op, (op, link_class, counts, sources)
+    for column in parts[1:]:
+        low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+        if low < high:
+            _, key = _distinct(key * (high - low + 1) + column - low)
+    values, key = _distinct(key)
+    some = np.zeros(len(values), np.int64)
+    some[key] = np.arange(len(key))
+    rows = zip(*(column[some].tolist() for column in parts), strict=True)
+    return tuple(Kind(OPS[number], *rest) for number, *rest in rows), key.astype(np.int32)
+
+
+def classes_of(
     connections: Sequence[Connection],
 ) -> tuple[tuple[LinkClass, ...], Column, list[tuple[int, ...]]]:
-    """Return the classes of connections, the class of each, and its edges by ascending beta."""
+    """Return the classes of `connections`, the class of each, and its edges by ascending beta."""
     numbers: dict[LinkClass, int] = {}
-    known: dict[int, tuple[int, tuple[int, ...]]] = {}
+    known: dict[tuple[int, bool], tuple[int, tuple[int, ...]]] = {}
     found = []
     for connection in connections:
-        one = known.get(connection.link) if connection.link != ROUTED else None
+        # Signals of plans take a link and hold nothing of it.
+        key = connection.link, bool(connection.held)
+        one = known.get(key) if connection.link != ROUTED else None
         if one is None:
             held = sorted(connection.held, key=lambda pair: pair[1])
             betas = tuple(beta for _, beta in held)
             costs = LinkClass(connection.alpha, connection.overhead, betas, connection.across)
             number = numbers.setdefault(costs, len(numbers))
-            one = known[connection.link] = (number, tuple(edge for edge, _ in held))
+            one = known[key] = (number, tuple(edge for edge, _ in held))
         found.append(one)
     class_of = np.array([number for number, _ in found], np.int32)
     return tuple(numbers), class_of, [edges for _, edges in found]

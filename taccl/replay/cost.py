@@ -113,6 +113,23 @@ def sharing_of(topology: Topology, protocol: str) -> Sharing:
     )  # fmt: skip
 
 
+def sharing_of_plan(topology: Topology, *, packets: bool) -> Sharing:
+    """Return what MSCCL++ plans are charged on a ``topology`` with measured costs.
+
+    Its tables are those of runtimes with FIFOs. What a plan does is the same in the wires and the
+    memory: a packet is a word with its flag, as LL has it, and a signal after a put is what ends a
+    message of Simple: a fence, a store, and somebody who polls. So plans with ``packets`` have the
+    launch, alpha and efficiency of LL (a plan's packets already count twice), others those of
+    Simple. Messages travel whole, and operations on packets are cut (``slice_bytes``). There is no
+    ``flag`` in it: what a threadblock has done it knows.
+
+    Raises ProgramError when the topology has no measured costs, or none of that protocol.
+    """
+    own = sharing_of(topology, "LL" if packets else "Simple")
+    wire = own.wire / PROTOCOL_FACTOR["LL"] if packets else own.wire
+    return replace(own, wire=wire, slices=1, flag=0)
+
+
 def inside_servers(topology: Topology) -> NDArray[np.bool_]:
     """Return which edges some link within a server uses, whoever else uses them."""
     table, server = topology.links, np.array(topology.server_of, np.int64)

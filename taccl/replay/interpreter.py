@@ -261,7 +261,7 @@ ARRIVED, RELEASED, WORKED, DUE, SEEN = range(5)
 KINDS = 5
 
 
-def replay(  # noqa: PLR0913 - the last three are switches
+def replay(
     program: Program,
     topology: Topology,
     size: int,
@@ -269,7 +269,6 @@ def replay(  # noqa: PLR0913 - the last three are switches
     *,
     route: bool = False,
     protocol_costs: bool = False,
-    keep_spans: bool = True,
 ) -> Trace:
     """Return what a program does at one size.
 
@@ -279,7 +278,6 @@ def replay(  # noqa: PLR0913 - the last three are switches
     `model`: the runtime's constants.
     `route`: send over the shortest path through ranks where a pair has no link.
     `protocol_costs`: charge the bytes that LL and LL128 add.
-    `keep_spans`: whether the trace lists every message.
 
     Raises ProgramError when the program does not fit the topology.
     """
@@ -292,7 +290,7 @@ def replay(  # noqa: PLR0913 - the last three are switches
     sharing = sharing_of(topology, program.protocol) if model.measured else None
     local = topology.local if sharing is None else sharing.local
     compiled = compile_program(columns, cut, local, factor, sharing)
-    run = Run(compiled, len(topology.edges), keep_spans=keep_spans)
+    run = Run(compiled, len(topology.edges), keep_spans=True)
     run.to_end()
     reason = deadlock(standstill(run))
     time = None if reason else run.now + local.launch

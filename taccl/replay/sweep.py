@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from taccl.bounds import any_curves, program_curves
 from taccl.collectives import COLLECTIVES, Collective, build_collective, busbw_factor
@@ -191,9 +192,35 @@ def measured_bounds_of(
     return at
 
 
-def row_of(
-    trace: Trace, program: Program, topology: Topology, bound: BoundAt, file: str = ""
-) -> Row:
+class Named(Protocol):
+    """What a row says of a program or plan."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+
+    @property
+    def collective(self) -> str:
+        """Return what it does."""
+
+    @property
+    def in_place(self) -> bool:
+        """Return whether it serves calls in place."""
+
+    @property
+    def out_of_place(self) -> bool:
+        """Return whether it serves calls out of place."""
+
+    @property
+    def min_bytes(self) -> int:
+        """Return the smallest size that it is for, in bytes of the counted buffer."""
+
+    @property
+    def max_bytes(self) -> int:
+        """Return the largest size that it is for, likewise."""
+
+
+def row_of(trace: Trace, program: Named, topology: Topology, bound: BoundAt, file: str = "") -> Row:
     """Return the row of the replay ``trace`` of a ``program``, from ``file``, on a ``topology``.
 
     ``bound`` gives the best bound for a size.

@@ -12,7 +12,7 @@ iteration, in which messages have another size; so any number of periods before 
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 from typing import Self
@@ -349,10 +349,11 @@ class Timing:
 
     def in_python(self, size: int) -> Trace:
         """Return the same from the replay in Python, whose times may be of any length."""
-        return replay(
+        trace = replay(
             self.program, self.topology, size, self.model,
-            route=self.route, protocol_costs=self.protocol_costs, keep_spans=False,
+            route=self.route, protocol_costs=self.protocol_costs,
         )  # fmt: skip
+        return replace(trace, spans=())
 
 
 def run_machine(machine: Machine, *, steady: bool) -> tuple[bool, int]:

@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from taccl.bounds import any_of
-from taccl.msccl.program import Op
 from taccl.replay.sweep import Row
 from taccl.replay.trace import Span, Trace, Why
 from taccl.report.played import Played
@@ -173,7 +172,7 @@ def explain(played: Played, row: Row, replay: Replay) -> Explanation:
     def named(edges: Collection[int]) -> tuple[str, ...]:
         return tuple(names[edge] for edge in sorted(edges))
 
-    ends = [played.where(trace.spans[number]) for number in (*path[:1], *path[-1:])] or ["", ""]
+    ends = [played.place(trace.spans[number]) for number in (*path[:1], *path[-1:])] or ["", ""]
     bottleneck = trace.busiest_edge
     return Explanation(
         row,
@@ -236,8 +235,7 @@ def _parameters(played: Played, legs: list[_Leg]) -> _Paid:
     for leg in legs:
         if leg.span.link is None:
             if leg.time:
-                copies = played.op(leg.span) in (Op.COPY, Op.RECV)
-                paid.local.add("copy" if copies else "reduce")
+                paid.local.add("reduce" if played.step(leg.span).adds else "copy")
             continue
         for number in played.crossed(leg.span):
             edge = topology.edges[number]

@@ -28,7 +28,7 @@ from taccl.replay.trace import Why
 from taccl.report.chart import BOUND, Line, chart, style_of
 from taccl.report.explain import Explanation
 from taccl.report.graph import heat_colour, heat_scale, lines_of, loaded_svg
-from taccl.report.played import Played, block_label, chunks_text, link_text
+from taccl.report.played import Played, link_text
 from taccl.report.tables import NcclTime, best_of_engines, verdict
 from taccl.report.text import escaped, number_text, us_text
 from taccl.report.whereabouts import program_where, schedule_where
@@ -163,7 +163,7 @@ _WHYS = tuple(Why)
 def timeline_data(played: Played) -> Data:
     """Return what the script draws for a replay; times in picoseconds from the launch."""
     trace, shift = played.trace, played.topology.local.launch
-    tracks = {where: number for number, where in enumerate(sorted(played.blocks))}
+    tracks = {where: number for number, where in enumerate(sorted(played.threads))}
     links: dict[str, int] = {}
     texts: dict[tuple[int, int, int | None], int] = {}
     rows: list[tuple[int, ...]] = []
@@ -177,8 +177,8 @@ def timeline_data(played: Played) -> Data:
         whole[key] += span.size
     begun: Counter[tuple[int, int, int, int, bool]] = Counter()
     for key, span in zip(keys[:MAX_SPANS], trace.spans, strict=False):
-        count = played.step(span).count
-        part = begun[key] * count // whole[key], span.size * count // whole[key]
+        count, bytes_ = played.step(span).count, max(1, whole[key])
+        part = begun[key] * count // bytes_, span.size * count // bytes_
         begun[key] += span.size
         wire = (span.gpu, span.threadblock, span.link)
         if span.link is not None and wire not in texts:
@@ -192,21 +192,21 @@ def timeline_data(played: Played) -> Data:
             texts.get(wire, -1), -1 if span.waited_for is None else span.waited_for,
             _WHYS.index(span.why), *part,
         ))  # fmt: skip
-    blocks = [played.blocks[where] for where in tracks]
+    threads = [played.threads[where] for where in tracks]
     return {
         "time": trace.time,
         "launch": shift,
         "total": len(trace.spans),
         "tracks": [
-            [f"rank {rank}", block_label(block)]
-            for (rank, _), block in zip(tracks, blocks, strict=True)
+            [f"rank {rank}", thread.name]
+            for (rank, _), thread in zip(tracks, threads, strict=True)
         ],
-        "steps": [[[step.op.value, chunks_text(step)] for step in block.steps] for block in blocks],
+        "steps": [[[step.op, step.chunks] for step in thread.steps] for thread in threads],
         "links": list(links),
         "whys": [why.value for why in _WHYS],
         "path": [number for number in trace.critical_path if number < MAX_SPANS],
         "spans": {name: [row[at] for row in rows] for at, name in enumerate(_NAMES)},
-        "where": program_where(played.program),
+        "where": None if played.program is None else program_where(played.program),
         "traffic": _traffic(played.topology, (
             (wire.src, wire.dst, span.size, played.holds(span))
             for span in trace.spans if span.link is not None
@@ -467,7 +467,10 @@ previous span, w for what it waited for.{cut}</p>
 <dl class="detail" aria-live="polite"><dt>span</dt><dd>none selected</dd></dl>
 <noscript><p class="note">The timeline needs JavaScript.</p></noscript>"""
 
-_NO_CHUNKS = '<p class="hint">What this program should do is not known, or too large.</p>'
+_NO_CHUNKS = (
+    '<p class="hint">Where chunks are is not shown: what this program should do is not known, or it'
+    " is too large, or a plan of MSCCL++.</p>"
+)
 
 _CHUNKS = """<div class="chunks">
 <div class="tools">

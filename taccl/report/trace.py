@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from taccl.replay.trace import Span
-from taccl.report.played import Played, block_label, chunks_text, link_text, span_label
+from taccl.report.played import Played, link_text, span_label
 from taccl.report.text import us
 from taccl.units import Time, microseconds
 
@@ -30,7 +30,7 @@ def chrome_trace(played: Played) -> str:
 def head_of(played: Played) -> dict[str, object]:
     """Return what a trace says of itself when it is a replay."""
     return {
-        "program": played.program.name,
+        "program": played.name,
         "topology": played.topology.name,
         "size_bytes": played.trace.size,
         "time_us": us(played.trace.time),
@@ -56,12 +56,12 @@ def events_of(played: Played) -> Iterator[Event]:
     named = [
         (number, edges[number].name) for number, busy in enumerate(played.trace.edge_busy) if busy
     ]
+    blocks: dict[int, list[tuple[int, str]]] = {rank: [] for rank in range(played.num_ranks)}
+    for (rank, block), thread in played.threads.items():
+        blocks[rank].append((block, thread.name))
     processes = [
-        *(
-            (gpu.rank, f"rank {gpu.rank}", [(b.id, block_label(b)) for b in gpu.threadblocks])
-            for gpu in played.program.gpus
-        ),
-        (played.program.num_ranks, "edges", named),
+        *((rank, f"rank {rank}", own) for rank, own in blocks.items()),
+        (played.num_ranks, "edges", named),
     ]
     for pid, process, threads in processes:
         facts = [
@@ -73,10 +73,9 @@ def events_of(played: Played) -> Iterator[Event]:
             yield {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
     shift = played.topology.local.launch
     if shift and played.trace.spans:
-        for gpu in played.program.gpus:
-            if gpu.threadblocks:
-                first = gpu.threadblocks[0].id
-                yield _span("launch", "launch", (gpu.rank, first), (0, shift), {})
+        for rank, own in blocks.items():
+            if own:
+                yield _span("launch", "launch", (rank, own[0][0]), (0, shift), {})
     arrows: dict[int, Event] = {}
     spans = played.trace.spans
     for number, ends in enumerate(sorted(played.received.items())):
@@ -95,8 +94,8 @@ def events_of(played: Played) -> Iterator[Event]:
         if span.link is not None:
             label = link_text(played, span)
             for edge, held in played.holds(span):
-                where = (played.program.num_ranks, edge)
-                told: Event = {"size_bytes": span.size, "by": played.where(span)}
+                where = (played.num_ranks, edge)
+                told: Event = {"size_bytes": span.size, "by": played.place(span)}
                 yield _span(label, "edge", where, (span.start + shift, held), told)
     yield from _counters(played, shift)
 
@@ -106,8 +105,8 @@ def _of_threadblock(played: Played, number: int, span: Span, shift: Time) -> Eve
     args: Event = {
         "span": number,
         "step": span.step,
-        "op": step.op.value,
-        "chunks": chunks_text(step),
+        "op": step.op,
+        "chunks": step.chunks,
         "size_bytes": span.size,
         "iteration": span.iteration,
     }
@@ -118,7 +117,7 @@ def _of_threadblock(played: Played, number: int, span: Span, shift: Time) -> Eve
     args["waited_for"] = span.why.value
     if span.waited_for is not None:
         before = played.trace.spans[span.waited_for]
-        args["waited_for"] = f"{span.why.value}: {played.where(before)}"
+        args["waited_for"] = f"{span.why.value}: {played.place(before)}"
         args["waited_for_span"] = span.waited_for
     times = (span.start + shift, span.end - span.start)
     kind = "send" if span.link is not None else "receive" if played.receives(span) else "local"
@@ -145,7 +144,7 @@ def _counters(played: Played, shift: Time) -> Iterator[Event]:
             flying += changes[edge][time][FLYING]
             yield {
                 "name": f"edge {played.topology.edges[edge].name}", "cat": "edge", "ph": "C",
-                "ts": microseconds(time + shift), "pid": played.program.num_ranks, "tid": edge,
+                "ts": microseconds(time + shift), "pid": played.num_ranks, "tid": edge,
                 "args": {"busy": busy, "bytes in flight": flying},
             }  # fmt: skip
 

@@ -70,7 +70,11 @@ ADD: Mapping[str, Callable[[Numbers, Numbers], Numbers]] = MappingProxyType(
 )
 
 
-def random_data(dtype: str, count: int, rank: int, seed: int) -> Bytes:
+SEED = 1
+"""Of the test data."""
+
+
+def random_data(dtype: str, count: int, rank: int, seed: int = SEED) -> Bytes:
     """Return the input of a `rank`: `count` numbers of a `dtype`, the same for the same `seed`.
 
     Floats are of many sizes, so that the order of sums shows in the last bits.
@@ -87,23 +91,23 @@ def random_data(dtype: str, count: int, rank: int, seed: int) -> Bytes:
     return found.view(np.uint8)
 
 
-def fill(memory: Bytes, place: Memory, dtype: str, rank: int, seed: int) -> None:
+def fill(memory: Bytes, place: Memory, dtype: str, rank: int) -> None:
     """Put test data into the input of a `rank`, and other bytes everywhere else.
 
-    `memory` is the rank's, with its buffers at their `place`; `dtype` and `seed` are as for
-    :func:`random_data`.
+    `memory` is the rank's, with its buffers at their `place`; numbers are of a `dtype`.
     """
     memory[:] = 0xA5
     begin, room = place.at[Buffer.INPUT], place.room[Buffer.INPUT]
-    memory[begin : begin + room] = random_data(dtype, room // DTYPES[dtype].bytes, rank, seed)
+    memory[begin : begin + room] = random_data(dtype, room // DTYPES[dtype].bytes, rank)
 
 
-def wrong_elements(found: Bytes, wanted: Mapping[int, Bytes], dtype: str) -> int:
+def wrong_elements(memory: Bytes, place: Memory, wanted: Mapping[int, Bytes], dtype: str) -> int:
     """Return how many numbers of a rank's output are not what they should be.
 
-    `found` is the output, `wanted` the chunks by where they begin, in bytes; `dtype` is of both.
+    `memory` is the rank's, with its buffers at their `place`; `wanted` are chunks by where they
+    begin in the output, in bytes; `dtype` is of both.
     """
-    wide = DTYPES[dtype].bytes
+    wide, found = DTYPES[dtype].bytes, memory[place.at[Buffer.OUTPUT] :]
     return sum(
         int((found[at : at + len(chunk)] != chunk).reshape(-1, wide).any(axis=1).sum())
         for at, chunk in wanted.items()

@@ -11,19 +11,20 @@ import os
 import secrets
 import shlex
 import socket
+import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
-from typing import Any
 
 from taccl.errors import InputError, RunError
-from taccl.run.messages import Mesh, Spoken, hub
+from taccl.run.job import Call, Job, Ran
+from taccl.run.messages import Carrier, End, HubClient, Mesh, be_rank, end_all, hub
 from taccl.run.processes import compiled
 from taccl.run.tcp import OPENING, carry_over_tcp
 from taccl.timing.deadline import Deadline
@@ -107,13 +108,13 @@ def parse_hosts(text: str) -> list[str]:
     return found
 
 
-def listening(address: str, port: int, key: bytes, field: str) -> Listener:
-    """Return what listens for ranks at an `address` and `port` (0: any), who know the `key`.
+def listening(address: str, port: int, field: str) -> socket.socket:
+    """Return what listens for ranks at an `address` and `port` (0: any).
 
     Raises InputError, at the option `field`, when the port is in use.
     """
     try:
-        return Listener((address, port), backlog=4096, authkey=key)
+        return socket.create_server((address, port), backlog=4096)
     except OSError as error:
         raise InputError(
             f"can't listen at {address or 'any address'} port {port}: {error.strerror}",
@@ -121,75 +122,128 @@ def listening(address: str, port: int, key: bytes, field: str) -> Listener:
         ) from None  # fmt: skip
 
 
-def gathered(listener: Listener, count: int) -> list[Connection]:
-    """Return connections to all ranks, by rank, once they have all come.
+def _let_in(sock: socket.socket, key: bytes) -> tuple[Connection, int, int]:
+    """Return a connection to whoever asks next and knows the key, its rank, and of how many.
+
+    Raises TimeoutError when nobody asks; OSError, EOFError, ValueError or AuthenticationError when
+    it is somebody else, who has little time to say anything at all.
+    """
+    one, _ = sock.accept()
+    one.settimeout(None)
+    patience = struct.Struct("ll")
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience.pack(SILENCE, 0))
+    pipe = Connection(one.detach())
+    try:
+        deliver_challenge(pipe, key)
+        answer_challenge(pipe, key)
+        rank, count = map(int, pipe.recv_bytes(100).split())
+    except BlockingIOError:
+        raise EOFError from None
+    with socket.socket(fileno=os.dup(pipe.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience.pack(0, 0))
+    return pipe, rank, count
+
+
+SILENCE = 5
+"""Seconds that one who asks to be let in may be silent."""
+
+
+def gathered(sock: socket.socket, count: int, key: bytes) -> list[Connection]:
+    """Return connections to all ranks, by rank, once they have all come and proved the key.
+
+    `sock`: where they ask.
+    `count`: ranks there are.
+    `key`: what they know.
 
     Raises RunError when some don't come in time, or two are the same.
     """
     ranks: dict[int, Connection] = {}
+    come: list[Connection] = []
     deadline = Deadline.after(OPENING)
-    # Nothing public sets how long it waits.
-    sock: socket.socket = listener._listener._socket  # type: ignore[attr-defined]  # noqa: SLF001
-    while len(ranks) < count:
+    trouble = ""
+    while len(ranks) < count and not trouble:
         sock.settimeout(max(0.05, deadline.left))
         try:
-            pipe = listener.accept()
-            number, ranks_known = pipe.recv_bytes(100).decode().split()
+            pipe, rank, ranks_known = _let_in(sock, key)
         except TimeoutError:
             missing = next(rank for rank in range(count) if rank not in ranks)
-            raise RunError(
-                f"{len(ranks)} of {count} ranks have come in {OPENING:g} s; rank {missing} has not",
-                fix="see whether all were started, and whether a firewall is between them",
-            ) from None
+            trouble = f"{len(ranks)} of {count} ranks have come in {OPENING:g} s; rank {missing}"
+            trouble += " has not"
         except (AuthenticationError, OSError, EOFError, ValueError):
             continue
-        rank = int(number)
-        if int(ranks_known) != count or not 0 <= rank < count or rank in ranks:
-            trouble = f"rank {rank} of {ranks_known} came, and there are {count}, each once"
-            for other in (*ranks.values(), pipe):
-                with suppress(OSError):
-                    other.send_bytes(f'["end", "{trouble}"]'.encode())
-            raise RunError(trouble, fix="start every rank once, all with the same number of ranks")
-        ranks[rank] = pipe
+        else:
+            come.append(pipe)
+            if ranks_known != count or not 0 <= rank < count or rank in ranks:
+                trouble = f"rank {rank} of {ranks_known} came, and there are {count}, each once"
+            ranks[rank] = pipe
+    if trouble:
+        end_all(come, trouble)
+        raise RunError(
+            trouble, fix="start every rank once, all with the same number; see that no firewall is"
+            " between them",
+        )  # fmt: skip
     return [ranks[rank] for rank in range(count)]
 
 
-@contextmanager
-def mesh_of(me: Launched, explain: Callable[[list[Any]], str]) -> Iterator[tuple[Mesh, Spoken]]:
-    """Give what a rank that was `launched` needs; the first is the hub as well.
+def run_launched(job: Job, calls: Sequence[Call]) -> list[Ran]:
+    """Run a program as a rank that a launcher has started; only rank 0 says what becomes.
 
-    `explain` makes a sentence of the states of all.
+    `job`, `calls`: what is run. Where the hub is elsewhere, it is told, and rank 0 says nothing
+    either.
 
-    Raises InputError when the port of the hub is in use; RunError when ranks don't come.
+    Raises InputError when no variables say who this process is; RunError when ranks don't come, one
+    is gone, or all wait for one another.
     """
+    me, ranks = launched(os.environ), job.program.num_ranks
+    if me.count != ranks:
+        raise InputError(
+            f"the program is for {ranks} ranks, and {me.count} were started", field="--launched",
+            fix=f"start {ranks}",
+        )  # fmt: skip
     compiled()
+    return run_as(me, job, calls, listening("", me.port, "--launched") if me.here else None)
+
+
+def run_as(
+    me: Launched, job: Job, calls: Sequence[Call], listener: socket.socket | None,
+    carry: Callable[[Sequence[End]], Carrier] | None = None,
+) -> list[Ran]:  # fmt: skip
+    """Run a program as one of its ranks, and return what becomes if this process is the hub.
+
+    `me`: who it is.
+    `job`, `calls`: what is run.
+    `listener`: where ranks ask for the hub, if this process is the hub, too; it is closed.
+    `carry`: from the ends of connections to what carries messages; None: TCP.
+
+    Raises RunError when ranks don't come, one is gone, or all wait for one another.
+    """
+    found: list[Ran] = []
     failed: list[RunError] = []
-    worker: threading.Thread | None = None
-    if me.here:
-        listener = listening("", me.port, me.key, "--launched")
 
-        def serve() -> None:
-            try:
-                with listener:
-                    hub(gathered(listener, me.count), explain)
-            except RunError as error:
-                failed.append(error)
+    def serve(sock: socket.socket) -> None:
+        try:
+            with sock:
+                found.extend(hub(gathered(sock, me.count, me.key), job, calls))
+        except RunError as error:
+            failed.append(error)
 
-        worker = threading.Thread(target=serve, daemon=True)
+    worker = threading.Thread(target=serve, args=(listener,), daemon=True)
+    if listener is not None:
         worker.start()
-    pipe = _joined(me)
-    told = Spoken(pipe)
-    host = _own_address(me)
     try:
-        yield Mesh(me.rank, told, carry_over_tcp(me.rank, told, host, {})), told
+        told = HubClient(_joined(me))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # The address of this host on the way to the hub.
+            probe.connect((me.address, me.port))
+            over_tcp = carry_over_tcp(me.rank, told, probe.getsockname()[0], {})
+        be_rank(Mesh(me.rank, told, carry or over_tcp), job, calls)
     except RunError as error:
-        told.leave(error.problem)
-        raise
-    else:
-        told.leave()
-    finally:
-        if worker is not None:
+        if listener is not None:
             worker.join(OPENING)
+        raise (failed[0] if failed else error) from None
+    if listener is not None:
+        worker.join(OPENING)
+    return found
 
 
 def _joined(me: Launched) -> Connection:
@@ -214,53 +268,46 @@ def _joined(me: Launched) -> Connection:
             return pipe
 
 
-def _own_address(me: Launched) -> str:
-    """Return the address of this host on the way to the hub."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((me.address, me.port))
-        return str(probe.getsockname()[0])
+def run_on_hosts(
+    job: Job, calls: Sequence[Call], hosts: Sequence[str], command: Sequence[str]
+) -> list[Ran]:
+    """Run a program with a rank on each of some hosts, and return what becomes of each call.
 
-
-def launch(
-    hosts: Sequence[str], command: Sequence[str], explain: Callable[[list[Any]], str],
-    heard: Callable[[Any], None],
-) -> None:  # fmt: skip
-    """Start a rank on each of some hosts and be their hub.
-
+    `job`, `calls`: what is run.
     `hosts`: of each rank; all but this one are reached over ssh.
     `command`: what a rank runs, beside the interpreter.
-    `explain`: makes a sentence of the states of all.
-    `heard`: takes what rank 0 reports.
 
-    Raises RunError when ranks don't come, one is gone, or all wait for one another.
+    Raises InputError when there are fewer or more hosts than ranks; RunError when ranks don't come,
+    one is gone, or all wait for one another.
     """
+    if len(hosts) != job.program.num_ranks:
+        raise InputError(
+            f"the program is for {job.program.num_ranks} ranks, and hosts are given for"
+            f" {len(hosts)}", field="--hosts", fix="write a:4,b:4",
+        )  # fmt: skip
     key = secrets.token_hex(16)
     local = all(host in LOCAL for host in hosts)
     started: list[subprocess.Popen[bytes]] = []
-    with listening("127.0.0.1" if local else "", 0, key.encode(), "--hosts") as listener:
-        port = listener.address[1]
+    with listening("127.0.0.1" if local else "", 0, "--hosts") as listener:
         address = "127.0.0.1" if local else socket.gethostbyname(socket.gethostname())
+        variables = {
+            "TACCL_RANKS": str(len(hosts)), "TACCL_HUB": address,
+            "TACCL_PORT": str(listener.getsockname()[1]), KEY: key,
+        }  # fmt: skip
         try:
             for rank, host in enumerate(hosts):
-                variables = {
-                    "TACCL_RANK": str(rank), "TACCL_RANKS": str(len(hosts)),
-                    "TACCL_HUB": address, "TACCL_PORT": str(port), KEY: key,
-                }  # fmt: skip
-                if host in LOCAL:
-                    own = [sys.executable, "-m", "taccl", *command]
-                    started.append(subprocess.Popen(
-                        own, env={**os.environ, **variables}, stdin=subprocess.DEVNULL
-                    ))  # fmt: skip
-                    continue
-                told = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-                there = (
-                    f"cd {shlex.quote(str(Path.cwd()))} && {told} {shlex.join(['taccl', *command])}"
-                )
-                started.append(subprocess.Popen(
-                    ["ssh", "-o", "BatchMode=yes", "-tt", "--", host, there],
-                    stdin=subprocess.DEVNULL,
-                ))  # fmt: skip
-            hub(gathered(listener, len(hosts)), explain, heard)
+                own = {**variables, "TACCL_RANK": str(rank)}
+                line, environment = [sys.executable, "-m", "taccl", *command], {**os.environ, **own}
+                if host not in LOCAL:
+                    told = " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items())
+                    there = f"cd {shlex.quote(str(Path.cwd()))} && {told} "
+                    there += shlex.join(["taccl", *command])
+                    line = ["ssh", "-o", "BatchMode=yes", "-tt", "--", host, there]
+                    environment = dict(os.environ)
+                started.append(
+                    subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL)
+                )  # fmt: skip
+            return hub(gathered(listener, len(hosts), key.encode()), job, calls)
         finally:
             for process in started:
                 with suppress(subprocess.TimeoutExpired):

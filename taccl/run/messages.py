@@ -16,7 +16,7 @@ import json
 import select
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -28,9 +28,10 @@ from taccl.errors import RunError
 from taccl.msccl.program import Program
 from taccl.replay.cost import ReplayModel
 from taccl.run import loop
-from taccl.run.data import DTYPES, Bytes
-from taccl.run.plan import MODEL, RankPlan, Wire, message_bytes, plan_of, rank_of
-from taccl.run.processes import HANG, LINE, VERIFY, Call, Ran, compiled
+from taccl.run.data import DTYPES, Bytes, fill, wrong_elements
+from taccl.run.job import VERIFY, Call, Job, Ran, reference
+from taccl.run.plan import RankPlan, Wire, message_bytes, plan_of, rank_of
+from taccl.run.processes import LINE, compiled, waits_told
 from taccl.timing.deadline import Deadline, nanoseconds
 
 HEADER = struct.Struct("<q")
@@ -40,32 +41,14 @@ MAX_TOLD = 64 << 20
 """Bytes of one thing that a rank tells the others."""
 
 
-class Told(Protocol):
-    """How ranks tell one another something: each gives a value, and gets those of all ranks."""
-
-    def exchange(self, value: object) -> list[Any]:
-        """Give a value and return those of all ranks, by rank."""
-
-    def watched(self) -> Sequence[int]:
-        """Return what to wait for as well: file descriptors that show that something went wrong."""
-
-    def look(self, state: Callable[[], object]) -> None:
-        """Answer what the hub asks for meanwhile with the `state` of this rank, if it does."""
-
-    def give_up(self, state: Callable[[], object]) -> None:
-        """Tell the hub that nothing goes on here, and the `state` of this rank."""
-
-
 def hub(
-    ranks: Sequence[Connection], explain: Callable[[list[Any]], str],
-    heard: Callable[[Any], None] = lambda _value: None,
+    ranks: Sequence[Connection], job: Job, calls: Sequence[Call],
     ended: Callable[[int], str] = lambda _rank: "is gone",
-) -> None:  # fmt: skip
-    """Send to all what each has said, again and again, until all have left.
+) -> list[Ran]:  # fmt: skip
+    """Send to all what each has said, again and again, until all have left; return what became.
 
     `ranks`: connections to them, by rank.
-    `explain`: makes a sentence of the states of all, where one waits for too long.
-    `heard`: takes results.
+    `job`, `calls`: what they run.
     `ended`: says how a rank has ended that is gone.
 
     Raises RunError when a rank is gone, or all wait for one another.
@@ -73,11 +56,12 @@ def hub(
     said: dict[int, Any] = {}
     states: dict[int, Any] = {}
     rank_of_pipe = {pipe: rank for rank, pipe in enumerate(ranks)}
+    found: list[Ran] = []
     trouble = ""
     while rank_of_pipe and not trouble:
         ready = wait(list(rank_of_pipe), timeout=ASKED if states else None)
         if states and not ready:
-            trouble = explain([states.get(rank) for rank in range(len(ranks))])
+            trouble = standstill(job, calls, [states.get(rank) for rank in range(len(ranks))])
         for one in ready:
             pipe = cast("Connection", one)
             rank = rank_of_pipe[pipe]
@@ -91,7 +75,9 @@ def hub(
             elif kind == "said":
                 said[rank] = value
             elif kind == "result":
-                heard(value)
+                times, wrong, logs = value
+                rows = (np.array(log, np.int64).reshape(-1, loop.LOG_FIELDS) for log in logs)
+                found.append(Ran(calls[len(found)], tuple(times), wrong, tuple(rows)))
             elif kind == "left":
                 del rank_of_pipe[pipe]
             elif kind == "state":
@@ -99,27 +85,59 @@ def hub(
                     _send_all(rank_of_pipe, ["tell", None])
                 states[rank] = value
         if len(states) == len(ranks):
-            trouble = trouble or explain([states[rank] for rank in range(len(ranks))])
+            trouble = trouble or standstill(job, calls, [states[r] for r in range(len(ranks))])
         if len(said) == len(ranks):
             values, said = [said[rank] for rank in range(len(ranks))], {}
             _send_all(rank_of_pipe, ["all", values])
     if trouble:
-        _send_all(rank_of_pipe, ["end", trouble])
+        end_all(rank_of_pipe, trouble)
         raise RunError(trouble, fix=VERIFY if "waits for" in trouble else "run it again")
+    return found
+
+
+def standstill(job: Job, calls: Sequence[Call], states: Sequence[Any]) -> str:
+    """Return who waits for whom.
+
+    `job`, `calls`: what is run.
+    `states`: the number of the call and the rows of the threadblocks of each rank; None where a
+    rank did not answer.
+    """
+    mute = [rank for rank, state in enumerate(states) if state is None]
+    if mute:
+        ranks = ", ".join(map(str, mute[:8]))
+        return f"rank{'s' if len(mute) > 1 else ''} {ranks} did nothing, and did not answer"
+    plans = [
+        plan_of(
+            job.program, rank, calls[number].size, in_place=calls[number].in_place, model=job.model
+        )
+        for rank, (number, _) in enumerate(states)
+    ]
+    rows = [np.array(own, np.int64).reshape(-1, loop.BLOCK_FIELDS) for _, own in states]
+    return waits_told(job, plans, rows)
 
 
 ASKED = 2.0
 """Seconds in which ranks have to say where they are, when one says that nothing goes on."""
 
 
+def end_all(pipes: Iterable[Connection], trouble: str) -> None:
+    """Tell ranks, over `pipes` to them, that all end because of a `trouble`."""
+    _send_all(pipes, ["end", trouble])
+
+
 def _send_all(pipes: Iterable[Connection], value: object) -> None:
     text = json.dumps(value).encode()
-    for pipe in pipes:
+    # The first last: the hub may be a thread of its process, which would not let it go on.
+    for pipe in reversed(list(pipes)):
         with suppress(OSError):
             pipe.send_bytes(text)
 
 
-class Spoken:
+class ToldByHubError(RunError):
+    """An error that the hub has told all ranks: its own rank says it to the user."""
+
+
+class HubClient:
     """A rank's side of the hub, over a `pipe` to it."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -131,7 +149,7 @@ class Spoken:
         except (EOFError, OSError):
             raise RunError("whoever started the ranks is gone", fix="run it again") from None
         if kind == "end":
-            raise RunError(value, fix=VERIFY if "waits for" in value else "run it again")
+            raise ToldByHubError(value, fix=VERIFY if "waits for" in value else "run it again")
         if kind == "tell":
             self._say("state", state() if state else None)
             return None
@@ -175,9 +193,9 @@ class Spoken:
         while True:
             self._read(state)
 
-    def report(self, value: object) -> None:
-        """Give a result to whoever started the ranks."""
-        self._say("result", value)
+    def report(self, ran: Ran) -> None:
+        """Tell the hub what became of a call."""
+        self._say("result", [ran.times, ran.wrong, [log.tolist() for log in ran.logs]])
 
     def leave(self, problem: str = "") -> None:
         """Tell the hub that this rank ends, and what the `problem` is, if there is one."""
@@ -236,7 +254,9 @@ class Sockets:
     `ends` are the rank's, `sockets` theirs, in the same order; `told` is watched meanwhile.
     """
 
-    def __init__(self, ends: Sequence[End], sockets: Sequence[socket.socket], told: Told) -> None:
+    def __init__(
+        self, ends: Sequence[End], sockets: Sequence[socket.socket], told: HubClient
+    ) -> None:
         self.out = {sock: end for end, sock in zip(ends, sockets, strict=True) if end.out}
         self.into = {sock: end for end, sock in zip(ends, sockets, strict=True) if not end.out}
         self.coming: list[tuple[int, int, End]] = []
@@ -350,37 +370,24 @@ class Mesh:
     """What a rank needs to exchange messages.
 
     `rank`: its number.
-    `told`: what it tells the others beside data.
+    `told`: the hub, through which it tells the others what is no data.
     `carry`: from the ends of its connections to what brings their messages.
     """
 
     rank: int
-    told: Told
+    told: HubClient
     carry: Callable[[Sequence[End]], Carrier]
 
 
-Reference = Callable[[Call, Sequence[RankPlan]], Sequence[Mapping[int, Bytes]] | None]
-"""From a call and the plans to what each rank's output should be; None: nobody knows."""
-
-
-def run_rank(  # noqa: PLR0913 - the last two have defaults
-    mesh: Mesh, program: Program, calls: Sequence[Call],
-    fill: Callable[[Call, Bytes, RankPlan, int], None],
-    check: Callable[[Call, Bytes, Sequence[RankPlan], int], int | None],
-    model: ReplayModel = MODEL, patience: float = HANG,
-) -> Iterator[Ran]:  # fmt: skip
+def run_rank(mesh: Mesh, job: Job, calls: Sequence[Call]) -> Iterator[Ran]:
     """Run a program as one of its ranks, and yield what becomes of each call, on all ranks.
 
     `mesh`: what brings messages to the others.
-    `program`, `calls`: what is run, one call after the other; all ranks give the same.
-    `fill`: puts the data into the memory of this rank.
-    `check`: says what is wrong on it in the end.
-    `model`: how long messages are.
-    `patience`: seconds without a step, after which a rank is said to hang.
+    `job`, `calls`: what is run, one call after the other; all ranks give the same.
 
     Raises RunError when a rank is gone, or all wait for one another.
     """
-    told = mesh.told
+    told, program, model = mesh.told, job.program, job.model
     digest = hashlib.sha256(repr((program, calls, model)).encode()).hexdigest()
     digests = told.exchange(digest)
     if len(digests) != program.num_ranks:
@@ -395,7 +402,7 @@ def run_rank(  # noqa: PLR0913 - the last two have defaults
             fix="give all ranks the same file and options",
         )
     run = compiled()
-    for call in calls:
+    for number, call in enumerate(calls):
         plans = [
             plan_of(program, rank, call.size, in_place=call.in_place, model=model)
             for rank in range(program.num_ranks)
@@ -403,17 +410,23 @@ def run_rank(  # noqa: PLR0913 - the last two have defaults
         plan = plans[mesh.rank]
         ends, made, memory = _prepared(program, plan, call, model)
         carrier = mesh.carry(ends)
-        play = Play(made, carrier, told, patience, run)
-        fill(call, memory, plan, mesh.rank)
+        play = Play(number, made, carrier, told, job.patience, run)
+        fill(memory, plan.memory, call.dtype, mesh.rank)
         told.exchange(None)
         play.once()
         lost = told.exchange(sum(int(e.counters[0] - e.counters[1]) for e in ends if not e.out))
         if any(lost):
             raise RunError(f"{sum(lost)} messages were sent that nobody received", fix=VERIFY)
-        wrong = told.exchange(check(call, memory, plans, mesh.rank))
+        wanted = reference(job, call, plans)
+        wrong = told.exchange(None if wanted is None else wrong_elements(
+            memory, plan.memory, wanted[mesh.rank], call.dtype
+        ))  # fmt: skip
         times = []
         for _ in range(call.repeats):
             told.exchange(None)
+            if call.calls > 1:
+                # The data brings ranks closer together than the hub can.
+                play.once()
             began = nanoseconds()
             for _ in range(call.calls):
                 play.once()
@@ -428,7 +441,7 @@ def run_rank(  # noqa: PLR0913 - the last two have defaults
             play.once()
             logs = told.exchange(own[: made.control[loop.LOGGED]].tolist())
         yield Ran(
-            call, tuple(_time(each) / call.calls for each in spans),
+            call, tuple(elapsed(each) / call.calls for each in spans),
             None if None in wrong else sum(wrong),
             tuple(np.array(rows, np.int64).reshape(-1, loop.LOG_FIELDS) for rows in logs),
         )  # fmt: skip
@@ -436,11 +449,28 @@ def run_rank(  # noqa: PLR0913 - the last two have defaults
         carrier.close()
 
 
-def _time(spans: Sequence[Sequence[int]]) -> int:
+def be_rank(mesh: Mesh, job: Job, calls: Sequence[Call]) -> None:
+    """Run a program as one of its ranks, tell the hub what became of each call, and leave.
+
+    `mesh`, `job`, `calls` are as for :func:`run_rank`.
+
+    Raises RunError when a rank is gone, or all wait for one another; the hub knows.
+    """
+    try:
+        for ran in run_rank(mesh, job, calls):
+            if mesh.rank == 0:
+                mesh.told.report(ran)
+    except RunError as error:
+        mesh.told.leave(error.problem)
+        raise
+    mesh.told.leave()
+
+
+def elapsed(spans: Sequence[Sequence[int]]) -> int:
     """Return how long a measurement took, by when it began and ended on each rank.
 
-    Clocks of one machine are one clock. Those of several may differ by anything: there, the longest
-    of the ranks' own times is taken.
+    `spans` are in nanoseconds. Clocks of one machine are one clock. Those of several may differ by
+    anything: there, the longest of the ranks' own times is taken.
     """
     first, last = min(begin for begin, _ in spans), max(end for _, end in spans)
     longest = max(end - begin for begin, end in spans)
@@ -484,6 +514,7 @@ _KEPT: list[Any] = []
 class Play:
     """One rank's part of a program, run again and again.
 
+    `number`: of the call.
     `made`: its rows.
     `carrier`: what brings messages.
     `told`: how to tell of a standstill.
@@ -491,15 +522,16 @@ class Play:
     `run`: the compiled event loop.
     """
 
+    number: int
     made: loop.Rank
     carrier: Carrier
-    told: Told
+    told: HubClient
     patience: float
     run: Callable[..., int]
 
     def state(self) -> object:
-        """Return how far the threadblocks are."""
-        return self.made.blocks.tolist()
+        """Return the number of the call, and how far the threadblocks are."""
+        return [self.number, self.made.blocks.tolist()]
 
     def once(self) -> None:
         """Run it once, until all it sends is on its way.
@@ -509,11 +541,13 @@ class Play:
         status, deadline = self.run(self.made, 1, 0), Deadline.after(self.patience)
         before, carrier = -1, self.carrier
         while status == loop.WAITING or not carrier.idle():
-            if (carrier.push() or carrier.pull(0.2)) and status == loop.WAITING:
-                status = self.run(self.made, 0, 0)
-            elif deadline.over:
-                self.told.give_up(self.state)
-            self.told.look(self.state)
+            if carrier.push() or carrier.pull(0.2):
+                if status == loop.WAITING:
+                    status = self.run(self.made, 0, 0)
+            else:
+                self.told.look(self.state)
+                if deadline.over:
+                    self.told.give_up(self.state)
             if self.made.control[loop.PROGRESS] != before:
                 before = self.made.control[loop.PROGRESS]
                 deadline = Deadline.after(self.patience)

@@ -1,48 +1,22 @@
 """Ranks that an MPI launcher has started: messages over MPI, the channel as the tag."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from taccl.errors import InputError, RunError
-from taccl.run.messages import End, Mesh
+from taccl.run.hosts import Launched, listening, run_as
+from taccl.run.job import Call, Job, Ran
+from taccl.run.messages import End, ToldByHubError
+from taccl.run.processes import compiled
 from taccl.timing.deadline import Deadline
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-
-class OverMpi:
-    """What ranks tell one another, by collectives of MPI; a launcher ends all when one ends.
-
-    `comm` are the ranks.
-    """
-
-    def __init__(self, comm: "MPI.Intracomm") -> None:
-        self.comm = comm
-
-    def exchange(self, value: object) -> list[Any]:
-        """Give a value and return those of all ranks, by rank."""
-        return list(self.comm.allgather(value))
-
-    def watched(self) -> Sequence[int]:
-        """Return nothing: MPI has no descriptors."""
-        return ()
-
-    def look(self, state: Callable[[], object]) -> None:
-        """Do nothing: nobody asks for the `state` of this rank."""
-
-    def give_up(self, state: Callable[[], object]) -> None:
-        """End this rank, whose `state` shows that it waits.
-
-        Raises RunError: always.
-        """
-        del state
-        raise RunError(
-            f"rank {self.comm.rank} waits, and nothing comes", fix="run it without --mpi to see"
-            " who waits for whom",
-        )  # fmt: skip
 
 
 class Requests:
@@ -111,13 +85,14 @@ class Requests:
                 request.Wait()
 
 
-@contextmanager
-def mpi_ranks(num_ranks: int) -> Iterator[Mesh]:
-    """Give what this process needs as one of the ranks of MPI; on an error all of them end.
+def run_under_mpi(job: Job, calls: Sequence[Call]) -> list[Ran]:
+    """Run a program as one of the ranks that MPI has started; only rank 0 says what becomes.
 
-    `num_ranks` are needed.
+    `job`, `calls`: what is run. Messages go over MPI; what else ranks tell one another goes through
+    a hub in rank 0, so that who waits for whom can be told. On an error MPI ends all ranks.
 
-    Raises InputError when mpi4py is missing, or another number of ranks was started.
+    Raises InputError when mpi4py is missing, or another number of ranks was started; RunError when
+    a rank is gone, or all wait for one another.
     """
     try:
         from mpi4py import MPI
@@ -126,18 +101,31 @@ def mpi_ranks(num_ranks: int) -> Iterator[Mesh]:
             f"needs mpi4py, which can't be imported: {error}", field="--mpi",
             fix="pip install 'taccl-synth[mpi]', and an MPI such as mpich",
         ) from None  # fmt: skip
-    comm = MPI.COMM_WORLD
-    if comm.size != num_ranks:
+    comm, ranks = MPI.COMM_WORLD, job.program.num_ranks
+    if comm.size != ranks:
         raise InputError(
-            f"the program is for {num_ranks} ranks, and MPI has started {comm.size}",
-            field="--mpi", fix=f"mpirun -n {num_ranks} taccl run ... --mpi",
+            f"the program is for {ranks} ranks, and MPI has started {comm.size}",
+            field="--mpi", fix=f"mpirun -n {ranks} taccl run ... --mpi",
         )  # fmt: skip
+    compiled()
+    hosts = comm.allgather(socket.gethostname())
+    address = "127.0.0.1" if len(set(hosts)) == 1 else socket.gethostbyname(hosts[0])
+    listener = listening("", 0, "--mpi") if comm.rank == 0 else None
+    port = comm.bcast(listener.getsockname()[1] if listener else 0)
+    key = comm.bcast(secrets.token_bytes(16))
+    me = Launched(comm.rank, ranks, address, port, comm.rank == 0, key)
     try:
-        yield Mesh(comm.rank, OverMpi(comm), lambda ends: Requests(ends, comm))
+        return run_as(me, job, calls, listener, lambda ends: Requests(ends, comm))
     except RunError as error:
-        import sys
-
-        sys.stderr.write(f"error: rank {comm.rank}: {error}\n")
-        sys.stderr.flush()
+        if comm.rank:
+            # The first rank has time to end all.
+            threading.Event().wait(GRACE)
+        if comm.rank == 0 or not isinstance(error, ToldByHubError):
+            sys.stderr.write(f"{error}\n")
+            sys.stderr.flush()
         comm.Abort(1)
         raise
+
+
+GRACE = 5.0
+"""Seconds from when a rank knows of an error until it ends all by itself."""

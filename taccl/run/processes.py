@@ -12,6 +12,7 @@ import ctypes
 import mmap
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -24,14 +25,13 @@ from typing import NamedTuple, Self, cast
 import numpy as np
 
 from taccl.errors import ProgramError, RunError
-from taccl.msccl.program import Program
 from taccl.replay.compile import ROUTED
 from taccl.replay.compile import Connection as Line
-from taccl.replay.cost import ReplayModel
 from taccl.replay.interpreter import Standstill, Wait, deadlock
 from taccl.run import loop, words
-from taccl.run.data import DTYPES, Bytes
-from taccl.run.plan import MODEL, RankPlan, Wire, message_bytes, plan_of, rank_of, wires_of
+from taccl.run.data import DTYPES, Bytes, fill, wrong_elements
+from taccl.run.job import VERIFY, Call, Job, Ran, reference
+from taccl.run.plan import RankPlan, Wire, message_bytes, plan_of, rank_of, wires_of
 from taccl.timing.deadline import Deadline
 from taccl.timing.jit import jit, report_compilation
 
@@ -41,13 +41,8 @@ LINE = 64
 MAX_SHARED = 1 << 36
 """Bytes of memory that all ranks may have together, above which a call is refused."""
 
-VERIFY = "let taccl verify judge the file"
-
 SPINS = 2000
 """Looks of a rank that has a processor to itself before it gives way."""
-
-HANG = 10.0
-"""Seconds without a step of any rank, after which all are said to hang."""
 
 
 @cache
@@ -69,47 +64,6 @@ def compiled() -> Callable[..., int]:
 
 def _tell(message: str) -> None:
     os.write(2, f"{message}\n".encode())
-
-
-class Call(NamedTuple):
-    """One call of a program, which is run once to be checked and then to be timed.
-
-    `size`: bytes of the counted buffer.
-    `in_place`: whether input and output lie in one buffer.
-    `dtype`: a name of :data:`taccl.run.data.DTYPES`.
-    `calls`: how many follow one another in one measurement.
-    `repeats`: measurements.
-    `logged`: steps that each rank writes down in one more run; 0: there is none.
-    """
-
-    size: int
-    in_place: bool
-    dtype: str = "float32"
-    calls: int = 20
-    repeats: int = 5
-    logged: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """What became of a call.
-
-    `times` are nanoseconds of one call in each measurement, from the start of the first rank to the
-    end of the last. `wrong` is how many elements are wrong on all ranks together; None: nobody
-    knows what is right. `logs` are what each rank wrote down, rows of :mod:`taccl.run.loop`.
-    """
-
-    call: Call
-    times: tuple[float, ...]
-    wrong: int | None
-    logs: tuple[loop.Rows, ...] = ()
-
-
-Check = Callable[[Call, Sequence[Bytes], Sequence[RankPlan]], int | None]
-"""From a call, the memories of all ranks after it, and their plans, to what is wrong."""
-
-Fill = Callable[[Call, Bytes, RankPlan, int], None]
-"""Puts test data into the memory of a rank, whose number comes last."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,8 +92,9 @@ class Layout:
 ABORT, GATE, BELLS = 0, LINE, 2 * LINE
 
 
-def layout_of(program: Program, call: Call, model: ReplayModel) -> Layout:
-    """Return where a `call` of a `program` has everything; messages are as the `model` says."""
+def layout_of(job: Job, call: Call) -> Layout:
+    """Return where a `call` of a `job` has everything."""
+    program, model = job.program, job.model
     plans = tuple(
         plan_of(program, rank, call.size, in_place=call.in_place, model=model)
         for rank in range(program.num_ranks)
@@ -217,10 +172,9 @@ def _rank(shared: Shared, layout: Layout, call: Call, rank: int, spins: int) -> 
 _PR_SET_PDEATHSIG = 1
 
 
-def _serve(  # noqa: PLR0913 - all that a process is told when it begins
-    pipe: Connection, program: Program, calls: Sequence[Call], rank: int, shared: Shared,
-    model: ReplayModel, spins: int,
-) -> None:  # fmt: skip
+def _serve(
+    pipe: Connection, job: Job, calls: Sequence[Call], rank: int, shared: Shared, spins: int
+) -> None:
     """Be a rank: run what the parent asks for, until it asks for no more or is gone.
 
     A request is the number of a call, how many measurements of it, of how many calls each, and
@@ -233,13 +187,13 @@ def _serve(  # noqa: PLR0913 - all that a process is told when it begins
         number, repeats, times, logs = pipe.recv()
         call = calls[number]
         if number != current or made is None or layout is None:
-            layout = layout_of(program, call, model)
+            layout = layout_of(job, call)
             current, made = number, _rank(shared, layout, call, rank, spins)
         log = shared.rows(layout.log[rank], (call.logged if logs else 0, loop.LOG_FIELDS))
         status, found = loop.FINISHED, []
         made.control[loop.LOGGED] = 0
         for repeat in range(1, repeats + 1):
-            goal = repeat * program.num_ranks
+            goal = repeat * job.program.num_ranks
             status = run(made._replace(log=log), times, -1, shared.address + GATE, goal)
             found.append((int(made.control[loop.STARTED]), int(made.control[loop.ENDED])))
             if status != loop.FINISHED:
@@ -272,9 +226,10 @@ def start_rank(body: Callable[[Connection], None], others: Sequence[Connection])
         status = 0
     except (EOFError, BrokenPipeError, ConnectionResetError):
         status = 0
-    except BaseException as error:  # noqa: BLE001 - nothing above a rank can tell it
-        os.write(2, f"taccl: a rank ended: {error!r}\n".encode())
     finally:
+        if status:
+            # Nothing above a rank can tell it.
+            os.write(2, f"taccl: a rank ended: {sys.exception()!r}\n".encode())
         os._exit(status)
 
 
@@ -308,23 +263,20 @@ def how_ended(rank: Started) -> str:
 class Group:
     """The ranks of a program as processes, from when it is entered until it is left.
 
-    `program` is run with `calls`, messages as the `model` says; `patience` is how many seconds no
-    rank does anything before all are said to hang.
+    `job` is what they run, with `calls`.
+
+    Raises ProgramError when they need more memory than there is.
     """
 
-    def __init__(
-        self, program: Program, calls: Sequence[Call], model: ReplayModel = MODEL,
-        patience: float = HANG,
-    ) -> None:  # fmt: skip
-        self.program, self.calls, self.model = program, calls, model
-        self.patience = patience
-        self.layouts = [layout_of(program, call, model) for call in calls]
+    def __init__(self, job: Job, calls: Sequence[Call]) -> None:
+        self.job, self.calls = job, calls
+        self.layouts = [layout_of(job, call) for call in calls]
         most = max((layout.size for layout in self.layouts), default=LINE)
         room = min(MAX_SHARED, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 9 // 10)
         if most > room:
             raise ProgramError(
-                f"{program.num_ranks} ranks need {most >> 20} MiB of memory together, of which at"
-                f" most {room >> 20} are taken here", fix="run smaller sizes",
+                f"{job.program.num_ranks} ranks need {most >> 20} MiB of memory together, of which"
+                f" at most {room >> 20} are taken here", fix="run smaller sizes",
             )  # fmt: skip
         self.shared = Shared.of(most)
         self.ranks: list[Started] = []
@@ -332,12 +284,12 @@ class Group:
     def __enter__(self) -> Self:
         """Start the ranks."""
         compiled()
-        spins = SPINS if (os.cpu_count() or 1) >= self.program.num_ranks else 0
-        for number in range(self.program.num_ranks):
+        count = self.job.program.num_ranks
+        spins = SPINS if (os.cpu_count() or 1) >= count else 0
+        for number in range(count):
             body = partial(
-                _serve, program=self.program, calls=self.calls, rank=number, shared=self.shared,
-                model=self.model, spins=spins,
-            )  # fmt: skip
+                _serve, job=self.job, calls=self.calls, rank=number, shared=self.shared, spins=spins
+            )
             self.ranks.append(start_rank(body, [rank.pipe for rank in self.ranks]))
         return self
 
@@ -367,7 +319,7 @@ class Group:
                 raise self._gone(rank) from None
         layout, answers = self.layouts[number], dict[int, tuple[int, list[tuple[int, int]]]]()
         controls = [shared.rows(at, (loop.CONTROLS,)) for at in layout.control]
-        before, deadline = -1, Deadline.after(self.patience)
+        before, deadline = -1, Deadline.after(self.job.patience)
         while len(answers) < len(pipes):
             waiting = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in answers}
             for ready in wait(list(waiting), timeout=0.2):
@@ -387,12 +339,13 @@ class Group:
                     )
             progress = sum(int(control[loop.PROGRESS]) for control in controls) + len(answers)
             if progress != before:
-                before, deadline = progress, Deadline.after(self.patience)
+                before, deadline = progress, Deadline.after(self.job.patience)
             elif deadline.over:
-                raise RunError(
-                    f"nothing has happened for {self.patience:g} s: {self.standstill(number)}",
-                    fix=VERIFY,
-                )
+                rows = [
+                    shared.rows(at, plan.blocks.shape)
+                    for at, plan in zip(layout.rows, layout.plans, strict=True)
+                ]
+                raise RunError(waits_told(self.job, layout.plans, rows), fix=VERIFY)
         pairs = zip(*(found for _, found in answers.values()), strict=True)
         return [max(end for _, end in each) - min(begin for begin, _ in each) for each in pairs]
 
@@ -400,15 +353,6 @@ class Group:
         """Return what to say of a rank that has ended."""
         how = how_ended(self.ranks[rank])
         return RunError(f"rank {rank} {how}, and the others with it", fix="run it again")
-
-    def standstill(self, number: int) -> str:
-        """Return who waits for whom in the call of that `number`."""
-        layout = self.layouts[number]
-        rows = [
-            self.shared.rows(at, plan.blocks.shape)
-            for at, plan in zip(layout.rows, layout.plans, strict=True)
-        ]
-        return waits_told(self.program, layout.plans, rows)
 
     def lost(self, number: int) -> int:
         """Return how many messages of the call of that `number` nobody took."""
@@ -433,34 +377,31 @@ class Group:
         return tuple(found)
 
 
-def run_processes(
-    program: Program, calls: Sequence[Call], fill: Fill, check: Check,
-    model: ReplayModel = MODEL, patience: float = HANG,
-) -> Iterator[Ran]:  # fmt: skip
-    """Run a program with a process a rank, and yield what becomes of each call.
+def run_processes(job: Job, calls: Sequence[Call]) -> Iterator[Ran]:
+    """Run a program with a process a rank that share memory, and yield what becomes of each call.
 
-    `program`: what is run.
+    `job`: what is run.
     `calls`: how, one after the other.
-    `fill`: puts the data into the memory of a rank.
-    `check`: says what is wrong in the end.
-    `model`: how long messages are.
-    `patience`: seconds without a step of any rank, after which they are said to hang.
 
     Raises RunError when a rank ends, or all wait for one another; ProgramError when the program
     can't be run at a size.
     """
     if not calls:
         return
-    with Group(program, calls, model, patience) as group:
+    with Group(job, calls) as group:
         for number, call in enumerate(calls):
             memories, layout = group.memories(number), group.layouts[number]
-            for rank, memory in enumerate(memories):
-                fill(call, memory, layout.plans[rank], rank)
+            for rank, (memory, plan) in enumerate(zip(memories, layout.plans, strict=True)):
+                fill(memory, plan.memory, call.dtype, rank)
             group.shared.bytes[BELLS : layout.counted] = 0
             group.run(number, 1, 1)
             if lost := group.lost(number):
                 raise RunError(f"{lost} messages were sent that nobody received", fix=VERIFY)
-            wrong = check(call, memories, layout.plans)
+            wanted = reference(job, call, layout.plans)
+            wrong = None if wanted is None else sum(
+                wrong_elements(memory, plan.memory, chunks, call.dtype)
+                for memory, plan, chunks in zip(memories, layout.plans, wanted, strict=True)
+            )  # fmt: skip
             times = group.run(number, call.repeats, call.calls)
             if call.logged:
                 group.run(number, 1, 1, logged=True)
@@ -468,13 +409,13 @@ def run_processes(
             yield Ran(call, tuple(time / call.calls for time in times), wrong, logs)
 
 
-def waits_told(program: Program, plans: Sequence[RankPlan], rows: Sequence[loop.Rows]) -> str:
-    """Return who waits for whom, in words, starting at the first threadblock that can't go on.
+def waits_told(job: Job, plans: Sequence[RankPlan], rows: Sequence[loop.Rows]) -> str:
+    """Return that a `job` hangs, and who waits for whom from the first threadblock that waits on.
 
-    `program` is what runs, `plans` and `rows` what each rank runs and how far its threadblocks are.
+    `plans` are what each rank runs, and `rows` how far its threadblocks are.
     """
     first = np.cumsum([0, *(len(each) for each in rows)]).tolist()
-    wires = {wire: number for number, wire in enumerate(wires_of(program))}
+    wires = {wire: number for number, wire in enumerate(wires_of(job.program))}
     senders, receivers = [-1] * len(wires), [-1] * len(wires)
     ends, inbound, outbound, waits = [], [], [], {}
     for rank, (plan, own) in enumerate(zip(plans, rows, strict=True)):
@@ -499,6 +440,5 @@ def waits_told(program: Program, plans: Sequence[RankPlan], rows: Sequence[loop.
             receives = row[loop.STATE] == loop.RECEIVES_FROM
             waits[block] = Wait(int(step[loop.POSITION]), need, bool(receives))
     links = tuple(Line(*wire, link=ROUTED, alpha=0, overhead=0, held=()) for wire in wires)
-    return deadlock(
-        Standstill(ends, links, inbound, outbound, senders, receivers, waits)
-    )  # fmt: skip
+    told = deadlock(Standstill(ends, links, inbound, outbound, senders, receivers, waits))
+    return f"nothing has happened for {job.patience:g} s: {told}"

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from types import MappingProxyType
-from typing import Any
 
 from taccl.errors import RunError
-from taccl.run.messages import End, Mesh, Sockets, Spoken, Told, hub
+from taccl.run.job import Call, Job, Ran
+from taccl.run.messages import End, HubClient, Mesh, Sockets, be_rank, hub
 from taccl.run.plan import Wire
 from taccl.run.processes import Started, compiled, end_ranks, how_ended, start_rank
 from taccl.timing.deadline import Deadline
@@ -52,11 +52,11 @@ def stay(_rank: int) -> str:
 
 
 def carry_over_tcp(
-    rank: int, told: Told, host: str, ways: Ways
+    rank: int, told: HubClient, host: str, ways: Ways
 ) -> Callable[[Sequence[End]], Sockets]:
     """Return what opens the TCP connections of a `rank` and brings messages over them.
 
-    `told`: the other ranks.
+    `told`: the hub, through which ranks learn where the others are.
     `host`: the address that this rank has for those with no way of their own.
     `ways`: how messages of a pair travel.
     """
@@ -135,17 +135,13 @@ def _hello(sock: socket.socket) -> Wire | None:
     return None
 
 
-def fork_ranks(
-    count: int, serve: Callable[[Mesh, Spoken], None], explain: Callable[[list[Any]], str],
-    heard: Callable[[Any], None], ways: Ways = MappingProxyType({}),
+def run_over_tcp(
+    job: Job, calls: Sequence[Call], ways: Ways = MappingProxyType({}),
     enter: Callable[[int], str] = stay,
-) -> None:  # fmt: skip
-    """Run ranks as processes of this machine that exchange messages over TCP.
+) -> list[Ran]:  # fmt: skip
+    """Run a program with a process a rank on this machine, messages over TCP; say what becomes.
 
-    `count`: ranks.
-    `serve`: what each does, in its process.
-    `explain`: makes a sentence of the states of all.
-    `heard`: takes what ranks report.
+    `job`, `calls`: what is run.
     `ways`: how messages of a pair travel.
     `enter`: moves a process, whose rank is given, to where it belongs, and returns its address.
 
@@ -153,20 +149,17 @@ def fork_ranks(
     """
 
     def body(pipe: Connection, rank: int) -> None:
-        told = Spoken(pipe)
-        try:
-            serve(Mesh(rank, told, carry_over_tcp(rank, told, enter(rank), ways)), told)
-        except RunError as error:
-            told.leave(error.problem)
-        else:
-            told.leave()
+        told = HubClient(pipe)
+        with suppress(RunError):
+            be_rank(Mesh(rank, told, carry_over_tcp(rank, told, enter(rank), ways)), job, calls)
 
     compiled()
     ranks: list[Started] = []
     try:
-        for rank in range(count):
+        for rank in range(job.program.num_ranks):
             ranks.append(start_rank(partial(body, rank=rank), [each.pipe for each in ranks]))
-        pipes = [rank.pipe for rank in ranks]
-        hub(pipes, explain, heard, lambda rank: how_ended(ranks[rank]))
+        return hub(
+            [rank.pipe for rank in ranks], job, calls, lambda rank: how_ended(ranks[rank])
+        )  # fmt: skip
     finally:
         end_ranks(ranks)

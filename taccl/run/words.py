@@ -5,9 +5,6 @@ with release order: what was written before the counter was raised is seen by wh
 raised (C11, 7.17.3). Everything here is for compiled code alone.
 """
 
-# mypy: disable-error-code="no-untyped-call, no-untyped-def, misc, arg-type"
-# ruff: noqa: ANN001, ANN002, ANN201, ANN202, ARG001 - numba wants these signatures and types
-
 from llvmlite import ir
 from numba.core import types
 from numba.core.cgutils import for_range, raw_memmove

@@ -71,6 +71,9 @@ def cache_directory(name: str, parts: Sequence[ModuleType], given: str) -> Path:
 def stamp_of(parts: Sequence[ModuleType], given: str) -> Path:
     """Return the file that says that `parts` (modules) are compiled for this numba and processor.
 
+    numba's own index knows a module by its path and by when it was written, so the same source in
+    another place, or written anew, is compiled anew, and is another stamp.
+
     `given` is the directory of the cache; empty: the user's.
     """
     from importlib.metadata import version
@@ -78,7 +81,9 @@ def stamp_of(parts: Sequence[ModuleType], given: str) -> Path:
     from llvmlite import binding
 
     features = binding.get_host_cpu_features().flatten()
-    made_for = f"{version('numba')} {sys.version} {binding.get_host_cpu_name()} {features}"
+    files = [Path(part.__file__ or "").resolve() for part in parts]
+    known = [(str(file), file.stat().st_mtime_ns) for file in files]
+    made_for = f"{version('numba')} {sys.version} {binding.get_host_cpu_name()} {features} {known}"
     place = cache_directory("compiled", parts, given)
     return Path(f"{place}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}")
 

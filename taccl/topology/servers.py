@@ -212,7 +212,7 @@ class Fabric:
 
     join: Callable[[ServersBuilder, FabricRecord], None]
     rotations: Callable[[FabricRecord, int], tuple[Permutation, ...]]
-    problem: Callable[[FabricRecord, int], Problem] = lambda fabric, count: None  # noqa: ARG005
+    problem: Callable[[FabricRecord, int], Problem] = lambda _fabric, _count: None
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
 
@@ -234,7 +234,7 @@ FABRICS: Mapping[str, Fabric] = MappingProxyType({
     "mesh": Fabric(
         _join_grid, lambda fabric, _: reflections(fabric.dims or ()), _grid_problem, ("dims",)
     ),
-    "none": Fabric(lambda builder, fabric: None, lambda fabric, count: ()),  # noqa: ARG005
+    "none": Fabric(lambda _builder, _fabric: None, lambda _fabric, _count: ()),
 })  # fmt: skip
 
 

@@ -41,6 +41,21 @@ class LibrarySketch(FileModel):
     sha256: Text
 
 
+class LibraryPlan(FileModel):
+    """A plan of MSCCL++: the sizes that it is for, in bytes, and multiples of what."""
+
+    name: Text
+    file: Text
+    in_place: StrictBool
+    min_bytes: Count
+    max_bytes: Count
+    unit_bytes: Count
+    protocol: Text
+    scratch_chunks: Count
+    times_us: dict[str, Number | None]
+    sha256: Text
+
+
 class LibraryRange(FileModel):
     """Sizes that one file serves, or the runtime's own algorithm."""
 
@@ -65,6 +80,7 @@ class LibraryRange(FileModel):
     steps: Count | None = None
     threadblocks: Count | None = None
     sha256: Text | None = None
+    plans: Annotated[tuple[LibraryPlan, ...], Field(max_length=2)] = ()
 
 
 class LibrarySize(FileModel):
@@ -175,10 +191,13 @@ def summary(found: "Tuned") -> str:
             for at in one["sizes"]
         ]  # fmt: skip
         lines += (f"    {line}" for line in aligned(rows))
+    programs = sum(name.endswith((".xml", "place.json")) for name in found.texts)
+    load = f"source {found.output / 'environment.sh'}"
+    if "environment.sh" not in found.texts:
+        load = f"see {found.output / 'LOADING.md'}"
     lines += [
-        f"wrote {found.output}: {sum(name.endswith('.xml') for name in found.texts)} programs,"
-        f" {INDEX}, report.html",
-        f"load with: source {found.output / 'environment.sh'}",
+        f"wrote {found.output}: {programs} programs, {INDEX}, report.html",
+        f"load with: {load}",
         f"journal: {beside(found.output, '.journal')} (the same command again is instant)",
     ]
     return "\n".join(lines)

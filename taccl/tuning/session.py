@@ -3,10 +3,11 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 
-from taccl.apps.networks import asked_collective, load_machine, load_network
+from taccl.apps.networks import asked_collective, load_network
 from taccl.apps.programs import serves
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, OutOfTimeError
@@ -24,10 +25,14 @@ from taccl.tuning.choice import Chooser
 from taccl.tuning.directory import Journal, beside, check_place, locked, write_directory
 from taccl.tuning.executors import Workshop
 from taccl.tuning.library import Library, entries_of
+from taccl.tuning.plan_library import plan_texts
 from taccl.tuning.search import Budget, Plan, Progress, Run, run_key
 
 SEARCHED = 0.93
 """Share of a time limit for the search; the rest is for judging and writing."""
+
+SEARCHED_FOR_PLANS = 0.6
+"""Likewise where programs become plans afterwards."""
 
 EFFORT = (0.01, 1.0, 6.0)
 """Seconds of a first timed search: a share of the time limit, at least, and at most."""
@@ -48,6 +53,8 @@ class Order:
     `output`: the directory.
     `nccl`: inputs of NCCL's model; None: nothing is left to NCCL.
     `measured`: whether times are those of the machine's measured costs, not of its data sheet.
+    `plans`: the version of MSCCL++, of VERSIONS, that plans are written for in place of XML; None:
+    XML. The programs are then those of the executor.
     `workshop`: makes what runs the candidates.
     `stop`, `watch`: set to end the search; called with progress.
     """
@@ -66,6 +73,7 @@ class Order:
     seed: int = 0
     nccl: Settings | None = field(default_factory=Settings)
     measured: bool = False
+    plans: str | None = None
     stop: Event = field(default_factory=Event)
     watch: Callable[[Progress], None] = lambda _progress: None
 
@@ -96,16 +104,19 @@ def tune(order: Order) -> Tuned:
     order, end = replace(order, sizes=setting.sizes), order.sizes[-1]
     seconds, effort = order.budget.seconds, None
     if seconds is not None:
-        share, least, most = EFFORT
-        effort = round(min(most, max(least, share * seconds)), 1)
+        part, least, most = EFFORT
+        effort = round(min(most, max(least, part * seconds)), 1)
     plan = Plan(
         order.collectives, order.sizes, topology.num_ranks, {}, len(order.sketches), effort,
         order.seed, len(set(topology.server_of)),
         max(RUNTIMES[order.runtime].message_bytes.values()),
     )  # fmt: skip
-    budget = replace(order.budget, seconds=None if seconds is None else SEARCHED * seconds)
+    share = SEARCHED if order.plans is None else SEARCHED_FOR_PLANS
+    budget = replace(order.budget, seconds=None if seconds is None else share * seconds)
     with locked(order.output), Journal(beside(order.output, ".journal")) as journal:
-        key = digest_of(["library", run_key(setting, plan, budget), str(order.nccl), end])
+        key = digest_of(
+            ["library", run_key(setting, plan, budget), str(order.nccl), end, str(order.plans)]
+        )
         done, kept = 0, journal.find(key)
         if kept is not None:
             texts = {str(name): str(text) for name, text in json.loads(kept).items()}
@@ -136,7 +147,13 @@ def tune(order: Order) -> Tuned:
                 setting, topology, tuple(outcomes), choosers,
                 tuple(chooser.choose() for chooser in choosers), tuple(bounds.values()), asked,
             )  # fmt: skip
-            texts = {**library.texts, "report.html": library_page(library.index)}
+            texts = library.texts
+            if order.plans is not None:
+                deadline = Deadline() if seconds is None else Deadline.after(
+                    SEARCHED * seconds, spent=clock.spent
+                )  # fmt: skip
+                texts = plan_texts(library, order.plans, deadline)
+            texts = {**texts, "report.html": library_page(json.loads(texts["index.json"]))}
             # The same command may find more where something passed, unless its time is over.
             again = seconds is None and any(one.passing for one in outcomes)
             if not asked["interrupted"] and not again:
@@ -147,8 +164,11 @@ def tune(order: Order) -> Tuned:
 
 def _setting(order: Order) -> tuple[Topology, Setting]:
     """Return the machine, and what all candidates share."""
-    named = {"nodes": order.nodes, "fabric": order.fabric, "alpha_rule": order.alpha_rule}
-    topology = load_machine(order.topology, **named)  # type: ignore[arg-type]
+    load = partial(
+        load_network, order.topology, nodes=order.nodes, fabric=order.fabric,
+        alpha_rule=order.alpha_rule,
+    )  # fmt: skip
+    topology = load().topology
     if order.measured:
         measured_costs(topology)
     if topology.num_ranks < 2:
@@ -164,7 +184,7 @@ def _setting(order: Order) -> tuple[Topology, Setting]:
     machines = [Machine(expand_text(topology))]
     names = []
     for sketch in order.sketches:
-        logical = load_network(order.topology, sketch=sketch, **named)  # type: ignore[arg-type]
+        logical = load(sketch=sketch)
         text = read_text(shipped_file(sketch, "sketches", "sketch"))
         machines.append(Machine(expand_text(logical.topology), text))
         names.append(logical.name or sketch)

@@ -12,6 +12,7 @@ from taccl.collectives import COLLECTIVES
 from taccl.imports import IMPORTS
 from taccl.imports.hosts import GPUS
 from taccl.msccl.runtimes import PROTOCOLS, RUNTIMES
+from taccl.mscclpp.plan import VERSIONS
 from taccl.replay.cost import PROFILES
 from taccl.report.comparison import COMPARED
 from taccl.report.export import EXPORTS
@@ -28,7 +29,7 @@ TABLES: Mapping[str, Collection[str]] = {
     "RESULT_FORMAT_NAMES": WRITERS, "COMPARISON_FORMAT_NAMES": COMPARED, "IMPORT_NAMES": IMPORTS,
     "GPU_NAMES": GPUS, "FABRIC_NAMES": FABRICS, "EXPORT_NAMES": EXPORTS, "BASE_NAMES": BASES,
     "TIME_UNIT_NAMES": TIME_UNITS, "COST_MODE_NAMES": COST_MODES, "PROFILE_NAMES": PROFILES,
-    "RUN_DTYPE_NAMES": DTYPES,
+    "RUN_DTYPE_NAMES": DTYPES, "PLAN_VERSION_NAMES": VERSIONS,
 }  # fmt: skip
 
 

@@ -134,6 +134,24 @@ def test_ranks_of_mpi_run_a_program(program: Path) -> None:
 
 
 @pytest.mark.skipif(not _mpi(), reason="no MPI (pip install mpi4py mpich)")
+def test_under_mpi_who_waits_for_whom_is_told_once(program: Path, tmp_path: Path) -> None:
+    hanging = tmp_path / "hanging.xml"
+    text = program.read_text()
+    step = text[text.index("<step") : text.index("/>") + 2]
+    waiting = re.sub('depid="-1" deps="-1"', 'depid="0" deps="1"', step)
+    assert waiting != step
+    hanging.write_text(text.replace(step, waiting, 1))
+    done = subprocess.run(
+        [_mpi(), "-n", "4", sys.executable, "-m", "taccl", "run", str(hanging), "--mpi", "--size",
+         "4096", "--patience", "1", *SMALL],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode != 0
+    told = "nothing has happened for 1 s: deadlock: rank 0 threadblock 0 step 0 waits for"
+    assert done.stderr.count(told) == 1
+
+
+@pytest.mark.skipif(not _mpi(), reason="no MPI (pip install mpi4py mpich)")
 def test_another_number_of_ranks_of_mpi_is_told(program: Path) -> None:
     done = subprocess.run(
         [_mpi(), "-n", "2", sys.executable, "-m", "taccl", "run", str(program), "--mpi"],

@@ -3,13 +3,16 @@
 import json
 import re
 import sqlite3
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from taccl.cli.tune import shown
+from taccl.mscclpp import register
 from taccl.tuning import executors
 from taccl.tuning.library_file import LibraryFile
 from tests.cli.conftest import Run
@@ -334,3 +337,87 @@ def test_the_journal_is_a_database_of_results(run: Run, library: Path) -> None:
         (count,) = file.execute("SELECT count(*) FROM outcome").fetchone()
     file.close()
     assert count > 3
+
+
+def test_a_library_of_plans_has_right_ones_with_their_times(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "plans"
+    done = run("tune", "ring:4", "allgather", "allreduce", "-b", "4K", "-e", "256K", "-f", "8",
+               "--candidates", "2", "--runtime", "mscclpp", "-q", "-o", place)  # fmt: skip
+    assert done.status == 0, done.err
+    assert f"see {place / 'LOADING.md'}" in done.out
+    index = json.loads((place / "index.json").read_text())
+    LibraryFile.model_validate(index)
+    assert index["runtime"] == "mscclpp"
+    plans = register.plans_of(index)
+    assert {(plan["collective"], plan["in_place"]) for plan in plans} == {
+        (name, mode) for name in ("allgather", "allreduce") for mode in (True, False)
+    }
+    files = [place / plan["file"] for plan in plans]
+    assert sorted(files) == sorted((place / "plans").iterdir())
+    assert run("verify", *files).status == 0
+    for plan in plans:
+        size, time = next(iter(plan["times_us"].items()))
+        done = run(
+            "evaluate", place / plan["file"], "--topology", "ring:4", "--size", size, "--json"
+        )
+        (row,) = json.loads(done.out)["rows"]
+        assert (row["time_us"], row["note"]) == (time, "")
+        assert f'"max_message_size":{plan["max_bytes"]}' in (place / plan["file"]).read_text()
+    for one in index["collectives"]:
+        for before, after in pairwise(one["ranges"]):
+            assert after["min_bytes"] == before["max_bytes"] + 1
+    told = run("explain", place, "--collective", "allreduce", "--size", "32K")
+    assert "plans/allreduce-" in told.out
+    assert place.joinpath("register.py").read_text() == Path(register.__file__).read_text()
+    monkeypatch.setattr(register, "HERE", place)
+    assert registered(monkeypatch, sums_only=False) == {"allgather"}
+    assert registered(monkeypatch, sums_only=True) == {"allgather", "allreduce"}
+    done = run("tune", *TINY, "--mscclpp-version", "0.9", "-o", place)
+    assert "--mscclpp-version: is for --runtime mscclpp" in done.err
+
+
+def registered(monkeypatch: pytest.MonkeyPatch, *, sums_only: bool) -> set[str]:
+    """Register plans with something that has MSCCL++'s names; return the collectives served."""
+    known: dict[str, dict[str, Any]] = {}
+    select: list[Callable[..., Any]] = []
+
+    class Algorithm:
+        Constraint = staticmethod(lambda ranks, each: (ranks, each))
+
+        def __init__(self, execution_plan: tuple[str, int], constraint: object, **ids: str) -> None:
+            self.constraint = constraint
+            text = json.loads(Path(execution_plan[0]).read_text())
+            self.name, self.collective = text["name"], text["collective"]
+            assert (ids, execution_plan[1]) == ({"id": self.name}, 3)
+
+    class Builder:
+        def add_algorithm_builder(self, one: Algorithm) -> None:
+            known.setdefault(one.collective, {})[one.name] = one
+
+        def set_algorithm_selector(self, selector: Callable[..., Any]) -> None:
+            select.append(selector)
+
+    fake = SimpleNamespace(Algorithm=Algorithm, AlgorithmCollectionBuilder=Builder)
+    core = SimpleNamespace(CppExecutionPlan=lambda path, rank: (path, rank))
+    modules = {"mscclpp": fake, "mscclpp._mscclpp": core}
+    loaded = SimpleNamespace(import_module=modules.__getitem__)
+    monkeypatch.setattr(register, "importlib", loaded)
+    made_ = register.register(3, 4, sums_only=sums_only)
+    assert {one.constraint for one in made_} == {(4, 4)}
+    served = set()
+    for collective in ("allgather", "allreduce"):
+        # An allgather counts what a rank sends, and is in place where that lies in the output.
+        size = 8192 if collective == "allgather" else 32768
+        for input_, mode in ((3 * size if collective == "allgather" else 0, True), (1, False)):
+            asked = SimpleNamespace(
+                collective=collective, message_size=size, world_size=4, n_ranks_per_node=4, rank=3,
+                input_buffer=1 << 40 | input_, output_buffer=1 << 40,
+            )  # fmt: skip
+            found = select[-1](known, asked)
+            served |= {collective} if found else set()
+            assert found is None or found.name.endswith("-inplace") == mode
+            for other in ({"message_size": size + 4}, {"world_size": 8}, {"message_size": 1 << 40}):
+                assert select[-1](known, SimpleNamespace(**{**vars(asked), **other})) is None
+    return served

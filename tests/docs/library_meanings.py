@@ -46,6 +46,7 @@ RANGE = {
     "steps": "of the whole program",
     "threadblocks": "of the whole program",
     "sha256": "of the file",
+    "plans": "plans of MSCCL++, one for each mode; empty where files are XML",
 }
 
 LIBRARY_MEANINGS: Mapping[str, Mapping[str, str]] = {
@@ -88,6 +89,18 @@ LIBRARY_MEANINGS: Mapping[str, Mapping[str, str]] = {
         "candidates": "how many there were",
     },
     "LibraryRange": RANGE,
+    "LibraryPlan": {
+        "name": "what the plan calls itself",
+        "file": "in the directory of the index",
+        "in_place": "whether it is for calls in place",
+        "min_bytes": "smallest size, as nccl-tests counts it",
+        "max_bytes": "largest size",
+        "unit_bytes": "MSCCL++ takes multiples of it only",
+        "protocol": "`Simple`: signals, `LL`: packets",
+        "scratch_chunks": "chunks of scratch that a rank needs at most",
+        "times_us": "by size in bytes, by replay",
+        "sha256": "of the file",
+    },
     "LibrarySize": {
         "size_bytes": "the size",
         "file": "who serves it; null: no file",

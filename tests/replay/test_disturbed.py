@@ -79,9 +79,8 @@ def test_a_neutral_scenario_changes_nothing_on_random_programs(fields: dict[str,
     ended = 0
     for seed in SEEDS:
         topology, load, costs = draw(seed)
-        plain = replay(
-            load.program, topology, load.size, SMALL, protocol_costs=costs, keep_spans=False
-        )
+        full = replay(load.program, topology, load.size, SMALL, protocol_costs=costs)
+        plain = replace(full, spans=())
         found = outcome(topology, load, protocol_costs=costs, **fields)
         assert found.trace == plain, f"seed {seed}"
         assert set(found.times) == {plain.time} - {None}
@@ -385,7 +384,7 @@ def test_two_programs_at_once_are_one_program_with_the_threadblocks_of_both() ->
         rng = random.Random(f"merged {seed}")
         first, second = random_program(rng), random_program(rng)
         topology, size = hub(RANKS, rule=rng.choice(["occupy", "delay"])), 16 * rng.randint(1, 300)
-        both = replay(merged(first, second), topology, size, SMALL, keep_spans=False)
+        both = replay(merged(first, second), topology, size, SMALL)
         found = outcome(topology, Load(first, size), Load(second, size))
         if both.time is not None:
             ended += 1

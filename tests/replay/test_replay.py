@@ -554,13 +554,6 @@ def test_a_send_that_waited_for_an_edge_names_the_message_that_held_it() -> None
     assert (first.waited_for, second.waited_for) == (None, 0)
 
 
-def test_spans_are_kept_only_when_asked_for() -> None:
-    full = replay(ring_allreduce(4), ring(4), 160, SMALL)
-    bare = replay(ring_allreduce(4), ring(4), 160, SMALL, keep_spans=False)
-    assert bare.spans == ()
-    assert (bare.time, bare.messages, bare.edge_busy) == (full.time, full.messages, full.edge_busy)
-
-
 def test_edge_busy_adds_up_the_messages_of_an_edge() -> None:
     trace = replay(pair(["s", "s"], ["r", "r"]), network(2, ONE_WAY), 400, SMALL)
     assert trace.edge_busy == (1000,)

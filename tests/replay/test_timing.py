@@ -328,7 +328,7 @@ def test_small_programs_do_not_wait_for_the_compiler(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("taccl.replay.timing.is_loaded", lambda: False)
     monkeypatch.setattr("taccl.replay.timing.compiled", fail)
     (trace,) = traces(ring_allreduce(4), ring(4), [16], SMALL)
-    assert trace == replay(ring_allreduce(4), ring(4), 16, SMALL, keep_spans=False)
+    assert trace == replace(replay(ring_allreduce(4), ring(4), 16, SMALL), spans=())
 
 
 def test_many_small_programs_are_worth_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +373,7 @@ def test_iterations_that_repeat_themselves_are_skipped_exactly(
 def test_above_20_million_messages_the_row_says_what_was_skipped() -> None:
     # 16 x 31 messages and receives an iteration; from some iteration on each takes equally long.
     made, fabric, chunk = ring_allreduce(16), ring(16), 16 * 1000
-    times = [replay(made, fabric, chunk * n, SMALL, keep_spans=False).time for n in (20, 21)]
+    times = [replay(made, fabric, chunk * n, SMALL).time for n in (20, 21)]
     assert times[0] is not None
     assert times[1] is not None
     (row,) = sweep([("", made)], fabric, [chunk * 50_000], SMALL)

@@ -41,14 +41,16 @@ def deadlocked() -> Played:
 
 
 def row_for(played: Played, file: str = "") -> Row:
+    assert played.program is not None
     return row_of(played.trace, played.program, played.topology, lambda _: ("port", 1000), file)
 
 
 def explained(played: Played, model: ReplayModel = SMALL) -> Explanation:
-    size = played.trace.size
+    size, made = played.trace.size, played.program
+    assert made is not None
     return explain(
         played, row_for(played),
-        lambda topology: replay(played.program, topology, size, model, keep_spans=False),
+        lambda topology: replay(made, topology, size, model),
     )  # fmt: skip
 
 

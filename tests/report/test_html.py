@@ -98,8 +98,9 @@ def test_the_policy_allows_the_one_script_and_no_connection() -> None:
 def test_hostile_names_are_text() -> None:
     played = tiny()
     edges = tuple(replace(edge, name=EVIL) for edge in played.topology.edges)
+    assert played.program is not None
     evil = replace(
-        played, program=replace(played.program, name=EVIL),
+        played, name=EVIL, program=replace(played.program, name=EVIL),
         topology=replace(played.topology, name=EVIL, edges=edges),
         trace=replace(played.trace, program=EVIL),
     )  # fmt: skip

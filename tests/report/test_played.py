@@ -3,9 +3,19 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from taccl.msccl.program import Threadblock
 from taccl.replay.trace import Span, Why
 from taccl.report.played import Played
 from tests.report.played_programs import random_replays, tiny
+
+
+def _blocks(played: Played) -> dict[tuple[int, int], Threadblock]:
+    assert played.program is not None
+    return {(rank, block.id): block for rank, block in played.program.blocks()}
+
+
+def _posts(played: Played, span: Span) -> bool:
+    return bool(_blocks(played)[span.gpu, span.threadblock].steps[span.step].posts)
 
 
 def _begins(played: Played, span: Span, before: Span | None) -> Iterator[int | None]:
@@ -17,15 +27,15 @@ def _begins(played: Played, span: Span, before: Span | None) -> Iterator[int | N
     depends = span.gpu == before.gpu and here != there
     if span.why is Why.ORDER and here == there:
         yield before.end
-    if span.why is Why.DEPENDENCE and depends and played.step(before).posts:
+    if span.why is Why.DEPENDENCE and depends and _posts(played, before):
         yield before.end
     if span.why is Why.ARRIVAL and span.link is None and before.link is not None:
         wire = played.connection(before)
-        block = played.blocks[here]
+        block = _blocks(played)[here]
         if (wire.src, wire.dst, wire.channel) == (block.recv_from, span.gpu, block.channel):
             yield before.arrival
     if span.why is Why.SLOT and span.link is not None:
-        wire, block = played.connection(span), played.blocks[there]
+        wire, block = played.connection(span), _blocks(played)[there]
         if (wire.src, wire.dst, wire.channel) == (block.recv_from, before.gpu, block.channel):
             yield before.end
     if span.why is Why.LINK and span.link is not None and before.link is not None:
@@ -65,4 +75,4 @@ def test_every_message_is_received_once_and_not_before_it_arrives() -> None:
 
 def test_a_span_is_called_by_its_rank_threadblock_and_step() -> None:
     played = tiny()
-    assert played.where(played.trace.spans[1]) == "rank 0 threadblock 0 step 0"
+    assert played.place(played.trace.spans[1]) == "rank 0 threadblock 0 step 0"

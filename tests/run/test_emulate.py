@@ -11,7 +11,7 @@ import pytest
 
 from taccl.apps.emulation import measure_links, measured_network, over, probe_program, probed_links
 from taccl.apps.networks import load_machine
-from taccl.apps.running import Asked, run_programs
+from taccl.apps.running import Asked, job_of, run_jobs
 from taccl.errors import InputError
 from taccl.run import emulate
 from taccl.run.emulate import Emulated, check_emulation, emulated, own_scale, scaled
@@ -60,7 +60,9 @@ def test_programs_run_on_an_emulated_machine_and_nothing_is_left() -> None:
         assert namespaces() == before + 4
         network = measured_network(topology, measure_links(live, 2))
         program = make(ring_schedule("allgather", 3, 1))
-        rows, _ = run_programs([program], Asked([96_000], calls=1, repeats=2), over(live), network)
+        rows, _ = run_jobs(
+            [job_of("ring", program)], Asked([96_000], calls=1, repeats=2), over(live), network
+        )
     assert namespaces() == before
     for row in rows:
         assert row.wrong == 0
@@ -73,8 +75,8 @@ def test_programs_run_on_an_emulated_machine_and_nothing_is_left() -> None:
 def test_links_that_share_an_uplink_share_its_bandwidth() -> None:
     topology = scaled(machine("slow-uplink"), Fraction(1000))
     with emulated(topology) as live:
-        (row, *_), _ = run_programs(
-            [make(pairs_schedule("alltoall", topology, 1))],
+        (row, *_), _ = run_jobs(
+            [job_of("pairs", make(pairs_schedule("alltoall", topology, 1)))],
             Asked([64_000], calls=1, repeats=1), over(live), topology,
         )  # fmt: skip
     assert row.wrong == 0

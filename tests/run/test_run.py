@@ -4,31 +4,30 @@ import multiprocessing
 import os
 import random
 import signal
+import socket
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection
 
 import numpy as np
 import pytest
 
-from taccl.apps.running import (
-    Running,
-    reference,
-    run_as_rank,
-    run_here,
-    run_launched,
-    run_over_tcp,
-    whole_calls,
-)
 from taccl.errors import InputError, ProgramError, RunError
 from taccl.msccl.expected import expected_of
 from taccl.msccl.interpret import find_root, interpret
 from taccl.msccl.program import Finding, Op, Program, Slot, StepRef
 from taccl.replay.cost import ReplayModel
+from taccl.run import hosts, messages
 from taccl.run.data import ADD, DTYPES, random_data, rounded
-from taccl.run.hosts import launched, parse_hosts
+from taccl.run.hosts import launched, listening, parse_hosts, run_launched
+from taccl.run.job import Call, Job, Ran, reference, whole_calls
+from taccl.run.messages import Mesh, run_rank
 from taccl.run.plan import MODEL, plan_of
-from taccl.run.processes import Call, Group, Ran, Started, start_rank
+from taccl.run.processes import Group, Started, run_processes, start_rank
+from taccl.run.tcp import run_over_tcp
 from tests.msccl.builders import (
     hub,
     make,
@@ -45,15 +44,15 @@ QUICK = Call(0, in_place=True, calls=2, repeats=1)
 SIZES = (256, 5000, 300_000)
 
 
-def running_of(program: Program, patience: float = 20.0, model: ReplayModel = MODEL) -> Running:
+def job_of(program: Program, patience: float = 20.0, model: ReplayModel = MODEL) -> Job:
     found = expected_of(program, find_root(program) or 0)
     collective = None if isinstance(found, Finding) else found
-    return Running(program.name, program, collective, model, patience)
+    return Job(program.name, program, collective, model, patience)
 
 
 def ran(program: Program, sizes: Sequence[int] = SIZES, call: Call = QUICK) -> list[Ran]:
-    running = running_of(program)
-    return list(run_here(running, whole_calls(running, sizes, call)))
+    job = job_of(program)
+    return list(run_processes(job, whole_calls(job, sizes, call)))
 
 
 SCHEDULES = small_schedules()
@@ -81,10 +80,10 @@ def test_sums_are_those_of_the_program_bit_for_bit(dtype: str) -> None:
 def test_messages_are_cut_into_many_and_slots_are_few() -> None:
     program = make(ring_schedule("allreduce", 3, 2))
     tiny = ReplayModel("tiny", {"Simple": 64}, {"Simple": 1})
-    running = running_of(program, model=tiny)
-    calls = whole_calls(running, [60_000], QUICK)
+    job = job_of(program, model=tiny)
+    calls = whole_calls(job, [60_000], QUICK)
     assert plan_of(program, 0, calls[0].size, in_place=True, model=tiny).cut.iterations > 100
-    assert [each.wrong for each in run_here(running, calls)] == [0] * len(calls)
+    assert [each.wrong for each in run_processes(job, calls)] == [0] * len(calls)
 
 
 def test_what_is_wrong_is_counted() -> None:
@@ -92,9 +91,9 @@ def test_what_is_wrong_is_counted() -> None:
 
     broken = with_each_step(program, lambda step: replace(step, op=Op.NOP, src=None, dst=None)
                             if step.op is Op.COPY else step)  # fmt: skip
-    running = running_of(broken)
+    job = job_of(broken)
     calls = [Call(3 * 64, in_place=False, calls=1, repeats=1)]
-    (each,) = run_here(running, calls)
+    (each,) = run_processes(job, calls)
     assert each.wrong == 3 * 64 // 4
 
 
@@ -118,8 +117,8 @@ def test_programs_that_the_interpreter_rejects_for_data_are_wrong_when_they_run(
     mutants = list(data_mutants())
     assert len(mutants) >= 4
     for mutant in mutants[:12]:
-        running = running_of(mutant)
-        (each,) = run_here(running, [Call(96, in_place=False, dtype="int32", calls=1, repeats=1)])
+        job = job_of(mutant)
+        (each,) = run_processes(job, [Call(96, in_place=False, dtype="int32", calls=1, repeats=1)])
         assert each.wrong, mutant
 
 
@@ -130,12 +129,12 @@ def test_a_deadlock_is_told_with_who_waits_for_whom() -> None:
         program, lambda step: replace(step, depends=StepRef(block.id, len(block.steps) - 1))
         if step.op is not Op.NOP else step,
     )  # fmt: skip
-    running = running_of(waiting, patience=0.6)
+    job = job_of(waiting, patience=0.6)
     calls = [Call(96, in_place=True, calls=1, repeats=1)]
-    for run in (run_here, run_over_tcp):
+    for run in (run_processes, run_over_tcp):
         with pytest.raises(RunError, match=r"(?s)nothing has happened for 0\.6 s: deadlock: rank 0"
                                            r" threadblock 0 step 0 waits for"):  # fmt: skip
-            list(run(running, calls))
+            list(run(job, calls))
     assert not multiprocessing.active_children()
 
 
@@ -143,16 +142,16 @@ def test_a_message_of_another_length_is_told() -> None:
     program = make(pairs_schedule("allgather", mesh(2), 2, batched=True))
     short = with_each_step(program, lambda step: replace(step, count=1)
                            if step.op is Op.SEND else step)  # fmt: skip
-    running = running_of(short)
+    job = job_of(short)
     calls = [Call(4 * 16, in_place=True, calls=1, repeats=1)]
-    for run in (run_here, run_over_tcp):
+    for run in (run_processes, run_over_tcp):
         with pytest.raises(RunError, match="should receive 32 bytes, and the message has 16"):
-            list(run(running, calls))
+            list(run(job, calls))
 
 
 def test_a_rank_that_is_killed_ends_all() -> None:
     program = make(ring_schedule("allreduce", 3, 1))
-    with Group(program, [Call(96, in_place=True, calls=1, repeats=1)]) as group:
+    with Group(job_of(program), [Call(96, in_place=True, calls=1, repeats=1)]) as group:
         os.kill(group.ranks[1].pid, signal.SIGKILL)
         with pytest.raises(RunError, match="rank 1 was ended by SIGKILL, and the others with it"):
             group.run(0, 1, 1)
@@ -163,47 +162,40 @@ def test_a_rank_that_is_killed_ends_all() -> None:
 
 
 def test_over_tcp_a_rank_that_is_gone_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    from taccl.apps import running as module
-
-    whole = module.run_as_rank
-
-    def dying(running: Running, calls: Sequence[Call], mesh: object) -> Iterator[Ran]:
-        if mesh.rank == 2:  # type: ignore[attr-defined]
+    def dying(mesh: Mesh, job: Job, calls: Sequence[Call]) -> Iterator[Ran]:
+        if mesh.rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        yield from whole(running, calls, mesh)  # type: ignore[arg-type]
+        yield from run_rank(mesh, job, calls)
 
-    monkeypatch.setattr(module, "run_as_rank", dying)
-    running = running_of(make(ring_schedule("allgather", 3, 1)))
+    monkeypatch.setattr(messages, "run_rank", dying)
+    job = job_of(make(ring_schedule("allgather", 3, 1)))
     with pytest.raises(RunError, match="rank 2 was ended by SIGKILL, and the others with it"):
-        run_over_tcp(running, [Call(96, in_place=True, calls=1, repeats=1)])
+        run_over_tcp(job, [Call(96, in_place=True, calls=1, repeats=1)])
 
 
 def test_over_tcp_programs_are_right() -> None:
     for name in SOME[::4]:
-        running = running_of(make(SCHEDULES[name]))
-        for each in run_over_tcp(running, whole_calls(running, SIZES, QUICK)):
+        job = job_of(make(SCHEDULES[name]))
+        for each in run_over_tcp(job, whole_calls(job, SIZES, QUICK)):
             assert each.wrong == 0, (name, each.call)
 
 
 def test_ranks_with_different_files_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from taccl.apps import running as module
+    def other(mesh: Mesh, job: Job, calls: Sequence[Call]) -> Iterator[Ran]:
+        program = replace(job.program, name=f"of rank {mesh.rank // 2}")
+        yield from run_rank(mesh, replace(job, program=program), calls)
 
-    def other(running: Running, calls: Sequence[Call], mesh: object) -> Iterator[Ran]:
-        rank = mesh.rank  # type: ignore[attr-defined]
-        program = replace(running.program, name=f"of rank {rank // 2}")
-        yield from run_as_rank(replace(running, program=program), calls, mesh)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "run_as_rank", other)
-    running = running_of(make(ring_schedule("allgather", 3, 1)))
+    monkeypatch.setattr(messages, "run_rank", other)
+    job = job_of(make(ring_schedule("allgather", 3, 1)))
     with pytest.raises(RunError, match="has another program, or other options, than rank 0"):
-        run_over_tcp(running, [Call(96, in_place=True, calls=1, repeats=1)])
+        run_over_tcp(job, [Call(96, in_place=True, calls=1, repeats=1)])
 
 
-def _rank(pipe: object, rank: int, ranks: int, port: int, running: Running) -> None:
+def _rank(pipe: object, rank: int, ranks: int, port: int, job: Job) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
                       MASTER_PORT=str(port), TACCL_KEY="test")  # fmt: skip
     try:
-        found = list(run_launched(running, [Call(96, in_place=True, calls=1, repeats=2)]))
+        found = list(run_launched(job, [Call(96, in_place=True, calls=1, repeats=2)]))
         told = [(each.wrong, len(each.times)) for each in found]
     except (RunError, InputError) as error:
         told = [str(error)]  # type: ignore[list-item]
@@ -212,20 +204,47 @@ def _rank(pipe: object, rank: int, ranks: int, port: int, running: Running) -> N
 
 def _launched(numbers: Sequence[int], ranks: int) -> list[object]:
     """Return what ranks of these numbers say that were started by a launcher."""
-    from taccl.run.hosts import listening
-
-    with listening("127.0.0.1", 0, b"test", "--launched") as probe:
-        port = probe.address[1]
-    running = running_of(make(ring_schedule("allgather", ranks, 1)))
+    with listening("127.0.0.1", 0, "--launched") as probe:
+        port = probe.getsockname()[1]
+    job = job_of(make(ring_schedule("allgather", ranks, 1)))
     started: list[Started] = []
     for rank in numbers:
-        body = partial(_rank, rank=rank, ranks=ranks, port=port, running=running)
+        body = partial(_rank, rank=rank, ranks=ranks, port=port, job=job)
         started.append(start_rank(body, [each.pipe for each in started]))
     return [each.pipe.recv() for each in started]
 
 
 def test_ranks_that_a_launcher_starts_find_one_another() -> None:
     assert _launched([0, 1, 2], 3) == [[(0, 2)], [], []]
+
+
+def test_ranks_that_do_not_come_and_ranks_that_come_twice_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosts, "OPENING", 1.0)
+    (late,) = _launched([0], 3)
+    assert "1 of 3 ranks have come in 1 s; rank 1 has not" in str(late)
+    for told in _launched([0, 1, 1], 3):
+        assert "rank 1 of 3 came, and there are 3, each once" in str(told)
+
+
+def test_whoever_is_silent_or_has_another_key_does_not_keep_ranks_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosts, "SILENCE", 1)
+    with listening("127.0.0.1", 0, "--launched") as sock:
+        place = sock.getsockname()
+        found: list[Connection] = []
+        worker = threading.Thread(target=lambda: found.extend(hosts.gathered(sock, 1, b"right")))
+        worker.start()
+        with socket.create_connection(place):
+            with pytest.raises(AuthenticationError, match="digest"):
+                Client(place, authkey=b"wrong")
+            with Client(place, authkey=b"right") as pipe:
+                pipe.send_bytes(b"0 1")
+                worker.join(10)
+    assert len(found) == 1
+    found[0].close()
 
 
 @for_each(
@@ -251,20 +270,18 @@ def test_hosts_have_as_many_ranks_as_they_are_given() -> None:
 
 
 def test_a_port_in_use_is_told() -> None:
-    from taccl.run.hosts import listening
-
     with (
-        listening("127.0.0.1", 0, b"key", "--launched") as first,
+        listening("127.0.0.1", 0, "--launched") as first,
         pytest.raises(InputError, match=r"can't listen at 127\.0\.0\.1 port .*: Address .* in use"),
     ):
-        listening("127.0.0.1", first.address[1], b"key", "--launched")
+        listening("127.0.0.1", first.getsockname()[1], "--launched")
 
 
 def test_sizes_that_need_too_many_iterations_are_refused() -> None:
     program = make(ring_schedule("allgather", 3, 1))
-    running = running_of(program, model=ReplayModel("tiny", {"Simple": 4}, {"Simple": 1}))
+    job = job_of(program, model=ReplayModel("tiny", {"Simple": 4}, {"Simple": 1}))
     with pytest.raises(ProgramError, match=r"can't run at .* iterations"):
-        whole_calls(running, [10_000_000], QUICK)
+        whole_calls(job, [10_000_000], QUICK)
 
 
 def test_bfloat16_is_rounded_to_the_nearest_even() -> None:
@@ -285,11 +302,11 @@ def test_test_data_depends_on_the_rank_and_on_nothing_else() -> None:
 
 
 def test_a_reference_of_floats_is_in_the_order_of_the_program() -> None:
-    running = running_of(make(ring_schedule("allreduce", 4, 1)))
-    (call, *_) = whole_calls(running, [64_000], QUICK)
-    plans = [plan_of(running.program, rank, call.size, in_place=call.in_place) for rank in range(4)]
-    wanted = reference(running, call, plans)
-    exact = reference(running, call._replace(dtype="int32"), plans)
+    job = job_of(make(ring_schedule("allreduce", 4, 1)))
+    (call, *_) = whole_calls(job, [64_000], QUICK)
+    plans = [plan_of(job.program, rank, call.size, in_place=call.in_place) for rank in range(4)]
+    wanted = reference(job, call, plans)
+    exact = reference(job, call._replace(dtype="int32"), plans)
     assert wanted is not None
     assert exact is not None
     assert all(own.keys() == other.keys() for own, other in zip(wanted, exact, strict=True))
@@ -304,6 +321,6 @@ def test_a_reference_of_floats_is_in_the_order_of_the_program() -> None:
 
 def test_more_memory_than_there_is_is_refused() -> None:
     model = ReplayModel("big", {"Simple": 1 << 40}, {"Simple": 2})
-    running = running_of(make(ring_schedule("allreduce", 4, 1)), model=model)
+    job = job_of(make(ring_schedule("allreduce", 4, 1)), model=model)
     with pytest.raises(ProgramError, match=r"4 ranks need \d+ MiB of memory together"):
-        list(run_here(running, whole_calls(running, [1 << 40], QUICK)))
+        list(run_processes(job, whole_calls(job, [1 << 40], QUICK)))

@@ -13,7 +13,7 @@ from taccl.apps.networks import load_collective, load_machine, load_network
 from taccl.apps.outputs import write_outputs, xml_files
 from taccl.apps.programs import Target
 from taccl.apps.request import Request, Synthesis
-from taccl.apps.running import SHARED_MEMORY, TCP, Asked, run_programs
+from taccl.apps.running import SHARED_MEMORY, TCP, Asked, job_of, run_jobs
 from taccl.apps.synthesis import synthesize as solve
 from taccl.errors import InputError
 from taccl.files import write_all_atomic
@@ -43,7 +43,7 @@ def load_topology(
     return load_machine(name, nodes=nodes, fabric=None, sketch=None, alpha_rule=alpha_rule)
 
 
-def synthesize(  # noqa: PLR0913 - each is an option of the command
+def synthesize(
     topology: Topology | str, collective: str, size: int | str = "1MB", *, nodes: int | None = None,
     sketch: str | None = None, engine: str = "auto", chunks: int | None = None,
     root: int | None = None, runtime: str | None = "portable", protocol: str = "auto",
@@ -135,7 +135,7 @@ def write_program(program: Some, path: str | Path, runtime: str = "portable") ->
     return [Path(name) for name in texts]
 
 
-def run_program(  # noqa: PLR0913 - each is an option of the command
+def run_program(
     program: Some, sizes: Sequence[int | str] = ("1MB",), *, topology: Topology | None = None,
     dtype: str = "float32", over: str = "shared memory", calls: int = 20, repeats: int = 5,
 ) -> list[RunRow]:  # fmt: skip
@@ -157,5 +157,6 @@ def run_program(  # noqa: PLR0913 - each is an option of the command
             fix=f"use {', '.join(carriers)}",
         )  # fmt: skip
     asked = Asked(list(map(parse_size, sizes)), dtype, calls, repeats)
-    rows, _ = run_programs([_program_of(program)], asked, carriers[over], topology)
+    one = _program_of(program)
+    rows, _ = run_jobs([job_of(one.name, one)], asked, carriers[over], topology)
     return rows

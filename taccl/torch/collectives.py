@@ -1,8 +1,5 @@
-"""Programs in place of the collectives of torch.distributed, over its point-to-point operations.
+"""Collectives of a group of torch.distributed that run programs where one serves.
 
-The steps of a program are put into rounds when it is loaded: in a round a rank exchanges messages,
-then it copies and adds. A send goes in the first round after what it needs, and its message is
-received in the same round, so both ends agree, and nothing waits for a message of a later round.
 With nccl the messages of a round are one batch (``batch_isend_irecv``). Elsewhere all messages are
 asked for at the start, and sent as soon as they are there; rounds only say what is done first. The
 order of sums is the program's, and so the same in every call.
@@ -13,14 +10,10 @@ the backend's own collective runs. Messages go over whatever backend the group h
 of processors, nccl for those of GPUs.
 """
 
-# ruff: noqa: ANN401 - types of torch, which is not there where this is checked
-
 import hashlib
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,100 +22,15 @@ from taccl.errors import InputError
 from taccl.files import read_text
 from taccl.msccl.expected import mode_of
 from taccl.msccl.interpret import find_root, judge
-from taccl.msccl.program import Buffer, Op, Program, Slot, Step
-from taccl.msccl.run import maximal_run, places
+from taccl.msccl.program import Buffer, Op, Program, Slot
 from taccl.msccl.xml import read_xml
+from taccl.run.rounds import Message, Move, Round, rounds_of
 
 RUNTIME = "portable"
 """Whose rules files are read and judged by: nobody's limits matter here, the data does."""
 
 
-class Move(NamedTuple):
-    """What a rank does in a round after its messages have come.
-
-    `op`, `source`, `target`, `chunks` are those of the step; `came` is the number of the message
-    that it receives, `goes` of the one that it makes; -1: none.
-    """
-
-    op: Op
-    source: Slot | None
-    target: Slot | None
-    chunks: int
-    came: int
-    goes: int
-
-
-class Message(NamedTuple):
-    """A message of a round: its number, which is its tag, its chunks, and the peer.
-
-    What a plain send sends lies at `source`; None: a move before made it.
-    """
-
-    number: int
-    peer: int
-    chunks: int
-    source: Slot | None
-
-
-@dataclass(slots=True)
-class Round:
-    """What a rank sends, receives and does then."""
-
-    sends: list[Message]
-    receives: list[Message]
-    moves: list[Move]
-
-
-def rounds_of(program: Program) -> list[dict[int, Round]]:
-    """Return what each rank of a `program` does, round by round.
-
-    Raises InputError when the program does not end.
-    """
-    run = maximal_run(program)
-    if run.stuck:
-        raise InputError(f"{program.name} does not end", fix="let taccl verify judge the file")
-    where, found = places(run), defaultdict[int, dict[int, Round]](dict)
-    # Even times are messages of round time / 2, odd ones what is done after them.
-    done: dict[int, int] = {}
-    sent: dict[int, int] = {}
-    last: dict[int, int] = {}
-
-    def round_at(time: int, rank: int) -> Round:
-        return found[time // 2].setdefault(rank, Round([], [], []))
-
-    for number in run.order:
-        place = where[number]
-        block = run.blocks[place.block][1]
-        step: Step = block.steps[place.step]
-        time = max(last.get(place.block, -1), done.get(run.released_by.get(number, -1), -1))
-        if step.op is Op.NOP or step.count == 0:
-            last[place.block] = done[number] = time
-            continue
-        if step.op is not Op.SEND:
-            came = -1
-            if step.receives:
-                came = run.sender[number]
-                time = max(time, sent[came] + 1)
-                message = Message(came, _peer(block.recv_from), step.count, None)
-                round_at(sent[came], place.rank).receives.append(message)
-            time = max(1, time + 1 - time % 2)
-            goes = number if step.sends else -1
-            move = Move(step.op, step.source, step.target, step.count, came, goes)
-            round_at(time, place.rank).moves.append(move)
-        if step.sends:
-            time += 1
-            time += time % 2
-            sent[number] = time
-            source = step.source if step.op is Op.SEND else None
-            message = Message(number, _peer(block.send_to), step.count, source)
-            round_at(time, place.rank).sends.append(message)
-        last[place.block] = done[number] = time
-    return [found[number] for number in range(max(found, default=-1) + 1)]
-
-
-def _peer(rank: int | None) -> int:
-    return -1 if rank is None else rank
-
+SUM = dist.ReduceOp.SUM
 
 Part = Callable[[Slot, int], torch.Tensor]
 """From a slot and a count of chunks to the part of a buffer."""
@@ -148,7 +56,7 @@ class Collectives:
     Raises InputError when a program is wrong, or ranks have different ones.
     """
 
-    def __init__(self, programs: Sequence[Program], group: Any = None) -> None:
+    def __init__(self, programs: Sequence[Program], group: dist.ProcessGroup | None = None) -> None:
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         # Operations of nccl wait for their peers in the order in which they are asked for.
@@ -165,19 +73,26 @@ class Collectives:
             if findings:
                 raise InputError(f"{program.name} is wrong: {findings[0]}", fix="make it anew")
             self.loaded.append(Loaded(program, rounds_of(program), find_root(program)))
-        digests: list[Any] = [None] * self.size
+        digests: list[object] = [None] * self.size
         own = hashlib.sha256(repr(tuple(programs)).encode()).hexdigest()
         dist.all_gather_object(digests, own, group=group)
         if len(set(digests)) > 1:
             raise InputError("ranks have different programs", fix="give all the same library")
 
-    def _serving(
-        self, collective: str, counted: torch.Tensor, op: Any, root: int | None = None
-    ) -> Loaded | None:
-        """Return the program for a call whose counted buffer is a tensor; None: the backend's."""
+    def _served(
+        self, collective: str, source: torch.Tensor, target: torch.Tensor, op: dist.ReduceOp,
+        root: int | None = None,
+    ) -> bool:  # fmt: skip
+        """Run the program that serves a call, if there is one, and tell whether there is.
+
+        The `source` and the `target` of a call in place are one tensor. A program that claims only
+        the other mode gets a copy.
+        """
+        same = source is target
+        counted = max(source, target, key=torch.Tensor.numel)
         size = counted.numel() * counted.element_size()
-        if op != dist.ReduceOp.SUM or not counted.is_contiguous():
-            return None
+        if op != SUM or not (source.is_contiguous() and target.is_contiguous()):
+            return False
         for one in self.loaded:
             program = one.program
             if (
@@ -186,9 +101,24 @@ class Collectives:
                 and counted.numel() % program.chunks_per_loop == 0
                 and one.root == root
             ):
-                self.used[program.name] = self.used.get(program.name, 0) + 1
-                return one
-        return None
+                break
+        else:
+            return False
+        self.used[program.name] = self.used.get(program.name, 0) + 1
+        given, wanted = source.view(-1), target.view(-1)
+        if program.out_of_place and not (same and program.in_place):
+            self._run(one, given.clone() if same else given, wanted)
+            return True
+        # In place the smaller of the two buffers is a rank's own part of the larger.
+        whole = given.clone() if len(given) > len(wanted) else wanted
+        small = min(len(given), len(wanted))
+        mine = whole[self.rank * small :][:small] if small < len(whole) else whole
+        if len(given) == small and not same:
+            mine.copy_(given)
+        self._run(one, None, whole)
+        if len(wanted) < len(whole):
+            wanted.copy_(mine)
+        return True
 
     def _run(self, one: Loaded, source: torch.Tensor | None, target: torch.Tensor) -> None:
         """Run a program from a source into a target, flat tensors; None: the target is both."""
@@ -237,7 +167,7 @@ class Collectives:
         What is sent from a buffer is copied: the program may write there once it has left.
         """
         held: dict[int, torch.Tensor] = {}
-        coming: dict[int, Any] = {}
+        coming: dict[int, dist.Work] = {}
         made = {
             message.number: message
             for own in rounds for message in own.sends if message.source is None
@@ -265,16 +195,18 @@ class Collectives:
         for work, _ in works:
             work.wait()
 
-    def _sent(self, data: torch.Tensor, message: Message) -> tuple[Any, torch.Tensor]:
+    def _sent(self, data: torch.Tensor, message: Message) -> tuple[dist.Work, torch.Tensor]:
         """Begin to send, and return what to wait for with the data, which has to last."""
         peer = self._global(message.peer)
         return dist.isend(data, peer, group=self.group, tag=message.number), data
 
-    def _p2p(self, kind: Any, data: torch.Tensor, message: Message) -> Any:
+    def _p2p(
+        self, kind: Callable[..., dist.Work], data: torch.Tensor, message: Message
+    ) -> dist.P2POp:
         return dist.P2POp(kind, data, self._global(message.peer), self.group, message.number)
 
     @staticmethod
-    def _move(move: Move, held: dict[int, torch.Tensor], part: Any) -> None:
+    def _move(move: Move, held: dict[int, torch.Tensor], part: Part) -> None:
         came = held.pop(move.came) if move.came >= 0 else None
         source = part(move.source, move.chunks) if move.source is not None else None
         target = part(move.target, move.chunks) if move.target is not None else None
@@ -287,75 +219,39 @@ class Collectives:
         if move.goes >= 0 and value is not None:
             held[move.goes] = value
 
-    def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+    def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp = SUM) -> None:
         """Add a `tensor` over all ranks, in place; `op` is as in torch.distributed."""
-        one = self._serving("allreduce", tensor, op)
-        if one is None:
+        if not self._served("allreduce", tensor, tensor, op):
             dist.all_reduce(tensor, op, group=self.group)
-            return
-        flat = tensor.view(-1)
-        self._run(one, None if one.program.in_place else flat.clone(), flat)
 
     def all_gather_into_tensor(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
         """Gather the `tensor` of all ranks into the `output` of each, by rank."""
-        one = self._serving("allgather", output, dist.ReduceOp.SUM)
-        if one is None or not tensor.is_contiguous():
+        if not self._served("allgather", tensor, output, SUM):
             dist.all_gather_into_tensor(output, tensor, group=self.group)
-            return
-        flat, part = output.view(-1), tensor.view(-1)
-        if one.program.out_of_place:
-            self._run(one, part, flat)
-            return
-        flat[self.rank * len(part) : (self.rank + 1) * len(part)] = part
-        self._run(one, None, flat)
 
     def reduce_scatter_tensor(
-        self, output: torch.Tensor, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM
+        self, output: torch.Tensor, tensor: torch.Tensor, op: dist.ReduceOp = SUM
     ) -> None:
         """Add a `tensor` over all ranks; each gets its part as `output`; `op` as in torch."""
-        one = self._serving("reducescatter", tensor, op)
-        if one is None or not output.is_contiguous():
+        if not self._served("reducescatter", tensor, output, op):
             dist.reduce_scatter_tensor(output, tensor, op, group=self.group)
-            return
-        flat, part = tensor.view(-1), output.view(-1)
-        if one.program.out_of_place:
-            self._run(one, flat, part)
-            return
-        whole = flat.clone()
-        self._run(one, None, whole)
-        part.copy_(whole[self.rank * len(part) : (self.rank + 1) * len(part)])
 
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
         """Send the r-th part of a `tensor` to rank r; parts come into `output` by their rank."""
-        one = self._serving("alltoall", tensor, dist.ReduceOp.SUM)
-        if one is None or not output.is_contiguous():
+        if not self._served("alltoall", tensor, output, SUM):
             dist.all_to_all_single(output, tensor, group=self.group)
-            return
-        flat, target = tensor.view(-1), output.view(-1)
-        if one.program.out_of_place:
-            self._run(one, flat, target)
-            return
-        target.copy_(flat)
-        self._run(one, None, target)
 
     def broadcast(self, tensor: torch.Tensor, src: int = 0) -> None:
         """Give all ranks the `tensor` of rank `src` of the group."""
-        one = self._serving("broadcast", tensor, dist.ReduceOp.SUM, src)
-        if one is None:
+        if not self._served("broadcast", tensor, tensor, SUM, src):
             dist.broadcast(tensor, self._global(src), group=self.group)
-            return
-        flat = tensor.view(-1)
-        self._run(one, None if one.program.in_place else flat.clone(), flat)
 
-    def reduce(self, tensor: torch.Tensor, dst: int = 0, op: Any = dist.ReduceOp.SUM) -> None:
+    def reduce(self, tensor: torch.Tensor, dst: int = 0, op: dist.ReduceOp = SUM) -> None:
         """Add a `tensor` over all ranks; rank `dst` of the group gets the sum; `op` as in torch."""
-        one = self._serving("reduce", tensor, op, dst)
-        if one is None:
+        # The tensors of all other ranks stay as they are.
+        work = tensor if self.rank == dst else tensor.clone()
+        if not self._served("reduce", work, work, op, dst):
             dist.reduce(tensor, self._global(dst), op, group=self.group)
-            return
-        flat = tensor.view(-1)
-        work = flat if self.rank == dst else flat.clone()
-        self._run(one, None if one.program.in_place else flat.clone(), work)
 
     def _global(self, rank: int) -> int:
         return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
@@ -392,7 +288,7 @@ DATA = frozenset({
 """Rules of the judge that matter where no runtime of MSCCL loads the file."""
 
 
-def load(library: str | Path, group: Any = None) -> Collectives:
+def load(library: str | Path, group: dist.ProcessGroup | None = None) -> Collectives:
     """Return collectives that run the programs of a library.
 
     `library`: the directory that ``taccl tune`` wrote, or one XML file.

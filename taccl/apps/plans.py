@@ -1,0 +1,323 @@
+"""MSCCL++ plans: made from schedules and XML programs, judged, replayed, and written.
+
+Of the plans that a program can become (with signals or with packets, in one piece or as a
+pipeline) the one that takes least by replay is written, and none that is not judged right.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from taccl.apps.evaluation import read_program
+from taccl.apps.programs import Target, lowering_of
+from taccl.errors import InputError, LoweringError
+from taccl.files import check_apart, read_text, write_all_atomic
+from taccl.lowering.plans import Guards, PlanOptions, guards_of, plan_of
+from taccl.model.schedule_file import read_schedule
+from taccl.msccl.program import Op, Program, errors_of
+from taccl.msccl.run import maximal_run, places
+from taccl.mscclpp.interpret import ROOTED
+from taccl.mscclpp.plan import MAX_BUFFER, NEWEST, Plan
+from taccl.mscclpp.reader import read_plan
+from taccl.mscclpp.structure import accepts, counted_chunks
+from taccl.mscclpp.verdict import is_plan, judge_plan
+from taccl.mscclpp.writer import write_plan
+from taccl.replay.cost import ReplayModel, measured_costs, model_of, sharing_of_plan
+from taccl.replay.interpreter import replay
+from taccl.replay.plans import replay_plan
+from taccl.replay.sweep import Row, bounds_of, measured_bounds_of, row_of
+from taccl.replay.trace import Trace
+from taccl.topology.graph import Topology
+from taccl.units import format_time
+from taccl.verify import require_valid
+
+PIPELINES = tuple(1 << power for power in range(16, 23))
+"""Bytes of a chunk that an iteration of a pipeline may move."""
+
+PIPED = 64
+"""Times the size for which it takes least, up to which a pipeline serves."""
+
+LARGE = 2
+"""Times such an iteration that a chunk has to have for a pipeline to be tried."""
+
+ALIGNMENT = 16
+"""Bytes of which a chunk is a multiple: the reader's default."""
+
+SMALL = 1 << 20
+"""Bytes of a chunk up to which packets, which are twice the bytes, are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What plan is wanted.
+
+    `size`: bytes of the counted buffer, for which it takes least.
+    `protocol`: ``Simple``: signals, ``LL``: packets, or ``auto``.
+    `version`: of MSCCL++.
+    `modes`: whether calls are in place, each a plan of its own.
+    `model`: the constants of the replay.
+    """
+
+    size: int
+    protocol: str = "auto"
+    version: str = NEWEST
+    modes: tuple[bool, ...] = (True, False)
+    model: ReplayModel = field(default_factory=lambda: model_of("executor"))
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A plan, and what it takes by replay."""
+
+    plan: Plan
+    trace: Trace
+
+    def __str__(self) -> str:
+        """Return the mode of calls, the time, and what tells that data has come."""
+        mode = "in place" if self.plan.in_place else "out of place"
+        by = "packets" if self.plan.protocol == "LL" else "signals"
+        return f"{mode}, {format_time(self.trace.time or 0)} by replay, with {by}"
+
+
+def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place: bool) -> Made:
+    """Return the plan of a program that takes least at the wanted size.
+
+    `program`: any XML program of the `topology`.
+    `wanted`: what plan.
+    `in_place`: the mode of calls.
+
+    Raises LoweringError when no plan of the program is right.
+    """
+    chunk = wanted.size // program.chunks_per_loop
+    servers = tuple(topology.server_of)
+    plain = PlanOptions(servers, in_place, version=wanted.version)
+    tried: list[tuple[PlanOptions, Guards | None]] = []
+    if wanted.protocol in ("auto", "Simple"):
+        guards = guards_of(program, plain)
+        tried.append((plain, guards))
+        early, late = hurried_messages(program, topology, wanted)
+        tried += [(replace(plain, early=early, late=late), None)] if early or late else []
+        units = (unit for unit in PIPELINES if chunk >= LARGE * unit)
+        tried += [(replace(plain, unit=unit), guards) for unit in units]
+    if wanted.protocol == "LL" or (wanted.protocol == "auto" and chunk <= SMALL):
+        tried.append((replace(plain, packets=True), None))
+    found: list[Made] = []
+    failed: list[LoweringError] = []
+    for options, known in tried:
+        try:
+            plan = plan_of(program, options, known)
+        except LoweringError as error:
+            failed.append(error)
+            continue
+        # Offsets are below 4 GiB, and iterations of a pipeline are counted in 16 bits.
+        largest = max(
+            max(rank.input_chunks, rank.output_chunks, 4 * rank.scratch_chunks)
+            for rank in plan.ranks
+        )
+        most = min(plan.max_bytes, MAX_BUFFER // largest * counted_chunks(plan, plan.ranks[0]))
+        plan = replace(plan, max_bytes=min(most, PIPED * wanted.size) if options.unit else most)
+        if errors_of(judge_plan(plan, wanted.version)) or accepts(plan, wanted.size):
+            continue
+        trace = replay_plan(plan, topology, wanted.size, wanted.model)
+        if trace.time is not None:
+            found.append(Made(plan, trace))
+    if not found:
+        raise (
+            failed[0]
+            if failed
+            else LoweringError(
+                f"no plan of {program.name} runs at {wanted.size} bytes", fix="use another size"
+            )
+        )
+    return min(found, key=lambda made: made.trace.time or 0)
+
+
+def hurried_messages(
+    program: Program, topology: Topology, wanted: Wanted
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Return messages that begin before their receiver could say that the call has begun there.
+
+    And those that come when there is no time for an answer. Both are by the number of their step.
+    The times are those of the `program` as XML, replayed on the `topology` at the `wanted` size.
+    """
+    told = replay(program, topology, wanted.size, wanted.model)
+    run = maximal_run(program)
+    run_places = places(run)
+    numbers = {
+        (place.rank, run.blocks[place.block][1].id, place.step): number
+        for number, place in enumerate(run_places)
+    }
+    server, table = topology.server_of, topology.links
+    sharing = sharing_of_plan(topology, packets=False) if wanted.model.measured else None
+    launch = topology.local.launch if sharing is None else sharing.local.launch
+    # A message has been read when it is copied, or with its sum when that is sent.
+    over: dict[int, int] = {}
+    for span in told.spans:
+        number = numbers[span.gpu, span.threadblock, span.step]
+        step = run.blocks[run_places[number].block][1].steps[span.step]
+        if span.link is None or step.op is not Op.RECV_COPY_SEND:
+            over[number] = max(over.get(number, 0), span.end)
+    read = {sender: over[taken] for taken, sender in run.sender.items() if taken in over}
+    early, late = set(), set()
+    for span in told.spans:
+        if span.link is None or span.link < 0 or span.arrival is None:
+            continue
+        src, dst = int(table.src[span.link]), int(table.dst[span.link])
+        word = int(table.alpha[(*topology.links_between(dst, src), span.link)[0]])
+        if sharing is not None:
+            word = sharing.alpha_across if server[src] != server[dst] else sharing.alpha
+        number = numbers[span.gpu, span.threadblock, span.step]
+        answer = launch + word - (told.time or 0)
+        # It may cost as much to be told in the end that a message has been read.
+        if max(0, read[number] + answer) < word - span.start and not span.iteration:
+            early.add(number)
+        if span.arrival + answer > 0:
+            late.add(number)
+    return frozenset(early), frozenset(late)
+
+
+def programs_of(path: Path, topology: Topology | None, wanted: Wanted) -> tuple[Program, Topology]:
+    """Return the program and machine of a schedule, or of an XML file for a `topology`.
+
+    The file lies at `path`; a schedule becomes a program for what is `wanted`.
+
+    Raises InputError when the file can't be used; ScheduleError when the schedule is wrong;
+    ProgramError when the XML is no program.
+    """
+    if not is_plan(read_text(path)):
+        if topology is None:
+            raise InputError(
+                "is needed with an XML file: it says which ranks share a server",
+                field="--topology", fix="give the machine that the file is for",
+            )  # fmt: skip
+        program = read_program(path)
+        if program.num_ranks != topology.num_ranks:
+            raise InputError(
+                f"is for {program.num_ranks} ranks, {topology.name} has {topology.num_ranks}",
+                file=str(path), field="ngpus", fix="give the topology it was made for (--nodes)",
+            )  # fmt: skip
+        return program, topology
+    schedule = read_schedule(str(path))
+    require_valid(schedule)
+    task = lowering_of(schedule, Target("executor"), wanted.size, "schedule")
+    if not task.size:
+        raise InputError(
+            f"{wanted.size} bytes are less than one element for each chunk", field="--size",
+            fix="use a larger size",
+        )  # fmt: skip
+    return task.settled().proved(), topology or schedule.topology
+
+
+def plan_texts(
+    program: Program, topology: Topology, wanted: Wanted, file: Path
+) -> tuple[dict[str | Path, str], list[Made]]:
+    """Return plans of a `program` by where they are written, and what they take by replay.
+
+    A plan is for one mode of calls: of the modes `wanted`, the first that the program serves goes
+    to `file`, and the other has its mode in its name. The `topology` is the program's machine.
+
+    Raises InputError when it serves none of the modes; LoweringError when no plan is right.
+    """
+    served = {True: program.in_place, False: program.out_of_place}
+    modes = [mode for mode in wanted.modes if served[mode]]
+    if not modes:
+        raise InputError(
+            f"{program.collective} does not serve that mode here", field="--inplace",
+            fix="leave it out",
+        )  # fmt: skip
+    unit = program.chunks_per_loop * ALIGNMENT
+    whole = replace(wanted, size=wanted.size - wanted.size % unit or unit)
+    made = [best_plan(program, topology, whole, in_place=mode) for mode in modes]
+    texts: dict[str | Path, str] = {}
+    for number, one in enumerate(made):
+        name = "inplace" if one.plan.in_place else "outofplace"
+        place = file if not number else file.with_name(f"{file.stem}-{name}{file.suffix}")
+        texts[place] = write_plan(replace(one.plan, name=f"{one.plan.name}-{name}"))
+    return texts, made
+
+
+def convert(
+    path: Path, topology: Topology | None, wanted: Wanted, output: Path | None
+) -> tuple[Mapping[str | Path, str], list[Made]]:
+    """Make plans of a schedule or XML file, and write them (or return them without an output).
+
+    The file lies at `path`, and its `topology` is needed for XML; what is `wanted`, and where it is
+    written, `output` being the first, is as for :func:`plan_texts`.
+
+    Raises InputError when the file can't be used; ScheduleError when the schedule is wrong;
+    LoweringError when no plan is right.
+    """
+    if output is not None:
+        check_apart(output, [path], field="-o")
+    program, machine = programs_of(path, topology, wanted)
+    texts, made = plan_texts(program, machine, wanted, output or Path("plan.json"))
+    if output is not None:
+        write_all_atomic(texts)
+    return texts, made
+
+
+def load_plan(path: str) -> Plan:
+    """Return the plan in the file at `path`.
+
+    Raises InputError when the file can't be read; ProgramError when it is no plan.
+    """
+    return read_plan(read_text(path), file=path)
+
+
+def plan_rows(
+    plans: Sequence[tuple[str, Plan]], topology: Topology, sizes: Sequence[int], model: ReplayModel
+) -> tuple[Row, ...]:
+    """Replay plans at all sizes, and return their rows, judged.
+
+    `plans` are file names and plans, `sizes` bytes of the counted buffer; `topology` and `model`
+    are where they run, and with which constants.
+
+    Raises InputError when a plan is for another number of ranks; ProgramError when ranks that use
+    a channel have no link.
+    """
+    found = []
+    for file, plan in plans:
+        if plan.num_ranks != topology.num_ranks:
+            raise InputError(
+                f"is for {plan.num_ranks} ranks, {topology.name} has {topology.num_ranks}",
+                file=file, field="gpus", fix="give the topology it was made for (--nodes)",
+            )  # fmt: skip
+        findings = errors_of(judge_plan(plan))
+        root = 0 if plan.collective in ROOTED else None
+        bound = bounds_of(topology, plan.collective, root)
+        if model.measured:
+            bound = measured_bounds_of(topology, measured_costs(topology), plan.collective, root)
+        for size in sizes:
+            why = accepts(plan, size)
+            trace = (
+                Trace(plan.name, size, None, why, in_range=False) if why
+                else replay_plan(plan, topology, size, model)
+            )  # fmt: skip
+            row = row_of(trace, plan, topology, bound, file)
+            if model.measured:
+                row = replace(row, alpha_rule="measured", costs="measured")
+            told = str(findings[0]) if findings and trace.time is not None else ""
+            found.append(replace(
+                row, wrong=None if findings else 0, note="; ".join(filter(None, (row.note, told)))
+            ))  # fmt: skip
+    return tuple(found)
+
+
+def whole_size(files: Sequence[str], size: int) -> int:
+    """Return the most bytes up to `size` that all of the `files`, plans, accept.
+
+    Raises InputError when a file can't be read; ProgramError when it is no plan.
+    """
+    for file in files:
+        plan = load_plan(file)
+        unit = plan.alignment * counted_chunks(plan, plan.ranks[0])
+        size = size - size % unit or unit
+    return size
+
+
+def plan_files(files: Sequence[str]) -> list[str]:
+    """Return those of some `files` that are plans.
+
+    Raises InputError when one can't be read.
+    """
+    return [file for file in files if is_plan(read_text(file))]

@@ -1,0 +1,1 @@
+"""MSCCL++ execution plans: one-sided programs, read, judged and written."""

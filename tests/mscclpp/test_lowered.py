@@ -1,0 +1,355 @@
+"""Programs as plans: right in every mode, and every way to break one is found."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import taccl
+from taccl.apps.plans import Wanted, hurried_messages
+from taccl.errors import LoweringError
+from taccl.lowering.plans import PlanOptions, plan_of
+from taccl.msccl.program import Op, Program, Severity, errors_of
+from taccl.mscclpp.plan import MAX_OPS, Plan, PlanOp
+from taccl.mscclpp.reader import read_plan
+from taccl.mscclpp.verdict import judge_plan, judge_text
+from taccl.mscclpp.writer import write_plan
+from taccl.replay.cost import model_of
+from taccl.replay.plans import replay_plan
+from taccl.replay.timing import traces
+from tests.msccl.builders import hub, make, mesh, pairs_schedule, ring_schedule, small_schedules
+from tests.sweep import for_each
+
+SCHEDULES = small_schedules()
+SOME = sorted(SCHEDULES)[::4]
+FUSED = frozenset(Op)
+CORPUS = Path(__file__).parents[3] / "shared/data/mscclpp"
+
+
+def options(program: Program) -> Iterator[PlanOptions]:
+    """Yield the ways in which a program can become a plan, on one server and on two."""
+    ranks = program.num_ranks
+    for servers in ((0,) * ranks, tuple(2 * rank // ranks for rank in range(ranks))):
+        for in_place, claimed in ((True, program.in_place), (False, program.out_of_place)):
+            if claimed:
+                for packets in (False, True):
+                    yield PlanOptions(servers, in_place, packets)
+
+
+@for_each("name", SOME, quick=8)
+def test_programs_become_plans_that_are_right_and_read_back_as_written(name: str) -> None:
+    made = make(SCHEDULES[name]), make(SCHEDULES[name], fused=FUSED)
+    for program, one in ((each, one) for each in made for one in options(each)):
+        plan = plan_of(program, one)
+        assert not errors_of(judge_plan(plan)), one
+        assert read_plan(write_plan(plan)) == plan
+        assert plan.double_scratch == one.packets
+        kinds = {op.channel_type for op in all_ops(plan)} - {""}
+        assert kinds <= ({"memory"} if len(set(one.servers)) == 1 else {"memory", "port"})
+
+
+def test_older_versions_get_no_operations_that_they_cannot_read() -> None:
+    program = make(ring_schedule("allreduce", 4, 1), fused=FUSED)
+    servers = (0, 0, 1, 1)
+    names = {}
+    for version in ("0.8", "0.9"):
+        plan = plan_of(program, PlanOptions(servers, True, packets=True, version=version))
+        assert not errors_of(judge_plan(plan, version))
+        names[version] = {op.name for op in all_ops(plan)}
+    assert "recpkt" not in names["0.8"]
+    assert "recpkt" in names["0.9"]
+
+
+def test_a_pipeline_moves_all_of_every_chunk() -> None:
+    program = make(ring_schedule("allgather", 4, 1))
+    plan = plan_of(program, PlanOptions((0,) * 4, True, unit=1 << 16))
+    plan = replace(plan, max_bytes=1 << 30)
+    assert {op.name for op in all_ops(plan)} >= {"pipeline", "put", "signal", "wait"}
+    assert not errors_of(judge_plan(plan))
+
+
+def test_pipelines_keep_step_with_one_another() -> None:
+    # Threadblocks that move one chunk and several at a time, and lists that are split.
+    found = taccl.synthesize("hub:8", "allgather", "1MB", engine="halving-doubling")
+    assert found.program is not None
+    assert len({step.count for _, block in found.program.blocks() for step in block.steps}) > 1
+    long = make(ring_schedule("allreduce", 20, 1))
+    for program in (found.program, long):
+        ranks = program.num_ranks
+        plan = plan_of(program, PlanOptions((0,) * ranks, True, unit=1 << 16))
+        assert not errors_of(judge_plan(replace(plan, max_bytes=1 << 30)))
+        split = len(plan.ranks[0].blocks) > len(program.gpus[0].threadblocks)
+        assert split == (program is long)
+        # The first part of a list begins an iteration when the last one has ended the one before.
+        assert any(1 in rank.semaphores for rank in plan.ranks) == split
+
+
+@for_each(
+    "name", [name for name in SCHEDULES if "-2-single" in name and "hub" not in name], quick=5
+)
+def test_first_and_last_messages_wait_for_no_word(name: str) -> None:
+    program, model = make(SCHEDULES[name]), model_of("executor")
+    ranks, one = program.num_ranks, SCHEDULES[name].topology
+    size = 16 * program.chunks_per_loop * 512
+    for servers in ((0,) * ranks, tuple(2 * rank // ranks for rank in range(ranks))):
+        topology = replace(one, server_of=servers)
+        (xml,) = traces(program, topology, [size], model)
+        early, late = hurried_messages(program, topology, Wanted(size))
+        assert early
+        for in_place in [program.in_place] * program.in_place + [False] * program.out_of_place:
+            told = plan_of(program, PlanOptions(servers, in_place, early=early, late=late))
+            assert not errors_of(judge_plan(told))
+            assert replay_plan(told, topology, size, model).time == xml.time
+            plain = plan_of(program, PlanOptions(servers, in_place))
+            slower = replay_plan(plain, topology, size, model).time
+            assert slower is not None
+            assert xml.time is not None
+            assert slower > xml.time
+
+
+def test_packets_that_a_port_forwards_are_copied_first() -> None:
+    # Otherwise they are overwritten two calls later, when the transfer may still go on.
+    found = taccl.synthesize("ring:4", "broadcast", "1KB", engine="guided", runtime="executor")
+    assert found.program is not None
+    plan = plan_of(found.program, PlanOptions((0, 0, 1, 1), in_place=False, packets=True))
+    assert not errors_of(judge_plan(plan))
+    forwarded = [
+        before.name
+        for rank in plan.ranks for block in rank.blocks
+        for before, after in pairwise(block.ops)
+        if (after.name, after.channel_type) == ("rppkt", "port")
+    ]  # fmt: skip
+    assert "cpkt" in forwarded
+    assert "upkt" not in forwarded
+
+
+def test_lists_of_over_64_operations_are_split() -> None:
+    program = make(ring_schedule("allreduce", 24, 1))
+    assert max(len(block.steps) for _, block in program.blocks()) > MAX_OPS // 2
+    plan = plan_of(program, PlanOptions((0,) * 24, True))
+    assert max(len(block.ops) for rank in plan.ranks for block in rank.blocks) <= MAX_OPS
+    assert not errors_of(judge_plan(plan))
+
+
+def test_a_program_that_never_ends_becomes_no_plan() -> None:
+    program = make(ring_schedule("allgather", 3, 1))
+    gpus = tuple(
+        replace(gpu, threadblocks=tuple(
+            replace(block, steps=block.steps[::-1]) for block in gpu.threadblocks
+        ))
+        for gpu in program.gpus
+    )  # fmt: skip
+    with pytest.raises(LoweringError, match="does not end"):
+        plan_of(replace(program, gpus=gpus), PlanOptions((0,) * 3, True))
+
+
+def all_ops(plan: Plan) -> Iterator[PlanOp]:
+    """Yield all operations, those of pipelines, too."""
+    for rank in plan.ranks:
+        for block in rank.blocks:
+            for op in block.ops:
+                yield op
+                yield from op.inner
+
+
+def changed(plan: Plan, change: Callable[[tuple[PlanOp, ...]], tuple[PlanOp, ...]]) -> Plan:
+    """Return a plan with the operations of the first threadblock that a change makes others of."""
+    for number, rank in enumerate(plan.ranks):
+        for index, block in enumerate(rank.blocks):
+            ops = change(block.ops)
+            if ops != block.ops:
+                blocks = list(rank.blocks)
+                blocks[index] = replace(block, ops=ops)
+                ranks = list(plan.ranks)
+                ranks[number] = replace(rank, blocks=tuple(blocks))
+                return replace(plan, ranks=tuple(ranks))
+    raise AssertionError("nothing was changed")
+
+
+def dropped(name: str, which: int = 0) -> Callable[[tuple[PlanOp, ...]], tuple[PlanOp, ...]]:
+    """Return what leaves out an operation of a name."""
+
+    def change(ops: tuple[PlanOp, ...]) -> tuple[PlanOp, ...]:
+        places = [place for place, op in enumerate(ops) if op.name == name]
+        if len(places) <= which:
+            return ops
+        return ops[: places[which]] + ops[places[which] + 1 :]
+
+    return change
+
+
+def edited(
+    name: str, edit: Callable[[PlanOp], PlanOp]
+) -> Callable[[tuple[PlanOp, ...]], tuple[PlanOp, ...]]:
+    """Return what edits the first operation of a name."""
+
+    def change(ops: tuple[PlanOp, ...]) -> tuple[PlanOp, ...]:
+        for place, op in enumerate(ops):
+            if op.name == name:
+                return (*ops[:place], edit(op), *ops[place + 1 :])
+        return ops
+
+    return change
+
+
+def shifted(op: PlanOp) -> PlanOp:
+    (target, *more) = op.targets
+    return replace(op, targets=(replace(target, index=(target.index + 1) % 4), *more))
+
+
+def doubled(name: str) -> Callable[[tuple[PlanOp, ...]], tuple[PlanOp, ...]]:
+    def change(ops: tuple[PlanOp, ...]) -> tuple[PlanOp, ...]:
+        for place, op in enumerate(ops):
+            if op.name == name:
+                return (*ops[: place + 1], op, *ops[place + 1 :])
+        return ops
+
+    return change
+
+
+def as_plan(schedule: str, *, packets: bool = False) -> Plan:
+    made = {
+        "ring": lambda: make(ring_schedule("allreduce", 4, 1), fused=FUSED),
+        "gather": lambda: make(ring_schedule("allgather", 4, 1)),
+        "hub": lambda: make(pairs_schedule("reducescatter", hub(4), 2, batched=True)),
+        "pairs": lambda: make(pairs_schedule("allgather", mesh(3), 1)),
+        "mesh": lambda: make(pairs_schedule("allreduce", mesh(3), 1)),
+    }  # fmt: skip
+    program = made[schedule]()
+    return plan_of(program, PlanOptions((0,) * program.num_ranks, True, packets))
+
+
+BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
+    "signal dropped": (lambda: changed(as_plan("gather"), dropped("signal")), "deadlock"),
+    "wait dropped": (lambda: changed(as_plan("gather"), dropped("wait")), "balance"),
+    "nop before a signal dropped": (
+        lambda: changed(as_plan("gather"), dropped("nop", 1)), "race",
+    ),
+    "greeting dropped on both sides": (
+        lambda: without(as_plan("gather"), {"rlxsignal", "rlxwait"}), "race",
+    ),
+    "greeting not waited for": (lambda: changed(as_plan("gather"), dropped("rlxwait")), "balance"),
+    "offset shifted": (lambda: changed(as_plan("gather"), edited("put", shifted)), "result"),
+    "two messages in one place of scratch": (lambda: one_place(as_plan("ring")), "result"),
+    "packets without double scratch": (
+        lambda: replace(as_plan("pairs", packets=True), double_scratch=False), "race",
+    ),
+    "a packet that nobody writes": (
+        lambda: changed(as_plan("mesh", packets=True), dropped("ppkt")), "deadlock",
+    ),
+    "a packet that is written twice": (
+        lambda: changed(as_plan("mesh", packets=True), doubled("ppkt")), "packet",
+    ),
+    "wrong channel type": (
+        lambda: changed(
+            as_plan("gather"), edited("signal", lambda op: replace(op, channel_type="switch"))
+        ), "structure",
+    ),
+    "65 operations": (
+        lambda: changed(as_plan("gather"), lambda ops: ops + (PlanOp("nop"),) * (65 - len(ops))),
+        "limit",
+    ),
+    "one signal too many": (lambda: changed(as_plan("gather"), doubled("signal")), "balance"),
+    "not a sum": (
+        lambda: changed(as_plan("ring"), edited("res", lambda op: replace(op, reduce_op="max"))),
+        "structure",
+    ),
+    "a summand left out": (
+        lambda: changed(
+            as_plan("ring"), edited("res", lambda op: replace(op, sources=op.sources[:1]))
+        ), "result",
+    ),
+}  # fmt: skip
+
+
+def without(plan: Plan, names: set[str]) -> Plan:
+    """Return a plan without the operations of some names."""
+    return replace(plan, ranks=tuple(
+        replace(rank, blocks=tuple(
+            replace(block, ops=tuple(op for op in block.ops if op.name not in names))
+            for block in rank.blocks
+        ))
+        for rank in plan.ranks
+    ))  # fmt: skip
+
+
+def one_place(plan: Plan) -> Plan:
+    """Return a plan in which all that comes to a rank's scratch comes to its first chunk."""
+
+    def moved(op: PlanOp) -> PlanOp:
+        return replace(
+            op,
+            sources=tuple(
+                replace(one, index=0) if one.buffer is not None and one.buffer.value == "s" else one
+                for one in op.sources
+            ),
+            targets=tuple(
+                replace(one, index=0) if scratch(plan, op, one.ref) else one for one in op.targets
+            ),
+        )
+
+    return replace(plan, ranks=tuple(
+        replace(rank, blocks=tuple(
+            replace(block, ops=tuple(map(moved, block.ops))) for block in rank.blocks
+        ))
+        for rank in plan.ranks
+    ))  # fmt: skip
+
+
+def scratch(plan: Plan, op: PlanOp, ref: int) -> bool:
+    """Tell whether an operation's remote buffer is scratch: all ranks of a ring number alike."""
+    block = plan.ranks[0].blocks[0]
+    kinds = block.remotes.get(op.channel_type, ())
+    return 0 <= ref < len(kinds) and plan.ranks[0].remotes[kinds[ref]].buffer.value == "s"
+
+
+@for_each("what", BROKEN)
+def test_a_plan_that_is_broken_by_hand_is_rejected_with_place_and_fix(what: str) -> None:
+    make_it, rule = BROKEN[what]
+    plan = make_it()
+    findings = errors_of(judge_plan(plan))
+    assert rule in {finding.rule for finding in findings}, findings[:2]
+    assert all(finding.fix for finding in findings)
+    assert all(finding.gpu is not None for finding in findings), findings
+
+
+def test_fences_stand_only_where_threads_have_to_agree() -> None:
+    ops = as_plan("gather").ranks[0].blocks[0].ops
+    names = [op.name for op in ops]
+    assert "nop" in names
+    assert not any(one == other == "nop" for one, other in pairwise(names))
+
+
+RIGHT = {
+    "allreduce", "allreduce_packet", "multi_node__allgather", "multi_node__allgather_pkt",
+    "multi_node__reducescatter_pkt", "reduce_pack_tbg",
+    "single_node__allgather_nvls_zero_copy_pkt", "single_node__allgather_pkt_rppkt",
+    "single_node__allgather_tbg", "single_node__allreduce_naivy", "single_node__allreduce_pkt",
+    "single_node__alltoall__alltoall", "single_node__alltoall__alltoall_ring",
+    "single_node__alltoall__alltoall_ring_oop", "transfer_pack", "transfer_pack_tbg",
+}  # fmt: skip
+RACES = {
+    "multi_node__send_recv": "transfer",
+    "reduce_nvls": "relaxed", "reduce_nvls_pipeline": "relaxed",
+    "single_node__allgather_nvls_zero_copy": "relaxed",
+    "single_node__allreduce_nvls_zero_copy": "relaxed",
+    "reduce_tbg": "other half",
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason="no ../shared/data/mscclpp here")
+def test_the_plans_that_mscclpp_ships_have_a_verdict_each() -> None:
+    found = {}
+    for path in sorted(CORPUS.glob("*.json")):
+        findings = errors_of(judge_text(path.read_text(), file=path.name))
+        found[path.stem] = {finding.rule for finding in findings}
+        assert all(finding.fix for finding in findings), path
+    assert len(found) == 46
+    assert {name for name in RIGHT if found[name]} == set()
+    # Written by others through relaxed signals or transfers that nobody waits for, or by halves of
+    # a group that do not wait for one another.
+    assert {name: found[name] for name in RACES} == {name: {"race"} for name in RACES}
+    refused = judge_text((CORPUS / "unit_tests__switch_reduce_test.json").read_text())
+    assert [(one.rule, one.severity) for one in refused] == [("refused", Severity.REJECTED)]

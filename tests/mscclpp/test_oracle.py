@@ -1,0 +1,75 @@
+"""The judge beside an interpreter of plans that was written apart from it, and every interleaving.
+
+What the judge takes for right, the oracle does, too: on plans as they are made, on plans that are
+changed at random, and on random plans.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from taccl.apps.plans import Wanted, hurried_messages
+from taccl.lowering.plans import PlanOptions, plan_of
+from taccl.msccl.program import Op, errors_of
+from taccl.mscclpp.interpret import run_findings
+from taccl.mscclpp.plan import Plan
+from taccl.mscclpp.reader import read_plan
+from taccl.mscclpp.verdict import judge_plan
+from taccl.mscclpp.writer import write_plan
+from tests.msccl.builders import make, small_schedules
+from tests.mscclpp.interleavings import racy
+from tests.mscclpp.mutants import mutant
+from tests.mscclpp.oracle import problems
+from tests.mscclpp.random_plans import random_plan
+from tests.sweep import for_each
+
+SCHEDULES = small_schedules()
+SMALL = [name for name, schedule in SCHEDULES.items() if schedule.topology.num_ranks <= 3]
+
+
+def lowered(name: str) -> Iterator[Plan]:
+    """Yield plans of a schedule: with signals and packets, on one server and on two."""
+    program = make(SCHEDULES[name], fused=frozenset(Op))
+    ranks = program.num_ranks
+    for servers in ((0,) * ranks, tuple(2 * rank // ranks for rank in range(ranks))):
+        for packets in (False, True):
+            yield plan_of(program, PlanOptions(servers, program.in_place, packets))
+        # What a pipeline changes is not only that a chunk is moved in two parts.
+        yield plan_of(program, PlanOptions(servers, program.in_place, unit=1 << 16))
+        topology = replace(SCHEDULES[name].topology, server_of=servers)
+        early, late = hurried_messages(program, topology, Wanted(1 << 16))
+        yield plan_of(program, PlanOptions(servers, program.in_place, early=early, late=late))
+
+
+@for_each("name", sorted(SCHEDULES)[1::9], quick=4)
+def test_the_oracle_finds_nothing_in_plans_that_are_made(name: str) -> None:
+    for plan in lowered(name):
+        assert not problems(write_plan(plan))
+
+
+@for_each("name", SMALL[::6], quick=5)
+def test_what_the_judge_accepts_of_changed_plans_is_right_for_the_oracle(name: str) -> None:
+    draw = random.Random(name)
+    accepted, tried = 0, 0
+    for plan in lowered(name):
+        for _ in range(8):
+            changed, tried = mutant(plan, draw), tried + 1
+            if not errors_of(judge_plan(changed)):
+                accepted += 1
+                assert not problems(write_plan(changed)), write_plan(changed)
+    # Some changes do no harm, such as a fence too many.
+    assert accepted < tried * 3 / 4
+
+
+def test_no_interleaving_shows_a_race_that_the_judge_misses() -> None:
+    shown = 0
+    for seed in range(60):
+        text = random_plan(seed)
+        plan = read_plan(text)
+        races = {one.rule for one in run_findings(plan)}
+        found = racy(text, 4000)
+        shown += found is True
+        assert found is not True or races, seed
+        if not races and not errors_of(judge_plan(plan)):
+            assert not problems(text), seed
+    assert shown >= 20
