@@ -31,7 +31,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from taccl.apps.comparison import Question, compare
-from taccl.apps.evaluation import read_program
+from taccl.apps.inputs import read_program
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Op, Program, Step, Threadblock

@@ -8,7 +8,7 @@ texts such as ``"1MB"``, of the buffer that nccl-tests counts; times are integer
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from taccl.apps.evaluation import read_program
+from taccl.apps.inputs import read_program
 from taccl.apps.networks import load_collective, load_machine, load_network
 from taccl.apps.outputs import write_outputs, xml_files
 from taccl.apps.programs import Target

@@ -14,20 +14,19 @@ from itertools import pairwise, product
 from math import isqrt, lcm
 from pathlib import Path
 
-from taccl.apps.evaluation import ELEMENT_BYTES, answer_of, read_program
+from taccl.apps.evaluation import answer_of
+from taccl.apps.inputs import ELEMENT_BYTES, read_input, unit_of
 from taccl.apps.networks import charged
-from taccl.apps.plans import load_plan
-from taccl.apps.programs import Target, lowering_of, serves
-from taccl.collectives import COLLECTIVES, Collective, chunk_size_of, has_xml
+from taccl.apps.programs import Target, serves
+from taccl.apps.textbook import problem_of, textbook_programs
+from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import InputError, LoweringError
-from taccl.files import read_text
-from taccl.model.problem import Problem
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program, errors_of
 from taccl.mscclpp.interpret import root_of
 from taccl.mscclpp.plan import Plan
-from taccl.mscclpp.structure import accepts, counted_chunks
-from taccl.mscclpp.verdict import is_plan, judge_plan
+from taccl.mscclpp.structure import accepts
+from taccl.mscclpp.verdict import judge_plan
 from taccl.replay.cost import ReplayModel, measured_costs, model_of
 from taccl.replay.nccl import (
     VERSION,
@@ -47,52 +46,7 @@ from taccl.report.comparison import HERE, Comparison, Contender, Crossover, Mode
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 from taccl.synth.templates.nccl_kernels import KERNELS
 from taccl.topology.graph import Topology, whole
-from taccl.topology.symmetry import make_group
 from taccl.units import Time
-
-
-def _problem(topology: Topology, collective: Collective, size: int) -> Problem:
-    group = make_group(topology, ())
-    return Problem(whole(topology), collective, chunk_size_of(collective, size), group)
-
-
-def _textbook(
-    topology: Topology, collective: Collective, algorithm: str, size: int, target: Target
-) -> tuple[list[tuple[Program, Time]], str]:
-    """Return the programs of an algorithm, each with its time, and why there is no other."""
-    chunks, reason = collective.chunks_in_size, ""
-    size = target.whole_size(size, chunks) or target.divisor(chunks)
-    programs: list[tuple[Program, Time]] = []
-    problem = _problem(topology, collective, size)
-    # Where a threadblock has a rate of its own, small and large sizes want other instances.
-    targets = (target, replace(target, instances=None))[: 1 + target.measured]
-    for schedule, wanted in product(classical_schedules(problem, algorithm, batch=True), targets):
-        task = lowering_of(schedule, wanted, size, algorithm)
-        try:
-            programs.append((task.settled() if target.measured else task).best)
-        except LoweringError as error:
-            reason = error.problem
-    return programs, reason
-
-
-def textbook_program(
-    topology: Topology, collective: Collective, algorithm: str, size: int, target: Target
-) -> Program:
-    """Return the fastest `target` program of a classical `algorithm`, a name of CLASSICAL.
-
-    Its ways to do a `collective` are compared on a `topology`, at `size` bytes, of which as many
-    are taken as make whole elements.
-
-    Raises InputError when there is none.
-    """
-    programs, reason = _textbook(topology, collective, algorithm, size, target)
-    if not programs:
-        raise InputError(
-            reason or f"there is no {algorithm} {collective.name} on {topology.name}",
-            field="--algorithm", fix="give another algorithm, or an XML file",
-        )  # fmt: skip
-    return min(programs, key=lambda found: found[1])[0]
-
 
 CLOSE = 100
 """A crossover is known when the sizes around it differ by one part in so many."""
@@ -342,18 +296,15 @@ class _Race:
 def _file(question: Question, file: str) -> _Candidate:
     """Return the candidate of a file, out of the race when its result is wrong."""
     name = f"./{file}" if file in CLASSICAL else file
-    if is_plan(read_text(file)):
-        plan = load_plan(file)
-        _check(question, file, plan.num_ranks, plan.collective, partial(root_of, plan))
-        wrong = errors_of(judge_plan(plan))
-        divisor = max(1, plan.alignment) * counted_chunks(plan, plan.ranks[0])
-        told = str(wrong[0]) if wrong else ""
-        return _Candidate(name, "file", (partial(_plan_rows, question, plan, file),), divisor, told)
-    program = read_program(file)
-    _check(question, file, program.num_ranks, program.collective, partial(find_root, program))
-    play = _replayed(question, program, file=file)
-    divisor = program.chunks_per_loop * ELEMENT_BYTES
-    return _Candidate(name, "file", (play,), divisor, answer_of(program).told)
+    what = read_input(file)
+    find = partial(root_of, what) if isinstance(what, Plan) else partial(find_root, what)
+    _check(question, file, what.num_ranks, what.collective, find)
+    if isinstance(what, Plan):
+        told = next(map(str, errors_of(judge_plan(what))), "")
+        play: Play = partial(_plan_rows, question, what, file)
+    else:
+        told, play = answer_of(what).told, _replayed(question, what, file=file)
+    return _Candidate(name, "file", (play,), unit_of(what), told)
 
 
 def _check(
@@ -415,14 +366,14 @@ def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candida
         for count in counts:
             cut, made = collective.cut(count), list[Play]()
             if serves(question.runtime, collective):
-                programs, refused = _textbook(topology, cut, name, reference, target)
+                programs, refused = textbook_programs(topology, cut, name, reference, target)
                 made = [
                     _replayed(question, replace(program, protocol=protocol), engine=name)
                     for program, _ in programs
                     for protocol in protocols or (program.protocol,)
                 ]
                 reason = refused or reason
-            elif classical_schedules(_problem(topology, cut, reference), name, batch=True):
+            elif classical_schedules(problem_of(topology, cut, reference), name, batch=True):
                 made = [_scheduled(question, cut, name)]
             most = lcm(most, cut.chunks_in_size) if made else most
             plays += made
@@ -463,7 +414,7 @@ def _scheduled(question: Question, collective: Collective, name: str) -> Play:
     def play(sizes: Sequence[int]) -> list[Row]:
         topology, rows = question.topology, []
         for size in sizes:
-            problem, found = _problem(topology, collective, size), question.bound(size)
+            problem, found = problem_of(topology, collective, size), question.bound(size)
             best = classical_schedules(problem, name, batch=True)[0]
             rows.append(Row(
                 collective.name, topology.name, topology.num_ranks, size, best.makespan,

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 
+from taccl.apps.inputs import ELEMENT_BYTES, read_program
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.bounds.port_contention import KIND, port_contention_bound
 from taccl.collectives import Collective, chunk_size_of
@@ -43,8 +43,6 @@ from taccl.topology.graph import LogicalTopology, Topology, whole
 
 MAX_WORK = 100_000
 """Chunks that steps move in some seconds, above which a program is not followed."""
-
-ELEMENT_BYTES = 4
 
 _NOT_FOLLOWED = frozenset({"unknown collective", "chunks", "size"})
 """Rules of :func:`taccl.msccl.interpret.interpret` that say that nothing was looked at."""
@@ -87,14 +85,6 @@ def answer_of(program: Program) -> Answer:
         return Answer(None, chunks, str(unsure[0]))
     counts = [count_wrong(program, in_place=mode) or 0 for mode in modes]
     return Answer(max(counts), chunks, str(findings[0]))
-
-
-def read_program(path: str | Path) -> Program:
-    """Return the program of an XML file.
-
-    Raises InputError when the file can't be read; ProgramError when it is no program.
-    """
-    return read_xml(read_text(path), file=str(path), runtime="portable")
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,14 +156,6 @@ def evaluate(files: Sequence[str], sizes: Sequence[int], setting: Setting) -> tu
         note = "; ".join(filter(None, told))
         found.append(replace(row, wrong=answer.elements(row.size), note=note))
     return tuple(found)
-
-
-def whole_size(files: Sequence[str], size: int) -> int:
-    """Return the most bytes up to `size` that cut into whole chunks in all of the `files`."""
-    for file in files:
-        divisor = read_program(file).chunks_per_loop * ELEMENT_BYTES
-        size = size - size % divisor or divisor
-    return size
 
 
 def bounds_for(

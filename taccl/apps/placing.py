@@ -11,10 +11,10 @@ from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 
-from taccl.apps.comparison import textbook_program
-from taccl.apps.evaluation import read_program
+from taccl.apps.inputs import read_program
 from taccl.apps.networks import asked_collective, load_collective, load_machine
 from taccl.apps.programs import Target
+from taccl.apps.textbook import textbook_program
 from taccl.errors import InputError, ScheduleError, TacclWarning, did_you_mean
 from taccl.files import shown
 from taccl.imports.hostfile import Seat, read_hostfile, seats_of

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from taccl.apps.evaluation import read_program
+from taccl.apps.inputs import read_program
 from taccl.apps.programs import Target, lowering_of
 from taccl.errors import InputError, LoweringError
 from taccl.files import check_apart, read_text, write_all_atomic
@@ -18,7 +18,6 @@ from taccl.msccl.program import Op, Program, errors_of
 from taccl.msccl.run import maximal_run, places
 from taccl.mscclpp.interpret import ROOTED
 from taccl.mscclpp.plan import MAX_BUFFER, NEWEST, Plan
-from taccl.mscclpp.reader import read_plan
 from taccl.mscclpp.structure import accepts, counted_chunks
 from taccl.mscclpp.verdict import is_plan, judge_plan
 from taccl.mscclpp.writer import write_plan
@@ -256,27 +255,19 @@ def convert(
     return texts, made
 
 
-def load_plan(path: str) -> Plan:
-    """Return the plan in the file at `path`.
-
-    Raises InputError when the file can't be read; ProgramError when it is no plan.
-    """
-    return read_plan(read_text(path), file=path)
-
-
 def plan_rows(
-    plans: Sequence[tuple[str, Plan]], topology: Topology, sizes: Sequence[int], model: ReplayModel
+    plans: Mapping[str, Plan], topology: Topology, sizes: Sequence[int], model: ReplayModel
 ) -> tuple[Row, ...]:
     """Replay plans at all sizes, and return their rows, judged.
 
-    `plans` are file names and plans, `sizes` bytes of the counted buffer; `topology` and `model`
+    `plans` are those of files by name, `sizes` bytes of the counted buffer; `topology` and `model`
     are where they run, and with which constants.
 
     Raises InputError when a plan is for another number of ranks; ProgramError when ranks that use
     a channel have no link.
     """
     found = []
-    for file, plan in plans:
+    for file, plan in plans.items():
         if plan.num_ranks != topology.num_ranks:
             raise InputError(
                 f"is for {plan.num_ranks} ranks, {topology.name} has {topology.num_ranks}",
@@ -301,23 +292,3 @@ def plan_rows(
                 row, wrong=None if findings else 0, note="; ".join(filter(None, (row.note, told)))
             ))  # fmt: skip
     return tuple(found)
-
-
-def whole_size(files: Sequence[str], size: int) -> int:
-    """Return the most bytes up to `size` that all of the `files`, plans, accept.
-
-    Raises InputError when a file can't be read; ProgramError when it is no plan.
-    """
-    for file in files:
-        plan = load_plan(file)
-        unit = plan.alignment * counted_chunks(plan, plan.ranks[0])
-        size = size - size % unit or unit
-    return size
-
-
-def plan_files(files: Sequence[str]) -> list[str]:
-    """Return those of some `files` that are plans.
-
-    Raises InputError when one can't be read.
-    """
-    return [file for file in files if is_plan(read_text(file))]

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from taccl.apps.comparison import Model
-from taccl.apps.evaluation import Setting, read_program
-from taccl.apps.plans import load_plan
+from taccl.apps.evaluation import Setting
+from taccl.apps.inputs import read_input
 from taccl.apps.request import Synthesis
 from taccl.errors import InputError
-from taccl.files import check_outputs, read_bytes, read_text, write_all_atomic
+from taccl.files import check_outputs, read_bytes, write_all_atomic
 from taccl.model.problem import Candidate
-from taccl.mscclpp.verdict import is_plan
 from taccl.replay.cost import model_of
-from taccl.replay.nccl import Settings, machine_of
+from taccl.replay.nccl import Settings, fastest, machine_of
 from taccl.replay.sweep import Row, bounds_of, row_of
 from taccl.replay.timing import traces
 from taccl.report.explain import Explanation, explanation_text
@@ -24,7 +22,7 @@ from taccl.report.played import Played
 from taccl.report.tables import NcclTime, columns_of
 from taccl.report.trace import chrome_trace
 from taccl.topology.graph import Topology
-from taccl.units import format_time, microseconds
+from taccl.units import Time, format_time, microseconds
 
 EXPLAINED_FORMATS: Mapping[str, str] = {"table": "", "nccl-tests": "# "}
 """Formats that an explanation in words can follow, with what begins its lines."""
@@ -73,10 +71,7 @@ def evaluation_text(
         return written
     per_file = len(rows) // len(files)
     shown = rows[per_file - 1 :: per_file]
-    read = [
-        load_plan(row.file) if is_plan(read_text(row.file)) else read_program(row.file)
-        for row in shown
-    ]
+    read = [read_input(row.file) for row in shown]
     played = [setting.play(what, row.size) for what, row in zip(read, shown, strict=True)]
     told = wanted.html or wanted.explain
     found = [
@@ -117,7 +112,12 @@ def evaluation_text(
 def _nccl(topology: Topology) -> NcclTime:
     """Return what NCCL's model expects, its inputs estimated from the topology."""
     machine = machine_of(topology, Settings())
-    return lambda collective, size: Model(topology, machine, collective).time(size)
+
+    def time(collective: str, size: int) -> Time | None:
+        choice = fastest(machine, collective, size)
+        return None if choice is None else choice.time
+
+    return time
 
 
 def _view(

@@ -6,7 +6,7 @@ Where a topology is given, each call is replayed on it with messages cut as the 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from taccl.apps.evaluation import read_program
+from taccl.apps.inputs import read_program
 from taccl.apps.programs import Target, lowering_of
 from taccl.errors import InputError
 from taccl.files import read_text

@@ -75,7 +75,9 @@ def evaluate(
 ) -> None:
     """Replay programs on a topology, size by size, beside the bound."""
     from taccl.apps import evaluation, plans, reports
+    from taccl.apps.inputs import read_input, whole_size
     from taccl.apps.networks import load_machine
+    from taccl.mscclpp.plan import Plan
     from taccl.replay.cost import measured_costs, model_of
     from taccl.report.tables import WRITERS
 
@@ -97,7 +99,8 @@ def evaluate(
             "is not known with measured costs", field=option,
             fix=f"leave out {option}, or --profile measured",
         )  # fmt: skip
-    planned = plans.plan_files(files)
+    read = {file: read_input(file) for file in files}
+    planned = {file: each for file, each in read.items() if isinstance(each, Plan)}
     if planned:
         refused = {"--scenario": case, "--route": route or None}
         for option, given in refused.items():
@@ -110,10 +113,9 @@ def evaluate(
     sizes = sizes_of(begin, end, factor, size)
     if begin is None and end is None:
         # One size is cut to whole chunks, as a run of that many bytes would be padded.
-        sizes = [evaluation.whole_size([f for f in files if f not in planned], sizes[0])]
-        sizes = [plans.whole_size(planned, sizes[0])]
+        sizes = [whole_size(files, sizes[0])]
     rows = evaluation.evaluate([file for file in files if file not in planned], sizes, setting)
-    rows += plans.plan_rows([(f, plans.load_plan(f)) for f in planned], network, sizes, model)
+    rows += plans.plan_rows(planned, network, sizes, model)
     if case is not None:
         rows = evaluation.under(case, setting, rows)
         setting = evaluation.left_of(case, setting)

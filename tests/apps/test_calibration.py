@@ -16,7 +16,6 @@ from taccl.apps.calibration import (
     calibration_json,
     calibration_text,
 )
-from taccl.apps.comparison import textbook_program
 from taccl.apps.costs import (
     BETWEEN,
     INSIDE,
@@ -31,6 +30,7 @@ from taccl.apps.costs import (
 from taccl.apps.fitting import FITTED, NOT_TOLD, TOLD, TOLD_IF
 from taccl.apps.networks import asked_collective
 from taccl.apps.programs import Target
+from taccl.apps.textbook import textbook_program
 from taccl.errors import InputError
 from taccl.files import read_document
 from taccl.msccl.program import Program

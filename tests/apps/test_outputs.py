@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from taccl.apps import Request, Synthesis, Target, load_network, synthesize
-from taccl.apps.evaluation import whole_size
+from taccl.apps.inputs import whole_size
 from taccl.apps.outputs import convert, report, write_outputs
 from taccl.errors import InputError
 from taccl.files import check_outputs

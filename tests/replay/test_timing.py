@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taccl.apps.evaluation import read_program
+from taccl.apps.inputs import read_program
 from taccl.errors import ProgramError, TacclWarning
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, StepRef, Threadblock
