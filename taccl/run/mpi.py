@@ -121,11 +121,17 @@ def run_under_mpi(job: Job, calls: Sequence[Call]) -> list[Ran]:
             # The first rank has time to end all.
             threading.Event().wait(GRACE)
         if comm.rank == 0 or not isinstance(error, ToldByHubError):
-            sys.stderr.write(f"{error}\n")
+            sys.stderr.write(f"error: {error}\n")
             sys.stderr.flush()
+            # A launcher that is told to end all may drop what it has not passed on yet.
+            threading.Event().wait(PASSED_ON)
         comm.Abort(1)
-        raise
+        # Under load mpich's returns, and the caller would tell the error once more.
+        os._exit(1)
 
 
 GRACE = 5.0
 """Seconds from when a rank knows of an error until it ends all by itself."""
+
+PASSED_ON = 0.3
+"""Seconds that a launcher has to pass on what a rank wrote, before it is told to end all."""
