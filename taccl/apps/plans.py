@@ -39,6 +39,15 @@ PIPED = 64
 LARGE = 2
 """Times such an iteration that a chunk has to have for a pipeline to be tried."""
 
+GROUPS = (2, 4, 8)
+"""Threadblocks that may share the work of one of the program's."""
+
+MOST_BLOCKS = 64
+"""Threadblocks of a rank that such groups may have in all: the rest of a GPU computes."""
+
+WORTH_A_GROUP = 0.02
+"""Of the time that twice the threadblocks have to save, at least."""
+
 ALIGNMENT = 16
 """Bytes of which a chunk is a multiple: the reader's default."""
 
@@ -71,11 +80,16 @@ class Made:
     plan: Plan
     trace: Trace
 
+    @property
+    def time(self) -> int:
+        """How long it takes by replay, in picoseconds."""
+        return self.trace.time or 0
+
     def __str__(self) -> str:
         """Return the mode of calls, the time, and what tells that data has come."""
         mode = "in place" if self.plan.in_place else "out of place"
         by = "packets" if self.plan.protocol == "LL" else "signals"
-        return f"{mode}, {format_time(self.trace.time or 0)} by replay, with {by}"
+        return f"{mode}, {format_time(self.time)} by replay, with {by}"
 
 
 def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place: bool) -> Made:
@@ -90,24 +104,15 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
     chunk = wanted.size // program.chunks_per_loop
     servers = tuple(topology.server_of)
     plain = PlanOptions(servers, in_place, version=wanted.version)
-    tried: list[tuple[PlanOptions, Guards | None]] = []
-    if wanted.protocol in ("auto", "Simple"):
-        guards = guards_of(program, plain)
-        tried.append((plain, guards))
-        early, late = hurried_messages(program, topology, wanted)
-        tried += [(replace(plain, early=early, late=late), None)] if early or late else []
-        units = (unit for unit in PIPELINES if chunk >= LARGE * unit)
-        tried += [(replace(plain, unit=unit), guards) for unit in units]
-    if wanted.protocol == "LL" or (wanted.protocol == "auto" and chunk <= SMALL):
-        tried.append((replace(plain, packets=True), None))
-    found: list[Made] = []
     failed: list[LoweringError] = []
-    for options, known in tried:
+
+    def made(options: PlanOptions, guards: Guards | None) -> list[Made]:
+        """Return the plan with these options, if one is right and runs."""
         try:
-            plan = plan_of(program, options, known)
+            plan = plan_of(program, options, guards)
         except LoweringError as error:
             failed.append(error)
-            continue
+            return []
         # Offsets are below 4 GiB, and iterations of a pipeline are counted in 16 bits.
         largest = max(
             max(rank.input_chunks, rank.output_chunks, 4 * rank.scratch_chunks)
@@ -116,10 +121,32 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
         most = min(plan.max_bytes, MAX_BUFFER // largest * counted_chunks(plan, plan.ranks[0]))
         plan = replace(plan, max_bytes=min(most, PIPED * wanted.size) if options.unit else most)
         if errors_of(judge_plan(plan, wanted.version)) or accepts(plan, wanted.size):
-            continue
+            return []
         trace = replay_plan(plan, topology, wanted.size, wanted.model)
-        if trace.time is not None:
-            found.append(Made(plan, trace))
+        return [] if trace.time is None else [Made(plan, trace)]
+
+    found: list[Made] = []
+    if wanted.protocol in ("auto", "Simple"):
+        early, late = hurried_messages(program, topology, wanted)
+        hurried = replace(plain, early=early, late=late)
+        forms = {form: guards_of(program, form) for form in (plain, hurried)}
+        whole = {form: own for form, guards in forms.items() for own in made(form, guards)}
+        found += whole.values()
+        if whole and wanted.model.measured:
+            # By alpha and beta a threadblock is as fast as its link.
+            form = min(whole, key=lambda form: whole[form].time)
+            best = whole[form]
+            most = MOST_BLOCKS // max(len(gpu.threadblocks) for gpu in program.gpus)
+            for group in (group for group in GROUPS if group <= most):
+                shared = made(replace(form, group=group), forms[form])
+                if not shared or shared[0].time > (1 - WORTH_A_GROUP) * best.time:
+                    break
+                (best,) = shared
+                found.append(best)
+        for unit in (unit for unit in PIPELINES if chunk >= LARGE * unit):
+            found += made(replace(plain, unit=unit), forms[plain])
+    if wanted.protocol == "LL" or (wanted.protocol == "auto" and chunk <= SMALL):
+        found += made(replace(plain, packets=True), None)
     if not found:
         raise (
             failed[0]
@@ -128,7 +155,7 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
                 f"no plan of {program.name} runs at {wanted.size} bytes", fix="use another size"
             )
         )
-    return min(found, key=lambda made: made.trace.time or 0)
+    return min(found, key=lambda one: one.time)
 
 
 def hurried_messages(

@@ -15,9 +15,10 @@ finds adds the cheapest guard that may mend it.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import gcd
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ from taccl.mscclpp.plan import (
     PlanRank,
     RemoteBuffer,
     Side,
+    Tbg,
 )
 
 ATTEMPTS = 30
@@ -61,6 +63,8 @@ class PlanOptions:
     `late`: messages after which there is no time for an answer: where transfers may go on when the
     call is over, they are sent from a copy, and the next call waits for the receiver before it
     overwrites that.
+    `group`: threadblocks that share the work of each of the program's, a part of every chunk each;
+    they exclude packets and pipelines.
     """
 
     servers: tuple[int, ...]
@@ -70,6 +74,7 @@ class PlanOptions:
     unit: int = 0
     early: frozenset[int] = frozenset()
     late: frozenset[int] = frozenset()
+    group: int = 1
 
 
 @dataclass(slots=True)
@@ -135,18 +140,25 @@ class Draft:
 NOP = Draft("nop")
 
 
+class Block(NamedTuple):
+    """The operations of a threadblock, and which member of its group it is."""
+
+    member: int
+    ops: list[Draft]
+
+
 def plan_of(program: Program, options: PlanOptions, guards: Guards | None = None) -> Plan:
     """Return a plan that does what a program does, judged right.
 
     `program`: any XML program.
     `options`: how.
-    `guards`: those that it needs without a pipeline, if they are known.
+    `guards`: those that it needs without a pipeline or groups, if they are known.
 
     Raises LoweringError when no plan of the program is right, or it needs more than plans can have.
     """
     run, known = _ended(program), guards
     if known is None:
-        known = guards_of(program, replace(options, unit=0))
+        known = guards_of(program, replace(options, unit=0, group=1))
     plan, _ = _Writer(program, run, options, known).plan()
     findings = run_findings(plan)
     if findings:
@@ -259,14 +271,39 @@ class _Writer:
 
         Raises LoweringError when it needs more than plans can have.
         """
-        found: list[list[list[Draft]]] = [[] for _ in self.program.gpus]
+        found: list[list[Block]] = [[] for _ in self.program.gpus]
         for rank, ops in self._drafts():
+            cut = ops if self.options.group == 1 else list(self._cut(ops))
             blocks = [
                 [self._named(draft, rank) for draft in fenced(part, rank, self.mode, self._is_port)]
-                for part in split(ops)
+                for part in split(cut)
             ]
-            found[rank] += _joined(blocks, len(found[rank]), looped=bool(self.options.unit))
+            for member in range(self.options.group):
+                joined = _joined(blocks, len(found[rank]), looped=bool(self.options.unit))
+                found[rank] += [Block(member, own) for own in joined]
         return self._numbered(found)
+
+    def _cut(self, ops: Iterable[Draft]) -> Iterator[Draft]:
+        """Yield operations of as few chunks as any has: a member's part is that of each chunk."""
+        for draft in ops:
+            operands = (*draft.sources, *draft.targets)
+            sizes = {(one.place if isinstance(one, Far) else one).size for one in operands}
+            count = max(sizes, default=self.grain) // self.grain
+            for part in range(count):
+                # Only the last transfer tells: those of one queue end in order.
+                quiet = draft.name == "pws" and part < count - 1
+                yield replace(
+                    draft, name="put" if quiet else draft.name,
+                    sources=tuple(self._piece(one, part) for one in draft.sources),
+                    targets=tuple(
+                        one._replace(place=self._piece(one.place, part)) if isinstance(one, Far)
+                        else self._piece(one, part)
+                        for one in draft.targets
+                    ),
+                )  # fmt: skip
+
+    def _piece(self, place: Local, part: int) -> Local:
+        return place._replace(first=place.first + part * self.grain, size=self.grain)
 
     def _named(self, draft: Draft, rank: int) -> Draft:
         """Return a draft that names all chunks of a user's one buffer by one of its two names."""
@@ -444,26 +481,29 @@ class _Writer:
 
     # Numbers
 
-    def _numbered(self, found: list[list[list[Draft]]]) -> tuple[Plan, dict[Place, Draft]]:
+    def _numbered(self, found: list[list[Block]]) -> tuple[Plan, dict[Place, Draft]]:
         """Return the plan of all operations, and of which draft each is."""
         channels, position = self._channels()
         owners: dict[Place, Draft] = {}
         ranks = []
         for rank, blocks in enumerate(found):
-            pairs = sorted({pair for ops in blocks for draft in ops for pair in draft.orders})
+            pairs = sorted({
+                (*pair, block.member)
+                for block in blocks for draft in block.ops for pair in draft.orders
+            })  # fmt: skip
             semaphore = {pair: number for number, pair in enumerate(pairs)}
             remotes: dict[tuple[int, Buffer], set[str]] = {}
-            for ops in blocks:
-                for draft in ops:
+            for block in blocks:
+                for draft in block.ops:
                     for target in draft.targets:
                         if isinstance(target, Far) and draft.over is not None:
                             key = target.rank, target.place.buffer
                             remotes.setdefault(key, set()).add(self._kind(draft.over))
             numbers = {key: number for number, key in enumerate(remotes)}
             own = []
-            for index, ops in enumerate(blocks):
-                own.append(self._block(rank, ops, position, numbers, semaphore))
-                for step, draft in enumerate(ops):
+            for index, block in enumerate(blocks):
+                own.append(self._block(rank, block, position, numbers, semaphore))
+                for step, draft in enumerate(block.ops):
                     owners[Place(rank, index, step)] = draft
             inputs, outputs = self._rooms()
             ranks.append(PlanRank(
@@ -500,8 +540,10 @@ class _Writer:
     def _kind(self, ends: Ends) -> str:
         return "port" if self._is_port(ends) else "memory"
 
-    def _channels(self) -> tuple[list[dict[str, tuple[Channel, ...]]], dict[tuple[int, Ends], int]]:
-        """Return the channels of each rank, and where each end of a connection is among them."""
+    def _channels(
+        self,
+    ) -> tuple[list[dict[str, tuple[Channel, ...]]], dict[tuple[int, Ends, int], int]]:
+        """Return the channels of each rank, and where among them a member has an end of each."""
         used: set[Ends] = set()
         for rank, block in self.run.blocks:
             if block.recv_from is not None:
@@ -509,17 +551,17 @@ class _Writer:
             if block.send_to is not None:
                 used.add((rank, block.send_to, block.channel))
         lists: list[dict[str, list[Channel]]] = [defaultdict(list) for _ in self.program.gpus]
-        position: dict[tuple[int, Ends], int] = {}
-        for ends in sorted(used):
+        position: dict[tuple[int, Ends, int], int] = {}
+        for ends, member in product(sorted(used), range(self.options.group)):
             kind = self._kind(ends)
             for rank, peer in ((ends[0], ends[1]), (ends[1], ends[0])):
-                position[rank, ends] = len(lists[rank][kind])
+                position[rank, ends, member] = len(lists[rank][kind])
                 lists[rank][kind].append(Channel(kind, peer))
         return [{kind: tuple(own) for kind, own in each.items()} for each in lists], position
 
     def _block(
-        self, rank: int, ops: Sequence[Draft], position: Mapping[tuple[int, Ends], int],
-        remotes: Mapping[tuple[int, Buffer], int], semaphore: Mapping[tuple[int, int], int],
+        self, rank: int, block: Block, position: Mapping[tuple[int, Ends, int], int],
+        remotes: Mapping[tuple[int, Buffer], int], semaphore: Mapping[tuple[int, int, int], int],
     ) -> PlanBlock:  # fmt: skip
         """Return a threadblock with its own numbers of channels and remote buffers."""
         channels: dict[str, list[int]] = defaultdict(list)
@@ -542,16 +584,18 @@ class _Writer:
             )
 
         found = []
-        for draft in ops:
+        group = self.options.group
+        for draft in block.ops:
             kind = "" if draft.over is None else self._kind(draft.over)
             named: tuple[int, ...] = ()
             if draft.over is not None:
-                at = number(channels, kind, position[rank, draft.over])
+                at = number(channels, kind, position[rank, draft.over, block.member])
                 named = (at,) if kind == "port" or not draft.targets else ()
             found.append(PlanOp(
                 draft.name, tuple(operand(place, kind) for place in draft.sources),
                 tuple(operand(place, kind) for place in draft.targets), kind, named,
-                semaphores=tuple(semaphore[pair] for pair in draft.orders),
+                semaphores=tuple(semaphore[*pair, block.member] for pair in draft.orders),
+                tbg=Tbg(block.member, group) if group > 1 and draft.sources else None,
                 reduce_op="sum" if draft.name.startswith("re") else "",
             ))  # fmt: skip
         if self.options.unit:

@@ -491,30 +491,49 @@ def _twice_written(trace: Trace) -> list[str]:
     return lines
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One access to a cell: which event, how, and of a read the writes that it has surely seen."""
+
+    event: int
+    is_write: bool
+    packet: bool
+    seen: frozenset[int] = frozenset()
+
+
 def _races(trace: Trace, later: Later) -> list[str]:
     """Compare each access with all earlier ones to the same cell."""
     lines: dict[tuple[str, str, str], str] = {}
-    seen: dict[Cell, list[tuple[int, bool, bool]]] = defaultdict(list)
+    accesses: dict[Cell, list[Access]] = defaultdict(list)
     for i, runs, full in _walk(trace, later):
         event = trace.events[i]
         for is_write, operands in ((False, event.reads), (True, event.writes)):
             for operand in operands:
                 for where in operand.cells:
-                    for j, was_write, was_packet in seen[where]:
-                        if j == i or not (is_write or was_write):
+                    now = accesses[where]
+                    seen = set()
+                    for past in now:
+                        j = past.event
+                        if j == i or not (is_write or past.is_write):
                             continue
-                        arrives = operand.packet and was_packet and not is_write
-                        if not (runs if arrives or not was_write else full) >> j & 1:
+                        arrives = operand.packet and past.packet and not is_write
+                        if (runs if arrives or not past.is_write else full) >> j & 1:
+                            seen.add(j)
+                            continue
+                        # A write that somebody has seen is over: one that runs later comes after.
+                        over = any(j in one.seen and runs >> one.event & 1 for one in now)
+                        if not (is_write and past.is_write and over):
                             other = trace.events[j]
                             key = other.name, event.name, where[1]
                             lines.setdefault(
                                 key,
                                 f"race: {other.name} (call {other.call}) and {event.name} (call "
                                 f"{event.call}) at {where}: "
-                                f"{'write' if was_write else 'read'} and "
+                                f"{'write' if past.is_write else 'read'} and "
                                 f"{'write' if is_write else 'read'}",
                             )
-                    seen[where].append((i, is_write, operand.packet))
+                    read = frozenset() if is_write else frozenset(seen)
+                    now.append(Access(i, is_write, operand.packet, read))
     return list(lines.values())
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import taccl
-from taccl.apps.plans import Wanted, hurried_messages
+from taccl.apps.networks import load_machine
+from taccl.apps.plans import MOST_BLOCKS, Wanted, best_plan, hurried_messages
 from taccl.errors import LoweringError
 from taccl.lowering.plans import PlanOptions, plan_of
 from taccl.msccl.program import Op, Program, Severity, errors_of
@@ -131,6 +132,57 @@ def test_lists_of_over_64_operations_are_split() -> None:
     plan = plan_of(program, PlanOptions((0,) * 24, True))
     assert max(len(block.ops) for rank in plan.ranks for block in rank.blocks) <= MAX_OPS
     assert not errors_of(judge_plan(plan))
+
+
+@for_each("name", SOME, quick=6)
+def test_the_threadblocks_of_a_group_do_a_part_of_everything_each(name: str) -> None:
+    program = make(SCHEDULES[name], fused=FUSED)
+    for one in options(program):
+        if one.packets:
+            continue
+        whole, shared = plan_of(program, one), plan_of(program, replace(one, group=4))
+        assert not errors_of(judge_plan(shared)), one
+        assert read_plan(write_plan(shared)) == shared
+        for rank, alone in zip(shared.ranks, whole.ranks, strict=True):
+            # Where lists are long they are split, and finer ones sooner.
+            assert len(rank.blocks) >= 4 * len(alone.blocks)
+            assert len(rank.blocks) % 4 == 0
+            for block in rank.blocks:
+                data = [op for op in block.ops if op.sources]
+                assert all(op.tbg is not None and op.tbg.tbg_size == 4 for op in data)
+                assert len({op.tbg for op in data}) <= 1
+
+
+def test_a_part_that_nobody_of_a_group_does_is_missed() -> None:
+    program = make(ring_schedule("allgather", 4, 1))
+    plan = plan_of(program, PlanOptions((0,) * program.num_ranks, program.in_place, group=2))
+    rank = plan.ranks[0]
+    block = rank.blocks[1]
+    lazy = replace(block, ops=tuple(op for op in block.ops if not op.sources))
+    broken = replace(plan, ranks=(replace(rank, blocks=(rank.blocks[0], lazy)), *plan.ranks[1:]))
+    assert errors_of(judge_plan(broken))
+
+
+def test_groups_are_made_where_a_threadblock_is_slower_than_its_links() -> None:
+    machine = load_machine("dgx-h100")
+    found = taccl.synthesize(machine, "allreduce", "64MB", engine="ring", runtime="executor")
+    program = found.program
+    assert program is not None
+    times = {}
+    for measured in (False, True):
+        wanted = Wanted(
+            found.size, "Simple", model=replace(model_of("executor"), measured=measured)
+        )
+        made = best_plan(program, machine, wanted, in_place=program.in_place)
+        members = {op.tbg for op in all_ops(made.plan) if op.sources}
+        assert (members != {None}) == measured
+        most = max(len(rank.blocks) for rank in made.plan.ranks)
+        assert most <= MOST_BLOCKS
+        times[measured] = made.time
+    whole = plan_of(program, PlanOptions(tuple(machine.server_of), program.in_place))
+    alone = replay_plan(whole, machine, found.size, replace(model_of("executor"), measured=True))
+    assert alone.time is not None
+    assert times[True] < alone.time / 2
 
 
 def test_a_program_that_never_ends_becomes_no_plan() -> None:

@@ -34,6 +34,7 @@ def lowered(name: str) -> Iterator[Plan]:
     for servers in ((0,) * ranks, tuple(2 * rank // ranks for rank in range(ranks))):
         for packets in (False, True):
             yield plan_of(program, PlanOptions(servers, program.in_place, packets))
+        yield plan_of(program, PlanOptions(servers, program.in_place, group=2))
         # What a pipeline changes is not only that a chunk is moved in two parts.
         yield plan_of(program, PlanOptions(servers, program.in_place, unit=1 << 16))
         topology = replace(SCHEDULES[name].topology, server_of=servers)
