@@ -25,7 +25,6 @@ from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program, errors_of
 from taccl.mscclpp.interpret import root_of
 from taccl.mscclpp.plan import Plan
-from taccl.mscclpp.structure import accepts
 from taccl.mscclpp.verdict import judge_plan
 from taccl.replay.cost import ReplayModel, measured_costs, model_of
 from taccl.replay.nccl import (
@@ -41,7 +40,6 @@ from taccl.replay.nccl import (
 from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import BoundAt, Row, bounds_of, measured_bounds_of, row_of
 from taccl.replay.timing import traces
-from taccl.replay.trace import Trace
 from taccl.report.comparison import HERE, Comparison, Contender, Crossover, Modelled
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 from taccl.synth.templates.nccl_kernels import KERNELS
@@ -327,15 +325,8 @@ def _check(
 
 def _plan_rows(question: Question, plan: Plan, file: str, sizes: Sequence[int]) -> list[Row]:
     """Return the rows of a plan at some sizes."""
-    found = []
-    for size in sizes:
-        why = accepts(plan, size)
-        trace = (
-            Trace(plan.name, size, None, why, in_range=False) if why
-            else replay_plan(plan, question.topology, size, question.model)
-        )  # fmt: skip
-        found.append(row_of(trace, plan, question.topology, question.bound, file))
-    return found
+    found = (replay_plan(plan, question.topology, size, question.model) for size in sizes)
+    return [row_of(trace, plan, question.topology, question.bound, file) for trace in found]
 
 
 def _replayed(question: Question, program: Program, *, file: str = "", engine: str = "") -> Play:

@@ -18,7 +18,7 @@ from taccl.msccl.program import Op, Program, errors_of
 from taccl.msccl.run import maximal_run, places
 from taccl.mscclpp.interpret import ROOTED
 from taccl.mscclpp.plan import MAX_BUFFER, NEWEST, Plan
-from taccl.mscclpp.structure import accepts, counted_chunks
+from taccl.mscclpp.structure import counted_chunks
 from taccl.mscclpp.verdict import is_plan, judge_plan
 from taccl.mscclpp.writer import write_plan
 from taccl.replay.cost import ReplayModel, measured_costs, model_of, sharing_of_plan
@@ -120,7 +120,7 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
         )
         most = min(plan.max_bytes, MAX_BUFFER // largest * counted_chunks(plan, plan.ranks[0]))
         plan = replace(plan, max_bytes=min(most, PIPED * wanted.size) if options.unit else most)
-        if errors_of(judge_plan(plan, wanted.version)) or accepts(plan, wanted.size):
+        if errors_of(judge_plan(plan, wanted.version)):
             return []
         trace = replay_plan(plan, topology, wanted.size, wanted.model)
         return [] if trace.time is None else [Made(plan, trace)]
@@ -306,11 +306,7 @@ def plan_rows(
         if model.measured:
             bound = measured_bounds_of(topology, measured_costs(topology), plan.collective, root)
         for size in sizes:
-            why = accepts(plan, size)
-            trace = (
-                Trace(plan.name, size, None, why, in_range=False) if why
-                else replay_plan(plan, topology, size, model)
-            )  # fmt: skip
+            trace = replay_plan(plan, topology, size, model)
             row = row_of(trace, plan, topology, bound, file)
             if model.measured:
                 row = replace(row, alpha_rule="measured", costs="measured")

@@ -61,7 +61,7 @@ from taccl.mscclpp.plan import (
     Side,
     Takes,
 )
-from taccl.mscclpp.structure import counted_chunks
+from taccl.mscclpp.structure import accepts, counted_chunks
 from taccl.replay import events
 from taccl.replay.compile import (
     MAX_MESSAGES,
@@ -257,6 +257,8 @@ def replay_plan(
     `keep_spans`: whether messages and local work are told one by one; then nothing is compiled.
     Their threadblocks and steps are those of the plan, and packets have all their bytes.
 
+    A call of a size that the executor refuses has no time, and says why.
+
     Raises ProgramError when the plan has another number of ranks, or ranks that use a channel have
     no link, or the model asks for measured costs that the topology does not have.
     """
@@ -267,10 +269,12 @@ def replay_plan(
             f"{plan.name} has {plan.num_ranks} ranks, {topology.name} has {topology.num_ranks}",
             fix="use the topology the plan was made for, or another --nodes",
         )
-    in_range = plan.min_bytes <= size <= plan.max_bytes
+    reason = accepts(plan, size)
+    if reason:
+        return Trace(plan.name, size, None, reason, in_range=False)
     reason = _unfit(plan, size)
     if reason:
-        return Trace(plan.name, size, None, reason, in_range)
+        return Trace(plan.name, size, None, reason)
     script = Script(plan, size)
     if sharing is not None and topology.measured is not None:
         costs, chunk = topology.measured, max(script.chunk)
@@ -278,7 +282,7 @@ def replay_plan(
         script.cut(max(1, min(costs.slices, chunk // sharing.slice_bytes)))
     reason = script.run()
     if reason:
-        return Trace(plan.name, size, None, reason, in_range)
+        return Trace(plan.name, size, None, reason)
     processes = sorted(script.processes, key=lambda process: process.key)
     columns = _columns(script.lanes, processes, topology)
     if not keep_spans:
@@ -289,15 +293,15 @@ def replay_plan(
             run_machine(machine, steady=False)
             return Trace(
                 plan.name, size, int(machine.counter[events.NOW]) + local.launch,
-                in_range=in_range, messages=int(machine.counter[events.SENT]),
+                messages=int(machine.counter[events.SENT]),
                 edge_busy=tuple(machine.edges[:, events.HELD].tolist()),
             )  # fmt: skip
     compiled = compile_program(columns, WHOLE, local, sharing=sharing)
     run = Run(compiled, len(topology.edges), keep_spans=keep_spans)
     run.to_end()
     return Trace(
-        plan.name, size, run.now + local.launch, "", in_range,
-        run.messages, tuple(run.edge_busy), tuple(_told(run.spans, processes)),
+        plan.name, size, run.now + local.launch, messages=run.messages,
+        edge_busy=tuple(run.edge_busy), spans=tuple(_told(run.spans, processes)),
     )  # fmt: skip
 
 
@@ -311,20 +315,14 @@ def uses_packets(plan: Plan) -> bool:
 
 
 def _unfit(plan: Plan, size: int) -> str:
-    """Return why a plan can't run at a size at all; empty if it can."""
+    """Return why a plan can't be followed at a size that it accepts; empty if it can."""
     work = 0
     for rank, record in enumerate(plan.ranks):
-        chunks = counted_chunks(plan, record)
-        unit = chunks * max(1, plan.alignment)
-        if size <= 0 or not unit or size % unit:
-            return (
-                f"{size} bytes are not a multiple of {unit} ({chunks} chunks of rank {rank} x"
-                f" {plan.alignment} bytes)"
-            )
+        chunk = size // counted_chunks(plan, record)
         for op in chain.from_iterable(block.ops for block in record.blocks):
             turns = 1
             if op.name == "pipeline":
-                turns = -(-op.chunks * (size // chunks) // op.unit) if op.unit else 0
+                turns = -(-op.chunks * chunk // op.unit) if op.unit else 0
                 if not op.unit or turns > MAX_ITERATIONS:
                     return (
                         f"a pipeline of rank {rank} needs {turns} iterations of {op.unit} bytes,"

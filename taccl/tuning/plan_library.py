@@ -20,7 +20,7 @@ from taccl.errors import LoweringError
 from taccl.msccl.program import Program
 from taccl.mscclpp import register
 from taccl.mscclpp.plan import Plan
-from taccl.mscclpp.structure import accepts, counted_chunks
+from taccl.mscclpp.structure import counted_chunks
 from taccl.mscclpp.writer import write_plan
 from taccl.replay.cost import ReplayModel, model_of
 from taccl.replay.plans import replay_plan
@@ -221,8 +221,7 @@ def _add(
         times = {
             size: time
             for size in sizes
-            if not accepts(plan, size)
-            and (time := replay_plan(plan, topology, size, model).time) is not None
+            if (time := replay_plan(plan, topology, size, model).time) is not None
         }
         options[text] = Chosen(plan, times)
 

@@ -482,10 +482,10 @@ def test_sizes_that_do_not_divide_have_no_time() -> None:
     made = plan([[put(1)]], [[]], chunks=3)
     trace = trace_of(made, both(), 400)
     assert trace.time is None
-    assert trace.reason == "400 bytes are not a multiple of 48 (3 chunks of rank 0 x 16 bytes)"
+    assert trace.reason == "400 bytes are no multiple of 48: 3 chunks that are aligned to 16"
     assert trace_of(replace(made, max_bytes=100), both(), 480).in_range is False
     none = replace(made, ranks=tuple(replace(rank, input_chunks=0) for rank in made.ranks))
-    assert "not a multiple of 0" in trace_of(none, both(), 480).reason
+    assert "rank 0 divides by 0" in trace_of(none, both(), 480).reason
 
 
 def test_an_allgather_is_counted_by_its_output() -> None:
