@@ -72,6 +72,7 @@ class Packet(NamedTuple):
     """A packet that has been written.
 
     `value`: what is in it.
+    `writer`: who wrote it.
     `done`: what is done before the step that wrote it.
     `chain`: accesses whose parts that became this packet are done: each thread reads before it
     writes, and moves the same bytes of a chunk from place to place.
@@ -81,6 +82,7 @@ class Packet(NamedTuple):
     """
 
     value: Value
+    writer: Event
     done: Clock
     chain: frozenset[Event]
     transfer: tuple[int, int, int] | None
@@ -862,6 +864,10 @@ class Run:
                         value = packet.value
                         for half in (0, 1):
                             own = (home, cell[1], 2 * place + half)
+                            write = self.touched[own].write
+                            if write is not None and write != packet.writer:
+                                # Somebody has not waited for this reader.
+                                self._race(own, access.event, "reads", write, "writes")
                             self.touched[own].reads.append(access.event)
                     else:
                         self._read(cell, access)
@@ -932,7 +938,7 @@ class Run:
                         )  # fmt: skip
                     store = access.event, number, home, len(own)
                     self.packets[key] = Packet(
-                        moved.value, access.done, moved.chain, transfer,
+                        moved.value, access.event, access.done, moved.chain, transfer,
                         store if transfer is None else None,
                     )  # fmt: skip
                     self._wake(("packet", key))

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
+import taccl
 from taccl.apps.plans import Wanted, hurried_messages
 from taccl.lowering.plans import PlanOptions, plan_of
 from taccl.msccl.program import Op, errors_of
@@ -46,6 +47,24 @@ def lowered(name: str) -> Iterator[Plan]:
 def test_the_oracle_finds_nothing_in_plans_that_are_made(name: str) -> None:
     for plan in lowered(name):
         assert not problems(write_plan(plan))
+
+
+def test_whoever_sends_packets_hears_that_those_before_have_been_read() -> None:
+    engine, runtime = "parameter-server", "executor"
+    found = taccl.synthesize("hub:5", "reduce", "1KB", engine=engine, runtime=runtime)
+    assert found.program is not None
+    plan = plan_of(found.program, PlanOptions((0,) * 5, in_place=False, packets=True))
+    assert not problems(write_plan(plan))
+    told = [
+        replace(rank, blocks=tuple(
+            replace(block, ops=tuple(op for op in block.ops if not op.name.startswith("rlx")))
+            for block in rank.blocks
+        ))
+        for rank in plan.ranks
+    ]  # fmt: skip
+    deaf = replace(plan, ranks=tuple(told))
+    assert {finding.rule for finding in errors_of(judge_plan(deaf))} == {"race"}
+    assert any(line.startswith("race") for line in problems(write_plan(deaf)))
 
 
 @for_each("name", SMALL[::6], quick=5)
