@@ -7,6 +7,10 @@ topology says, and links that share an edge share its bandwidth. Acknowledgement
 bridge that joins all ranks and is not shaped: they never wait behind data. The kernel has no delay
 here: what has come is shown to the event loop after the latency of its link.
 
+An edge serves frames in the order in which they come, and senders are let in frame by frame
+(``SEND_BUFFER``): so messages share an edge in turn, as queue pairs share a NIC. A message that was
+in the queue as a whole would go before all that are asked for after it.
+
 A namespace is held by a process that ends with this one, and goes with it: nothing is left behind
 however this process ends.
 
@@ -41,6 +45,9 @@ _NEWNET = 0x40000000
 FRAME, PAYLOAD = 1514, 1448
 LEAST_BURST = 1600
 BURST_TIME = Fraction(125, 1_000_000)
+
+SEND_BUFFER = 4096
+"""Bytes of a connection that wait in the kernel, which counts twice as many: some three frames."""
 
 FASTEST = 32_000_000
 """Bytes a second of all edges that leave ranks together, above which processors are the limit."""
@@ -189,7 +196,7 @@ def emulated(topology: Topology) -> Iterator[Emulated]:
         shown = {
             number: Way(
                 _address(2 * number), _address(2 * number + 1),
-                int(topology.links.alpha[number]) // 1000,
+                int(topology.links.alpha[number]) // 1000, SEND_BUFFER,
             )
             for number in range(len(topology.links))
         }  # fmt: skip

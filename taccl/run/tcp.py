@@ -35,11 +35,13 @@ class Way:
     `source`: address that the sender sends from; empty: any.
     `target`: address at which the receiver has them.
     `latency`: nanoseconds from when one has come until it is shown.
+    `buffer`: bytes of each that wait in the kernel, as of :data:`SEND_BUFFER`.
     """
 
     source: str
     target: str
     latency: int = 0
+    buffer: int = SEND_BUFFER
 
 
 Ways = Mapping[Wire, Way]
@@ -68,10 +70,8 @@ def carry_over_tcp(
             for end in ends:
                 if not end.out:
                     continue
-                found, (address, port) = ways.get(end.wire), places[end.wire.dst]
-                sock = _connected(
-                    (found.target if found else address, port), found.source if found else ""
-                )
+                address, port = places[end.wire.dst]
+                sock = _connected(ways.get(end.wire, Way("", address)), port)
                 sock.sendall(json.dumps(end.wire).encode() + b"\n")
                 made[end.wire, True] = sock
             deadline = Deadline.after(OPENING)
@@ -102,19 +102,19 @@ def carry_over_tcp(
     return carry
 
 
-def _connected(target: tuple[str, int], source: str) -> socket.socket:
-    """Return a connection to an address and port."""
+def _connected(way: Way, port: int) -> socket.socket:
+    """Return a connection to a port at the end of a way."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        if source:
-            sock.bind((source, 0))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, way.buffer)
+        if way.source:
+            sock.bind((way.source, 0))
         sock.settimeout(OPENING)
-        sock.connect(target)
+        sock.connect((way.target, port))
     except OSError as error:
         sock.close()
         raise RunError(
-            f"can't connect to {target[0]} port {target[1]}: {error.strerror or error}",
+            f"can't connect to {way.target} port {port}: {error.strerror or error}",
             fix="see whether a firewall is between them",
         ) from None
     return sock
