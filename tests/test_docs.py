@@ -18,6 +18,7 @@ from taccl.cli.sketch import file_models
 from taccl.collectives import COLLECTIVES
 from taccl.collectives.file import read_collective
 from taccl.errors import NoScheduleError, TacclError
+from taccl.files import read_document
 from taccl.model.problem import Options, Problem
 from taccl.msccl import limits
 from taccl.msccl.program import Op
@@ -30,6 +31,7 @@ from taccl.topology.file import load_topology, shipped_topologies
 from taccl.topology.graph import whole
 from taccl.topology.lint import RULES as LINT_RULES
 from taccl.topology.symmetry import free_group
+from taccl.training.workload import read_workload
 from taccl.verify import RULES, verify
 from tests.cli.runner import Done, taccl
 from tests.docs.commands_page import commands, commands_page
@@ -311,6 +313,8 @@ def test_the_example_of_a_format_loads(name: str, tmp_path: Path) -> None:
         assert not read_scenario(str(path), load_topology("ring:4")).is_static
     elif name == "collective":
         assert read_collective(str(path)).num_chunks == 4
+    elif name == "workload":
+        assert read_workload(read_document(path)).record.ranks == 8
     elif name == "measurements":
         assert [len(run.programs) for run in read_table(str(path))[1]] == [6]
     elif name == "demand":
@@ -350,6 +354,7 @@ def test_the_fields_of_json_are_those_explained(run: Run) -> None:
     measured = ("--measured", "run.txt", "--collective", "allgather")
     library = ("tune", "ring:2", "allgather", "-e", "1K", "--candidates", "0", "-q", "-o", "lib")
     run(*library)
+    Path("w.yaml").write_text(FORMATS["workload"].example)
     arguments = {
         "taccl synthesize": ring,
         "taccl evaluate": ("evaluate", "f.xml", "--topology", "ring:2"),
@@ -359,6 +364,7 @@ def test_the_fields_of_json_are_those_explained(run: Run) -> None:
         "taccl compare": ("compare", "ring:2", "allgather", "-e", "1K"),
         "taccl calibrate": ("calibrate", "ring:2", *measured),
         "taccl measured": ("measured", "mscclpp-h100"),
+        "taccl step": ("step", "w.yaml", "torus2d:2x4", "--via", "bound"),
         "taccl run": ("run", "f.xml", "--size", "4K", "-n", "1", "--repeats", "1"),
         "taccl place": ("place", "--topology", "ring:4"),
         "taccl tune": library,

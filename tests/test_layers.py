@@ -22,6 +22,7 @@ LAYERS = [
     ["files"],
     ["collectives"],
     ["topology", "msccl"],
+    ["training"],
     ["imports", "sketch", "timing", "mscclpp"],
     ["model"],
     ["prices", "lowering", "verify"],
@@ -48,6 +49,7 @@ ONLY_IN = {
         "synth/milp.py", "synth/exact", "synth/steps_rounds.py", "synth/flow", "prices/packing.py",
         "placement", "bounds",
     },
+    "google": {"imports/chakra.py"},
     "igraph": {"topology/symmetry_search.py"},
     "numba": {"timing/jit.py", "run/words.py"},
     "llvmlite": {"timing/jit.py", "run/words.py"},
@@ -56,6 +58,7 @@ ONLY_IN = {
     "pydantic": {
         "apps/measured.py",
         "files", "topology", "collectives/file.py", "model/schedule_file.py", "replay/scenario.py",
+        "training/workload.py",
         "tuning/library_file.py", "sketch", "imports",
     },
 }  # fmt: skip

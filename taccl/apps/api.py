@@ -47,7 +47,8 @@ def synthesize(
     topology: Topology | str, collective: str, size: int | str = "1MB", *, nodes: int | None = None,
     sketch: str | None = None, engine: str = "auto", chunks: int | None = None,
     root: int | None = None, runtime: str | None = "portable", protocol: str = "auto",
-    time_limit: float = 60.0, seed: int = 0, report: Callable[[str], None] = lambda _line: None,
+    profile: str = "alpha-beta", time_limit: float = 60.0, seed: int = 0,
+    report: Callable[[str], None] = lambda _line: None,
 ) -> Synthesis:  # fmt: skip
     """Return the best algorithm that is found for a collective on a topology, with its program.
 
@@ -61,6 +62,7 @@ def synthesize(
     `root`: a rank, for collectives that have one.
     `runtime`: that the program is for; None: there is no program.
     `protocol`: ``Simple``, ``LL``, ``LL128``, or ``auto``.
+    `profile`: what its messages are charged: ``alpha-beta``, or ``measured`` costs of the topology.
     `time_limit`: seconds.
     `seed`: the same gives the same.
     `report`: is called with progress.
@@ -80,7 +82,8 @@ def synthesize(
     target = None if runtime is None else Target(runtime=runtime, protocol=protocol)
     return solve(Request(
         logical, load_collective(collective), parse_size(size), chunks, engine=engine, root=root,
-        target=target, time_limit=time_limit, seed=seed, report=report,
+        target=target, measured=profile == "measured", time_limit=time_limit, seed=seed,
+        report=report,
     ))  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from taccl.cli import (
     measured,
     place,
     sketch,
+    step,
     synthesize,
     topology,
     tune,
@@ -39,7 +40,8 @@ app = typer.Typer(
 )
 for command in (
     synthesize.synthesize, evaluate.evaluate, verify.verify, verify.inspect, evaluate.bound,
-    compare.compare, run_command.run, calibrate.calibrate, place.place, measured.measured,
+    compare.compare, run_command.run, calibrate.calibrate, place.place, step.step,
+    measured.measured,
     synthesize.convert, tune.tune, tune.explain,
     sketch.schema, synthesize.warmup,
 ):  # fmt: skip

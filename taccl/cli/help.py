@@ -125,6 +125,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     ),
     "measured": ("taccl measured", "taccl measured h100-ndv5 --json"),
     "calibrate": ("taccl calibrate cluster.yaml --measured all_reduce.txt -o calibrated.yaml",),
+    "step": (
+        "taccl step layers.csv dgx-a100 --nodes 2 --against nccl",
+        "taccl step workload.yaml dgx-h100 --library tuned --profile measured --trace step.json",
+        "taccl step workload.yaml torus2d:4x4 --via ring --sweep",
+    ),
     "place": (
         "taccl place latency.txt bandwidth.txt --servers 8 --hostfile ordered.txt",
         "taccl place --topology torus2d:4x4 --algorithm halving-doubling --size 64M",

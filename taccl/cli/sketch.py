@@ -132,10 +132,12 @@ def file_models() -> "dict[str, type[FileModel]]":
     from taccl.replay.scenario import ScenarioFile
     from taccl.sketch import SketchFile, TacclSketchFile
     from taccl.topology.file import FORMS
+    from taccl.training.workload import WorkloadFile
     from taccl.tuning.library_file import LibraryFile
 
     return {
         **FORMS, "sketch": SketchFile, "sketch-taccl": TacclSketchFile,
         "collective": CollectiveFile, "demand": DemandFile, "schedule": ScheduleFile,
         "scenario": ScenarioFile, "library": LibraryFile, "measurements": MeasurementsFile,
+        "workload": WorkloadFile,
     }  # fmt: skip

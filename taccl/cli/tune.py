@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taccl.cli.help import output_option, program_option, search_option
-from taccl.cli.names import COLLECTIVE_NAMES, RUNTIME_NAMES
+from taccl.cli.help import listed, output_option, program_option, search_option
+from taccl.cli.names import COLLECTIVE_NAMES, RUNTIME_NAMES, TIMES_EXPORT_NAMES
 from taccl.cli.options import (
     PLAN_RUNTIME,
     AlphaRule,
@@ -25,6 +25,7 @@ from taccl.cli.options import (
     Quiet,
     TopologyArgument,
     Verbose,
+    chosen,
     interruptible,
     one_of,
     read,
@@ -124,6 +125,15 @@ def tune(
             "--keep-all", help="Leave no sizes to NCCL where its own model says it is faster."
         ),
     ] = False,
+    export: Annotated[
+        list[str] | None,
+        output_option(
+            "--export",
+            help=f"Also write the times for other tools: {TIMES_EXPORT_NAMES};"
+            " may be given more than once.",
+            autocompletion=listed(TIMES_EXPORT_NAMES),
+        ),
+    ] = None,
     as_json: Annotated[
         bool,
         output_option(
@@ -150,6 +160,7 @@ def tune(
             f"is for --runtime {PLAN_RUNTIME}", field="--mscclpp-version",
             fix="leave --mscclpp-version out",
         )  # fmt: skip
+    exports = dict.fromkeys(chosen("--export", one, TIMES_EXPORT_NAMES) for one in export or ())
     plans = (version or NEWEST) if runtime == PLAN_RUNTIME else None
     seconds = None if candidates is not None else time_limit or TIME_LIMIT
     sizes = sizes_of(begin, end, factor, "")
@@ -172,7 +183,7 @@ def tune(
             _workshop(workers, scheduler, mpi=mpi), nodes, fabric, alpha_rule,
             tuple(sketch or ()), seed,
             None if keep_all or plans or profile == "measured" else given, profile == "measured",
-            plans, stop, watch,
+            plans, tuple(exports), stop, watch,
         )  # fmt: skip
         found = tune(order)
     from taccl.tuning.library_file import as_object, summary

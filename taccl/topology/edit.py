@@ -13,7 +13,7 @@ from functools import partial
 from taccl.errors import InputError
 from taccl.files import shown
 from taccl.topology.file import unreachable_pair
-from taccl.topology.graph import EdgeId, Topology
+from taccl.topology.graph import EdgeId, Rank, Topology
 from taccl.topology.symmetry import free_group, is_symmetry, kept_powers
 from taccl.topology.symmetry_search import search_group
 
@@ -197,3 +197,25 @@ def edges_between(topology: Topology, text: str) -> list[EdgeId]:
     ways = [(src, dst)] if match[2] == "->" else [(src, dst), (dst, src)]
     links = [link for way in ways for link in topology.links_between(*way)]
     return list(dict.fromkeys(e for link in links for e in topology.links.edges_of(link)))
+
+
+def among(topology: Topology, ranks: Sequence[Rank]) -> tuple[Topology, tuple[EdgeId, ...]]:
+    """Return what some `ranks` have of a `topology`, and which of its edges these are.
+
+    They are numbered in their order, and every switch is theirs; other ranks relay nothing.
+    """
+    switches = range(topology.num_ranks, topology.num_ranks + len(topology.switches))
+    number = {vertex: place for place, vertex in enumerate((*ranks, *switches))}
+    kept = tuple(e.id for e in topology.edges if e.tail in number and e.head in number)
+    edges = tuple(
+        replace(
+            topology.edges[edge], id=place, tail=number[topology.edges[edge].tail],
+            head=number[topology.edges[edge].head],
+        )
+        for place, edge in enumerate(kept)
+    )  # fmt: skip
+    part = replace(
+        topology, num_ranks=len(ranks), edges=edges, rotations=(),
+        server_of=tuple(topology.server_of[rank] for rank in ranks),
+    )  # fmt: skip
+    return part, kept

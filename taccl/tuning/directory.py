@@ -24,9 +24,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from taccl.errors import InputError
+from taccl.tuning.exports import EXPORTS
 
 SCHEMA = 1
 """``user_version`` of the file."""
@@ -172,9 +174,14 @@ class Journal:
 INDEX = "index.json"
 """The file that tells a library from any other directory."""
 
-FILES = frozenset({INDEX, "report.html", "environment.sh", "nccl_tuner.csv"})
-FOLDERS = frozenset({"algorithms", "msccl"})
-"""All that a run writes into a directory; the folders hold XML files only."""
+FILES = frozenset({
+    INDEX, "report.html", "environment.sh", "nccl_tuner.csv", "register.py", "LOADING.md",
+    *(one.file for one in EXPORTS.values()),
+})  # fmt: skip
+FOLDERS: Mapping[str, str] = MappingProxyType(
+    {"algorithms": ".xml", "msccl": ".xml", "plans": ".json"}
+)
+"""All that a run writes into a directory; the folders hold only files of these kinds."""
 
 _BEGINNING = re.compile(rb'\s*\{\s*"taccl"\s*:\s*"library/')
 """Of the index of a library: enough to know one, however large or broken the rest is."""
@@ -211,7 +218,7 @@ def strangers(place: Path) -> Iterator[str]:
     for path in sorted(place.iterdir()):
         if path.name in FOLDERS and path.is_dir() and not path.is_symlink():
             for inner in sorted(path.iterdir()):
-                if inner.suffix != ".xml" or not inner.is_file() or inner.is_symlink():
+                if inner.suffix != FOLDERS[path.name] or not inner.is_file() or inner.is_symlink():
                     yield f"{path.name}/{inner.name}"
         elif path.name not in FILES or not path.is_file() or path.is_symlink():
             yield path.name

@@ -10,6 +10,7 @@ from taccl.errors import InputError
 from taccl.files import FileModel, load_model
 from taccl.report.text import aligned, number_text
 from taccl.tuning.directory import INDEX, beside
+from taccl.tuning.exports import EXPORTS
 from taccl.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -192,11 +193,12 @@ def summary(found: "Tuned") -> str:
         ]  # fmt: skip
         lines += (f"    {line}" for line in aligned(rows))
     programs = sum(name.endswith((".xml", "place.json")) for name in found.texts)
+    more = "".join(f", {one.file}" for one in EXPORTS.values() if one.file in found.texts)
     load = f"source {found.output / 'environment.sh'}"
     if "environment.sh" not in found.texts:
         load = f"see {found.output / 'LOADING.md'}"
     lines += [
-        f"wrote {found.output}: {programs} programs, {INDEX}, report.html",
+        f"wrote {found.output}: {programs} programs, {INDEX}, report.html{more}",
         f"load with: {load}",
         f"journal: {beside(found.output, '.journal')} (the same command again is instant)",
     ]

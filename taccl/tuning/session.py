@@ -24,6 +24,7 @@ from taccl.tuning.candidate import Machine, Outcome, Setting, digest_of
 from taccl.tuning.choice import Chooser
 from taccl.tuning.directory import Journal, beside, check_place, locked, write_directory
 from taccl.tuning.executors import Workshop
+from taccl.tuning.exports import EXPORTS
 from taccl.tuning.library import Library, entries_of
 from taccl.tuning.plan_library import plan_texts
 from taccl.tuning.search import Budget, Plan, Progress, Run, run_key
@@ -55,6 +56,7 @@ class Order:
     `measured`: whether times are those of the machine's measured costs, not of its data sheet.
     `plans`: the version of MSCCL++, of VERSIONS, that plans are written for in place of XML; None:
     XML. The programs are then those of the executor.
+    `exports`: names of EXPORTS, each a file more in the directory.
     `workshop`: makes what runs the candidates.
     `stop`, `watch`: set to end the search; called with progress.
     """
@@ -74,6 +76,7 @@ class Order:
     nccl: Settings | None = field(default_factory=Settings)
     measured: bool = False
     plans: str | None = None
+    exports: tuple[str, ...] = ()
     stop: Event = field(default_factory=Event)
     watch: Callable[[Progress], None] = lambda _progress: None
 
@@ -158,6 +161,8 @@ def tune(order: Order) -> Tuned:
             again = seconds is None and any(one.passing for one in outcomes)
             if not asked["interrupted"] and not again:
                 journal.keep(key, json.dumps(texts))
+        index = json.loads(texts["index.json"])
+        texts |= {EXPORTS[kind].file: EXPORTS[kind].write(index) for kind in order.exports}
         write_directory(order.output, texts)
     return Tuned(order.output, texts, done, clock.spent)
 
@@ -181,6 +186,13 @@ def _setting(order: Order) -> tuple[Topology, Setting]:
             )  # fmt: skip
         if not serves(order.runtime, asked_collective(name, topology)):
             raise InputError(f"{order.runtime} has no XML for {name}", field="COLLECTIVE")
+    for kind in order.exports:
+        known = EXPORTS[kind].collectives
+        if not set(known) & set(order.collectives):
+            raise InputError(
+                f"{kind} has no place for {', '.join(order.collectives)}", field="--export",
+                fix=f"tune one of {', '.join(known)}, too, or leave {kind} out",
+            )  # fmt: skip
     machines = [Machine(expand_text(topology))]
     names = []
     for sketch in order.sketches:

@@ -22,6 +22,7 @@ from taccl.synth.engines import engine_names
 from taccl.topology.graph import ALPHA_RULES, COST_MODES
 from taccl.topology.servers import FABRICS
 from taccl.topology.taccl_costs import BASES, TIME_UNITS
+from taccl.tuning.exports import EXPORTS as TIMES_EXPORTS
 
 TABLES: Mapping[str, Collection[str]] = {
     "COLLECTIVE_NAMES": COLLECTIVES, "ENGINE_NAMES": engine_names(), "RUNTIME_NAMES": RUNTIMES,
@@ -29,7 +30,7 @@ TABLES: Mapping[str, Collection[str]] = {
     "RESULT_FORMAT_NAMES": WRITERS, "COMPARISON_FORMAT_NAMES": COMPARED, "IMPORT_NAMES": IMPORTS,
     "GPU_NAMES": GPUS, "FABRIC_NAMES": FABRICS, "EXPORT_NAMES": EXPORTS, "BASE_NAMES": BASES,
     "TIME_UNIT_NAMES": TIME_UNITS, "COST_MODE_NAMES": COST_MODES, "PROFILE_NAMES": PROFILES,
-    "RUN_DTYPE_NAMES": DTYPES, "PLAN_VERSION_NAMES": VERSIONS,
+    "RUN_DTYPE_NAMES": DTYPES, "PLAN_VERSION_NAMES": VERSIONS, "TIMES_EXPORT_NAMES": TIMES_EXPORTS,
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
-_FILE = re.compile(r"#\s*([\w.-]+\.(?:yaml|json|py|txt))\b.*\n")
+_FILE = re.compile(r"#\s*([\w.-]+\.(?:yaml|json|py|txt|csv))\b.*\n")
 
 
 class Block(NamedTuple):

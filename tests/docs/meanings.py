@@ -170,6 +170,28 @@ jitter: {message: {distribution: exponential, mean: 1us}}
 changes: [{link: 1->2, at: 100us, factor: 0.25}]
 """,
     ),
+    "workload": Format(
+        "Workload",
+        "What a training step computes and communicates (`taccl step`); [step.md](step.md) says how"
+        " each entry is played.",
+        "yaml",
+        """taccl: workload/1
+name: three-layers
+ranks: 8
+batch: {samples: 64, by: even}
+speed: {3: 0.5}
+groups: {tp: {each: [0-3, 4-7]}, dp: {each: [[0, 4], [1, 5], [2, 6], [3, 7]]}}
+layers:
+  - {name: conv0, bytes: 7.2KB, forward: 0.8ms, backward: 1.6ms}
+  - {name: fc0, bytes: 411MB, forward: 0.7ms, backward: 1.4ms}
+  - name: mlp
+    forward: 0.4ms
+    backward: 0.8ms
+    comm: [{when: forward, collective: allreduce, group: tp, bytes: 50MB, split: 8}]
+sync: [{group: dp, bucket: 25MB, first: 1MB, order: priority, partition: 4MB, wait: layer}]
+input: {time: 1ms}
+""",
+    ),
     "schedule": Format(
         "Schedule",
         "What `synthesize --schedule` writes and `convert` reads. It holds the whole topology, so"
@@ -485,6 +507,57 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "files": "MSCCL files of which the fastest counts",
             "times": "bytes of the counted buffer: microseconds",
         },
+        ("workload", "WorkloadFile"): {
+            "taccl": "which format this is",
+            "name": "what results call it",
+            "ranks": "how many; the topology has as many",
+            "batch": "samples of a step, and who has how many; none: all as many",
+            "speed": "of ranks, by number: how fast they compute; all others: 1",
+            "groups": "ranks that communicate, by name; `all` is there anyway",
+            "layers": "in the order of the forward pass",
+            "sync": "how gradients are summed",
+            "input": "what a step waits for",
+        },
+        ("workload", "BatchRecord"): {
+            "samples": "of all ranks together",
+            "by": "`even`, `weighted` by the speed of ranks, or the samples of each rank",
+        },
+        ("workload", "GroupRecord"): {
+            "each": "the groups of that name, as many ranks each; they call collectives at once"
+        },
+        ("workload", "LayerRecord"): {
+            "name": "what traces call it",
+            "bytes": "of its gradients",
+            "forward": "time of its forward pass, at the even share and speed 1",
+            "backward": "time of its backward pass",
+            "comm": "collectives that it waits for",
+        },
+        ("workload", "LayerCall"): {
+            "when": "in which pass",
+            "at": "before the pass, or after it",
+            "collective": "its name",
+            "group": "whose ranks call it",
+            "bytes": "as nccl-tests counts them",
+            "split": "pieces in which it and the pass run, one after the other",
+            "via": "its algorithm, as `taccl step --via` takes it; none: what that says",
+        },
+        ("workload", "SyncRecord"): {
+            "group": "whose ranks sum",
+            "collective": "its name",
+            "bytes": "`gradients`, or what is sent instead",
+            "bucket": "a sum begins when so many gradients are ready; `all`: with the last",
+            "first": "the same for the first bucket, unless `bucket` is `all`",
+            "order": "`fifo`, or `priority`: the first layers' sums before others that wait",
+            "partition": "largest piece of a sum; none: whole buckets",
+            "wait": "a pass waits for all sums of the `step` before, or each `layer` for its own",
+            "overlap": "sums run beside the `backward` pass, or after it (`none`)",
+            "every": "sums are made in every so many steps",
+            "hide": "1: a sum is waited for one period later",
+            "factor": "of the bytes that are sent, such as of a compression",
+            "cost": "time to compress a megabyte",
+            "via": "its algorithm, as `taccl step --via` takes it; none: what that says",
+        },
+        ("workload", "InputRecord"): {"time": "to read the data; runs beside the step before"},
         ("scenario", "ScenarioFile"): {
             "taccl": "which format this is",
             "name": "what results call it",
@@ -708,6 +781,24 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "predicted_us": "time by the replay; null without a topology",
         "off": "predicted / measured time - 1; null without a topology",
         "costs": "what the prediction charges: an alpha rule, or `measured`; null without one",
+    },
+    "taccl step": {
+        "workload": "its name",
+        "topology": "name of the topology",
+        "ranks": "how many",
+        "profile": "what messages are charged: `alpha-beta` or `measured`",
+        "via": "algorithm of collectives: what `--via` says, or `library`",
+        "step_us": "time of a step, once steps repeat",
+        "compute_us": "passes of the ranks that take longest",
+        "exposed_us": "by group: how long these ranks compute nothing while its collective runs;"
+        " `waiting` for anything else",
+        "bound_us": "no order of the same operations is quicker: passes, and the fullest edge",
+        "gap": "step / bound - 1",
+        "bytes": "by group: what a step's collectives count",
+        "if": "time of a step, in microseconds, if something were different",
+        "against": "by another algorithm (`--against`): `via`, `step_us`, `exposed_us`, and which"
+        " part of its step is `saved`; null without one",
+        "policies": "of `--sweep`, the quickest first: `policy` and `step_us`",
     },
     "taccl compare": {
         "collective": "the collective",

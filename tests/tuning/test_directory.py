@@ -46,6 +46,15 @@ def test_a_library_is_replaced_whole(
     assert [path.name for path in tmp_path.iterdir()] == ["lib"]
 
 
+def test_a_library_of_plans_is_replaced_too(tmp_path: Path) -> None:
+    plans = {"index.json": INDEX, "plans/a.json": "{}", "register.py": "", "LOADING.md": ""}
+    write_directory(tmp_path / "lib", {**plans, "plans/old.json": "{}"})
+    check_place(tmp_path / "lib")
+    write_directory(tmp_path / "lib", plans)
+    assert found(tmp_path / "lib") == plans
+    assert [path.name for path in tmp_path.iterdir()] == ["lib"]
+
+
 def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_directory(tmp_path / "lib", TEXTS)
 
@@ -114,7 +123,15 @@ def test_an_index_of_something_else_makes_no_library(tmp_path: Path, index: str)
 
 
 @pytest.mark.parametrize(
-    "mine", ["notes.txt", "algorithms/notes.txt", "msccl/x.py", "more/a.xml", "algorithms/d.xml/a"]
+    "mine",
+    [
+        "notes.txt",
+        "algorithms/notes.txt",
+        "msccl/x.py",
+        "plans/a.xml",
+        "more/a.xml",
+        "algorithms/d.xml/a",
+    ],
 )
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_library_with_other_files_is_not_replaced(

@@ -1,0 +1,337 @@
+"""What collectives of a training step take: alone, on their group's part of a topology, by whom.
+
+The algorithm of a call is a classical one by name, an engine's, the best of the classical ones, the
+one that a library has for its size, what NCCL expects, a bound, or a latency and a bus bandwidth
+(``alpha=10us,busbw=120GB/s``). Programs are made at sizes a factor of four apart, and replayed at
+each call's own. Groups whose parts of the topology are alike share what is found for one of them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
+from itertools import islice, product
+from pathlib import Path
+from typing import NamedTuple
+
+from taccl.apps.inputs import read_program, unit_of
+from taccl.apps.programs import Target, lowering_of
+from taccl.bounds import any_bounds, best
+from taccl.collectives import build_collective, busbw_factor, chunk_size_of
+from taccl.errors import InputError, LoweringError, NoScheduleError
+from taccl.model.problem import Problem
+from taccl.msccl.program import Program
+from taccl.replay.cost import measured_costs
+from taccl.replay.nccl import fastest, machine_of
+from taccl.replay.timing import traces
+from taccl.synth.search import opening
+from taccl.synth.templates.classical import CLASSICAL, classical_schedules
+from taccl.topology.edit import among
+from taccl.topology.file import unreachable_pair
+from taccl.topology.graph import EdgeId, Rank, Topology, whole
+from taccl.topology.symmetry import make_group
+from taccl.training.operations import Call, Meeting
+from taccl.training.simulation import Cost
+from taccl.units import Time, parse_beta, parse_time
+
+TRIED = 3
+"""Classical algorithms that are replayed: those whose textbook schedules end first."""
+
+COPIES = (1, 8)
+"""Of a program, the second where costs are measured."""
+
+Engine = Callable[[Topology, str, int, str], Program | None]
+
+Alone = tuple[Time, tuple[Time, ...]]
+"""Picoseconds that a call takes, and for how long it holds each edge of its group's part."""
+
+
+class Part(NamedTuple):
+    """A group's part of a topology, and its edges there.
+
+    Parts of one `form` are alike; those of one `shape` are but for what their edges cost.
+    """
+
+    topology: Topology
+    edges: tuple[EdgeId, ...]
+    form: int
+    shape: int
+
+
+@dataclass(eq=False)
+class CallCosts:
+    """What calls take on a `topology`, each found once.
+
+    `via`: by what algorithm, where a call itself does not say it.
+    `library`: from a collective and a size to the file that a library has for it, None: NCCL runs,
+    and the number of ranks that it is for.
+    `target`: for whose constants and costs programs are made and replayed.
+    `engine`: from a topology, a collective, bytes and the name of an engine to its program; None:
+    engines can't be asked.
+    `report`: is called with progress.
+    """
+
+    topology: Topology
+    via: str = "best"
+    library: Callable[[str, int], tuple[Path | None, int]] | None = None
+    target: Target = field(default_factory=partial(Target, "executor"))
+    engine: Engine | None = None
+    report: Callable[[str], None] = lambda _line: None
+    _parts: dict[tuple[Rank, ...], Part] = field(default_factory=dict)
+    _forms: dict[object, int] = field(default_factory=dict)
+    _alone: dict[tuple[int, Call], Alone] = field(default_factory=dict)
+    _programs: dict[tuple[object, ...], tuple[Program, ...]] = field(default_factory=dict)
+
+    def cost(self, meeting: Meeting) -> Cost:
+        """Return what a collective takes that all groups of a `meeting` call at once.
+
+        Raises InputError when there is no such algorithm; NoScheduleError when ranks of a group
+        can't reach one another.
+        """
+        loads = [0] * len(self.topology.edges)
+        longest = 0
+        for members in meeting.instances:
+            time, held = self.alone(members, meeting.call)
+            longest = max(longest, time)
+            for edge, load in zip(self.part(members).edges, held, strict=True):
+                loads[edge] += load
+        return Cost.of(longest, loads)
+
+    def part(self, members: tuple[Rank, ...]) -> Part:
+        """Return what `members` of a group have of the topology."""
+        if members not in self._parts:
+            part, edges = among(self.topology, members)
+            shape: tuple[object, ...] = (
+                part.num_ranks, tuple((edge.tail, edge.head) for edge in part.edges),
+                tuple(part.server_of.index(server) for server in part.server_of),
+            )  # fmt: skip
+            costs = tuple((edge.alpha, edge.overhead, edge.beta) for edge in part.edges)
+            form, alike = (
+                self._forms.setdefault(what, len(self._forms)) for what in ((shape, costs), shape)
+            )
+            self._parts[members] = Part(part, edges, form, alike)
+        return self._parts[members]
+
+    def alone(self, members: tuple[Rank, ...], call: Call) -> Alone:
+        """Return what a `call` of a group with these `members` takes, with no other at once."""
+        part = self.part(members)
+        if len(members) == 1 or not call.size:
+            return 0, (0,) * len(part.edges)
+        if apart := unreachable_pair(part.topology):
+            here, there = (members[rank] for rank in apart)
+            raise InputError(
+                f"rank {here} reaches rank {there} of group {call.group} only through other ranks",
+                field="groups", fix="take ranks that links or switches join",
+            )  # fmt: skip
+        key = part.form, call._replace(group="")
+        if key not in self._alone:
+            via = call.via or ("library" if self.library else self.via)
+            ways: Mapping[str, Callable[[Part, Call, str], Alone]] = {
+                "library": self._by_library, "nccl": self._by_nccl, "bound": self._by_bound,
+                "alpha": self._by_table, "busbw": self._by_table,
+            }  # fmt: skip
+            way = ways.get(via.partition("=")[0], self._by_program)
+            self._alone[key] = way(part, call, via)
+        return self._alone[key]
+
+    def on(self, topology: Topology) -> "CallCosts":
+        """Return what the same programs take on a `topology` that differs only in its costs."""
+        return CallCosts(
+            topology, self.via, self.library, self.target, self.engine, self.report,
+            _forms=self._forms, _programs=self._programs,
+        )  # fmt: skip
+
+    # Ways to find it
+
+    def _by_program(self, part: Part, call: Call, via: str) -> Alone:
+        """Replay programs of one or several algorithms."""
+        return self._replayed(self._programs_of(part, call, via), part.topology, call.size)
+
+    def _programs_of(self, part: Part, call: Call, via: str) -> tuple[Program, ...]:
+        """Return the programs for a call's size, of which the quickest counts."""
+        size = 1 << max(0, (call.size.bit_length() + 1) // 2 * 2)
+        key = part.shape, call.collective, size, via
+        if key not in self._programs:
+            self.report(f"{call.collective} by {via} on {part.topology.num_ranks} ranks")
+            self._programs[key] = self._made(part.topology, call.collective, size, via)
+        return self._programs[key]
+
+    def program(self, members: tuple[Rank, ...], call: Call) -> tuple[Program, int]:
+        """Return the program that a `call` of these `members` runs, and at how many bytes.
+
+        Raises as :meth:`alone` does; it is for algorithms and engines.
+        """
+        part = self.part(members)
+        known = self._programs_of(part, call, call.via or self.via)
+        best = min(known, key=lambda one: self._replayed((one,), part.topology, call.size)[0])
+        return best, whole_units(best, call.size)
+
+    def _made(
+        self, topology: Topology, collective: str, size: int, via: str
+    ) -> tuple[Program, ...]:
+        """Return programs for about so many bytes, of which the quickest counts."""
+        target = replace(self.target, min_bytes=1, max_bytes=1 << 50)
+        found = build_collective(collective, topology.num_ranks, 1)
+        group = make_group(topology, ())
+        problem = Problem(whole(topology), found, chunk_size_of(found, size), group)
+        if via in CLASSICAL:
+            made = [(via, one) for one in classical_schedules(problem, via, batch=True)]
+        elif via == "best":
+            made = list(islice(opening(problem, batch=True), TRIED))
+        else:
+            solved = None if self.engine is None else self.engine(topology, collective, size, via)
+            return () if solved is None else (solved,)
+        measured = self.target.measured
+        protocols: Sequence[str] = target.protocols(collective, topology) if measured else ()
+        kept: list[Program] = []
+        reason = "it does not exist there"
+        # With measured costs a threadblock may be slower than its links: copies share its work.
+        for (name, schedule), copies in product(made, COPIES if measured else COPIES[:1]):
+            quick = replace(target, measured=False, instances=copies)
+            try:
+                program, _ = lowering_of(schedule, quick, size, name).best
+            except LoweringError as error:
+                reason = error.problem
+                continue
+            kept += [replace(program, protocol=one) for one in protocols or (program.protocol,)]
+        if not kept:
+            raise NoScheduleError(
+                f"{via} can't do {collective} on {topology.num_ranks} ranks of {topology.name}:"
+                f" {reason}", fix="use --via auto",
+            )  # fmt: skip
+        return tuple(kept)
+
+    def _replayed(self, programs: Sequence[Program], topology: Topology, size: int) -> Alone:
+        """Return what the quickest program takes at so many bytes, or the next that it can have."""
+        found: list[Alone] = []
+        reason = "there is no program"
+        for program in programs:
+            (trace,) = traces(program, topology, [whole_units(program, size)], self.target.model)
+            reason = trace.reason or reason
+            if trace.time is not None:
+                found.append((trace.time, trace.edge_busy))
+        if not found:
+            raise InputError(
+                f"nothing runs at {size} bytes: {reason}", field="--via",
+                fix="use another algorithm",
+            )  # fmt: skip
+        return min(found, key=lambda one: one[0])
+
+    def _by_library(self, part: Part, call: Call, _via: str) -> Alone:
+        """Replay the file that a library has for a size; where it has none, NCCL runs."""
+        if self.library is None:
+            raise InputError("is not given", field="--library", fix="name a directory")
+        file, ranks = self.library(call.collective, call.size)
+        if ranks != part.topology.num_ranks:
+            raise InputError(
+                f"is for {ranks} ranks, and group {call.group} has {part.topology.num_ranks}",
+                field="--library", fix="give calls of this group another algorithm (via:)",
+            )  # fmt: skip
+        if file is None:
+            return self._by_nccl(part, call, "nccl")
+        key = part.shape, str(file)
+        if key not in self._programs:
+            self._programs[key] = (read_program(file),)
+        return self._replayed(self._programs[key], part.topology, call.size)
+
+    def _by_nccl(self, part: Part, call: Call, _via: str) -> Alone:
+        """Return what NCCL's own formulas expect."""
+        choice = fastest(machine_of(part.topology), call.collective, call.size)
+        if choice is None:
+            raise InputError(
+                f"NCCL has no model of {call.collective}", field="--via", fix="use best"
+            )
+        return choice.time, self._traffic(part, call, choice.time)
+
+    def _by_bound(self, part: Part, call: Call, _via: str) -> Alone:
+        """Return the least that any algorithm takes."""
+        collective = build_collective(call.collective, part.topology.num_ranks, 1)
+        time = best(any_bounds(whole(part.topology), collective, call.size)).time
+        return time, self._traffic(part, call, time)
+
+    def _by_table(self, part: Part, call: Call, via: str) -> Alone:
+        """Return what a latency and a bus bandwidth say."""
+        given = dict(piece.partition("=")[::2] for piece in via.split(","))
+        if set(given) != {"alpha", "busbw"}:
+            raise InputError(
+                f"should be a latency and a bus bandwidth, got {via[:80]!r}", field="--via",
+                fix="write alpha=10us,busbw=120GB/s",
+            )  # fmt: skip
+        factor = busbw_factor(call.collective, part.topology.num_ranks)
+        time = parse_time(given["alpha"]) + int(call.size * factor * parse_beta(given["busbw"]))
+        return time, self._traffic(part, call, time)
+
+    def _traffic(self, part: Part, call: Call, time: Time) -> tuple[Time, ...]:
+        """Return for how long edges are held where no program says it: what a rank has to send.
+
+        Edges that leave a rank, or enter it, share that evenly; no edge is held for longer than
+        the call takes.
+        """
+        topology = part.topology
+        size = call.size * busbw_factor(call.collective, topology.num_ranks)
+        ways = (
+            [0] * (topology.num_ranks + len(topology.switches)),
+            [0] * (topology.num_ranks + len(topology.switches)),
+        )
+        for edge in topology.edges:
+            ways[0][edge.tail] += 1
+            ways[1][edge.head] += 1
+        held = []
+        for edge in topology.edges:
+            out, into = edge.tail < topology.num_ranks, edge.head < topology.num_ranks
+            share = ways[0][edge.tail] if out else ways[1][edge.head]
+            beta = edge.beta if out or into else None
+            held.append(0 if beta is None else min(time, int(size * beta / share)))
+        return tuple(held)
+
+
+def whole_units(program: Program, size: int) -> int:
+    """Return `size` in bytes, or the next that a `program` can have."""
+    unit = unit_of(program)
+    return -(-size // unit) * unit
+
+
+def quicker(topology: Topology, times: int = 2) -> tuple[Topology, str]:
+    """Return a `topology` whose slowest kind of edges is so many `times` as fast, and its name.
+
+    These are the edges between servers; of one server all.
+    """
+    server = topology.server_of
+    joined = topology.num_servers > 1
+    inside = {
+        edge
+        for number in range(len(topology.links))
+        for link in [topology.link(number)]
+        if joined and server[link.src] == server[link.dst]
+        for edge in link.edges
+    }
+    edges = [
+        edge if edge.beta is None or edge.id in inside
+        else replace(edge, beta=Fraction(edge.beta, times))
+        for edge in topology.edges
+    ]  # fmt: skip
+    what = "links between servers" if joined else "links"
+    return topology.with_costs(edges), what
+
+
+def check_via(via: str, engines: Sequence[str]) -> None:
+    """Refuse a `via` that names neither an algorithm, one of `engines`, nor another way.
+
+    Raises InputError.
+    """
+    known = ("best", "nccl", "bound", *CLASSICAL, *engines)
+    if via not in known and via.partition("=")[0] not in ("alpha", "busbw"):
+        raise InputError(
+            f"there is no {via[:80]!r}", field="--via",
+            fix=f"use alpha=10us,busbw=120GB/s, or one of {', '.join(dict.fromkeys(known))}",
+        )  # fmt: skip
+
+
+def measured_target(runtime: str, topology: Topology, *, measured: bool) -> Target:
+    """Return for whom programs are made: a `runtime`, charged alpha-beta or `measured` costs.
+
+    Raises InputError when the `topology` has no measured costs.
+    """
+    if measured:
+        measured_costs(topology)
+    return Target(runtime, measured=measured)

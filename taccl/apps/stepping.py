@@ -1,0 +1,145 @@
+"""Training steps on a topology: what one takes, what if, by which policy, and against what.
+
+The collectives of a workload have their prices (:mod:`taccl.apps.call_costs`), and are played with
+its passes (:mod:`taccl.training`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+
+from taccl.errors import InputError
+from taccl.files import read_document
+from taccl.imports.chakra import read_chakra
+from taccl.imports.layer_table import read_layer_table
+from taccl.imports.simai import read_simai
+from taccl.report.steps import Policy, Stepped, What
+from taccl.topology.graph import Topology
+from taccl.training.expansion import expanded, with_policy
+from taccl.training.operations import Meeting, Work, meetings_of
+from taccl.training.simulation import Cost
+from taccl.training.steps import Step, period_of, played
+from taccl.training.workload import Workload, read_workload
+
+BUCKETS = (1 << 20, 25 << 20, 100 << 20, None)
+ORDERS = (("fifo", None, "step"), ("priority", 4 << 20, "layer"))
+OVERLAPS = ("backward", "none")
+"""What a sweep tries."""
+
+
+Price = Callable[[Meeting], Cost]
+"""From a collective that groups call at once to what it takes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is asked of a workload.
+
+    `files`: a workload file, or another tool's: a table of layers (CSV), SimAI's text (.txt), or
+    Chakra traces (.et), one for all ranks or one each.
+    `topology`: where it runs.
+    `profile`, `via`: how results name what messages are charged, and the algorithm.
+    `price`: what collectives take.
+    `what_ifs`: the same under other conditions, by what these are.
+    `against`: the same by another algorithm, by its name.
+    `steps`: steps that are played.
+    `sweep`: whether policies are tried.
+    """
+
+    files: tuple[str, ...]
+    topology: Topology
+    profile: str
+    via: str
+    price: Price
+    what_ifs: Mapping[str, Price] = field(default_factory=dict)
+    against: Mapping[str, Price] = field(default_factory=dict)
+    steps: int = 6
+    sweep: bool = False
+
+
+READERS: Mapping[str, Callable[[Sequence[str], int], Workload | Work]] = MappingProxyType({
+    ".csv": lambda files, ranks: read_layer_table(files[0], ranks),
+    ".et": read_chakra,
+    ".txt": lambda files, ranks: read_simai(files[0], ranks),
+})  # fmt: skip
+"""By the suffix of a file, what reads it; all others are workload files."""
+
+MANY = (".et",)
+"""Of these there may be several: one for each rank."""
+
+
+def load_work(files: Sequence[str], ranks: int) -> Workload | Work:
+    """Return the workload in some `files`, or the work of traces, for so many `ranks`.
+
+    Raises InputError when a file can't be used, or is for another number of ranks.
+    """
+    kind = Path(files[0]).suffix.lower()
+    if len(files) > 1 and kind not in MANY:
+        raise InputError(
+            f"is one of {len(files)} files", file=files[1],
+            fix=f"give one workload, or traces ({', '.join(MANY)})",
+        )  # fmt: skip
+    if kind in READERS:
+        return READERS[kind](files, ranks)
+    document = read_document(files[0])
+    workload = read_workload(document)
+    if workload.record.ranks != ranks:
+        raise document.error(
+            f"is {workload.record.ranks}, and the topology has {ranks} ranks", ("ranks",),
+            "change one of them, or give --nodes",
+        )  # fmt: skip
+    return workload
+
+
+def step(question: Question) -> Stepped:
+    """Return what a step of a workload takes, and all else that the `question` asks.
+
+    Raises InputError when something in it can't be used.
+    """
+    found = load_work(question.files, question.topology.num_ranks)
+    period = period_of(found.record if isinstance(found, Workload) else None)
+    steps = max(question.steps, 4 * period)
+    work = expanded(found, steps) if isinstance(found, Workload) else found
+
+    def under(price: Price) -> Step:
+        return played(work, _prices(work, price), period)
+
+    nothing = Cost.of(0, [0] * len(question.topology.edges))
+    conditions = {"communication took no time": lambda _: nothing, **question.what_ifs}
+    policies: tuple[Policy, ...] = ()
+    if question.sweep and isinstance(found, Workload):
+        policies = tuple(sorted(_swept(question, found, steps), key=lambda one: one.step.time))
+    return Stepped(
+        work, question.topology.name, question.profile, question.via, under(question.price),
+        tuple(What(name, under(price)) for name, price in conditions.items()),
+        next((What(name, under(price)) for name, price in question.against.items()), None),
+        policies,
+    )  # fmt: skip
+
+
+def _prices(work: Work, cost: Price) -> dict[tuple[int, int], Cost]:
+    """Return the costs of all collectives, by meeting and the first class that takes part."""
+    known: dict[Meeting, Cost] = {}
+    found: dict[tuple[int, int], Cost] = {}
+    for (number, own), meeting in meetings_of(work).items():
+        if own == min(meeting.classes):
+            if meeting not in known:
+                known[meeting] = cost(meeting)
+            found[number, own] = known[meeting]
+    return found
+
+
+def _swept(question: Question, workload: Workload, steps: int) -> Iterator[Policy]:
+    """Yield policies with what a step takes."""
+    period = period_of(workload.record)
+    for bucket, (order, partition, wait), overlap in product(BUCKETS, ORDERS, OVERLAPS):
+        if overlap == "none" and order == "priority":
+            continue
+        changed = with_policy(
+            workload, bucket=bucket, order=order, partition=partition, wait=wait, overlap=overlap
+        )
+        work = expanded(changed, steps)
+        one = played(work, _prices(work, question.price), period)
+        yield Policy(bucket, order, partition, wait, overlap, one)

@@ -1,0 +1,141 @@
+"""``taccl step``: what a training step takes."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from taccl.cli.help import collective_option, machine_option, output_option
+from taccl.cli.names import ENGINE_NAMES
+from taccl.cli.options import (
+    AlphaRule,
+    Constants,
+    Fabric,
+    Json,
+    Nodes,
+    Profile,
+    Quiet,
+    TopologyArgument,
+    Verbose,
+)
+from taccl.cli.output import progress
+from taccl.errors import InputError
+
+if TYPE_CHECKING:
+    from taccl.msccl.program import Program
+    from taccl.topology.graph import Topology
+
+
+def step(
+    workload: Annotated[
+        str,
+        typer.Argument(
+            help="A workload file, a table of layers (.csv), SimAI's text (.txt), or a Chakra trace"
+            " (.et).",
+            show_default=False,
+        ),
+    ],
+    topology: TopologyArgument,
+    traces: Annotated[
+        list[str] | None,
+        typer.Argument(help="More Chakra traces: one for each rank.", show_default=False),
+    ] = None,
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    alpha_rule: AlphaRule = None,
+    profile: Profile = "alpha-beta",
+    library: Annotated[
+        Path | None,
+        collective_option("--library", help="Take what taccl tune wrote into this directory."),
+    ] = None,
+    via: Annotated[
+        str,
+        collective_option(
+            "--via",
+            help="Algorithm of collectives: best (of the classical ones), one of them, an engine,"
+            " nccl, bound, or alpha=10us,busbw=120GB/s.",
+        ),
+    ] = "best",
+    against: Annotated[
+        str | None,
+        collective_option("--against", help="Another algorithm: what would be saved or lost."),
+    ] = None,
+    runtime: Constants = "executor",
+    time_limit: Annotated[
+        float, machine_option("--time-limit", min=0.1, max=86400, help="Seconds of an engine.")
+    ] = 2,
+    steps: Annotated[
+        int, machine_option("--steps", min=1, max=1000, help="Steps that are played; at least 4.")
+    ] = 6,
+    sweep: Annotated[
+        bool, collective_option("--sweep", help="Try policies of summing gradients.")
+    ] = False,
+    expand: Annotated[
+        bool, output_option("--expand", help="Print the operations of the steps, and end.")
+    ] = False,
+    trace: Annotated[
+        Path | None, output_option("--trace", help="Write a Chrome (Perfetto) trace of the steps.")
+    ] = None,
+    html: Annotated[
+        Path | None, output_option("--html", help="Write a page: times, what-ifs, a timeline.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say what a training step takes, and how much of it is communication that nothing hides."""
+    from taccl.apps.api import synthesize
+    from taccl.apps.call_costs import CallCosts, check_via, measured_target, quicker
+    from taccl.apps.networks import load_machine
+    from taccl.apps.stepping import Question, load_work
+    from taccl.apps.stepping import step as solve
+    from taccl.files import check_outputs, write_all_atomic
+    from taccl.report.step_page import step_page
+    from taccl.report.steps import as_object, as_text, expanded_text, step_trace
+    from taccl.training.expansion import expanded
+    from taccl.training.workload import Workload
+    from taccl.tuning.library_file import answer
+
+    files = (workload, *(traces or ()))
+    check_outputs([("--trace", trace), ("--html", html)], [*files, topology])
+    engines = [name.strip() for name in str(ENGINE_NAMES).split(",")]
+    for asked in filter(None, (via, against)):
+        check_via(asked, engines)
+    machine = load_machine(topology, nodes=nodes, fabric=fabric, alpha_rule=alpha_rule)
+    if expand:
+        found = load_work(files, machine.num_ranks)
+        typer.echo(expanded_text(expanded(found, steps) if isinstance(found, Workload) else found))
+        return
+    target = measured_target(runtime, machine, measured=profile == "measured")
+
+    def served(directory: Path, collective: str, size: int) -> tuple[Path | None, int]:
+        found = answer(directory, collective, size)
+        return found["file"] and directory / found["file"], found["ranks"]
+
+    if library is not None and not library.is_dir():
+        raise InputError("is no directory", file=str(library), fix="write one with taccl tune")
+    with progress(quiet=quiet or as_json, verbose=verbose) as report:
+
+        def engine(part: "Topology", collective: str, size: int, name: str) -> "Program | None":
+            return synthesize(
+                part, collective, size, engine=name, runtime=runtime, profile=profile,
+                time_limit=time_limit,
+            ).program  # fmt: skip
+
+        served_by = None if library is None else partial(served, library)
+        costs = CallCosts(machine, via, served_by, target, engine, report)
+        more, what = quicker(machine)
+        rivals = {} if against is None else {
+            against: CallCosts(machine, against, None, target, engine, report).cost
+        }  # fmt: skip
+        # What a table says does not depend on links.
+        quick = {} if "=" in via else {f"{what} were twice as fast": costs.on(more).cost}
+        result = solve(Question(
+            files, machine, profile, via if library is None else "library", costs.cost,
+            quick, rivals, steps, sweep,
+        ))  # fmt: skip
+    texts = {trace: step_trace, html: step_page}
+    write_all_atomic({path: make(result) for path, make in texts.items() if path is not None})
+    typer.echo(json.dumps(as_object(result), indent=2) if as_json else as_text(result))

@@ -1,0 +1,283 @@
+"""How operations overlap: streams, collectives that wait for all their ranks, and shared edges.
+
+Collectives that run at once share edges as fluids do. One that alone takes D picoseconds and loads
+an edge for l of them needs the part l / D of that edge while it runs at full rate; the rates are
+max-min fair: all rise together, up to 1, until an edge is full; those that need that edge stay,
+and the others rise further. Rates are parts of :data:`FULL`, rounded down, and needs are rounded
+up, so no edge ever carries more than it can; ends are rounded up. They hold until the next
+collective begins or ends.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.errors import InputError
+from taccl.training.operations import Work, meetings_of
+from taccl.units import Time
+
+FULL = 1 << 24
+"""The rate of a collective that runs alone, and the need of one that loads an edge all the time."""
+
+Needs = NDArray[np.int64]
+"""Of a collective: parts of each edge, of FULL, rounded up."""
+
+
+class Cost(NamedTuple):
+    """What a collective takes alone.
+
+    `time`: picoseconds.
+    `loads`: picoseconds for which it holds each edge, all groups that call it at once together.
+    `needs`: parts of edges, as the rates need them.
+    """
+
+    time: Time
+    loads: NDArray[np.int64]
+    needs: Needs
+
+    @classmethod
+    def of(cls, time: Time, loads: Sequence[int]) -> Self:
+        """Return the cost of a collective that takes a `time` and holds edges for `loads`."""
+        needs = [-(-load * FULL // max(1, time)) for load in loads]
+        return cls(time, np.array(loads, np.int64), np.array(needs, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """When the operations of each class begin and end, in picoseconds."""
+
+    start: tuple[tuple[Time, ...], ...]
+    end: tuple[tuple[Time, ...], ...]
+
+    @property
+    def time(self) -> Time:
+        """When all is over."""
+        return max((max(own, default=0) for own in self.end), default=0)
+
+
+def fair_rates(needs: Sequence[Needs]) -> list[int]:
+    """Return the max-min fair rates of collectives, of FULL, by what each needs of every edge."""
+    rates = [0] * len(needs)
+    table = np.stack(needs)
+    table = np.unique(table[:, table.sum(0) > FULL], axis=1)
+    free = np.full(table.shape[1], FULL, np.int64)
+    active = np.ones(len(needs), np.bool_)
+    while active.any():
+        wanted = table[active].sum(0)
+        used = wanted > 0
+        levels = free[used] * FULL // wanted[used]
+        level = int(min(FULL, levels.min(initial=FULL)))
+        full = np.zeros(len(wanted), np.bool_)
+        full[used] = levels <= level
+        ends = active & (table[:, full] > 0).any(1) if level < FULL else active.copy()
+        for number in np.flatnonzero(ends).tolist():
+            rates[number] = max(1, level)
+            free -= -(-table[number] * level // FULL)
+        free = np.maximum(free, 0)
+        active &= ~ends
+    return rates
+
+
+class _Flight:
+    """A collective that runs: its work left, in picoseconds times FULL, and how fast it goes."""
+
+    __slots__ = ("kind", "left", "rate", "since", "tasks")
+
+    def __init__(self, kind: int, left: int, tasks: Sequence[int], since: Time) -> None:
+        self.kind, self.left, self.tasks = kind, left, tasks
+        self.rate, self.since = 0, since
+
+    def end(self) -> Time:
+        return self.since - (-self.left // self.rate)
+
+
+def simulate(work: Work, costs: Sequence[Cost], kinds: dict[tuple[int, int], int]) -> Timeline:
+    """Return when the operations of some `work` run.
+
+    `costs`: of the different collectives.
+    `kinds`: which of them a collective is, by its meeting and the first class that takes part.
+
+    Raises InputError when operations wait for one another for ever.
+    """
+    return _Run(work, costs, kinds).timeline()
+
+
+class _Run:
+    """Flat tasks of all classes, the lanes that they run in, and what has happened so far."""
+
+    def __init__(
+        self, work: Work, costs: Sequence[Cost], kinds: dict[tuple[int, int], int]
+    ) -> None:
+        self.work, self.costs = work, costs
+        first = [0]
+        for own in work.operations:
+            first.append(first[-1] + len(own))
+        self.first = first
+        tasks = [operation for own in work.operations for operation in own]
+        self.tasks = tasks
+        self.missing = [len(task.after) for task in tasks]
+        self.then: list[list[int]] = [[] for _ in tasks]
+        self.lane_of = [0] * len(tasks)
+        self.lanes: list[list[int]] = []
+        self.free_order: list[bool] = []
+        self.joint: list[tuple[int, ...]] = [()] * len(tasks)
+        self.kind = [-1] * len(tasks)
+        names: dict[tuple[int, str], int] = {}
+        together: dict[tuple[int, frozenset[int]], list[int]] = {}
+        meetings = meetings_of(work)
+        for number, own in enumerate(work.operations):
+            for place, task in enumerate(own):
+                one = first[number] + place
+                for other in task.after:
+                    self.then[first[number] + other].append(one)
+                key = number, task.stream
+                if key not in names:
+                    names[key] = len(self.lanes)
+                    self.lanes.append([])
+                    self.free_order.append(task.stream in work.by_priority)
+                self.lane_of[one] = names[key]
+                self.lanes[names[key]].append(one)
+                meeting = meetings.get((task.meeting, number)) if task.call else None
+                if meeting is not None:
+                    self.kind[one] = kinds[task.meeting, min(meeting.classes)]
+                    together.setdefault((task.meeting, meeting.classes), []).append(one)
+        for some in together.values():
+            for one in some:
+                self.joint[one] = tuple(some)
+        self.head = [0] * len(self.lanes)
+        self.busy = [False] * len(self.lanes)
+        self.start = [-1] * len(tasks)
+        self.ended = [-1] * len(tasks)
+        self.waiting: list[tuple[int, int]] = []
+        self.flights: list[_Flight] = []
+        self.rates: dict[tuple[int, ...], list[int]] = {}
+        self.queue: list[tuple[Time, int]] = []
+        self.now = 0
+        self.awake: list[int] = []
+
+    def timeline(self) -> Timeline:
+        """Run all, and return when."""
+        for one, missing in enumerate(self.missing):
+            if not missing:
+                self.awake.append(one)
+        left = len(self.tasks)
+        while left:
+            self._begin()
+            ends = [flight.end() for flight in self.flights]
+            if self.queue:
+                ends.append(self.queue[0][0])
+            if not ends:
+                raise self._stuck()
+            self.now = min(ends)
+            while self.queue and self.queue[0][0] == self.now:
+                left -= self._end(heapq.heappop(self.queue)[1])
+            over = [flight for flight in self.flights if flight.end() <= self.now]
+            if over:
+                self.flights = [flight for flight in self.flights if flight not in over]
+                for flight in over:
+                    left -= sum(map(self._end, flight.tasks))
+                self._share()
+        spans = zip(self.first, self.first[1:], strict=False)
+        places = [slice(*span) for span in spans]
+        return Timeline(
+            tuple(tuple(self.start[one]) for one in places),
+            tuple(tuple(self.ended[one]) for one in places),
+        )
+
+    def _end(self, one: int) -> int:
+        """Note that a task is over."""
+        self.ended[one] = self.now
+        lane = self.lane_of[one]
+        self.busy[lane] = False
+        for other in self.then[one]:
+            self.missing[other] -= 1
+            if not self.missing[other]:
+                self.awake.append(other)
+        if not self.free_order[lane] and self.head[lane] < len(self.lanes[lane]):
+            self.awake.append(self.lanes[lane][self.head[lane]])
+        return 1
+
+    def _can_run(self, one: int) -> bool:
+        lane = self.lane_of[one]
+        if self.missing[one] or self.busy[lane]:
+            return False
+        return self.free_order[lane] or self.lanes[lane][self.head[lane]] == one
+
+    def _begin(self) -> None:
+        """Begin what can: computations when they are first in their stream, collectives together.
+
+        Those by priority are looked at last, when all that is ready now is known.
+        """
+        while self.awake:
+            one = self.awake.pop()
+            if self.start[one] >= 0 or self.missing[one]:
+                continue
+            if self.free_order[self.lane_of[one]]:
+                first = min(self.joint[one] or (one,))
+                if one == first or all(not self.missing[other] for other in self.joint[one]):
+                    heapq.heappush(self.waiting, (self.tasks[one].priority, first))
+            elif all(map(self._can_run, self.joint[one] or (one,))):
+                self._start(self.joint[one] or (one,))
+        kept = []
+        while self.waiting:
+            row = heapq.heappop(self.waiting)
+            if self.start[row[1]] >= 0:
+                continue
+            tasks = self.joint[row[1]] or (row[1],)
+            if all(map(self._can_run, tasks)):
+                self._start(tasks)
+            else:
+                kept.append(row)
+        self.waiting = kept
+        if self.awake:
+            self._begin()
+
+    def _start(self, tasks: Sequence[int]) -> None:
+        """Begin a computation, or a collective of several classes."""
+        for one in tasks:
+            lane = self.lane_of[one]
+            self.start[one] = self.now
+            self.busy[lane] = True
+            if not self.free_order[lane]:
+                self.head[lane] += 1
+        kind = self.kind[tasks[0]]
+        if kind < 0:
+            heapq.heappush(self.queue, (self.now + self.tasks[tasks[0]].time, tasks[0]))
+        elif not self.costs[kind].time:
+            for one in tasks:
+                heapq.heappush(self.queue, (self.now, one))
+        else:
+            self.flights.append(_Flight(kind, self.costs[kind].time * FULL, tasks, self.now))
+            self._share()
+
+    def _share(self) -> None:
+        """Give all collectives that run their rates."""
+        key = tuple(flight.kind for flight in self.flights)
+        if not key:
+            return
+        if key not in self.rates:
+            self.rates[key] = fair_rates([self.costs[kind].needs for kind in key])
+        for flight, rate in zip(self.flights, self.rates[key], strict=True):
+            if rate != flight.rate:
+                flight.left -= flight.rate * (self.now - flight.since)
+                flight.since, flight.rate = self.now, rate
+
+    def _stuck(self) -> InputError:
+        one = (
+            next(
+                one
+                for one, (start, missing) in enumerate(zip(self.start, self.missing, strict=True))
+                if start < 0 and not missing
+            )
+            if any(s < 0 and not m for s, m in zip(self.start, self.missing, strict=True))
+            else 0
+        )
+        task = self.tasks[one]
+        return InputError(
+            f"{task.name} of step {task.step} never begins: operations wait for one another",
+            fix="have all ranks of a group call its collectives in the same order",
+        )  # fmt: skip

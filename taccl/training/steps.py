@@ -1,0 +1,153 @@
+"""How long a training step takes: its period once steps repeat, what of it is exposed, its bound.
+
+A step is counted from the beginning of its first pass to that of the next step, at the ranks that
+take longest. Where two periods
+in a row are equal, that is the step; else the mean of the last half. A period is one step, or as
+many as the sums that are not made in every step need to repeat.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import lcm
+
+import numpy as np
+
+from taccl.training.operations import COMPUTE, Operation, Work, meetings_of
+from taccl.training.simulation import Cost, Timeline, simulate
+from taccl.training.workload import WorkloadFile
+from taccl.units import Time
+
+WAITING = "waiting"
+"""What a step is exposed to where no collective runs: slower ranks, and data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a training step takes, in picoseconds.
+
+    `time`: of a step.
+    `compute`: of passes alone, at the ranks that take longest.
+    `exposed`: by group, for how long these ranks compute nothing while its collective runs, the one
+    that ends last; and what they wait otherwise.
+    `bound`: what no order of the same operations goes below: passes, and the fullest edge.
+    `sent`: bytes that each group's collectives count, by group, in a step.
+    `timeline`: when all operations ran.
+    """
+
+    time: Time
+    compute: Time
+    exposed: Mapping[str, Time]
+    bound: Time
+    sent: Mapping[str, int]
+    timeline: Timeline
+
+
+def period_of(record: WorkloadFile | None) -> int:
+    """Return after how many steps a workload repeats what it does; None: every step is alike."""
+    return 1 if record is None else lcm(*(sync.every for sync in record.sync))
+
+
+def played(work: Work, costs: Mapping[tuple[int, int], Cost], period: int = 1) -> Step:
+    """Return what a step of some `work` takes.
+
+    `costs`: of the collectives, by meeting and the first class that takes part.
+    `period`: steps after which all repeats.
+
+    Raises InputError when operations wait for one another for ever.
+    """
+    numbers = {id(cost): cost for cost in costs.values()}
+    place = {key: number for number, key in enumerate(numbers)}
+    kinds = {key: place[id(cost)] for key, cost in costs.items()}
+    timeline = simulate(work, tuple(numbers.values()), kinds)
+    windows = [_window(work, timeline, number, period) for number in range(len(work.operations))]
+    # Ranks that nothing ties to others may be ahead of them: the last ones count.
+    times = [-(-(last - first) // steps) for first, last, steps in windows]
+    passes = [
+        sum(one.time for one in own if one.stream == COMPUTE and one.step < period) // period
+        for own in work.operations
+    ]
+    tied = _tied(work)
+    edges = max((len(cost.loads) for cost in costs.values()), default=0)
+    loads = {number: np.zeros(edges, np.int64) for number in set(tied)}
+    sent: Counter[str] = Counter()
+    for number, own in enumerate(work.operations):
+        for one in own:
+            cost = costs.get((one.meeting, number))
+            if one.call is not None and cost is not None and one.step < period:
+                sent[one.call.group] += one.call.size
+                loads[tied[number]] += cost.loads
+    slowest = max(range(len(times)), key=lambda number: (times[number], passes[number], -number))
+    first, last, steps = windows[slowest]
+    gaps = _exposed(work.operations[slowest], timeline, slowest, (first, last))
+    fullest = max((int(load.max(initial=0)) for load in loads.values()), default=0)
+    return Step(
+        times[slowest], max(passes), {group: time // steps for group, time in gaps.items()},
+        max(*passes, fullest // period),
+        {group: size // period for group, size in sent.items()}, timeline,
+    )  # fmt: skip
+
+
+def _tied(work: Work) -> list[int]:
+    """Return for each class the first of those that keep step with it: they meet, or others do."""
+    tied = list(range(len(work.operations)))
+    for meeting in set(meetings_of(work).values()):
+        roots = {tied[number] for number in meeting.classes}
+        tied = [min(roots) if root in roots else root for root in tied]
+    return tied
+
+
+def _window(work: Work, timeline: Timeline, number: int, period: int) -> tuple[Time, Time, int]:
+    """Return from when to when steps of a class are counted, and how many these are."""
+    if work.steps <= 2 * period:
+        return 0, max(timeline.end[number], default=0), work.steps
+    marks: dict[int, Time] = {}
+    for one, begin in zip(work.operations[number], timeline.start[number], strict=True):
+        if one.stream == COMPUTE:
+            marks.setdefault(one.step, begin)
+    begins = list(marks.values())
+    spans = [begins[n] - begins[n - period] for n in range(period, len(begins))]
+    if len(spans) > 1 and spans[-1] == spans[-2]:
+        return begins[-1 - period], begins[-1], period
+    half = max(period, len(begins) // 2 // period * period)
+    return begins[-1 - half], begins[-1], half
+
+
+def _exposed(
+    own: Sequence[Operation], timeline: Timeline, number: int, window: tuple[Time, Time]
+) -> dict[str, Time]:
+    """Return by group how long a class computes nothing between two times."""
+    first, last = window
+    start, end = timeline.start[number], timeline.end[number]
+    calls = [
+        (start[n], end[n], one.call.group) for n, one in enumerate(own) if one.call is not None
+    ]
+    found: Counter[str] = Counter()
+    now = first
+    spans = sorted(
+        (start[n], end[n]) for n, one in enumerate(own)
+        if one.stream == COMPUTE and start[n] < last and end[n] > first
+    )  # fmt: skip
+    for begin, ends in [*spans, (last, last)]:
+        if begin > now:
+            for low, high, group in _covered(calls, now, begin):
+                found[group] += high - low
+        now = max(now, ends)
+    return dict(found)
+
+
+def _covered(
+    calls: Sequence[tuple[Time, Time, str]], first: Time, last: Time
+) -> list[tuple[Time, Time, str]]:
+    """Return the time between two others in pieces, each with the group that runs longest then."""
+    inside = [call for call in calls if call[0] < last and call[1] > first]
+    marks = sorted({first, last, *(
+        mark for call in inside for mark in call[:2] if first < mark < last
+    )})  # fmt: skip
+    found = []
+    for low, high in pairwise(marks):
+        over = [call for call in inside if call[0] <= low and call[1] >= high]
+        longest = max(over, key=lambda call: call[1], default=None)
+        found.append((low, high, WAITING if longest is None else longest[2]))
+    return found

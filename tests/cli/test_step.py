@@ -1,0 +1,102 @@
+"""``taccl step``: what a training step takes, end to end, and one clear error for what can't be."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+WORKLOAD = """taccl: workload/1
+name: two-groups
+ranks: 8
+groups: {tp: {each: [0-3, 4-7]}}
+layers:
+- {name: a, bytes: 4MB, forward: 100us, backward: 200us}
+- {name: b, bytes: 8MB, forward: 100us, backward: 200us, comm: [
+    {when: forward, collective: allgather, group: tp, bytes: 1MB}]}
+sync: [{group: all, bucket: 4MB}]
+"""
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    path = tmp_path / "w.yaml"
+    path.write_text(WORKLOAD)
+    return path
+
+
+def test_a_step_is_told_with_what_is_exposed_and_what_would_help(run: Run, workload: Path) -> None:
+    done = run("step", workload, "torus2d:2x4", "--via", "ring", "--against", "bound", "--json")
+    assert done.status == 0, done.err
+    found = json.loads(done.out)
+    assert found["compute_us"] == 600
+    assert found["step_us"] >= found["bound_us"] >= 600
+    assert found["bytes"] == {"all": 12_000_000, "tp": 1_000_000}
+    assert set(found["exposed_us"]) <= {"all", "tp", "waiting"}
+    assert found["step_us"] == pytest.approx(600 + sum(found["exposed_us"].values()))
+    free, quick = found["if"].values()
+    assert free == 600
+    assert free <= quick <= found["step_us"]
+    # No algorithm is below its bound.
+    assert found["against"]["saved"] <= 0
+
+
+def test_policies_are_tried_and_steps_are_drawn(run: Run, workload: Path, tmp_path: Path) -> None:
+    trace, page = tmp_path / "step.json", tmp_path / "step.html"
+    done = run("step", workload, "ring:8", "--via", "alpha=5us,busbw=20GB/s", "--sweep", "--trace",
+               trace, "--html", page, "--json")  # fmt: skip
+    assert done.status == 0, done.err
+    found = json.loads(done.out)
+    times = [row["step_us"] for row in found["policies"]]
+    assert times == sorted(times)
+    assert len(times) > 8
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert names == {"compute", "tp layers", "all 0"}
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {event["args"]["step"] for event in spans} == set(range(6))
+    drawn = page.read_text()
+    assert "<script" not in drawn
+    assert drawn.count("<rect") == sum(s["args"]["step"] >= 3 and s["dur"] > 0 for s in spans)
+    text = run("step", workload, "ring:8", "--expand", "--steps", "1")
+    assert "1MB allgather" in text.out
+    assert text.out.count("\n") == 1 + len(spans) // 6
+
+
+def test_a_library_serves_by_size(run: Run, workload: Path, tmp_path: Path) -> None:
+    library = tmp_path / "lib"
+    made = run("tune", "full:8", "allreduce", "allgather", "-b", "1M", "-e", "16M", "-f", "16",
+               "--candidates", "0", "-q", "-o", library)  # fmt: skip
+    assert made.status == 0, made.err
+    done = run("step", workload, "full:8", "--library", library, "--json")
+    assert done.status == 2
+    assert "is for 8 ranks, and group tp has 4" in done.err
+    workload.write_text(WORKLOAD.replace("bytes: 1MB}", "bytes: 1MB, via: ring}"))
+    done = run("step", workload, "full:8", "--library", library, "--json")
+    assert done.status == 0, done.err
+    assert json.loads(done.out)["via"] == "library"
+
+
+def test_what_can_not_be_played_is_one_clear_error(
+    run: Run, workload: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty.csv"
+    empty.write_text("")
+    for arguments, told in (
+        ((workload, "ring:4"), "ranks: is 8, and the topology has 4 ranks"),
+        ((workload, "ring:8", "--via", "rang"), "--via: there is no 'rang'"),
+        ((workload, "ring:8", "--via", "alpha=5us"), "--via: should be a latency and a bus"),
+        ((workload, "ring:8", "--library", tmp_path / "no"), "is no directory"),
+        ((workload, "ring:8", "--profile", "measured"), "has no measured costs"),
+        ((tmp_path / "none.yaml", "ring:8"), "none.yaml: "),
+        ((empty, "ring:8"), "empty.csv"),
+        ((workload, "ring:8", "w2.yaml"), "w2.yaml: is one of 2 files"),
+        ((workload, "ring:8", "--trace", workload), "--trace"),
+    ):  # fmt: skip
+        done = run("step", *arguments)
+        assert done.status == 2, arguments
+        assert told in done.err, done.err
+        assert "fix: " in done.err
+        assert "Traceback" not in done.err
+    assert workload.read_text() == WORKLOAD
