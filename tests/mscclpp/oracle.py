@@ -58,11 +58,15 @@ class Event:
 
 @dataclass
 class Position:
-    """Where a threadblock is: its last fence, and its events since then."""
+    """Where a threadblock is: its last fence, and its events since then.
+
+    The i-th semaphore of an operation is the i-th thread's, whose last such event is kept.
+    """
 
     at: int = 0
     fence: int = -1
     since: list[int] = field(default_factory=list)
+    semaphores: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -182,8 +186,10 @@ def _fire(plan: Plan, trace: Trace, block: Block) -> bool:
         _fence(trace, [position], step.name, trace.calls[block[0]])
     for channel in step.channels:
         _sync(plan, trace, block, step, channel)
-    for number in step.numbers:
-        one = _event(trace, block, step, [position.fence])
+    for thread, number in enumerate(step.numbers):
+        last = position.semaphores.get(thread, position.fence)
+        one = _event(trace, block, step, [max(position.fence, last)])
+        position.semaphores[thread] = one
         position.since.append(one)
         (trace.acquires if step.kind == "acquire" else trace.releases)[block[0], number].append(one)
     for loop in step.loops:
