@@ -24,6 +24,7 @@ from taccl.msccl.program import Program
 from taccl.replay.cost import measured_costs
 from taccl.replay.nccl import fastest, machine_of
 from taccl.replay.timing import traces
+from taccl.synth.engines import engine_names
 from taccl.synth.search import opening
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 from taccl.topology.edit import among
@@ -36,6 +37,9 @@ from taccl.units import Time, parse_beta, parse_time
 
 TRIED = 3
 """Classical algorithms that are replayed: those whose textbook schedules end first."""
+
+LARGEST = 1 << 45
+"""Bytes for which a program is made; it serves more."""
 
 COPIES = (1, 8)
 """Of a program, the second where costs are measured."""
@@ -125,7 +129,7 @@ class CallCosts:
             )  # fmt: skip
         key = part.form, call._replace(group="")
         if key not in self._alone:
-            via = call.via or ("library" if self.library else self.via)
+            via = call.via or self.via
             ways: Mapping[str, Callable[[Part, Call, str], Alone]] = {
                 "library": self._by_library, "nccl": self._by_nccl, "bound": self._by_bound,
                 "alpha": self._by_table, "busbw": self._by_table,
@@ -149,7 +153,8 @@ class CallCosts:
 
     def _programs_of(self, part: Part, call: Call, via: str) -> tuple[Program, ...]:
         """Return the programs for a call's size, of which the quickest counts."""
-        size = 1 << max(0, (call.size.bit_length() + 1) // 2 * 2)
+        least = 64 * part.topology.num_ranks
+        size = 1 << (min(max(call.size, least), LARGEST).bit_length() + 1) // 2 * 2
         key = part.shape, call.collective, size, via
         if key not in self._programs:
             self.report(f"{call.collective} by {via} on {part.topology.num_ranks} ranks")
@@ -251,14 +256,9 @@ class CallCosts:
 
     def _by_table(self, part: Part, call: Call, via: str) -> Alone:
         """Return what a latency and a bus bandwidth say."""
-        given = dict(piece.partition("=")[::2] for piece in via.split(","))
-        if set(given) != {"alpha", "busbw"}:
-            raise InputError(
-                f"should be a latency and a bus bandwidth, got {via[:80]!r}", field="--via",
-                fix="write alpha=10us,busbw=120GB/s",
-            )  # fmt: skip
+        alpha, beta = read_table(via)
         factor = busbw_factor(call.collective, part.topology.num_ranks)
-        time = parse_time(given["alpha"]) + int(call.size * factor * parse_beta(given["busbw"]))
+        time = alpha + int(call.size * factor * beta)
         return time, self._traffic(part, call, time)
 
     def _traffic(self, part: Part, call: Call, time: Time) -> tuple[Time, ...]:
@@ -314,16 +314,39 @@ def quicker(topology: Topology, times: int = 2) -> tuple[Topology, str]:
     return topology.with_costs(edges), what
 
 
-def check_via(via: str, engines: Sequence[str]) -> None:
-    """Refuse a `via` that names neither an algorithm, one of `engines`, nor another way.
+def read_table(via: str) -> tuple[Time, Fraction]:
+    """Return the latency and the picoseconds for each byte in a text: alpha=10us,busbw=120GB/s.
+
+    Raises InputError when it is no such text.
+    """
+    pieces = via.split(",")
+    given = dict(piece.partition("=")[::2] for piece in pieces)
+    fix = "write alpha=10us,busbw=120GB/s"
+    if set(given) != {"alpha", "busbw"} or len(pieces) > len(given):
+        raise InputError(
+            f"should be a latency and a bus bandwidth, got {via[:80]!r}", field="--via", fix=fix
+        )
+    try:
+        return parse_time(given["alpha"]), parse_beta(given["busbw"])
+    except InputError as error:
+        raise InputError(error.problem, field="--via", fix=error.fix or fix) from None
+
+
+def check_via(via: str, *, library: bool) -> None:
+    """Refuse a `via` that names neither an algorithm, an engine, nor another way.
+
+    There may be a `library`.
 
     Raises InputError.
     """
-    known = ("best", "nccl", "bound", *CLASSICAL, *engines)
-    if via not in known and via.partition("=")[0] not in ("alpha", "busbw"):
+    if "=" in via:
+        read_table(via)
+        return
+    known = ("best", "nccl", "bound", *(("library",) if library else ()), *engine_names())
+    if via not in known:
         raise InputError(
             f"there is no {via[:80]!r}", field="--via",
-            fix=f"use alpha=10us,busbw=120GB/s, or one of {', '.join(dict.fromkeys(known))}",
+            fix=f"use alpha=10us,busbw=120GB/s, or one of {', '.join(known)}",
         )  # fmt: skip
 
 

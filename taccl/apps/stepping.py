@@ -10,8 +10,10 @@ from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 
+from taccl.apps.call_costs import check_via
 from taccl.errors import InputError
 from taccl.files import read_document
+from taccl.files.read import FieldPath
 from taccl.imports.chakra import read_chakra
 from taccl.imports.layer_table import read_layer_table
 from taccl.imports.simai import read_simai
@@ -46,6 +48,7 @@ class Question:
     `against`: the same by another algorithm, by its name.
     `steps`: steps that are played.
     `sweep`: whether policies are tried.
+    `library`: whether there is one that calls may ask for.
     """
 
     files: tuple[str, ...]
@@ -57,6 +60,7 @@ class Question:
     against: Mapping[str, Price] = field(default_factory=dict)
     steps: int = 6
     sweep: bool = False
+    library: bool = False
 
 
 READERS: Mapping[str, Callable[[Sequence[str], int], Workload | Work]] = MappingProxyType({
@@ -70,8 +74,10 @@ MANY = (".et",)
 """Of these there may be several: one for each rank."""
 
 
-def load_work(files: Sequence[str], ranks: int) -> Workload | Work:
+def load_work(files: Sequence[str], ranks: int, *, library: bool) -> Workload | Work:
     """Return the workload in some `files`, or the work of traces, for so many `ranks`.
+
+    Calls may ask for a `library` if there is one.
 
     Raises InputError when a file can't be used, or is for another number of ranks.
     """
@@ -85,6 +91,11 @@ def load_work(files: Sequence[str], ranks: int) -> Workload | Work:
         return READERS[kind](files, ranks)
     document = read_document(files[0])
     workload = read_workload(document)
+    for path, via in _ways(workload):
+        try:
+            check_via(via, library=library)
+        except InputError as error:
+            raise document.error(error.problem, path, error.fix or "use best") from None
     if workload.record.ranks != ranks:
         raise document.error(
             f"is {workload.record.ranks}, and the topology has {ranks} ranks", ("ranks",),
@@ -93,12 +104,24 @@ def load_work(files: Sequence[str], ranks: int) -> Workload | Work:
     return workload
 
 
+def _ways(workload: Workload) -> Iterator[tuple[FieldPath, str]]:
+    """Yield the algorithms that calls of a workload ask for themselves, and where."""
+    record = workload.record
+    for number, sync in enumerate(record.sync):
+        if sync.via is not None:
+            yield ("sync", number, "via"), sync.via
+    for number, layer in enumerate(record.layers):
+        for place, call in enumerate(layer.comm):
+            if call.via is not None:
+                yield ("layers", number, "comm", place, "via"), call.via
+
+
 def step(question: Question) -> Stepped:
     """Return what a step of a workload takes, and all else that the `question` asks.
 
     Raises InputError when something in it can't be used.
     """
-    found = load_work(question.files, question.topology.num_ranks)
+    found = load_work(question.files, question.topology.num_ranks, library=question.library)
     period = period_of(found.record if isinstance(found, Workload) else None)
     steps = max(question.steps, 4 * period)
     work = expanded(found, steps) if isinstance(found, Workload) else found

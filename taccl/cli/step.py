@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taccl.cli.help import collective_option, machine_option, output_option
-from taccl.cli.names import ENGINE_NAMES
 from taccl.cli.options import (
     AlphaRule,
     Constants,
@@ -99,13 +98,26 @@ def step(
     from taccl.tuning.library_file import answer
 
     files = (workload, *(traces or ()))
-    check_outputs([("--trace", trace), ("--html", html)], [*files, topology])
-    engines = [name.strip() for name in str(ENGINE_NAMES).split(",")]
-    for asked in filter(None, (via, against)):
-        check_via(asked, engines)
+    inputs = [*files, topology]
+    if library is not None:
+        if not library.is_dir():
+            raise InputError("is no directory", file=str(library), fix="write one with taccl tune")
+        inputs += map(str, library.iterdir())
+    check_outputs([("--trace", trace), ("--html", html)], inputs)
+    for option, asked in (("--via", via), ("--against", against)):
+        if asked is not None:
+            try:
+                check_via(asked, library=False)
+            except InputError as error:
+                raise InputError(error.problem, field=option, fix=error.fix) from None
     machine = load_machine(topology, nodes=nodes, fabric=fabric, alpha_rule=alpha_rule)
     if expand:
-        found = load_work(files, machine.num_ranks)
+        if as_json or trace or html:
+            raise InputError(
+                "prints text and nothing else", field="--expand",
+                fix="leave out --json, --trace and --html",
+            )  # fmt: skip
+        found = load_work(files, machine.num_ranks, library=True)
         typer.echo(expanded_text(expanded(found, steps) if isinstance(found, Workload) else found))
         return
     target = measured_target(runtime, machine, measured=profile == "measured")
@@ -114,8 +126,6 @@ def step(
         found = answer(directory, collective, size)
         return found["file"] and directory / found["file"], found["ranks"]
 
-    if library is not None and not library.is_dir():
-        raise InputError("is no directory", file=str(library), fix="write one with taccl tune")
     with progress(quiet=quiet or as_json, verbose=verbose) as report:
 
         def engine(part: "Topology", collective: str, size: int, name: str) -> "Program | None":
@@ -125,16 +135,17 @@ def step(
             ).program  # fmt: skip
 
         served_by = None if library is None else partial(served, library)
-        costs = CallCosts(machine, via, served_by, target, engine, report)
+        way = via if library is None else "library"
+        costs = CallCosts(machine, way, served_by, target, engine, report)
         more, what = quicker(machine)
         rivals = {} if against is None else {
-            against: CallCosts(machine, against, None, target, engine, report).cost
+            against: CallCosts(machine, against, served_by, target, engine, report).cost
         }  # fmt: skip
         # What a table says does not depend on links.
-        quick = {} if "=" in via else {f"{what} were twice as fast": costs.on(more).cost}
+        quick = {} if "=" in way else {f"{what} were twice as fast": costs.on(more).cost}
         result = solve(Question(
-            files, machine, profile, via if library is None else "library", costs.cost,
-            quick, rivals, steps, sweep,
+            files, machine, profile, way, costs.cost, quick, rivals, steps, sweep,
+            library is not None,
         ))  # fmt: skip
     texts = {trace: step_trace, html: step_page}
     write_all_atomic({path: make(result) for path, make in texts.items() if path is not None})

@@ -44,6 +44,11 @@ def read_layer_table(path: str, ranks: int) -> Workload:
             if names is None:
                 names = _columns(row, path, rows.line_num)
                 continue
+            if len(row) > len(names):
+                raise InputError(
+                    f"has {len(row)} cells, and there are {len(names)} columns", file=path,
+                    line=rows.line_num, fix="put names with commas in quotation marks",
+                )  # fmt: skip
             if len(layers) == MAX_LAYERS:
                 raise InputError(
                     f"has more than {MAX_LAYERS} layers", file=path, line=rows.line_num,

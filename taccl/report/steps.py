@@ -76,7 +76,8 @@ class Stepped:
         """The part of the other algorithm's step that is saved; None: none was asked for."""
         if self.against is None:
             return None
-        return 1 - self.step.time / self.against.step.time
+        other = self.against.step.time
+        return 1 - self.step.time / other if other else 0.0
 
 
 def _us(times: Mapping[str, Time]) -> dict[str, float]:
@@ -97,6 +98,7 @@ def as_object(found: Stepped) -> dict[str, object]:
         "exposed_us": _us(own.exposed),
         "bound_us": microseconds(own.bound),
         "gap": found.gap,
+        "steady": own.steady,
         "bytes": dict(sorted(own.sent.items())),
         "if": {one.name: microseconds(one.step.time) for one in found.what_ifs},
         "against": None if found.against is None else {
@@ -122,6 +124,10 @@ def as_text(found: Stepped) -> str:
     told = ", ".join(f"{format_time(time)} {one_line(group)}" for group, time in exposed if time)
     lines.append(f"  exposed   {told or 'nothing'}")
     lines.append(f"  bound     {format_time(own.bound)}, gap {found.gap:.1%}")
+    if not own.steady:
+        lines.append(
+            f"  note      a mean: steps differ after {work.steps} of them; play more (--steps)"
+        )
     sent = ", ".join(f"{format_size(size)} {one_line(name)}" for name, size in own.sent.items())
     lines.append(f"  bytes     {sent or 'none'} a step, as nccl-tests counts them")
     lines += [

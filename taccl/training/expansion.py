@@ -97,9 +97,16 @@ class _Steps:
 
     def __init__(self, workload: Workload, pace: Fraction, most: int) -> None:
         self.record, self.pace, self.most = workload.record, pace, most
+        sizes = [layer.bytes for layer in self.record.layers]
+        # By the layer that closes them.
+        self.buckets = [
+            {bucket.layers[-1]: bucket for bucket in buckets_of(sizes, sync)}
+            for sync in self.record.sync
+        ]
         self.made_: list[Operation] = []
         self.step = 0
         self.last: int | None = None
+        self.read: list[int] = []
         self.pending: list[tuple[int, SyncRecord, dict[int, int]]] = []
 
     def made(self, steps: int) -> tuple[Operation, ...]:
@@ -139,11 +146,11 @@ class _Steps:
         return found
 
     def _forward(self) -> None:
-        stall = []
+        stall: list[int] = []
         if self.record.input.time:
             # It is read while the step before runs.
-            before = [n for n, one in enumerate(self.made_) if one.stream == "input"][-1:]
-            stall = [self._add("input", "input", before, time=self.record.input.time)]
+            self.read = [self._add("input", "input", self.read, time=self.record.input.time)]
+            stall = self.read
         begin = [*stall, *self._due(None)]
         for number, layer in enumerate(self.record.layers):
             after = [*(begin if not number else ()), *self._due(number)]
@@ -155,25 +162,22 @@ class _Steps:
     def _backward(self) -> None:
         ready: dict[int, int] = {}
         syncs = [
-            (number, sync, buckets_of([one.bytes for one in self.record.layers], sync))
-            for number, sync in enumerate(self.record.sync)
+            (number, sync, self.buckets[number]) for number, sync in enumerate(self.record.sync)
             if (self.step + 1) % sync.every == 0
-        ]
+        ]  # fmt: skip
         for number in reversed(range(len(self.record.layers))):
             layer = self.record.layers[number]
             self._pass(f"{layer.name} backward", layer.backward, (), layer.comm, "backward")
             ready[number] = self.last if self.last is not None else 0
             for place, sync, buckets in syncs:
-                if sync.overlap == "backward" and sync.bytes is None:
-                    for bucket in buckets:
-                        if bucket.layers[-1] == number:
-                            self._sum(place, sync, bucket)
+                if sync.overlap == "backward" and sync.bytes is None and number in buckets:
+                    self._sum(place, sync, buckets[number])
         for place, sync, buckets in syncs:
             if sync.bytes is not None:
                 everything = Bucket(tuple(reversed(range(len(self.record.layers)))), sync.bytes)
                 self._sum(place, sync, everything)
             elif sync.overlap == "none":
-                for bucket in buckets:
+                for bucket in buckets.values():
                     self._sum(place, sync, bucket)
 
     def _sum(self, place: int, sync: SyncRecord, bucket: Bucket) -> None:
@@ -231,14 +235,12 @@ class _Steps:
                  for n in range(call.split)]  # fmt: skip
         return [
             self._call(
-                f"{call.collective} of {name}",
-                f"{call.group} layers",
-                Call(call.collective, call.group, size, call.via or ""),
-                waits,
+                f"{call.collective} of {name}", f"{call.group} layers",
+                Call(call.collective, call.group, size, call.via or ""), waits,
             )
+            if size else self._add(f"{name}: nothing to send", "none", waits)
             for size, waits in zip(sizes, after, strict=True)
-            if size
-        ] or [self._add(f"{name}: nothing to send", "none", after[0])]
+        ]  # fmt: skip
 
 
 def with_policy(workload: Workload, **values: object) -> Workload:

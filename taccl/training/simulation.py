@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 
 from taccl.errors import InputError
 from taccl.training.operations import Work, meetings_of
-from taccl.units import Time
+from taccl.units import PS_PER_US, Time
 
 FULL = 1 << 24
 """The rate of a collective that runs alone, and the need of one that loads an edge all the time."""
+
+MAX_COST = 10**16
+"""Picoseconds that a collective may take."""
 
 Needs = NDArray[np.int64]
 """Of a collective: parts of each edge, of FULL, rounded up."""
@@ -41,7 +44,15 @@ class Cost(NamedTuple):
 
     @classmethod
     def of(cls, time: Time, loads: Sequence[int]) -> Self:
-        """Return the cost of a collective that takes a `time` and holds edges for `loads`."""
+        """Return the cost of a collective that takes a `time` and holds edges for `loads`.
+
+        Raises InputError when it takes longer than any step may.
+        """
+        if max(time, *loads, 0) > MAX_COST:
+            raise InputError(
+                f"a collective takes {max(time, *loads) / PS_PER_US / 10**6:.3g} s",
+                fix="send less, or over faster links",
+            )  # fmt: skip
         needs = [-(-load * FULL // max(1, time)) for load in loads]
         return cls(time, np.array(loads, np.int64), np.array(needs, np.int64))
 
@@ -152,7 +163,7 @@ class _Run:
         self.busy = [False] * len(self.lanes)
         self.start = [-1] * len(tasks)
         self.ended = [-1] * len(tasks)
-        self.waiting: list[tuple[int, int]] = []
+        self.waiting: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         self.flights: list[_Flight] = []
         self.rates: dict[tuple[int, ...], list[int]] = {}
         self.queue: list[tuple[Time, int]] = []
@@ -217,24 +228,21 @@ class _Run:
             if self.start[one] >= 0 or self.missing[one]:
                 continue
             if self.free_order[self.lane_of[one]]:
-                first = min(self.joint[one] or (one,))
-                if one == first or all(not self.missing[other] for other in self.joint[one]):
-                    heapq.heappush(self.waiting, (self.tasks[one].priority, first))
+                tasks = self.joint[one] or (one,)
+                if not any(self.missing[other] for other in tasks):
+                    lanes = tuple(self.lane_of[other] for other in tasks)
+                    row = self.tasks[tasks[0]].priority, tasks[0]
+                    heapq.heappush(self.waiting.setdefault(lanes, []), row)
             elif all(map(self._can_run, self.joint[one] or (one,))):
                 self._start(self.joint[one] or (one,))
-        kept = []
-        while self.waiting:
-            row = heapq.heappop(self.waiting)
-            if self.start[row[1]] >= 0:
-                continue
-            tasks = self.joint[row[1]] or (row[1],)
-            if all(map(self._can_run, tasks)):
-                self._start(tasks)
-            else:
-                kept.append(row)
-        self.waiting = kept
-        if self.awake:
-            self._begin()
+        # All that wait for the same lanes can run as soon as the first of them can.
+        heads = sorted((rows[0], lanes) for lanes, rows in self.waiting.items() if rows)
+        for _, lanes in heads:
+            rows = self.waiting[lanes]
+            while rows and not any(self.busy[lane] for lane in lanes):
+                _, first = heapq.heappop(rows)
+                if self.start[first] < 0:
+                    self._start(self.joint[first] or (first,))
 
     def _start(self, tasks: Sequence[int]) -> None:
         """Begin a computation, or a collective of several classes."""

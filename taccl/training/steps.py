@@ -6,15 +6,14 @@ in a row are equal, that is the step; else the mean of the last half. A period i
 many as the sums that are not made in every step need to repeat.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import lcm
 
-import numpy as np
-
-from taccl.training.operations import COMPUTE, Operation, Work, meetings_of
+from taccl.training.operations import COMPUTE, Call, Operation, Work, meetings_of
 from taccl.training.simulation import Cost, Timeline, simulate
 from taccl.training.workload import WorkloadFile
 from taccl.units import Time
@@ -34,6 +33,7 @@ class Step:
     `bound`: what no order of the same operations goes below: passes, and the fullest edge.
     `sent`: bytes that each group's collectives count, by group, in a step.
     `timeline`: when all operations ran.
+    `steady`: whether steps repeat; else the time is a mean.
     """
 
     time: Time
@@ -42,6 +42,7 @@ class Step:
     bound: Time
     sent: Mapping[str, int]
     timeline: Timeline
+    steady: bool = True
 
 
 def period_of(record: WorkloadFile | None) -> int:
@@ -61,7 +62,8 @@ def played(work: Work, costs: Mapping[tuple[int, int], Cost], period: int = 1) -
     place = {key: number for number, key in enumerate(numbers)}
     kinds = {key: place[id(cost)] for key, cost in costs.items()}
     timeline = simulate(work, tuple(numbers.values()), kinds)
-    windows = [_window(work, timeline, number, period) for number in range(len(work.operations))]
+    found = [_window(work, timeline, number, period) for number in range(len(work.operations))]
+    windows, steady = [each[:3] for each in found], [each[3] for each in found]
     # Ranks that nothing ties to others may be ahead of them: the last ones count.
     times = [-(-(last - first) // steps) for first, last, steps in windows]
     passes = [
@@ -69,23 +71,31 @@ def played(work: Work, costs: Mapping[tuple[int, int], Cost], period: int = 1) -
         for own in work.operations
     ]
     tied = _tied(work)
-    edges = max((len(cost.loads) for cost in costs.values()), default=0)
-    loads = {number: np.zeros(edges, np.int64) for number in set(tied)}
-    sent: Counter[str] = Counter()
+    times_called: Counter[tuple[int, int]] = Counter()
+    sent: dict[int, Call] = {}
     for number, own in enumerate(work.operations):
         for one in own:
             cost = costs.get((one.meeting, number))
             if one.call is not None and cost is not None and one.step < period:
-                sent[one.call.group] += one.call.size
-                loads[tied[number]] += cost.loads
+                # Groups of unlike ranks call the same for themselves.
+                sent[one.meeting] = one.call
+                times_called[tied[number], id(cost)] += 1
+    loads: dict[int, list[int]] = {}
+    for (number, key), count in times_called.items():
+        more = [count * load for load in numbers[key].loads.tolist()]
+        known = loads.get(number, [0] * len(more))
+        loads[number] = [one + other for one, other in zip(known, more, strict=True)]
     slowest = max(range(len(times)), key=lambda number: (times[number], passes[number], -number))
     first, last, steps = windows[slowest]
     gaps = _exposed(work.operations[slowest], timeline, slowest, (first, last))
-    fullest = max((int(load.max(initial=0)) for load in loads.values()), default=0)
+    fullest = max((max(load, default=0) for load in loads.values()), default=0)
+    bytes_: Counter[str] = Counter()
+    for call in sent.values():
+        bytes_[call.group] += call.size
     return Step(
         times[slowest], max(passes), {group: time // steps for group, time in gaps.items()},
         max(*passes, fullest // period),
-        {group: size // period for group, size in sent.items()}, timeline,
+        {group: size // period for group, size in bytes_.items()}, timeline, steady[slowest],
     )  # fmt: skip
 
 
@@ -98,10 +108,12 @@ def _tied(work: Work) -> list[int]:
     return tied
 
 
-def _window(work: Work, timeline: Timeline, number: int, period: int) -> tuple[Time, Time, int]:
-    """Return from when to when steps of a class are counted, and how many these are."""
+def _window(
+    work: Work, timeline: Timeline, number: int, period: int
+) -> tuple[Time, Time, int, bool]:
+    """Return from when to when steps of a class are counted, how many, and whether they repeat."""
     if work.steps <= 2 * period:
-        return 0, max(timeline.end[number], default=0), work.steps
+        return 0, max(timeline.end[number], default=0), work.steps, True
     marks: dict[int, Time] = {}
     for one, begin in zip(work.operations[number], timeline.start[number], strict=True):
         if one.stream == COMPUTE:
@@ -109,9 +121,9 @@ def _window(work: Work, timeline: Timeline, number: int, period: int) -> tuple[T
     begins = list(marks.values())
     spans = [begins[n] - begins[n - period] for n in range(period, len(begins))]
     if len(spans) > 1 and spans[-1] == spans[-2]:
-        return begins[-1 - period], begins[-1], period
+        return begins[-1 - period], begins[-1], period, True
     half = max(period, len(begins) // 2 // period * period)
-    return begins[-1 - half], begins[-1], half
+    return begins[-1 - half], begins[-1], half, False
 
 
 def _exposed(
@@ -120,9 +132,13 @@ def _exposed(
     """Return by group how long a class computes nothing between two times."""
     first, last = window
     start, end = timeline.start[number], timeline.end[number]
-    calls = [
-        (start[n], end[n], one.call.group) for n, one in enumerate(own) if one.call is not None
-    ]
+    calls = sorted(
+        (start[n], end[n], one.call.group)
+        for n, one in enumerate(own)
+        if one.call is not None and start[n] < last and end[n] > first
+    )
+    starts = [call[0] for call in calls]
+    latest = list(accumulate((call[1] for call in calls), max))
     found: Counter[str] = Counter()
     now = first
     spans = sorted(
@@ -131,7 +147,8 @@ def _exposed(
     )  # fmt: skip
     for begin, ends in [*spans, (last, last)]:
         if begin > now:
-            for low, high, group in _covered(calls, now, begin):
+            inside = calls[bisect_right(latest, now) : bisect_left(starts, begin)]
+            for low, high, group in _covered(inside, now, begin):
                 found[group] += high - low
         now = max(now, ends)
     return dict(found)

@@ -133,7 +133,7 @@ class LayerCall(FileModel):
     group: Annotated[Name, Field(examples=["tp"])]
     bytes: Annotated[Bytes, Field(examples=["50MB"])]
     split: Annotated[StrictInt, Field(ge=1, le=MAX_PIECES, examples=[8])] = 1
-    via: Annotated[StrictStr | None, Field(max_length=200, examples=["ring"])] = None
+    via: Annotated[StrictStr | None, Field(min_length=1, max_length=200, examples=["ring"])] = None
 
 
 class LayerRecord(FileModel):
@@ -162,7 +162,7 @@ class SyncRecord(FileModel):
     hide: Annotated[StrictInt, Field(ge=0, le=1, examples=[0])] = 0
     factor: Annotated[Factor, Field(examples=["0.594"])] = Fraction(1)
     cost: Annotated[Duration, Field(examples=["0us"])] = 0
-    via: Annotated[StrictStr | None, Field(max_length=200, examples=["ring"])] = None
+    via: Annotated[StrictStr | None, Field(min_length=1, max_length=200, examples=["ring"])] = None
 
 
 class InputRecord(FileModel):
@@ -217,6 +217,8 @@ def read_workload(document: Document) -> Workload:
     groups: dict[str, tuple[tuple[Rank, ...], ...]] = {ALL: (tuple(range(ranks)),)}
     for name, group in record.groups.items():
         at = ("groups", name, "each")
+        if name == ALL:
+            raise document.error("is the group of all ranks already", at[:2], "give another name")
         found = [tuple(range(ranks)) if one is None else one for one in group.each]
         for number, one in enumerate(found):
             if max(one) >= ranks:

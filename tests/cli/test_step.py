@@ -83,16 +83,26 @@ def test_what_can_not_be_played_is_one_clear_error(
 ) -> None:
     empty = tmp_path / "empty.csv"
     empty.write_text("")
+    library = tmp_path / "lib"
+    library.mkdir()
+    kept = library / "index.json"
+    kept.write_text("{}")
+    garbled = tmp_path / "g.yaml"
+    garbled.write_text(WORKLOAD.replace("bucket: 4MB", "via: rang"))
     for arguments, told in (
         ((workload, "ring:4"), "ranks: is 8, and the topology has 4 ranks"),
         ((workload, "ring:8", "--via", "rang"), "--via: there is no 'rang'"),
         ((workload, "ring:8", "--via", "alpha=5us"), "--via: should be a latency and a bus"),
+        ((workload, "ring:8", "--against", "rang"), "--against: there is no 'rang'"),
+        ((garbled, "ring:8"), "g.yaml:9: sync[0].via: there is no 'rang'"),
         ((workload, "ring:8", "--library", tmp_path / "no"), "is no directory"),
         ((workload, "ring:8", "--profile", "measured"), "has no measured costs"),
         ((tmp_path / "none.yaml", "ring:8"), "none.yaml: "),
         ((empty, "ring:8"), "empty.csv"),
         ((workload, "ring:8", "w2.yaml"), "w2.yaml: is one of 2 files"),
         ((workload, "ring:8", "--trace", workload), "--trace"),
+        ((workload, "ring:8", "--library", library, "--trace", kept), "--trace"),
+        ((workload, "ring:8", "--expand", "--json"), "--expand: prints text and nothing else"),
     ):  # fmt: skip
         done = run("step", *arguments)
         assert done.status == 2, arguments
@@ -100,3 +110,21 @@ def test_what_can_not_be_played_is_one_clear_error(
         assert "fix: " in done.err
         assert "Traceback" not in done.err
     assert workload.read_text() == WORKLOAD
+    assert kept.read_text() == "{}"
+
+
+def test_a_few_bytes_and_no_time_at_all_are_steps_too(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    head = "taccl: workload/1\nname: small\nranks: 8\nlayers: [{name: a, "
+    for fields, policy in (
+        ("bytes: 1, forward: 1us, backward: 1us}]", "sync: [{group: all}]"),
+        ("bytes: 4, forward: 0us, backward: 0us}]", "sync: [{group: all}]"),
+        ("forward: 0us, backward: 0us}]", ""),
+        ("forward: 1us, backward: 1us, comm: [{when: forward, at: start, collective: allreduce,"
+         " group: all, bytes: 3, split: 8}]}]", ""),
+    ):  # fmt: skip
+        path.write_text(f"{head}{fields}\n{policy}\n")
+        done = run("step", path, "ring:8", "--against", "ring", "--json")
+        assert done.status == 0, done.err
+        found = json.loads(done.out)
+        assert found["step_us"] >= found["bound_us"]

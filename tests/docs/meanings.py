@@ -794,6 +794,7 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         " `waiting` for anything else",
         "bound_us": "no order of the same operations is quicker: passes, and the fullest edge",
         "gap": "step / bound - 1",
+        "steady": "whether steps repeat; else `step_us` is a mean of the last ones",
         "bytes": "by group: what a step's collectives count",
         "if": "time of a step, in microseconds, if something were different",
         "against": "by another algorithm (`--against`): `via`, `step_us`, `exposed_us`, and which"

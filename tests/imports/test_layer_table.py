@@ -69,6 +69,7 @@ BAD = {
     "not finite": (TABLE.replace(",1000,", ",nan,"), r":3: forward_ns: should be a number"),
     "other digits": (TABLE.replace(",1000,", ",\uff11,"), r":3: forward_ns: should be a number"),
     "short": (HEAD + "\nconv0,1,2\n", r":2: backward_ns: should be a number, got nothing"),
+    "a comma": (HEAD + "\nconv,0,1728,9,18\n", r":2: has 5 cells, and there are 4 columns"),
     "no name": (HEAD + "\n,1,2,3\n", r":2: layer: should be a name, got nothing"),
     "a bad name": (HEAD + "\na<b,1,2,3\n", r"layers\[0\].name: should be a name of letters"),
     "long": (HEAD + "\na,1,9999999999999,3\n", r"layers\[0\].forward: should be a time between"),

@@ -129,6 +129,7 @@ layers: [{name: a, forward: 1ms, backward: 1ms, comm: [
     assert work.class_of == (0, 0, 1, 2)
     costs = priced(work, by_size(1000))
     one = played(work, costs)
+    assert one.sent == {"tp": 1_000_000}
     # Ranks 0 and 1 go on after 2 ms; rank 2 waits for rank 3, which takes twice as long.
     ends = [one.timeline.end[number][-1] for number in range(3)]
     assert ends == [3 * MS, 4 * MS, 5 * MS]
