@@ -57,11 +57,15 @@ def hub(
     states: dict[int, Any] = {}
     rank_of_pipe = {pipe: rank for rank, pipe in enumerate(ranks)}
     found: list[Ran] = []
-    trouble = ""
+    trouble = lost = ""
     while rank_of_pipe and not trouble:
-        ready = wait(list(rank_of_pipe), timeout=ASKED if states else None)
+        patience = ASKED if states else None
+        ready = wait(list(rank_of_pipe), timeout=REASON if lost else patience)
+        trouble = "" if ready else lost
         if states and not ready:
-            trouble = standstill(job, calls, [states.get(rank) for rank in range(len(ranks))])
+            trouble = trouble or standstill(
+                job, calls, [states.get(rank) for rank in range(len(ranks))]
+            )
         for one in ready:
             pipe = cast("Connection", one)
             rank = rank_of_pipe[pipe]
@@ -70,7 +74,11 @@ def hub(
             except (EOFError, OSError, ValueError):
                 del rank_of_pipe[pipe]
                 kind, value = "failed", f"{ended(rank)}, and the others with it"
-            if kind == "failed":
+            if kind == "failed" and value.endswith(LOST):
+                # Whoever closed it may say why.
+                lost = lost or f"rank {rank} {value}"
+                rank_of_pipe.pop(pipe, None)
+            elif kind == "failed":
                 trouble = trouble or f"rank {rank} {value}"
             elif kind == "said":
                 said[rank] = value
@@ -89,6 +97,7 @@ def hub(
         if len(said) == len(ranks):
             values, said = [said[rank] for rank in range(len(ranks))], {}
             _send_all(rank_of_pipe, ["all", values])
+    trouble = trouble or lost
     if trouble:
         end_all(rank_of_pipe, trouble)
         raise RunError(trouble, fix=VERIFY if "waits for" in trouble else "run it again")
@@ -115,6 +124,12 @@ def standstill(job: Job, calls: Sequence[Call], states: Sequence[Any]) -> str:
     rows = [np.array(own, np.int64).reshape(-1, loop.BLOCK_FIELDS) for _, own in states]
     return waits_told(job, plans, rows)
 
+
+LOST = "closed its connection"
+"""How what a rank says of another ends that has gone, which the other may know more of."""
+
+REASON = 1.0
+"""Seconds in which the other may say it."""
 
 ASKED = 2.0
 """Seconds in which ranks have to say where they are, when one says that nothing goes on."""
@@ -331,7 +346,7 @@ class Sockets:
                 got = 0
             if got == 0 and not self._complete(end):
                 raise RunError(
-                    f"rank {end.wire.src} closed its connection", fix="run it again"
+                    f"has lost rank {end.wire.src}, which {LOST}", fix="run it again"
                 )  # fmt: skip
             end.at += got
             if self._complete(end):
