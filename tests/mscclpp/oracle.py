@@ -54,6 +54,7 @@ class Event:
     writes: list[Operand] = field(default_factory=list)
     relaxed: bool = False
     user: int | None = None
+    fence: int = -1
 
 
 @dataclass
@@ -190,6 +191,7 @@ def _fire(plan: Plan, trace: Trace, block: Block) -> bool:
         last = position.semaphores.get(thread, position.fence)
         one = _event(trace, block, step, [max(position.fence, last)])
         position.semaphores[thread] = one
+        trace.events[one].fence = position.fence
         position.since.append(one)
         (trace.acquires if step.kind == "acquire" else trace.releases)[block[0], number].append(one)
     for loop in step.loops:
@@ -440,6 +442,14 @@ def _count(
             if latest[giver] <= number:
                 is_full = not trace.events[giver].relaxed and not trace.events[taker].relaxed
                 later[taker].append((giver, is_full))
+        # The first so many are among those that have fewer before them: what is before more of
+        # these than may be left out is before the taker.
+        able = [giver for giver in givers if len(before[giver]) < number]
+        fences = Counter(trace.events[giver].fence for giver in able)
+        later[taker] += [
+            (fence, True) for fence, shared in fences.items()
+            if fence >= 0 and shared > len(able) - number
+        ]  # fmt: skip
 
 
 def _certain_writers(writers: list[int], reader: int, before: dict[int, set[int]]) -> Iterator[int]:
