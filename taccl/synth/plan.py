@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taccl.collectives.slots import DEFAULT_LAYOUT, Slots, place_chunks
 from taccl.model.problem import Problem
@@ -56,13 +57,35 @@ class Plan:
 
     @cached_property
     def tail_time(self) -> tuple[Time, ...]:
-        """For every move, the time from its start to the last arrival that needs it."""
+        """For every move, the time from its start to the end of the last that needs it."""
         tail = [self.costs(move.link, 1)[0] for move in self.moves]
-        after = list(tail)
+        after = [time + rest for time, rest in zip(tail, self.rests, strict=True)]
         for number in range(len(self.moves) - 1, -1, -1):
             for parent in self.moves[number].needs:
                 after[parent] = max(after[parent], tail[parent] + after[number])
         return tuple(after)
+
+    @cached_property
+    def rests(self) -> Sequence[Time]:
+        """For every move, how long who receives it works on it, if it wants the chunk."""
+        collective, dst = self.problem.collective, self.problem.topology.links.dst
+        tail = collective.tail
+        if tail is None:
+            return [0] * len(self.moves)
+        return [
+            int(tail[move.chunk]) * collective.is_target(move.chunk, int(dst[move.link]))
+            for move in self.moves
+        ]
+
+    @cached_property
+    def released(self) -> NDArray[np.int64]:
+        """For every move, from when on (ps) its rank has what it has itself of the chunk."""
+        collective = self.problem.collective
+        chunk = np.array([move.chunk for move in self.moves], dtype=np.int32)
+        src = self.problem.topology.links.src[[move.link for move in self.moves]]
+        pairs = zip(chunk.tolist(), src.tolist(), strict=True)
+        own = np.array([collective.is_source(*pair) for pair in pairs], dtype=np.bool_)
+        return np.where(own, collective.own_from(chunk, src), 0)
 
     def costs(self, link: int, chunks: int) -> tuple[Time, tuple[tuple[int, Time], ...]]:
         """Return (arrival time, (resource orbit, time held)...) of a message on a link."""

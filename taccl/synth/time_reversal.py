@@ -41,10 +41,11 @@ def mirrored(problem: Problem) -> Mirror | None:
     """Return the gather that is a reduction played backwards; None where there is none.
 
     There is none for other collectives, under a sketch (whose limits are on the links as they
-    are), and where a link has no counterpart, as there were too many equal paths.
+    are), where ranks are late, and where a link has no counterpart, as there were too many equal
+    paths. What is ready late is needed early in the mirror, and the other way round.
     """
     name, topology = GATHERS.get(problem.collective.name), problem.topology
-    if name is None or problem.logical.name is not None or len(topology.links) > MOST_LINKS:
+    if name is None or problem.collective.late is not None or problem.logical.name is not None or len(topology.links) > MOST_LINKS:
         return None
     edges = tuple(replace(edge, tail=edge.head, head=edge.tail) for edge in topology.edges)
     turned = replace(topology, edges=edges)
@@ -58,6 +59,7 @@ def mirrored(problem: Problem) -> Mirror | None:
     collective = problem.collective
     root = collective.root if COLLECTIVES[name].has_root else None
     gather = build_collective(name, collective.num_ranks, collective.chunks_per_rank, root)
+    gather = gather.timed(collective.tail, collective.ready)
     group = make_group(turned, problem.group.generators)
     return Mirror(replace(problem, logical=logical, collective=gather, group=group), link)
 
