@@ -17,6 +17,7 @@ from taccl.bounds.latency import farthest, latency_crossings, without_latency
 from taccl.bounds.net import Crossing, Net, make_net
 from taccl.bounds.packing import packing_crossings
 from taccl.bounds.reduce import reduce_crossings
+from taccl.bounds.release import longest_wait, parts_of
 from taccl.collectives import COLLECTIVES, Collective, build_collective
 from taccl.model.problem import Bound
 from taccl.topology.graph import LogicalTopology, Topology
@@ -77,7 +78,17 @@ def any_curves(logical: LogicalTopology, collective: Collective | str) -> tuple[
     """
     if isinstance(collective, str):
         collective = build_collective(collective, logical.topology.num_ranks, 1)
-    return _curves(logical.topology, logical.allowed.tobytes(), _named(collective, 1))
+    network = (logical.topology, logical.allowed.tobytes())
+    if not collective.is_timed:
+        return _curves(*network, _named(collective, 1))
+    net = make_net(logical, collective)
+    curves = [flat("latency", longest_wait(net, collective))]
+    for part, share, wait in parts_of(collective):
+        curves += (
+            Curve(curve.kind, tuple((base + wait, slope * share) for base, slope in curve.lines))
+            for curve in _curves(*network, _named(part, 1))
+        )
+    return tuple(dict.fromkeys(curves))
 
 
 def any_bounds(
@@ -126,8 +137,16 @@ def fixed_bounds(
     chunk count; `chunk_size` is the bytes of a chunk, exact. Errors are those of
     :func:`any_curves`.
     """
-    named = _named(collective, collective.chunks_per_rank)
-    return _fixed(logical.topology, logical.allowed.tobytes(), named, Fraction(chunk_size))
+    network = (logical.topology, logical.allowed.tobytes())
+    if not collective.is_timed:
+        named = _named(collective, collective.chunks_per_rank)
+        return _fixed(*network, named, Fraction(chunk_size))
+    net = make_net(logical, collective, Fraction(chunk_size))
+    found = {"latency": longest_wait(net, collective)}
+    for part, _, wait in parts_of(collective):
+        for bound in _fixed(*network, _named(part, part.chunks_per_rank), Fraction(chunk_size)):
+            found[bound.kind] = max(found.get(bound.kind, 0), bound.time + wait)
+    return tuple(Bound(kind, "fixed", time) for kind, time in found.items())
 
 
 def fixed_floors(

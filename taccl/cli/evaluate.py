@@ -19,8 +19,10 @@ from taccl.cli.options import (
     Fabric,
     Factor,
     Json,
+    NeededOver,
     Nodes,
     Profile,
+    ReadyOver,
     Root,
     Size,
     SizeOfChunks,
@@ -28,6 +30,7 @@ from taccl.cli.options import (
     one_of,
     size_of,
     sizes_of,
+    time_of,
 )
 from taccl.errors import InputError
 
@@ -139,8 +142,15 @@ def bound(
     end: End = None,
     factor: Factor = 2,
     chunks: Annotated[
-        int, typer.Option("--chunks", min=1, max=1024, help="Chunks for the fixed bound.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--chunks",
+            min=1,
+            max=1024,
+            help="Chunks for the fixed bound (1; made one after another: 8).",
+            show_default=False,
+        ),
+    ] = None,
     growth: Annotated[
         bool,
         typer.Option(
@@ -149,18 +159,23 @@ def bound(
         ),
     ] = False,
     root: Root = None,
+    ready_over: ReadyOver = None,
+    needed_over: NeededOver = None,
     alpha_rule: AlphaRule = None,
     as_json: Json = False,
 ) -> None:
     """Print what no algorithm can beat, by kind, and which bound is the binding one."""
     from taccl.apps import evaluation
     from taccl.apps.networks import asked_collective, default_size, load_collective, load_network
+    from taccl.collectives import PIECES
     from taccl.report.tables import bounded_json, bounded_table, bounded_text
 
     logical = load_network(
         topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
     )
-    made = asked_collective(load_collective(collective), logical.topology, root).cut(chunks)
+    times = time_of("--ready-over", ready_over), time_of("--needed-over", needed_over)
+    made = asked_collective(load_collective(collective), logical.topology, root)
+    made = made.cut(chunks or (PIECES if any(times) else 1)).paced(*times)
     if begin is None and end is None:
         count = default_size(logical.topology, made) if size is None else size_of(size)
         found = evaluation.bounds_for(logical, made, count, grown=growth)

@@ -27,11 +27,13 @@ from taccl.cli.options import (
     CollectiveArgument,
     Fabric,
     Json,
+    NeededOver,
     Nodes,
     PlanOrRuntime,
     PlanVersion,
     Profile,
     Quiet,
+    ReadyOver,
     Root,
     Size,
     SizeOfChunks,
@@ -43,6 +45,7 @@ from taccl.cli.options import (
     one_of,
     read,
     size_of,
+    time_of,
 )
 from taccl.cli.output import is_stdout, progress, say
 from taccl.errors import InputError
@@ -134,6 +137,8 @@ def synthesize(
         ),
     ] = "auto",
     root: Root = None,
+    ready_over: ReadyOver = None,
+    needed_over: NeededOver = None,
     engine: Annotated[str, one_of(ENGINE_NAMES, "--engine", "One of {}.", "Search")] = "auto",
     steps: Annotated[
         int | None,
@@ -201,6 +206,8 @@ def synthesize(
         ),
         collective=load_collective(collective),
         root=root,
+        ready_over=time_of("--ready-over", ready_over),
+        needed_over=time_of("--needed-over", needed_over),
         size=0 if size is None else size_of(size),
         chunks=chunk_count(chunks),
         batch=batch == "auto",

@@ -22,6 +22,9 @@ TimeColumn = NDArray[np.int64]
 MAX_CHUNKS = 1 << 23
 """Rows of a collective: an all-to-all of 1024 ranks has a million for each chunk of a pair."""
 
+PIECES = 8
+"""Chunks for each rank that are made one after another, unless something else is asked for."""
+
 NOWHERE_ELSE: Mapping[tuple[int, int], int] = MappingProxyType({})
 
 
@@ -49,7 +52,7 @@ class Collective:
     All data comes from or goes to the `root`; None where ranks are alike. `size` is the bytes of
     the largest buffer where the collective comes with its bytes, whole or cut.
 
-    A source has its value of a chunk from `ready` of the chunk and `late` of the rank on, and whoever
+    A source has its value of a chunk from `ready` of the chunk and `late` of the rank on, and who
     wants the chunk still works for `tail` of it once it is there: picoseconds, one entry a chunk or
     rank; None: 0 for all.
     """
@@ -106,9 +109,11 @@ class Collective:
         late: TimeColumn | None = None,
     ) -> "Collective":
         """Return the collective with other `ready`, `tail` and `late`; zeros count as None."""
-        kept = (None if column is None or not column.any() else column.astype(np.int64)
-                for column in (ready, tail, late))  # fmt: skip
-        return replace(self, **dict(zip(("ready", "tail", "late"), kept, strict=True)))
+
+        def kept(column: TimeColumn | None) -> TimeColumn | None:
+            return None if column is None or not column.any() else column.astype(np.int64)
+
+        return replace(self, ready=kept(ready), tail=kept(tail), late=kept(late))
 
     def paced(self, ready_over: Time = 0, needed_over: Time = 0) -> "Collective":
         """Return the collective between a producer and a consumer that work piece by piece.
@@ -118,6 +123,8 @@ class Collective:
         in all: from chunk i on there are (k - i) / k of it left. CoCoNet calls this overlapping
         (Jangda et al., ASPLOS 2022, section 5).
         """
+        if not (ready_over or needed_over):
+            return self
         pieces, piece = self.chunks_per_rank, self.index % self.chunks_per_rank
 
         def shares(time: Time) -> TimeColumn:
@@ -157,8 +164,8 @@ class Collective:
         late = np.zeros(self.num_ranks, dtype=np.int64) if self.late is None else self.late
         pair = self.source_set.astype(np.int64) * len(self.rank_sets) + self.target_set
         pairs, which = np.unique(pair, return_inverse=True)
-        both = [self._is_member[source] & self._is_member[target]
-                for source, target in zip(*divmod(pairs, len(self.rank_sets)), strict=True)]  # fmt: skip
+        sources, targets = divmod(pairs, len(self.rank_sets))
+        both = self._is_member[sources] & self._is_member[targets]
         at_home = np.array([late[ranks].max(initial=-1) for ranks in both], dtype=np.int64)[which]
         done = at_home + sum(column for column in (self.ready, self.tail) if column is not None)
         return int(done[at_home >= 0].max(initial=0))
@@ -358,4 +365,7 @@ class Collective:
         times = [column for column in (self.ready, self.tail) if column is not None]
         if not times:
             return np.zeros(self.num_chunks, dtype=np.int64)
-        return np.unique(np.stack(times), axis=1, return_inverse=True)[1].ravel()
+        kinds: NDArray[np.int64] = np.unique(np.stack(times), axis=1, return_inverse=True)[
+            1
+        ].ravel()
+        return kinds

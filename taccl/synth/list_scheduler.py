@@ -93,7 +93,7 @@ class _State:
         self.tail = [max(plan.tail_time[move] for move in message) for message in messages]
         self.children = graph.children
         self.missing = [len(waiting) for waiting in graph.waiting]
-        self.ready: list[Time] = as_list(released(plan, messages))
+        self.ready: list[Time] = released(plan, messages).tolist()
         self.free = as_list(np.zeros(len(plan.problem.topology.edges), dtype=np.int64))
         self.heap: list[tuple[Key, int]] = []
 
@@ -276,8 +276,8 @@ def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
         ),
         _ranks(_with_clocks(tail, len(clocks))),
     )  # fmt: skip
-    missing = [len(waiting) + (time > 0) for waiting, time in zip(graph.waiting, times, strict=True)]
-    missing = np.array(missing + [0] * len(clocks), dtype=np.int32)
+    missing = np.zeros(len(following), dtype=np.int32)
+    missing[: len(messages)] = [len(waiting) for waiting in graph.waiting] + (times > 0)
     return Load(plan, messages, work, missing, tail, len(plan.problem.topology.edges))
 
 

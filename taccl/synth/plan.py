@@ -217,6 +217,40 @@ def adjacent(problem: Problem, decisions: Decisions) -> Decisions:
     return replace(decisions, batch=batch)
 
 
+def in_turns(problem: Problem, decisions: Decisions) -> Iterator[Decisions]:
+    """Yield the decisions with chunks class by class: by ready time, by tail, and by both.
+
+    An engine that knows nothing of ready times and tails mixes chunks as if all were there; what
+    it decides for each chunk is good nevertheless. Of chunks with one ready time and one tail the
+    order stays; a message with others is cut. The `problem` has the symmetries of the `decisions`.
+    """
+    collective, chunk = problem.collective, decisions.chunk
+    nothing = np.zeros(len(chunk), dtype=np.int64)
+    ready = nothing if collective.ready is None else collective.ready[chunk]
+    tail = nothing if collective.tail is None else collective.tail[chunk]
+    kind = np.unique(np.stack([ready, tail]), axis=1, return_inverse=True)[1].ravel()
+    seen: set[bytes] = set()
+    for key in (ready - tail, ready, -tail):
+        row = np.lexsort((np.arange(len(chunk)), kind, key))
+        if row.tobytes() in seen:
+            continue
+        seen.add(row.tobytes())
+        cut = np.diff(decisions.batch[row], prepend=-1) | np.diff(kind[row], prepend=-1)
+        visible_from = None
+        if decisions.visible_from is not None:
+            # What comes after an arrival's view of its own class, or at the end of the class.
+            visible_from = np.empty_like(decisions.visible_from)
+            for rows in np.split(row, np.flatnonzero(np.diff(kind[row])) + 1):
+                begin = int(np.flatnonzero(row == rows[0])[0]) if len(rows) else 0
+                seen_from = np.searchsorted(rows, decisions.visible_from[rows])
+                visible_from[begin : begin + len(rows)] = begin + seen_from
+        made = Decisions(
+            chunk[row], decisions.link[row], (np.cumsum(cut != 0) - 1).astype(np.int32),
+            decisions.reduce[row], visible_from, decisions.packs,
+        )  # fmt: skip
+        yield made if decisions.packs else adjacent(problem, made)
+
+
 class Adjacency:
     """Where every image of every move reads and writes, with scratch in one of LAYOUTS."""
 

@@ -16,6 +16,7 @@ counts with a quarter of the work.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -28,10 +29,12 @@ from taccl.synth.exact.engine import exact, pairs_of
 from taccl.synth.exact.solve import MAX_INTERVALS
 from taccl.synth.flow.engine import flow
 from taccl.synth.guided.engine import guided
+from taccl.synth.plan import in_turns
 from taccl.synth.staged.engine import staged
 from taccl.synth.templates.classical import CLASSICAL, run_classical, textbook_schedule
 from taccl.timing.deadline import Deadline
 from taccl.units import Time
+from taccl.verify import verify
 
 Engine = Callable[[Problem, Options], Result]
 
@@ -137,6 +140,8 @@ def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> 
         result = engine(problem, options)
     except NoScheduleError as error:
         return Attempt(name, chunks, None, None, error, seconds=clock.spent)
+    if result.schedule is not None and problem.collective.is_timed:
+        result = replace(result, schedule=_by_release(problem, result.schedule))
     schedule = result.schedule
     if schedule is None:
         late = OutOfTimeError("no schedule was found in time", fix="raise --time-limit")
@@ -148,6 +153,17 @@ def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> 
     else:
         options.report(f"{result.engine}, {chunks} chunks a rank: {score / 1e6:.2f} us")
     return Attempt(name, chunks, result, score, reason=reason, seconds=clock.spent)
+
+
+def _by_release(problem: Problem, schedule: Schedule) -> Schedule:
+    """Return the best of a schedule and its decisions in the order of releases and tails."""
+    orbits, best = replace(problem, group=schedule.group), schedule
+    for decisions in in_turns(orbits, schedule.decisions()):
+        with suppress(ValueError):  # exchanges wait for each other in a ring
+            other = orbits.timed(decisions)
+            if other.makespan < best.makespan and not verify(other, problem.logical):
+                best = other
+    return best
 
 
 SEARCHES: Mapping[str, Engine] = MappingProxyType({

@@ -148,11 +148,11 @@ def _columns(schedule: Schedule) -> Iterator[Finding]:
     if collective.num_ranks != topology.num_ranks:
         ranks = collective.num_ranks
         yield None, f"the collective has {ranks} ranks, the topology {topology.num_ranks}"
-    for column, length in (
+    for times, length in (
         (collective.ready, collective.num_chunks), (collective.tail, collective.num_chunks),
         (collective.late, collective.num_ranks),
     ):  # fmt: skip
-        if column is not None and not (len(column) == length and (column >= 0).all()):
+        if times is not None and not (len(times) == length and (times >= 0).all()):
             yield None, "ready times, tails and late ranks are not one for each, 0 or more"
             return
     if schedule.chunk_size <= 0:
