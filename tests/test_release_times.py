@@ -16,6 +16,7 @@ from taccl.model.problem import Problem, Result
 from taccl.model.schedule import Decisions, Schedule
 from taccl.model.schedule_file import read_schedule, schedule_text
 from taccl.synth.engines import solve
+from taccl.synth.pieces import in_groups, in_one_piece
 from taccl.synth.search import attempted
 from taccl.synth.time_reversal import mirrored, played_backwards
 from taccl.topology.file import load_topology
@@ -118,17 +119,18 @@ def test_a_schedule_that_runs_ahead_of_its_producer_is_refused() -> None:
         problem.collective.owner[schedule.chunk] == schedule.topology.links.src[schedule.link]
     )
     row = own[schedule.start[own].argmin()]
-    early = replace(schedule, start=schedule.start.copy(), end=schedule.end.copy())
-    early.start[row] -= 1
-    early.end[row] -= 1
+    hasty = replace(schedule, start=schedule.start.copy(), end=schedule.end.copy())
+    hasty.start[row] -= 1
+    hasty.end[row] -= 1
     assert not verify(schedule)
-    assert {broken.rule for broken in verify(early)} == {"released"}
+    assert {broken.rule for broken in verify(hasty)} == {"released"}
     # What a late rank adds to what it gets has to be there, too.
     total = build_collective("reduce", 4, 1).timed(late=np.array([0, 9, 0, 0]) * US)
     late = replace(paced("reduce", k=1), collective=total)
     summed = along(late, (0, 2, 1), (0, 1, 0), (0, 3, 0), reduce=True)
     assert summed.end.tolist() == [9 * US, 10 * US, 1 * US]
-    hasty = replace(summed, start=summed.start - [1, 0, 0], end=summed.end - [1, 0, 0])
+    early = np.array([1, 0, 0], dtype=np.int64)
+    hasty = replace(summed, start=summed.start - early, end=summed.end - early)
     assert [broken.rule for broken in verify(hasty)] == ["released"]
     wrong = replace(summed, collective=replace(total, late=np.array([0, -1])))
     assert [broken.rule for broken in verify(wrong)] == ["columns"]
@@ -145,13 +147,13 @@ def test_backwards_ready_times_are_tails() -> None:
         assert mirror is not None
         gather = mirror.problem.collective
         assert gather.ready is None
-        assert (gather.tail == problem.collective.ready).all()
+        assert np.array_equal(np.array(gather.tail), np.array(problem.collective.ready))
         found = random_schedule(mirror.problem, 3)
         back = played_backwards(problem, mirror.link, found)
         assert not verify(back)
         assert back.makespan == found.makespan
-    late = build_collective("reduce", 4, 1).timed(late=np.array([0, 1, 0, 0]))
-    assert mirrored(replace(problem, collective=late)) is None
+        late = problem.collective.timed(late=np.array([0, 1, 0, 0]))
+        assert mirrored(replace(problem, collective=late)) is None
 
 
 def test_bounds_hold_and_the_exact_engine_is_never_beaten_on_random_times() -> None:
@@ -186,7 +188,7 @@ def test_bounds_hold_and_the_exact_engine_is_never_beaten_on_random_times() -> N
 def test_without_times_nothing_changes_and_zeros_are_no_times() -> None:
     bare = build_collective("allgather", 4, 2)
     assert bare.paced() is bare
-    assert not bare.timed(np.zeros(8), np.zeros(8), np.zeros(4)).is_timed
+    assert not bare.timed(*(np.zeros(n, dtype=np.int64) for n in (8, 8, 4))).is_timed
     problem = Problem(whole(ring4()), bare, Fraction(1), make_group(ring4(), ()))
     text = schedule_text(random_schedule(problem, 0))
     assert "_ps" not in text.split('"sends"')[0].replace("makespan_ps", "")
@@ -199,7 +201,7 @@ def test_symmetries_keep_times() -> None:
     for uneven in (even.timed(np.arange(8)), even.timed(late=np.array([0, 1, 0, 0]))):
         with pytest.raises(InputError, match="does not map onto itself"):
             uneven.image(turned)
-    assert (even.cut(3).ready == np.repeat(even.ready, 3)).all()
+    assert np.array(even.cut(3).ready).tolist() == np.repeat(np.array(even.ready), 3).tolist()
 
 
 FILE = """
@@ -243,3 +245,24 @@ def test_deadlines_hold_exactly_when_the_end_is_no_later_than_the_last(tmp_path:
     file.write_text(FILE.replace("{2: 3us}", "{7: 3us}"))
     with pytest.raises(InputError, match="there is no rank 7 among 4"):
         read_collective(str(file))
+
+
+def test_pieces_that_are_made_while_others_travel_go_together() -> None:
+    """Each message costs 1 us and 1 us a chunk; g pieces take 2 hops of 1 + g us."""
+    topology = ring4().with_costs([replace(e, alpha=US, overhead=None) for e in ring4().edges])
+    collective = build_collective("allgather", 4, 4).paced(8 * US)
+    group = free_group(topology, topology.rotations)
+    problem = Problem(whole(topology), collective, Fraction(1), group)
+    whole_one = in_one_piece(problem)
+    assert whole_one is not None
+    assert whole_one.chunk_size == 4
+    assert not whole_one.collective.is_timed
+    one = tried(whole_one, "guided")
+    assert one is not None
+    assert one.schedule is not None
+    assert one.schedule.makespan == 10 * US
+    found = list(in_groups(problem, one.schedule))
+    assert not [broken for schedule in found for broken in verify(schedule)]
+    # All at once 8 + 10, one by one 2 + 4 x 4; the first two and then the others 4 + 6 + 6.
+    assert min(schedule.makespan for schedule in found) <= 16 * US
+    assert in_one_piece(replace(problem, collective=collective.timed(np.arange(16)))) is None

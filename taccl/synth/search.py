@@ -29,6 +29,7 @@ from taccl.synth.exact.engine import exact, pairs_of
 from taccl.synth.exact.solve import MAX_INTERVALS
 from taccl.synth.flow.engine import flow
 from taccl.synth.guided.engine import guided
+from taccl.synth.pieces import in_groups, in_one_piece
 from taccl.synth.plan import in_turns
 from taccl.synth.staged.engine import staged
 from taccl.synth.templates.classical import CLASSICAL, run_classical, textbook_schedule
@@ -141,7 +142,7 @@ def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> 
     except NoScheduleError as error:
         return Attempt(name, chunks, None, None, error, seconds=clock.spent)
     if result.schedule is not None and problem.collective.is_timed:
-        result = replace(result, schedule=_by_release(problem, result.schedule))
+        result = replace(result, schedule=_in_time(engine, problem, options, result.schedule))
     schedule = result.schedule
     if schedule is None:
         late = OutOfTimeError("no schedule was found in time", fix="raise --time-limit")
@@ -155,15 +156,27 @@ def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> 
     return Attempt(name, chunks, result, score, reason=reason, seconds=clock.spent)
 
 
-def _by_release(problem: Problem, schedule: Schedule) -> Schedule:
-    """Return the best of a schedule and its decisions in the order of releases and tails."""
-    orbits, best = replace(problem, group=schedule.group), schedule
-    for decisions in in_turns(orbits, schedule.decisions()):
-        with suppress(ValueError):  # exchanges wait for each other in a ring
-            other = orbits.timed(decisions)
-            if other.makespan < best.makespan and not verify(other, problem.logical):
-                best = other
-    return best
+def _in_time(engine: Engine, problem: Problem, options: Options, schedule: Schedule) -> Schedule:
+    """Return the best of an engine's schedule, its chunks in order of time, and groups of pieces.
+
+    Engines may decide as if all chunks were ready at once. What the `engine` makes of them in one
+    piece comes first here, for as long as it had for the `schedule`.
+    """
+    orbits, found = replace(problem, group=schedule.group), [schedule]
+    with suppress(ValueError):  # exchanges wait for each other in a ring
+        found += map(orbits.timed, in_turns(orbits, schedule.decisions()))
+    whole = in_one_piece(problem) if options.batch else None
+    if whole is not None:
+        alone = replace(options, floor=0, fixed_floors={}, score=None, known=())
+        with suppress(NoScheduleError):
+            one = engine(whole, replace(alone, refusal=Options.refusal)).schedule
+            found += () if one is None else in_groups(problem, one)
+    better = sorted((one for one in found if one.makespan < schedule.makespan), key=_makespan)
+    return next((one for one in better if not verify(one, problem.logical)), schedule)
+
+
+def _makespan(schedule: Schedule) -> Time:
+    return schedule.makespan
 
 
 SEARCHES: Mapping[str, Engine] = MappingProxyType({
