@@ -365,5 +365,5 @@ class Collective:
         times = [column for column in (self.ready, self.tail) if column is not None]
         if not times:
             return np.zeros(self.num_chunks, dtype=np.int64)
-        kinds = np.unique(np.stack(times), axis=1, return_inverse=True)[1]
-        return kinds.reshape(self.num_chunks).astype(np.int64)
+        kinds: NDArray[np.int64] = np.unique(np.stack(times), axis=1, return_inverse=True)[1]
+        return kinds.ravel()
