@@ -285,7 +285,7 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
     schedule, program, bound = found.schedule, found.program, found.bound
     target = found.request.target
     collective = schedule.collective
-    holds_for = any_of(bound.kind)
+    holds_for = any_of(bound.kind, bound.world)
     charged = "measured costs" if found.request.measured else schedule.topology.rules_stated
     lines = [
         f"{collective.name} on {schedule.topology.name}, {collective.num_ranks} ranks,"

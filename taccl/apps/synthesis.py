@@ -23,7 +23,7 @@ from taccl.apps.programs import Lowering, serves
 from taccl.apps.request import Request, Synthesis
 from taccl.apps.scoring import Proved, Scorer, common_size
 from taccl.apps.warmup import compile_ahead
-from taccl.bounds import any_bounds, best, fixed_bounds, fixed_floors
+from taccl.bounds import ANY, POINT_TO_POINT, any_bounds, best, fixed_bounds, fixed_floors, has_fans
 from taccl.bounds.net import check_times
 from taccl.collectives import COLLECTIVES, PIECES, Collective, chunk_counts, chunk_size_of
 from taccl.errors import InputError, NoScheduleError, OutOfTimeError
@@ -193,12 +193,13 @@ def _program_bounds(
 ) -> tuple[Bound, ...]:
     """Return the bounds for what is made at so many bytes: programs, or schedules alone."""
     target = request.target
-    if target is None or not target.measured:
-        most = None if target is None else target.message_bytes
-        return any_bounds(logical, collective, size, most)
+    if target is None:  # a schedule may hold what no XML can
+        return any_bounds(logical, collective, size, world=ANY)
+    if not target.measured:
+        return any_bounds(logical, collective, size, target.message_bytes, POINT_TO_POINT)
     least = least_network(logical)
     launch = least.topology.local.launch
-    found = any_bounds(least, collective, size)
+    found = any_bounds(least, collective, size, world=POINT_TO_POINT)
     return tuple(replace(bound, time=bound.time + launch) for bound in found)
 
 
@@ -415,7 +416,7 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     problem, options = problem_of(counts[0])
     at = scorer.common or request.size
     floor = best(_program_bounds(request, logical, problem.collective, at)).time
-    if single and not request.measured:
+    if single and not request.measured and not has_fans(logical.topology):
         # Another count may have a lower bound for one chunk to a message.
         floor = max(floor, options.floor)
     return Series(counts, task, floor, long, lambda: scorer.slowest)
@@ -448,7 +449,7 @@ def _best_second(
 def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:
     """Return how engines may search a problem, for the default time."""
     own, logical = problem.collective, problem.logical
-    floors = any_bounds(logical, own, request.size)
+    floors = any_bounds(logical, own, request.size, world=POINT_TO_POINT)
     if not request.batch:
         floors += fixed_bounds(logical, own, problem.chunk_size)
     return Options(

@@ -111,8 +111,8 @@ def _priced_demand(
     sources, copies = np.unique(orbits.rank, return_counts=True)
     if tasks is None and len(sources) <= FEW and np.array_equal(weights, weights[orbits.edge]):
         links = by_head(ends)
-        ways = (relaxed(net.vertices, links, cost, [rank]) for rank in sources.tolist())
-        rows = (way[: net.num_ranks] for way in ways)
+        found = (relaxed(net.vertices, links, cost, [rank]) for rank in sources.tolist())
+        rows = (row[: net.num_ranks] for row in found)
         return sum(int(row.sum()) * count for row, count in zip(rows, copies.tolist(), strict=True))
     price = shortest(net.vertices, ends, cost)[: net.num_ranks, : net.num_ranks]
     if tasks is None:

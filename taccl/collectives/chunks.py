@@ -356,8 +356,10 @@ class Collective:
         sets = self._set_images(perm)
         key = sets[self.source_set[chunks]] * (len(sets) + 1) + sets[self.target_set[chunks]]
         key = key * self.num_ranks + perm[self.owner[chunks]]
-        keys: NDArray[np.int64] = key * (int(self.index.max(initial=0)) + 1) + self.index[chunks]
-        return keys * (int(self._moments.max(initial=0)) + 1) + self._moments[chunks]
+        key = key * (int(self.index.max(initial=0)) + 1) + self.index[chunks]
+        moments = self._moments
+        keys: NDArray[np.int64] = key * (int(moments.max(initial=0)) + 1) + moments[chunks]
+        return keys
 
     @cached_property
     def _moments(self) -> NDArray[np.int64]:
