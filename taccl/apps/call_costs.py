@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from taccl.apps.inputs import read_program, unit_of
 from taccl.apps.programs import Target, lowering_of
-from taccl.bounds import POINT_TO_POINT, any_bounds, best
+from taccl.bounds import ANY, any_bounds, best
 from taccl.collectives import build_collective, busbw_factor, chunk_size_of
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.model.problem import Problem
@@ -251,9 +251,7 @@ class CallCosts:
     def _by_bound(self, part: Part, call: Call, _via: str) -> Alone:
         """Return the least that any algorithm takes."""
         collective = build_collective(call.collective, part.topology.num_ranks, 1)
-        time = best(
-            any_bounds(whole(part.topology), collective, call.size, world=POINT_TO_POINT)
-        ).time
+        time = best(any_bounds(whole(part.topology), collective, call.size, world=ANY)).time
         return time, self._traffic(part, call, time)
 
     def _by_table(self, part: Part, call: Call, via: str) -> Alone:
