@@ -55,7 +55,7 @@ def compare(
         typer.Option(
             "--nccl",
             help="Inputs of NCCL's model instead of estimates: gpu=hopper,cpu=intel,wire=nvlink,"
-            "channels=12,intra=30GB/s,inter=24GB/s, or some of them.",
+            "channels=12,intra=30GB/s,inter=24GB/s,nvls=yes,collnet=yes, or some of them.",
         ),
     ] = None,
     form: Annotated[
