@@ -26,8 +26,8 @@ from taccl.units import MAX_SIZE, exact_size_text
 DEFAULT_SIZE = 10**6
 """Bytes, where neither a size is asked for nor the topology has a chunk size."""
 
-Members = tuple[Sequence[Rank], str] | None
-"""The members of a process group in order, and who relays, of RELAYS; None: all ranks."""
+Members = tuple[Sequence[Rank], str | Sequence[Rank]] | None
+"""The members of a process group in order, and who relays: of RELAYS, or ranks; None: no group."""
 
 
 def size_of_chunks(chunk_size: Fraction, chunks: int) -> int:

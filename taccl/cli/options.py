@@ -112,11 +112,14 @@ Ranks = Annotated[
 ]
 Relays = Annotated[
     str | None,
-    one_of(
-        RELAY_NAMES, "--relays", "Who may relay the data of --ranks: {}; left out: members.",
-        "Machine",
+    machine_option(
+        "--relays",
+        help=f"Who may relay, and add, for --ranks: {RELAY_NAMES}, or ranks (8,9); left out:"
+        " members.",
+        autocompletion=listed(RELAY_NAMES),
+        show_default=False,
     ),
-]  # fmt: skip
+]
 AlphaRule = Annotated[
     str | None,
     one_of(ALPHA_RULE_NAMES, "--alpha-rule", "How alpha occupies a link: {}.", "Machine"),
@@ -198,7 +201,10 @@ def read(option: str, parse: Callable[[object], Value], text: object) -> Value:
         raise InputError(error.problem, field=option, fix=error.fix) from None
 
 
-def group_of(ranks: str | None, relays: str | None) -> tuple[tuple[int, ...], str] | None:
+Group = tuple[tuple[int, ...], str | tuple[int, ...]]
+
+
+def group_of(ranks: str | None, relays: str | None) -> Group | None:
     """Return the members of ``--ranks``, and who relays for them; None: there is no group.
 
     Raises InputError when `ranks` are none, or `relays` is given without them.
@@ -207,7 +213,9 @@ def group_of(ranks: str | None, relays: str | None) -> tuple[tuple[int, ...], st
 
     members = None if ranks is None else read("--ranks", parse_numbers, ranks)
     if members is not None:
-        return members, relays or "members"
+        if relays is None or relays.lower() in RELAY_NAMES.split(", "):
+            return members, (relays or "members").lower()
+        return members, read("--relays", parse_numbers, relays) or "all"
     if relays is not None:
         raise InputError("is for a group", field="--relays", fix="name its members with --ranks")
     return None

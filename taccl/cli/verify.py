@@ -9,7 +9,7 @@ import typer
 
 from taccl.cli.help import shipped
 from taccl.cli.names import RUNTIME_NAMES
-from taccl.cli.options import Json, Nodes, PlanVersion, Ranks, Relays, group_of, one_of, read
+from taccl.cli.options import Group, Json, Nodes, PlanVersion, Ranks, Relays, group_of, one_of, read
 from taccl.errors import InputError
 from taccl.units import parse_size
 
@@ -131,10 +131,7 @@ def verify(
 
 
 def _servers(
-    topology: str | None,
-    nodes: int | None,
-    ranks_per_node: int | None,
-    group: "tuple[tuple[int, ...], str] | None",
+    topology: str | None, nodes: int | None, ranks_per_node: int | None, group: Group | None
 ) -> tuple[int, ...] | int | None:
     """Return the server of every rank, or the ranks on each; None: nothing is known."""
     if topology is None:

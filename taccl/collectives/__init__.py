@@ -33,7 +33,7 @@ from taccl.collectives.chunks import MAX_CHUNKS, Collective, equals_before
 from taccl.errors import InputError, did_you_mean
 
 __all__ = [
-    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "Collective", "Kind", "among_members",
+    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "Collective", "Kind", "alone", "among_members",
     "build_collective", "busbw_factor", "check_members", "chunk_size_of", "collective_name",
     "has_xml",
 ]  # fmt: skip
@@ -148,8 +148,8 @@ def build_collective(
     """
     if members is not None and tuple(members) != tuple(range(num_ranks)):
         check_members(members, num_ranks)
-        alone = build_collective(name, len(members), chunks_per_rank, root)
-        return among_members(alone, num_ranks, members)
+        inside = build_collective(name, len(members), chunks_per_rank, root)
+        return among_members(inside, num_ranks, members)
     canonical = collective_name(name)
     kind = COLLECTIVES[canonical]
     count = num_ranks**kind.blocks * chunks_per_rank
@@ -205,25 +205,40 @@ def check_members(members: Sequence[int], num_ranks: int) -> None:
     raise InputError(problem, field="ranks", fix=f"use ranks from 0 to {num_ranks - 1}, each once")
 
 
-def among_members(alone: Collective, num_ranks: int, members: Sequence[int]) -> Collective:
-    """Return ``alone``, for as many ranks as there are ``members``, as one of ``num_ranks``.
+def among_members(inside: Collective, num_ranks: int, members: Sequence[int]) -> Collective:
+    """Return ``inside``, for as many ranks as there are ``members``, as one of ``num_ranks``.
 
     Chunks stay in order, and rank r of it is the r-th member.
     """
     rank_of = np.array(members, dtype=np.int32)
     inputs, outputs = (
         {(chunk, members[rank]): offset for (chunk, rank), offset in elsewhere.items()}
-        for elsewhere in (alone.input_elsewhere, alone.output_elsewhere)
+        for elsewhere in (inside.input_elsewhere, inside.output_elsewhere)
     )
     return replace(
-        alone, name=f"{alone.name}-of-{len(members)}", num_ranks=num_ranks,
-        rank_sets=tuple(tuple(sorted(rank_of[list(ranks)].tolist())) for ranks in alone.rank_sets),
-        owner=rank_of[alone.owner], root=None, members=tuple(members),
+        inside, name=f"{inside.name}-of-{len(members)}", num_ranks=num_ranks,
+        rank_sets=tuple(tuple(sorted(rank_of[list(ranks)].tolist())) for ranks in inside.rank_sets),
+        owner=rank_of[inside.owner], root=None, members=tuple(members),
         input_elsewhere=inputs, output_elsewhere=outputs,
     )  # fmt: skip
 
 
 _AMONG = re.compile(r"([a-z]+)-of-(\d{1,6})")
+
+
+def alone(collective: Collective) -> Collective | None:
+    """Return what a ``collective`` among members is to these, rank r the r-th; None: no such.
+
+    It is the one of the table, in as many chunks.
+    """
+    among = _AMONG.fullmatch(collective.name)
+    if collective.members is None or among is None or among[1] not in COLLECTIVES:
+        return None
+    kind, root = COLLECTIVES[among[1]], None
+    if kind.has_root:
+        ends = collective.targets(0) if kind.targets == "root" else collective.sources(0)
+        root = collective.members.index(ends[0])
+    return build_collective(among[1], len(collective.members), collective.chunks_per_rank, root)
 
 
 def chunk_size_of(collective: Collective, size: int) -> Fraction:

@@ -226,32 +226,38 @@ RELAYS = ("members", "all")
 """Who may relay the data of a group: its members only, or every rank."""
 
 
-def grouped(topology: Topology, members: Sequence[Rank], relays: str = "members") -> Topology:
+def grouped(
+    topology: Topology, members: Sequence[Rank], relays: str | Sequence[Rank] = "members"
+) -> Topology:
     """Return the machine that the `members` of a group have: rank r of it is the r-th of them.
 
-    Switches carry for everybody. With `relays` all, one of RELAYS, the other ranks follow, who hold
-    and want nothing. Of the rotations of the `topology` those are kept that keep the group.
+    Switches carry for everybody. Who relays, holding and wanting nothing, follows: by `relays`, one
+    of RELAYS or ranks, all other ranks or some. Of the rotations of the `topology` those are kept
+    that keep the group.
 
     Raises InputError when members are no ranks; NoScheduleError when one can't reach another.
     """
     check_members(members, topology.num_ranks)
     if tuple(members) == tuple(range(topology.num_ranks)):
         return topology
-    others = [] if relays == "members" else sorted({*range(topology.num_ranks)} - {*members})
+    others: Sequence[Rank] = [] if isinstance(relays, str) else relays
+    if relays == "all":
+        others = sorted({*range(topology.num_ranks)} - {*members})
     ranks, inside = (*members, *others), set(members)
+    check_members(ranks, topology.num_ranks)
     part, _ = among(topology, ranks)
     cut = unreachable_pair(part)
     if cut is not None:
         raise NoScheduleError(
             f"rank {ranks[cut[1]]} can't be reached from rank {ranks[cut[0]]} in {topology.name}"
-            + " over members of the group only" * (relays == "members"),
-            fix="let other ranks relay: --relays all" if relays == "members"
-            else "add edges between them",
+            + " over members of the group only" * (not others),
+            fix="add edges between them" if relays == "all"
+            else "let other ranks relay: --relays all",
         )  # fmt: skip
     number = {rank: place for place, rank in enumerate(ranks)}
 
     def keeps(rotation: Sequence[Rank]) -> bool:
-        return {rotation[rank] for rank in members} == inside
+        return all({rotation[rank] for rank in some} == {*some} for some in (inside, others))
 
     kept = kept_powers(topology.rotations, keeps)
     turned = (tuple(number[rotation[rank]] for rank in ranks) for rotation in kept)

@@ -1,19 +1,26 @@
 """Collectives among some ranks: what they hold and want, their machine, bounds and programs."""
 
 import random
+from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
 
 from taccl.apps.networks import asked_collective, load_network, logical_group
+from taccl.apps.textbook import problem_of
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.bounds.net import counted, leaves
 from taccl.collectives import COLLECTIVES, build_collective, busbw_factor
 from taccl.errors import InputError, NoScheduleError
+from taccl.synth.templates.classical import classical_schedules
+from taccl.synth.templates.rings import helper_servers
 from taccl.topology.edit import grouped, numbers_text
 from taccl.topology.file import load_topology
-from taccl.topology.graph import whole
+from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import is_symmetry
+from taccl.verify import require_valid
+from tests.bounds.bound_networks import build
 from tests.bounds.exhaustive_search import can_beat
 from tests.bounds.test_bounds import random_network
 from tests.customs import chunks_of
@@ -120,3 +127,49 @@ def test_without_relays_bounds_are_those_of_the_members_machine() -> None:
             times[0] == best(any_bounds(alone, asked_collective(name, alone.topology), 10**6)).time
         )
         assert times[1] <= times[0]
+
+
+def star(gigabits: Sequence[float]) -> Topology:
+    """Return ranks at one switch, 1 us each way, with ports of so many Gb/s."""
+    rows = []
+    for rank, rate in enumerate(gigabits):
+        beta = Fraction(8000) / Fraction(rate)
+        rows += [(rank, len(gigabits), 10**6, None, beta), (len(gigabits), rank, 10**6, None, beta)]
+    return build(len(gigabits), rows, switches=1)
+
+
+def test_helpers_add_what_workers_send_as_fast_as_their_ports() -> None:
+    topology = star([10] * 8 + [56] * 2)
+    made = build_collective("allreduce", 10, 8, members=range(8))
+    found = classical_schedules(problem_of(topology, made, 10**8), "parameter-server", batch=True)
+    require_valid(found[0])
+    # What a worker sends takes 80 ms; the last chunk's way back is 1/64 of it for each worker.
+    assert 80e9 < found[0].makespan <= 86e9
+    assert {*topology.links.src[found[0].link].tolist()} == set(range(10))
+
+
+def test_helpers_share_by_the_bandwidth_of_their_ports() -> None:
+    topology = star([10, 10, 10, 20, 60])
+    made = build_collective("allreduce", 5, 8, members=range(3))
+    way = next(helper_servers(problem_of(topology, made, 24_000)))
+    served = Counter(dst for _, _, dst, adds in way if adds)
+    assert served == {3: 2 * 6, 4: 2 * 18}
+
+
+def test_textbook_algorithms_run_inside_the_group() -> None:
+    """Among members that links join they take what they take on the members' machine."""
+    whole_machine, members = load_topology("dgx-h100", nodes=2), (9, 8, 13, 12)
+    alone = grouped(whole_machine, members)
+    for name in ("ring", "all-pairs", "halving-doubling", "double-binary-tree"):
+        among = build_collective("allreduce", 16, 1, members=members)
+        times = [
+            classical_schedules(problem_of(topology, made, 10**6), name, batch=True)[0].makespan
+            for topology, made in (
+                (whole_machine, among), (alone, build_collective("allreduce", 4, 1)),
+            )
+        ]  # fmt: skip
+        assert times[0] == times[1], name
+    with_root = build_collective("broadcast", 16, 1, root=2, members=members)
+    (sent, *_) = classical_schedules(problem_of(whole_machine, with_root, 8), "chain", batch=True)
+    assert {*sent.topology.links.src[sent.link].tolist()} <= {*members}
+    require_valid(sent)
