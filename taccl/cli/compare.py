@@ -19,9 +19,12 @@ from taccl.cli.options import (
     Nodes,
     Profile,
     Quiet,
+    Ranks,
+    Relays,
     Root,
     TopologyArgument,
     Verbose,
+    group_of,
     one_of,
     read,
     sizes_of,
@@ -40,6 +43,8 @@ def compare(
     ] = None,
     nodes: Nodes = None,
     fabric: Fabric = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     sketch: CostSketch = None,
     begin: Begin = "1K",
     end: End = "256M",
@@ -80,7 +85,12 @@ def compare(
     given = Settings() if nccl is None else read("--nccl", parse_settings, nccl)
     check_outputs([("--plot", plot)], [topology, collective, *(files or ())])
     network = load_machine(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        alpha_rule=alpha_rule,
+        group=group_of(ranks, relays),
     )
     with progress(quiet=quiet or form == "json", verbose=verbose) as report:
         question = comparison.Question(

@@ -21,10 +21,13 @@ from taccl.cli.options import (
     Json,
     Nodes,
     Profile,
+    Ranks,
+    Relays,
     Root,
     Size,
     SizeOfChunks,
     TopologyArgument,
+    group_of,
     one_of,
     size_of,
     sizes_of,
@@ -42,6 +45,8 @@ def evaluate(
     ],
     nodes: Nodes = None,
     fabric: Fabric = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     sketch: CostSketch = None,
     size: Size = "1MB",
     begin: Begin = None,
@@ -85,7 +90,12 @@ def evaluate(
     wanted = reports.Wanted(trace, html, explain, form)
     wanted.check(files)
     network = load_machine(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        alpha_rule=alpha_rule,
+        group=group_of(ranks, relays),
     )
     case = evaluation.load_scenario(scenario, network, detailed=bool(trace or html or explain))
     model = replace(model_of(runtime), measured=profile == "measured")
@@ -128,6 +138,8 @@ def bound(
     collective: CollectiveArgument,
     nodes: Nodes = None,
     fabric: Fabric = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     sketch: Annotated[
         str | None,
         typer.Option(
@@ -158,7 +170,12 @@ def bound(
     from taccl.report.tables import bounded_json, bounded_table, bounded_text
 
     logical = load_network(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        alpha_rule=alpha_rule,
+        group=group_of(ranks, relays),
     )
     made = asked_collective(load_collective(collective), logical.topology, root).cut(chunks)
     if begin is None and end is None:

@@ -44,6 +44,7 @@ ENGINE_NAMES = _listed("synth/engines.py:ENGINES", "synth/templates/classical.py
 RUNTIME_NAMES = _listed("msccl/runtimes.py:RUNTIMES")
 PLAN_VERSION_NAMES = _listed("mscclpp/plan.py:VERSIONS")
 PROTOCOL_NAMES = f"auto, {_listed('msccl/runtimes.py:PROTOCOLS')}"
+RELAY_NAMES = _listed("topology/edit.py:RELAYS")
 ALPHA_RULE_NAMES = _listed("topology/graph.py:ALPHA_RULES")
 PROFILE_NAMES = _listed("replay/cost.py:PROFILES")
 RUN_DTYPE_NAMES = _listed("run/data.py:DTYPES")

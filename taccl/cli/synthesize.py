@@ -32,6 +32,8 @@ from taccl.cli.options import (
     PlanVersion,
     Profile,
     Quiet,
+    Ranks,
+    Relays,
     Root,
     Size,
     SizeOfChunks,
@@ -39,6 +41,7 @@ from taccl.cli.options import (
     Verbose,
     chunk_count,
     element_bytes,
+    group_of,
     interruptible,
     one_of,
     read,
@@ -110,6 +113,8 @@ def synthesize(
     collective: CollectiveArgument,
     nodes: Nodes = None,
     fabric: Fabric = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     sketch: Annotated[
         str | None,
         search_option(
@@ -197,7 +202,12 @@ def synthesize(
         raise InputError("--json needs stdout, too", field="-o", fix="name a file")
     request = pipeline.Request(
         logical=pipeline.load_network(
-            topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+            topology,
+            nodes=nodes,
+            fabric=fabric,
+            sketch=sketch,
+            alpha_rule=alpha_rule,
+            group=group_of(ranks, relays),
         ),
         collective=load_collective(collective),
         root=root,
