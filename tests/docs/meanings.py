@@ -282,6 +282,34 @@ _LOCAL = {
     "reduce_bandwidth": "of steps that add",
     "launch": "added once to every replay",
 }
+_ABILITIES = {
+    "multicast": "it copies messages from one port to many: `true`, or how",
+    "reduce": "it adds messages from many ports: `true`, or how",
+    "engine": "what limits the part of it that copies and adds",
+    "trees": "most different trees through it in one schedule; none: any",
+    "groups": "most different sets of ranks that it serves in one schedule; none: any",
+}
+_ABILITY_RECORDS = {
+    "MulticastRecord": {
+        "own": "`through`: what it copies for a rank it gives back to that rank, too, as NVLink"
+        " SHARP does; `local`: to the others"
+    },
+    "ReductionRecord": {
+        "own": "`through`: a rank that gets the sum sends its own value through the switch, too, as"
+        " with NVLink SHARP; `local`: it adds it at home",
+        "turn": "`switch`: a sum may turn round here and go down to many; `rank`: it goes to one"
+        " rank or switch",
+        "types": "the data types that it adds, by their names in nccl-tests; none: all",
+    },
+    "EngineRecord": {
+        "bandwidth": "the most that it copies or adds at every port; none: what the port has",
+        "alpha": "added once to what crosses it and is copied or added on the way",
+        "window": "what a port may have under way: no more bytes than these cross in the time of"
+        " one way up and down",
+        "message": "the largest message",
+    },
+    "WindowRecord": {"slots": "how many messages", "bytes": "of one message"},
+}
 _COSTS = {
     "bandwidth": "how fast bytes cross; left out or `none`: it is no resource and only adds alpha",
     "alpha": "latency of a message",
@@ -309,10 +337,9 @@ def _flat() -> dict[tuple[str, str, str], str]:
         ("topology", "LocalRecord"): _LOCAL,
         ("topology", "MeasuredRecord"): _MEASURED,
         ("topology", "ProtocolRecord"): _PROTOCOL,
-        ("topology", "SwitchRecord"): {
+        ("topology", "SwitchRecord"): _ABILITIES
+        | {
             "name": "how edges call it",
-            "multicast": "it can copy a message to many; no engine uses it yet",
-            "reduce": "it can add messages; no engine uses it yet",
             "across": "`servers`: it carries only paths between ranks of different servers",
         },
         ("topology-servers", "ServersFile"): _HEADER
@@ -334,6 +361,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "oversubscription": "of a `leaf-spine` fabric, instead of the uplink's bandwidth: what"
             " the NICs of a leaf can send over what the leaf can send to the spine",
             "dims": "of a `torus` or `mesh` fabric: servers in each dimension",
+            "switches": "what switches of the fabric can do: `fabric`, `railN`, `leafN`, `spine`",
         },
         ("topology-servers", "LocalRecord"): _LOCAL,
         ("topology-servers", "MeasuredRecord"): _MEASURED,
@@ -353,11 +381,10 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "rotations": "symmetries of one server, as permutations of its GPUs",
         },
         ("topology-servers", "NodeSwitchRecord"): _COSTS
+        | _ABILITIES
         | {
             "name": "how sketches call it",
             "members": "the GPUs on it; none: all; `[]`: not one",
-            "multicast": "it can copy a message to many; no engine uses it yet",
-            "reduce": "it can add messages; no engine uses it yet",
             "across": "`servers`: it carries only what goes to other servers, as a PCIe switch does"
             " where GPUs have better links",
             "links": "what joins it to other switches of the server, such as PCIe switch and CPU",
@@ -383,6 +410,16 @@ def _flat() -> dict[tuple[str, str, str], str]:
             " of a group, ranks of a router",
             "bandwidth": "of every wire and cable (port of a hub)",
             "alpha": "of every wire; one crossing of a switch, half on each of its two edges",
+            "switches": "what switches of some names can do; `taccl topology expand` shows names",
+        },
+        **{
+            (form, record): fields
+            for form in ("topology", "topology-servers", "topology-shape")
+            for record, fields in _ABILITY_RECORDS.items()
+        },
+        **{
+            (form, "SwitchesRecord"): _ABILITIES | {"name": "of a switch; `*` is any text"}
+            for form in ("topology-servers", "topology-shape")
         },
         ("topology-original", "OriginalFile"): _HEADER
         | {"original": "TACCL's numbers; needs `chunk_size`"},
