@@ -25,12 +25,12 @@ from taccl.cli.options import (
     PROCESS,
     AlphaRule,
     CollectiveArgument,
+    DefaultProfile,
     Fabric,
     Json,
     Nodes,
     PlanOrRuntime,
     PlanVersion,
-    Profile,
     Quiet,
     Ranks,
     Relays,
@@ -161,7 +161,7 @@ def synthesize(
         bool, search_option("--deterministic", help="Count work instead of seconds.")
     ] = False,
     alpha_rule: AlphaRule = None,
-    profile: Profile = "alpha-beta",
+    profile: DefaultProfile = None,
     runtime: PlanOrRuntime = "portable",
     version: PlanVersion = None,
     protocol: Protocol = "auto",
@@ -191,6 +191,7 @@ def synthesize(
     from taccl.apps.networks import load_collective
     from taccl.apps.plans import plan_texts
     from taccl.files import check_outputs, write_all_atomic
+    from taccl.replay.cost import is_measured
 
     plan = _for_plans(runtime, protocol, {"--mscclpp-version": version})
     target = _target(
@@ -200,15 +201,17 @@ def synthesize(
     )  # fmt: skip
     if is_stdout(output) and as_json:
         raise InputError("--json needs stdout, too", field="-o", fix="name a file")
+    logical = pipeline.load_network(
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        alpha_rule=alpha_rule,
+        group=group_of(ranks, relays),
+    )
+    measured = is_measured(profile, logical.topology, alpha_rule, steps, runtime == "none")
     request = pipeline.Request(
-        logical=pipeline.load_network(
-            topology,
-            nodes=nodes,
-            fabric=fabric,
-            sketch=sketch,
-            alpha_rule=alpha_rule,
-            group=group_of(ranks, relays),
-        ),
+        logical=logical,
         collective=load_collective(collective),
         root=root,
         size=0 if size is None else size_of(size),
@@ -217,7 +220,7 @@ def synthesize(
         engine=engine,
         steps=_steps(steps, rounds, engine, chunk_count(chunks)),
         target=target,
-        measured=profile == "measured",
+        measured=measured,
         time_limit=time_limit,
         seed=seed,
         workers=workers,
@@ -235,8 +238,8 @@ def synthesize(
             found = pipeline.synthesize(replace(request, stop=stop, report=show))
         if plan and output is not None and found.program is not None:
             wanted = _wanted(found.size, protocol, version, (inplace, outofplace))
-            measured = replace(wanted.model, measured=profile == "measured")
-            wanted = replace(wanted, model=measured)
+            model = replace(wanted.model, measured=measured)
+            wanted = replace(wanted, model=model)
             plans, made = plan_texts(
                 found.program, found.schedule.topology, wanted, file or Path("plan.json")
             )

@@ -62,7 +62,8 @@ class Row:
     `in_place`, `out_of_place`: the modes it serves.
     `wrong`: what the verifier found, for ``#wrong``; None: not verified.
     `note`: anything else the reader should know.
-    `costs`: how the costs of an imported topology were taken; None: they are its own.
+    `costs`: the profile, on a machine with measured costs, or how those of an imported topology
+    were taken; None: they are its own.
     `disturbed`: what a scenario makes of it; None: nothing disturbs it.
     """
 
@@ -166,11 +167,11 @@ def sweep(
             )
         found = traces(program, topology, sizes, model, route=route, protocol_costs=protocol_costs)
         made = [row_of(trace, program, topology, bounds[asked], file) for trace in found]
-        rows += (
-            made
-            if costs is None
-            else [replace(row, alpha_rule="measured", costs="measured") for row in made]
-        )
+        if costs is not None:
+            made = [replace(row, alpha_rule="measured", costs="measured") for row in made]
+        elif topology.measured is not None:
+            made = [replace(row, costs=row.costs or "alpha-beta") for row in made]
+        rows += made
     return tuple(rows)
 
 

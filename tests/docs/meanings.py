@@ -777,8 +777,9 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "topology": "where it was replayed",
         "ranks": "how many",
         "engine": "empty: a file does not say",
-        "alpha_rule": "`occupy`, `delay` or `explicit`",
-        "costs": "`exact` or `original` for an imported TACCL topology, else null",
+        "alpha_rule": "`occupy`, `delay` or `explicit`; `measured` with measured costs",
+        "costs": "the profile on a machine with measured costs; `exact` or `original` for an"
+        " imported TACCL topology, else null",
         "size_bytes": "bytes of the buffer that nccl-tests counts",
         "time_us": "modelled time; null when it can't run at this size",
         "algbw_gbps": "size / time",
