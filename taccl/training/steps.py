@@ -6,11 +6,10 @@ in a row are equal, that is the step; else the mean of the last half. A period i
 many as the sums that are not made in every step need to repeat.
 """
 
-from bisect import bisect_left, bisect_right
+import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from math import lcm
 
 from taccl.training.operations import COMPUTE, Call, Operation, Work, meetings_of
@@ -137,34 +136,25 @@ def _exposed(
         for n, one in enumerate(own)
         if one.call is not None and start[n] < last and end[n] > first
     )
-    starts = [call[0] for call in calls]
-    latest = list(accumulate((call[1] for call in calls), max))
-    found: Counter[str] = Counter()
-    now = first
     spans = sorted(
         (start[n], end[n]) for n, one in enumerate(own)
         if one.stream == COMPUTE and start[n] < last and end[n] > first
     )  # fmt: skip
+    found: Counter[str] = Counter()
+    running: list[tuple[Time, int]] = []  # the one that ends last is first
+    begun = 0
+    now = first
     for begin, ends in [*spans, (last, last)]:
-        if begin > now:
-            inside = calls[bisect_right(latest, now) : bisect_left(starts, begin)]
-            for low, high, group in _covered(inside, now, begin):
-                found[group] += high - low
+        while now < begin:
+            while begun < len(calls) and calls[begun][0] <= now:
+                heapq.heappush(running, (-calls[begun][1], begun))
+                begun += 1
+            while running and -running[0][0] <= now:
+                heapq.heappop(running)
+            group = calls[running[0][1]][2] if running else WAITING
+            ahead = [begin, *(call[0] for call in calls[begun : begun + 1])]
+            until = min([*ahead, *(-row[0] for row in running[:1])])
+            found[group] += until - now
+            now = until
         now = max(now, ends)
     return dict(found)
-
-
-def _covered(
-    calls: Sequence[tuple[Time, Time, str]], first: Time, last: Time
-) -> list[tuple[Time, Time, str]]:
-    """Return the time between two others in pieces, each with the group that runs longest then."""
-    inside = [call for call in calls if call[0] < last and call[1] > first]
-    marks = sorted({first, last, *(
-        mark for call in inside for mark in call[:2] if first < mark < last
-    )})  # fmt: skip
-    found = []
-    for low, high in pairwise(marks):
-        over = [call for call in inside if call[0] <= low and call[1] >= high]
-        longest = max(over, key=lambda call: call[1], default=None)
-        found.append((low, high, WAITING if longest is None else longest[2]))
-    return found
