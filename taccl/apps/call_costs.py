@@ -16,17 +16,11 @@ from typing import NamedTuple
 
 from taccl.apps.inputs import read_program, unit_of
 from taccl.apps.programs import Target, lowering_of
-from taccl.bounds import any_bounds, best
 from taccl.collectives import build_collective, busbw_factor, chunk_size_of
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.model.problem import Problem
 from taccl.msccl.program import Program
 from taccl.replay.cost import measured_costs
-from taccl.replay.nccl import fastest, machine_of
-from taccl.replay.timing import traces
-from taccl.synth.engines import engine_names
-from taccl.synth.search import opening
-from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 from taccl.topology.edit import among
 from taccl.topology.file import unreachable_pair
 from taccl.topology.graph import EdgeId, Rank, Topology, whole
@@ -38,8 +32,14 @@ from taccl.units import Time, parse_beta, parse_time
 TRIED = 3
 """Classical algorithms that are replayed: those whose textbook schedules end first."""
 
+WAYS = ("best", "nccl", "bound")
+"""What a collective may run by that is neither an algorithm, an engine, a library nor a table."""
+
 LARGEST = 1 << 45
 """Bytes for which a program is made; it serves more."""
+
+MANY_MOVES = 2000
+"""Chunks times ranks above which the first program that runs stands for all of a schedule."""
 
 COPIES = (1, 8)
 """Of a program, the second where costs are measured."""
@@ -175,6 +175,9 @@ class CallCosts:
         self, topology: Topology, collective: str, size: int, via: str
     ) -> tuple[Program, ...]:
         """Return programs for about so many bytes, of which the quickest counts."""
+        from taccl.synth.search import opening
+        from taccl.synth.templates.classical import CLASSICAL, classical_schedules
+
         target = replace(self.target, min_bytes=1, max_bytes=1 << 50)
         found = build_collective(collective, topology.num_ranks, 1)
         group = make_group(topology, ())
@@ -190,11 +193,13 @@ class CallCosts:
         protocols: Sequence[str] = target.protocols(collective, topology) if measured else ()
         kept: list[Program] = []
         reason = "it does not exist there"
+        # Variants of programs this large take seconds, and gain little.
+        many = found.num_chunks * topology.num_ranks > MANY_MOVES
         # With measured costs a threadblock may be slower than its links: copies share its work.
         for (name, schedule), copies in product(made, COPIES if measured else COPIES[:1]):
             quick = replace(target, measured=False, instances=copies)
             try:
-                program, _ = lowering_of(schedule, quick, size, name).best
+                program, _ = lowering_of(schedule, quick, size, name, lambda: many).best
             except LoweringError as error:
                 reason = error.problem
                 continue
@@ -208,6 +213,8 @@ class CallCosts:
 
     def _replayed(self, programs: Sequence[Program], topology: Topology, size: int) -> Alone:
         """Return what the quickest program takes at so many bytes, or the next that it can have."""
+        from taccl.replay.timing import traces
+
         found: list[Alone] = []
         reason = "there is no program"
         for program in programs:
@@ -241,6 +248,8 @@ class CallCosts:
 
     def _by_nccl(self, part: Part, call: Call, _via: str) -> Alone:
         """Return what NCCL's own formulas expect."""
+        from taccl.replay.nccl import fastest, machine_of
+
         choice = fastest(machine_of(part.topology), call.collective, call.size)
         if choice is None:
             raise InputError(
@@ -250,6 +259,8 @@ class CallCosts:
 
     def _by_bound(self, part: Part, call: Call, _via: str) -> Alone:
         """Return the least that any algorithm takes."""
+        from taccl.bounds import any_bounds, best
+
         collective = build_collective(call.collective, part.topology.num_ranks, 1)
         time = best(any_bounds(whole(part.topology), collective, call.size)).time
         return time, self._traffic(part, call, time)
@@ -342,7 +353,11 @@ def check_via(via: str, *, library: bool) -> None:
     if "=" in via:
         read_table(via)
         return
-    known = ("best", "nccl", "bound", *(("library",) if library else ()), *engine_names())
+    if via in WAYS or (library and via == "library"):
+        return
+    from taccl.synth.engines import engine_names
+
+    known = (*WAYS, *(("library",) if library else ()), *engine_names())
     if via not in known:
         raise InputError(
             f"there is no {via[:80]!r}", field="--via",

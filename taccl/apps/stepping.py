@@ -6,6 +6,7 @@ its passes (:mod:`taccl.training`).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -14,9 +15,6 @@ from taccl.apps.call_costs import check_via
 from taccl.errors import InputError
 from taccl.files import read_document
 from taccl.files.read import FieldPath
-from taccl.imports.chakra import read_chakra
-from taccl.imports.layer_table import read_layer_table
-from taccl.imports.simai import read_simai
 from taccl.report.steps import Policy, Stepped, What
 from taccl.topology.graph import Topology
 from taccl.training.expansion import expanded, with_policy
@@ -63,12 +61,12 @@ class Question:
     library: bool = False
 
 
-READERS: Mapping[str, Callable[[Sequence[str], int], Workload | Work]] = MappingProxyType({
-    ".csv": lambda files, ranks: read_layer_table(files[0], ranks),
-    ".et": read_chakra,
-    ".txt": lambda files, ranks: read_simai(files[0], ranks),
+READERS: Mapping[str, tuple[str, str]] = MappingProxyType({
+    ".csv": ("layer_table", "read_layer_table"),
+    ".et": ("chakra", "read_chakra"),
+    ".txt": ("simai", "read_simai"),
 })  # fmt: skip
-"""By the suffix of a file, what reads it; all others are workload files."""
+"""By the suffix of a file, the module and function that read it; others are workload files."""
 
 MANY = (".et",)
 """Of these there may be several: one for each rank."""
@@ -88,7 +86,10 @@ def load_work(files: Sequence[str], ranks: int, *, library: bool) -> Workload | 
             fix=f"give one workload, or traces ({', '.join(MANY)})",
         )  # fmt: skip
     if kind in READERS:
-        return READERS[kind](files, ranks)
+        module, function = READERS[kind]
+        read = getattr(import_module(f"taccl.imports.{module}"), function)
+        found: Workload | Work = read(files if kind in MANY else files[0], ranks)
+        return found
     document = read_document(files[0])
     workload = read_workload(document)
     for path, via in _ways(workload):
