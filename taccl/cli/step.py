@@ -85,7 +85,6 @@ def step(
     verbose: Verbose = False,
 ) -> None:
     """Say what a training step takes, and how much of it is communication that nothing hides."""
-    from taccl.apps.api import synthesize
     from taccl.apps.call_costs import CallCosts, check_via, measured_target, quicker
     from taccl.apps.networks import load_machine
     from taccl.apps.stepping import Question, load_work
@@ -95,7 +94,6 @@ def step(
     from taccl.report.steps import as_object, as_text, expanded_text, step_trace
     from taccl.training.expansion import expanded
     from taccl.training.workload import Workload
-    from taccl.tuning.library_file import answer
 
     files = (workload, *(traces or ()))
     inputs = [*files, topology]
@@ -123,12 +121,16 @@ def step(
     target = measured_target(runtime, machine, measured=profile == "measured")
 
     def served(directory: Path, collective: str, size: int) -> tuple[Path | None, int]:
+        from taccl.tuning.library_file import answer
+
         found = answer(directory, collective, size)
         return found["file"] and directory / found["file"], found["ranks"]
 
     with progress(quiet=quiet or as_json, verbose=verbose) as report:
 
         def engine(part: "Topology", collective: str, size: int, name: str) -> "Program | None":
+            from taccl.apps.api import synthesize
+
             return synthesize(
                 part, collective, size, engine=name, runtime=runtime, profile=profile,
                 time_limit=time_limit,
