@@ -98,7 +98,7 @@ def stepped(document: Mapping[str, object], costs: CallCosts, steps: int = 6) ->
     cost = cache(costs.cost)
     found = meetings_of(work)
     prices = {
-        key: cost(meeting) for key, meeting in found.items() if key[1] == min(meeting.classes)
+        key: cost(meeting) for key, meeting in found.items() if key[1] == meeting.first
     }
     return played(work, prices, period)
 

@@ -148,7 +148,7 @@ def _prices(work: Work, cost: Price) -> dict[tuple[int, int], Cost]:
     known: dict[Meeting, Cost] = {}
     found: dict[tuple[int, int], Cost] = {}
     for (number, own), meeting in meetings_of(work).items():
-        if own == min(meeting.classes):
+        if own == meeting.first:
             if meeting not in known:
                 known[meeting] = cost(meeting)
             found[number, own] = known[meeting]

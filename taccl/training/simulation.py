@@ -9,6 +9,7 @@ collective begins or ends.
 """
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -22,6 +23,9 @@ from taccl.units import PS_PER_US, Time
 
 FULL = 1 << 24
 """The rate of a collective that runs alone, and the need of one that loads an edge all the time."""
+
+MOST_NAMED = 8
+"""Of operations that wait for one another, how many an error names."""
 
 MAX_COST = 10**16
 """Picoseconds that a collective may take."""
@@ -139,6 +143,7 @@ class _Run:
         self.kind = [-1] * len(tasks)
         names: dict[tuple[int, str], int] = {}
         together: dict[tuple[int, frozenset[int]], list[int]] = {}
+        listening: list[tuple[int, tuple[int, frozenset[int]]]] = []
         meetings = meetings_of(work)
         for number, own in enumerate(work.operations):
             for place, task in enumerate(own):
@@ -154,11 +159,17 @@ class _Run:
                 self.lanes[names[key]].append(one)
                 meeting = meetings.get((task.meeting, number)) if task.call else None
                 if meeting is not None:
-                    self.kind[one] = kinds[task.meeting, min(meeting.classes)]
-                    together.setdefault((task.meeting, meeting.classes), []).append(one)
+                    key_ = task.meeting, meeting.classes
+                    if task.listens:
+                        listening.append((one, key_))
+                        continue
+                    self.kind[one] = kinds[task.meeting, meeting.first]
+                    together.setdefault(key_, []).append(one)
         for some in together.values():
             for one in some:
                 self.joint[one] = tuple(some)
+        self.heard_of = {one: together[key][0] for one, key in listening}
+        self.listeners: dict[int, list[int]] = {}
         self.head = [0] * len(self.lanes)
         self.busy = [False] * len(self.lanes)
         self.start = [-1] * len(tasks)
@@ -202,6 +213,8 @@ class _Run:
     def _end(self, one: int) -> int:
         """Note that a task is over."""
         self.ended[one] = self.now
+        for other in self.listeners.pop(one, ()):
+            heapq.heappush(self.queue, (self.now, other))
         lane = self.lane_of[one]
         self.busy[lane] = False
         for other in self.then[one]:
@@ -253,7 +266,10 @@ class _Run:
             if not self.free_order[lane]:
                 self.head[lane] += 1
         kind = self.kind[tasks[0]]
-        if kind < 0:
+        heard = self.heard_of.get(tasks[0])
+        if heard is not None and self.ended[heard] < 0:
+            self.listeners.setdefault(heard, []).append(tasks[0])
+        elif kind < 0:
             heapq.heappush(self.queue, (self.now + self.tasks[tasks[0]].time, tasks[0]))
         elif not self.costs[kind].time:
             for one in tasks:
@@ -274,18 +290,33 @@ class _Run:
                 flight.left -= flight.rate * (self.now - flight.since)
                 flight.since, flight.rate = self.now, rate
 
+    def _holder(self, one: int) -> int:
+        """Return a task that is not over, without which one that is not can't go on."""
+        if self.start[one] >= 0:
+            return self.heard_of[one]
+        for other in self.joint[one] or (one,):
+            begin = self.first[bisect_right(self.first, other) - 1]
+            for before in self.tasks[other].after:
+                if self.ended[begin + before] < 0:
+                    return begin + before
+            lane = self.lane_of[other]
+            if not self.free_order[lane] or self.busy[lane]:
+                ahead = next(task for task in self.lanes[lane] if self.ended[task] < 0)
+                if ahead != other:
+                    return ahead
+        raise AssertionError("nothing holds it")
+
     def _stuck(self) -> InputError:
-        one = (
-            next(
-                one
-                for one, (start, missing) in enumerate(zip(self.start, self.missing, strict=True))
-                if start < 0 and not missing
-            )
-            if any(s < 0 and not m for s, m in zip(self.start, self.missing, strict=True))
-            else 0
-        )
-        task = self.tasks[one]
+        """Return what is wrong where nothing can go on: who waits for whom."""
+        way = [next(one for one, end in enumerate(self.ended) if end < 0)]
+        while (held := self._holder(way[-1])) not in way:
+            way.append(held)
+        names = []
+        for one in [*way[way.index(held) :], held][:MOST_NAMED]:
+            rank = self.work.class_of.index(bisect_right(self.first, one) - 1)
+            names.append(f"{self.tasks[one].name} of rank {rank}")
         return InputError(
-            f"{task.name} of step {task.step} never begins: operations wait for one another",
+            f"{self.tasks[held].name} of step {self.tasks[held].step} never ends: operations wait"
+            f" for one another: {' for '.join(names)}",
             fix="have all ranks of a group call its collectives in the same order",
         )  # fmt: skip

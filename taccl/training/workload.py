@@ -6,9 +6,11 @@ which order, overlapped with what. Tensor and expert parallelism are collectives
 themselves. Sizes of collectives are those that nccl-tests counts.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator, StrictInt, StrictStr, WithJsonSchema
@@ -286,8 +288,17 @@ def paced(time: Time, pace: Fraction) -> Time:
     return -(-time * pace.numerator // pace.denominator)
 
 
-def workload_of(document: Mapping[str, object], file: str) -> Workload:
+_OF_LAYER = re.compile(r"layers\[([0-9]+)\](?:\.(.+))?")
+
+
+def workload_of(
+    document: Mapping[str, object], file: str, lines: Sequence[int] = (),
+    columns: Mapping[str, str] = MappingProxyType({}),
+) -> Workload:  # fmt: skip
     """Return the workload that an importer made of a `file`, given as its `document`.
+
+    `lines`: where in the file each layer is; empty: nowhere.
+    `columns`: what the file calls the fields of a layer, where it is something else.
 
     Raises InputError when something in it can't be used.
     """
@@ -295,4 +306,8 @@ def workload_of(document: Mapping[str, object], file: str) -> Workload:
         return read_workload(Document(dict(document), file))
     except InputError as error:
         error.fix = error.fix or "see whether the file is complete"
+        at = _OF_LAYER.fullmatch(error.field or "")
+        if at is not None and lines:
+            error.line = lines[int(at[1])]
+            error.field = columns.get(at[2], at[2])
         raise

@@ -41,7 +41,7 @@ def priced(work: Work, cost: Callable[[Call], Cost]) -> dict[tuple[int, int], Co
     known: dict[Call, Cost] = {}
     found = {}
     for (number, own), meeting in meetings_of(work).items():
-        if own == min(meeting.classes):
+        if own == meeting.first:
             found[number, own] = known.setdefault(meeting.call, cost(meeting.call))
     return found
 
