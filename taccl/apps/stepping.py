@@ -17,11 +17,12 @@ from taccl.files import read_document
 from taccl.files.read import FieldPath
 from taccl.report.steps import Policy, Stepped, What
 from taccl.topology.graph import Topology
-from taccl.training.expansion import expanded, with_policy
+from taccl.training.expansion import expanded, period_of, with_policy
+from taccl.training.operation_graph import read_work
 from taccl.training.operations import Meeting, Work, meetings_of
 from taccl.training.simulation import Cost
-from taccl.training.steps import Step, period_of, played
-from taccl.training.workload import Workload, read_workload
+from taccl.training.steps import Step, played
+from taccl.training.workload import Workload
 
 BUCKETS = (1 << 20, 25 << 20, 100 << 20, None)
 ORDERS = (("fifo", None, "step"), ("priority", 4 << 20, "layer"))
@@ -88,30 +89,35 @@ def load_work(files: Sequence[str], ranks: int, *, library: bool) -> Workload | 
     if kind in READERS:
         module, function = READERS[kind]
         read = getattr(import_module(f"taccl.imports.{module}"), function)
-        found: Workload | Work = read(files if kind in MANY else files[0], ranks)
-        return found
+        imported: Workload | Work = read(files if kind in MANY else files[0], ranks)
+        return imported
     document = read_document(files[0])
-    workload = read_workload(document)
-    for path, via in _ways(workload):
+    found = read_work(document)
+    for path, via in _ways(found):
         try:
             check_via(via, library=library)
         except InputError as error:
             raise document.error(error.problem, path, error.fix or "use best") from None
-    if workload.record.ranks != ranks:
+    told = found.record.ranks if isinstance(found, Workload) else found.ranks
+    if told != ranks:
         raise document.error(
-            f"is {workload.record.ranks}, and the topology has {ranks} ranks", ("ranks",),
+            f"is {told}, and the topology has {ranks} ranks", ("ranks",),
             "change one of them, or give --nodes",
         )  # fmt: skip
-    return workload
+    return found
 
 
-def _ways(workload: Workload) -> Iterator[tuple[FieldPath, str]]:
+def _ways(found: Workload | Work) -> Iterator[tuple[FieldPath, str]]:
     """Yield the algorithms that calls of a workload ask for themselves, and where."""
-    record = workload.record
+    if not isinstance(found, Workload):
+        asked = {one.call.via for own in found.operations for one in own if one.call is not None}
+        yield from ((("ops",), via) for via in sorted(asked) if via)
+        return
+    record = found.record
     for number, sync in enumerate(record.sync):
         if sync.via is not None:
             yield ("sync", number, "via"), sync.via
-    for number, layer in enumerate(record.layers):
+    for number, layer in enumerate(found.layers):
         for place, call in enumerate(layer.comm):
             if call.via is not None:
                 yield ("layers", number, "comm", place, "via"), call.via
@@ -123,12 +129,13 @@ def step(question: Question) -> Stepped:
     Raises InputError when something in it can't be used.
     """
     found = load_work(question.files, question.topology.num_ranks, library=question.library)
-    period = period_of(found.record if isinstance(found, Workload) else None)
-    steps = max(question.steps, 4 * period)
+    steps = question.steps
+    if isinstance(found, Workload):
+        steps = max(steps, 4 * period_of(found.record))
     work = expanded(found, steps) if isinstance(found, Workload) else found
 
     def under(price: Price) -> Step:
-        return played(work, _prices(work, price), period)
+        return played(work, _prices(work, price))
 
     nothing = Cost.of(0, [0] * len(question.topology.edges))
     conditions = {"communication took no time": lambda _: nothing, **question.what_ifs}
@@ -157,7 +164,6 @@ def _prices(work: Work, cost: Price) -> dict[tuple[int, int], Cost]:
 
 def _swept(question: Question, workload: Workload, steps: int) -> Iterator[Policy]:
     """Yield policies with what a step takes."""
-    period = period_of(workload.record)
     for bucket, (order, partition, wait), overlap in product(BUCKETS, ORDERS, OVERLAPS):
         if overlap == "none" and order == "priority":
             continue
@@ -165,5 +171,5 @@ def _swept(question: Question, workload: Workload, steps: int) -> Iterator[Polic
             workload, bucket=bucket, order=order, partition=partition, wait=wait, overlap=overlap
         )
         work = expanded(changed, steps)
-        one = played(work, _prices(work, question.price), period)
+        one = played(work, _prices(work, question.price))
         yield Policy(bucket, order, partition, wait, overlap, one)

@@ -72,7 +72,10 @@ def step(
         bool, collective_option("--sweep", help="Try policies of summing gradients.")
     ] = False,
     expand: Annotated[
-        bool, output_option("--expand", help="Print the operations of the steps, and end.")
+        bool,
+        output_option(
+            "--expand", help="Print the operations of the steps as a workload file, and end."
+        ),
     ] = False,
     trace: Annotated[
         Path | None, output_option("--trace", help="Write a Chrome (Perfetto) trace of the steps.")
@@ -91,8 +94,9 @@ def step(
     from taccl.apps.stepping import step as solve
     from taccl.files import check_outputs, write_all_atomic
     from taccl.report.step_page import step_page
-    from taccl.report.steps import as_object, as_text, expanded_text, step_trace
+    from taccl.report.steps import as_object, as_text, step_trace
     from taccl.training.expansion import expanded
+    from taccl.training.operation_graph import graph_text
     from taccl.training.workload import Workload
 
     files = (workload, *(traces or ()))
@@ -116,7 +120,8 @@ def step(
                 fix="leave out --json, --trace and --html",
             )  # fmt: skip
         found = load_work(files, machine.num_ranks, library=True)
-        typer.echo(expanded_text(expanded(found, steps) if isinstance(found, Workload) else found))
+        work = expanded(found, steps) if isinstance(found, Workload) else found
+        typer.echo(graph_text(work), nl=False)
         return
     target = measured_target(runtime, machine, measured=profile == "measured")
 

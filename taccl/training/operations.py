@@ -43,7 +43,7 @@ class Operation(NamedTuple):
     `call`: a collective; None: a computation.
     `meeting`: which collective it is: those of the other classes with the same number belong to it.
     `step`: which step it is of; a later step begins when this one is over.
-    `listens`: it is over when the call of the others is, who do not wait for it: it takes a message.
+    `listens`: it takes a message: it ends with the call of the others, who do not wait for it.
     """
 
     name: str
@@ -68,6 +68,7 @@ class Work:
     `operations`: of each class.
     `steps`: how many.
     `by_priority`: streams whose operations run by priority.
+    `period`: steps after which all repeats.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Work:
     operations: tuple[tuple[Operation, ...], ...]
     steps: int = 1
     by_priority: frozenset[str] = frozenset()
+    period: int = 1
 
 
 def classes(kinds: Sequence[Fraction | int], groups: Groups) -> tuple[int, ...]:
@@ -120,9 +122,7 @@ def meetings_of(work: Work) -> dict[tuple[int, int], Meeting]:
 
     Groups whose ranks are of different classes call it for themselves.
     """
-    listening = [
-        frozenset(one.meeting for one in own if one.listens) for own in work.operations
-    ]
+    listening = [frozenset(one.meeting for one in own if one.listens) for own in work.operations]
     found: dict[tuple[int, int], Meeting] = {}
     by_group: dict[str, dict[int, tuple[tuple[tuple[Rank, ...], ...], frozenset[int]]]] = {}
     for group, instances in work.groups.items():
@@ -137,8 +137,6 @@ def meetings_of(work: Work) -> dict[tuple[int, int], Meeting]:
             call = operation.call
             if call is not None and number in by_group[call.group]:
                 instances, taking_part = by_group[call.group][number]
-                first = min(
-                    one for one in taking_part if operation.meeting not in listening[one]
-                )
+                first = min(one for one in taking_part if operation.meeting not in listening[one])
                 found[operation.meeting, number] = Meeting(call, instances, taking_part, first)
     return found

@@ -10,11 +10,9 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import lcm
 
 from taccl.training.operations import COMPUTE, Call, Operation, Work, meetings_of
 from taccl.training.simulation import Cost, Timeline, simulate
-from taccl.training.workload import WorkloadFile
 from taccl.units import Time
 
 WAITING = "waiting"
@@ -44,24 +42,19 @@ class Step:
     steady: bool = True
 
 
-def period_of(record: WorkloadFile | None) -> int:
-    """Return after how many steps a workload repeats what it does; None: every step is alike."""
-    return 1 if record is None else lcm(*(sync.every for sync in record.sync))
-
-
-def played(work: Work, costs: Mapping[tuple[int, int], Cost], period: int = 1) -> Step:
+def played(work: Work, costs: Mapping[tuple[int, int], Cost]) -> Step:
     """Return what a step of some `work` takes.
 
     `costs`: of the collectives, by meeting and the first class that takes part.
-    `period`: steps after which all repeats.
 
     Raises InputError when operations wait for one another for ever.
     """
+    period = work.period
     numbers = {id(cost): cost for cost in costs.values()}
     place = {key: number for number, key in enumerate(numbers)}
     kinds = {key: place[id(cost)] for key, cost in costs.items()}
     timeline = simulate(work, tuple(numbers.values()), kinds)
-    found = [_window(work, timeline, number, period) for number in range(len(work.operations))]
+    found = [_window(work, timeline, number) for number in range(len(work.operations))]
     windows, steady = [each[:3] for each in found], [each[3] for each in found]
     # Ranks that nothing ties to others may be ahead of them: the last ones count.
     times = [-(-(last - first) // steps) for first, last, steps in windows]
@@ -107,11 +100,10 @@ def _tied(work: Work) -> list[int]:
     return tied
 
 
-def _window(
-    work: Work, timeline: Timeline, number: int, period: int
-) -> tuple[Time, Time, int, bool]:
+def _window(work: Work, timeline: Timeline, number: int) -> tuple[Time, Time, int, bool]:
     """Return from when to when steps of a class are counted, how many, and whether they repeat."""
-    if work.steps <= 2 * period:
+    period = work.period
+    if len({one.step for one in work.operations[number] if one.stream == COMPUTE}) <= 2 * period:
         return 0, max(timeline.end[number], default=0), work.steps, True
     marks: dict[int, Time] = {}
     for one, begin in zip(work.operations[number], timeline.start[number], strict=True):
