@@ -16,8 +16,9 @@ named ``*.0.et``, ``*.1.et`` and so on. What becomes of a node:
 - ``METADATA_NODE``, ``MEM_LOAD_NODE`` and ``MEM_STORE_NODE`` take no time: who waits for them waits
   for what they wait for. Collectives of nothing, and those of one rank, likewise.
 
-Both ``data_deps`` and ``ctrl_deps`` are waited for. A stream goes through its nodes in an order in
-which what they wait for comes first, and otherwise by id.
+Both ``data_deps`` and ``ctrl_deps`` are waited for. Computations run when they can, the first in
+the order first; another stream goes through its nodes in order: what they wait for comes first,
+otherwise it is by id.
 
 The metadata node that PyTorch writes (``process_group:init``) says which ranks are in a process
 group; else they are those whose files call it. A group of regularly spaced ranks in a file for all
@@ -156,6 +157,15 @@ def messages() -> Messages:
         for name in ("GlobalMetadata", "Node")
     )
     return Messages(metadata, node, DecodeError)
+
+
+def framed(body: bytes) -> bytes:
+    """Return the `body` of a message behind its length, as it lies in a file."""
+    size, prefix = len(body), b""
+    while size > 127:
+        prefix += bytes([size & 127 | 128])
+        size >>= 7
+    return prefix + bytes([size]) + body
 
 
 class _Node(NamedTuple):
@@ -601,7 +611,7 @@ class _Joined:
         """Return the work of all ranks, by a `name`."""
         calls = self._calls()
         meetings: dict[tuple[str, int], int] = {}
-        by_priority: set[str] = set()
+        by_priority = {COMPUTE, HOST}
         made = []
         for number, rank in enumerate(self.first):
             made.append(_operations(self.traces[rank], rank, calls[number], meetings))
