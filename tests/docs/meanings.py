@@ -777,6 +777,9 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "p50_us": "time that half of the runs do not exceed; null without jitter",
         "p99_us": "time that 99 % of the runs do not exceed; null without jitter",
         "other_us": "mean time of the scenario's second program, from its start; null without one",
+        "background_p50_us": "what half of the background's messages do not exceed, from when they"
+        " are due to when they are there; null without",
+        "background_p99_us": "the same for 99 % of them",
         "in_place": "whether it serves calls in place",
         "out_of_place": "whether it serves calls out of place",
         "wrong": "elements of all outputs that are wrong in the worse mode; null: not known, as the"

@@ -191,7 +191,7 @@ CASES = (
 def programs() -> tuple[Program, ...]:
     """Return programs of all kinds of steps."""
     made = [
-        synthesize(machine, collective, "1MB", engine=engine, time_limit=1).program
+        synthesize(machine, collective, "1MB", engine=engine, time_limit=20).program
         for machine, collective, engine in CASES
     ]
     return tuple(one for one in made if one is not None)
