@@ -18,9 +18,12 @@ from taccl.apps.inputs import read_program, unit_of
 from taccl.apps.programs import Target, lowering_of
 from taccl.collectives import build_collective, busbw_factor, chunk_size_of
 from taccl.errors import InputError, LoweringError, NoScheduleError
+from taccl.files import Document
 from taccl.model.problem import Problem
 from taccl.msccl.program import Program
 from taccl.replay.cost import measured_costs
+from taccl.replay.disturbed import Load, Setup, ends_together
+from taccl.replay.scenario import ScenarioFile, bind
 from taccl.topology.edit import among
 from taccl.topology.file import unreachable_pair
 from taccl.topology.graph import EdgeId, Rank, Topology, whole
@@ -85,6 +88,7 @@ class CallCosts:
     _forms: dict[object, int] = field(default_factory=dict)
     _alone: dict[tuple[int, Call], Alone] = field(default_factory=dict)
     _programs: dict[tuple[object, ...], tuple[Program, ...]] = field(default_factory=dict)
+    _ends: dict[tuple[tuple[Meeting, Time], ...], list[Time]] = field(default_factory=dict)
 
     def cost(self, meeting: Meeting) -> Cost:
         """Return what a collective takes that all groups of a `meeting` call at once.
@@ -164,10 +168,20 @@ class CallCosts:
     def program(self, members: tuple[Rank, ...], call: Call) -> tuple[Program, int]:
         """Return the program that a `call` of these `members` runs, and at how many bytes.
 
-        Raises as :meth:`alone` does; it is for algorithms and engines.
+        Raises as :meth:`alone` does, and InputError where it has none.
         """
         part = self.part(members)
-        known = self._programs_of(part, call, call.via or self.via)
+        via = call.via or self.via
+        known: tuple[Program, ...] = ()
+        if via == "library":
+            known = self._served(part, call)
+        elif has_programs(via):
+            known = self._programs_of(part, call, via)
+        if not known:
+            raise InputError(
+                f"{call.collective} of {call.size} bytes by {via} has no program",
+                field="--together", fix="use --together fluid, or an algorithm",
+            )  # fmt: skip
         best = min(known, key=lambda one: self._replayed((one,), part.topology, call.size)[0])
         return best, whole_units(best, call.size)
 
@@ -229,8 +243,55 @@ class CallCosts:
             )  # fmt: skip
         return min(found, key=lambda one: one[0])
 
+    def together(self, running: Sequence[tuple[Meeting, Time]]) -> list[Time]:
+        """Return when collectives end that begin at given times, by replay of all their programs.
+
+        Raises InputError where one has no program, or all together have too many messages.
+        """
+        key = tuple(running)
+        if key not in self._ends:
+            scenario = ScenarioFile(taccl="scenario/1", name="together")
+            empty = bind(scenario, Document({}, None), self.topology)
+            rows = [
+                (number, Load(*self._on_all_ranks(members, meeting.call), start))
+                for number, (meeting, start) in enumerate(running)
+                for members in meeting.instances if len(members) > 1
+            ]  # fmt: skip
+            setup = Setup(self.topology, self.target.model, empty)
+            found = [start for _, start in running]
+            ends = ends_together(setup, [load for _, load in rows])
+            for (number, _), end in zip(rows, ends, strict=True):
+                found[number] = max(found[number], end)
+            self._ends[key] = found
+        return self._ends[key]
+
+    def _on_all_ranks(self, members: tuple[Rank, ...], call: Call) -> tuple[Program, int]:
+        """Return the program of a group's `call` with all ranks, of which the others do nothing."""
+        program, size = self.program(members, call)
+        place = {rank: number for number, rank in enumerate(members)}
+        gpus = []
+        for rank in range(self.topology.num_ranks):
+            own = program.gpus[place.get(rank, 0)]
+            blocks = () if rank not in place else tuple(
+                replace(
+                    block,
+                    send_to=None if block.send_to is None else members[block.send_to],
+                    recv_from=None if block.recv_from is None else members[block.recv_from],
+                )
+                for block in own.threadblocks
+            )  # fmt: skip
+            gpus.append(replace(own, rank=rank, threadblocks=blocks))
+        return replace(program, gpus=tuple(gpus)), size
+
     def _by_library(self, part: Part, call: Call, _via: str) -> Alone:
         """Replay the file that a library has for a size; where it has none, NCCL runs."""
+        programs = self._served(part, call)
+        if not programs:
+            return self._by_nccl(part, call, "nccl")
+        return self._replayed(programs, part.topology, call.size)
+
+    def _served(self, part: Part, call: Call) -> tuple[Program, ...]:
+        """Return the program of the file that a library has for a size, if it has one."""
         if self.library is None:
             raise InputError("is not given", field="--library", fix="name a directory")
         file, ranks = self.library(call.collective, call.size)
@@ -240,11 +301,11 @@ class CallCosts:
                 field="--library", fix="give calls of this group another algorithm (via:)",
             )  # fmt: skip
         if file is None:
-            return self._by_nccl(part, call, "nccl")
+            return ()
         key = part.shape, str(file)
         if key not in self._programs:
             self._programs[key] = (read_program(file),)
-        return self._replayed(self._programs[key], part.topology, call.size)
+        return self._programs[key]
 
     def _by_nccl(self, part: Part, call: Call, _via: str) -> Alone:
         """Return what NCCL's own formulas expect."""
@@ -363,6 +424,11 @@ def check_via(via: str, *, library: bool) -> None:
             f"there is no {via[:80]!r}", field="--via",
             fix=f"use alpha=10us,busbw=120GB/s, or one of {', '.join(known)}",
         )  # fmt: skip
+
+
+def has_programs(via: str) -> bool:
+    """Tell whether a `via` runs programs, which can be replayed side by side."""
+    return "=" not in via and via not in ("nccl", "bound")
 
 
 def measured_target(runtime: str, topology: Topology, *, measured: bool) -> Target:

@@ -10,6 +10,7 @@ from importlib import import_module
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from taccl.apps.call_costs import check_via
 from taccl.errors import InputError
@@ -23,6 +24,7 @@ from taccl.training.operations import Meeting, Work, meetings_of
 from taccl.training.simulation import Cost
 from taccl.training.steps import Step, played
 from taccl.training.workload import Workload
+from taccl.units import Time
 
 BUCKETS = (1 << 20, 25 << 20, 100 << 20, None)
 ORDERS = (("fifo", None, "step"), ("priority", 4 << 20, "layer"))
@@ -30,8 +32,16 @@ OVERLAPS = ("backward", "none")
 """What a sweep tries."""
 
 
-Price = Callable[[Meeting], Cost]
-"""From a collective that groups call at once to what it takes."""
+class Price(NamedTuple):
+    """What collectives take.
+
+    `cost`: from a collective that groups call at once to what it takes.
+    `together`: from collectives, and when each begins, to when each ends; None: they share edges as
+    fluids.
+    """
+
+    cost: Callable[[Meeting], Cost]
+    together: Callable[[Sequence[tuple[Meeting, Time]]], Sequence[Time]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,32 +144,34 @@ def step(question: Question) -> Stepped:
         steps = max(steps, 4 * period_of(found.record))
     work = expanded(found, steps) if isinstance(found, Workload) else found
 
-    def under(price: Price) -> Step:
-        return played(work, _prices(work, price))
-
     nothing = Cost.of(0, [0] * len(question.topology.edges))
-    conditions = {"communication took no time": lambda _: nothing, **question.what_ifs}
+    conditions = {"communication took no time": Price(lambda _: nothing), **question.what_ifs}
     policies: tuple[Policy, ...] = ()
     if question.sweep and isinstance(found, Workload):
         policies = tuple(sorted(_swept(question, found, steps), key=lambda one: one.step.time))
     return Stepped(
-        work, question.topology.name, question.profile, question.via, under(question.price),
-        tuple(What(name, under(price)) for name, price in conditions.items()),
-        next((What(name, under(price)) for name, price in question.against.items()), None),
+        work, question.topology.name, question.profile, question.via, _under(work, question.price),
+        tuple(What(name, _under(work, price)) for name, price in conditions.items()),
+        next((What(name, _under(work, price)) for name, price in question.against.items()), None),
         policies,
     )  # fmt: skip
 
 
-def _prices(work: Work, cost: Price) -> dict[tuple[int, int], Cost]:
-    """Return the costs of all collectives, by meeting and the first class that takes part."""
+def _under(work: Work, price: Price) -> Step:
+    """Return what a step takes at a `price`."""
     known: dict[Meeting, Cost] = {}
     found: dict[tuple[int, int], Cost] = {}
     for (number, own), meeting in meetings_of(work).items():
         if own == meeting.first:
             if meeting not in known:
-                known[meeting] = cost(meeting)
+                known[meeting] = price.cost(meeting)
             found[number, own] = known[meeting]
-    return found
+    if price.together is None:
+        return played(work, found)
+    replay, meeting_of = price.together, {id(cost): meeting for meeting, cost in known.items()}
+    return played(
+        work, found, lambda running: replay([(meeting_of[id(cost)], at) for cost, at in running])
+    )
 
 
 def _swept(question: Question, workload: Workload, steps: int) -> Iterator[Policy]:
@@ -171,5 +183,5 @@ def _swept(question: Question, workload: Workload, steps: int) -> Iterator[Polic
             workload, bucket=bucket, order=order, partition=partition, wait=wait, overlap=overlap
         )
         work = expanded(changed, steps)
-        one = played(work, _prices(work, question.price))
+        one = _under(work, question.price)
         yield Policy(bucket, order, partition, wait, overlap, one)

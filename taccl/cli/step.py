@@ -18,6 +18,7 @@ from taccl.cli.options import (
     Quiet,
     TopologyArgument,
     Verbose,
+    one_of,
 )
 from taccl.cli.output import progress
 from taccl.errors import InputError
@@ -61,6 +62,15 @@ def step(
         str | None,
         collective_option("--against", help="Another algorithm: what would be saved or lost."),
     ] = None,
+    together: Annotated[
+        str,
+        one_of(
+            "fluid, exact",
+            "--together",
+            "Collectives at once: {}: share edges as fluids, or are replayed side by side.",
+            "Collective",
+        ),
+    ] = "fluid",
     runtime: Constants = "executor",
     time_limit: Annotated[
         float, machine_option("--time-limit", min=0.1, max=86400, help="Seconds of an engine.")
@@ -88,9 +98,9 @@ def step(
     verbose: Verbose = False,
 ) -> None:
     """Say what a training step takes, and how much of it is communication that nothing hides."""
-    from taccl.apps.call_costs import CallCosts, check_via, measured_target, quicker
+    from taccl.apps.call_costs import CallCosts, check_via, has_programs, measured_target, quicker
     from taccl.apps.networks import load_machine
-    from taccl.apps.stepping import Question, load_work
+    from taccl.apps.stepping import Price, Question, load_work
     from taccl.apps.stepping import step as solve
     from taccl.files import check_outputs, write_all_atomic
     from taccl.report.step_page import step_page
@@ -123,6 +133,17 @@ def step(
         work = expanded(found, steps) if isinstance(found, Workload) else found
         typer.echo(graph_text(work), nl=False)
         return
+    for option, asked in (("--via", via), ("--against", against)):
+        if together == "exact" and asked is not None and not has_programs(asked):
+            raise InputError(
+                "is for what has programs", field="--together",
+                fix=f"leave it out, or give {option} an algorithm",
+            )  # fmt: skip
+    if together == "exact" and profile == "measured":
+        raise InputError(
+            "is not known with measured costs", field="--together",
+            fix="leave out --together, or --profile measured",
+        )  # fmt: skip
     target = measured_target(runtime, machine, measured=profile == "measured")
 
     def served(directory: Path, collective: str, size: int) -> tuple[Path | None, int]:
@@ -145,13 +166,17 @@ def step(
         way = via if library is None else "library"
         costs = CallCosts(machine, way, served_by, target, engine, report)
         more, what = quicker(machine)
+
+        def price(found: CallCosts) -> Price:
+            return Price(found.cost, found.together if together == "exact" else None)
+
         rivals = {} if against is None else {
-            against: CallCosts(machine, against, served_by, target, engine, report).cost
+            against: price(CallCosts(machine, against, served_by, target, engine, report))
         }  # fmt: skip
         # What a table says does not depend on links.
-        quick = {} if "=" in way else {f"{what} were twice as fast": costs.on(more).cost}
+        quick = {} if "=" in way else {f"{what} were twice as fast": price(costs.on(more))}
         result = solve(Question(
-            files, machine, profile, way, costs.cost, quick, rivals, steps, sweep,
+            files, machine, profile, way, price(costs), quick, rivals, steps, sweep,
             library is not None,
         ))  # fmt: skip
     texts = {trace: step_trace, html: step_page}

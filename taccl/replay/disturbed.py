@@ -27,6 +27,7 @@ from fractions import Fraction
 from functools import cached_property
 from random import Random
 
+from taccl.errors import InputError
 from taccl.msccl.program import Program
 from taccl.replay.compile import (
     MAX_MESSAGES,
@@ -381,6 +382,27 @@ def disturbed(setup: Setup, loads: Sequence[Load]) -> Outcome:
     return Outcome(
         trace, tuple(times[0]), tuple(times[1]) if times[1:] else (), tuple(background)
     )  # fmt: skip
+
+
+def ends_together(setup: Setup, loads: Sequence[Load]) -> list[Time]:
+    """Return when each of several programs ends, the `loads`, which run at once in a `setup`.
+
+    Times are picoseconds from the start of the replay, launch included.
+
+    Raises InputError when a program can't run at its size, or does not end.
+    """
+    if reason := setup.why_not(loads):
+        raise _not_together(reason)
+    parts = [setup.compile(load) for load in loads]
+    run = DisturbedRun(assemble(parts, (), setup.network), setup, loads, 0)
+    run.to_end()
+    if reason := next(filter(None, map(run.reason, range(len(loads)))), ""):
+        raise _not_together(reason)
+    return [end + setup.topology.local.launch for end in run.ended[: len(loads)]]
+
+
+def _not_together(reason: str) -> InputError:
+    return InputError(f"programs can't be replayed side by side: {reason}", fix="send less")
 
 
 class _Rates:

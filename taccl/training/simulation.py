@@ -10,7 +10,7 @@ collective begins or ends.
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -100,34 +100,44 @@ def fair_rates(needs: Sequence[Needs]) -> list[int]:
 class _Flight:
     """A collective that runs: its work left, in picoseconds times FULL, and how fast it goes."""
 
-    __slots__ = ("kind", "left", "rate", "since", "tasks")
+    __slots__ = ("begun", "kind", "left", "rate", "since", "tasks")
 
     def __init__(self, kind: int, left: int, tasks: Sequence[int], since: Time) -> None:
         self.kind, self.left, self.tasks = kind, left, tasks
-        self.rate, self.since = 0, since
+        self.rate, self.since, self.begun = 0, since, since
 
     def end(self) -> Time:
         return self.since - (-self.left // self.rate)
 
 
-def simulate(work: Work, costs: Sequence[Cost], kinds: dict[tuple[int, int], int]) -> Timeline:
+Together = Callable[[Sequence[tuple[Cost, Time]]], Sequence[Time]]
+"""From collectives that share edges, and when each begins, to when each ends."""
+
+
+def simulate(
+    work: Work, costs: Sequence[Cost], kinds: dict[tuple[int, int], int],
+    together: Together | None = None,
+) -> Timeline:  # fmt: skip
     """Return when the operations of some `work` run.
 
     `costs`: of the different collectives.
     `kinds`: which of them a collective is, by its meeting and the first class that takes part.
+    `together`: says when collectives end that run at once; None: they share edges as fluids.
 
     Raises InputError when operations wait for one another for ever.
     """
-    return _Run(work, costs, kinds).timeline()
+    return _Run(work, costs, kinds, together).timeline()
 
 
 class _Run:
     """Flat tasks of all classes, the lanes that they run in, and what has happened so far."""
 
     def __init__(
-        self, work: Work, costs: Sequence[Cost], kinds: dict[tuple[int, int], int]
-    ) -> None:
-        self.work, self.costs = work, costs
+        self, work: Work, costs: Sequence[Cost], kinds: dict[tuple[int, int], int],
+        together: Together | None,
+    ) -> None:  # fmt: skip
+        self.work, self.costs, self.together = work, costs, together
+        self.busy_since: list[_Flight] = []
         first = [0]
         for own in work.operations:
             first.append(first[-1] + len(own))
@@ -142,7 +152,7 @@ class _Run:
         self.joint: list[tuple[int, ...]] = [()] * len(tasks)
         self.kind = [-1] * len(tasks)
         names: dict[tuple[int, str], int] = {}
-        together: dict[tuple[int, frozenset[int]], list[int]] = {}
+        by_meeting: dict[tuple[int, frozenset[int]], list[int]] = {}
         listening: list[tuple[int, tuple[int, frozenset[int]]]] = []
         meetings = meetings_of(work)
         for number, own in enumerate(work.operations):
@@ -164,11 +174,11 @@ class _Run:
                         listening.append((one, key_))
                         continue
                     self.kind[one] = kinds[task.meeting, meeting.first]
-                    together.setdefault(key_, []).append(one)
-        for some in together.values():
+                    by_meeting.setdefault(key_, []).append(one)
+        for some in by_meeting.values():
             for one in some:
                 self.joint[one] = tuple(some)
-        self.heard_of = {one: together[key][0] for one, key in listening}
+        self.heard_of = {one: by_meeting[key][0] for one, key in listening}
         self.listeners: dict[int, list[int]] = {}
         self.head = [0] * len(self.lanes)
         self.busy = [False] * len(self.lanes)
@@ -275,7 +285,11 @@ class _Run:
             for one in tasks:
                 heapq.heappush(self.queue, (self.now, one))
         else:
-            self.flights.append(_Flight(kind, self.costs[kind].time * FULL, tasks, self.now))
+            begun = _Flight(kind, self.costs[kind].time * FULL, tasks, self.now)
+            if not self.flights:
+                self.busy_since = []
+            self.flights.append(begun)
+            self.busy_since.append(begun)
             self._share()
 
     def _share(self) -> None:
@@ -283,12 +297,24 @@ class _Run:
         key = tuple(flight.kind for flight in self.flights)
         if not key:
             return
+        if self.together is not None:
+            self._replay()
+            return
         if key not in self.rates:
             self.rates[key] = fair_rates([self.costs[kind].needs for kind in key])
         for flight, rate in zip(self.flights, self.rates[key], strict=True):
             if rate != flight.rate:
                 flight.left -= flight.rate * (self.now - flight.since)
                 flight.since, flight.rate = self.now, rate
+
+    def _replay(self) -> None:
+        """Give all collectives that run their ends, by all that have begun since none ran."""
+        first = self.busy_since[0].begun
+        asked = [(self.costs[one.kind], one.begun - first) for one in self.busy_since]
+        alone = len(asked) == 1
+        ends = [asked[0][0].time] if alone or self.together is None else self.together(asked)
+        for flight, end in zip(self.busy_since, ends, strict=True):
+            flight.since, flight.left, flight.rate = self.now, max(0, first + end - self.now), 1
 
     def _holder(self, one: int) -> int:
         """Return a task that is not over, without which one that is not can't go on."""

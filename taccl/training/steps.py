@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from taccl.training.operations import COMPUTE, Call, Operation, Work, meetings_of
-from taccl.training.simulation import Cost, Timeline, simulate
+from taccl.training.simulation import Cost, Timeline, Together, simulate
 from taccl.units import Time
 
 WAITING = "waiting"
@@ -42,10 +42,13 @@ class Step:
     steady: bool = True
 
 
-def played(work: Work, costs: Mapping[tuple[int, int], Cost]) -> Step:
+def played(
+    work: Work, costs: Mapping[tuple[int, int], Cost], together: Together | None = None
+) -> Step:
     """Return what a step of some `work` takes.
 
     `costs`: of the collectives, by meeting and the first class that takes part.
+    `together`: says when collectives end that run at once; None: they share edges as fluids.
 
     Raises InputError when operations wait for one another for ever.
     """
@@ -53,7 +56,7 @@ def played(work: Work, costs: Mapping[tuple[int, int], Cost]) -> Step:
     numbers = {id(cost): cost for cost in costs.values()}
     place = {key: number for number, key in enumerate(numbers)}
     kinds = {key: place[id(cost)] for key, cost in costs.items()}
-    timeline = simulate(work, tuple(numbers.values()), kinds)
+    timeline = simulate(work, tuple(numbers.values()), kinds, together)
     found = [_window(work, timeline, number) for number in range(len(work.operations))]
     windows, steady = [each[:3] for each in found], [each[3] for each in found]
     # Ranks that nothing ties to others may be ahead of them: the last ones count.
