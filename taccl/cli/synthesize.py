@@ -19,7 +19,7 @@ from taccl.cli.help import (
     search_option,
     shipped,
 )
-from taccl.cli.names import ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
+from taccl.cli.names import CONVERSION_NAMES, ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
     PLAN_RUNTIME,
     PROCESS,
@@ -280,7 +280,7 @@ def convert(
     schedule: Annotated[
         Path,
         typer.Argument(
-            help="A schedule as JSON; for --runtime mscclpp an MSCCL XML file, too.",
+            help="A schedule as JSON; for --runtime mscclpp and --to an MSCCL XML file, too.",
             show_default=False,
         ),
     ],
@@ -303,6 +303,10 @@ def convert(
     min_bytes: MinBytes = None,
     max_bytes: MaxBytes = None,
     bitwise_consistent: BitwiseConsistent = False,
+    to: Annotated[
+        str | None,
+        one_of(CONVERSION_NAMES, "--to", "Write OUTPUT.RANK.et for another tool: {}.", "Output"),
+    ] = None,
 ) -> None:
     """Verify a schedule and write it as MSCCL XML, or as MSCCL++ plans (to stdout without -o)."""
     from taccl.apps import outputs
@@ -327,6 +331,16 @@ def convert(
     )  # fmt: skip
     if target is None:
         raise InputError("none writes no XML", field="--runtime", fix=f"use {RUNTIME_NAMES}")
+    if to is not None:
+        if output is None or is_stdout(output):
+            raise InputError(
+                "is needed: there is a file for each rank",
+                field="-o",
+                fix="name what they begin with",
+            )
+        files = outputs.convert_to(to, schedule, target, size_of(size), output)
+        typer.echo(f"wrote {files[0]} to {files[-1].name}")
+        return
     file = None if is_stdout(output) else output
     texts = outputs.convert(schedule, target, size_of(size), file, _warn)
     if file is None:
