@@ -19,7 +19,7 @@ from taccl.apps.inputs import ELEMENT_BYTES, read_input, unit_of
 from taccl.apps.networks import charged
 from taccl.apps.programs import Target, serves
 from taccl.apps.textbook import problem_of, textbook_programs
-from taccl.collectives import COLLECTIVES, Collective, has_xml
+from taccl.collectives import COLLECTIVES, Collective, alone, has_xml
 from taccl.errors import InputError, LoweringError
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program, errors_of
@@ -341,8 +341,9 @@ def _replayed(question: Question, program: Program, *, file: str = "", engine: s
 def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candidate]:
     """Yield the classical algorithms that exist, and note why others do not."""
     topology, collective = question.topology, question.collective
-    kind = COLLECTIVES.get(collective.name)
-    counts = kind.chunk_counts if kind is not None and kind.has_root else (1,)
+    kind = COLLECTIVES.get((alone(collective) or collective).name)
+    many = kind is not None and (kind.has_root or collective.members is not None)
+    counts = (*kind.chunk_counts, *kind.counts_across) if kind is not None and many else (1,)
     reference = question.sizes[len(question.sizes) // 2]
     target = Target(question.runtime, min_bytes=min(question.sizes), max_bytes=max(question.sizes))
     protocols: Sequence[str] = ()

@@ -242,6 +242,7 @@ def under(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> tuple[Ro
                 disturbance = Disturbed(
                     setup.scenario.name, row.time, percentile(drawn, 50), percentile(drawn, 99),
                     setup.scenario.runs, mean_time(outcome.others),
+                    (percentile(outcome.background, 50), percentile(outcome.background, 99)),
                 )  # fmt: skip
                 found.append(
                     replace(made, wrong=row.wrong, engine=row.engine, disturbed=disturbance)

@@ -43,7 +43,7 @@ from taccl.bounds.cut import counted_at, edge_covers, make_graph, narrow_crossin
 from taccl.bounds.flow import FINE, rounded
 from taccl.bounds.net import Crossing, IntArray, Net
 from taccl.bounds.partitions import partition_crossings
-from taccl.collectives import Collective
+from taccl.collectives import Collective, alone
 from taccl.prices.packing import best_mix, look_alike
 from taccl.prices.pricing import Floats
 
@@ -132,8 +132,13 @@ def tree_prices(net: Net) -> Floats | None:
 def reduce_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     """Yield the messages all pieces need between ranks, between servers, and over narrow cuts.
 
-    Of a `collective` on `net` that is not an allreduce nothing is said.
+    Of a `collective` on `net` that is not an allreduce, of all ranks or among members, nothing is
+    said.
     """
+    group = alone(collective)
+    if group is not None and group.name == "allreduce":
+        # Ranks that are no members only help.
+        yield from partition_crossings(net, collective.members or ())
     if collective.name != "allreduce" or net.num_ranks < 2:
         return
     yield from _between_parties(net)

@@ -15,18 +15,21 @@ from taccl.cli.options import (
     CollectiveArgument,
     Constants,
     CostSketch,
+    DefaultProfile,
     End,
     Fabric,
     Factor,
     Json,
     NeededOver,
     Nodes,
-    Profile,
+    Ranks,
     ReadyOver,
+    Relays,
     Root,
     Size,
     SizeOfChunks,
     TopologyArgument,
+    group_of,
     one_of,
     size_of,
     sizes_of,
@@ -45,6 +48,8 @@ def evaluate(
     ],
     nodes: Nodes = None,
     fabric: Fabric = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     sketch: CostSketch = None,
     size: Size = "1MB",
     begin: Begin = None,
@@ -58,7 +63,7 @@ def evaluate(
     protocol_costs: Annotated[
         bool, typer.Option("--protocol-costs", help="Charge the bytes that LL and LL128 add.")
     ] = False,
-    profile: Profile = "alpha-beta",
+    profile: DefaultProfile = None,
     scenario: Annotated[
         str | None,
         machine_option("--scenario", help="A file that says what disturbs the machine meanwhile."),
@@ -81,19 +86,24 @@ def evaluate(
     from taccl.apps.inputs import read_input, whole_size
     from taccl.apps.networks import load_machine
     from taccl.mscclpp.plan import Plan
-    from taccl.replay.cost import measured_costs, model_of
+    from taccl.replay.cost import is_measured, model_of
     from taccl.report.tables import WRITERS
 
     form = "json" if as_json else form
     wanted = reports.Wanted(trace, html, explain, form)
     wanted.check(files)
     network = load_machine(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        alpha_rule=alpha_rule,
+        group=group_of(ranks, relays),
     )
     case = evaluation.load_scenario(scenario, network, detailed=bool(trace or html or explain))
-    model = replace(model_of(runtime), measured=profile == "measured")
-    if model.measured:
-        measured_costs(network)
+    only_alpha_beta = (alpha_rule, case, explain, protocol_costs)
+    measured = is_measured(profile, network, *only_alpha_beta)
+    model = replace(model_of(runtime), measured=measured)
     if model.measured and (case is not None or explain or protocol_costs):
         option = (
             "--explain" if explain else "--scenario" if case is not None else "--protocol-costs"
@@ -131,6 +141,8 @@ def bound(
     collective: CollectiveArgument,
     nodes: Nodes = None,
     fabric: Fabric = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     sketch: Annotated[
         str | None,
         typer.Option(
@@ -171,7 +183,12 @@ def bound(
     from taccl.report.tables import bounded_json, bounded_table, bounded_text
 
     logical = load_network(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        alpha_rule=alpha_rule,
+        group=group_of(ranks, relays),
     )
     times = time_of("--ready-over", ready_over), time_of("--needed-over", needed_over)
     made = asked_collective(load_collective(collective), logical.topology, root)

@@ -16,6 +16,7 @@ from taccl.cli.names import (
     COLLECTIVE_NAMES,
     PLAN_VERSION_NAMES,
     PROFILE_NAMES,
+    RELAY_NAMES,
     RUNTIME_NAMES,
 )
 from taccl.cli.output import say, states_of, told
@@ -101,6 +102,24 @@ Nodes = Annotated[
 Fabric = Annotated[
     str | None, machine_option("--fabric", help="Overrides the file's fabric: switch or rail.")
 ]
+Ranks = Annotated[
+    str | None,
+    machine_option(
+        "--ranks",
+        help="A process group: its members in order (0-7 or 0,8); the machine is what they have.",
+        show_default=False,
+    ),
+]
+Relays = Annotated[
+    str | None,
+    machine_option(
+        "--relays",
+        help=f"Who may relay, and add, for --ranks: {RELAY_NAMES}, or ranks (8,9); left out:"
+        " members.",
+        autocompletion=listed(RELAY_NAMES),
+        show_default=False,
+    ),
+]
 AlphaRule = Annotated[
     str | None,
     one_of(ALPHA_RULE_NAMES, "--alpha-rule", "How alpha occupies a link: {}.", "Machine"),
@@ -108,6 +127,13 @@ AlphaRule = Annotated[
 Profile = Annotated[
     str, one_of(PROFILE_NAMES, "--profile", "What messages are charged: {}.", "Machine")
 ]
+DefaultProfile = Annotated[
+    str | None,
+    one_of(
+        PROFILE_NAMES, "--profile",
+        "What messages are charged: {}; left out: measured where the machine ships it.", "Machine",
+    ),
+]  # fmt: skip
 Size = Annotated[
     str,
     collective_option(
@@ -195,6 +221,26 @@ def read(option: str, parse: Callable[[object], Value], text: object) -> Value:
         return parse(text)
     except InputError as error:
         raise InputError(error.problem, field=option, fix=error.fix) from None
+
+
+Group = tuple[tuple[int, ...], str | tuple[int, ...]]
+
+
+def group_of(ranks: str | None, relays: str | None) -> Group | None:
+    """Return the members of ``--ranks``, and who relays for them; None: there is no group.
+
+    Raises InputError when `ranks` are none, or `relays` is given without them.
+    """
+    from taccl.files.model import parse_numbers
+
+    members = None if ranks is None else read("--ranks", parse_numbers, ranks)
+    if members is not None:
+        if relays is None or relays.lower() in RELAY_NAMES.split(", "):
+            return members, (relays or "members").lower()
+        return members, read("--relays", parse_numbers, relays) or "all"
+    if relays is not None:
+        raise InputError("is for a group", field="--relays", fix="name its members with --ranks")
+    return None
 
 
 def size_of(text: str) -> int:

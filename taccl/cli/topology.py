@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.options import CostSketch, Fabric, Json, Nodes, TopologyArgument
+from taccl.cli.options import (
+    CostSketch,
+    Fabric,
+    Json,
+    Nodes,
+    Ranks,
+    Relays,
+    TopologyArgument,
+    group_of,
+)
 from taccl.cli.output import Dot, Svg, TextOutput, deliver, pictures
 from taccl.errors import InputError
 
@@ -21,6 +30,8 @@ def show(
     topology: TopologyArgument,
     nodes: Nodes = None,
     fabric: Fabric = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     sketch: CostSketch = None,
     svg: Svg = None,
     dot: Dot = None,
@@ -33,7 +44,9 @@ def show(
     from taccl.topology.file import describe, topology_digest
 
     check_outputs([("--svg", svg), ("--dot", dot)], [topology])
-    network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
+    network = load_machine(
+        topology, nodes=nodes, fabric=fabric, sketch=sketch, group=group_of(ranks, relays)
+    )
     drawn = pictures(network, svg, dot)
     if as_json:
         fields = topology_fields(network, topology_digest(network))

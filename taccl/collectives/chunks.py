@@ -50,7 +50,9 @@ class Collective:
     source; a sum's only target; of a sum with several targets a source.
 
     All data comes from or goes to the `root`; None where ranks are alike. `size` is the bytes of
-    the largest buffer where the collective comes with its bytes, whole or cut.
+    the largest buffer where the collective comes with its bytes, whole or cut. The `members`, in
+    the order of their group, are those who take part where not all ranks do; None: all, or who
+    knows.
 
     A source has its value of a chunk from `ready` of the chunk and `late` of the rank on, and who
     wants the chunk still works for `tail` of it once it is there: picoseconds, one entry a chunk or
@@ -75,6 +77,7 @@ class Collective:
     ready: TimeColumn | None = None
     tail: TimeColumn | None = None
     late: TimeColumn | None = None
+    members: tuple[int, ...] | None = None
 
     @property
     def num_chunks(self) -> int:

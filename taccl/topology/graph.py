@@ -231,6 +231,7 @@ class Topology:
     are, or ``original``, as TACCL computes with them; None: they are the machine's own.
     `gpu`: a name of ``core_form.Gpu``: what NCCL's time model is told of the machine; None: not
     known. Nothing else depends on it.
+    `relays`: so many of the last ranks are in no group: they may relay and add, no more.
     """
 
     name: str
@@ -245,6 +246,7 @@ class Topology:
     costs: str | None = None
     gpu: str | None = None
     measured: ProgramCosts | None = None
+    relays: int = 0
 
     @cached_property
     def links(self) -> LinkTable:

@@ -11,11 +11,12 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
 from taccl.bounds.net import Net, make_net
-from taccl.collectives import Collective, build_collective
+from taccl.collectives import Collective
 from taccl.topology.graph import Edge, Multicast, Reduction, Switch, Topology, whole
 from taccl.units import Time
 
@@ -69,19 +70,21 @@ class Way:
         """Return the time that a byte holds every edge."""
         return sum((_load(net, rows) for rows in self.operations), start=_load(net, ()))
 
-    def time(self, net: Net, size: Fraction) -> Time:
-        """Return what the operations take one after the other for so many bytes (ps)."""
-        each = (
-            _alpha(net, rows) + _load(net, rows).max() * float(size) for rows in self.operations
-        )
-        return int(sum(each)) + len(self.operations)
+    def costs(self, net: Net) -> np.ndarray:
+        """Return what the operations take one after the other: picoseconds, and for each byte."""
+        each = [(_alpha(net, rows) + 1, _load(net, rows).max()) for rows in self.operations]
+        return np.array(each).sum(axis=0)
 
 
 def _load(net: Net, rows: Sequence[int]) -> np.ndarray:
-    load = np.zeros(len(net.topology.edges))
-    for row in rows:
-        np.add.at(load, net.edges[net.first[row] : net.first[row + 1]], 1.0)
-    return load * [float(edge.beta or 0) for edge in net.topology.edges]
+    edges = [net.edges[net.first[row] : net.first[row + 1]] for row in rows]
+    uses = np.bincount(np.concatenate([np.zeros(0, np.int64), *edges]), minlength=len(_betas(net)))
+    return uses * _betas(net)
+
+
+@lru_cache(maxsize=2)
+def _betas(net: Net) -> np.ndarray:
+    return np.array([float(edge.beta or 0) for edge in net.topology.edges])
 
 
 def _alpha(net: Net, rows: Sequence[int]) -> Time:
@@ -175,8 +178,3 @@ def ways(net: Net, collective: Collective, chance: random.Random) -> Iterator[tu
                 spread(net, chance, int(owner), ranks, backwards=backwards)
                 for owner in collective.owner
             )
-
-
-def reachable(topology: Topology) -> Collective:
-    """Return the all-reduce of a topology's ranks."""
-    return build_collective("allreduce", topology.num_ranks, 1)
