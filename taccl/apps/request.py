@@ -6,7 +6,7 @@ from fractions import Fraction
 from threading import Event
 
 from taccl.apps.programs import Target
-from taccl.bounds import best
+from taccl.bounds import best, has_fans
 from taccl.collectives import Collective, busbw_factor
 from taccl.model.problem import Bound, Candidate, Result, Status
 from taccl.model.schedule import Schedule
@@ -116,8 +116,9 @@ class Synthesis:
 
     @property
     def bound_fixed(self) -> Bound | None:
-        """The largest bound for this chunk count; None when the schedule batches."""
-        return None if self.schedule.batches or not self.fixed else best(self.fixed)
+        """The largest bound for this chunk count; None when messages may carry more than one."""
+        more = self.schedule.batches or has_fans(self.schedule.topology)
+        return None if more or not self.fixed else best(self.fixed)
 
     @property
     def gap(self) -> float | None:
