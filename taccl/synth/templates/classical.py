@@ -52,6 +52,7 @@ binomial           broadcast and reduce in one chunk ceil(log2(n)) (alpha + beta
                    not occupy links, for n a power of two
 scatter-allgather  broadcast and reduce in n chunks 2 (n-1) (alpha + beta S/n)
 direct             gather and scatter (n-1) (alpha + beta S/n) where the root has one port
+nvls ...           where switches copy and add: :mod:`taccl.synth.templates.in_network`
 ================== ====================================================================
 
 References
@@ -91,6 +92,7 @@ from taccl.synth.templates.grid_programs import (
     three_step,
     two_step,
 )
+from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.synth.templates.rings import double_ring, parameter_server, ring
 from taccl.synth.templates.steps import GATHER_FAMILY, Step, best_links, in_runs, ranks_by_server
 from taccl.synth.templates.trees import (
@@ -122,12 +124,14 @@ class Template(NamedTuple):
     """An algorithm: the steps of every way to do it (`ways`).
 
     In the collectives `packed`, messages are of any chunks: ranks pack them. At most `most` sends
-    of all ways together are timed; None: MAX_SENDS.
+    of all ways together are timed; None: MAX_SENDS. Where switches copy and add, `fans` yields the
+    decisions of every way itself, and there are no steps.
     """
 
     ways: Algorithm
     packed: tuple[str, ...] = ()
     most: int | None = None
+    fans: Callable[[Problem], Iterator[Decisions]] | None = None
 
 
 def _hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
@@ -157,6 +161,7 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
     "binomial": Template(binomial),
     "scatter-allgather": Template(scatter_allgather),
     "direct": Template(direct),
+    **{name: Template(lambda _problem: iter(()), fans=ways) for name, ways in IN_NETWORK.items()},
 })  # fmt: skip
 
 KINDS: Mapping[str, Template] = MappingProxyType({
@@ -232,7 +237,12 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
     for _, decisions in textbook[: KEPT - 1]:
         messages = [tuple(rows) for rows in message_groups(decisions.batch)]
         left -= len(messages)
-        if decisions.visible_from is None and left >= 0 and not trial.over():
+        if (
+            decisions.visible_from is None
+            and not len(decisions.fans)
+            and left >= 0
+            and (not trial.over())
+        ):
             load = load_of(plan_decisions(bare, rows_of(decisions)), messages)
             with suppress(ValueError):  # messages wait for each other in a cycle
                 early, _ = dispatched(load, trial.report)
@@ -250,6 +260,13 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
 def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
     """Yield every way to do it in the textbook's order, until too many sends were timed."""
     problem = trial.problem
+    if trial.template.fans is not None:
+        # A sketch is about links, and chunks of a batch travel together.
+        for decisions in trial.template.fans(problem) if not problem.logical.name else ():
+            yield problem.without_symmetry.timed(decisions), decisions
+            if trial.over():
+                return
+        return
     packs = trial.batch and problem.collective.name in trial.template.packed
     links = best_links(problem)
     left = most = MAX_SENDS if trial.template.most is None else trial.template.most
