@@ -25,7 +25,7 @@ from taccl.apps.scoring import Proved, Scorer, common_size
 from taccl.apps.warmup import compile_ahead
 from taccl.bounds import any_bounds, best, fixed_bounds, fixed_floors
 from taccl.bounds.net import check_times
-from taccl.collectives import COLLECTIVES, Collective, chunk_counts, chunk_size_of
+from taccl.collectives import COLLECTIVES, Collective, alone, chunk_counts, chunk_size_of
 from taccl.errors import InputError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
@@ -365,6 +365,9 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
         counts = (asked,)
     elif collective.name in COLLECTIVES:
         counts = chunk_counts(collective.name, logical.topology.num_servers)
+    elif (inside := alone(collective)) is not None:
+        # Who relays works on one chunk while the next arrives.
+        counts = chunk_counts(inside.name, 2)
     long = len(counts) > len(CHUNK_COUNTS) + 1
     if len(counts) > 1 and not long:
         counts = _best_second(request, collective, counts, scorer.clock.share(SECOND))

@@ -18,13 +18,17 @@ from taccl.cli.options import (
     End,
     Fabric,
     Factor,
+    InNetwork,
     Json,
     Nodes,
     Profile,
+    Ranks,
+    Relays,
     Root,
     Size,
     SizeOfChunks,
     TopologyArgument,
+    group_of,
     one_of,
     size_of,
     sizes_of,
@@ -42,6 +46,8 @@ def evaluate(
     ],
     nodes: Nodes = None,
     fabric: Fabric = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     sketch: CostSketch = None,
     size: Size = "1MB",
     begin: Begin = None,
@@ -85,7 +91,12 @@ def evaluate(
     wanted = reports.Wanted(trace, html, explain, form)
     wanted.check(files)
     network = load_machine(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        alpha_rule=alpha_rule,
+        group=group_of(ranks, relays),
     )
     case = evaluation.load_scenario(scenario, network, detailed=bool(trace or html or explain))
     model = replace(model_of(runtime), measured=profile == "measured")
@@ -128,6 +139,8 @@ def bound(
     collective: CollectiveArgument,
     nodes: Nodes = None,
     fabric: Fabric = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     sketch: Annotated[
         str | None,
         typer.Option(
@@ -150,15 +163,28 @@ def bound(
     ] = False,
     root: Root = None,
     alpha_rule: AlphaRule = None,
+    in_network: InNetwork = "auto",
     as_json: Json = False,
 ) -> None:
     """Print what no algorithm can beat, by kind, and which bound is the binding one."""
     from taccl.apps import evaluation
-    from taccl.apps.networks import asked_collective, default_size, load_collective, load_network
+    from taccl.apps.networks import (
+        asked_collective,
+        default_size,
+        fans_wanted,
+        load_collective,
+        load_network,
+    )
     from taccl.report.tables import bounded_json, bounded_table, bounded_text
 
     logical = load_network(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        alpha_rule=alpha_rule,
+        group=group_of(ranks, relays),
+        in_network=fans_wanted(in_network, carried=False),
     )
     made = asked_collective(load_collective(collective), logical.topology, root).cut(chunks)
     if begin is None and end is None:

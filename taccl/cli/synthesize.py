@@ -26,12 +26,15 @@ from taccl.cli.options import (
     AlphaRule,
     CollectiveArgument,
     Fabric,
+    InNetwork,
     Json,
     Nodes,
     PlanOrRuntime,
     PlanVersion,
     Profile,
     Quiet,
+    Ranks,
+    Relays,
     Root,
     Size,
     SizeOfChunks,
@@ -39,6 +42,7 @@ from taccl.cli.options import (
     Verbose,
     chunk_count,
     element_bytes,
+    group_of,
     interruptible,
     one_of,
     read,
@@ -110,6 +114,8 @@ def synthesize(
     collective: CollectiveArgument,
     nodes: Nodes = None,
     fabric: Fabric = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     sketch: Annotated[
         str | None,
         search_option(
@@ -156,6 +162,7 @@ def synthesize(
         bool, search_option("--deterministic", help="Count work instead of seconds.")
     ] = False,
     alpha_rule: AlphaRule = None,
+    in_network: InNetwork = "auto",
     profile: Profile = "alpha-beta",
     runtime: PlanOrRuntime = "portable",
     version: PlanVersion = None,
@@ -183,7 +190,7 @@ def synthesize(
     """Find a schedule for a collective, prove it correct, and write it as MSCCL XML."""
     from taccl import apps as pipeline
     from taccl.apps import outputs, reports
-    from taccl.apps.networks import load_collective
+    from taccl.apps.networks import fans_wanted, load_collective
     from taccl.apps.plans import plan_texts
     from taccl.files import check_outputs, write_all_atomic
 
@@ -197,7 +204,13 @@ def synthesize(
         raise InputError("--json needs stdout, too", field="-o", fix="name a file")
     request = pipeline.Request(
         logical=pipeline.load_network(
-            topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+            topology,
+            nodes=nodes,
+            fabric=fabric,
+            sketch=sketch,
+            alpha_rule=alpha_rule,
+            group=group_of(ranks, relays),
+            in_network=fans_wanted(in_network, carried=runtime == "none"),
         ),
         collective=load_collective(collective),
         root=root,

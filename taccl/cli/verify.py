@@ -9,7 +9,7 @@ import typer
 
 from taccl.cli.help import shipped
 from taccl.cli.names import RUNTIME_NAMES
-from taccl.cli.options import Json, Nodes, PlanVersion, one_of, read
+from taccl.cli.options import Group, Json, Nodes, PlanVersion, Ranks, Relays, group_of, one_of, read
 from taccl.errors import InputError
 from taccl.units import parse_size
 
@@ -65,6 +65,8 @@ def verify(
         ),
     ] = None,
     nodes: Nodes = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     ranks_per_node: Annotated[
         int | None,
         typer.Option("--ranks-per-node", min=1, help="Ranks on a server, in place of --topology."),
@@ -95,7 +97,12 @@ def verify(
     from taccl.mscclpp.plan import NEWEST
     from taccl.mscclpp.verdict import is_plan, judge_text
 
-    question = Question(count, structure_only, bitwise, _servers(topology, nodes, ranks_per_node))
+    question = Question(
+        count,
+        structure_only,
+        bitwise,
+        _servers(topology, nodes, ranks_per_node, group_of(ranks, relays)),
+    )
     found: dict[str, Verdicts] = {}
     for file in files:
         text, asked = read_bytes(file), replace(question, file=file)
@@ -124,14 +131,13 @@ def verify(
 
 
 def _servers(
-    topology: str | None, nodes: int | None, ranks_per_node: int | None
+    topology: str | None, nodes: int | None, ranks_per_node: int | None, group: Group | None
 ) -> tuple[int, ...] | int | None:
     """Return the server of every rank, or the ranks on each; None: nothing is known."""
     if topology is None:
-        if nodes is not None:
-            raise InputError(
-                "counts the servers of a topology", field="--nodes", fix="give --topology, too"
-            )
+        for option, given in (("--nodes", nodes), ("--ranks", group)):
+            if given is not None:
+                raise InputError("is for a topology", field=option, fix="give --topology, too")
         return ranks_per_node
     if ranks_per_node is not None:
         raise InputError(
@@ -140,7 +146,7 @@ def _servers(
         )  # fmt: skip
     from taccl.apps.networks import load_machine
 
-    return load_machine(topology, nodes=nodes).server_of
+    return load_machine(topology, nodes=nodes, group=group).server_of
 
 
 _WORDS = {

@@ -44,7 +44,9 @@ class Collective:
     source; a sum's only target; of a sum with several targets a source.
 
     All data comes from or goes to the `root`; None where ranks are alike. `size` is the bytes of
-    the largest buffer where the collective comes with its bytes, whole or cut.
+    the largest buffer where the collective comes with its bytes, whole or cut. The `members`, in
+    the order of their group, are those who take part where not all ranks do; None: all, or who
+    knows.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Collective:
     input_elsewhere: Mapping[tuple[int, int], int] = field(default_factory=lambda: NOWHERE_ELSE)
     output_elsewhere: Mapping[tuple[int, int], int] = field(default_factory=lambda: NOWHERE_ELSE)
     size: int | None = None
+    members: tuple[int, ...] | None = None
 
     @property
     def num_chunks(self) -> int:

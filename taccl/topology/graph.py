@@ -231,6 +231,7 @@ class Topology:
     are, or ``original``, as TACCL computes with them; None: they are the machine's own.
     `gpu`: a name of ``core_form.Gpu``: what NCCL's time model is told of the machine; None: not
     known. Nothing else depends on it.
+    `relays`: so many of the last ranks are in no group: they may relay and add, no more.
     """
 
     name: str
@@ -245,6 +246,7 @@ class Topology:
     costs: str | None = None
     gpu: str | None = None
     measured: ProgramCosts | None = None
+    relays: int = 0
 
     @cached_property
     def links(self) -> LinkTable:
@@ -361,6 +363,13 @@ class Topology:
                 else Reduction(copies.through, adds is None or adds.at_rank),
             ))  # fmt: skip
         return replace(self, edges=tuple(turned), switches=tuple(switches))
+
+    def point_to_point(self) -> "Topology":
+        """Return the same network whose switches neither copy nor add."""
+        if not self.stations[self.num_ranks :].any():
+            return self
+        plain = (Switch(each.name, across_servers=each.across_servers) for each in self.switches)
+        return replace(self, switches=tuple(plain))
 
     def with_alpha_rule(self, rule: str) -> "Topology":
         """Return the same network under another alpha rule.

@@ -19,6 +19,7 @@ from taccl.report.export import EXPORTS
 from taccl.report.tables import WRITERS
 from taccl.run.data import DTYPES
 from taccl.synth.engines import engine_names
+from taccl.topology.edit import RELAYS
 from taccl.topology.graph import ALPHA_RULES, COST_MODES
 from taccl.topology.servers import FABRICS
 from taccl.topology.taccl_costs import BASES, TIME_UNITS
@@ -31,6 +32,7 @@ TABLES: Mapping[str, Collection[str]] = {
     "GPU_NAMES": GPUS, "FABRIC_NAMES": FABRICS, "EXPORT_NAMES": EXPORTS, "BASE_NAMES": BASES,
     "TIME_UNIT_NAMES": TIME_UNITS, "COST_MODE_NAMES": COST_MODES, "PROFILE_NAMES": PROFILES,
     "RUN_DTYPE_NAMES": DTYPES, "PLAN_VERSION_NAMES": VERSIONS, "TIMES_EXPORT_NAMES": TIMES_EXPORTS,
+    "RELAY_NAMES": RELAYS,
 }  # fmt: skip
 
 

@@ -225,7 +225,7 @@ def nvls_one_shot(problem: Problem) -> Iterator[Decisions]:
 
 
 def _rooted(problem: Problem) -> dict[tuple[int, ...], list[Fan]]:
-    """Return the trees of all ranks by how many are next to the switch where they turn, and size."""
+    """Return trees of all ranks by how many are next to the switch where they turn, and by size."""
     topology, everyone = problem.topology, range(problem.topology.num_ranks)
     found: dict[tuple[int, ...], list[Fan]] = defaultdict(list)
     for turn, switch in enumerate(topology.switches, topology.num_ranks):
