@@ -174,7 +174,7 @@ def _curves(topology: Topology, allowed: bytes, named: Named) -> tuple[Curve, ..
     net, collective = _net(topology, allowed, named)
     curves = [flat(kind, time(net, collective)) for kind, time in TIMES.items()]
     crossings = _crossings(net, collective)
-    if _copies_or_adds(topology):
+    if topology.copies_or_adds:
         curves = [curve for curve in curves if curve.kind in ONCE]
         crossings = (crossing for crossing in crossings if crossing.kind in ONCE)
     fluids = (fluid(crossing.kind, crossing.gates, crossing.share) for crossing in crossings)
@@ -191,12 +191,8 @@ def _fixed(
     for crossing in _crossings(net, collective):
         so_far, needed = found.get(crossing.kind, 0), crossing.share * collective.chunks_in_size
         found[crossing.kind] = whole(crossing.gates, needed, so_far)
-    kinds = ONCE if _copies_or_adds(topology) else found.keys()
+    kinds = ONCE if topology.copies_or_adds else found.keys()
     return tuple(Bound(kind, "fixed", time) for kind, time in found.items() if kind in kinds)
-
-
-def _copies_or_adds(topology: Topology) -> bool:
-    return bool(topology.stations[topology.num_ranks :].any())
 
 
 def _crossings(net: Net, collective: Collective) -> Iterable[Crossing]:

@@ -110,6 +110,10 @@ def verify(
     unfit = [Violation("columns", row, text) for row, text in _columns(schedule)]
     if unfit:
         return unfit
+    if len(schedule.fans) and logical is not None:
+        if logical.name is not None:
+            return [Violation("sketch", None, "no sketch says what switches may copy and add")]
+        logical = None
     try:
         large = schedule.num_sends > few and not len(schedule.fans)
         orbits = orbits_of(schedule) if large else None
@@ -120,8 +124,6 @@ def verify(
         return [Violation("symmetry", None, error.problem)]
     if logical is not None and len(logical.allowed) != len(schedule.topology.links):
         return [Violation("sketch", None, "the sketch is for another topology")]
-    if len(schedule.fans) and logical is not None and logical.name is not None:
-        return [Violation("sketch", None, "no sketch says what switches may copy and add")]
     broken: list[Violation] = []
     every = None  # the sends, where representatives do not do for a rule
     for name, rule in RULES.items():
