@@ -96,6 +96,24 @@ def asked_collective(
     return among_members(wanted, topology.num_ranks, members) if topology.relays else wanted
 
 
+IN_NETWORK_MODES = ("auto", "on", "off")
+
+
+def fans_wanted(mode: str, *, carried: bool) -> bool:
+    """Tell whether switches may copy and add, by a `mode` of IN_NETWORK_MODES.
+
+    ``auto``: where what is made can be `carried` out.
+
+    Raises InputError when there is no such mode.
+    """
+    if mode not in IN_NETWORK_MODES:
+        raise InputError(
+            f"unknown mode {mode[:40]!r}", field="--in-network",
+            fix=f"use {', '.join(IN_NETWORK_MODES)}",
+        )  # fmt: skip
+    return mode == "on" or (mode == "auto" and carried)
+
+
 def load_machine(
     topology: str,
     *,
@@ -104,12 +122,14 @@ def load_machine(
     sketch: str | None = None,
     alpha_rule: str | None = None,
     group: Members = None,
+    in_network: bool = False,
 ) -> Topology:
     """Return a `topology`, a file, the name of a shipped one or a short form, as options change it.
 
     It has so many `nodes`, joined by a `fabric`, with an `alpha_rule` of ALPHA_RULES, each in place
     of what the file says; the `sketch`, a file or the name of a shipped one, is for what TACCL's
-    own costs depend on. With a `group` it is the machine that its members have.
+    own costs depend on. With a `group` it is the machine that its members have. Switches copy and
+    add, as the file says, only with `in_network`: most runtimes can't ask them to.
 
     Raises InputError when a file or a value can't be used; NoScheduleError when members of the
     group can't reach one another.
@@ -117,6 +137,7 @@ def load_machine(
     sketched = None if sketch is None else load_sketch(sketch).sketched
     network = load_topology(topology, nodes=nodes, fabric=fabric, sketched=sketched)
     network = network if alpha_rule is None else network.with_alpha_rule(alpha_rule)
+    network = network if in_network else network.point_to_point()
     return network if group is None else grouped(network, *group)
 
 
@@ -128,18 +149,20 @@ def load_network(
     sketch: str | None = None,
     alpha_rule: str | None = None,
     group: Members = None,
+    in_network: bool = False,
 ) -> LogicalTopology:
     """Return a topology as a `sketch`, a file or the name of a shipped one, restricts it.
 
-    The `topology`, `nodes`, `fabric`, `alpha_rule` and `group` are those of :func:`load_machine`;
-    without a sketch all links may be used.
+    The `topology`, `nodes`, `fabric`, `alpha_rule`, `group` and `in_network` are those of
+    :func:`load_machine`; without a sketch all links may be used.
 
     Raises InputError when a file or a value can't be used; NoScheduleError when the sketch cuts
     ranks off.
     """
     network = load_machine(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule, group=group
-    )
+        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule, group=group,
+        in_network=in_network and sketch is None,
+    )  # fmt: skip
     if sketch is None:
         return whole(network, network.rotations)
     return apply_sketch(network, load_sketch(sketch))
@@ -158,7 +181,8 @@ def load_both(first: str, second: str, nodes: int | None) -> tuple[Topology, Top
             fix="leave --nodes out",
         )  # fmt: skip
     one, other = (
-        load_machine(spec, nodes=None if spec in fixed else nodes) for spec in (first, second)
+        load_machine(spec, nodes=None if spec in fixed else nodes, in_network=True)
+        for spec in (first, second)
     )
     return one, other
 

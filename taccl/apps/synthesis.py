@@ -50,6 +50,9 @@ from taccl.topology.symmetry import make_group
 from taccl.verify import require_valid
 
 CHUNK_COUNTS = (1, 2, 4)
+
+ROUNDS = (8, 16, 32)
+"""More chunks for each rank, where switches add for a pipeline between servers."""
 """What ``--chunks auto`` tries, in order, for collectives from files."""
 
 MOST = 8
@@ -365,6 +368,8 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
         counts = (asked,)
     elif collective.name in COLLECTIVES:
         counts = chunk_counts(collective.name, logical.topology.num_servers)
+        if logical.topology.copies_or_adds and logical.topology.num_servers > 1:
+            counts = tuple(sorted({*counts, *ROUNDS}))
     elif (inside := alone(collective)) is not None:
         # Who relays works on one chunk while the next arrives.
         counts = chunk_counts(inside.name, 2)

@@ -35,6 +35,9 @@ KINDS: Mapping[str, str] = MappingProxyType({
     "reduce": "2(n-1) messages for every piece, at the edge prices of the optimal tree packing",
 })  # fmt: skip
 
+ONCE = ("latency", "port", "cut")
+"""Kinds that hold where switches copy and add, too: what a set wants must cross its edges once."""
+
 ASSUMED = "messages go from one rank to one rank: switches copy and add nothing; no network coding"
 """What all of them assume."""
 
@@ -171,6 +174,9 @@ def _curves(topology: Topology, allowed: bytes, named: Named) -> tuple[Curve, ..
     net, collective = _net(topology, allowed, named)
     curves = [flat(kind, time(net, collective)) for kind, time in TIMES.items()]
     crossings = _crossings(net, collective)
+    if topology.copies_or_adds:
+        curves = [curve for curve in curves if curve.kind in ONCE]
+        crossings = (crossing for crossing in crossings if crossing.kind in ONCE)
     fluids = (fluid(crossing.kind, crossing.gates, crossing.share) for crossing in crossings)
     return tuple(dict.fromkeys([*curves, *filter(None, fluids)]))
 
@@ -185,7 +191,8 @@ def _fixed(
     for crossing in _crossings(net, collective):
         so_far, needed = found.get(crossing.kind, 0), crossing.share * collective.chunks_in_size
         found[crossing.kind] = whole(crossing.gates, needed, so_far)
-    return tuple(Bound(kind, "fixed", time) for kind, time in found.items())
+    kinds = ONCE if topology.copies_or_adds else found.keys()
+    return tuple(Bound(kind, "fixed", time) for kind, time in found.items() if kind in kinds)
 
 
 def _crossings(net: Net, collective: Collective) -> Iterable[Crossing]:

@@ -19,6 +19,7 @@ from taccl.cli.options import (
     End,
     Fabric,
     Factor,
+    InNetwork,
     Json,
     Nodes,
     Ranks,
@@ -162,11 +163,18 @@ def bound(
     ] = False,
     root: Root = None,
     alpha_rule: AlphaRule = None,
+    in_network: InNetwork = "auto",
     as_json: Json = False,
 ) -> None:
     """Print what no algorithm can beat, by kind, and which bound is the binding one."""
     from taccl.apps import evaluation
-    from taccl.apps.networks import asked_collective, default_size, load_collective, load_network
+    from taccl.apps.networks import (
+        asked_collective,
+        default_size,
+        fans_wanted,
+        load_collective,
+        load_network,
+    )
     from taccl.report.tables import bounded_json, bounded_table, bounded_text
 
     logical = load_network(
@@ -176,6 +184,7 @@ def bound(
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
+        in_network=fans_wanted(in_network, carried=False),
     )
     made = asked_collective(load_collective(collective), logical.topology, root).cut(chunks)
     if begin is None and end is None:

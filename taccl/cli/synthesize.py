@@ -27,6 +27,7 @@ from taccl.cli.options import (
     CollectiveArgument,
     DefaultProfile,
     Fabric,
+    InNetwork,
     Json,
     Nodes,
     PlanOrRuntime,
@@ -161,6 +162,7 @@ def synthesize(
         bool, search_option("--deterministic", help="Count work instead of seconds.")
     ] = False,
     alpha_rule: AlphaRule = None,
+    in_network: InNetwork = "auto",
     profile: DefaultProfile = None,
     runtime: PlanOrRuntime = "portable",
     version: PlanVersion = None,
@@ -188,7 +190,7 @@ def synthesize(
     """Find a schedule for a collective, prove it correct, and write it as MSCCL XML."""
     from taccl import apps as pipeline
     from taccl.apps import outputs, reports
-    from taccl.apps.networks import load_collective
+    from taccl.apps.networks import fans_wanted, load_collective
     from taccl.apps.plans import plan_texts
     from taccl.files import check_outputs, write_all_atomic
     from taccl.replay.cost import is_measured
@@ -208,6 +210,7 @@ def synthesize(
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
+        in_network=fans_wanted(in_network, carried=runtime == "none"),
     )
     measured = is_measured(profile, logical.topology, alpha_rule, steps, runtime == "none")
     request = pipeline.Request(

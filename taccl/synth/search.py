@@ -30,6 +30,7 @@ from taccl.synth.flow.engine import flow
 from taccl.synth.guided.engine import guided
 from taccl.synth.staged.engine import staged
 from taccl.synth.templates.classical import CLASSICAL, run_classical, textbook_schedule
+from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.timing.deadline import Deadline
 from taccl.units import Time
 
@@ -245,14 +246,17 @@ class Search:
         return self.clock.left - self.reserve - self.series.overhead()
 
     def known(self, chunks: int) -> tuple[Schedule, ...]:
-        """Return the best schedules of a chunk count, for the next engine to start from."""
+        """Return the best schedules of a chunk count, for the next engine to start from.
+
+        Engines route over links: what switches copy and add is no start for them.
+        """
         rows = {
             id(one.result.schedule): (one.time, one.result.schedule)
             for one in self.found
             if one.chunks == chunks and one.time is not None and one.result is not None
         }
         ranked = sorted(rows.values(), key=lambda row: row[0] or 0)[:KNOWN]
-        return tuple(schedule for _, schedule in ranked if schedule is not None)
+        return tuple(one for _, one in ranked if one is not None and not len(one.fans))
 
     def task(self, chunks: int, seconds: float) -> tuple[Problem, Options]:
         """Return the problem of a chunk count, and options that have what is known of it."""
@@ -280,6 +284,12 @@ def portfolio(search: Search) -> list[Attempt]:
         name: along(name, partial(run_classical, name, patient=False), promising, clock)
         for name in dict.fromkeys((*search.ranking, *CLASSICAL))
     }
+    if search.series.task(search.series.counts[0], 1.0)[0].topology.copies_or_adds:
+        # Few rows and most of the gain: all their rounds are tried before anything else.
+        for name in IN_NETWORK:
+            search.take(classical.pop(name))
+            if search.over:
+                return search.found
     _advance(search, classical, FIRST, more=bool(SEARCHES))
     if search.clock.counted is None:
         _take_turns(search)
