@@ -21,8 +21,10 @@ from taccl.cli.options import (
     Factor,
     InNetwork,
     Json,
+    NeededOver,
     Nodes,
     Ranks,
+    ReadyOver,
     Relays,
     Root,
     Size,
@@ -32,6 +34,7 @@ from taccl.cli.options import (
     one_of,
     size_of,
     sizes_of,
+    time_of,
 )
 from taccl.errors import InputError
 
@@ -152,8 +155,15 @@ def bound(
     end: End = None,
     factor: Factor = 2,
     chunks: Annotated[
-        int, typer.Option("--chunks", min=1, max=1024, help="Chunks for the fixed bound.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--chunks",
+            min=1,
+            max=1024,
+            help="Chunks for the fixed bound (1; made one after another: 8).",
+            show_default=False,
+        ),
+    ] = None,
     growth: Annotated[
         bool,
         typer.Option(
@@ -162,6 +172,8 @@ def bound(
         ),
     ] = False,
     root: Root = None,
+    ready_over: ReadyOver = None,
+    needed_over: NeededOver = None,
     alpha_rule: AlphaRule = None,
     in_network: InNetwork = "auto",
     as_json: Json = False,
@@ -175,6 +187,7 @@ def bound(
         load_collective,
         load_network,
     )
+    from taccl.collectives import PIECES
     from taccl.report.tables import bounded_json, bounded_table, bounded_text
 
     logical = load_network(
@@ -186,7 +199,9 @@ def bound(
         group=group_of(ranks, relays),
         in_network=fans_wanted(in_network, carried=False),
     )
-    made = asked_collective(load_collective(collective), logical.topology, root).cut(chunks)
+    times = time_of("--ready-over", ready_over), time_of("--needed-over", needed_over)
+    made = asked_collective(load_collective(collective), logical.topology, root)
+    made = made.cut(chunks or (PIECES if any(times) else 1)).paced(*times)
     if begin is None and end is None:
         count = default_size(logical.topology, made) if size is None else size_of(size)
         found = evaluation.bounds_for(logical, made, count, grown=growth)

@@ -29,11 +29,13 @@ from taccl.cli.options import (
     Fabric,
     InNetwork,
     Json,
+    NeededOver,
     Nodes,
     PlanOrRuntime,
     PlanVersion,
     Quiet,
     Ranks,
+    ReadyOver,
     Relays,
     Root,
     Size,
@@ -47,6 +49,7 @@ from taccl.cli.options import (
     one_of,
     read,
     size_of,
+    time_of,
 )
 from taccl.cli.output import is_stdout, progress, say
 from taccl.errors import InputError
@@ -140,6 +143,8 @@ def synthesize(
         ),
     ] = "auto",
     root: Root = None,
+    ready_over: ReadyOver = None,
+    needed_over: NeededOver = None,
     engine: Annotated[str, one_of(ENGINE_NAMES, "--engine", "One of {}.", "Search")] = "auto",
     steps: Annotated[
         int | None,
@@ -217,6 +222,8 @@ def synthesize(
         logical=logical,
         collective=load_collective(collective),
         root=root,
+        ready_over=time_of("--ready-over", ready_over),
+        needed_over=time_of("--needed-over", needed_over),
         size=0 if size is None else size_of(size),
         chunks=chunk_count(chunks),
         batch=batch == "auto",

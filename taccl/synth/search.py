@@ -16,6 +16,7 @@ counts with a quarter of the work.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -28,11 +29,14 @@ from taccl.synth.exact.engine import exact, pairs_of
 from taccl.synth.exact.solve import MAX_INTERVALS
 from taccl.synth.flow.engine import flow
 from taccl.synth.guided.engine import guided
+from taccl.synth.pieces import in_groups, in_one_piece
+from taccl.synth.plan import in_turns
 from taccl.synth.staged.engine import staged
 from taccl.synth.templates.classical import CLASSICAL, run_classical, textbook_schedule
 from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.timing.deadline import Deadline
 from taccl.units import Time
+from taccl.verify import verify
 
 Engine = Callable[[Problem, Options], Result]
 
@@ -138,6 +142,8 @@ def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> 
         result = engine(problem, options)
     except NoScheduleError as error:
         return Attempt(name, chunks, None, None, error, seconds=clock.spent)
+    if result.schedule is not None and problem.collective.is_timed:
+        result = replace(result, schedule=_in_time(engine, problem, options, result.schedule))
     schedule = result.schedule
     if schedule is None:
         late = OutOfTimeError("no schedule was found in time", fix="raise --time-limit")
@@ -149,6 +155,29 @@ def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> 
     else:
         options.report(f"{result.engine}, {chunks} chunks a rank: {score / 1e6:.2f} us")
     return Attempt(name, chunks, result, score, reason=reason, seconds=clock.spent)
+
+
+def _in_time(engine: Engine, problem: Problem, options: Options, schedule: Schedule) -> Schedule:
+    """Return the best of an engine's schedule, its chunks in order of time, and groups of pieces.
+
+    Engines may decide as if all chunks were ready at once. What the `engine` makes of them in one
+    piece comes first here, for as long as it had for the `schedule`.
+    """
+    orbits, found = replace(problem, group=schedule.group), [schedule]
+    with suppress(ValueError):  # exchanges wait for each other in a ring
+        found += map(orbits.timed, in_turns(orbits, schedule.decisions()))
+    whole = in_one_piece(problem) if options.batch else None
+    if whole is not None:
+        alone = replace(options, floor=0, fixed_floors={}, score=None, known=())
+        with suppress(NoScheduleError):
+            one = engine(whole, replace(alone, refusal=Options.refusal)).schedule
+            found += () if one is None else in_groups(problem, one)
+    better = sorted((one for one in found if one.makespan < schedule.makespan), key=_makespan)
+    return next((one for one in better if not verify(one, problem.logical)), schedule)
+
+
+def _makespan(schedule: Schedule) -> Time:
+    return schedule.makespan
 
 
 SEARCHES: Mapping[str, Engine] = MappingProxyType({

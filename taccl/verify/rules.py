@@ -94,6 +94,22 @@ def start(sends: Sends) -> Iterator[Finding]:
     yield from sends.findings(sends.schedule.start < 0, "starts before time 0")
 
 
+def released(sends: Sends) -> Iterator[Finding]:
+    """Check that no source's own value is sent, or added to, before the source has it."""
+    schedule, collective = sends.schedule, sends.schedule.collective
+    if not collective.is_timed:
+        return
+    early = collective.own_from(schedule.chunk, sends.src) > schedule.start
+    yield from sends.findings(
+        early & sends.is_source(sends.src), "starts before its rank has its own value"
+    )
+    early = collective.own_from(schedule.chunk, sends.dst) > schedule.end
+    yield from sends.findings(
+        early & schedule.reduce & sends.is_source(sends.dst),
+        "is added before the rank that it reaches has its own value",
+    )
+
+
 def adjacency(sends: Sends) -> Iterator[Finding]:
     """Check that the chunks of a batch lie side by side where they are read and written.
 
