@@ -46,7 +46,8 @@ class Collective:
     All data comes from or goes to the `root`; None where ranks are alike. `size` is the bytes of
     the largest buffer where the collective comes with its bytes, whole or cut. The `members`, in
     the order of their group, are those who take part where not all ranks do; None: all, or who
-    knows.
+    knows. A chunk may visit only ranks of its set in `carrier_set`, a place in `rank_sets`; None:
+    any.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Collective:
     output_elsewhere: Mapping[tuple[int, int], int] = field(default_factory=lambda: NOWHERE_ELSE)
     size: int | None = None
     members: tuple[int, ...] | None = None
+    carrier_set: IntColumn | None = None
 
     @property
     def num_chunks(self) -> int:
@@ -86,6 +88,10 @@ class Collective:
     def is_target(self, chunk: int, rank: int) -> bool:
         """Tell whether a rank wants a chunk after."""
         return rank in self._members[self.target_set[chunk]]
+
+    def may_visit(self, chunk: int, rank: int) -> bool:
+        """Tell whether a chunk may be at a rank."""
+        return self.carrier_set is None or rank in self._members[self.carrier_set[chunk]]
 
     def input_offset(self, chunk: int, rank: int) -> int:
         """Return where a source holds its value in its input."""
@@ -173,6 +179,7 @@ class Collective:
             index=scaled(self.index),
             input_elsewhere=each(self.input_elsewhere),
             output_elsewhere=each(self.output_elsewhere),
+            carrier_set=None if self.carrier_set is None else np.repeat(self.carrier_set, parts),
         )
 
     @cached_property
@@ -253,6 +260,8 @@ class Collective:
         perm = np.array(permutation, dtype=np.int64)
         sets = self._set_images(perm)
         key = sets[self.source_set[chunks]] * (len(sets) + 1) + sets[self.target_set[chunks]]
+        if self.carrier_set is not None:
+            key = key * (len(sets) + 1) + sets[self.carrier_set[chunks]]
         key = key * self.num_ranks + perm[self.owner[chunks]]
         keys: NDArray[np.int64] = key * (int(self.index.max(initial=0)) + 1) + self.index[chunks]
         return keys

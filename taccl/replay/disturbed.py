@@ -9,8 +9,8 @@ The rules are those of interpreter.py, and so are the times where nothing is dis
 - a message is as fast as its edges are when it starts;
 - a random delay of a message is more alpha: under the rule ``occupy`` it holds the edges, too. A
   connection delivers in order, so a message never arrives before the one sent before it;
-- a second program has threadblocks, connections and FIFOs of its own. Of sends that a rank asks for
-  at one instant those of the first program are served first.
+- each further program has threadblocks, connections and FIFOs of its own. Of sends that a rank asks
+  for at one instant those of the first program are served first, then those of the second.
 
 The k-th message of a connection has the k-th delay of the connection's own stream of random
 numbers, whatever else happens, so that programs and sizes are compared under the same luck. Delays
@@ -229,13 +229,13 @@ class Outcome:
     """What programs do under a scenario.
 
     `trace` is the first program's, over all runs: mean time, messages, mean time of its messages on
-    each edge. `times` and `others` are picoseconds of the first and of the second program in each
-    run, launch included, each from its own start; empty where it does not end.
+    each edge. `times` are picoseconds of the first program in each run, and `others` of each of the
+    others, launch included, each from its own start; empty where it does not end.
     """
 
     trace: Trace
     times: tuple[Time, ...] = ()
-    others: tuple[Time, ...] = ()
+    others: tuple[tuple[Time, ...], ...] = ()
 
 
 def mean_time(times: Sequence[Time]) -> Time | None:
@@ -338,7 +338,7 @@ class Setup:
 
 
 def disturbed(setup: Setup, loads: Sequence[Load]) -> Outcome:
-    """Replay one or two programs, the ``loads``, in all runs of the scenario of a ``setup``.
+    """Replay programs, the ``loads``, in all runs of the scenario of a ``setup``.
 
     Raises InputError when a program needs an edge that is down; ProgramError when a program does
     not fit the topology.
@@ -371,7 +371,7 @@ def disturbed(setup: Setup, loads: Sequence[Load]) -> Outcome:
         failed, time=None if reason else mean_time(times[0]), reason=reason, messages=messages,
         edge_busy=tuple(total // setup.scenario.runs for total in busy),
     )  # fmt: skip
-    return Outcome(trace, () if reason else tuple(times[0]), tuple(times[1]) if times[1:] else ())
+    return Outcome(trace, () if reason else tuple(times[0]), tuple(map(tuple, times[1:])))
 
 
 class _Rates:

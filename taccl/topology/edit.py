@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import partial
 
 from taccl.collectives import check_members
+from taccl.collectives.groups import relays_of
 from taccl.errors import InputError, NoScheduleError
 from taccl.files import shown
 from taccl.topology.file import unreachable_pair
@@ -240,9 +241,7 @@ def grouped(
     check_members(members, topology.num_ranks)
     if tuple(members) == tuple(range(topology.num_ranks)):
         return topology
-    others: Sequence[Rank] = [] if isinstance(relays, str) else relays
-    if relays == "all":
-        others = sorted({*range(topology.num_ranks)} - {*members})
+    others = relays_of(members, relays, topology.num_ranks) if isinstance(relays, str) else relays
     ranks, inside = (*members, *others), set(members)
     check_members(ranks, topology.num_ranks)
     part, _ = among(topology, ranks)
