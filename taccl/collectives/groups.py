@@ -38,9 +38,15 @@ from taccl.units import Time, parse_size
 if TYPE_CHECKING:
     from taccl.collectives.chunks import IntColumn
 
+INDEX = "groups.json"
+"""In a directory of programs of groups: the file that says who runs which."""
+
 MAX_GROUPS = 64
 MAX_INSTANCES = 1024
 OBJECTIVES = ("makespan", "weighted")
+
+_INSIDE = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$"
+"""A path below a directory, in plain letters."""
 
 _AS_NUMBER = {"type": ["string", "number"]}
 
@@ -193,6 +199,10 @@ class GroupRecord(FileModel):
     start: Annotated[Duration, Field(examples=["40us"])] = 0
     weight: Annotated[Weight, Field(examples=["2"])] = Fraction(1)
     root: Annotated[Index | None, Field(examples=[0])] = None
+    files: Annotated[
+        tuple[Annotated[StrictStr, Field(max_length=300, pattern=_INSIDE)], ...] | None,
+        Field(max_length=MAX_INSTANCES, examples=["[programs/tp.xml, programs/tp.xml]"]),
+    ] = None
 
 
 class GroupsFile(FileModel):
@@ -217,6 +227,7 @@ class Instance:
     `relays`: ranks that may relay for them.
     `chunks`: for each rank; None: any.
     `start`: picoseconds; `weight`: of its end in the objective.
+    `file`: of its program, in the directory of the index; None: it has none.
     """
 
     group: str
@@ -229,6 +240,7 @@ class Instance:
     start: Time = 0
     weight: Fraction = Fraction(1)
     root: int | None = None
+    file: str | None = None
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -311,11 +323,16 @@ def make_groups(record: GroupsFile, document: Document) -> Groups:
         except InputError as error:
             named = "root" if error.field == "--root" else "collective"
             raise document.error(error.problem, (*at, named), error.fix or "") from None
+        if group.files is not None and len(group.files) != len(each):
+            raise document.error(
+                f"should be {len(each)}, one for each instance, got {len(group.files)}",
+                (*at, "files"), "name the file of every instance",
+            )  # fmt: skip
         instances += [
             Instance(
                 group.name, number, name, group.size, members,
                 relays_of(members, record.relays, record.ranks), group.chunks, group.start,
-                group.weight, group.root,
+                group.weight, group.root, None if group.files is None else group.files[number],
             )
             for number, members in enumerate(each)
         ]  # fmt: skip

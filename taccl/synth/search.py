@@ -529,8 +529,10 @@ def _greedy(problem: Problem) -> list[tuple[str, Schedule]]:
         for reverse in phases:
             network = build_network(problem, reverse=reverse)
             hops = greedy_routes(network)
-            routes = [[hop.arc for hop in hops if hop.demand == n]
-                      for n in range(len(network.demands))]  # fmt: skip
+            routes = tuple(
+                tuple(hop.arc for hop in hops if hop.demand == n)
+                for n in range(len(network.demands))
+            )
             rows += rows_of_routes(network, routes)
         decisions = Decisions.of([(*row[:2], n, row[2]) for n, row in enumerate(rows)])
         return [("greedy", problem.timed(decisions))]
