@@ -77,11 +77,7 @@ def ends(topology: Topology, pair: Sequence[Asked]) -> tuple[list[Time], list[Ti
         loads.append(Load(program, whole))
     scenario = bind(ScenarioFile(taccl="scenario/1", name="beside"), Document({}, None), topology)
     found = disturbed(Setup(topology, model_of("executor"), scenario), loads)
-    return (
-        [cost.time for cost in costs],
-        by_fluid(costs),
-        [*found.times, *(time for one in found.others for time in one)],
-    )
+    return [cost.time for cost in costs], by_fluid(costs), [*found.times, *found.others]
 
 
 def main() -> None:

@@ -236,10 +236,10 @@ def under(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> tuple[Ro
             for row, outcome in zip(plain, outcomes, strict=True):
                 made = row_of(outcome.trace, program, setup.topology, bounds.get, file)
                 drawn = outcome.times if setup.scenario.is_random else ()
-                others = [time for times in outcome.others for time in times]
                 disturbance = Disturbed(
                     setup.scenario.name, row.time, percentile(drawn, 50), percentile(drawn, 99),
-                    setup.scenario.runs, mean_time(others),
+                    setup.scenario.runs, mean_time(outcome.others),
+                    (percentile(outcome.background, 50), percentile(outcome.background, 99)),
                 )  # fmt: skip
                 found.append(
                     replace(made, wrong=row.wrong, engine=row.engine, disturbed=disturbance)

@@ -166,7 +166,7 @@ def load_both(first: str, second: str, nodes: int | None) -> tuple[Topology, Top
 def logical_group(logical: LogicalTopology, collective: Collective | None = None) -> Group:
     """Return the largest group found that acts freely and that sketch and collective keep.
 
-    Group that the sketch of a `logical` network names must hold; those the topology declares
+    Symmetries that the sketch of a `logical` network names must hold; those the topology declares
     are used as far as the sketch and the `collective` leave them (a rotation that moves the root
     does not hold). Where nothing is declared, symmetries are searched for. Without a collective
     they are those of the network alone.

@@ -12,12 +12,12 @@ from taccl.cli.options import (
     Begin,
     CollectiveArgument,
     CostSketch,
+    DefaultProfile,
     End,
     Fabric,
     Factor,
     Json,
     Nodes,
-    Profile,
     Quiet,
     Ranks,
     Relays,
@@ -50,7 +50,7 @@ def compare(
     end: End = "256M",
     factor: Factor = 4,
     alpha_rule: AlphaRule = None,
-    profile: Profile = "alpha-beta",
+    profile: DefaultProfile = None,
     root: Root = None,
     runtime: Annotated[
         str, one_of(RUNTIME_NAMES, "--runtime", "Whose constants and limits: {}.")
@@ -60,7 +60,7 @@ def compare(
         typer.Option(
             "--nccl",
             help="Inputs of NCCL's model instead of estimates: gpu=hopper,cpu=intel,wire=nvlink,"
-            "channels=12,intra=30GB/s,inter=24GB/s, or some of them.",
+            "channels=12,intra=30GB/s,inter=24GB/s,nvls=yes,collnet=yes, or some of them.",
         ),
     ] = None,
     form: Annotated[
@@ -77,6 +77,7 @@ def compare(
     from taccl.apps import comparison
     from taccl.apps.networks import asked_collective, load_collective, load_machine
     from taccl.files import check_outputs, write_atomic
+    from taccl.replay.cost import is_measured
     from taccl.replay.nccl import Settings, parse_settings
     from taccl.report.comparison import COMPARED
     from taccl.report.comparison import plot as plotted
@@ -96,7 +97,7 @@ def compare(
         question = comparison.Question(
             network, asked_collective(load_collective(collective), network, root),
             sizes_of(begin, end, factor, ""), files or (), runtime, given, report,
-            profile == "measured",
+            is_measured(profile, network, alpha_rule),
         )  # fmt: skip
         found = comparison.compare(question)
     if plot is not None:

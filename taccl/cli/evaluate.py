@@ -16,12 +16,12 @@ from taccl.cli.options import (
     CollectiveArgument,
     Constants,
     CostSketch,
+    DefaultProfile,
     End,
     Fabric,
     Factor,
     Json,
     Nodes,
-    Profile,
     Ranks,
     Relays,
     Root,
@@ -64,7 +64,7 @@ def evaluate(
     protocol_costs: Annotated[
         bool, typer.Option("--protocol-costs", help="Charge the bytes that LL and LL128 add.")
     ] = False,
-    profile: Profile = "alpha-beta",
+    profile: DefaultProfile = None,
     scenario: Annotated[
         str | None,
         machine_option("--scenario", help="A file that says what disturbs the machine meanwhile."),
@@ -87,7 +87,7 @@ def evaluate(
     from taccl.apps.inputs import read_input, whole_size
     from taccl.apps.networks import load_machine
     from taccl.mscclpp.plan import Plan
-    from taccl.replay.cost import measured_costs, model_of
+    from taccl.replay.cost import is_measured, model_of
     from taccl.report.tables import WRITERS
 
     form = "json" if as_json else form
@@ -113,9 +113,9 @@ def evaluate(
         _evaluate_groups(groups, network, runtime, form, unfit)
         return
     case = evaluation.load_scenario(scenario, network, detailed=bool(trace or html or explain))
-    model = replace(model_of(runtime), measured=profile == "measured")
-    if model.measured:
-        measured_costs(network)
+    only_alpha_beta = (alpha_rule, case, explain, protocol_costs)
+    measured = is_measured(profile, network, *only_alpha_beta)
+    model = replace(model_of(runtime), measured=measured)
     if model.measured and (case is not None or explain or protocol_costs):
         option = (
             "--explain" if explain else "--scenario" if case is not None else "--protocol-costs"

@@ -127,6 +127,13 @@ AlphaRule = Annotated[
 Profile = Annotated[
     str, one_of(PROFILE_NAMES, "--profile", "What messages are charged: {}.", "Machine")
 ]
+DefaultProfile = Annotated[
+    str | None,
+    one_of(
+        PROFILE_NAMES, "--profile",
+        "What messages are charged: {}; left out: measured where the machine ships it.", "Machine",
+    ),
+]  # fmt: skip
 Size = Annotated[
     str,
     collective_option(

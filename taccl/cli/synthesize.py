@@ -19,18 +19,18 @@ from taccl.cli.help import (
     search_option,
     shipped,
 )
-from taccl.cli.names import ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
+from taccl.cli.names import CONVERSION_NAMES, ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
     PLAN_RUNTIME,
     PROCESS,
     AlphaRule,
     CollectiveArgument,
+    DefaultProfile,
     Fabric,
     Json,
     Nodes,
     PlanOrRuntime,
     PlanVersion,
-    Profile,
     Quiet,
     Ranks,
     Relays,
@@ -162,7 +162,7 @@ def synthesize(
         bool, search_option("--deterministic", help="Count work instead of seconds.")
     ] = False,
     alpha_rule: AlphaRule = None,
-    profile: Profile = "alpha-beta",
+    profile: DefaultProfile = None,
     runtime: PlanOrRuntime = "portable",
     version: PlanVersion = None,
     protocol: Protocol = "auto",
@@ -192,6 +192,7 @@ def synthesize(
     from taccl.apps.networks import load_collective
     from taccl.apps.plans import plan_texts
     from taccl.files import check_outputs, write_all_atomic
+    from taccl.replay.cost import is_measured
 
     plan = _for_plans(runtime, protocol, {"--mscclpp-version": version})
     target = _target(
@@ -205,21 +206,24 @@ def synthesize(
         collective,
         {"--ranks": ranks, "--relays": relays, "--sketch": sketch, "--size": size, "--root": root,
          "--steps": steps, "--rounds": rounds, "--schedule": schedule, "--report": report,
-         "--chunks": None if chunks == "auto" else chunks},
+         "--chunks": None if chunks == "auto" else chunks,
+         "--profile": None if profile == "alpha-beta" else profile},
     )  # fmt: skip
     if groups is not None and plan:
         raise InputError(
             "has no plans of groups yet", field="--runtime", fix=f"use {RUNTIME_NAMES} or none"
         )
+    logical = pipeline.load_network(
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        alpha_rule=alpha_rule,
+        group=group_of(ranks, relays),
+    )
+    measured = is_measured(profile, logical.topology, alpha_rule, steps, runtime == "none", groups)
     request = pipeline.Request(
-        logical=pipeline.load_network(
-            topology,
-            nodes=nodes,
-            fabric=fabric,
-            sketch=sketch,
-            alpha_rule=alpha_rule,
-            group=group_of(ranks, relays),
-        ),
+        logical=logical,
         collective="allreduce" if groups else load_collective(collective),
         root=root,
         size=0 if size is None else size_of(size),
@@ -228,7 +232,7 @@ def synthesize(
         engine=engine,
         steps=_steps(steps, rounds, engine, chunk_count(chunks)),
         target=target,
-        measured=profile == "measured",
+        measured=measured,
         time_limit=time_limit,
         seed=seed,
         workers=workers,
@@ -249,8 +253,8 @@ def synthesize(
             found = pipeline.synthesize(replace(request, stop=stop, report=show))
         if plan and output is not None and found.program is not None:
             wanted = _wanted(found.size, protocol, version, (inplace, outofplace))
-            measured = replace(wanted.model, measured=profile == "measured")
-            wanted = replace(wanted, model=measured)
+            model = replace(wanted.model, measured=measured)
+            wanted = replace(wanted, model=model)
             plans, made = plan_texts(
                 found.program, found.schedule.topology, wanted, file or Path("plan.json")
             )
@@ -330,7 +334,7 @@ def convert(
     schedule: Annotated[
         Path,
         typer.Argument(
-            help="A schedule as JSON; for --runtime mscclpp an MSCCL XML file, too.",
+            help="A schedule as JSON; for --runtime mscclpp and --to an MSCCL XML file, too.",
             show_default=False,
         ),
     ],
@@ -353,6 +357,10 @@ def convert(
     min_bytes: MinBytes = None,
     max_bytes: MaxBytes = None,
     bitwise_consistent: BitwiseConsistent = False,
+    to: Annotated[
+        str | None,
+        one_of(CONVERSION_NAMES, "--to", "Write OUTPUT.RANK.et for another tool: {}.", "Output"),
+    ] = None,
 ) -> None:
     """Verify a schedule and write it as MSCCL XML, or as MSCCL++ plans (to stdout without -o)."""
     from taccl.apps import outputs
@@ -377,6 +385,16 @@ def convert(
     )  # fmt: skip
     if target is None:
         raise InputError("none writes no XML", field="--runtime", fix=f"use {RUNTIME_NAMES}")
+    if to is not None:
+        if output is None or is_stdout(output):
+            raise InputError(
+                "is needed: there is a file for each rank",
+                field="-o",
+                fix="name what they begin with",
+            )
+        files = outputs.convert_to(to, schedule, target, size_of(size), output)
+        typer.echo(f"wrote {files[0]} to {files[-1].name}")
+        return
     file = None if is_stdout(output) else output
     texts = outputs.convert(schedule, target, size_of(size), file, _warn)
     if file is None:

@@ -5,21 +5,14 @@ The rules are those of :mod:`taccl.replay.disturbed` where nothing but the progr
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
-from taccl.errors import ProgramError
 from taccl.files import Document
 from taccl.msccl.program import Gpu, Program
 from taccl.replay.cost import ReplayModel
-from taccl.replay.disturbed import Load, Setup, disturbed
-from taccl.replay.scenario import Scenario
+from taccl.replay.disturbed import Load, Setup, ends_together
+from taccl.replay.scenario import ScenarioFile, bind
 from taccl.topology.graph import Rank, Topology
 from taccl.units import Time
-
-ALONE = Scenario(
-    "groups", 0, 1, {}, {}, (), (), {}, dict[Rank, Fraction](), None, None, None, Document({}, None)
-)
-"""Nothing but programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +52,14 @@ def times_together(
 
     `model` has the constants of the runtime; times are picoseconds, launch included.
 
-    Raises ProgramError when they do not end, or connections have no links on the `topology`.
+    Raises InputError when they do not end; ProgramError when connections have no links on the
+    `topology`.
     """
+    record = ScenarioFile(taccl="scenario/1", name="groups")
+    nothing = bind(record, Document({}, None), topology)
     loads = [
         Load(on_ranks(one.program, one.ranks, topology.num_ranks), one.size, one.start)
         for one in placed
     ]
-    outcome = disturbed(Setup(topology, model, ALONE), loads)
-    found = (outcome.times, *outcome.others)
-    if outcome.trace.reason or not all(found):
-        raise ProgramError(
-            f"side by side they do not end: {outcome.trace.reason or 'they wait for one another'}",
-            fix="use smaller sizes, or fewer groups at once",
-        )
-    return tuple(times[0] for times in found)
+    ends = ends_together(Setup(topology, model, nothing), loads)
+    return tuple(end - one.start for end, one in zip(ends, placed, strict=True))

@@ -50,6 +50,8 @@ def write_table(rows: Sequence[Row]) -> str:
                 "p99 us": us_text(disturbed.p99),
                 "plain us": us_text(disturbed.plain),
                 "other us": us_text(disturbed.other),
+                "background p50 us": us_text(disturbed.background[0]),
+                "background p99 us": us_text(disturbed.background[1]),
                 "bound us": us_text(row.bound),
                 "gap": number_text(row.gap, ".1%"),
                 "bottleneck": row.bottleneck,

@@ -12,7 +12,7 @@ ranks and on resources.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from taccl.collectives import Collective
 from taccl.errors import InputError
-from taccl.topology.graph import Permutation, Topology
+from taccl.topology.graph import Permutation, Switch, Topology
 
 Colours = NDArray[np.uint64]
 
@@ -145,10 +145,15 @@ def _tied(topology: Topology, colours: NDArray[np.int64]) -> int | None:
 
 def switch_kinds(topology: Topology) -> NDArray[np.int64]:
     """Return a number for what every switch can do; equal for equal abilities."""
+    able: dict[Switch, int] = {}
     return np.array(
-        [4 * s.multicast + 2 * s.reduce + s.across_servers for s in topology.switches],
+        [
+            2 + able.setdefault(replace(switch, name=""), len(able))
+            if switch.is_station else switch.across_servers
+            for switch in topology.switches
+        ],
         dtype=np.int64,
-    )
+    )  # fmt: skip
 
 
 def refine(topology: Topology, *sides: NDArray[np.int64]) -> list[NDArray[np.int64]]:
