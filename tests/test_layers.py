@@ -32,7 +32,7 @@ LAYERS = [
     ["run", "report"],
     ["torch"],
     ["apps"],
-    ["tuning"],
+    ["tuning", "groups"],
     ["__init__"],
     ["cli"],
     ["__main__"],

@@ -155,8 +155,8 @@ def _evaluate_groups(
 
     Raises InputError when an option is `given` that is not for them.
     """
-    from taccl.apps.group_files import play_groups
-    from taccl.apps.group_outputs import played_record, played_text
+    from taccl.groups.directory import play_groups
+    from taccl.groups.told import played_record, played_text
     from taccl.replay.cost import model_of
 
     for option, value in given.items():
@@ -204,11 +204,11 @@ def bound(
 ) -> None:
     """Print what no algorithm can beat, by kind, and which bound is the binding one."""
     from taccl.apps import evaluation
-    from taccl.apps.group_outputs import bounded_record
-    from taccl.apps.group_outputs import bounded_text as groups_bounded
-    from taccl.apps.grouping import bound_groups
     from taccl.apps.networks import asked_collective, default_size, load_collective, load_network
     from taccl.collectives.groups import is_groups, read_groups
+    from taccl.groups.solve import bound_groups
+    from taccl.groups.told import bounded_record
+    from taccl.groups.told import bounded_text as groups_bounded
     from taccl.report.tables import bounded_json, bounded_table, bounded_text
 
     logical = load_network(

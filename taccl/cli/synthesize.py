@@ -296,9 +296,9 @@ def _at_once(
     as_json: bool, quiet: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Solve groups, write their programs to a directory, and print what they take together."""
-    from taccl.apps.group_files import check_directory, write_groups
-    from taccl.apps.group_outputs import record, summary
-    from taccl.apps.grouping import synthesize_groups
+    from taccl.groups.directory import check_directory, write_groups
+    from taccl.groups.solve import synthesize_groups
+    from taccl.groups.told import record, summary
 
     if output is not None:
         if is_stdout(output):

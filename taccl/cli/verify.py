@@ -93,8 +93,8 @@ def verify(
             "--structure-only follows no data and no waits",
             field="--bitwise-consistent" if bitwise else "--size", fix="leave out one of the two",
         )  # fmt: skip
-    from taccl.apps.group_files import files_in
     from taccl.files import read_bytes
+    from taccl.groups.directory import files_in
     from taccl.msccl.verdict import Question, Verdict, judge_for, judge_for_each
     from taccl.mscclpp.plan import NEWEST
     from taccl.mscclpp.verdict import is_plan, judge_text

@@ -13,13 +13,14 @@ def test_an_allreduce_of_a_server_has_a_program_of_eight_ranks(run: Run, tmp_pat
     group = ("--nodes", 2, "--ranks", "8-15", "--size", "64MB")
     done = run(
         "synthesize", "dgx-h100", "allreduce", *group, "--chunks", 1, "--engine", "all-pairs",
-        "--json", "-o", file,
+        "--json", "-o", file, "--profile", "alpha-beta",
     )  # fmt: skip
     found = json.loads(done.out)
     assert (found["ranks"], found["bound_kind"]) == (8, "message")
     assert 'ngpus="8"' in file.read_text()
     assert run("verify", file).status == 0
-    shown = run("evaluate", file, "--topology", "dgx-h100", *group, "--json")
+    on_machine = ("--topology", "dgx-h100", "--profile", "alpha-beta")
+    shown = run("evaluate", file, *on_machine, *group, "--json")
     (row,) = json.loads(shown.out)["rows"]
     assert row["time_us"] == found["replay_us"]
     bounded = json.loads(run("bound", "dgx-h100", "allreduce", *group, "--json").out)

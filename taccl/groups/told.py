@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from taccl.apps.group_files import Played
-from taccl.apps.grouping import Together
 from taccl.collectives import busbw_factor
 from taccl.collectives.groups import Groups, Instance
+from taccl.groups.directory import Played
+from taccl.groups.solve import Together
 from taccl.model.problem import Bound
 from taccl.report.text import aligned, us_text
 from taccl.topology.edit import numbers_text

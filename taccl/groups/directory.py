@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from taccl.apps.grouping import Part, Together, check_groups
 from taccl.apps.inputs import ELEMENT_BYTES, read_program
 from taccl.apps.outputs import xml_files
 from taccl.collectives.groups import INDEX, Groups, Instance, read_groups
 from taccl.errors import InputError
 from taccl.files import write_all_atomic
+from taccl.groups.solve import Part, Together, check_groups
 from taccl.model.schedule_file import schedule_text
 from taccl.replay.cost import ReplayModel
 from taccl.replay.side_by_side import Placed, times_together
