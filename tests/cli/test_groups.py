@@ -38,7 +38,8 @@ def test_members_of_a_ring_that_are_no_neighbours_need_relays(run: Run, tmp_path
     file = tmp_path / "even.xml"
     found = run(
         "synthesize", "ring:8", "allreduce", *group, "--relays", "all", "--chunks", 1,
-        "--engine", "guided", "--time-limit", 3, "--runtime", "msccl", "--json", "-o", file,
+        "--engine", "guided", "--time-limit", 3, "--deterministic", "--runtime", "msccl", "--json",
+        "-o", file,
     )  # fmt: skip
     answer = json.loads(found.out)
     assert answer["makespan_us"] == pytest.approx(165.6)
@@ -62,7 +63,7 @@ relays: all
 def test_groups_become_a_directory_that_is_judged_and_replayed(run: Run, tmp_path: Path) -> None:
     groups, place = tmp_path / "g.yaml", tmp_path / "out"
     groups.write_text(EVEN_ODD)
-    fast = ("--engine", "guided", "--time-limit", 6, "--quiet")
+    fast = ("--engine", "guided", "--time-limit", 6, "--deterministic", "--quiet")
     done = run("synthesize", "ring:8", groups, *fast, "--runtime", "msccl", "--json", "-o", place)
     found = json.loads(done.out)
     assert found["cost_us"] == found["makespan_us"] <= 172

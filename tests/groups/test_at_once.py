@@ -33,7 +33,9 @@ def groups_of(instances: list[Instance], ranks: int, objective: str = "makespan"
 def asked(seconds: float, *, programs: bool = False, engine: str = "auto") -> Request:
     network = load_network("hub:2")
     target = Target("msccl") if programs else None
-    return Request(network, "allreduce", target=target, time_limit=seconds, engine=engine)
+    return Request(
+        network, "allreduce", target=target, time_limit=seconds, engine=engine, deterministic=True
+    )
 
 
 def test_groups_on_edges_of_their_own_are_solved_once_and_run_as_if_alone() -> None:
