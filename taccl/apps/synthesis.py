@@ -44,6 +44,7 @@ from taccl.synth.search import (
     portfolio,
 )
 from taccl.synth.steps_rounds import chunks_per_rank
+from taccl.synth.templates.classical import CLASSICAL
 from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
 from taccl.topology.graph import LogicalTopology, whole
 from taccl.topology.symmetry import make_group
@@ -252,7 +253,9 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[
             break
     if request.engine != "auto":
         scorer.best = None  # only an answer where the engine has none
-    return [name for name, _ in made] if isinstance(made, list) else FEW_MESSAGES
+    return (
+        [name for name, _ in made if name in CLASSICAL] if isinstance(made, list) else FEW_MESSAGES
+    )
 
 
 def _search(request: Request, collective: Collective, scorer: Scorer, found: list[Attempt]) -> None:

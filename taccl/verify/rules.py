@@ -422,6 +422,15 @@ def allowed(sends: Sends) -> Iterator[Finding]:
         )
 
 
+def outsider(sends: Sends) -> Iterator[Finding]:
+    """Check that chunks visit only ranks that may carry them."""
+    schedule, carriers = sends.schedule, sends.schedule.collective.carrier_set
+    if carriers is not None:
+        own = carriers[schedule.chunk]
+        strange = ~(sends.members[own, sends.src] & sends.members[own, sends.dst])
+        yield from sends.findings(strange, "visits a rank that does not relay for its group")
+
+
 def leave_by(sends: Sends) -> Iterator[Finding]:
     """Check that chunks leave every server by the senders that the sketch names.
 
