@@ -47,6 +47,7 @@ PROTOCOL_NAMES = f"auto, {_listed('msccl/runtimes.py:PROTOCOLS')}"
 ALPHA_RULE_NAMES = _listed("topology/graph.py:ALPHA_RULES")
 PROFILE_NAMES = _listed("replay/cost.py:PROFILES")
 RUN_DTYPE_NAMES = _listed("run/data.py:DTYPES")
+KERNEL_NAMES = _listed("apps/profile_calibration.py:KERNELS_KNOWN")
 FIT_NAMES = _listed("apps/fitting.py:FITTED")
 RESULT_FORMAT_NAMES = _listed("report/tables.py:WRITERS")
 COMPARISON_FORMAT_NAMES = _listed("report/comparison.py:COMPARED")
