@@ -17,6 +17,7 @@ from taccl.bounds.latency import farthest, latency_crossings, without_latency
 from taccl.bounds.net import Crossing, Net, make_net
 from taccl.bounds.packing import packing_crossings
 from taccl.bounds.reduce import reduce_crossings
+from taccl.bounds.rounds import round_crossings
 from taccl.collectives import COLLECTIVES, Collective, build_collective
 from taccl.model.problem import Bound
 from taccl.topology.graph import LogicalTopology, Topology
@@ -31,6 +32,7 @@ KINDS: Mapping[str, str] = MappingProxyType({
     "flow": "a shortest path for all data, at the edge prices of the optimal multi-commodity flow",
     "drain": "the last arrival at a set of ranks, which must still spread inside it",
     "growth": "data that enters a server must still be doubled inside, one message at a time",
+    "rounds": "messages one after the other, with no more than their senders knew, and all bytes",
     "message": "all of these, with an alpha for every message of the runtime's largest size",
     "reduce": "2(n-1) messages for every piece, at the edge prices of the optimal tree packing",
 })  # fmt: skip
@@ -53,7 +55,7 @@ def any_of(kind: str) -> str:
 
 IDEAS: tuple[Callable[[Net, Collective], Iterator[Crossing]], ...] = (
     latency_crossings, port_crossings, shared_crossings, cut_crossings, flow_crossings,
-    packing_crossings, reduce_crossings,
+    packing_crossings, reduce_crossings, round_crossings,
 )  # fmt: skip
 
 Named = tuple[str, int, int | None] | Collective
