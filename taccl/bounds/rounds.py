@@ -40,6 +40,7 @@ All hold under ``occupy`` and ``delay``; under ``delay`` o is 0, and doubling an
 that a port does not.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import product
@@ -60,7 +61,7 @@ KIND = "rounds"
 MOST_LOOKED_AT = 8
 """Ranks, and parts of a level, that are looked at."""
 
-MOST_VISITS = 50_000_000
+MOST_VISITS = 20_000_000
 """Links of all parts together, above which what parts send to parts is not looked at."""
 
 ROOTED = ("broadcast", "reduce")
@@ -76,7 +77,7 @@ def round_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     known = is_uniform(collective) or name in ROOTED
     if not known or net.chunk is not None or not 1 < ranks == collective.num_ranks <= MOST_RANKS:
         return
-    if name in ("allgather", "reducescatter"):
+    if name in EACH:
         yield from _doubling(net, into=name == "allgather")
     if name == "alltoall":
         for into in (True, False):
@@ -216,22 +217,28 @@ def _gates(net: Net, rows: NDArray[np.bool_]) -> int | None:
 
 
 def _most_shared(net: Net, rows: NDArray[np.bool_]) -> IntArray | None:
-    """Return for every link an edge to count it at: the resource that most of some links cross.
+    """Return for each of some links an edge to count it at: the resource that most of them cross.
 
-    None where some of the `rows` cross no resource.
+    None where one crosses no resource; ``NONE`` for links that `rows` does not name.
     """
-    owner = np.repeat(np.arange(len(net.src)), np.diff(net.first))
-    held = net.wire_id[net.edges] >= 0
-    crossed = np.bincount(net.edges[held & rows[owner]], minlength=len(net.topology.edges))
-    order = np.lexsort((crossed[net.edges], held))  # of repeated places numpy keeps the last
-    order = order[held[order]]
+    links = np.flatnonzero(rows)
+    lengths = np.diff(net.first)[links]
+    owner = np.repeat(links, lengths)
+    ahead = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    edges = net.edges[np.repeat(net.first[links], lengths) + ahead]
+    held = net.wire_id[edges] >= 0
+    owner, edges = owner[held], edges[held]
+    order = np.argsort(np.bincount(edges)[edges], kind="stable") if len(edges) else edges
     cover = np.full(len(net.src), NONE, dtype=np.int64)
-    cover[owner[order]] = net.edges[order]
-    return None if (cover[rows] == NONE).any() else cover
+    cover[owner[order]] = edges[order]  # of repeated places numpy keeps the last
+    return None if (cover[links] == NONE).any() else cover
 
 
 ENTERS = ("allgather", "allreduce", "broadcast")
-LEAVES = ("reducescatter", "reduce")
+"""What enters a part, to be spread in it; of the others it is summed there, and leaves."""
+
+EACH = ("allgather", "reducescatter")
+"""Of which each rank has (gets) a share of the buffer."""
 
 
 def _gates_and_spreading(net: Net, collective: Collective, parts: Parts) -> Iterator[Crossing]:
@@ -241,7 +248,7 @@ def _gates_and_spreading(net: Net, collective: Collective, parts: Parts) -> Iter
     outside = home[net.src] != home[net.dst]
     into = name in ENTERS
     inside = [ports_of(net, ~outside, backwards=turn) for turn in (False, True)]
-    between = ports_of(net, outside, backwards=True)
+    between, covers = ports_of(net, outside, backwards=True), edge_covers(net)
     for part in [part for part in parts if root not in part][:MOST_LOOKED_AT]:
         size = len(part)
         member = np.zeros(ranks, dtype=np.bool_)
@@ -253,22 +260,17 @@ def _gates_and_spreading(net: Net, collective: Collective, parts: Parts) -> Iter
             alone = _grown(inside[True], [(0, 1)], max(map(len, parts)))
             ways = (inside[True], [(0, 1)]) if len(parts) == 2 else (between, alone)
             summed = _shares(*ways, ranks - size)
-        share = Fraction(1)
-        if name in ("allgather", "reducescatter"):
-            share = Fraction(ranks - size, ranks)
-        for cover in (*edge_covers(net), _most_shared(net, rows)):
+        opened: defaultdict[Time, Fraction] = defaultdict(Fraction)
+        for (one, weight), (two, other) in product(spread, summed):
+            opened[one + two] += weight * other
+        share = Fraction(ranks - size if name in EACH else ranks, ranks)
+        for cover in (*covers, _most_shared(net, rows)):
             gates = None if cover is None else counted_at(net, cover, rows)
             if gates is not None:
-                yield Crossing(
-                    KIND,
-                    gather(
-                        Gate(gate.start + one + two, gate.busy / (weight * other))
-                        for gate, count in gates
-                        for (one, weight), (two, other) in product(spread, summed)
-                        for _ in range(count)
-                    ),
-                    share,
-                )
+                found: Counter[Gate] = Counter()
+                for (gate, count), (time, weight) in product(gates, opened.items()):
+                    found[Gate(gate.start + time, gate.busy / weight)] += count
+                yield Crossing(KIND, tuple(sorted(found.items())), share)
 
 
 def _grown(ports: tuple[Port, ...] | None, start: Rises, most: int) -> Rises:

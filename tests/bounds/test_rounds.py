@@ -101,7 +101,7 @@ State = tuple[int, tuple[tuple[int, ...], ...], tuple[tuple[int, int], ...], tup
 
 @dataclass(frozen=True)
 class Gossip:
-    """Who must know of whose parts of a chunk; messages tell all that their sender knows of some."""
+    """Who must know whose parts of a chunk; a message tells all that its sender knows of some."""
 
     collective: Collective
 
