@@ -144,7 +144,12 @@ class Synthesis:
 
     @property
     def bound_engine(self) -> Time | None:
-        """What the engine proved of the problem as it was asked, in picoseconds; None: nothing."""
+        """What the engine proved of the problem as it was asked, in picoseconds; None: nothing.
+
+        Nor is there a proof where switches copy and add: engines route over links.
+        """
+        if self.schedule.topology.copies_or_adds:
+            return None
         proved = (bound.time for bound in self.result.bounds if bound.world == "engine")
         return max(proved, default=None)
 

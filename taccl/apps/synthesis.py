@@ -23,7 +23,7 @@ from taccl.apps.programs import Lowering, serves
 from taccl.apps.request import Request, Synthesis
 from taccl.apps.scoring import Proved, Scorer, common_size
 from taccl.apps.warmup import compile_ahead
-from taccl.bounds import ANY, POINT_TO_POINT, any_bounds, best, fixed_bounds, fixed_floors, has_fans
+from taccl.bounds import ANY, POINT_TO_POINT, any_bounds, best, fixed_bounds, fixed_floors
 from taccl.bounds.net import check_times
 from taccl.collectives import COLLECTIVES, PIECES, Collective, alone, chunk_counts, chunk_size_of
 from taccl.errors import InputError, NoScheduleError, OutOfTimeError
@@ -44,12 +44,16 @@ from taccl.synth.search import (
     portfolio,
 )
 from taccl.synth.steps_rounds import chunks_per_rank
+from taccl.synth.templates.classical import CLASSICAL
 from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
 from taccl.topology.graph import LogicalTopology, whole
 from taccl.topology.symmetry import make_group
 from taccl.verify import require_valid
 
 CHUNK_COUNTS = (1, 2, 4)
+
+ROUNDS = (8, 16, 32)
+"""More chunks for each rank, where switches add for a pipeline between servers."""
 """What ``--chunks auto`` tries, in order, for collectives from files."""
 
 MOST = 8
@@ -249,7 +253,9 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[
             break
     if request.engine != "auto":
         scorer.best = None  # only an answer where the engine has none
-    return [name for name, _ in made] if isinstance(made, list) else FEW_MESSAGES
+    return (
+        [name for name, _ in made if name in CLASSICAL] if isinstance(made, list) else FEW_MESSAGES
+    )
 
 
 def _search(request: Request, collective: Collective, scorer: Scorer, found: list[Attempt]) -> None:
@@ -386,6 +392,8 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
         counts = (asked,)
     elif collective.name in COLLECTIVES:
         counts = chunk_counts(collective.name, logical.topology.num_servers)
+        if logical.topology.copies_or_adds and logical.topology.num_servers > 1:
+            counts = tuple(sorted({*counts, *ROUNDS}))
     elif (inside := alone(collective)) is not None:
         # Who relays works on one chunk while the next arrives.
         counts = chunk_counts(inside.name, 2)
@@ -419,7 +427,7 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     problem, options = problem_of(counts[0])
     at = scorer.common or request.size
     floor = best(_program_bounds(request, logical, problem.collective, at)).time
-    if single and not request.measured and not has_fans(logical.topology):
+    if single and not request.measured and not logical.topology.copies_or_adds:
         # Another count may have a lower bound for one chunk to a message.
         floor = max(floor, options.floor)
     return Series(counts, task, floor, long, lambda: scorer.slowest)

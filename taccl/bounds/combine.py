@@ -19,6 +19,7 @@ from taccl.bounds.net import Crossing, Net, make_net
 from taccl.bounds.packing import packing_crossings
 from taccl.bounds.reduce import reduce_crossings
 from taccl.bounds.release import longest_wait, parts_of
+from taccl.bounds.rounds import round_crossings
 from taccl.collectives import COLLECTIVES, Collective, build_collective
 from taccl.model.problem import Bound
 from taccl.topology.graph import LogicalTopology, Topology
@@ -33,6 +34,7 @@ KINDS: Mapping[str, str] = MappingProxyType({
     "flow": "a shortest path for all data, at the edge prices of the optimal multi-commodity flow",
     "drain": "the last arrival at a set of ranks, which must still spread inside it",
     "growth": "data that enters a server must still be doubled inside, one message at a time",
+    "rounds": "messages one after the other, with no more than their senders knew, and all bytes",
     "message": "all of these, with an alpha for every message of the runtime's largest size",
     "loop": "edges of one switch through which each rank's own value goes, too",
     "reduce": "2(n-1) messages for every piece, at the edge prices of the optimal tree packing",
@@ -64,7 +66,7 @@ def any_of(kind: str, world: str = ANY) -> str:
 
 IDEAS: tuple[Callable[[Net, Collective], Iterator[Crossing]], ...] = (
     latency_crossings, port_crossings, shared_crossings, cut_crossings, flow_crossings,
-    packing_crossings, reduce_crossings, loop_crossings,
+    packing_crossings, reduce_crossings, loop_crossings, round_crossings,
 )  # fmt: skip
 """What crosses which edges; each looks at the helpers of a net, if it has any."""
 
@@ -95,7 +97,7 @@ def any_curves(
     if isinstance(collective, str):
         collective = build_collective(collective, logical.topology.num_ranks, 1)
     network = (logical.topology, logical.allowed.tobytes())
-    fans = world == ANY and bool(logical.allowed.all()) and has_fans(logical.topology)
+    fans = world == ANY and bool(logical.allowed.all()) and logical.topology.copies_or_adds
     if not collective.is_timed:
         return _curves(*network, _named(collective, 1), fans=fans)
     net = make_net(logical, collective, fans=fans)
@@ -128,18 +130,13 @@ def any_bounds(
         found[curve.kind] = max(found.get(curve.kind, 0), curve.at(size))
     if logical.name is not None:
         world = "sketch"
-    elif world == POINT_TO_POINT and not has_fans(logical.topology):
+    elif world == POINT_TO_POINT and not logical.topology.copies_or_adds:
         world = ANY
     bounds = tuple(Bound(kind, world, time) for kind, time in found.items())
     if message_bytes is None:
         return bounds
     curves = program_curves(logical, collective, message_bytes)
     return (*bounds, Bound("message", "program", max(curve.at(size) for curve in curves)))
-
-
-def has_fans(topology: Topology) -> bool:
-    """Tell whether some switch of a `topology` copies or adds: worlds differ there."""
-    return any(switch.is_station for switch in topology.switches)
 
 
 def program_curves(

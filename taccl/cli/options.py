@@ -14,6 +14,7 @@ from taccl.cli.help import collective_option, listed, machine_option, output_opt
 from taccl.cli.names import (
     ALPHA_RULE_NAMES,
     COLLECTIVE_NAMES,
+    IN_NETWORK_NAMES,
     PLAN_VERSION_NAMES,
     PROFILE_NAMES,
     RELAY_NAMES,
@@ -124,6 +125,14 @@ AlphaRule = Annotated[
     str | None,
     one_of(ALPHA_RULE_NAMES, "--alpha-rule", "How alpha occupies a link: {}.", "Machine"),
 ]
+InNetwork = Annotated[
+    str,
+    one_of(
+        IN_NETWORK_NAMES, "--in-network",
+        "Whether switches that can copy and add do: {}.", "Machine",
+    ),
+]  # fmt: skip
+"""``auto``: where what is made can be carried out by the runtime."""
 Profile = Annotated[
     str, one_of(PROFILE_NAMES, "--profile", "What messages are charged: {}.", "Machine")
 ]

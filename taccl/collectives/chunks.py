@@ -52,7 +52,8 @@ class Collective:
     All data comes from or goes to the `root`; None where ranks are alike. `size` is the bytes of
     the largest buffer where the collective comes with its bytes, whole or cut. The `members`, in
     the order of their group, are those who take part where not all ranks do; None: all, or who
-    knows.
+    knows. A chunk may visit only ranks of its set in `carrier_set`, a place in `rank_sets`; None:
+    any.
 
     A source has its value of a chunk from `ready` of the chunk and `late` of the rank on, and who
     wants the chunk still works for `tail` of it once it is there: picoseconds, one entry a chunk or
@@ -78,6 +79,7 @@ class Collective:
     tail: TimeColumn | None = None
     late: TimeColumn | None = None
     members: tuple[int, ...] | None = None
+    carrier_set: IntColumn | None = None
 
     @property
     def num_chunks(self) -> int:
@@ -181,6 +183,10 @@ class Collective:
             row[list(ranks)] = True
         return table
 
+    def may_visit(self, chunk: int, rank: int) -> bool:
+        """Tell whether a chunk may be at a rank."""
+        return self.carrier_set is None or rank in self._members[self.carrier_set[chunk]]
+
     def input_offset(self, chunk: int, rank: int) -> int:
         """Return where a source holds its value in its input."""
         if self.input_elsewhere:
@@ -269,6 +275,7 @@ class Collective:
             output_elsewhere=each(self.output_elsewhere),
             ready=None if self.ready is None else np.repeat(self.ready, parts),
             tail=None if self.tail is None else np.repeat(self.tail, parts),
+            carrier_set=None if self.carrier_set is None else np.repeat(self.carrier_set, parts),
         )
 
     @cached_property
@@ -358,6 +365,8 @@ class Collective:
         perm = np.array(permutation, dtype=np.int64)
         sets = self._set_images(perm)
         key = sets[self.source_set[chunks]] * (len(sets) + 1) + sets[self.target_set[chunks]]
+        if self.carrier_set is not None:
+            key = key * (len(sets) + 1) + sets[self.carrier_set[chunks]]
         key = key * self.num_ranks + perm[self.owner[chunks]]
         key = key * (int(self.index.max(initial=0)) + 1) + self.index[chunks]
         moments = self._moments
