@@ -6,7 +6,7 @@ from fractions import Fraction
 from threading import Event
 
 from taccl.apps.programs import Target
-from taccl.bounds import best, has_fans
+from taccl.bounds import best
 from taccl.collectives import Collective, busbw_factor
 from taccl.model.problem import Bound, Candidate, Result, Status
 from taccl.model.schedule import Schedule
@@ -117,7 +117,7 @@ class Synthesis:
     @property
     def bound_fixed(self) -> Bound | None:
         """The largest bound for this chunk count; None when messages may carry more than one."""
-        more = self.schedule.batches or has_fans(self.schedule.topology)
+        more = self.schedule.batches or self.schedule.topology.copies_or_adds
         return None if more or not self.fixed else best(self.fixed)
 
     @property
