@@ -16,13 +16,9 @@ from pathlib import Path
 from benchmarks.sections import replace_section
 from taccl.apps.call_costs import CallCosts
 from taccl.apps.networks import load_machine
-from taccl.files import Document
-from taccl.replay.cost import model_of
-from taccl.replay.disturbed import Load, Setup, disturbed
-from taccl.replay.scenario import ScenarioFile, bind
 from taccl.report.text import aligned
 from taccl.topology.graph import Topology
-from taccl.training.operations import Call, Operation, Work
+from taccl.training.operations import Call, Meeting, Operation, Work
 from taccl.training.simulation import Cost, simulate
 from taccl.units import Time, parse_size
 
@@ -67,17 +63,15 @@ def by_fluid(costs: Sequence[Cost]) -> list[Time]:
 
 def ends(topology: Topology, pair: Sequence[Asked]) -> tuple[list[Time], list[Time], list[Time]]:
     """Return what collectives take alone, and when both end by fluids and by replay."""
-    everyone = tuple(range(topology.num_ranks))
-    costs, loads = [], []
-    for collective, text, via in pair:
-        size = parse_size(text)
-        priced = CallCosts(topology, via)
-        costs.append(Cost.of(*priced.alone(everyone, Call(collective, "all", size))))
-        program, whole = priced.program(everyone, Call(collective, "all", size))
-        loads.append(Load(program, whole))
-    scenario = bind(ScenarioFile(taccl="scenario/1", name="beside"), Document({}, None), topology)
-    found = disturbed(Setup(topology, model_of("executor"), scenario), loads)
-    return [cost.time for cost in costs], by_fluid(costs), [*found.times, *found.others]
+    everyone = (tuple(range(topology.num_ranks)),)
+    priced = CallCosts(topology)
+    meetings = [
+        Meeting(Call(collective, "all", parse_size(text), via), everyone, frozenset({0}), 0)
+        for collective, text, via in pair
+    ]
+    costs = [priced.cost(one) for one in meetings]
+    replayed = priced.together([(one, 0) for one in meetings])
+    return [cost.time for cost in costs], by_fluid(costs), list(replayed)
 
 
 def main() -> None:
