@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from taccl.apps.fitting import FITTED
+from taccl.apps.outputs import CONVERSIONS
 from taccl.cli import names
 from taccl.collectives import COLLECTIVES
 from taccl.imports import IMPORTS
@@ -32,7 +33,7 @@ TABLES: Mapping[str, Collection[str]] = {
     "GPU_NAMES": GPUS, "FABRIC_NAMES": FABRICS, "EXPORT_NAMES": EXPORTS, "BASE_NAMES": BASES,
     "TIME_UNIT_NAMES": TIME_UNITS, "COST_MODE_NAMES": COST_MODES, "PROFILE_NAMES": PROFILES,
     "RUN_DTYPE_NAMES": DTYPES, "PLAN_VERSION_NAMES": VERSIONS, "TIMES_EXPORT_NAMES": TIMES_EXPORTS,
-    "RELAY_NAMES": RELAYS,
+    "RELAY_NAMES": RELAYS, "CONVERSION_NAMES": CONVERSIONS,
 }  # fmt: skip
 
 
