@@ -24,6 +24,7 @@ from taccl.msccl.program import Program
 from taccl.replay.cost import measured_costs
 from taccl.replay.disturbed import Load, Setup, ends_together
 from taccl.replay.scenario import ScenarioFile, bind
+from taccl.replay.side_by_side import on_ranks
 from taccl.topology.edit import among
 from taccl.topology.file import unreachable_pair
 from taccl.topology.graph import EdgeId, Rank, Topology, whole
@@ -252,11 +253,13 @@ class CallCosts:
         if key not in self._ends:
             scenario = ScenarioFile(taccl="scenario/1", name="together")
             empty = bind(scenario, Document({}, None), self.topology)
-            rows = [
-                (number, Load(*self._on_all_ranks(members, meeting.call), start))
-                for number, (meeting, start) in enumerate(running)
-                for members in meeting.instances if len(members) > 1
-            ]  # fmt: skip
+            rows = []
+            for number, (meeting, start) in enumerate(running):
+                for members in meeting.instances:
+                    if len(members) > 1:
+                        program, size = self.program(members, meeting.call)
+                        everywhere = on_ranks(program, members, self.topology.num_ranks)
+                        rows.append((number, Load(everywhere, size, start)))
             setup = Setup(self.topology, self.target.model, empty)
             found = [start for _, start in running]
             ends = ends_together(setup, [load for _, load in rows])
@@ -264,24 +267,6 @@ class CallCosts:
                 found[number] = max(found[number], end)
             self._ends[key] = found
         return self._ends[key]
-
-    def _on_all_ranks(self, members: tuple[Rank, ...], call: Call) -> tuple[Program, int]:
-        """Return the program of a group's `call` with all ranks, of which the others do nothing."""
-        program, size = self.program(members, call)
-        place = {rank: number for number, rank in enumerate(members)}
-        gpus = []
-        for rank in range(self.topology.num_ranks):
-            own = program.gpus[place.get(rank, 0)]
-            blocks = () if rank not in place else tuple(
-                replace(
-                    block,
-                    send_to=None if block.send_to is None else members[block.send_to],
-                    recv_from=None if block.recv_from is None else members[block.recv_from],
-                )
-                for block in own.threadblocks
-            )  # fmt: skip
-            gpus.append(replace(own, rank=rank, threadblocks=blocks))
-        return replace(program, gpus=tuple(gpus)), size
 
     def _by_library(self, part: Part, call: Call, _via: str) -> Alone:
         """Replay the file that a library has for a size; where it has none, NCCL runs."""
@@ -320,10 +305,10 @@ class CallCosts:
 
     def _by_bound(self, part: Part, call: Call, _via: str) -> Alone:
         """Return the least that any algorithm takes."""
-        from taccl.bounds import any_bounds, best
+        from taccl.bounds import ANY, any_bounds, best
 
         collective = build_collective(call.collective, part.topology.num_ranks, 1)
-        time = best(any_bounds(whole(part.topology), collective, call.size)).time
+        time = best(any_bounds(whole(part.topology), collective, call.size, world=ANY)).time
         return time, self._traffic(part, call, time)
 
     def _by_table(self, part: Part, call: Call, via: str) -> Alone:

@@ -27,12 +27,15 @@ from taccl.cli.options import (
     CollectiveArgument,
     DefaultProfile,
     Fabric,
+    InNetwork,
     Json,
+    NeededOver,
     Nodes,
     PlanOrRuntime,
     PlanVersion,
     Quiet,
     Ranks,
+    ReadyOver,
     Relays,
     Root,
     Size,
@@ -46,14 +49,16 @@ from taccl.cli.options import (
     one_of,
     read,
     size_of,
+    time_of,
 )
 from taccl.cli.output import is_stdout, progress, say
 from taccl.errors import InputError
 from taccl.units import parse_size
 
 if TYPE_CHECKING:
-    from taccl.apps import Target
+    from taccl.apps import Request, Target
     from taccl.apps.plans import Wanted as WantedPlan
+    from taccl.collectives.groups import Groups
 
 
 def warmup(quiet: Quiet = False, verbose: Verbose = False) -> None:
@@ -139,6 +144,8 @@ def synthesize(
         ),
     ] = "auto",
     root: Root = None,
+    ready_over: ReadyOver = None,
+    needed_over: NeededOver = None,
     engine: Annotated[str, one_of(ENGINE_NAMES, "--engine", "One of {}.", "Search")] = "auto",
     steps: Annotated[
         int | None,
@@ -161,6 +168,7 @@ def synthesize(
         bool, search_option("--deterministic", help="Count work instead of seconds.")
     ] = False,
     alpha_rule: AlphaRule = None,
+    in_network: InNetwork = "auto",
     profile: DefaultProfile = None,
     runtime: PlanOrRuntime = "portable",
     version: PlanVersion = None,
@@ -188,7 +196,7 @@ def synthesize(
     """Find a schedule for a collective, prove it correct, and write it as MSCCL XML."""
     from taccl import apps as pipeline
     from taccl.apps import outputs, reports
-    from taccl.apps.networks import load_collective
+    from taccl.apps.networks import fans_wanted, load_collective
     from taccl.apps.plans import plan_texts
     from taccl.files import check_outputs, write_all_atomic
     from taccl.replay.cost import is_measured
@@ -201,6 +209,17 @@ def synthesize(
     )  # fmt: skip
     if is_stdout(output) and as_json:
         raise InputError("--json needs stdout, too", field="-o", fix="name a file")
+    groups = _groups(
+        collective,
+        {"--ranks": ranks, "--relays": relays, "--sketch": sketch, "--size": size, "--root": root,
+         "--steps": steps, "--rounds": rounds, "--schedule": schedule, "--report": report,
+         "--chunks": None if chunks == "auto" else chunks,
+         "--profile": None if profile == "alpha-beta" else profile},
+    )  # fmt: skip
+    if groups is not None and plan:
+        raise InputError(
+            "has no plans of groups yet", field="--runtime", fix=f"use {RUNTIME_NAMES} or none"
+        )
     logical = pipeline.load_network(
         topology,
         nodes=nodes,
@@ -208,12 +227,15 @@ def synthesize(
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
+        in_network=fans_wanted(in_network, carried=runtime == "none"),
     )
-    measured = is_measured(profile, logical.topology, alpha_rule, steps, runtime == "none")
+    measured = is_measured(profile, logical.topology, alpha_rule, steps, runtime == "none", groups)
     request = pipeline.Request(
         logical=logical,
-        collective=load_collective(collective),
+        collective="allreduce" if groups else load_collective(collective),
         root=root,
+        ready_over=time_of("--ready-over", ready_over),
+        needed_over=time_of("--needed-over", needed_over),
         size=0 if size is None else size_of(size),
         chunks=chunk_count(chunks),
         batch=batch == "auto",
@@ -228,6 +250,9 @@ def synthesize(
         spent=PROCESS.spent(),
     )
     file = None if is_stdout(output) else output
+    if groups is not None:
+        _at_once(groups, request, output, as_json=as_json, quiet=quiet, verbose=verbose)
+        return
     outputs.check_target(request, output)
     check_outputs([("output", file), ("output", schedule), ("--report", report)])
     xml = None if plan else file
@@ -259,6 +284,45 @@ def synthesize(
     if as_json:
         text = json.dumps(outputs.report(found, written, xml), indent=2)
     typer.echo(text, err=is_stdout(output))
+
+
+def _groups(collective: str, given: Mapping[str, object]) -> "Groups | None":
+    """Return the groups of a file that has some; None for a collective.
+
+    Raises InputError when the file is wrong, or an option is `given` that it says itself.
+    """
+    from taccl.collectives.groups import is_groups, read_groups
+
+    if not is_groups(collective):
+        return None
+    for option, value in given.items():
+        if value is not None:
+            raise InputError("is not for a file of groups", field=option, fix=f"leave {option} out")
+    return read_groups(collective)
+
+
+def _at_once(
+    groups: "Groups", request: "Request", output: Path | None, *,
+    as_json: bool, quiet: bool, verbose: bool,
+) -> None:  # fmt: skip
+    """Solve groups, write their programs to a directory, and print what they take together."""
+    from taccl.groups.directory import check_directory, write_groups
+    from taccl.groups.solve import synthesize_groups
+    from taccl.groups.told import record, summary
+
+    if output is not None:
+        if is_stdout(output):
+            raise InputError("several files can't go there", field="-o", fix="name a directory")
+        check_directory(output)
+    target = request.target
+    with interruptible(output) as stop, progress(quiet=quiet or as_json, verbose=verbose) as show:
+        found = synthesize_groups(
+            groups, request.logical.topology, replace(request, stop=stop, report=show)
+        )
+    written = [] if output is None else write_groups(
+        found, output, "portable" if target is None else target.runtime
+    )  # fmt: skip
+    typer.echo(json.dumps(record(found, written), indent=2) if as_json else summary(found, written))
 
 
 def _steps(

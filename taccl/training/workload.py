@@ -16,9 +16,10 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator, StrictBool, StrictInt, StrictStr, WithJsonSchema
 
 from taccl.collectives import COLLECTIVES
+from taccl.collectives.groups import Instances, check_instances
 from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model, shown
-from taccl.files.model import MAX_RANKS, Count, Duration, Name, checked, parse_numbers, refuse
+from taccl.files.model import MAX_RANKS, Count, Duration, Name, checked, refuse
 from taccl.topology.graph import Rank
 from taccl.units import MAX_SIZE, Time, parse_size
 
@@ -60,34 +61,6 @@ def _part(low: Fraction, high: Fraction, words: str, example: str) -> PlainValid
     return PlainValidator(parse)
 
 
-def _instances(value: object) -> tuple[tuple[int, ...] | None, ...]:
-    """Return the ranks of each group; they have no rank in common, so they are not many."""
-    if not isinstance(value, list) or not value:
-        raise refuse(f"should be a list of groups, got {shown(value)}", "write [0-3, 4-7]")
-    found: list[tuple[int, ...] | None] = []
-    left = MAX_RANKS
-    for one in value:
-        try:
-            found.append(parse_numbers(one))
-        except InputError as error:
-            raise refuse(error.problem, error.fix or "write [0-3, 4-7]") from None
-        left -= len(found[-1] or "1")
-        if left < 0:
-            raise refuse(f"has more than {MAX_RANKS} ranks", "name each rank once")
-    return tuple(found)
-
-
-Instances = Annotated[
-    tuple[tuple[int, ...] | None, ...],
-    PlainValidator(_instances),
-    WithJsonSchema(
-        {
-            "type": "array",
-            "items": {"type": ["string", "integer", "array"]},
-            "description": "groups of ranks: [0-3, 4-7], [[0, 4], [1, 5]] or [all]",
-        }
-    ),
-]
 Bytes = Annotated[
     int, PlainValidator(_bytes), WithJsonSchema({**_QUANTITY, "description": "bytes, such as 7KB"})
 ]
@@ -288,19 +261,7 @@ def read_workload(document: Document) -> Workload:
         at = ("groups", name, "each")
         if name == ALL:
             raise document.error("is the group of all ranks already", at[:2], "give another name")
-        found = [tuple(range(ranks)) if one is None else one for one in group.each]
-        for number, one in enumerate(found):
-            if max(one) >= ranks:
-                raise document.error(
-                    f"names rank {max(one)}, and there are {ranks}", (*at, number),
-                    f"name ranks from 0 to {ranks - 1}",
-                )  # fmt: skip
-        if len({len(one) for one in found}) > 1 or len(set().union(*found)) < sum(map(len, found)):
-            raise document.error(
-                "instances should have as many ranks each, none of them in two", at,
-                "write [0-3, 4-7]",
-            )  # fmt: skip
-        groups[name] = tuple(found)
+        groups[name] = check_instances(group.each, ranks, document, at)
     for number, sync in enumerate(record.sync):
         check_call(document, sync, groups, ("sync", number))
     for number, layer in enumerate(record.layers or ()):
