@@ -305,10 +305,10 @@ class CallCosts:
 
     def _by_bound(self, part: Part, call: Call, _via: str) -> Alone:
         """Return the least that any algorithm takes."""
-        from taccl.bounds import any_bounds, best
+        from taccl.bounds import ANY, any_bounds, best
 
         collective = build_collective(call.collective, part.topology.num_ranks, 1)
-        time = best(any_bounds(whole(part.topology), collective, call.size)).time
+        time = best(any_bounds(whole(part.topology), collective, call.size, world=ANY)).time
         return time, self._traffic(part, call, time)
 
     def _by_table(self, part: Part, call: Call, via: str) -> Alone:

@@ -42,6 +42,7 @@ from taccl.replay.sweep import BoundAt, Row, bounds_of, measured_bounds_of, row_
 from taccl.replay.timing import traces
 from taccl.report.comparison import HERE, Comparison, Contender, Crossover, Modelled
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
+from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.synth.templates.nccl_kernels import KERNELS
 from taccl.topology.graph import Topology, whole
 from taccl.units import Time
@@ -357,7 +358,7 @@ def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candida
         most, reason = 1, ""
         for count in counts:
             cut, made = collective.cut(count), list[Play]()
-            if serves(question.runtime, collective):
+            if serves(question.runtime, collective) and name not in IN_NETWORK:
                 programs, refused = textbook_programs(topology, cut, name, reference, target)
                 made = [
                     _replayed(question, replace(program, protocol=protocol), engine=name)
@@ -401,7 +402,7 @@ def _kernels(question: Question, absent: dict[str, str]) -> Iterator[_Candidate]
 
 
 def _scheduled(question: Question, collective: Collective, name: str) -> Play:
-    """Return the schedule of an algorithm whose collective no file can hold, timed at each size."""
+    """Return the schedule of an algorithm that no file can hold, timed at each size."""
 
     def play(sizes: Sequence[int]) -> list[Row]:
         topology, rows = question.topology, []

@@ -50,6 +50,12 @@ def check_target(request: Request, output: Path | None) -> None:
         if output is not None:
             raise _nothing_to_write()
         return
+    if output is not None and request.is_timed:
+        raise InputError(
+            "no program waits for a chunk: runtimes start one when all its input is there",
+            field="-o",
+            fix="use --schedule OUT.json; taccl convert makes a program that sends in its order",
+        )
     if output is not None:
         _check_served(target, collective)
     target.protocols(collective.name, request.logical.topology)
@@ -81,6 +87,8 @@ def _check_served(target: Target, collective: Collective) -> None:
 
 def caution(collective: Collective) -> str | None:
     """Return what a person should know of a collective's XML file."""
+    if collective.is_timed:
+        return "the program does not wait for chunks: call it when all its input is there"
     if collective.root is None:
         return None
     return (
@@ -327,7 +335,7 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
     schedule, program, bound = found.schedule, found.program, found.bound
     target = found.request.target
     collective = schedule.collective
-    holds_for = any_of(bound.kind)
+    holds_for = any_of(bound.kind, bound.world)
     charged = "measured costs" if found.request.measured else schedule.topology.rules_stated
     lines = [
         f"{collective.name} on {schedule.topology.name}, {collective.num_ranks} ranks,"
@@ -337,6 +345,13 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
         f"  schedule    {format_time(schedule.makespan)}, {counted(schedule.num_sends, 'send')}"
         + (", some in batches" + schedule.packs * " that ranks pack" if schedule.batches else ""),
     ]
+    if collective.is_timed:
+        times = (collective.ready, collective.tail, collective.late)
+        ready, tail, late = (0 if one is None else int(one.max()) for one in times)
+        lines.append(
+            f"  times       chunks are ready by {format_time(ready + late)}, and worked on for"
+            f" {format_time(tail)} once they are there, which the schedule's time includes"
+        )
     if program is not None and found.replay is not None:
         lines.append(
             f"  program     {format_time(found.replay)} by replay at {found.size} bytes,"

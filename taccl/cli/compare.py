@@ -16,6 +16,7 @@ from taccl.cli.options import (
     End,
     Fabric,
     Factor,
+    InNetwork,
     Json,
     Nodes,
     Quiet,
@@ -50,6 +51,7 @@ def compare(
     end: End = "256M",
     factor: Factor = 4,
     alpha_rule: AlphaRule = None,
+    in_network: InNetwork = "auto",
     profile: DefaultProfile = None,
     root: Root = None,
     runtime: Annotated[
@@ -75,7 +77,7 @@ def compare(
 ) -> None:
     """Replay classical algorithms and files, size by size, beside NCCL's model and the bound."""
     from taccl.apps import comparison
-    from taccl.apps.networks import asked_collective, load_collective, load_machine
+    from taccl.apps.networks import asked_collective, fans_wanted, load_collective, load_machine
     from taccl.files import check_outputs, write_atomic
     from taccl.replay.cost import is_measured
     from taccl.replay.nccl import Settings, parse_settings
@@ -92,6 +94,7 @@ def compare(
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
+        in_network=fans_wanted(in_network, carried=False),
     )
     with progress(quiet=quiet or form == "json", verbose=verbose) as report:
         question = comparison.Question(

@@ -20,9 +20,12 @@ from taccl.cli.options import (
     End,
     Fabric,
     Factor,
+    InNetwork,
     Json,
+    NeededOver,
     Nodes,
     Ranks,
+    ReadyOver,
     Relays,
     Root,
     Size,
@@ -32,6 +35,7 @@ from taccl.cli.options import (
     one_of,
     size_of,
     sizes_of,
+    time_of,
 )
 from taccl.errors import InputError
 
@@ -189,8 +193,15 @@ def bound(
     end: End = None,
     factor: Factor = 2,
     chunks: Annotated[
-        int, typer.Option("--chunks", min=1, max=1024, help="Chunks for the fixed bound.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--chunks",
+            min=1,
+            max=1024,
+            help="Chunks for the fixed bound (1; made one after another: 8).",
+            show_default=False,
+        ),
+    ] = None,
     growth: Annotated[
         bool,
         typer.Option(
@@ -199,12 +210,22 @@ def bound(
         ),
     ] = False,
     root: Root = None,
+    ready_over: ReadyOver = None,
+    needed_over: NeededOver = None,
     alpha_rule: AlphaRule = None,
+    in_network: InNetwork = "auto",
     as_json: Json = False,
 ) -> None:
     """Print what no algorithm can beat, by kind, and which bound is the binding one."""
     from taccl.apps import evaluation
-    from taccl.apps.networks import asked_collective, default_size, load_collective, load_network
+    from taccl.apps.networks import (
+        asked_collective,
+        default_size,
+        fans_wanted,
+        load_collective,
+        load_network,
+    )
+    from taccl.collectives import PIECES
     from taccl.collectives.groups import is_groups, read_groups
     from taccl.groups.solve import bound_groups
     from taccl.groups.told import bounded_record
@@ -218,6 +239,7 @@ def bound(
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
+        in_network=fans_wanted(in_network, carried=False),
     )
     if is_groups(collective):
         for option, value in (("--size", size), ("-b", begin), ("-e", end), ("--root", root),
@@ -230,7 +252,9 @@ def bound(
         text = json.dumps(bounded_record(*shown_of), indent=2) if as_json else ""
         typer.echo(text or groups_bounded(*shown_of))
         return
-    made = asked_collective(load_collective(collective), logical.topology, root).cut(chunks)
+    times = time_of("--ready-over", ready_over), time_of("--needed-over", needed_over)
+    made = asked_collective(load_collective(collective), logical.topology, root)
+    made = made.cut(chunks or (PIECES if any(times) else 1)).paced(*times)
     if begin is None and end is None:
         count = default_size(logical.topology, made) if size is None else size_of(size)
         found = evaluation.bounds_for(logical, made, count, grown=growth)

@@ -40,14 +40,19 @@ def _listed(*tables: str) -> str:
 
 
 COLLECTIVE_NAMES = _listed("collectives/__init__.py:COLLECTIVES")
-ENGINE_NAMES = _listed("synth/engines.py:ENGINES", "synth/templates/classical.py:CLASSICAL")
+ENGINE_NAMES = _listed(
+    "synth/engines.py:ENGINES", "synth/templates/classical.py:CLASSICAL",
+    "synth/templates/in_network.py:IN_NETWORK",
+)  # fmt: skip
 RUNTIME_NAMES = _listed("msccl/runtimes.py:RUNTIMES")
 PLAN_VERSION_NAMES = _listed("mscclpp/plan.py:VERSIONS")
 PROTOCOL_NAMES = f"auto, {_listed('msccl/runtimes.py:PROTOCOLS')}"
 RELAY_NAMES = _listed("topology/edit.py:RELAYS")
+IN_NETWORK_NAMES = _listed("apps/networks.py:IN_NETWORK_MODES")
 ALPHA_RULE_NAMES = _listed("topology/graph.py:ALPHA_RULES")
 PROFILE_NAMES = _listed("replay/cost.py:PROFILES")
 RUN_DTYPE_NAMES = _listed("run/data.py:DTYPES")
+KERNEL_NAMES = _listed("apps/profile_calibration.py:KERNELS_KNOWN")
 FIT_NAMES = _listed("apps/fitting.py:FITTED")
 RESULT_FORMAT_NAMES = _listed("report/tables.py:WRITERS")
 COMPARISON_FORMAT_NAMES = _listed("report/comparison.py:COMPARED")

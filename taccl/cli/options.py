@@ -14,6 +14,7 @@ from taccl.cli.help import collective_option, listed, machine_option, output_opt
 from taccl.cli.names import (
     ALPHA_RULE_NAMES,
     COLLECTIVE_NAMES,
+    IN_NETWORK_NAMES,
     PLAN_VERSION_NAMES,
     PROFILE_NAMES,
     RELAY_NAMES,
@@ -22,7 +23,7 @@ from taccl.cli.names import (
 from taccl.cli.output import say, states_of, told
 from taccl.errors import InputError, OutOfTimeError, did_you_mean
 from taccl.timing.deadline import Deadline, hurry
-from taccl.units import parse_size
+from taccl.units import parse_size, parse_time
 
 DTYPE_BYTES = {
     "int8": 1, "uint8": 1, "half": 2, "bfloat16": 2, "int32": 4, "uint32": 4, "float": 4,
@@ -124,6 +125,14 @@ AlphaRule = Annotated[
     str | None,
     one_of(ALPHA_RULE_NAMES, "--alpha-rule", "How alpha occupies a link: {}.", "Machine"),
 ]
+InNetwork = Annotated[
+    str,
+    one_of(
+        IN_NETWORK_NAMES, "--in-network",
+        "Whether switches that can copy and add do: {}.", "Machine",
+    ),
+]  # fmt: skip
+"""``auto``: where what is made can be carried out by the runtime."""
 Profile = Annotated[
     str, one_of(PROFILE_NAMES, "--profile", "What messages are charged: {}.", "Machine")
 ]
@@ -169,6 +178,21 @@ Root = Annotated[
         help="The rank that broadcast and scatter start from, and reduce and gather end at; left"
         " out: 0.",
         show_default=False,
+    ),
+]
+ReadyOver = Annotated[
+    str | None,
+    collective_option(
+        "--ready-over",
+        help="A producer makes chunk after chunk within so long (407us); the schedule starts on the"
+        " first.",
+    ),
+]
+NeededOver = Annotated[
+    str | None,
+    collective_option(
+        "--needed-over",
+        help="A consumer works on chunk after chunk for so long in all; the time includes it.",
     ),
 ]
 Runtime = Annotated[str, one_of(f"{RUNTIME_NAMES}, none", "--runtime", "One of {}.", "Program")]
@@ -254,6 +278,11 @@ def sizes_of(begin: str | None, end: str | None, factor: int, size: str) -> list
         sizes.append(first)
         first *= factor
     return sizes
+
+
+def time_of(option: str, text: str | None) -> int:
+    """Return the picoseconds of an `option`; 0 where it is left out."""
+    return 0 if text is None else read(option, parse_time, text)
 
 
 def element_bytes(dtype: str) -> int:

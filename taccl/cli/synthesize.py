@@ -27,12 +27,15 @@ from taccl.cli.options import (
     CollectiveArgument,
     DefaultProfile,
     Fabric,
+    InNetwork,
     Json,
+    NeededOver,
     Nodes,
     PlanOrRuntime,
     PlanVersion,
     Quiet,
     Ranks,
+    ReadyOver,
     Relays,
     Root,
     Size,
@@ -46,6 +49,7 @@ from taccl.cli.options import (
     one_of,
     read,
     size_of,
+    time_of,
 )
 from taccl.cli.output import is_stdout, progress, say
 from taccl.errors import InputError
@@ -140,6 +144,8 @@ def synthesize(
         ),
     ] = "auto",
     root: Root = None,
+    ready_over: ReadyOver = None,
+    needed_over: NeededOver = None,
     engine: Annotated[str, one_of(ENGINE_NAMES, "--engine", "One of {}.", "Search")] = "auto",
     steps: Annotated[
         int | None,
@@ -162,6 +168,7 @@ def synthesize(
         bool, search_option("--deterministic", help="Count work instead of seconds.")
     ] = False,
     alpha_rule: AlphaRule = None,
+    in_network: InNetwork = "auto",
     profile: DefaultProfile = None,
     runtime: PlanOrRuntime = "portable",
     version: PlanVersion = None,
@@ -189,7 +196,7 @@ def synthesize(
     """Find a schedule for a collective, prove it correct, and write it as MSCCL XML."""
     from taccl import apps as pipeline
     from taccl.apps import outputs, reports
-    from taccl.apps.networks import load_collective
+    from taccl.apps.networks import fans_wanted, load_collective
     from taccl.apps.plans import plan_texts
     from taccl.files import check_outputs, write_all_atomic
     from taccl.replay.cost import is_measured
@@ -220,12 +227,15 @@ def synthesize(
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
+        in_network=fans_wanted(in_network, carried=runtime == "none"),
     )
     measured = is_measured(profile, logical.topology, alpha_rule, steps, runtime == "none", groups)
     request = pipeline.Request(
         logical=logical,
         collective="allreduce" if groups else load_collective(collective),
         root=root,
+        ready_over=time_of("--ready-over", ready_over),
+        needed_over=time_of("--needed-over", needed_over),
         size=0 if size is None else size_of(size),
         chunks=chunk_count(chunks),
         batch=batch == "auto",

@@ -45,7 +45,12 @@ def show(
 
     check_outputs([("--svg", svg), ("--dot", dot)], [topology])
     network = load_machine(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch, group=group_of(ranks, relays)
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        group=group_of(ranks, relays),
+        in_network=True,
     )
     drawn = pictures(network, svg, dot)
     if as_json:
@@ -113,7 +118,9 @@ def expand(
     from taccl.apps.networks import load_machine
     from taccl.topology.file import expand_text
 
-    text = expand_text(load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
+    text = expand_text(
+        load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch, in_network=True)
+    )
     deliver(text, output, [topology])
 
 
@@ -147,7 +154,7 @@ def degrade(
     from taccl.topology.file import document_text, topology_document
 
     losses = read_losses(edge or (), link or (), factor)
-    network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
+    network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch, in_network=True)
     made, notes = degrade(network, losses)
     text = document_text(topology_document(made), [f"{network.name}: {note}" for note in notes])
     deliver(text, output, [topology], notes)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from taccl.bounds import any_curves, program_curves
+from taccl.bounds import POINT_TO_POINT, any_curves, program_curves
 from taccl.collectives import COLLECTIVES, Collective, build_collective, busbw_factor
 from taccl.errors import NoScheduleError
 from taccl.msccl.interpret import find_root
@@ -276,11 +276,15 @@ def bounds_of(
             return lambda _: None
         collective = build_collective(collective, topology.num_ranks, 1, root)
     try:
-        curves = any_curves(whole(topology), collective)
+        curves = any_curves(whole(topology), collective, POINT_TO_POINT)
     except NoScheduleError:
         return lambda _: None
     if routed:
-        kept = [c for c in curves if c.kind != "reach" and (c.kind != "latency" or c.is_flat)]
+        kept = [
+            c
+            for c in curves
+            if c.kind not in ("reach", "rounds") and (c.kind != "latency" or c.is_flat)
+        ]
         curves = tuple(kept)
     elif message_bytes is not None:
         curves += program_curves(whole(topology), collective, message_bytes)

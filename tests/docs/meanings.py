@@ -529,7 +529,14 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "representatives": "how many sends are listed",
             "packs": "whether any chunks of a link may travel together: ranks copy them side by"
             " side before they are sent, and to their places when they have arrived",
+            "fans": "of schedule/2: what switches copy and add; a `link` beyond the last stands for"
+            " one of these, in order",
             "sends": "the sends, as columns",
+        },
+        ("schedule", "FanRecord"): {
+            "turn": "the rank where the value turns, or the switch: ranks + its place in the list",
+            "in": "the arcs towards the turn, each the ids of its edges: their values are added",
+            "out": "the arcs from the turn",
         },
         ("schedule", "CollectiveRecord"): {
             "name": "of the collective",

@@ -54,6 +54,7 @@ binomial           broadcast and reduce in one chunk ceil(log2(n)) (alpha + beta
                    not occupy links, for n a power of two
 scatter-allgather  broadcast and reduce in n chunks 2 (n-1) (alpha + beta S/n)
 direct             gather and scatter (n-1) (alpha + beta S/n) where the root has one port
+nvls ...           where switches copy and add: :mod:`taccl.synth.templates.in_network`
 ================== ====================================================================
 
 References
@@ -94,6 +95,7 @@ from taccl.synth.templates.grid_programs import (
     three_step,
     two_step,
 )
+from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.synth.templates.rings import double_ring, helper_servers, parameter_server, ring
 from taccl.synth.templates.steps import GATHER_FAMILY, Step, best_links, in_runs, ranks_by_server
 from taccl.synth.templates.trees import (
@@ -129,12 +131,14 @@ class Template(NamedTuple):
 
     Among members of a group these do the same, over links between them; with others to relay there
     are the `helped` ways, too. In the collectives `packed`, messages are of any chunks: ranks pack
-    them. At most `most` sends of all ways together are timed; None: MAX_SENDS.
+    them. At most `most` sends of all ways together are timed; None: MAX_SENDS. Where switches copy
+    and add, `fans` yields the decisions of every way itself, and there are no steps.
     """
 
     ways: Algorithm
     packed: tuple[str, ...] = ()
     most: int | None = None
+    fans: Callable[[Problem], Iterator[Decisions]] | None = None
     helped: Algorithm = lambda _problem: iter(())
 
     def steps(self, problem: Problem) -> Iterator[Iterator[Step]]:
@@ -178,6 +182,7 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
     "binomial": Template(binomial),
     "scatter-allgather": Template(scatter_allgather),
     "direct": Template(direct),
+    **{name: Template(lambda _problem: iter(()), fans=ways) for name, ways in IN_NETWORK.items()},
 })  # fmt: skip
 
 KINDS: Mapping[str, Template] = MappingProxyType({
@@ -253,7 +258,12 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
     for _, decisions in textbook[: KEPT - 1]:
         messages = [tuple(rows) for rows in message_groups(decisions.batch)]
         left -= len(messages)
-        if decisions.visible_from is None and left >= 0 and not trial.over():
+        if (
+            decisions.visible_from is None
+            and not len(decisions.fans)
+            and left >= 0
+            and (not trial.over())
+        ):
             load = load_of(plan_decisions(bare, rows_of(decisions)), messages)
             with suppress(ValueError):  # messages wait for each other in a cycle
                 early, _ = dispatched(load, trial.report)
@@ -271,6 +281,15 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
 def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
     """Yield every way to do it in the textbook's order, until too many sends were timed."""
     problem = trial.problem
+    if trial.template.fans is not None:
+        if problem.collective.members is not None:
+            return
+        # A sketch is about links, and chunks of a batch travel together.
+        for made_so in trial.template.fans(problem) if not problem.logical.name else ():
+            yield problem.without_symmetry.timed(made_so), made_so
+            if trial.over():
+                return
+        return
     packs = trial.batch and problem.collective.name in trial.template.packed
     links = best_links(problem)
     left = most = MAX_SENDS if trial.template.most is None else trial.template.most
