@@ -23,8 +23,9 @@ def levels_of(topology: Topology) -> tuple[Parts, ...]:
     owner = np.repeat(table.src.astype(np.int64), np.diff(table.edge_start))
     edge, rank = np.divmod(np.unique(table.edge_ids.astype(np.int64) * ranks + owner), ranks)
     first = np.flatnonzero(np.diff(edge, prepend=-1))
+    ends = [*first[1:].tolist(), len(edge)] if len(first) else []
     found: dict[int, set[tuple[Rank, ...]]] = defaultdict(set)
-    for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(edge)], strict=True):
+    for begin, end in zip(first.tolist(), ends, strict=True):
         if 1 < end - begin < ranks:
             found[end - begin].add(tuple(rank[begin:end].tolist()))
     return tuple(
