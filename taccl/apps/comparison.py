@@ -195,7 +195,8 @@ class Question:
         if self.measured:
             costs = measured_costs(self.topology)
             return measured_bounds_of(self.topology, costs, self.collective)
-        most = max(self.model.message_bytes.values()) if has_xml(self.collective.name) else None
+        programs = has_xml(self.collective.name) and not self.topology.copies_or_adds
+        most = max(self.model.message_bytes.values()) if programs else None
         return bounds_of(self.topology, self.collective, message_bytes=most)
 
 
