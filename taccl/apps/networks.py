@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from taccl.bounds import any_bounds, best
+from taccl.bounds import POINT_TO_POINT, any_bounds, best
 from taccl.collectives import Collective, among_members, build_collective, collective_name
 from taccl.collectives.file import read_collective
 from taccl.errors import InputError
@@ -270,7 +270,7 @@ def charged(
     """
     topology = logical.topology
     costs = measured_costs(topology).protocols
-    floor = best(any_bounds(least_network(logical), collective, size)).time
+    floor = best(any_bounds(least_network(logical), collective, size, world=POINT_TO_POINT)).time
     across = topology.num_servers > 1
 
     def least(name: str) -> Fraction:

@@ -30,6 +30,8 @@ from taccl.verify.rules import (
     on_shortest_paths,
     once,
     one_order,
+    outsider,
+    released,
     resource,
     start,
     summed,
@@ -67,6 +69,7 @@ class Violation:
 RULES: Mapping[str, Callable[[Sends], Iterator[Finding]]] = MappingProxyType({
     "message": message,
     "start": start,
+    "released": released,
     "adjacency": adjacency,
     "resource": resource,
     "fan": fan,
@@ -76,6 +79,7 @@ RULES: Mapping[str, Callable[[Sends], Iterator[Finding]]] = MappingProxyType({
     "delivered": delivered,
     "summed": summed,
     "allowed": allowed,
+    "outsider": outsider,
     "leave_by": leave_by,
     "max_extra_hops": max_extra_hops,
     "on_shortest_paths": on_shortest_paths,
@@ -155,6 +159,13 @@ def _columns(schedule: Schedule) -> Iterator[Finding]:
     if collective.num_ranks != topology.num_ranks:
         ranks = collective.num_ranks
         yield None, f"the collective has {ranks} ranks, the topology {topology.num_ranks}"
+    for times, length in (
+        (collective.ready, collective.num_chunks), (collective.tail, collective.num_chunks),
+        (collective.late, collective.num_ranks),
+    ):  # fmt: skip
+        if times is not None and not (len(times) == length and (times >= 0).all()):
+            yield None, "ready times, tails and late ranks are not one for each, 0 or more"
+            return
     if schedule.chunk_size <= 0:
         yield None, f"the chunk size is {schedule.chunk_size}"
     slowest = max((edge.beta or 0 for edge in topology.edges), default=0)
