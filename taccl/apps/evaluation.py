@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from taccl.apps.inputs import ELEMENT_BYTES, read_program
-from taccl.bounds import ANY, POINT_TO_POINT, any_bounds, best, fixed_bounds, has_fans
+from taccl.bounds import ANY, POINT_TO_POINT, any_bounds, best, fixed_bounds
 from taccl.bounds.port_contention import KIND, port_contention_bound
 from taccl.collectives import Collective, chunk_size_of
 from taccl.errors import InputError, TacclWarning
@@ -176,7 +176,7 @@ def bounds_for(
         least = best(known).time
         raised = port_contention_bound(topology, collective.name, size, least)
         known += (Bound(KIND, known[0].world, raised),) if raised > least else ()
-    able = has_fans(topology)
+    able = topology.copies_or_adds
     return Bounded(
         topology, collective.name, collective.chunks_per_rank, size,
         any_bounds(free, collective, size, world=ANY) if able else known,

@@ -23,7 +23,7 @@ from taccl.apps.programs import Lowering, serves
 from taccl.apps.request import Request, Synthesis
 from taccl.apps.scoring import Proved, Scorer, common_size
 from taccl.apps.warmup import compile_ahead
-from taccl.bounds import ANY, POINT_TO_POINT, any_bounds, best, fixed_bounds, fixed_floors, has_fans
+from taccl.bounds import ANY, POINT_TO_POINT, any_bounds, best, fixed_bounds, fixed_floors
 from taccl.bounds.net import check_times
 from taccl.collectives import COLLECTIVES, PIECES, Collective, alone, chunk_counts, chunk_size_of
 from taccl.errors import InputError, NoScheduleError, OutOfTimeError
@@ -427,7 +427,7 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     problem, options = problem_of(counts[0])
     at = scorer.common or request.size
     floor = best(_program_bounds(request, logical, problem.collective, at)).time
-    if single and not request.measured and not has_fans(logical.topology):
+    if single and not request.measured and not logical.topology.copies_or_adds:
         # Another count may have a lower bound for one chunk to a message.
         floor = max(floor, options.floor)
     return Series(counts, task, floor, long, lambda: scorer.slowest)

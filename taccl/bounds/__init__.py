@@ -24,12 +24,11 @@ from taccl.bounds.combine import (
     best,
     fixed_bounds,
     fixed_floors,
-    has_fans,
     program_curves,
 )
 
 __all__ = [
     "ANY", "ASSUMED", "ASSUMED_OF_SWITCHES", "KINDS", "POINT_TO_POINT", "WORLDS", "Curve",
-    "any_bounds", "any_curves", "any_of", "best", "fixed_bounds", "fixed_floors", "has_fans",
+    "any_bounds", "any_curves", "any_of", "best", "fixed_bounds", "fixed_floors",
     "program_curves",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from taccl.bounds.net import Crossing, Net, make_net
 from taccl.bounds.packing import packing_crossings
 from taccl.bounds.reduce import reduce_crossings
 from taccl.bounds.release import longest_wait, parts_of
+from taccl.bounds.rounds import round_crossings
 from taccl.collectives import COLLECTIVES, Collective, build_collective
 from taccl.model.problem import Bound
 from taccl.topology.graph import LogicalTopology, Topology
@@ -33,13 +34,11 @@ KINDS: Mapping[str, str] = MappingProxyType({
     "flow": "a shortest path for all data, at the edge prices of the optimal multi-commodity flow",
     "drain": "the last arrival at a set of ranks, which must still spread inside it",
     "growth": "data that enters a server must still be doubled inside, one message at a time",
+    "rounds": "messages one after the other, with no more than their senders knew, and all bytes",
     "message": "all of these, with an alpha for every message of the runtime's largest size",
     "loop": "edges of one switch through which each rank's own value goes, too",
     "reduce": "2(n-1) messages for every piece, at the edge prices of the optimal tree packing",
 })  # fmt: skip
-
-ONCE = ("latency", "port", "cut")
-"""Kinds that hold where switches copy and add, too: what a set wants must cross its edges once."""
 
 ASSUMED = "messages go from one rank to one rank: switches copy and add nothing; no network coding"
 """What all of them assume, but for the world ``any`` where switches can do more."""
@@ -67,7 +66,7 @@ def any_of(kind: str, world: str = ANY) -> str:
 
 IDEAS: tuple[Callable[[Net, Collective], Iterator[Crossing]], ...] = (
     latency_crossings, port_crossings, shared_crossings, cut_crossings, flow_crossings,
-    packing_crossings, reduce_crossings, loop_crossings,
+    packing_crossings, reduce_crossings, loop_crossings, round_crossings,
 )  # fmt: skip
 """What crosses which edges; each looks at the helpers of a net, if it has any."""
 
@@ -98,7 +97,7 @@ def any_curves(
     if isinstance(collective, str):
         collective = build_collective(collective, logical.topology.num_ranks, 1)
     network = (logical.topology, logical.allowed.tobytes())
-    fans = world == ANY and bool(logical.allowed.all()) and has_fans(logical.topology)
+    fans = world == ANY and bool(logical.allowed.all()) and logical.topology.copies_or_adds
     if not collective.is_timed:
         return _curves(*network, _named(collective, 1), fans=fans)
     net = make_net(logical, collective, fans=fans)
@@ -131,18 +130,13 @@ def any_bounds(
         found[curve.kind] = max(found.get(curve.kind, 0), curve.at(size))
     if logical.name is not None:
         world = "sketch"
-    elif world == POINT_TO_POINT and not has_fans(logical.topology):
+    elif world == POINT_TO_POINT and not logical.topology.copies_or_adds:
         world = ANY
     bounds = tuple(Bound(kind, world, time) for kind, time in found.items())
     if message_bytes is None:
         return bounds
     curves = program_curves(logical, collective, message_bytes)
     return (*bounds, Bound("message", "program", max(curve.at(size) for curve in curves)))
-
-
-def has_fans(topology: Topology) -> bool:
-    """Tell whether some switch of a `topology` copies or adds: worlds differ there."""
-    return any(switch.is_station for switch in topology.switches)
 
 
 def program_curves(
@@ -221,9 +215,6 @@ def _curves(topology: Topology, allowed: bytes, named: Named, *, fans: bool) -> 
     net, collective = _net(topology, allowed, named, None, fans=fans)
     curves = [flat(kind, time(net, collective)) for kind, time in TIMES.items()]
     crossings = _crossings(net, collective)
-    if topology.copies_or_adds:
-        curves = [curve for curve in curves if curve.kind in ONCE]
-        crossings = (crossing for crossing in crossings if crossing.kind in ONCE)
     fluids = (fluid(crossing.kind, crossing.gates, crossing.share) for crossing in crossings)
     return tuple(dict.fromkeys([*curves, *filter(None, fluids)]))
 
@@ -238,8 +229,7 @@ def _fixed(
     for crossing in _crossings(net, collective):
         so_far, needed = found.get(crossing.kind, 0), crossing.share * collective.chunks_in_size
         found[crossing.kind] = whole(crossing.gates, needed, so_far)
-    kinds = ONCE if topology.copies_or_adds else found.keys()
-    return tuple(Bound(kind, "fixed", time) for kind, time in found.items() if kind in kinds)
+    return tuple(Bound(kind, "fixed", time) for kind, time in found.items())
 
 
 def _crossings(net: Net, collective: Collective) -> Iterable[Crossing]:

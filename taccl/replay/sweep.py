@@ -280,7 +280,11 @@ def bounds_of(
     except NoScheduleError:
         return lambda _: None
     if routed:
-        kept = [c for c in curves if c.kind != "reach" and (c.kind != "latency" or c.is_flat)]
+        kept = [
+            c
+            for c in curves
+            if c.kind not in ("reach", "rounds") and (c.kind != "latency" or c.is_flat)
+        ]
         curves = tuple(kept)
     elif message_bytes is not None:
         curves += program_curves(whole(topology), collective, message_bytes)
