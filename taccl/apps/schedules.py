@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from taccl.bounds import ANY, POINT_TO_POINT
 from taccl.collectives import chunk_size_of
 from taccl.errors import InputError
 from taccl.files import read_text
@@ -68,8 +69,9 @@ def schedule_rows(
     rows = []
     for file in files:
         schedule = read_schedule(file)
-        machine = topology if len(schedule.fans) else topology.point_to_point()
-        bound = bounds_of(machine, schedule.collective)
+        fused = len(schedule.fans) > 0
+        machine = topology if fused else topology.point_to_point()
+        bound = bounds_of(machine, schedule.collective, world=ANY if fused else POINT_TO_POINT)
         for size in sizes:
             made = at_size(schedule, machine, size, file)
             proved = bound(size)

@@ -255,7 +255,7 @@ def bound(
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
-        in_network=fans_wanted(in_network, carried=False),
+        in_network=fans_wanted(in_network, carried=True),
     )
     if is_groups(collective):
         for option, value in (("--size", size), ("-b", begin), ("-e", end), ("--root", root),
