@@ -37,8 +37,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "truth.md"
 FAR_OFF = 0.25
 """Errors that are told row by row."""
 
-FITTED_RANKS = 32
-"""Runs on more ranks are judged, but costs are not fitted to them: their replays take long."""
+FITTED_RANKS = 16
+"""Where a machine has runs on so many ranks, costs are not fitted to those on more, which take long
+to replay; they are judged."""
 
 
 def _rate(gigabytes: float) -> Fraction:
@@ -117,6 +118,12 @@ def read_runs(only: str) -> dict[str, list[Run]]:
     return {machine: own for machine, own in sorted(runs.items()) if own}
 
 
+def small(runs: Sequence[Run]) -> list[Run]:
+    """Return those of the ``runs`` that costs are fitted to."""
+    most = max(FITTED_RANKS, min((run.ranks for run in runs), default=0))
+    return [run for run in runs if run.ranks <= most]
+
+
 def rows_of(runs: Sequence[Run], costs: ProgramCosts) -> dict[str, list[list[Row]]]:
     """Return the rows of each of the ``runs`` that were replayed, by table; ``costs`` hold."""
     found: dict[str, list[list[Row]]] = defaultdict(list)
@@ -141,8 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines: list[Line] = []
     everything: list[Row] = []
     for machine, own in runs.items():
-        small = [run for run in own if run.ranks <= FITTED_RANKS]
-        fitted = fit(small, PRIORS[machine], lambda number: not even(number))
+        fitted = fit(small(own), PRIORS[machine], lambda number: not even(number))
         print(f"{machine}: {fitted.rows} rows fitted", flush=True)
         for cost, (value, far) in fitted.moved.items():
             print(f"    {cost:22} {value:9.4g}   moved {far:+.1f}")
@@ -158,7 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 errors = " ".join(f"{100 * row.error:+.0f}" for row in rows)
                 print(f"  {table:14} {what:42} {errors}", flush=True)
             if left:
-                print(f"  {table:14} left out: median {summed_up(left)['median']:.1%}", flush=True)
+                errors = " ".join(f"{100 * error:+.0f}" for error in left)
+                print(f"  {table:14} left out: {errors}", flush=True)
     text = told(lines, everything)
     print(text)
     if options.write:
@@ -180,7 +187,7 @@ def left_out(runs: Sequence[Run], table: str, known: ProgramCosts) -> list[float
 
     They start at ``known``, and stay there where the machine has no other table.
     """
-    others = [run for run in runs if run.table != table and run.ranks <= FITTED_RANKS]
+    others = small([run for run in runs if run.table != table])
     costs = fit(others, known).costs if others else known
     rows = rows_of([run for run in runs if run.table == table], costs)[table]
     return [row.error for of_run in rows for row in of_run]
