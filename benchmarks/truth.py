@@ -83,22 +83,23 @@ def prior(
 
 _NVIDIA = (0.6, 1.9, 3.4)
 _NET = (5.0, 8.0, 14.0)
+_RCCL = (12.0, 12.0, 17.0)
 
 PRIORS: Mapping[str, ProgramCosts] = MappingProxyType({
     "dgx-h100": prior((0.8, 0.97, 2.55), (36.7, 38.7), _NVIDIA, _NET),
     "dgx-a100": prior((0.8, 0.96, 2.74), (20, 24), _NVIDIA, _NET),
     "a100-p4de": prior((0.8, 0.96, 2.74), (20, 24), _NVIDIA, (80.0, 83.0, 164.0)),
     "dgx2": prior((0.96, 0.97, 3.08), (20, 26.5), _NVIDIA, _NET),
-    "mi300x": prior((0.75, 0.97, 2.5), (0, 0), (0.8, 0.8, 2.1), (9.5, 9.5, 25.0)),
+    "mi300x": prior((0.75, 0.97, 2.5), (0, 0), (0.8, 0.8, 2.1), (9.5, 9.5, 25.0), _RCCL),
     "mi250": prior(
-        (0.72, 0.97, 2.5), (10, 10), (2.3, 2.3, 2.7), (9.5, 9.5, 19.8), (20.5, 20.5, 27.9)
+        (0.72, 0.97, 2.5), (10, 10), (0.8, 0.8, 3.6), (9.5, 9.5, 19.8), _RCCL
     ),
     "gb200-nvl72": prior((0.8, 0.97, 2.55), (0, 70), _NVIDIA, _NET),
 })  # fmt: skip
 """What is public of each machine: NCCL's ``tuning.cc`` (latencies of protocols over NVLink and
 networks, GB/s of a channel, base latencies as launch), aws-ofi-nccl's ``platform-aws.c`` (EFA of
-p4de takes 75 us, which NCCL adds to its own latency, twice for Simple), RCCL's ``tuning.cc`` (of
-GPUs up to MI250: rings over xGMI, their base latencies), NVIDIA/nccl-tests#212 (a ring on H100
+p4de takes 75 us, which NCCL adds to its own latency, twice for Simple), RCCL's ``tuning.cc`` (base
+latencies, xGMI), NVIDIA/nccl-tests#212 (a ring on H100
 moves 365 to 370 GB/s), and data sheets."""
 
 
