@@ -1,13 +1,17 @@
 """Which links a topology has."""
 
+import itertools
+import random
 import warnings
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from taccl.errors import InputError, TacclWarning
-from taccl.topology.graph import Switch, Topology
+from taccl.topology.file import load_topology
+from taccl.topology.graph import Multicast, Reduction, Switch, Topology
 from taccl.topology.links import derive_links
 from tests.generators import Hop, both_ways, build, pair, random_topology, ring4, star5, twin2x2
 from tests.sweep import for_each
@@ -250,3 +254,89 @@ def test_ranks_are_looked_at_in_parts_where_together_they_are_too_many(
     monkeypatch.setattr("taccl.topology.links.MAX_STEPS", 4)
     with pytest.raises(InputError, match="more than 4 paths between its 5 ranks"):
         derive_links(star5())
+
+
+def capable(topology: Topology, *names: str) -> Topology:
+    """Let the named switches copy and add."""
+    return replace(topology, switches=tuple(
+        replace(s, multicast=Multicast(), reduce=Reduction()) if s.name in names else s
+        for s in topology.switches
+    ))  # fmt: skip
+
+
+def arcs(topology: Topology) -> set[tuple[int, int, tuple[int, ...]]]:
+    table = topology.arcs
+    return {
+        (int(table.src[i]), int(table.dst[i]), table.edges_of(i)) for i in range(len(table))
+    }  # fmt: skip
+
+
+def test_an_arc_joins_a_switch_that_copies_or_adds_to_the_next_stations() -> None:
+    # fat-tree:4: ranks 0-15, edge switches 16-23, aggregation 24-27, core 28.
+    topology = capable(load_topology("fat-tree:4"), "p0/edge0", "core")
+    named = {(e.tail, e.head): e.id for e in topology.edges}
+    found = arcs(topology)
+    up = named[0, 16]
+    assert {(0, 16, (up,)), (16, 28, (named[16, 24], named[24, 28]))} <= found
+    # Rank 4 of pod 1 reaches the core through its edge and aggregation switch.
+    assert (4, 28, (named[4, 18], named[18, 25], named[25, 28])) in found
+    # Rank 2 is not behind edge switch 0, and reaches it without the core.
+    assert (2, 16, (named[2, 17], named[17, 24], named[24, 16])) in found
+    # From pod 1 every way to edge switch 0 leads through the core, which is a station.
+    assert not any(src == 4 and dst == 16 for src, dst, _ in found)
+    assert not any(src < 16 and dst < 16 for src, dst, _ in found)
+    # The columns have an entry for each vertex, as for each rank of links.
+    leaving = {int(topology.arcs.dst[i]) for i in topology.arcs.leaving(28)}
+    assert leaving == {dst for src, dst, _ in found if src == 28}
+
+
+def test_without_such_switches_there_are_no_arcs_and_links_do_not_change_with_them() -> None:
+    for spec in ("ring:6", "hub:5", "leaf-spine:2x3", "fat-tree:4"):
+        plain = load_topology(spec)
+        assert len(plain.arcs) == 0
+        able = capable(plain, *(switch.name for switch in plain.switches))
+        ranks = np.arange(plain.num_ranks + len(plain.switches)) < plain.num_ranks
+        for other in (able.links, derive_links(plain, ranks)):
+            for name in ("src", "dst", "alpha", "overhead", "edge_start", "edge_ids", "first"):
+                assert np.array_equal(getattr(plain.links, name), getattr(other, name)), name
+
+
+def ways(topology: Topology, src: int, dst: int) -> list[tuple[int, ...]]:
+    """Return the shortest paths between two stations through none, by brute force."""
+    paths: list[tuple[int, tuple[int, ...]]] = [(src, ())]
+    for _ in topology.edges:
+        paths = [
+            (edge.head, (*path, edge.id)) for end, path in paths for edge in topology.edges
+            if edge.tail == end and (edge.head == dst or not topology.stations[edge.head])
+        ]  # fmt: skip
+        if found := [path for end, path in paths if end == dst]:
+            return found
+    return []
+
+
+def test_arcs_are_all_shortest_paths_between_stations_through_none() -> None:
+    stations = 0
+    for seed in range(60):
+        topology, rng = random_topology(seed), random.Random(seed)
+        if any(switch.across_servers for switch in topology.switches):
+            continue
+        names = [s.name for s in topology.switches if rng.random() < 0.7]
+        topology = capable(topology, *names)
+        stations += len(names)
+        pairs = itertools.permutations(np.flatnonzero(topology.stations).tolist(), 2)
+        assert arcs(topology) == {
+            (src, dst, path) for src, dst in pairs if max(src, dst) >= topology.num_ranks
+            for path in ways(topology, src, dst)
+        }, seed  # fmt: skip
+    assert stations > 20
+
+
+def test_a_switch_across_servers_is_open_to_every_rank_and_others_to_the_near_ones() -> None:
+    topology = load_topology("dgx-h100", nodes=2)
+    names = {s.name: v for v, s in enumerate(topology.switches, topology.num_ranks)}
+    found = arcs(capable(topology, "rail3", "s0/nvswitch", "s1/nvswitch"))
+    ends = {(src, dst) for src, dst, _ in found}
+    assert (3, names["rail3"]) in ends
+    assert (names["rail3"], 11) in ends
+    assert [r for r in range(16) if (r, names["s0/nvswitch"]) in ends] == [*range(8)]
+    assert all(len(edges) == (2 if max(s, d) == names["rail3"] else 1) for s, d, edges in found)

@@ -10,7 +10,7 @@ import pytest
 from taccl.collectives import COLLECTIVES
 from taccl.model.problem import Problem
 from taccl.model.schedule import Decisions, message_groups, retime
-from taccl.timing.retiming import MAX_PASSES, times_of
+from taccl.timing.retiming import MAX_PASSES, Columns, times_of
 from taccl.topology.file import load_topology
 from taccl.topology.symmetry import make_group
 from tests.generators import random_decisions, random_problem, ring4
@@ -88,7 +88,7 @@ def delayed(decisions: Decisions, seed: int) -> Decisions:
 
 def timed_both_ways(problem: Problem, decisions: Decisions) -> list[list[int]]:
     """Return when every row starts: by the plain functions, and by compiled ones."""
-    columns = (decisions.chunk, decisions.link, decisions.batch, decisions.reduce)
+    columns = Columns(decisions.chunk, decisions.link, decisions.batch, decisions.reduce)
     asked = (problem.collective, problem.group, problem.chunk_size, columns, decisions.visible_from)
     return [times_of(*asked, plain=plain)[0].tolist() for plain in (True, False)]
 

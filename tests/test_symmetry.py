@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from taccl.collectives import build_collective
 from taccl.errors import InputError
-from taccl.topology.graph import Permutation, Switch, Topology
+from taccl.topology.graph import Multicast, Permutation, Switch, Topology
 from taccl.topology.symmetry import (
     Group,
     close_group,
@@ -138,7 +138,7 @@ def test_switches_that_can_do_different_things_are_not_exchanged() -> None:
     hops = [*both_ways(0, 2, 1, ONE), *both_ways(1, 3, 1, ONE), *both_ways(0, 1, 1, ONE)]
     plain = build("plain", 2, hops, switches=[Switch("a"), Switch("b")])
     assert len(make_group(plain, [(1, 0)])) == 2
-    mixed = build("mixed", 2, hops, switches=[Switch("a", multicast=True), Switch("b")])
+    mixed = build("mixed", 2, hops, switches=[Switch("a", multicast=Multicast()), Switch("b")])
     with pytest.raises(InputError, match="edge 0 -> a has no image"):
         make_group(mixed, [(1, 0)])
 

@@ -12,7 +12,7 @@ from taccl.apps import logical_group
 from taccl.collectives import build_collective
 from taccl.errors import TacclWarning
 from taccl.topology.file import load_topology
-from taccl.topology.graph import Switch, Topology, whole
+from taccl.topology.graph import Multicast, Switch, Topology, whole
 from taccl.topology.symmetry import close_group, close_rows, is_symmetry, make_group
 from taccl.topology.symmetry_search import automorphisms, block_shifts, largest_order, search_group
 from tests.generators import BETAS, Hop, both_ways, build, ring4, star5, twin2x2
@@ -123,7 +123,10 @@ def random_symmetric(seed: int) -> Topology:
             tail, head = turn[tail], turn[head]
         hops += [(a, b, *cost) for a, b in ends]
     abilities = rng.random() < 0.5
-    switches = [Switch(f"s{i}", multicast=abilities and i == 0) for i in range(extra)]
+    switches = [
+        Switch(f"s{i}", multicast=Multicast() if abilities and i == 0 else None)
+        for i in range(extra)
+    ]
     return build("random", n, hops, switches=switches)
 
 

@@ -21,7 +21,7 @@ from taccl.topology.file import (
     topology_from_document,
     unreachable_pair,
 )
-from taccl.topology.graph import Edge, LocalCosts, Switch, Topology
+from taccl.topology.graph import Edge, FanEngine, LocalCosts, Multicast, Reduction, Switch, Topology
 from tests.generators import build
 from tests.sweep import for_each
 
@@ -111,9 +111,68 @@ def test_switch_records_have_flags(tmp_path: Path) -> None:
         PAIR + "switches: [{name: s, multicast: true, reduce: true}, {name: f, across: servers}]\n"
     )
     assert load(text, tmp_path).switches == (
-        Switch("s", multicast=True, reduce=True),
+        Switch("s", Multicast(), Reduction()),
         Switch("f", across_servers=True),
     )
+
+
+def test_what_a_switch_can_do_is_read_and_true_is_a_record_without_fields(tmp_path: Path) -> None:
+    text = (
+        PAIR
+        + """switches:
+- name: nvs
+  multicast: {own: through}
+  reduce: {turn: rank, own: through, types: [int32]}
+  engine: {bandwidth: 500GB/s, alpha: 0.3us, window: {slots: 64, bytes: 2KiB}, message: 1GiB}
+  groups: 64
+- {name: leaf, multicast: {}, reduce: {}, trees: 2}
+"""
+    )
+    found = load(text, tmp_path)
+    engine = FanEngine(Fraction(2), 300_000, (64, Fraction(2048)), Fraction(1 << 30))
+    assert found.switches == (
+        Switch("nvs", Multicast(through=True), Reduction(True, True, ("int32",)), engine=engine,
+               groups=64),
+        Switch("leaf", Multicast(), Reduction(), trees=2),
+    )  # fmt: skip
+    assert "multicast: true, reduce: true" in expand_text(found)
+    bad = {
+        "{name: s, engine: {bandwidth: 1GB/s}}": "engine limits what copies or adds",
+        "{name: s, trees: 2}": "trees limits what copies or adds",
+        "{name: s, multicast: {own: home}}": "should be 'local' or 'through', got 'home'",
+        "{name: s, reduce: {turn: leaf}}": "should be 'switch' or 'rank'",
+        "{name: s, reduce: {types: [fp4]}}": "reduce.types.*fp4",
+        "{name: s, multicast: 3}": "should be a mapping",
+        "{name: s, multicast: true, groups: 0}": "at least 1",
+    }
+    for record, problem in bad.items():
+        with pytest.raises(InputError, match=problem):
+            load(PAIR + f"switches: [{record}]\n", tmp_path)
+
+
+SHAPE = HEAD + "shape: {kind: fat-tree, dims: [4], switches: [{name: '*/edge*', reduce: true}]}\n"
+
+
+def test_switches_of_shapes_and_fabrics_can_do_what_a_file_says_by_name(tmp_path: Path) -> None:
+    able = [s.name for s in load(SHAPE, tmp_path).switches if s.is_station]
+    assert able == [f"p{pod}/edge{edge}" for pod in range(4) for edge in range(2)]
+    assert load(SHAPE, tmp_path).rotations == load_topology("fat-tree:4").rotations
+    # One leaf that can do more than the others stays where it is: ranks 2 and 3 swap, at most.
+    one = load(SHAPE.replace("*/edge*", "p0/edge1"), tmp_path)
+    assert {frozenset(rotation[2:4]) for rotation in one.rotations} == {frozenset((2, 3))}
+    servers = HEAD + (
+        "node: {gpus: 2, switches: [{name: r, multicast: true}], nics: [{name: a, gpus: all,"
+        " bandwidth: 1GB/s}]}\ncount: 2\n"
+        "fabric: {kind: rail, switches: [{name: r*, reduce: true}]}\n"
+    )
+    found = load(servers, tmp_path).switches
+    assert [(s.name, s.multicast is None, s.reduce is None) for s in found if s.is_station] == [
+        ("s0/r", False, True), ("s1/r", False, True), ("rail0", True, False),
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"fabric.switches\[0\].name: no switch is called 'leaf"):
+        load(servers.replace("r*", "leaf*"), tmp_path)
+    with pytest.raises(InputError, match=r"shape.switches\[0\].name: no switch is called 'nvs'"):
+        load(SHAPE.replace("*/edge*", "nvs"), tmp_path)
 
 
 def edge(text: str) -> str:
@@ -269,7 +328,16 @@ def topologies(draw: st.DrawFn) -> Topology:
             number = len(edges)
             edges.append(Edge(number, tail, head, alpha, overhead, draw(betas), f"e{number}"))
     edges.append(Edge(len(edges), ranks, 0, 0, None, Fraction(1), "sw.it->0"))
-    switch = Switch("sw.it", *draw(st.tuples(st.booleans(), st.booleans())))
+    copies = draw(st.none() | st.builds(Multicast, st.booleans()))
+    types = st.sampled_from([(), ("int32",), ("int8", "bfloat16")])
+    adds = draw(st.none() | st.builds(Reduction, st.booleans(), st.booleans(), types))
+    switch = Switch("sw.it", copies, adds)
+    if switch.is_station:
+        count, slots = st.integers(1, 2**20), st.fractions(1, 2**30, max_denominator=10**6)
+        engine = st.builds(FanEngine, betas, times, st.none() | st.tuples(count, slots),
+                           st.none() | slots)  # fmt: skip
+        limits = draw(st.tuples(st.none() | count, st.none() | count))
+        switch = Switch("sw.it", copies, adds, draw(st.booleans()), draw(engine), *limits)
     local = LocalCosts(draw(betas) or Fraction(0), draw(betas) or Fraction(0), draw(times))
     size = draw(st.none() | st.fractions(Fraction(1, 10**6), 2**50, max_denominator=10**9))
     return Topology(

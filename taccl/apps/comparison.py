@@ -19,7 +19,7 @@ from taccl.apps.inputs import ELEMENT_BYTES, read_input, unit_of
 from taccl.apps.networks import charged
 from taccl.apps.programs import Target, serves
 from taccl.apps.textbook import problem_of, textbook_programs
-from taccl.collectives import COLLECTIVES, Collective, has_xml
+from taccl.collectives import COLLECTIVES, Collective, alone, has_xml
 from taccl.errors import InputError, LoweringError
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program, errors_of
@@ -42,6 +42,7 @@ from taccl.replay.sweep import BoundAt, Row, bounds_of, measured_bounds_of, row_
 from taccl.replay.timing import traces
 from taccl.report.comparison import HERE, Comparison, Contender, Crossover, Modelled
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
+from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.synth.templates.nccl_kernels import KERNELS
 from taccl.topology.graph import Topology, whole
 from taccl.units import Time
@@ -341,8 +342,9 @@ def _replayed(question: Question, program: Program, *, file: str = "", engine: s
 def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candidate]:
     """Yield the classical algorithms that exist, and note why others do not."""
     topology, collective = question.topology, question.collective
-    kind = COLLECTIVES.get(collective.name)
-    counts = kind.chunk_counts if kind is not None and kind.has_root else (1,)
+    kind = COLLECTIVES.get((alone(collective) or collective).name)
+    many = kind is not None and (kind.has_root or collective.members is not None)
+    counts = (*kind.chunk_counts, *kind.counts_across) if kind is not None and many else (1,)
     reference = question.sizes[len(question.sizes) // 2]
     target = Target(question.runtime, min_bytes=min(question.sizes), max_bytes=max(question.sizes))
     protocols: Sequence[str] = ()
@@ -356,7 +358,7 @@ def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candida
         most, reason = 1, ""
         for count in counts:
             cut, made = collective.cut(count), list[Play]()
-            if serves(question.runtime, collective):
+            if serves(question.runtime, collective) and name not in IN_NETWORK:
                 programs, refused = textbook_programs(topology, cut, name, reference, target)
                 made = [
                     _replayed(question, replace(program, protocol=protocol), engine=name)
@@ -400,7 +402,7 @@ def _kernels(question: Question, absent: dict[str, str]) -> Iterator[_Candidate]
 
 
 def _scheduled(question: Question, collective: Collective, name: str) -> Play:
-    """Return the schedule of an algorithm whose collective no file can hold, timed at each size."""
+    """Return the schedule of an algorithm that no file can hold, timed at each size."""
 
     def play(sizes: Sequence[int]) -> list[Row]:
         topology, rows = question.topology, []

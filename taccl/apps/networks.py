@@ -9,21 +9,27 @@ from pathlib import Path
 
 import numpy as np
 
-from taccl.bounds import any_bounds, best
-from taccl.collectives import Collective, build_collective, collective_name
+from taccl.bounds.arrival_curves import fluid
+from taccl.bounds.cut import port_crossings
+from taccl.bounds.net import make_net
+from taccl.collectives import Collective, among_members, build_collective, collective_name
 from taccl.collectives.file import read_collective
 from taccl.errors import InputError
 from taccl.files import shown
 from taccl.replay.cost import charged_network, least_costs, measured_costs
 from taccl.sketch import apply_sketch, load_sketch
+from taccl.topology.edit import grouped
 from taccl.topology.file import has_count, load_topology
-from taccl.topology.graph import LogicalTopology, Permutation, Topology, whole
+from taccl.topology.graph import LogicalTopology, Permutation, Rank, Topology, whole
 from taccl.topology.symmetry import Group, free_group, make_group, powers, vertex_image
 from taccl.topology.symmetry_search import search_group
 from taccl.units import MAX_SIZE, exact_size_text
 
 DEFAULT_SIZE = 10**6
 """Bytes, where neither a size is asked for nor the topology has a chunk size."""
+
+Members = tuple[Sequence[Rank], str | Sequence[Rank]] | None
+"""The members of a process group in order, and who relays: of RELAYS, or ranks; None: no group."""
 
 
 def size_of_chunks(chunk_size: Fraction, chunks: int) -> int:
@@ -68,27 +74,46 @@ def load_collective(text: str) -> str | Collective:
 def asked_collective(
     wanted: str | Collective, topology: Topology, root: int | None = None
 ) -> Collective:
-    """Return the `wanted` collective for the ranks of a `topology`, uncut.
+    """Return the `wanted` collective for the ranks of a `topology` that do not only relay, uncut.
 
     It is a name of COLLECTIVES, or a collective from a file; `root` is for those of the table that
     have one, None: rank 0.
 
     Raises InputError when it has no such root, or is for another number of ranks.
     """
+    members = range(topology.num_ranks - topology.relays)
     if isinstance(wanted, str):
-        return build_collective(wanted, topology.num_ranks, 1, root)
+        return build_collective(wanted, topology.num_ranks, 1, root, members)
     if root is not None:
         raise InputError(
             f"{wanted.name} has no root, got {root}", field="--root", fix="leave --root out"
         )
-    if wanted.num_ranks != topology.num_ranks:
+    if wanted.num_ranks != len(members):
         raise InputError(
             f"{wanted.name} is for {wanted.num_ranks} ranks, and {topology.name} has"
-            f" {topology.num_ranks}",
+            f" {len(members)}",
             field="ranks",
-            fix=f"write ranks: {topology.num_ranks}, or give another topology or --nodes",
+            fix=f"write ranks: {len(members)}, or give another topology or --nodes",
         )
-    return wanted
+    return among_members(wanted, topology.num_ranks, members) if topology.relays else wanted
+
+
+IN_NETWORK_MODES = ("auto", "on", "off")
+
+
+def fans_wanted(mode: str, *, carried: bool) -> bool:
+    """Tell whether switches may copy and add, by a `mode` of IN_NETWORK_MODES.
+
+    ``auto``: where what is made can be `carried` out.
+
+    Raises InputError when there is no such mode.
+    """
+    if mode not in IN_NETWORK_MODES:
+        raise InputError(
+            f"unknown mode {mode[:40]!r}", field="--in-network",
+            fix=f"use {', '.join(IN_NETWORK_MODES)}",
+        )  # fmt: skip
+    return mode == "on" or (mode == "auto" and carried)
 
 
 def load_machine(
@@ -98,18 +123,24 @@ def load_machine(
     fabric: str | None = None,
     sketch: str | None = None,
     alpha_rule: str | None = None,
+    group: Members = None,
+    in_network: bool = False,
 ) -> Topology:
     """Return a `topology`, a file, the name of a shipped one or a short form, as options change it.
 
     It has so many `nodes`, joined by a `fabric`, with an `alpha_rule` of ALPHA_RULES, each in place
     of what the file says; the `sketch`, a file or the name of a shipped one, is for what TACCL's
-    own costs depend on.
+    own costs depend on. With a `group` it is the machine that its members have. Switches copy and
+    add, as the file says, only with `in_network`: most runtimes can't ask them to.
 
-    Raises InputError when a file or a value can't be used.
+    Raises InputError when a file or a value can't be used; NoScheduleError when members of the
+    group can't reach one another.
     """
     sketched = None if sketch is None else load_sketch(sketch).sketched
     network = load_topology(topology, nodes=nodes, fabric=fabric, sketched=sketched)
-    return network if alpha_rule is None else network.with_alpha_rule(alpha_rule)
+    network = network if alpha_rule is None else network.with_alpha_rule(alpha_rule)
+    network = network if in_network else network.point_to_point()
+    return network if group is None else grouped(network, *group)
 
 
 def load_network(
@@ -119,18 +150,21 @@ def load_network(
     fabric: str | None = None,
     sketch: str | None = None,
     alpha_rule: str | None = None,
+    group: Members = None,
+    in_network: bool = False,
 ) -> LogicalTopology:
     """Return a topology as a `sketch`, a file or the name of a shipped one, restricts it.
 
-    The `topology`, `nodes`, `fabric` and `alpha_rule` are those of :func:`load_machine`; without a
-    sketch all links may be used.
+    The `topology`, `nodes`, `fabric`, `alpha_rule`, `group` and `in_network` are those of
+    :func:`load_machine`; without a sketch all links may be used.
 
     Raises InputError when a file or a value can't be used; NoScheduleError when the sketch cuts
     ranks off.
     """
     network = load_machine(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
-    )
+        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule, group=group,
+        in_network=in_network and sketch is None,
+    )  # fmt: skip
     if sketch is None:
         return whole(network, network.rotations)
     return apply_sketch(network, load_sketch(sketch))
@@ -149,7 +183,8 @@ def load_both(first: str, second: str, nodes: int | None) -> tuple[Topology, Top
             fix="leave --nodes out",
         )  # fmt: skip
     one, other = (
-        load_machine(spec, nodes=None if spec in fixed else nodes) for spec in (first, second)
+        load_machine(spec, nodes=None if spec in fixed else nodes, in_network=True)
+        for spec in (first, second)
     )
     return one, other
 
@@ -231,13 +266,16 @@ def charged(
     """Return a `logical` network on which messages cost what was measured.
 
     They are those of the one of the `protocols` that seems the fastest for a `collective` of `size`
-    bytes: its launch, two of its alphas, and the bound for its bytes on the wire.
+    bytes: its launch, two of its alphas, and the time of its bytes on the wire at the busiest port.
 
     Raises InputError when the topology has no measured costs.
     """
     topology = logical.topology
     costs = measured_costs(topology).protocols
-    floor = best(any_bounds(least_network(logical), collective, size)).time
+    # Of all bounds the quickest to prove: something is to be written before others are.
+    ports = port_crossings(make_net(least_network(logical), collective), collective)
+    curves = (fluid(port.kind, port.gates, port.share) for port in ports)
+    floor = max((curve.at(size) for curve in curves if curve is not None), default=0)
     across = topology.num_servers > 1
 
     def least(name: str) -> Fraction:

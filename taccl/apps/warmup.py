@@ -34,7 +34,7 @@ from taccl.synth.templates.classical import classical_schedules
 from taccl.timing import earliest_start, occupancy
 from taccl.timing.deadline import Deadline
 from taccl.timing.jit import stamp_of
-from taccl.timing.retiming import times_of
+from taccl.timing.retiming import Columns, times_of
 from taccl.topology.symmetry import make_group
 
 PARTS = (
@@ -69,7 +69,7 @@ def _replay() -> None:
 
 def _retiming() -> None:
     for schedule in map(_ring, ("allgather", "reducescatter")):
-        columns = (schedule.chunk, schedule.link, schedule.batch, schedule.reduce)
+        columns = Columns(schedule.chunk, schedule.link, schedule.batch, schedule.reduce)
         group = make_group(schedule.topology, ())
         times_of(schedule.collective, group, schedule.chunk_size, columns, plain=False)
 

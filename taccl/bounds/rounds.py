@@ -71,10 +71,10 @@ def round_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     """Yield what must pass ports and gates of `net` in a `collective`, from when on it counts.
 
     Of messages of any bytes; nothing where each carries a chunk, which dissemination and the last
-    arrival are about.
+    arrival are about, or where switches copy or add.
     """
     name, ranks = collective.name, net.num_ranks
-    known = is_uniform(collective) or name in ROOTED
+    known = not net.helpers and (is_uniform(collective) or name in ROOTED)
     if not known or net.chunk is not None or not 1 < ranks == collective.num_ranks <= MOST_RANKS:
         return
     if name in EACH:

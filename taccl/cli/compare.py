@@ -12,16 +12,20 @@ from taccl.cli.options import (
     Begin,
     CollectiveArgument,
     CostSketch,
+    DefaultProfile,
     End,
     Fabric,
     Factor,
+    InNetwork,
     Json,
     Nodes,
-    Profile,
     Quiet,
+    Ranks,
+    Relays,
     Root,
     TopologyArgument,
     Verbose,
+    group_of,
     one_of,
     read,
     sizes_of,
@@ -40,12 +44,15 @@ def compare(
     ] = None,
     nodes: Nodes = None,
     fabric: Fabric = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     sketch: CostSketch = None,
     begin: Begin = "1K",
     end: End = "256M",
     factor: Factor = 4,
     alpha_rule: AlphaRule = None,
-    profile: Profile = "alpha-beta",
+    in_network: InNetwork = "auto",
+    profile: DefaultProfile = None,
     root: Root = None,
     runtime: Annotated[
         str, one_of(RUNTIME_NAMES, "--runtime", "Whose constants and limits: {}.")
@@ -55,7 +62,7 @@ def compare(
         typer.Option(
             "--nccl",
             help="Inputs of NCCL's model instead of estimates: gpu=hopper,cpu=intel,wire=nvlink,"
-            "channels=12,intra=30GB/s,inter=24GB/s, or some of them.",
+            "channels=12,intra=30GB/s,inter=24GB/s,nvls=yes,collnet=yes, or some of them.",
         ),
     ] = None,
     form: Annotated[
@@ -70,8 +77,9 @@ def compare(
 ) -> None:
     """Replay classical algorithms and files, size by size, beside NCCL's model and the bound."""
     from taccl.apps import comparison
-    from taccl.apps.networks import asked_collective, load_collective, load_machine
+    from taccl.apps.networks import asked_collective, fans_wanted, load_collective, load_machine
     from taccl.files import check_outputs, write_atomic
+    from taccl.replay.cost import is_measured
     from taccl.replay.nccl import Settings, parse_settings
     from taccl.report.comparison import COMPARED
     from taccl.report.comparison import plot as plotted
@@ -80,13 +88,19 @@ def compare(
     given = Settings() if nccl is None else read("--nccl", parse_settings, nccl)
     check_outputs([("--plot", plot)], [topology, collective, *(files or ())])
     network = load_machine(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        alpha_rule=alpha_rule,
+        group=group_of(ranks, relays),
+        in_network=fans_wanted(in_network, carried=False),
     )
     with progress(quiet=quiet or form == "json", verbose=verbose) as report:
         question = comparison.Question(
             network, asked_collective(load_collective(collective), network, root),
             sizes_of(begin, end, factor, ""), files or (), runtime, given, report,
-            profile == "measured",
+            is_measured(profile, network, alpha_rule),
         )  # fmt: skip
         found = comparison.compare(question)
     if plot is not None:

@@ -166,5 +166,7 @@ def export(
     from taccl.apps.networks import load_machine
     from taccl.report.export import EXPORTS
 
-    text = EXPORTS[to](load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
+    text = EXPORTS[to](
+        load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch, in_network=True)
+    )
     deliver(text, output, [topology])

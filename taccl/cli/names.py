@@ -40,13 +40,19 @@ def _listed(*tables: str) -> str:
 
 
 COLLECTIVE_NAMES = _listed("collectives/__init__.py:COLLECTIVES")
-ENGINE_NAMES = _listed("synth/engines.py:ENGINES", "synth/templates/classical.py:CLASSICAL")
+ENGINE_NAMES = _listed(
+    "synth/engines.py:ENGINES", "synth/templates/classical.py:CLASSICAL",
+    "synth/templates/in_network.py:IN_NETWORK",
+)  # fmt: skip
 RUNTIME_NAMES = _listed("msccl/runtimes.py:RUNTIMES")
 PLAN_VERSION_NAMES = _listed("mscclpp/plan.py:VERSIONS")
 PROTOCOL_NAMES = f"auto, {_listed('msccl/runtimes.py:PROTOCOLS')}"
+RELAY_NAMES = _listed("topology/edit.py:RELAYS")
+IN_NETWORK_NAMES = _listed("apps/networks.py:IN_NETWORK_MODES")
 ALPHA_RULE_NAMES = _listed("topology/graph.py:ALPHA_RULES")
 PROFILE_NAMES = _listed("replay/cost.py:PROFILES")
 RUN_DTYPE_NAMES = _listed("run/data.py:DTYPES")
+KERNEL_NAMES = _listed("apps/profile_calibration.py:KERNELS_KNOWN")
 FIT_NAMES = _listed("apps/fitting.py:FITTED")
 RESULT_FORMAT_NAMES = _listed("report/tables.py:WRITERS")
 COMPARISON_FORMAT_NAMES = _listed("report/comparison.py:COMPARED")
@@ -54,6 +60,7 @@ IMPORT_NAMES = _listed("imports/__init__.py:IMPORTS")
 GPU_NAMES = _listed("imports/hosts.py:GPUS")
 FABRIC_NAMES = _listed("topology/servers.py:FABRICS")
 EXPORT_NAMES = _listed("report/export.py:EXPORTS")
+CONVERSION_NAMES = _listed("apps/outputs.py:CONVERSIONS")
 TIMES_EXPORT_NAMES = _listed("tuning/exports.py:EXPORTS")
 BASE_NAMES = _listed("topology/taccl_costs.py:BASES")
 TIME_UNIT_NAMES = _listed("topology/taccl_costs.py:TIME_UNITS")

@@ -14,14 +14,16 @@ from taccl.cli.help import collective_option, listed, machine_option, output_opt
 from taccl.cli.names import (
     ALPHA_RULE_NAMES,
     COLLECTIVE_NAMES,
+    IN_NETWORK_NAMES,
     PLAN_VERSION_NAMES,
     PROFILE_NAMES,
+    RELAY_NAMES,
     RUNTIME_NAMES,
 )
 from taccl.cli.output import say, states_of, told
 from taccl.errors import InputError, OutOfTimeError, did_you_mean
 from taccl.timing.deadline import Deadline, hurry
-from taccl.units import parse_size
+from taccl.units import parse_size, parse_time
 
 DTYPE_BYTES = {
     "int8": 1, "uint8": 1, "half": 2, "bfloat16": 2, "int32": 4, "uint32": 4, "float": 4,
@@ -101,13 +103,46 @@ Nodes = Annotated[
 Fabric = Annotated[
     str | None, machine_option("--fabric", help="Overrides the file's fabric: switch or rail.")
 ]
+Ranks = Annotated[
+    str | None,
+    machine_option(
+        "--ranks",
+        help="A process group: its members in order (0-7 or 0,8); the machine is what they have.",
+        show_default=False,
+    ),
+]
+Relays = Annotated[
+    str | None,
+    machine_option(
+        "--relays",
+        help=f"Who may relay, and add, for --ranks: {RELAY_NAMES}, or ranks (8,9); left out:"
+        " members.",
+        autocompletion=listed(RELAY_NAMES),
+        show_default=False,
+    ),
+]
 AlphaRule = Annotated[
     str | None,
     one_of(ALPHA_RULE_NAMES, "--alpha-rule", "How alpha occupies a link: {}.", "Machine"),
 ]
+InNetwork = Annotated[
+    str,
+    one_of(
+        IN_NETWORK_NAMES, "--in-network",
+        "Whether switches that can copy and add do: {}.", "Machine",
+    ),
+]  # fmt: skip
+"""``auto``: where what is made can be carried out by the runtime."""
 Profile = Annotated[
     str, one_of(PROFILE_NAMES, "--profile", "What messages are charged: {}.", "Machine")
 ]
+DefaultProfile = Annotated[
+    str | None,
+    one_of(
+        PROFILE_NAMES, "--profile",
+        "What messages are charged: {}; left out: measured where the machine ships it.", "Machine",
+    ),
+]  # fmt: skip
 Size = Annotated[
     str,
     collective_option(
@@ -143,6 +178,21 @@ Root = Annotated[
         help="The rank that broadcast and scatter start from, and reduce and gather end at; left"
         " out: 0.",
         show_default=False,
+    ),
+]
+ReadyOver = Annotated[
+    str | None,
+    collective_option(
+        "--ready-over",
+        help="A producer makes chunk after chunk within so long (407us); the schedule starts on the"
+        " first.",
+    ),
+]
+NeededOver = Annotated[
+    str | None,
+    collective_option(
+        "--needed-over",
+        help="A consumer works on chunk after chunk for so long in all; the time includes it.",
     ),
 ]
 Runtime = Annotated[str, one_of(f"{RUNTIME_NAMES}, none", "--runtime", "One of {}.", "Program")]
@@ -182,6 +232,26 @@ def read(option: str, parse: Callable[[object], Value], text: object) -> Value:
         raise InputError(error.problem, field=option, fix=error.fix) from None
 
 
+Group = tuple[tuple[int, ...], str | tuple[int, ...]]
+
+
+def group_of(ranks: str | None, relays: str | None) -> Group | None:
+    """Return the members of ``--ranks``, and who relays for them; None: there is no group.
+
+    Raises InputError when `ranks` are none, or `relays` is given without them.
+    """
+    from taccl.files.model import parse_numbers
+
+    members = None if ranks is None else read("--ranks", parse_numbers, ranks)
+    if members is not None:
+        if relays is None or relays.lower() in RELAY_NAMES.split(", "):
+            return members, (relays or "members").lower()
+        return members, read("--relays", parse_numbers, relays) or "all"
+    if relays is not None:
+        raise InputError("is for a group", field="--relays", fix="name its members with --ranks")
+    return None
+
+
 def size_of(text: str) -> int:
     """Return the bytes of ``--size``."""
     return read("--size", parse_size, text)
@@ -208,6 +278,11 @@ def sizes_of(begin: str | None, end: str | None, factor: int, size: str) -> list
         sizes.append(first)
         first *= factor
     return sizes
+
+
+def time_of(option: str, text: str | None) -> int:
+    """Return the picoseconds of an `option`; 0 where it is left out."""
+    return 0 if text is None else read(option, parse_time, text)
 
 
 def element_bytes(dtype: str) -> int:

@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.options import CostSketch, Fabric, Json, Nodes, TopologyArgument
+from taccl.cli.options import (
+    CostSketch,
+    Fabric,
+    Json,
+    Nodes,
+    Ranks,
+    Relays,
+    TopologyArgument,
+    group_of,
+)
 from taccl.cli.output import Dot, Svg, TextOutput, deliver, pictures
 from taccl.errors import InputError
 
@@ -21,6 +30,8 @@ def show(
     topology: TopologyArgument,
     nodes: Nodes = None,
     fabric: Fabric = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     sketch: CostSketch = None,
     svg: Svg = None,
     dot: Dot = None,
@@ -33,7 +44,14 @@ def show(
     from taccl.topology.file import describe, topology_digest
 
     check_outputs([("--svg", svg), ("--dot", dot)], [topology])
-    network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
+    network = load_machine(
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        group=group_of(ranks, relays),
+        in_network=True,
+    )
     drawn = pictures(network, svg, dot)
     if as_json:
         fields = topology_fields(network, topology_digest(network))
@@ -100,7 +118,9 @@ def expand(
     from taccl.apps.networks import load_machine
     from taccl.topology.file import expand_text
 
-    text = expand_text(load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch))
+    text = expand_text(
+        load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch, in_network=True)
+    )
     deliver(text, output, [topology])
 
 
@@ -134,7 +154,7 @@ def degrade(
     from taccl.topology.file import document_text, topology_document
 
     losses = read_losses(edge or (), link or (), factor)
-    network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch)
+    network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch, in_network=True)
     made, notes = degrade(network, losses)
     text = document_text(topology_document(made), [f"{network.name}: {note}" for note in notes])
     deliver(text, output, [topology], notes)

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from taccl.cli.help import shipped
 from taccl.cli.names import RUNTIME_NAMES
-from taccl.cli.options import Json, Nodes, PlanVersion, one_of, read
+from taccl.cli.options import Group, Json, Nodes, PlanVersion, Ranks, Relays, group_of, one_of, read
 from taccl.errors import InputError
 from taccl.units import parse_size
 
@@ -65,6 +66,8 @@ def verify(
         ),
     ] = None,
     nodes: Nodes = None,
+    ranks: Ranks = None,
+    relays: Relays = None,
     ranks_per_node: Annotated[
         int | None,
         typer.Option("--ranks-per-node", min=1, help="Ranks on a server, in place of --topology."),
@@ -91,11 +94,21 @@ def verify(
             field="--bitwise-consistent" if bitwise else "--size", fix="leave out one of the two",
         )  # fmt: skip
     from taccl.files import read_bytes
+    from taccl.groups.directory import files_in
     from taccl.msccl.verdict import Question, Verdict, judge_for, judge_for_each
     from taccl.mscclpp.plan import NEWEST
     from taccl.mscclpp.verdict import is_plan, judge_text
 
-    question = Question(count, structure_only, bitwise, _servers(topology, nodes, ranks_per_node))
+    files = [
+        path for file in files
+        for path in (map(str, files_in(Path(file))[1]) if Path(file).is_dir() else (file,))
+    ]  # fmt: skip
+    question = Question(
+        count,
+        structure_only,
+        bitwise,
+        _servers(topology, nodes, ranks_per_node, group_of(ranks, relays)),
+    )
     found: dict[str, Verdicts] = {}
     for file in files:
         text, asked = read_bytes(file), replace(question, file=file)
@@ -124,14 +137,13 @@ def verify(
 
 
 def _servers(
-    topology: str | None, nodes: int | None, ranks_per_node: int | None
+    topology: str | None, nodes: int | None, ranks_per_node: int | None, group: Group | None
 ) -> tuple[int, ...] | int | None:
     """Return the server of every rank, or the ranks on each; None: nothing is known."""
     if topology is None:
-        if nodes is not None:
-            raise InputError(
-                "counts the servers of a topology", field="--nodes", fix="give --topology, too"
-            )
+        for option, given in (("--nodes", nodes), ("--ranks", group)):
+            if given is not None:
+                raise InputError("is for a topology", field=option, fix="give --topology, too")
         return ranks_per_node
     if ranks_per_node is not None:
         raise InputError(
@@ -140,7 +152,7 @@ def _servers(
         )  # fmt: skip
     from taccl.apps.networks import load_machine
 
-    return load_machine(topology, nodes=nodes).server_of
+    return load_machine(topology, nodes=nodes, group=group).server_of
 
 
 _WORDS = {

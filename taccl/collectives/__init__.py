@@ -16,21 +16,26 @@ scatter        n*k at R: chunk for d at d*k+i         k: its own chunks
 =============  =====================================  ==========================
 
 ``size`` counts the largest of these buffers: k chunks for broadcast and reduce, n*k for the rest.
+
+Among ``members`` a collective is that of so many ranks; other ranks hold and want nothing. It has a
+name of its own, such as ``allreduce-of-4``.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 
 import numpy as np
 
-from taccl.collectives.chunks import MAX_CHUNKS, Collective, equals_before
+from taccl.collectives.chunks import MAX_CHUNKS, PIECES, Collective, equals_before
 from taccl.errors import InputError, did_you_mean
 
 __all__ = [
-    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "Collective", "Kind", "build_collective",
-    "busbw_factor", "chunk_size_of", "collective_name", "has_xml",
+    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "PIECES", "Collective", "Kind", "alone",
+    "among_members", "build_collective", "busbw_factor", "check_members", "chunk_size_of",
+    "collective_name", "has_xml",
 ]  # fmt: skip
 
 
@@ -126,16 +131,25 @@ def collective_name(text: str) -> str:
 
 
 def build_collective(
-    name: str, num_ranks: int, chunks_per_rank: int, root: int | None = None
+    name: str,
+    num_ranks: int,
+    chunks_per_rank: int,
+    root: int | None = None,
+    members: Sequence[int] | None = None,
 ) -> Collective:
     """Return the collective of the table that is spelled ``name`` on ``num_ranks``.
 
     ``chunks_per_rank`` is what each rank's part is cut into; the ``root`` of a collective that has
-    one is rank 0 by default.
+    one is rank 0 by default. With ``members`` it is among these only, in their order: the root is a
+    place in it, and so is what lies where. None: all ranks.
 
     Raises InputError when there is no such collective, it has too many chunks to hold, or no such
-    root.
+    root, or members are no ranks.
     """
+    if members is not None and tuple(members) != tuple(range(num_ranks)):
+        check_members(members, num_ranks)
+        inside = build_collective(name, len(members), chunks_per_rank, root)
+        return among_members(inside, num_ranks, members)
     canonical = collective_name(name)
     kind = COLLECTIVES[canonical]
     count = num_ranks**kind.blocks * chunks_per_rank
@@ -176,11 +190,67 @@ def build_collective(
     )  # fmt: skip
 
 
+def check_members(members: Sequence[int], num_ranks: int) -> None:
+    """Return when ``members`` are two or more of ``num_ranks`` ranks, each once.
+
+    Raises InputError when they are not.
+    """
+    wrong = next((rank for rank in members if not 0 <= rank < num_ranks), None)
+    if wrong is not None:
+        problem = f"there is no rank {wrong} among {num_ranks}"
+    elif len(members) < 2 or len(set(members)) < len(members):
+        problem = f"a group has two ranks or more, each once, got {str(list(members))[:60]}"
+    else:
+        return
+    raise InputError(problem, field="ranks", fix=f"use ranks from 0 to {num_ranks - 1}, each once")
+
+
+def among_members(inside: Collective, num_ranks: int, members: Sequence[int]) -> Collective:
+    """Return ``inside``, for as many ranks as there are ``members``, as one of ``num_ranks``.
+
+    Chunks stay in order, and rank r of it is the r-th member.
+    """
+    rank_of = np.array(members, dtype=np.int32)
+    inputs, outputs = (
+        {(chunk, members[rank]): offset for (chunk, rank), offset in elsewhere.items()}
+        for elsewhere in (inside.input_elsewhere, inside.output_elsewhere)
+    )
+    return replace(
+        inside, name=f"{inside.name}-of-{len(members)}", num_ranks=num_ranks,
+        rank_sets=tuple(tuple(sorted(rank_of[list(ranks)].tolist())) for ranks in inside.rank_sets),
+        owner=rank_of[inside.owner], root=None, members=tuple(members),
+        input_elsewhere=inputs, output_elsewhere=outputs,
+    )  # fmt: skip
+
+
+_AMONG = re.compile(r"([a-z]+)-of-(\d{1,6})")
+
+
+def alone(collective: Collective) -> Collective | None:
+    """Return what a ``collective`` among members is to these, rank r the r-th; None: no such.
+
+    It is the one of the table, in as many chunks.
+    """
+    among = _AMONG.fullmatch(collective.name)
+    if collective.members is None or among is None or among[1] not in COLLECTIVES:
+        return None
+    kind, root = COLLECTIVES[among[1]], None
+    if kind.has_root:
+        ends = collective.targets(0) if kind.targets == "root" else collective.sources(0)
+        root = collective.members.index(ends[0])
+    return build_collective(among[1], len(collective.members), collective.chunks_per_rank, root)
+
+
 def chunk_size_of(collective: Collective, size: int) -> Fraction:
     """Return the exact bytes of a chunk of a ``collective`` that counts ``size`` bytes."""
     return Fraction(size, collective.chunks_in_size)
 
 
 def busbw_factor(name: str, num_ranks: int) -> Fraction:
-    """Return busbw / algbw of a ``name`` on ``num_ranks``, as nccl-tests counts; 1 for a file's."""
+    """Return busbw / algbw of a ``name`` on ``num_ranks``, as nccl-tests counts; 1 for a file's.
+
+    Of a collective among members these count.
+    """
+    if among := _AMONG.fullmatch(name):
+        name, num_ranks = among[1], int(among[2])
     return COLLECTIVES[name].busbw(num_ranks) if name in COLLECTIVES else Fraction(1)

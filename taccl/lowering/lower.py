@@ -129,6 +129,11 @@ def draft_of(schedule: Schedule, options: LowerOptions) -> Draft:
     Raises LoweringError when no program can serve the modes, or a rank has too many peers for any
     program.
     """
+    if len(schedule.fans):
+        raise LoweringError(
+            "no XML can hold what switches add or copy",
+            fix="use --in-network off, or --runtime none for the schedule alone",
+        )
     # A threadblock sends to one peer and receives from one, whatever the passes make of it.
     topology, group = schedule.topology, schedule.group
     table, used = topology.links, np.unique(schedule.link).astype(np.int64)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from taccl.collectives import Collective
 from taccl.collectives.slots import Batch, Slots, fit_layouts, place_chunks
-from taccl.timing.retiming import times_of
+from taccl.timing.retiming import Columns, times_of
+from taccl.topology.fans import NO_FANS, FanTable, Legs
 from taccl.topology.graph import Permutation, Topology
 from taccl.topology.symmetry import Group, make_group
 from taccl.units import Time
@@ -53,7 +54,7 @@ class Decisions:
     `visible_from`: int32: the arrival of row j is part of what row i sends on only where i >=
     visible_from[j] > j. None: j + 1, every later row. With it two ranks can exchange what they hold
     at one time, each sending its value without the other's. Only summed chunks know the difference.
-    `packs`: as in :class:`Schedule`.
+    `packs`, `fans`: as in :class:`Schedule`.
     """
 
     chunk: NDArray[np.int32]
@@ -62,12 +63,15 @@ class Decisions:
     reduce: NDArray[np.bool_]
     visible_from: NDArray[np.int32] | None = None
     packs: bool = False
+    fans: FanTable = NO_FANS
 
     @staticmethod
     def of(
-        rows: Sequence[tuple[int, int, int, bool]], visible_from: Sequence[int] | None = None
+        rows: Sequence[tuple[int, int, int, bool]],
+        visible_from: Sequence[int] | None = None,
+        fans: FanTable = NO_FANS,
     ) -> "Decisions":
-        """Return the columns of (chunk, link, batch, reduce) rows."""
+        """Return the columns of (chunk, link, batch, reduce) rows, and the `fans` they use."""
         columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
         return Decisions(
             np.array(columns[0], dtype=np.int32),
@@ -75,6 +79,7 @@ class Decisions:
             np.array(columns[2], dtype=np.int32),
             np.array(columns[3], dtype=np.bool_),
             None if visible_from is None else np.array(visible_from, dtype=np.int32),
+            fans=fans,
         )
 
     def rows(self) -> Iterator[tuple[int, int, int, bool]]:
@@ -98,6 +103,9 @@ class Schedule:
     there.
     `packs`: whether ranks copy chunks that travel together side by side before they are sent, and
     to their places afterwards. Else they have to be adjacent at both ends.
+    `fans`: what switches copy and add. A row whose link is ``len(topology.links) + f`` carries its
+    chunk on fan f; rows of one batch are fans of any kind, which flow together, and images of such
+    a batch are one batch.
     """
 
     collective: Collective
@@ -111,15 +119,20 @@ class Schedule:
     reduce: NDArray[np.bool_]
     generators: tuple[Permutation, ...] = ()
     packs: bool = False
+    fans: FanTable = NO_FANS
 
     def __len__(self) -> int:
         """Return the number of representative sends."""
         return len(self.chunk)
 
-    @property
+    @cached_property
     def makespan(self) -> Time:
-        """When the last chunk has arrived, in picoseconds."""
-        return int(self.end.max()) if len(self.end) else 0
+        """When all is over, in picoseconds: the last chunk has arrived.
+
+        Where chunks have tails, whoever wanted them has also worked on them: a deadline of every
+        chunk holds if and only if this is no later than the last deadline.
+        """
+        return self.collective.over_at(self.chunk, self.topology.links.dst[self.link], self.end)
 
     @cached_property
     def group(self) -> Group:
@@ -155,7 +168,7 @@ class Schedule:
             visible_from = np.maximum(later, np.arange(1, len(self) + 1, dtype=np.int32))
         return Decisions(
             self.chunk[order], self.link[order], self.batch[order], self.reduce[order],
-            visible_from, self.packs,
+            visible_from, self.packs, self.fans,
         )  # fmt: skip
 
     def expand(self) -> "Schedule":
@@ -166,31 +179,62 @@ class Schedule:
         # Numbered anew: copies of the largest numbers would not fit into 32 bits.
         batch = np.unique(self.batch, return_inverse=True)[1].astype(np.int32)
         width = int(batch.max()) + 1 if len(self) else 0
+        count = len(self.topology.links)
+        of_fan = self.link >= count
         for generator in self.group.generators:
             self.collective.image(generator)
         for number, element in enumerate(self.group.elements):
             chunks.append(self.collective.image_of(element, self.chunk))
-            links.append(self.group.link_images(number, self.link).astype(np.int32))
-            batches.append(batch + np.int32(number * width))
+            there = np.empty_like(self.link)
+            there[~of_fan] = self.group.link_images(number, self.link[~of_fan])
+            if of_fan.any():
+                there[of_fan] = (
+                    count + self.fans.image(self.group, number)[self.link[of_fan] - count]
+                )
+            links.append(there)
+            batches.append(np.where(of_fan, batch, batch + number * width).astype(np.int32))
         copies = len(self.group)
         return Schedule(
             self.collective, self.topology, self.chunk_size,
             np.concatenate(chunks), np.concatenate(links), np.concatenate(batches),
             np.tile(self.start, copies), np.tile(self.end, copies), np.tile(self.reduce, copies),
-            packs=self.packs,
+            packs=self.packs, fans=self.fans,
         )  # fmt: skip
+
+    @cached_property
+    def legs(self) -> Legs:
+        """What the representative sends read and change: of each link one pair of ranks."""
+        return self.fans.legs(self.topology.links, self.link)
+
+    def runs(self) -> Iterator[tuple[tuple[int, ...], list[int], int, int]]:
+        """Yield chunks and rows of what is to lie side by side, of all sends, from where to where.
+
+        These are the chunks of a message, or those that one fan of a batch carries.
+        """
+        key = self.batch.astype(np.int64)
+        if len(self.fans):
+            key = key * (len(self.topology.links) + len(self.fans)) + self.link
+            key = np.unique(key, return_inverse=True)[1]
+        order = np.argsort(key, kind="stable")
+        leg = np.searchsorted(self.legs.row, np.arange(len(self) + 1))
+        for group in message_groups(key[order]):
+            if len(group) > 1:
+                rows = order[group.start : group.stop].tolist()
+                chunks = tuple(self.chunk[rows].tolist())
+                for each in range(leg[rows[0]], leg[rows[0] + 1]):
+                    yield chunks, rows, int(self.legs.src[each]), int(self.legs.dst[each])
 
     def slots(self) -> Slots:
         """Return where each chunk lives at each rank, over all orbits."""
         full = self.expand()
-        table = full.topology.links
         ranks, sets = full.topology.num_ranks, self.collective.rank_sets
         wants = np.array([np.isin(np.arange(ranks), members) for members in sets], dtype=np.bool_)
-        src, dst = table.src[full.link], table.dst[full.link]
-        relayed = ~wants[self.collective.target_set[full.chunk], dst]
+        row, src, dst, _ = full.legs
+        chunk = full.chunk[row]
+        relayed = ~wants[self.collective.target_set[chunk], dst]
         # Nothing else touches scratch: hops into a relay, and out of one.
         kept = relayed | np.isin(src, dst[relayed])
-        hops = list(zip(*(c[kept].tolist() for c in (full.chunk, src, dst)), strict=True))
+        hops = list(zip(*(c[kept].tolist() for c in (chunk, src, dst)), strict=True))
         if self.packs or not (self.batches and relayed.any()):
             return place_chunks(self.collective, hops)
         return fit_layouts(self.collective, hops, _batches(full))
@@ -198,25 +242,21 @@ class Schedule:
 
 def _batches(full: Schedule) -> Iterator[Batch]:
     """Yield the messages of several chunks of an expanded schedule."""
-    table = full.topology.links
+    row, _, dst, _ = full.legs
     first: dict[tuple[int, int], Time] = {}
-    ends = table.dst[full.link].tolist()
-    chunks = full.chunk.tolist()
-    for chunk, rank, end in zip(chunks, ends, full.end.tolist(), strict=True):
+    arrivals = zip(full.chunk[row].tolist(), dst.tolist(), full.end[row].tolist(), strict=True)
+    for chunk, rank, end in arrivals:
         first[chunk, rank] = min(end, first.get((chunk, rank), end))
-    order = np.argsort(full.batch, kind="stable")
-    for group in message_groups(full.batch[order]):
-        if len(group) > 1:
-            rows = order[group.start : group.stop].tolist()
-            src, start = int(table.src[full.link[rows[0]]]), int(full.start[rows[0]])
-            yield Batch(
-                tuple(chunks[row] for row in rows), src, ends[rows[0]],
-                tuple(first.get((chunks[row], src), start + 1) <= start for row in rows),
-                bool(full.reduce[rows[0]]),
-            )  # fmt: skip
+    for chunks, rows, src, to in full.runs():
+        start = int(full.start[rows[0]])
+        yield Batch(
+            chunks, src, to,
+            tuple(first.get((chunk, src), start + 1) <= start for chunk in chunks),
+            bool(full.reduce[rows[0]]),
+        )  # fmt: skip
 
 
-def message_groups(batch: NDArray[np.int32]) -> list[range]:
+def message_groups(batch: NDArray[np.integer]) -> list[range]:
     """Return the rows of each message: runs of equal batch, in order."""
     if len(batch) == 0:
         return []
@@ -243,9 +283,11 @@ def retime(
     Raises ValueError when a send precedes every arrival of its chunk at its source, or arrivals and
     reads wait for each other in a ring.
     """
-    columns = (decisions.chunk, decisions.link, decisions.batch, decisions.reduce)
+    columns = Columns(
+        decisions.chunk, decisions.link, decisions.batch, decisions.reduce, decisions.fans
+    )
     start, end = times_of(collective, group, chunk_size, columns, decisions.visible_from)
     return Schedule(
         collective, group.topology, chunk_size, decisions.chunk, decisions.link, decisions.batch,
-        start, end, decisions.reduce, group.generators, decisions.packs,
+        start, end, decisions.reduce, group.generators, decisions.packs, decisions.fans,
     )  # fmt: skip

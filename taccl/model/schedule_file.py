@@ -19,13 +19,14 @@ from taccl.collectives import COLLECTIVES, Collective, build_collective, collect
 from taccl.collectives.file import CollectiveFile, collective_document, make_collective
 from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model, read_document, shown
-from taccl.files.model import Count, ExactSize, Index, Name, PermutationList
+from taccl.files.model import MAX_RANKS, Count, ExactSize, Index, Name, PermutationList
 from taccl.model.schedule import Schedule
 from taccl.topology.core_form import MAX_ROTATIONS, permutations
+from taccl.topology.fans import MAX_FANS, NO_FANS, Fan, FanTable, make_fans
 from taccl.topology.file import topology_digest, topology_document, topology_from_document
 from taccl.topology.graph import Topology
 from taccl.topology.symmetry import make_group
-from taccl.units import exact_size_text
+from taccl.units import MAX_TIME, exact_size_text
 
 MAX_NODES = 16_000_000
 MAX_CHUNKS = 1 << 23
@@ -45,6 +46,9 @@ class CollectiveRecord(FileModel):
     chunks_per_rank: Annotated[StrictInt, Field(ge=1, le=1 << 22, examples=[1])]
     root: Annotated[Index | None, Field(examples=[0])] = None
     definition: CollectiveFile | None = None
+    ready_ps: list[StrictInt] | None = None
+    tail_ps: list[StrictInt] | None = None
+    late_ps: list[StrictInt] | None = None
 
 
 class SendsRecord(FileModel):
@@ -58,10 +62,24 @@ class SendsRecord(FileModel):
     end_ps: list[Any]
 
 
-class ScheduleFile(FileModel):
-    """A schedule: sends of chunks over links with exact times."""
+EdgeLists = Annotated[
+    list[Annotated[list[StrictInt], Field(min_length=1, max_length=64)]],
+    Field(max_length=MAX_RANKS * 2),
+]
 
-    taccl: Annotated[Literal["schedule/1"], Field(examples=['"schedule/1"'])]
+
+class FanRecord(FileModel):
+    """What switches copy and add for one chunk: a tree of arcs to a turn, and one from it."""
+
+    turn: Annotated[StrictInt, Field(ge=0, examples=[0])]
+    into: Annotated[EdgeLists, Field(alias="in", examples=["[[0], [2], [1]]"])]
+    out: Annotated[EdgeLists, Field(examples=["[[0], [1], [3]]"])]
+
+
+class ScheduleFile(FileModel):
+    """A schedule: sends of chunks over links, or fans, with exact times."""
+
+    taccl: Annotated[Literal["schedule/1", "schedule/2"], Field(examples=['"schedule/1"'])]
     engine: Annotated[str | None, Field(max_length=200)] = None
     seed: StrictInt | None = None
     collective: CollectiveRecord
@@ -73,13 +91,15 @@ class ScheduleFile(FileModel):
     generators: Annotated[list[PermutationList], Field(max_length=MAX_ROTATIONS)]
     representatives: Annotated[StrictInt, Field(ge=0)]
     packs: StrictBool = False
+    fans: Annotated[list[FanRecord] | None, Field(max_length=MAX_FANS)] = None
     sends: SendsRecord
 
 
 def schedule_text(schedule: Schedule, *, seed: int | None = None, engine: str | None = None) -> str:
     """Return a `schedule` as JSON, the same bytes for the same schedule.
 
-    Its `seed` and `engine` are noted where they are given.
+    It is of format 2 where there are fans, else of format 1. Its `seed` and `engine` are noted
+    where they are given.
     """
     collective = schedule.collective
     named: dict[str, object] = {
@@ -91,8 +111,12 @@ def schedule_text(schedule: Schedule, *, seed: int | None = None, engine: str | 
         named["root"] = collective.root
     if collective.name not in COLLECTIVES:
         named["definition"] = collective_document(collective)
+    for field in ("ready", "tail", "late"):
+        column = getattr(collective, field)
+        if column is not None:
+            named[f"{field}_ps"] = column.tolist()
     document: dict[str, object] = {
-        "taccl": "schedule/1",
+        "taccl": "schedule/2" if len(schedule.fans) else "schedule/1",
         "engine": engine,
         "seed": seed,
         "collective": named,
@@ -106,6 +130,12 @@ def schedule_text(schedule: Schedule, *, seed: int | None = None, engine: str | 
     }
     if schedule.packs:
         document["packs"] = True
+    arcs = schedule.topology.arcs.edges_of
+    if len(schedule.fans):
+        document["fans"] = [
+            {"turn": fan.turn, "in": list(map(arcs, fan.into)), "out": list(map(arcs, fan.out))}
+            for fan in schedule.fans
+        ]
     lines = [f"  {json.dumps(key)}: {_compact(value)}," for key, value in document.items()]
     found: list[NDArray[Any]] = [
         schedule.chunk, schedule.link, schedule.batch, schedule.reduce.astype(np.int8),
@@ -125,17 +155,18 @@ def read_schedule(path: str) -> Schedule:
     document = read_document(path, MAX_NODES)
     record = fit_model(document, ScheduleFile)
     topology = _topology(record, document)
-    collective = _collective(record, document, topology)
+    collective = _timed(record, document, _collective(record, document, topology))
     generators = permutations(document, ("generators",), record.generators, topology.num_ranks)
     with _refusals(document, ("generators",)):
         make_group(topology, generators)
+    fans = _fans(record, document, topology)
     columns = {name: _column(record, document, name) for name in _COLUMNS}
-    _check_ranges(columns, collective, topology, document)
+    _check_ranges(columns, collective, len(topology.links) + len(fans), document)
     return Schedule(
         collective, topology, record.chunk_size,
         columns["chunk"].astype(np.int32), columns["link"].astype(np.int32),
         columns["batch"].astype(np.int32), columns["start_ps"], columns["end_ps"],
-        columns["reduce"].astype(np.bool_), generators, record.packs,
+        columns["reduce"].astype(np.bool_), generators, record.packs, fans,
     )  # fmt: skip
 
 
@@ -174,6 +205,34 @@ def _topology(record: ScheduleFile, document: Document) -> Topology:
     return topology
 
 
+def _fans(record: ScheduleFile, document: Document, topology: Topology) -> FanTable:
+    """Return the fans of a file of format 2."""
+    if (record.fans is None) != (record.taccl == "schedule/1"):
+        found = "are missing" if record.fans is None else "are not in schedule/1"
+        raise document.error(found, ("fans",), "write schedule/2 with fans, schedule/1 without")
+    if record.fans is None:
+        return NO_FANS
+    table = topology.arcs
+    number = {table.edges_of(arc): arc for arc in range(len(table))}
+    fans = []
+    for index, fan in enumerate(record.fans):
+        arcs: list[tuple[int, ...]] = []
+        for name, tree in (("in", fan.into), ("out", fan.out)):
+            lost = [place for place, edges in enumerate(tree) if tuple(edges) not in number]
+            if lost:
+                raise document.error(
+                    f"edges {shown(tree[lost[0]])} are no arc: no shortest way from or to a switch"
+                    " that copies or adds", ("fans", index, name, lost[0]),
+                    "write the ids of the edges of one, in order",
+                )  # fmt: skip
+            arcs.append(tuple(number[tuple(edges)] for edges in tree))
+        fans.append(Fan(fan.turn, *arcs))
+    try:
+        return make_fans(topology, fans)
+    except InputError as error:
+        raise document.error(error.problem, (error.field or "fans",), error.fix or "") from None
+
+
 def _collective(record: ScheduleFile, document: Document, topology: Topology) -> Collective:
     said = record.collective
     if said.ranks != topology.num_ranks:
@@ -193,6 +252,23 @@ def _collective(record: ScheduleFile, document: Document, topology: Topology) ->
         )  # fmt: skip
     with _refusals(document, ("collective", "root")):
         return build_collective(name, said.ranks, said.chunks_per_rank, said.root)
+
+
+def _timed(record: ScheduleFile, document: Document, collective: Collective) -> Collective:
+    """Return a collective with the ready times, tails and late ranks of the file."""
+    columns = []
+    for field, length in (
+        ("ready_ps", collective.num_chunks), ("tail_ps", collective.num_chunks),
+        ("late_ps", collective.num_ranks),
+    ):  # fmt: skip
+        times: list[int] = getattr(record.collective, field) or [0] * length
+        if len(times) != length or not all(0 <= time <= MAX_TIME for time in times):
+            raise document.error(
+                f"should have {length} entries from 0 to {MAX_TIME}", ("collective", field),
+                "write picoseconds, one entry for each chunk, or rank",
+            )  # fmt: skip
+        columns.append(np.array(times, dtype=np.int64))
+    return collective.timed(*columns)
 
 
 def _defined(said: CollectiveRecord, definition: CollectiveFile, document: Document) -> Collective:
@@ -239,14 +315,11 @@ def _column(record: ScheduleFile, document: Document, name: str) -> NDArray[np.i
 
 
 def _check_ranges(
-    columns: Mapping[str, NDArray[np.int64]],
-    collective: Collective,
-    topology: Topology,
-    document: Document,
+    columns: Mapping[str, NDArray[np.int64]], collective: Collective, links: int, document: Document
 ) -> None:
     limits = {
         "chunk": collective.num_chunks,
-        "link": len(topology.links),
+        "link": links,
         "batch": np.iinfo(np.int32).max,
         "reduce": 2,
         "start_ps": MAX_PICOSECONDS,

@@ -9,8 +9,10 @@ constants are fits of NCCL's authors to DGX-class machines: latencies include th
 kernel, and nothing here knows of links or contention. So these times stand *beside* those of a
 replay, and are not in one race with them.
 
-Only ring and tree are here: CollNet, NVLS and PAT need switches that compute, or one GPU a server.
-NCCL has no model for alltoall, gather and scatter, which it makes of single sends.
+Ring and tree are always here. NVLS and NVLSTree are where the machine's NVSwitches add and copy
+(``nvls=yes``), CollNetDirect and CollNetChain where the network between servers adds (SHARP,
+``collnet=yes``); PAT, which is for one GPU a server, is not. NCCL has no model for alltoall, gather
+and scatter, which it makes of single sends.
 
 The inputs that NCCL finds by a search in the graph of PCI, NVLink and NICs are estimated for ring
 and tree, from three numbers of the topology:
@@ -28,7 +30,9 @@ generation
 
 NCCL then takes a speed from a list and counts the channels of that speed that fit into ports and
 NICs, which is what rings without common links need; the product counts. Channels are as in a
-ring, intra and inter alike, and of trees, too. What a topology can't say is taken from NVIDIA's
+ring, intra and inter alike, and of trees, too; with NVLS and CollNet, which have one for each GPU
+of a server (``ncclTopoCompute``: heads), they carry the same together. What a topology can't say is
+taken from NVIDIA's
 own machines: AMD CPUs for ampere, else Intel; NVLink from 18 GB/s on, below it PCI. Every input
 can be given instead.
 
@@ -99,6 +103,18 @@ _CORRECTION: Mapping[str, tuple[int, ...]] = MappingProxyType({
 })  # fmt: skip
 """Tenths of a tree's bandwidth from 64 bytes on, by doublings: ``treeCorrectionFactor``."""
 
+_NVLS_TREE: tuple[_Three, ...] = (
+    (26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5), (0.0, 96.0, 80.0),
+)  # fmt: skip
+_NVLS_EFFICIENCY = (0.0, 0.0, 0.85, 0.74)
+"""By generation, how much of its NVLinks NVLS gets: ``nvlsEfficiency``."""
+
+_IN_NETWORK: Mapping[str, tuple[float, float]] = MappingProxyType({
+    "NVLS": (25.0, 18.0), "NVLSTree": (25.0, 20.9),
+    "CollNetDirect": (3.7, 31.0), "CollNetChain": (2.8, 30.0),
+})  # fmt: skip
+"""Microseconds of a step over NVLink and over the network, of Simple: ``hwLatencies``."""
+
 PLATEAU_FROM = 64
 """Bytes for each rank and channel from which a ring between servers has a higher latency."""
 
@@ -109,7 +125,8 @@ class Machine:
 
     There are so many `ranks` and `servers`, and `channels` (rings or trees in parallel), each of
     `intra` GB/s inside a server and `inter` GB/s between servers. `generation`, `cpu` and `wire`
-    are of GENERATIONS, CPUS and WIRES; the wire joins the GPUs of a server.
+    are of GENERATIONS, CPUS and WIRES; the wire joins the GPUs of a server. With `nvls` its
+    switches add and copy, with `collnet` those between servers add.
     """
 
     ranks: int
@@ -120,6 +137,8 @@ class Machine:
     generation: str = "ampere"
     cpu: str = "intel"
     wire: str = "nvlink"
+    nvls: bool = False
+    collnet: bool = False
 
     @property
     def across(self) -> bool:
@@ -149,7 +168,8 @@ class Machine:
 class Choice:
     """What NCCL could run, and what it expects of it.
 
-    `algorithm` is ``Ring`` or ``Tree``, `protocol` one of PROTOCOLS. `time` is picoseconds, and
+    `algorithm` is ``Ring``, ``Tree``, or one of those in the network (``NVLS``, ``NVLSTree``,
+    ``CollNetDirect``, ``CollNetChain``); `protocol` one of PROTOCOLS. `time` is picoseconds, and
     `base` the part of it that is the same for every machine and size, the kernel's launch included.
     """
 
@@ -172,13 +192,18 @@ def choices(machine: Machine, collective: str, size: int) -> tuple[Choice, ...]:
     """
     if machine.ranks < 2 or collective not in _STEPS:
         return ()
-    return tuple(
+    plain = tuple(
         Choice(algorithm, protocol, _time(machine, collective, (algorithm, protocol), size),
                ceil(_us(_BASE[algorithm], protocol) * PS_PER_US))
         for algorithm in ("Ring", "Tree")
         for protocol in PROTOCOLS
         if algorithm == "Ring" or collective == "allreduce"
     )  # fmt: skip
+    return (*plain, *(
+        Choice(algorithm, "Simple", _time_in_network(machine, collective, algorithm, size), 0)
+        for algorithm in _IN_NETWORK
+        if _has(machine, collective, algorithm)
+    ))  # fmt: skip
 
 
 def fastest(machine: Machine, collective: str, size: int) -> Choice | None:
@@ -238,6 +263,52 @@ def _bus_bandwidth(machine: Machine, way: tuple[str, str]) -> Fraction:
     # All traffic of a server passes one GPU's NIC: NCCL_TOPO_PATTERN_TREE.
     plain = way[0] == "Tree" and machine.across and machine.per_server == 1
     return carried * Fraction(85, 100) if plain else carried
+
+
+def _has(machine: Machine, collective: str, algorithm: str) -> bool:
+    """Tell whether NCCL has an algorithm in the network here.
+
+    NVLS between servers needs SHARP, for all-reductions; that SHARP gathers or scatters, too, is
+    not taken to hold (``ncclTopoTuneModel``: CollNet must offer it).
+    """
+    summed = collective == "allreduce"
+    if algorithm.startswith("CollNet"):
+        return machine.collnet and machine.across and summed
+    # There are two channels at least, one a GPU.
+    efficient = _NVLS_EFFICIENCY[GENERATIONS.index(machine.generation)] and machine.per_server > 1
+    if not machine.nvls or not efficient:
+        return False
+    if algorithm == "NVLSTree" or machine.across:
+        return summed and machine.across and (algorithm == "NVLSTree" or machine.collnet)
+    return collective in ("allreduce", "allgather", "reducescatter")
+
+
+def _time_in_network(machine: Machine, collective: str, algorithm: str, size: int) -> Time:
+    """Return picoseconds of an algorithm in the network: one channel for each GPU of a server."""
+    heads, ranks, summed = machine.per_server, machine.ranks, collective == "allreduce"
+    inside, outside = (Fraction(str(us)) for us in _IN_NETWORK[algorithm])
+    each, between = (Fraction(speed * machine.channels, heads) for speed in (
+        machine.intra, machine.inter if machine.across else machine.intra,
+    ))  # fmt: skip
+    doublings = machine.servers.bit_length() - 1
+    if algorithm.startswith("CollNet"):
+        carried, rate = each * heads, Fraction(1, 2)
+        latency = 2 * (heads - 1) * inside + outside
+        if algorithm == "CollNetDirect":
+            latency = 2 * (min(1, heads - 1) * inside + (heads - 1) * Fraction(2, 5)) + outside
+            new = GENERATIONS.index(machine.generation) >= GENERATIONS.index("hopper")
+            carried *= Fraction(85, 100) if new else 1
+    else:
+        efficiency = _NVLS_EFFICIENCY[GENERATIONS.index(machine.generation)]
+        each *= Fraction(str(efficiency)) * Fraction(heads - 1, heads)
+        each *= 2 if summed else Fraction(heads - 1, heads)
+        latency, most = inside + (outside if machine.across else 0), [each, between]
+        if algorithm == "NVLSTree":
+            latency = inside + 2 * doublings * outside
+            most = [each, between * (2 if machine.servers <= 2 else 1), machine.most(_NVLS_TREE)]
+        carried = min(most) * heads
+        rate = Fraction(ranks, 2 * (ranks - 1)) if summed else Fraction(1)
+    return ceil((latency + size / (1000 * carried * rate)) * PS_PER_US)
 
 
 def _us(row: _Three, protocol: str) -> Fraction:
@@ -313,6 +384,8 @@ class Settings:
     channels: int | None = None
     intra: Fraction | None = None
     inter: Fraction | None = None
+    nvls: bool = False
+    collnet: bool = False
 
 
 def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
@@ -334,6 +407,7 @@ def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
         topology.num_ranks, topology.num_servers, given.channels or channels,
         given.intra or speed, given.inter or given.intra or speed, generation,
         given.cpu or ("amd" if generation == "ampere" else "intel"), wire,
+        given.nvls, given.collnet,
     )  # fmt: skip
 
 
@@ -458,12 +532,14 @@ def described(machine: Machine) -> str:
     return (
         f"gpu={machine.generation},cpu={machine.cpu},wire={machine.wire},"
         f"channels={machine.channels},intra={intra:.6g}GB/s,inter={inter:.6g}GB/s"
+        f"{',nvls=yes' * machine.nvls}{',collnet=yes' * machine.collnet}"
     )
 
 
 _KEYS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType({
     "gpu": ("generation", GENERATIONS), "cpu": ("cpu", CPUS), "wire": ("wire", WIRES),
     "channels": ("channels", ()), "intra": ("intra", ()), "inter": ("inter", ()),
+    "nvls": ("nvls", ("no", "yes")), "collnet": ("collnet", ("no", "yes")),
 })  # fmt: skip
 """Fields of the settings, and the values of those that are names."""
 
@@ -485,7 +561,7 @@ def parse_settings(text: object) -> Settings:
             )
         field, names = _KEYS[key]
         if names:
-            found[field] = value.lower()
+            found[field] = value.lower() == "yes" if names[-1] == "yes" else value.lower()
             if value.lower() not in names:
                 raise InputError(
                     f"{key} should be one of {', '.join(names)}, got {value[:40]!r}",

@@ -158,8 +158,10 @@ def start_sums(
             time = max(time, ready, settled - duration, values.not_before[row] - duration)
         time = earliest_start(uses, free, message, time)
         arrival = occupy(uses, free, message, time)
+        # All of a message reads before any of it changes something: a fan does both at one place.
+        for row in rows:
+            early = note_read(sends, values, end, row, time) or early
         for row in rows:
             start[row], end[row] = time, arrival
-            early = note_read(sends, values, end, row, time) or early
             note_arrival(sends, values, row, arrival)
     return TOO_EARLY if early else DONE

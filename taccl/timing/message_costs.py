@@ -8,15 +8,19 @@ the bytes, and alpha only delays), and the resources are edges. A rule that hold
 
 from fractions import Fraction
 from functools import lru_cache
+from math import lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.timing.occupancy import Times, Uses
+from taccl.topology.fans import fan_betas
 from taccl.units import ceil_time
 
 if TYPE_CHECKING:
+    from taccl.topology.fans import FanTable
+    from taccl.topology.graph import Topology
     from taccl.topology.links import LinkTable
     from taccl.topology.symmetry import Group
 
@@ -42,6 +46,100 @@ def uses_of(
     return Uses(
         first, group.edge_orbit[edge], np.zeros_like(held), held, table.alpha[link] + slowest
     )
+
+
+def batch_uses(
+    group: "Group", chunk_size: Fraction, link: NDArray[np.int32], first: Times, fans: "FanTable"
+) -> Uses:
+    """Return what messages of rows cost, of which some are batches of fans.
+
+    `link` has the link of every row, or the number of links and a fan of `fans`, and `first` where
+    each message begins. `group` and `chunk_size` are as for :func:`uses_of`. Raises ValueError
+    where fans and links are in one message.
+    """
+    lengths, links = np.diff(first), len(group.topology.links)
+    is_fan = link >= links
+    if not is_fan.any():
+        return uses_of(group, chunk_size, link[first[:-1]], lengths)
+    of_fans = is_fan[first[:-1]]
+    message = np.repeat(np.arange(len(lengths)), lengths)
+    if (of_fans[message] != is_fan).any():
+        raise ValueError("a message of fans has a link, too")
+    plain = uses_of(group, chunk_size, link[first[:-1]][~of_fans], lengths[~of_fans])
+    number = np.cumsum(of_fans) - 1
+    fused = fan_uses(group, chunk_size, number[message[is_fan]], link[is_fan] - links, fans)
+    # Where each message's uses begin, in a row of both.
+    counts = np.zeros(len(lengths), dtype=np.int64)
+    begin, arrival = np.zeros_like(counts), np.zeros_like(counts)
+    for uses, ours, shift in ((plain, ~of_fans, 0), (fused, of_fans, len(plain.resource))):
+        counts[ours], arrival[ours] = np.diff(uses.first), uses.arrival
+        begin[ours] = uses.first[:-1] + shift
+    all_first = np.concatenate(([0], np.cumsum(counts)))
+    at = np.arange(all_first[-1]) + np.repeat(begin - all_first[:-1], counts)
+    resource, held = (np.concatenate(pair)[at] for pair in (
+        (plain.resource, fused.resource), (plain.held, fused.held)))  # fmt: skip
+    return Uses(all_first, resource, np.zeros_like(held), held, arrival)
+
+
+def fan_uses(
+    group: "Group",
+    chunk_size: Fraction,
+    batch: NDArray[np.int64],
+    fan: NDArray[np.integer],
+    fans: "FanTable",
+) -> Uses:
+    """Return what batches of fans cost, with all images under the `group` in one batch.
+
+    `batch` and `fan` have the batch and the fan of `fans` of every row, each of one chunk of
+    `chunk_size` bytes. A batch flows together: the bytes of its rows are added up edge by edge, and
+    it lasts as long as its busiest edge. Of several fans it holds all edges so long, of one every
+    edge as long as that is busy.
+    """
+    edges, count = len(group.topology.edges), int(batch.max(initial=-1)) + 1
+    images = [fan] + [fans.image(group, element)[fan] for element in range(1, len(group))]
+    batch, fan = np.tile(batch, len(images)), np.concatenate(images)
+    pairs, chunks = np.unique(batch * len(fans) + fan, return_counts=True)
+    batch, fan = np.divmod(pairs, len(fans))
+    several = np.bincount(batch, minlength=count) > 1
+    alpha, overhead = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    np.maximum.at(alpha, batch, fans.alpha[fan])
+    np.maximum.at(overhead, batch, fans.overhead[fan])
+    row = np.repeat(np.arange(len(fan)), np.diff(fans.use_start)[fan])
+    within = np.arange(len(row)) - np.searchsorted(row, row)
+    use = fans.use_start[fan[row]] + within
+    edge, carried = fans.use_edge[use], fans.use_times[use] * chunks[row]
+    rate, scale = _rates(group.topology, fans, edge, fan[row])
+    places, at = np.unique(batch[row] * edges + edge, return_inverse=True)
+    load = np.zeros(len(places), dtype=object)
+    np.add.at(load, at, rate * carried)
+    busy, known = load > 0, {0: 0}
+    for each in set(load[busy].tolist()):
+        known[each] = ceil_time(Fraction(each, scale), chunk_size)
+    time = np.array([known[each] for each in load[busy].tolist()], dtype=np.int64)
+    batch, edge = np.divmod(places[busy], edges)
+    longest = np.zeros(count, dtype=np.int64)
+    np.maximum.at(longest, batch, time)
+    held = overhead[batch] + np.where(several[batch], longest[batch], time)
+    # Of the edges of an orbit one stands for all; where they differ, the longest.
+    keys, at = np.unique(batch * edges + group.edge_orbit[edge], return_inverse=True)
+    most = np.zeros(len(keys), dtype=np.int64)
+    np.maximum.at(most, at, held)
+    batch, orbit = np.divmod(keys, edges)
+    first = np.searchsorted(batch, np.arange(count + 1)).astype(np.int64)
+    return Uses(first, orbit.astype(np.int32), np.zeros_like(most), most, alpha + longest)
+
+
+def _rates(
+    topology: "Topology", fans: "FanTable", edge: NDArray[np.int32], fan: NDArray[np.integer]
+) -> tuple[NDArray[np.object_], int]:
+    """Return the picoseconds for each byte of fans on edges as whole numbers by a scale."""
+    betas = fan_betas(topology)
+    width = len(fans)
+    keys, at = np.unique(edge.astype(np.int64) * width + fan, return_inverse=True)
+    exact = [max(betas[key // width], fans.floor[key % width]) for key in keys.tolist()]
+    scale = lcm(*(rate.denominator for rate in exact))
+    whole = np.array([int(rate * scale) for rate in exact], dtype=object)
+    return whole[at], scale
 
 
 def reversed_uses(uses: Uses) -> Uses:

@@ -6,7 +6,7 @@ Few sends are timed by the plain functions, many by compiled code; both say the 
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from taccl.timing import earliest_start, occupancy
 from taccl.timing.earliest_start import DONE, TOO_EARLY, Sends, Values, start_copies, start_sums
 from taccl.timing.jit import jit
-from taccl.timing.message_costs import as_list, as_lists, uses_of
+from taccl.timing.message_costs import as_list, as_lists, batch_uses
 from taccl.timing.occupancy import NOTHING, Times, Uses
+from taccl.topology.fans import NO_FANS, FanTable
 from taccl.units import Time
 
 if TYPE_CHECKING:
@@ -30,8 +31,15 @@ MAX_PASSES = 64
 
 Pass = Callable[[Uses, Sends, Values, Times, Times, Times], int]
 
-Columns = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]
-"""chunk, link, batch and reduce of the sends, in sequence."""
+
+class Columns(NamedTuple):
+    """Sends in sequence, and the fans that links beyond the last stand for."""
+
+    chunk: NDArray[np.int32]
+    link: NDArray[np.int32]
+    batch: NDArray[np.int32]
+    reduce: NDArray[np.bool_]
+    fans: FanTable = NO_FANS
 
 
 def times_of(
@@ -53,21 +61,34 @@ def times_of(
     Raises ValueError when a send precedes every arrival of its chunk at its source, or arrivals and
     reads wait for each other in a ring.
     """
-    chunk, link, batch, reduce = columns
+    chunk, link, batch, reduce, fans = columns
     rows, table, ranks = len(chunk), group.topology.links, group.topology.num_ranks
     first = np.concatenate(([0], np.flatnonzero(np.diff(batch)) + 1, [rows] if rows else []))
     first = first.astype(np.int64)
-    uses = uses_of(group, chunk_size, link[first[:-1]], np.diff(first))
-    source, target = (chunk.astype(np.int64) * ranks + end[link] for end in (table.src, table.dst))
+    uses = batch_uses(group, chunk_size, link, first, fans)
+    # The pass is over legs, which without fans are the rows themselves.
+    legs = fans.legs(table, link)
+    moved = chunk[legs.row]
+    source, target = (moved.astype(np.int64) * ranks + end for end in (legs.src, legs.dst))
     places, at = np.unique(np.concatenate([source, target]), return_inverse=True)
     member = np.zeros((len(collective.rank_sets), ranks), dtype=np.bool_)
     for number, members in enumerate(collective.rank_sets):
         member[number, list(members)] = True
-    own = member[collective.source_set[chunk], table.src[link]]
+    own = member[collective.source_set[moved], legs.src]
+    adds = reduce[legs.row] & legs.fresh
+    begin = np.searchsorted(legs.row, np.arange(rows + 1)).astype(np.int64)
+    first = begin[first]
+    # What a rank has itself is a value that comes when it is made; sums there wait for it, too.
+    made, summed_from = np.full((2, len(places)), NOTHING, dtype=np.int64)
+    if collective.is_timed:
+        made[at[: len(moved)][own]] = collective.own_from(moved, legs.src)[own]
+        there = member[collective.source_set[moved], legs.dst]
+        summed_from[at[len(moved) :][there]] = collective.own_from(moved, legs.dst)[there] - 1
+        own = np.zeros_like(own)
     hidden = np.zeros(0, dtype=np.int32)
     if visible_from is not None and collective.reduces:
-        hidden = visible_from
-    sends = Sends(first, at[:rows], at[rows:], own, reduce, hidden)
+        hidden = begin[visible_from][legs.row].astype(np.int32)
+    sends = Sends(first, at[: len(moved)], at[len(moved) :], own, adds, hidden)
     if plain is None:
         plain = rows < WORTH_COMPILED and not compiled.cache_info().currsize
     if plain:
@@ -76,21 +97,25 @@ def times_of(
     if not plain:
         run = compiled()[collective.reduces]
 
-    def column(length: int, value: int) -> Times:
-        filled = np.full(length, value, dtype=np.int64)
-        return as_list(filled) if plain else filled
+    def own_copy(filled: Times) -> Times:
+        return as_list(filled) if plain else filled.copy()
 
-    not_before, resources = column(rows, 0), int(group.edge_orbit.max(initial=0)) + 1
+    def column(length: int, value: int) -> Times:
+        return own_copy(np.full(length, value, dtype=np.int64))
+
+    not_before, resources = column(len(moved), 0), int(group.edge_orbit.max(initial=0)) + 1
     for _ in range(MAX_PASSES):
-        ready, changed, replaced, read, unseen = (column(len(places), NOTHING) for _ in range(5))
-        below = column(rows if len(hidden) else 0, NOTHING)
+        ready, replaced = own_copy(made), own_copy(summed_from)
+        changed, read, unseen = (column(len(places), NOTHING) for _ in range(3))
+        below = column(len(hidden), NOTHING)
         values = Values(ready, changed, replaced, read, unseen, below, not_before)
-        start, end, free = column(rows, 0), column(rows, 0), column(resources, 0)
+        start, end, free = column(len(moved), 0), column(len(moved), 0), column(resources, 0)
         row = run(uses, sends, values, free, start, end)
         if row == DONE:
-            return np.array(start, dtype=np.int64), np.array(end, dtype=np.int64)
+            leg = begin[:-1]
+            return np.array(start, dtype=np.int64)[leg], np.array(end, dtype=np.int64)[leg]
         if row != TOO_EARLY:
-            lost, rank = int(chunk[row]), int(table.src[link[row]])
+            lost, rank = int(moved[row]), int(legs.src[row])
             raise ValueError(f"chunk {lost} is sent by rank {rank} before it arrives there")
     raise ValueError("arrivals and reads of summed chunks wait for each other in a ring")
 

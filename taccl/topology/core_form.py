@@ -10,7 +10,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from fractions import Fraction
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -21,6 +23,7 @@ from pydantic import (
     StrictInt,
     StrictStr,
     WithJsonSchema,
+    model_validator,
 )
 
 from taccl.errors import InputError
@@ -40,13 +43,17 @@ from taccl.files.model import (
 )
 from taccl.topology.graph import (
     Edge,
+    FanEngine,
     LocalCosts,
+    Multicast,
     Permutation,
     ProgramCosts,
     ProtocolCosts,
+    Reduction,
     Switch,
     Topology,
 )
+from taccl.topology.symmetry import is_symmetry, kept_powers
 from taccl.units import Time, beta_text, exact_size_text
 
 MAX_EDGES = 1_200_000
@@ -157,12 +164,100 @@ class TopologyHeader(FileModel):
     measured: MeasuredRecord | None = None
 
 
-class SwitchRecord(FileModel):
+def _record_or_flag(value: object) -> object:
+    """Read ``true`` as a record without fields, and ``false`` as none."""
+    return ({} if value else None) if isinstance(value, bool) else value
+
+
+Own = Annotated[Literal["local", "through"], Field(examples=["through"])]
+
+
+class MulticastRecord(FileModel):
+    """How a switch copies a message to many; ``true`` is a record without fields."""
+
+    own: Own = "local"
+
+
+DataType = Literal["int8", "uint8", "half", "bfloat16", "int32", "uint32", "float", "int64",
+                   "uint64", "double"]  # fmt: skip
+
+
+class ReductionRecord(FileModel):
+    """How a switch adds messages; ``true`` is a record without fields."""
+
+    own: Own = "local"
+    turn: Annotated[Literal["switch", "rank"], Field(examples=["rank"])] = "switch"
+    types: Annotated[list[DataType] | None, Field(min_length=1, examples=["[int32]"])] = None
+
+
+class WindowRecord(FileModel):
+    """What a port may have under way in a switch."""
+
+    slots: Annotated[StrictInt, Field(ge=1, le=1 << 30, examples=[512])]
+    bytes: Annotated[ExactSize, Field(examples=["256B"])]
+
+
+class EngineRecord(FileModel):
+    """What limits the part of a switch that copies and adds."""
+
+    bandwidth: Annotated[BetaOrNone, Field(examples=["304GB/s"])] = None
+    alpha: Annotated[Duration, Field(examples=["0.3us"])] = 0
+    window: Annotated[WindowRecord | None, Field(examples=["{slots: 64, bytes: 2KiB}"])] = None
+    message: Annotated[ExactSize | None, Field(examples=["1GiB"])] = None
+
+
+class AbilitiesRecord(FileModel):
+    """What a switch can do inside the network, and its limits."""
+
+    multicast: Annotated[
+        MulticastRecord | None, BeforeValidator(_record_or_flag), Field(examples=["true"])
+    ] = None
+    reduce: Annotated[
+        ReductionRecord | None, BeforeValidator(_record_or_flag), Field(examples=["true"])
+    ] = None
+    engine: EngineRecord = EngineRecord()
+    trees: Annotated[StrictInt | None, Field(ge=1, examples=[2])] = None
+    groups: Annotated[StrictInt | None, Field(ge=1, examples=[64])] = None
+
+    @model_validator(mode="after")
+    def _limits_of_what_it_can(self) -> "AbilitiesRecord":
+        if self.multicast is None and self.reduce is None:
+            for name in ("engine", "trees", "groups"):
+                if name in self.model_fields_set:
+                    raise refuse(
+                        f"{name} limits what copies or adds, and it does neither",
+                        "write multicast: true, reduce: true, or both",
+                    )
+        return self
+
+    def switch(self, name: str, *, across: bool = False) -> Switch:
+        """Return the switch that can do this, called ``name``; ``across`` servers only or not."""
+        engine, copies, adds = self.engine, self.multicast, self.reduce
+        window = engine.window
+        return Switch(
+            name,
+            None if copies is None else Multicast(copies.own == "through"),
+            None if adds is None
+            else Reduction(adds.own == "through", adds.turn == "rank", tuple(adds.types or ())),
+            across,
+            FanEngine(
+                engine.bandwidth, engine.alpha,
+                None if window is None else (window.slots, window.bytes), engine.message,
+            ),
+            self.trees, self.groups,
+        )  # fmt: skip
+
+
+class SwitchesRecord(AbilitiesRecord):
+    """What the switches of some names can do inside the network."""
+
+    name: Annotated[Name, Field(examples=["leaf*"])]
+
+
+class SwitchRecord(AbilitiesRecord):
     """A vertex that is no rank; a plain name is short for a record with that name."""
 
     name: Annotated[Name, Field(examples=["nvs"])]
-    multicast: StrictBool = False
-    reduce: StrictBool = False
     across: Annotated[Literal["servers"] | None, Field(examples=["servers"])] = None
 
 
@@ -208,10 +303,10 @@ class Builder:
     edges: list[Edge] = field(default_factory=list)
 
     def switch(
-        self, name: str, *, across: bool = False, multicast: bool = False, reduce: bool = False
+        self, name: str, *, across: bool = False, abilities: AbilitiesRecord | None = None
     ) -> int:
         """Add a switch and return its vertex."""
-        self.switches.append(Switch(name, multicast, reduce, across))
+        self.switches.append((abilities or AbilitiesRecord()).switch(name, across=across))
         return self.num_ranks + len(self.switches) - 1
 
     def edge(
@@ -258,8 +353,7 @@ def read_graph(document: Document) -> Topology:
                 f"{shown(switch.name)} {problem}", ("switches", index), "choose another name"
             )
         vertices[switch.name] = builder.switch(
-            switch.name, across=switch.across is not None,
-            multicast=switch.multicast, reduce=switch.reduce,
+            switch.name, across=switch.across is not None, abilities=switch
         )  # fmt: skip
     _add_edges(builder, record, vertices, document)
     _check_names(record, builder.edges, document)
@@ -340,6 +434,39 @@ def _server_of(record: GraphFile, document: Document) -> tuple[int, ...]:
     return tuple(server_of)
 
 
+def with_abilities(
+    topology: Topology,
+    records: Sequence[SwitchesRecord],
+    document: Document,
+    place: Sequence[str],
+    first: int = 0,
+) -> Topology:
+    """Return a ``topology`` whose switches can do what ``records`` say of their names.
+
+    In a name ``*`` is any text; switches before the ``first`` are not meant. Of the rotations those
+    are left that still hold, or powers of them.
+
+    Raises InputError, with the ``place`` of the records in the ``document``, where no switch has
+    such a name.
+    """
+    if not records:
+        return topology
+    switches = list(topology.switches)
+    for index, record in enumerate(records):
+        meant = range(first, len(switches))
+        named = [i for i in meant if fnmatchcase(switches[i].name, record.name)]
+        if not named:
+            known = ", ".join(switches[i].name for i in meant[:8]) or "it has no switches"
+            raise document.error(
+                f"no switch is called {shown(record.name)}", (*place, index, "name"),
+                f"use a name, or one with a *, of {known}",
+            )  # fmt: skip
+        for i in named:
+            switches[i] = record.switch(switches[i].name, across=switches[i].across_servers)
+    made = replace(topology, switches=tuple(switches))
+    return replace(made, rotations=kept_powers(made.rotations, partial(is_symmetry, made)))
+
+
 def permutations(
     document: Document, place: Sequence[str | int], rows: Sequence[Sequence[int]], size: int
 ) -> tuple[Permutation, ...]:
@@ -364,15 +491,7 @@ def topology_document(topology: Topology) -> dict[str, object]:
     rates = {"copy_bandwidth": local.copy_beta, "reduce_bandwidth": local.reduce_beta}
     costs = {name: beta_text(beta) for name, beta in rates.items() if beta}
     costs |= {"launch": f"{local.launch}ps"} if local.launch else {}
-    switches: list[object] = []
-    for switch in topology.switches:
-        flags = {
-            "multicast": switch.multicast or None,
-            "reduce": switch.reduce or None,
-            "across": "servers" if switch.across_servers else None,
-        }
-        said = {name: value for name, value in flags.items() if value is not None}
-        switches.append({"name": switch.name, **said} if said else switch.name)
+    switches = [_switch(switch) for switch in topology.switches]
     edges = []
     for edge in topology.edges:
         tail, head = (
@@ -388,7 +507,7 @@ def topology_document(topology: Topology) -> dict[str, object]:
             "name": edge.name if named else None,
             "both": False,
         }
-        edges.append({name: value for name, value in entry.items() if value is not None})
+        edges.append(_said(entry))
     document: dict[str, object] = {
         "taccl": "topology/1",
         "name": topology.name,
@@ -404,7 +523,42 @@ def topology_document(topology: Topology) -> dict[str, object]:
         "gpu": topology.gpu,
         "measured": None if topology.measured is None else _measured(topology.measured),
     }
-    return {name: value for name, value in document.items() if value is not None}
+    return _said(document)
+
+
+def _switch(switch: Switch) -> object:
+    """Return a switch as a file has it: its name alone, or what else there is to say."""
+    copies, adds, engine = switch.multicast, switch.reduce, switch.engine
+    own = "through"
+    fields: dict[str, object] = {
+        "multicast": copies and ({"own": own} if copies.through else True),
+        "reduce": adds and (_said(
+            {
+                "own": own if adds.through else None,
+                "turn": "rank" if adds.at_rank else None,
+                "types": list(adds.types) or None,
+            }
+        ) or True),
+        "across": "servers" if switch.across_servers else None,
+        "engine": _said(
+            {
+                "bandwidth": None if engine.beta is None else beta_text(engine.beta),
+                "alpha": f"{engine.alpha}ps" if engine.alpha else None,
+                "window": engine.window and {
+                    "slots": engine.window[0], "bytes": exact_size_text(engine.window[1]),
+                },
+                "message": None if engine.message is None else exact_size_text(engine.message),
+            }
+        ) or None,
+        "trees": switch.trees,
+        "groups": switch.groups,
+    }  # fmt: skip
+    said = _said(fields)
+    return {"name": switch.name, **said} if said else switch.name
+
+
+def _said(fields: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _measured(costs: ProgramCosts) -> dict[str, object]:
@@ -432,12 +586,9 @@ def _measured(costs: ProgramCosts) -> dict[str, object]:
         "reduce_bandwidth": rate(costs.reduce_beta),
         "flag": f"{costs.flag}ps",
         "slices": costs.slices,
-        "protocols": {
-            name: {key: value for key, value in row.items() if value is not None}
-            for name, row in protocols.items()
-        },
+        "protocols": {name: _said(row) for name, row in protocols.items()},
     }
-    return {name: value for name, value in record.items() if value is not None}
+    return _said(record)
 
 
 def topology_digest(topology: Topology) -> str:

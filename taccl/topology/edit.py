@@ -1,4 +1,4 @@
-"""Topologies with less: edges that are slower, and edges that are gone.
+"""Topologies with less: edges that are slower, edges that are gone, and the machine of a group.
 
 What is left is a plain graph. Its rotations are those that still hold, or a larger group that is
 found in it.
@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 
-from taccl.errors import InputError
+import numpy as np
+
+from taccl.collectives import check_members
+from taccl.collectives.groups import relays_of
+from taccl.errors import InputError, NoScheduleError
 from taccl.files import shown
 from taccl.topology.file import unreachable_pair
 from taccl.topology.graph import EdgeId, Rank, Topology
@@ -219,3 +223,76 @@ def among(topology: Topology, ranks: Sequence[Rank]) -> tuple[Topology, tuple[Ed
         server_of=tuple(topology.server_of[rank] for rank in ranks),
     )  # fmt: skip
     return part, kept
+
+
+RELAYS = ("members", "all")
+"""Who may relay the data of a group: its members only, or every rank."""
+
+
+def grouped(
+    topology: Topology, members: Sequence[Rank], relays: str | Sequence[Rank] = "members"
+) -> Topology:
+    """Return the machine that the `members` of a group have: rank r of it is the r-th of them.
+
+    Switches carry for everybody. Who relays, holding and wanting nothing, follows: by `relays`, one
+    of RELAYS or ranks, all other ranks or some. Of the rotations of the `topology` those are kept
+    that keep the group.
+
+    Raises InputError when members are no ranks; NoScheduleError when one can't reach another.
+    """
+    check_members(members, topology.num_ranks)
+    if tuple(members) == tuple(range(topology.num_ranks)):
+        return topology
+    others = relays_of(members, relays, topology.num_ranks) if isinstance(relays, str) else relays
+    ranks, inside = (*members, *others), set(members)
+    check_members(ranks, topology.num_ranks)
+    part, _ = among(topology, ranks)
+    cut = unreachable_pair(part)
+    if cut is not None:
+        raise NoScheduleError(
+            f"rank {ranks[cut[1]]} can't be reached from rank {ranks[cut[0]]} in {topology.name}"
+            + " over members of the group only" * (not others),
+            fix="add edges between them" if relays == "all"
+            else "let other ranks relay: --relays all",
+        )  # fmt: skip
+    part = _crossed(part)
+    number = {rank: place for place, rank in enumerate(ranks)}
+
+    def keeps(rotation: Sequence[Rank]) -> bool:
+        return all({rotation[rank] for rank in some} == {*some} for some in (inside, others))
+
+    kept = kept_powers(topology.rotations, keeps)
+    turned = (tuple(number[rotation[rank]] for rank in ranks) for rotation in kept)
+    return replace(
+        part, name=f"{topology.name}[{numbers_text(members)}]", relays=len(others),
+        rotations=tuple(each for each in turned if is_symmetry(part, each)),
+    )  # fmt: skip
+
+
+def _crossed(topology: Topology) -> Topology:
+    """Return what links cross of a `topology`: groups that lie alike then have the same machine."""
+    links = topology.links
+    used = np.unique(links.crossed_by(np.arange(len(links)))[1]).tolist()
+    edges = [topology.edges[edge] for edge in used]
+    n, ends = topology.num_ranks, {end for edge in edges for end in (edge.tail, edge.head)}
+    kept = [place for place in range(len(topology.switches)) if n + place in ends]
+    number = [*range(n), *(n + kept.index(place) if n + place in ends else -1
+                           for place in range(len(topology.switches)))]  # fmt: skip
+    return replace(
+        topology, switches=tuple(topology.switches[place] for place in kept),
+        edges=tuple(
+            replace(edge, id=place, tail=number[edge.tail], head=number[edge.head])
+            for place, edge in enumerate(edges)
+        ),
+    )  # fmt: skip
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Return `numbers` as a file would say them: ``0-3,8``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -56,18 +56,69 @@ COST_MODES = ("exact", "original")
 
 
 @dataclass(frozen=True, slots=True)
+class Multicast:
+    """What a switch does that copies a message to several of its ports.
+
+    Where the copies are `through` the switch for their sender, too, it gets one back (NVLS).
+    """
+
+    through: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What a switch does that adds messages from several of its ports.
+
+    With `through` the value of the rank that gets the sum goes through the switch like the others
+    (NVLS); `at_rank`: sums go down to one rank or switch, and never turn round here to several.
+    `types` are the data types that it adds, by their names in nccl-tests; none: all.
+    """
+
+    through: bool = False
+    at_rank: bool = False
+    types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FanEngine:
+    """What limits the part of a switch that copies and adds, at every port.
+
+    `beta` is the least picoseconds for each byte, `alpha` picoseconds added once to what crosses
+    it, `window` how many slots of how many bytes a port may have under way, and `message` the bytes
+    of the largest message. None: no limit.
+    """
+
+    beta: Fraction | None = None
+    alpha: Time = 0
+    window: tuple[int, Fraction] | None = None
+    message: Fraction | None = None
+
+
+NO_ENGINE = FanEngine()
+
+
+@dataclass(frozen=True, slots=True)
 class Switch:
     """A vertex that is no rank: an NVSwitch, a NIC side, a leaf or spine.
 
     `name` is unique among the switches, `multicast` and `reduce` are what it can do inside the
-    network, and `across_servers` is set when it carries only paths between ranks of different
-    servers.
+    network (None: it can't), under the limits of its `engine`; a schedule may use so many different
+    `trees` and sets of ranks (`groups`) there, None: any. `across_servers` is set when it carries
+    only paths between ranks of different servers.
     """
 
     name: str
-    multicast: bool = False
-    reduce: bool = False
+    multicast: Multicast | None = None
+    reduce: Reduction | None = None
     across_servers: bool = False
+    engine: FanEngine = NO_ENGINE
+    trees: int | None = None
+    groups: int | None = None
+
+    @property
+    def is_station(self) -> bool:
+        """Whether it can copy or add."""
+        return self.multicast is not None or self.reduce is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +231,7 @@ class Topology:
     are, or ``original``, as TACCL computes with them; None: they are the machine's own.
     `gpu`: a name of ``core_form.Gpu``: what NCCL's time model is told of the machine; None: not
     known. Nothing else depends on it.
+    `relays`: so many of the last ranks are in no group: they may relay and add, no more.
     """
 
     name: str
@@ -194,11 +246,27 @@ class Topology:
     costs: str | None = None
     gpu: str | None = None
     measured: ProgramCosts | None = None
+    relays: int = 0
 
     @cached_property
     def links(self) -> LinkTable:
         """The derived links; ids ascend with (src, dst, path in file order)."""
         return derive_links(self)
+
+    @cached_property
+    def stations(self) -> NDArray[np.bool_]:
+        """Whether each vertex is a rank, or a switch that can copy or add."""
+        able = [switch.is_station for switch in self.switches]
+        return np.array([True] * self.num_ranks + able, dtype=np.bool_)
+
+    @cached_property
+    def arcs(self) -> LinkTable:
+        """The shortest paths from or to a switch that copies or adds, through no other station.
+
+        Columns as of :attr:`links`, which has the paths from rank to rank; ``src`` and ``dst`` are
+        vertices, and ``first`` has an entry for each.
+        """
+        return derive_links(self, self.stations, between_ranks=False)
 
     @cached_property
     def edge_table(self) -> EdgeTable:
@@ -281,9 +349,32 @@ class Topology:
         return self.switches[vertex - self.num_ranks].name
 
     def reversed(self) -> "Topology":
-        """Return the topology with every edge turned round; edge ids stay."""
+        """Return the topology with every edge turned round; edge ids stay.
+
+        What copied adds, and what added copies: a tree that is turned round, too, is one again.
+        """
         turned = (replace(edge, tail=edge.head, head=edge.tail) for edge in self.edges)
-        return replace(self, edges=tuple(turned))
+        switches = []
+        for switch in self.switches:
+            copies, adds = switch.multicast, switch.reduce
+            switches.append(replace(
+                switch, multicast=None if adds is None else Multicast(adds.through),
+                reduce=None if copies is None
+                else Reduction(copies.through, adds is None or adds.at_rank),
+            ))  # fmt: skip
+        return replace(self, edges=tuple(turned), switches=tuple(switches))
+
+    @property
+    def copies_or_adds(self) -> bool:
+        """Whether some switch can copy or add."""
+        return any(switch.is_station for switch in self.switches)
+
+    def point_to_point(self) -> "Topology":
+        """Return the same network whose switches neither copy nor add."""
+        if not self.copies_or_adds:
+            return self
+        plain = (Switch(each.name, across_servers=each.across_servers) for each in self.switches)
+        return replace(self, switches=tuple(plain))
 
     def with_alpha_rule(self, rule: str) -> "Topology":
         """Return the same network under another alpha rule.
@@ -305,6 +396,8 @@ class Topology:
         made = replace(self, edges=tuple(edges), local=self.local if local is None else local)
         # Deriving links is most of the work of making a topology; a cached_property lives here.
         made.__dict__["links"] = self.links.with_costs(made)
+        if "arcs" in self.__dict__:
+            made.__dict__["arcs"] = self.arcs.with_costs(made)
         return made
 
 

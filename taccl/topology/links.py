@@ -2,7 +2,8 @@
 
 All edges a -> b are links; only if there are none, all switch paths with the fewest
 edges are, at most 64 for each pair, in file order. A switch marked ``across: servers`` carries only
-paths between ranks of different servers.
+paths between ranks of different servers. Arcs, of which trees through switches that copy or add are
+made, are the shortest paths from or to such a switch, through none of them.
 """
 
 import warnings
@@ -36,12 +37,13 @@ Path = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class LinkTable:
-    """All links of a topology in columns, sorted by (src, dst, path).
+    """All links of a topology, or all its arcs, in columns, sorted by (src, dst, path).
 
-    `src`, `dst`: int32, one entry a link.
+    `src`, `dst`: int32, one entry a link: ranks; of arcs vertices.
     `alpha`, `overhead`: int64 picoseconds, sums over the edges.
     `edge_start`, `edge_ids`: CSR: link i crosses ``edge_ids[edge_start[i]:edge_start[i+1]]``.
-    `first`: links leaving rank r are ``first[r] .. first[r+1]-1``.
+    `first`: links leaving vertex v are ``first[v] .. first[v+1]-1``; one entry more than ranks, of
+    arcs than vertices.
     `betas`: beta of every edge of the topology (0 where the edge is no resource), exact.
     """
 
@@ -101,51 +103,66 @@ class LinkTable:
         )
 
 
-def derive_links(topology: "Topology") -> LinkTable:
-    """Return the links of a topology, rank to rank.
+def derive_links(
+    topology: "Topology", stops: NDArray[np.bool_] | None = None, *, between_ranks: bool = True
+) -> LinkTable:
+    """Return the paths of a topology between vertices where paths end: rank to rank, the links.
+
+    `stops` tells of every vertex whether paths end at it, and none leads through it; ranks must,
+    and None stands for the ranks alone. Without those `between_ranks` only the paths are left that
+    have a switch at an end. To and from a switch ``across: servers`` is open to every rank.
 
     Raises InputError when there are too many to hold.
     """
     ranks = topology.num_ranks
-    step = max(1, MAX_REACHED // (ranks + len(topology.switches)))
+    if stops is None:
+        stops = np.arange(ranks + len(topology.switches)) < ranks
     found: list[_Paths] = []
-    total = first = 0
-    while first < ranks:
-        sources = np.arange(first, min(first + step, ranks))
-        try:
-            batch = list(_paths(topology, sources))
-        except _TooManyError:
-            if len(sources) > 1:
-                step = -(-len(sources) // 8)
-                continue
-            raise InputError(
-                f"{topology.name} has more than {MAX_STEPS} paths between its {ranks} ranks",
-                field="topology",
-                fix="model equal spines as one",
-            ) from None
-        found += batch
-        first += step
-        total += sum(int((paths.place < MAX_PATHS).sum()) for paths in batch)
-        if total > MAX_LINKS:
-            raise InputError(
-                f"{topology.name} has more than {MAX_LINKS} links between its {ranks} ranks",
-                field="topology",
-                fix="use fewer ranks, or switches that join fewer of them",
-            )
+    total = 0
+    stations = ranks + np.flatnonzero(stops[ranks:])
+    for sources in (np.arange(ranks if between_ranks or len(stations) else 0), stations):
+        ends = stops.copy()
+        ends[:ranks] &= between_ranks or bool((sources >= ranks).all())
+        shut = stops & ~ends
+        step = max(1, MAX_REACHED // len(stops))
+        while len(sources):
+            try:
+                batch = list(_paths(topology, sources[:step], ends, shut))
+            except _TooManyError:
+                if (count := len(sources[:step])) > 1:
+                    step = -(-count // 8)
+                    continue
+                raise InputError(
+                    f"{topology.name} has more than {MAX_STEPS} paths between its {ranks} ranks",
+                    field="topology",
+                    fix="model equal spines as one",
+                ) from None
+            found += batch
+            sources = sources[step:]
+            total += sum(int((paths.place < MAX_PATHS).sum()) for paths in batch)
+            if total > MAX_LINKS:
+                raise InputError(
+                    f"{topology.name} has more than {MAX_LINKS} links between its {ranks} ranks",
+                    field="topology",
+                    fix="use fewer ranks, or switches that join fewer of them",
+                )
     beyond = [paths.only(paths.place == MAX_PATHS) for paths in found]
-    ends = [(paths.src.tolist(), paths.end.tolist()) for paths in beyond]
-    cut = sorted({pair for src, dst in ends for pair in zip(src, dst, strict=True)})
+    pairs = [(paths.src.tolist(), paths.end.tolist()) for paths in beyond]
+    cut = sorted({pair for src, dst in pairs for pair in zip(src, dst, strict=True)})
     if cut:
-        src, dst = cut[0]
+        src, dst = (
+            f"rank {end}" if end < ranks else f"switch {topology.vertex_name(end)}"
+            for end in cut[0]
+        )
         others = f" (and so have {len(cut) - 1} other pairs)" if len(cut) > 1 else ""
         warnings.warn(
-            f"{topology.name}: rank {src} has more than {MAX_PATHS} equal paths to rank"
-            f" {dst}{others}; the first {MAX_PATHS} are used (model equal spines as one with the"
-            " pooled bandwidth)",
+            f"{topology.name}: {src} has more than {MAX_PATHS} equal paths to {dst}{others}; the"
+            f" first {MAX_PATHS} are used (model equal spines as one with the pooled bandwidth)",
             TacclWarning,
             stacklevel=2,
         )
-    return _table(topology, [paths.only(paths.place < MAX_PATHS) for paths in found])
+    vertices = ranks if between_ranks and not len(stations) else len(stops)
+    return _table(topology, [paths.only(paths.place < MAX_PATHS) for paths in found], vertices)
 
 
 class _TooManyError(Exception):
@@ -169,31 +186,50 @@ class _Paths:
         return _Paths(self.src[kept], self.end[kept], self.edges[kept], self.place[kept])
 
 
-def _paths(topology: "Topology", sources: NDArray[np.int64]) -> Iterator[_Paths]:
-    """Yield the paths with the fewest edges from some ranks to all others, at most 65 a pair."""
-    across = np.array([switch.across_servers for switch in topology.switches], dtype=np.bool_)
+def _paths(
+    topology: "Topology",
+    sources: NDArray[np.int64],
+    ends: NDArray[np.bool_],
+    shut: NDArray[np.bool_],
+) -> Iterator[_Paths]:
+    """Yield the paths with the fewest edges from some vertices to all ends, at most 65 a pair."""
+    across = np.zeros_like(shut)
+    across[topology.num_ranks :] = [switch.across_servers for switch in topology.switches]
     if not across.any():
-        yield from _walk(topology, sources, across)
+        yield from _walk(topology, sources, ends, shut)
         return
-    server = np.array(topology.server_of)
+    server = np.full(len(ends), -1)
+    server[: topology.num_ranks] = topology.server_of
+    near = np.zeros(0, dtype=np.int64)
     for closed, within in ((across, True), (np.zeros_like(across), False)):
-        for paths in _walk(topology, sources, closed):
-            yield paths.only((server[paths.src] == server[paths.end]) == within)
+        for paths in _walk(topology, sources, ends, shut | closed):
+            here, there = server[paths.src], server[paths.end]
+            # A switch is of no server: where ways inside servers join it, no other does.
+            to_switch, key = (here < 0) | (there < 0), paths.src * len(ends) + paths.end
+            kept = (here == there) | to_switch
+            if within:
+                near = np.concatenate([near, key[to_switch]])
+            else:
+                kept = ~kept | (to_switch & ~np.isin(key, near))
+            yield paths.only(kept)
 
 
 def _walk(
-    topology: "Topology", sources: NDArray[np.int64], closed: NDArray[np.bool_]
+    topology: "Topology",
+    sources: NDArray[np.int64],
+    ends: NDArray[np.bool_],
+    shut: NDArray[np.bool_],
 ) -> Iterator[_Paths]:
-    """Yield the shortest paths through open switches from some ranks, length by length.
+    """Yield the shortest paths from some vertices, length by length, through what is not shut.
 
     A path that is not among the first of its prefixes is not among the first itself, so that no
     more than 65 between two vertices are followed.
     """
-    ranks, edges = topology.num_ranks, topology.edge_table
-    total = ranks + len(topology.switches)
+    edges, total = topology.edge_table, len(ends)
     by_tail = np.argsort(edges.tail, kind="stable")
     first = np.searchsorted(edges.tail[by_tail], np.arange(total + 1))
-    shut = np.concatenate([np.zeros(ranks, dtype=np.bool_), closed])
+    number = np.zeros(total, dtype=np.int64)
+    number[sources] = np.arange(len(sources))
     reached = np.zeros((len(sources), total), dtype=np.bool_)
     reached[np.arange(len(sources)), sources] = True
     none = np.zeros((len(sources), 0), dtype=np.int32)
@@ -205,7 +241,7 @@ def _walk(
         path = np.repeat(np.arange(len(degree)), degree)
         within = np.arange(len(path)) - np.repeat(np.cumsum(degree) - degree, degree)
         edge = by_tail[first[paths.end[path]] + within]
-        head, row = edges.head[edge], paths.src[path] - sources[0]
+        head, row = edges.head[edge], number[paths.src[path]]
         on = ~shut[head] & ~reached[row, head]
         path, edge, head, row = path[on], edge[on], head[on], row[on]
         place = equals_before(row * total + head)
@@ -214,11 +250,11 @@ def _walk(
         longer = np.concatenate([paths.edges[path], edge.astype(np.int32)[:, None]], axis=1)
         paths = _Paths(sources[row], head, longer, place[on])
         reached[row, head] = True
-        yield paths.only(head < ranks)
-        paths = paths.only(head >= ranks)
+        yield paths.only(ends[head])
+        paths = paths.only(~ends[head])
 
 
-def _table(topology: "Topology", found: list[_Paths]) -> LinkTable:
+def _table(topology: "Topology", found: list[_Paths], vertices: int) -> LinkTable:
     src, dst = (
         np.concatenate([np.zeros(0, dtype=np.int64), *column])
         for column in ([p.src for p in found], [p.end for p in found])
@@ -234,7 +270,7 @@ def _table(topology: "Topology", found: list[_Paths]) -> LinkTable:
     edge_start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     within = np.arange(len(flat)) - np.repeat(edge_start[:-1], lengths)
     edge_ids = flat[np.repeat(begin, lengths) + within]
-    first = np.searchsorted(src[order], np.arange(topology.num_ranks + 1)).astype(np.int64)
+    first = np.searchsorted(src[order], np.arange(vertices + 1)).astype(np.int64)
     nothing = np.zeros(len(order), dtype=np.int64)
     table = LinkTable(
         src[order].astype(np.int32), dst[order].astype(np.int32), nothing, nothing, edge_start,

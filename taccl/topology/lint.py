@@ -161,6 +161,10 @@ LATE = 20
 """How many times the median alpha of its kind an edge may have."""
 
 
+NUMBER = 4
+"""Bytes of the numbers that switches add: int32, float."""
+
+
 def _rate(value: Fraction) -> str:
     return f"{float(value):.4g} GB/s"
 
@@ -386,6 +390,36 @@ def duplicate(facts: Facts) -> Iterator[Raw]:
         yield facts.edges(found), problem, fix, (found[0].id,)
 
 
+def far_from_ranks(facts: Facts) -> Iterator[Raw]:
+    """Find switches that add for a rank, or copy or add through it, and are next to none."""
+    topology = facts.topology
+    ends = np.stack([topology.arcs.src, topology.arcs.dst])
+    near = np.unique(ends[:, ends.min(axis=0) < topology.num_ranks])
+    found = [
+        vertex
+        for vertex, switch in enumerate(topology.switches, topology.num_ranks)
+        if vertex not in near and (
+            (switch.reduce is not None and (switch.reduce.at_rank or switch.reduce.through))
+            or (switch.multicast is not None and switch.multicast.through)
+        )
+    ]  # fmt: skip
+    if found:
+        touching = (e.id for e in topology.edges if {e.tail, e.head} & set(found))
+        problem = "turn: rank and own: through are about the ranks behind a switch: there are none"
+        fix = "write them at the switches that ranks are joined to"
+        where = listed("switch", [topology.vertex_name(vertex) for vertex in found])
+        yield where, problem, fix, tuple(touching)[:1]
+
+
+def small_window(facts: Facts) -> Iterator[Raw]:
+    """Find windows that hold less than one number."""
+    windows = [(switch.name, switch.engine.window) for switch in facts.topology.switches]
+    found = [name for name, window in windows if window is not None and window[1] < NUMBER]
+    if found:
+        fix = "give the bytes of a slot, as in {slots: 64, bytes: 2KiB}"
+        yield listed("switch", found), "a slot of the window holds less than a number", fix, ()
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A row of the table of rules.
@@ -424,6 +458,10 @@ RULES: Mapping[str, Rule] = MappingProxyType({
         "warning", unused_switch, "a switch on no shortest way between two ranks"),
     "unused-edge": Rule(
         "warning", unused_edge, "an edge on no shortest way between two ranks"),
+    "far-from-ranks": Rule(
+        "warning", far_from_ranks, "`turn: rank` or `own: through` at a switch next to no rank"),
+    "small-window": Rule(
+        "warning", small_window, "an engine whose slots are smaller than a number of 4 bytes"),
     "duplicate": Rule("note", duplicate, "parallel edges of equal cost"),
 })  # fmt: skip
 """All rules, the worst first."""

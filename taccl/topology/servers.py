@@ -42,7 +42,16 @@ from taccl.files.model import (
     parse_numbers,
     refuse,
 )
-from taccl.topology.core_form import MAX_EDGES, MAX_ROTATIONS, Builder, TopologyHeader, permutations
+from taccl.topology.core_form import (
+    MAX_EDGES,
+    MAX_ROTATIONS,
+    AbilitiesRecord,
+    Builder,
+    SwitchesRecord,
+    TopologyHeader,
+    permutations,
+    with_abilities,
+)
 from taccl.topology.graph import Permutation, Topology
 from taccl.topology.shapes import grid_pairs, reflections, translations
 from taccl.topology.symmetry import is_symmetry
@@ -103,6 +112,9 @@ class FabricRecord(FileModel):
     dims: Annotated[list[Count] | None, Field(min_length=1, max_length=8, examples=["[2, 2]"])] = (
         None
     )
+    switches: Annotated[
+        list[SwitchesRecord], Field(examples=["[{name: leaf*, multicast: true, reduce: true}]"])
+    ] = Field(default_factory=list)
 
     _overhead = model_validator(mode="after")(overhead_is_part_of_alpha)
 
@@ -276,13 +288,11 @@ Members = Annotated[
 """Numbers of GPUs, perhaps none; None stands for all."""
 
 
-class NodeSwitchRecord(Crossing):
+class NodeSwitchRecord(Crossing, AbilitiesRecord):
     """A switch inside a server; the alpha is that of one whole crossing between GPUs."""
 
     name: Annotated[Name, Field(examples=["nvswitch"])]
     members: Annotated[Members, Field(examples=["0-15"])] = None
-    multicast: StrictBool = False
-    reduce: StrictBool = False
     across: Annotated[Literal["servers"] | None, Field(examples=["servers"])] = None
     links: Annotated[
         list[SwitchLinkRecord], EMPTY_IS_ABSENT, Field(examples=["[{to: cpu0, bandwidth: 24GB/s}]"])
@@ -454,10 +464,13 @@ def read_servers(
     for number, node in enumerate(servers):
         _add_server(builder, number, node, first, with_nics=joined)
         first += node.gpus
+    inside = len(builder.switches)
     if chosen is not None:
         FABRICS[chosen.kind].join(builder, chosen)
     server_of = tuple(number for number, node in enumerate(servers) for _ in range(node.gpus))
-    return builder.topology(record, server_of, _rotations(record, document, servers, chosen))
+    made = builder.topology(record, server_of, _rotations(record, document, servers, chosen))
+    able = () if chosen is None else chosen.switches
+    return with_abilities(made, able, document, ("fabric", "switches"), inside)
 
 
 def _place(record: ServersFile, index: int) -> tuple[str | int, ...]:
@@ -498,7 +511,7 @@ def _fabric(
         )  # fmt: skip
     fabric = record.fabric
     if fabric is not None and kind not in (None, fabric.kind):
-        fabric = fabric.model_copy(update={"kind": kind, "spine": None})
+        fabric = fabric.model_copy(update={"kind": kind, "spine": None, "switches": []})
     elif fabric is not None:
         row = FABRICS[fabric.kind]
         for name in ("spine", "leaves", "uplink", "oversubscription", "dims"):
@@ -540,8 +553,7 @@ def _add_server(
     switches = [switch for switch in node.switches if with_nics or switch.across is None]
     vertices = {
         switch.name: builder.switch(
-            f"{prefix}{switch.name}", across=switch.across is not None,
-            multicast=switch.multicast, reduce=switch.reduce,
+            f"{prefix}{switch.name}", across=switch.across is not None, abilities=switch
         )
         for switch in switches
     }  # fmt: skip

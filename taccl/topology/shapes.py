@@ -28,7 +28,13 @@ from pydantic import Field
 from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model
 from taccl.files.model import MAX_RANKS, Beta, Count, Duration
-from taccl.topology.core_form import MAX_EDGES, Builder, TopologyHeader
+from taccl.topology.core_form import (
+    MAX_EDGES,
+    Builder,
+    SwitchesRecord,
+    TopologyHeader,
+    with_abilities,
+)
 from taccl.topology.graph import Permutation, Topology
 from taccl.units import parse_beta, parse_time
 
@@ -228,6 +234,9 @@ class ShapeRecord(FileModel):
     alpha: Annotated[
         Duration, Field(examples=["0.7us"], json_schema_extra={"default": "0.7us"})
     ] = DEFAULT_ALPHA
+    switches: Annotated[
+        list[SwitchesRecord], Field(examples=["[{name: leaf*, multicast: true, reduce: true}]"])
+    ] = Field(default_factory=list)
 
 
 class ShapeFile(TopologyHeader):
@@ -245,7 +254,8 @@ def read_shape(document: Document) -> Topology:
     problem = _wrong_dims(record.shape.kind, record.shape.dims)
     if problem is not None:
         raise document.error(problem[0], ("shape", "dims"), problem[1])
-    return _topology(record)
+    made = _topology(record)
+    return with_abilities(made, record.shape.switches, document, ("shape", "switches"))
 
 
 def _topology(record: ShapeFile) -> Topology:

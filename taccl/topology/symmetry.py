@@ -12,7 +12,7 @@ ranks and on resources.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from taccl.collectives import Collective
 from taccl.errors import InputError
-from taccl.topology.graph import Permutation, Topology
+from taccl.topology.graph import Permutation, Switch, Topology
+from taccl.topology.links import LinkTable
 
 Colours = NDArray[np.uint64]
 
@@ -145,10 +146,15 @@ def _tied(topology: Topology, colours: NDArray[np.int64]) -> int | None:
 
 def switch_kinds(topology: Topology) -> NDArray[np.int64]:
     """Return a number for what every switch can do; equal for equal abilities."""
+    able: dict[Switch, int] = {}
     return np.array(
-        [4 * s.multicast + 2 * s.reduce + s.across_servers for s in topology.switches],
+        [
+            2 + able.setdefault(replace(switch, name=""), len(able))
+            if switch.is_station else switch.across_servers
+            for switch in topology.switches
+        ],
         dtype=np.int64,
-    )
+    )  # fmt: skip
 
 
 def refine(topology: Topology, *sides: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -306,11 +312,15 @@ class Group:
         smallest: NDArray[np.int32] = np.array(self.elements, dtype=np.int32).min(axis=0)
         return smallest
 
+    def vertex_row(self, element: int) -> Row:
+        """Return where element number ``element`` takes every vertex."""
+        row: Row = self.action[0][element]
+        return row
+
     @cached_property
     def _link_ends(self) -> NDArray[np.int64]:
         """One number for the (src, dst) of every link, ascending."""
-        table = self.topology.links
-        return table.src.astype(np.int64) * self.topology.num_ranks + table.dst
+        return _ends_of(self.topology.links, self.topology.num_ranks)
 
     def link_image(self, element: int, links: Iterable[int]) -> list[int]:
         """Return where element number ``element`` takes the given links."""
@@ -323,18 +333,36 @@ class Group:
 
         Raises InputError when a link has no image, which no verified group allows.
         """
-        wanted = links.astype(np.int64)
+        to = np.array(self.elements[element], dtype=np.int64)
+        return self._images(element, self.topology.links, self._link_ends, to, links)
+
+    def arc_images(self, element: int, arcs: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return where element number ``element`` takes the given arcs, as a column.
+
+        Raises InputError when an arc has no image, which no verified group allows.
+        """
+        table, to = self.topology.arcs, self.vertex_row(element).astype(np.int64)
+        return self._images(element, table, _ends_of(table, len(to)), to, arcs)
+
+    def _images(
+        self,
+        element: int,
+        table: LinkTable,
+        sorted_ends: NDArray[np.int64],
+        to: NDArray[np.int64],
+        rows: NDArray[np.integer],
+    ) -> NDArray[np.int64]:
+        """Return where an element that takes vertices ``to`` others takes rows of a table."""
+        wanted = rows.astype(np.int64)
         if element == 0:
             return wanted
-        table, permutation = self.topology.links, np.array(self.elements[element], dtype=np.int64)
-        ends = permutation[table.src[wanted]] * self.topology.num_ranks
-        ends += permutation[table.dst[wanted]]
-        low = np.searchsorted(self._link_ends, ends)
-        last = np.searchsorted(self._link_ends, ends, side="right") - 1
+        ends = to[table.src[wanted]] * len(to) + to[table.dst[wanted]]
+        low = np.searchsorted(sorted_ends, ends)
+        last = np.searchsorted(sorted_ends, ends, side="right") - 1
         result = np.where(low == last, low, -1)
         many = np.flatnonzero(low < last)
         if len(many):
-            result[many] = self._parallel(element, wanted[many], low[many], last[many])
+            result[many] = self._parallel(element, table, wanted[many], low[many], last[many])
         if (result < 0).any():
             raise InputError(
                 f"link {wanted[result < 0][0]} of {self.topology.name} has no image under a"
@@ -347,12 +375,13 @@ class Group:
     def _parallel(
         self,
         element: int,
+        table: LinkTable,
         links: NDArray[np.int64],
         low: NDArray[np.int64],
         last: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         """Return the link from ``low`` to ``last`` that crosses the images of the edges; or -1."""
-        table, image = self.topology.links, self.edge_image(element)
+        image = self.edge_image(element)
         at = table.edge_start[links]
         lengths = table.edge_start[links + 1] - at
         result = np.full(len(links), -1, dtype=np.int64)
@@ -395,6 +424,12 @@ class Group:
         orbit = self.edge_orbit[table.edge_ids[kept]].astype(np.int64)
         pairs = np.sort(owner * len(edges) + orbit)
         return bool((pairs[1:] == pairs[:-1]).any())
+
+
+def _ends_of(table: LinkTable, vertices: int) -> NDArray[np.int64]:
+    """Return one number for the two ends of every row of a table."""
+    ends: NDArray[np.int64] = table.src.astype(np.int64) * vertices + table.dst
+    return ends
 
 
 def moves_all(topology: Topology, row: Row) -> bool:

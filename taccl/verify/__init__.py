@@ -13,8 +13,10 @@ import numpy as np
 
 from taccl.errors import InputError, ScheduleError
 from taccl.model.schedule import Schedule
+from taccl.topology.fans import fan_betas
 from taccl.topology.graph import LogicalTopology
 from taccl.units import format_size
+from taccl.verify.fans import fan, groups
 from taccl.verify.rules import (
     adjacency,
     allowed,
@@ -28,6 +30,8 @@ from taccl.verify.rules import (
     on_shortest_paths,
     once,
     one_order,
+    outsider,
+    released,
     resource,
     start,
     summed,
@@ -65,13 +69,17 @@ class Violation:
 RULES: Mapping[str, Callable[[Sends], Iterator[Finding]]] = MappingProxyType({
     "message": message,
     "start": start,
+    "released": released,
     "adjacency": adjacency,
     "resource": resource,
+    "fan": fan,
+    "groups": groups,
     "held": held,
     "once": once,
     "delivered": delivered,
     "summed": summed,
     "allowed": allowed,
+    "outsider": outsider,
     "leave_by": leave_by,
     "max_extra_hops": max_extra_hops,
     "on_shortest_paths": on_shortest_paths,
@@ -106,8 +114,13 @@ def verify(
     unfit = [Violation("columns", row, text) for row, text in _columns(schedule)]
     if unfit:
         return unfit
+    if len(schedule.fans) and logical is not None:
+        if logical.name is not None:
+            return [Violation("sketch", None, "no sketch says what switches may copy and add")]
+        logical = None
     try:
-        orbits = orbits_of(schedule) if schedule.num_sends > few else None
+        large = schedule.num_sends > few and not len(schedule.fans)
+        orbits = orbits_of(schedule) if large else None
         sends = (
             _all_sends(schedule, logical) if orbits is None else Sends(schedule, logical, orbits)
         )
@@ -146,9 +159,20 @@ def _columns(schedule: Schedule) -> Iterator[Finding]:
     if collective.num_ranks != topology.num_ranks:
         ranks = collective.num_ranks
         yield None, f"the collective has {ranks} ranks, the topology {topology.num_ranks}"
+    for times, length in (
+        (collective.ready, collective.num_chunks), (collective.tail, collective.num_chunks),
+        (collective.late, collective.num_ranks),
+    ):  # fmt: skip
+        if times is not None and not (len(times) == length and (times >= 0).all()):
+            yield None, "ready times, tails and late ranks are not one for each, 0 or more"
+            return
     if schedule.chunk_size <= 0:
         yield None, f"the chunk size is {schedule.chunk_size}"
     slowest = max((edge.beta or 0 for edge in topology.edges), default=0)
+    if len(schedule.fans):
+        # A batch adds up what crosses an edge: at most all sends, and each a few times.
+        slowest = max(slowest, *fan_betas(topology), *schedule.fans.floor)
+        slowest *= len(schedule.group) * int(schedule.fans.use_times.max())
     if slowest * schedule.chunk_size * max(len(schedule.chunk), 1) > MAX_PICOSECONDS:
         yield None, f"chunks of {format_size(schedule.chunk_size)} take longer than can be counted"
         return
@@ -160,7 +184,7 @@ def _columns(schedule: Schedule) -> Iterator[Finding]:
         yield None, "the columns differ in length"
         return
     limits = ((schedule.chunk, "chunk", collective.num_chunks),
-              (schedule.link, "link", len(topology.links)),
+              (schedule.link, "link", len(topology.links) + len(schedule.fans)),
               (schedule.batch, "batch", np.iinfo(np.int32).max))  # fmt: skip
     for column, what, limit in limits:
         for row in np.flatnonzero((column < 0) | (column >= limit))[:MAX_FINDINGS].tolist():

@@ -16,39 +16,56 @@ from numpy.typing import NDArray
 from taccl.collectives.slots import INPUT, OUTPUT, SCRATCH, Slots
 from taccl.topology.graph import LogicalTopology
 from taccl.units import exact_us
+from taccl.verify.fans import batch_costs
 from taccl.verify.sends import MAX_FINDINGS, Finding, Int64, Sends
 
 
 def message(sends: Sends) -> Iterator[Finding]:
     """Check that a batch is one message and lasts alpha + ceil(max beta * its bytes)."""
     schedule, first = sends.schedule, sends.first[sends.message]
+    table = schedule.topology.links
+    # Fans are one for this: a batch of them flows together.
+    link = np.minimum(schedule.link, len(table))
+    fused = link == len(table)
     for column, what in (
-        (schedule.link, "link"), (schedule.start, "start"), (schedule.end, "end"),
-        (schedule.reduce, "reduce flag"),
+        (link, "link"), (schedule.start, "start"), (schedule.end, "end"),
+        (schedule.reduce & ~fused, "reduce flag"),
     ):  # fmt: skip
         yield from sends.findings(
             column != column[first], f"has another {what} than its batch, which is one message"
         )
-    order = np.lexsort((schedule.chunk, sends.message))
-    chunk, number = schedule.chunk[order], sends.message[order]
+    order = np.lexsort((schedule.link, schedule.chunk, sends.message))
+    same = np.ones(max(len(order) - 1, 0), dtype=np.bool_)
+    for column in (schedule.chunk, sends.message, np.where(fused, schedule.link, -1)):
+        same &= column[order[1:]] == column[order[:-1]]
     twice = np.zeros(len(order), dtype=np.bool_)
-    twice[order[1:][(chunk[1:] == chunk[:-1]) & (number[1:] == number[:-1])]] = True
+    twice[order[1:][same]] = True
     yield from sends.findings(twice, "is twice in one message")
     rows = sends.first
-    link = schedule.link[rows]
-    table = schedule.topology.links
+    took = schedule.end[rows] - schedule.start[rows]
+    for number, cost in batch_costs(sends).items():
+        if took[number] != cost.time:
+            row = int(rows[number])
+            yield (
+                row,
+                f"{sends.name(row)} takes {exact_us(int(took[number]))} us; its batch of"
+                f" {sends.carried[number]} chunks on fans takes {exact_us(cost.time)} us",
+            )
+    plain = np.flatnonzero(~fused[rows])
+    if not len(plain):
+        return
+    rows, took, link, carried = rows[plain], took[plain], link[rows[plain]], sends.carried[plain]
     betas, of_edge = _numbered_betas(sends)
     # The betas are numbered in ascending order: the largest number is the largest beta.
     slowest = np.maximum.reduceat(of_edge[table.edge_ids], table.edge_start[:-1])
-    expected = table.alpha[link] + _transfers(sends, betas, slowest[link], sends.carried)
-    took = schedule.end[rows] - schedule.start[rows]
+    expected = table.alpha[link] + _transfers(sends, betas, slowest[link], carried)
     for at in np.flatnonzero(took != expected)[:MAX_FINDINGS].tolist():
         row = int(rows[at])
         yield (
             row,
             (
                 f"{sends.name(row)} takes {exact_us(int(took[at]))} us; its message of"
-                f" {sends.carried[at]} chunks takes {exact_us(int(expected[at]))} us"
+                f" {carried[at]} chunks takes {exact_us(int(expected[at]))} us"
             ),
         )
 
@@ -77,28 +94,44 @@ def start(sends: Sends) -> Iterator[Finding]:
     yield from sends.findings(sends.schedule.start < 0, "starts before time 0")
 
 
+def released(sends: Sends) -> Iterator[Finding]:
+    """Check that no source's own value is sent, or added to, before the source has it."""
+    schedule, collective = sends.schedule, sends.schedule.collective
+    if not collective.is_timed:
+        return
+    early = collective.own_from(schedule.chunk, sends.src) > schedule.start
+    yield from sends.findings(
+        early & sends.is_source(sends.src), "starts before its rank has its own value"
+    )
+    early = collective.own_from(schedule.chunk, sends.dst) > schedule.end
+    yield from sends.findings(
+        early & schedule.reduce & sends.is_source(sends.dst),
+        "is added before the rank that it reaches has its own value",
+    )
+
+
 def adjacency(sends: Sends) -> Iterator[Finding]:
     """Check that the chunks of a batch lie side by side where they are read and written.
 
     A schedule that packs copies them there.
     """
-    rows = np.flatnonzero(sends.carried[sends.message] > 1)
-    if not len(rows) or sends.schedule.packs:
+    if sends.schedule.packs or needs_no_adjacency(sends):
         return
-    slots = sends.schedule.slots()
-    rows = rows[np.argsort(sends.message[rows], kind="stable")]
-    cuts = np.flatnonzero(np.diff(sends.message[rows])) + 1
-    found = 0
-    for batch in np.split(rows, cuts):
-        if found < MAX_FINDINGS and not _side_by_side(sends, slots, batch.tolist()):
-            found += 1
-            chunks = ", ".join(str(c) for c in sorted(sends.schedule.chunk[batch].tolist())[:10])
-            row = int(batch[0])
+    slots, leg = sends.schedule.slots(), np.searchsorted(sends.row, np.arange(len(sends.schedule)))
+    found: set[int] = set()
+    for chunks, rows, src, dst in sends.schedule.runs():
+        fed, row = sends.fed[leg[rows]].tolist(), rows[0]
+        reduce = bool(sends.schedule.reduce[row])
+        if len(found) == MAX_FINDINGS or row in found:
+            continue
+        if not _side_by_side(slots, chunks, (src, dst), fed, reduce=reduce):
+            found.add(row)
+            text = ", ".join(str(c) for c in sorted(chunks)[:10])
             yield (
                 row,
                 (
                     f"{sends.name(row)} travels with chunks that are not adjacent at both ends"
-                    f" (chunks {chunks})"
+                    f" (chunks {text})"
                 ),
             )
 
@@ -108,19 +141,19 @@ def needs_no_adjacency(sends: Sends) -> bool:
     return sends.schedule.packs or bool((sends.carried == 1).all())
 
 
-def _side_by_side(sends: Sends, slots: Slots, rows: list[int]) -> bool:
-    src, dst = int(sends.src[rows[0]]), int(sends.dst[rows[0]])
-    reduce = bool(sends.schedule.reduce[rows[0]])
-    chunks, fed = sends.schedule.chunk[rows].tolist(), sends.fed[rows].tolist()
+def _side_by_side(
+    slots: Slots, chunks: Sequence[int], ends: tuple[int, int], fed: Sequence[bool], *, reduce: bool
+) -> bool:
+    src, dst = ends
     places = [
         {place.buffer: place.offset for place in slots.readable(chunk, src, arrived=arrived)}
         for chunk, arrived in zip(chunks, fed, strict=True)
     ]
     for buffer in (INPUT, OUTPUT, SCRATCH):
         offsets = [place[buffer] for place in places if buffer in place]
-        if len(offsets) < len(rows):
+        if len(offsets) < len(chunks):
             continue
-        order = sorted(range(len(rows)), key=offsets.__getitem__)
+        order = sorted(range(len(chunks)), key=offsets.__getitem__)
         in_order, arrived = [chunks[i] for i in order], [fed[i] for i in order]
         if slots.adjacent(in_order, src, dst, arrived, reduce=reduce):
             return True
@@ -135,6 +168,7 @@ def resource(sends: Sends) -> Iterator[Finding]:
     """
     schedule, table = sends.schedule, sends.schedule.topology.links
     by_start = np.argsort(schedule.start[sends.first], kind="stable")
+    by_start = by_start[schedule.link[sends.first[by_start]] < len(table)]
     link = schedule.link[sends.first[by_start]]
     lengths = (table.edge_start[link + 1] - table.edge_start[link]).astype(np.int64)
     owner = np.repeat(by_start.astype(np.int32), lengths)
@@ -146,16 +180,27 @@ def resource(sends: Sends) -> Iterator[Finding]:
     kept = kept[np.argsort(sends.edge_orbit[edge[kept]], kind="stable")]
     edge, owner = edge[kept], owner[kept]
     del kept
-    yield from _overlaps(sends, edge, owner)
-
-
-def _overlaps(sends: Sends, edge: NDArray[np.int32], owner: NDArray[np.int32]) -> Iterator[Finding]:
-    """Find neighbours that overlap among holds sorted by orbit of edge and then by start."""
-    schedule, table = sends.schedule, sends.schedule.topology.links
     betas, of_edge = _numbered_betas(sends)
-    rows = sends.first[owner]
-    hold = table.overhead[schedule.link[rows]]
+    hold = table.overhead[schedule.link[sends.first[owner]]]
     hold += _transfers(sends, betas, of_edge[edge], sends.carried[owner])
+    fused = [
+        (number, *held) for number, cost in batch_costs(sends).items()
+        for held in cost.holds.items()
+    ]  # fmt: skip
+    if fused:
+        more = np.array(fused, dtype=np.int64).T
+        owner, edge = np.append(owner, more[0]), np.append(edge, more[1])
+        hold = np.append(hold, more[2])
+        order = np.lexsort((schedule.start[sends.first[owner]], sends.edge_orbit[edge]))
+        owner, edge, hold = owner[order], edge[order], hold[order]
+    yield from _overlaps(sends, edge, sends.first[owner], hold)
+
+
+def _overlaps(
+    sends: Sends, edge: NDArray[np.integer], rows: Int64, hold: Int64
+) -> Iterator[Finding]:
+    """Find neighbours that overlap among holds sorted by orbit of edge and then by start."""
+    schedule = sends.schedule
     begin = schedule.start[rows]
     if not hold.all():
         # An interval of length 0 holds nothing.
@@ -198,11 +243,14 @@ def once(sends: Sends) -> Iterator[Finding]:
     """Check that no chunk arrives where it already is or twice at one rank."""
     if sends.schedule.collective.reduces:
         return
-    yield from sends.findings(sends.is_source(sends.dst), "arrives at a source of the chunk")
+    # Who is reached by a fan is fixed in the switch: it may have what comes.
+    strict = sends.of_legs(sends.schedule.link) < len(sends.schedule.topology.links)
+    at_source = sends.is_source(sends.dst) & strict
+    yield from sends.findings(at_source, "arrives at a source of the chunk")
     keys, rows = sends.arrivals
     again = np.zeros(len(rows), dtype=np.bool_)
     again[rows[1:][keys[1:] == keys[:-1]]] = True
-    yield from sends.findings(again, "arrives at a rank that has the chunk already")
+    yield from sends.findings(again & strict, "arrives at a rank that has the chunk already")
 
 
 def delivered(sends: Sends) -> Iterator[Finding]:
@@ -229,11 +277,11 @@ def delivered(sends: Sends) -> Iterator[Finding]:
 
 
 def hops(sends: Sends) -> Int64:
-    """Return for every send the hops from a source to its destination; -1 where there is none.
+    """Return for every leg the hops from a source to its destination; -1 where there is none.
 
     Every round joins each send to the sender of its sender: a path of n hops takes log2 n rounds.
     """
-    count = np.ones(len(sends.schedule), dtype=np.int64)
+    count = np.ones(len(sends.row), dtype=np.int64)
     up = np.where(sends.is_source(sends.src), -1, sends.feeder)
     lost = ~sends.is_source(sends.src) & (sends.feeder < 0)
     for _ in range(max(1, len(up).bit_length())):
@@ -266,12 +314,12 @@ def summed(sends: Sends) -> Iterator[Finding]:
     schedule = sends.schedule
     if not schedule.collective.reduces:
         return
-    rows = np.argsort(sends.turned.chunk, kind="stable")
-    moved = sends.turned.chunk[rows]
+    legs = np.argsort(sends.turned.chunk, kind="stable")
+    moved = sends.turned.chunk[legs]
     low, high = (np.searchsorted(moved, sends.chunks, side) for side in ("left", "right"))
     found = 0
     for chunk, first, end in zip(*(c.tolist() for c in (sends.chunks, low, high)), strict=True):
-        for finding in _follow(sends, chunk, rows[first:end].tolist()):
+        for finding in _follow(sends, chunk, legs[first:end].tolist()):
             yield finding
             found += 1
             if found >= MAX_FINDINGS:
@@ -289,36 +337,51 @@ def one_order(sends: Sends) -> bool:
     return len(np.unique(pairs, axis=1)[0]) == len(np.unique(pairs[0]))
 
 
-def _follow(sends: Sends, chunk: int, rows: list[int]) -> Iterator[Finding]:
+def _follow(sends: Sends, chunk: int, legs: list[int]) -> Iterator[Finding]:
     schedule = sends.schedule
     sources = schedule.collective.sources(chunk)
     value = {rank: 1 << place for place, rank in enumerate(sources)}
-    carried: dict[int, int] = {}
     last: dict[int, tuple[int, bool]] = {}
+    of_row: dict[int, list[int]] = {}
+    for leg in legs:
+        of_row.setdefault(int(sends.row[leg]), []).append(leg)
     events = []
-    for row in rows:
+    for row in of_row:
         start, end = int(schedule.start[row]), int(schedule.end[row])
         events += [(start, PASS, row)] if end <= start else [(start, READ, row), (end, ARRIVE, row)]
+    carried: dict[int, int] = {}
     for time, event, row in sorted(events):
-        src, dst = int(sends.turned.src[row]), int(sends.turned.dst[row])
+        ends = [(int(sends.turned.src[leg]), int(sends.turned.dst[leg])) for leg in of_row[row]]
+        fused = schedule.link[row] >= len(schedule.topology.links)
+        name = of_row[row][0]
         if event != ARRIVE:
-            carried[row] = value.get(src, 0)
-            if not carried[row]:
-                yield _finding(sends, row, "starts where nothing of the chunk is")
+            carried[row] = 0
+            for src in dict.fromkeys(src for src, _ in ends):
+                here = value.get(src, 0)
+                if not here:
+                    yield _finding(sends, name, "starts where nothing of the chunk is")
+                if twice := carried[row] & here:
+                    yield _finding(sends, name, f"counts twice {_values(sources, twice)}")
+                carried[row] |= here
         if event == READ:
             continue
-        brought, there, adds = carried.pop(row, 0), value.get(dst, 0), bool(schedule.reduce[row])
-        if wrong := _wrong_value(sources, brought, there, adds=adds):
-            yield _finding(sends, row, wrong)
-        before = last.get(dst)
-        if event == ARRIVE and before and before[0] == time and not (adds and before[1]):
-            yield _finding(
-                sends, row, f"arrives together with another value at {exact_us(time)} us,"
-                " and one of them replaces the other",
-            )  # fmt: skip
-        if event == ARRIVE:
-            last[dst] = (time, adds)
-        value[dst] = there | brought if adds else brought
+        brought, read = carried.pop(row, 0), {src for src, _ in ends}
+        for dst in dict.fromkeys(dst for _, dst in ends):
+            adds = bool(schedule.reduce[row]) and dst not in read
+            there = value.get(dst, 0)
+            wrong = _wrong_value(sources, brought, there, adds=adds)
+            # A fan reaches whom its switches serve, whatever is there already.
+            if wrong and not (fused and (not there or (brought == there and not adds))):
+                yield _finding(sends, name, wrong)
+            before = last.get(dst)
+            if event == ARRIVE and before and before[0] == time and not (adds and before[1]):
+                yield _finding(
+                    sends, name, f"arrives together with another value at {exact_us(time)} us,"
+                    " and one of them replaces the other",
+                )  # fmt: skip
+            if event == ARRIVE:
+                last[dst] = (time, adds)
+            value[dst] = there | brought if adds else brought
     whole = (1 << len(sources)) - 1
     for rank in schedule.collective.targets(chunk):
         lacking = whole & ~value.get(rank, 0)
@@ -326,9 +389,9 @@ def _follow(sends: Sends, chunk: int, rows: list[int]) -> Iterator[Finding]:
             yield None, f"chunk {chunk} at rank {rank} ends without {_values(sources, lacking)}"
 
 
-def _finding(sends: Sends, row: int, why: str) -> Finding:
-    """Return a finding on the image of a send that was followed."""
-    element = int(sends.turned.element[row])
+def _finding(sends: Sends, leg: int, why: str) -> Finding:
+    """Return a finding on the image of the send of a leg that was followed."""
+    element, row = int(sends.turned.element[leg]), int(sends.row[leg])
     return sends.expanded_row(row, element), f"{sends.name(row, element)} {why}"
 
 
@@ -357,6 +420,15 @@ def allowed(sends: Sends) -> Iterator[Finding]:
             ~sends.logical.allowed[sends.schedule.link],
             "uses a link that the sketch does not allow",
         )
+
+
+def outsider(sends: Sends) -> Iterator[Finding]:
+    """Check that chunks visit only ranks that may carry them."""
+    schedule, carriers = sends.schedule, sends.schedule.collective.carrier_set
+    if carriers is not None:
+        own = carriers[schedule.chunk]
+        strange = ~(sends.members[own, sends.src] & sends.members[own, sends.dst])
+        yield from sends.findings(strange, "visits a rank that does not relay for its group")
 
 
 def leave_by(sends: Sends) -> Iterator[Finding]:

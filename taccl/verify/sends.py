@@ -34,7 +34,7 @@ edges
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,15 +141,33 @@ class Sends:
     orbits: Orbits | None = None
     period: int | None = None
 
-    @cached_property
+    @property
+    def row(self) -> Int64:
+        """The row of every leg: a pair of ranks that a send goes from and to, of a link the send.
+
+        What is told of ranks and chunks (`src` to `fed`, but for :attr:`message` and what follows
+        it) has an entry for each leg.
+        """
+        return self.schedule.legs.row
+
+    @property
     def src(self) -> Int32:
-        """The rank every send leaves."""
-        return self.schedule.topology.links.src[self.schedule.link]
+        """The rank every leg leaves."""
+        return self.schedule.legs.src
+
+    @property
+    def dst(self) -> Int32:
+        """The rank every leg enters."""
+        return self.schedule.legs.dst
+
+    def of_legs(self, column: NDArray[Any]) -> NDArray[Any]:
+        """Return a column of sends as one of legs."""
+        return column[self.row] if len(self.schedule.fans) else column
 
     @cached_property
-    def dst(self) -> Int32:
-        """The rank every send enters."""
-        return self.schedule.topology.links.dst[self.schedule.link]
+    def chunk(self) -> Int32:
+        """The chunk of every leg."""
+        return self.of_legs(self.schedule.chunk)
 
     @cached_property
     def message(self) -> Int64:
@@ -176,8 +194,8 @@ class Sends:
         return table
 
     def is_source(self, rank: Int32) -> NDArray[np.bool_]:
-        """Tell for every send whether a rank, one a send, holds its chunk before."""
-        return self.members[self.schedule.collective.source_set[self.schedule.chunk], rank]
+        """Tell for every leg whether a rank, one a leg, holds its chunk before."""
+        return self.members[self.schedule.collective.source_set[self.chunk], rank]
 
     @cached_property
     def chunks(self) -> Int64:
@@ -188,8 +206,8 @@ class Sends:
 
     @cached_property
     def turned(self) -> Turned:
-        """The image of every send that moves one of :attr:`chunks`."""
-        chunk = self.schedule.chunk
+        """The image of every leg that moves one of :attr:`chunks`."""
+        chunk = self.chunk
         if self.orbits is None:
             return Turned(np.zeros(len(chunk), dtype=np.int64), chunk, self.src, self.dst)
         element = self.orbits.home[self.schedule.collective.owner[chunk]]
@@ -222,7 +240,7 @@ class Sends:
         """The (chunk, rank) keys of turned arrivals, ascending and then by time, and their rows."""
         turned = self.turned
         key = turned.chunk.astype(np.int64) * self.schedule.topology.num_ranks + turned.dst
-        columns = [self.schedule.end, key]
+        columns = [self.of_legs(self.schedule.end), key]
         if self.period is not None:
             # Which of two arrivals at one time is the first must not depend on the image.
             columns.insert(0, np.arange(len(key)) % max(self.period, 1))
@@ -241,7 +259,7 @@ class Sends:
     @cached_property
     def fed(self) -> NDArray[np.bool_]:
         """Whether something of a send's chunk has arrived at its source when it starts."""
-        ended = self.schedule.end[self.feeder] <= self.schedule.start
+        ended = self.of_legs(self.schedule.end)[self.feeder] <= self.of_legs(self.schedule.start)
         return np.asarray((self.feeder >= 0) & ended, dtype=np.bool_)
 
     def name(self, row: int, element: int = 0) -> str:
@@ -255,6 +273,12 @@ class Sends:
             )
             link = group.link_image(element, [link])[0]
         table = schedule.topology.links
+        if link >= len(table):
+            turn = schedule.topology.vertex_name(int(schedule.fans.turn[link - len(table)]))
+            return (
+                f"chunk {chunk} on fan {link - len(table)} (turn {turn})"
+                f" at {exact_us(int(schedule.start[row]))} us"
+            )
         return (
             f"chunk {chunk} on link {link} ({table.src[link]} -> {table.dst[link]})"
             f" at {exact_us(int(schedule.start[row]))} us"
@@ -265,6 +289,8 @@ class Sends:
         return element * len(self.schedule) + row
 
     def findings(self, wrong: NDArray[np.bool_], why: str) -> Iterator[Finding]:
-        """Yield a finding for every send where ``wrong`` is true, up to the cap."""
-        for row in np.flatnonzero(wrong)[:MAX_FINDINGS].tolist():
+        """Yield a finding for every send (or leg) where ``wrong`` is true, up to the cap."""
+        found = np.flatnonzero(wrong)
+        rows = found if len(wrong) == len(self.schedule) else np.unique(self.row[found])
+        for row in rows[:MAX_FINDINGS].tolist():
             yield row, f"{self.name(row)} {why}"

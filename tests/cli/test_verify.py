@@ -113,7 +113,7 @@ def test_servers_decide_whether_a_broadcast_of_simple_hangs(verify: Verify) -> N
 
 def test_bad_words_about_servers_are_errors(verify: Verify) -> None:
     for words, told in (
-        (("--nodes", "2"), "--nodes: counts the servers of a topology"),
+        (("--nodes", "2"), "--nodes: is for a topology"),
         (("--topology", "ring:2", "--ranks-per-node", "1"), "--ranks-per-node: the topology says"),
         (("--topology", "ring:3"), "f.xml: ngpus: is for 2 ranks, the topology has 3"),
     ):

@@ -282,6 +282,34 @@ _LOCAL = {
     "reduce_bandwidth": "of steps that add",
     "launch": "added once to every replay",
 }
+_ABILITIES = {
+    "multicast": "it copies messages from one port to many: `true`, or how",
+    "reduce": "it adds messages from many ports: `true`, or how",
+    "engine": "what limits the part of it that copies and adds",
+    "trees": "most different trees through it in one schedule; none: any",
+    "groups": "most different sets of ranks that it serves in one schedule; none: any",
+}
+_ABILITY_RECORDS = {
+    "MulticastRecord": {
+        "own": "`through`: what it copies for a rank it gives back to that rank, too, as NVLink"
+        " SHARP does; `local`: to the others"
+    },
+    "ReductionRecord": {
+        "own": "`through`: a rank that gets the sum sends its own value through the switch, too, as"
+        " with NVLink SHARP; `local`: it adds it at home",
+        "turn": "`switch`: a sum may turn round here and go down to many; `rank`: it goes to one"
+        " rank or switch",
+        "types": "the data types that it adds, by their names in nccl-tests; none: all",
+    },
+    "EngineRecord": {
+        "bandwidth": "the most that it copies or adds at every port; none: what the port has",
+        "alpha": "added once to what crosses it and is copied or added on the way",
+        "window": "what a port may have under way: no more bytes than these cross in the time of"
+        " one way up and down",
+        "message": "the largest message",
+    },
+    "WindowRecord": {"slots": "how many messages", "bytes": "of one message"},
+}
 _COSTS = {
     "bandwidth": "how fast bytes cross; left out or `none`: it is no resource and only adds alpha",
     "alpha": "latency of a message",
@@ -309,10 +337,9 @@ def _flat() -> dict[tuple[str, str, str], str]:
         ("topology", "LocalRecord"): _LOCAL,
         ("topology", "MeasuredRecord"): _MEASURED,
         ("topology", "ProtocolRecord"): _PROTOCOL,
-        ("topology", "SwitchRecord"): {
+        ("topology", "SwitchRecord"): _ABILITIES
+        | {
             "name": "how edges call it",
-            "multicast": "it can copy a message to many; no engine uses it yet",
-            "reduce": "it can add messages; no engine uses it yet",
             "across": "`servers`: it carries only paths between ranks of different servers",
         },
         ("topology-servers", "ServersFile"): _HEADER
@@ -334,6 +361,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "oversubscription": "of a `leaf-spine` fabric, instead of the uplink's bandwidth: what"
             " the NICs of a leaf can send over what the leaf can send to the spine",
             "dims": "of a `torus` or `mesh` fabric: servers in each dimension",
+            "switches": "what switches of the fabric can do: `fabric`, `railN`, `leafN`, `spine`",
         },
         ("topology-servers", "LocalRecord"): _LOCAL,
         ("topology-servers", "MeasuredRecord"): _MEASURED,
@@ -353,11 +381,10 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "rotations": "symmetries of one server, as permutations of its GPUs",
         },
         ("topology-servers", "NodeSwitchRecord"): _COSTS
+        | _ABILITIES
         | {
             "name": "how sketches call it",
             "members": "the GPUs on it; none: all; `[]`: not one",
-            "multicast": "it can copy a message to many; no engine uses it yet",
-            "reduce": "it can add messages; no engine uses it yet",
             "across": "`servers`: it carries only what goes to other servers, as a PCIe switch does"
             " where GPUs have better links",
             "links": "what joins it to other switches of the server, such as PCIe switch and CPU",
@@ -383,6 +410,16 @@ def _flat() -> dict[tuple[str, str, str], str]:
             " of a group, ranks of a router",
             "bandwidth": "of every wire and cable (port of a hub)",
             "alpha": "of every wire; one crossing of a switch, half on each of its two edges",
+            "switches": "what switches of some names can do; `taccl topology expand` shows names",
+        },
+        **{
+            (form, record): fields
+            for form in ("topology", "topology-servers", "topology-shape")
+            for record, fields in _ABILITY_RECORDS.items()
+        },
+        **{
+            (form, "SwitchesRecord"): _ABILITIES | {"name": "of a switch; `*` is any text"}
+            for form in ("topology-servers", "topology-shape")
         },
         ("topology-original", "OriginalFile"): _HEADER
         | {"original": "TACCL's numbers; needs `chunk_size`"},
@@ -476,7 +513,14 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "representatives": "how many sends are listed",
             "packs": "whether any chunks of a link may travel together: ranks copy them side by"
             " side before they are sent, and to their places when they have arrived",
+            "fans": "of schedule/2: what switches copy and add; a `link` beyond the last stands for"
+            " one of these, in order",
             "sends": "the sends, as columns",
+        },
+        ("schedule", "FanRecord"): {
+            "turn": "the rank where the value turns, or the switch: ranks + its place in the list",
+            "in": "the arcs towards the turn, each the ids of its edges: their values are added",
+            "out": "the arcs from the turn",
         },
         ("schedule", "CollectiveRecord"): {
             "name": "of the collective",
@@ -517,6 +561,24 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "layers": "in the order of the forward pass",
             "sync": "how gradients are summed",
             "input": "what a step waits for",
+            "ops": "in place of layers: what ranks do, one by one; what `--expand` prints",
+            "period": "of operations: steps after which all repeats",
+            "by_priority": "of operations: streams that run by priority, not in order",
+        },
+        ("workload", "OperationRecord"): {
+            "id": "what others wait for; a number or a name",
+            "name": "what traces call it; none: as `id`",
+            "on": "ranks that run it; of a collective `all` are those of its group",
+            "compute": "time of a computation",
+            "collective": "or the name of a collective",
+            "group": "whose ranks call it",
+            "bytes": "as nccl-tests counts them",
+            "via": "its algorithm, as `taccl step --via` takes it; none: what that says",
+            "stream": "those of a stream run one after the other; none: `compute`, or the group",
+            "after": "operations of the same ranks that have to be over",
+            "priority": "in a stream by priority the least is first",
+            "step": "which step it is of",
+            "listens": "it takes a message: who sends does not wait for it",
         },
         ("workload", "BatchRecord"): {
             "samples": "of all ranks together",
@@ -740,8 +802,9 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "topology": "where it was replayed",
         "ranks": "how many",
         "engine": "empty: a file does not say",
-        "alpha_rule": "`occupy`, `delay` or `explicit`",
-        "costs": "`exact` or `original` for an imported TACCL topology, else null",
+        "alpha_rule": "`occupy`, `delay` or `explicit`; `measured` with measured costs",
+        "costs": "the profile on a machine with measured costs; `exact` or `original` for an"
+        " imported TACCL topology, else null",
         "size_bytes": "bytes of the buffer that nccl-tests counts",
         "time_us": "modelled time; null when it can't run at this size",
         "algbw_gbps": "size / time",
@@ -759,6 +822,9 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "p50_us": "time that half of the runs do not exceed; null without jitter",
         "p99_us": "time that 99 % of the runs do not exceed; null without jitter",
         "other_us": "mean time of the scenario's second program, from its start; null without one",
+        "background_p50_us": "what half of the background's messages do not exceed, from when they"
+        " are due to when they are there; null without",
+        "background_p99_us": "the same for 99 % of them",
         "in_place": "whether it serves calls in place",
         "out_of_place": "whether it serves calls out of place",
         "wrong": "elements of all outputs that are wrong in the worse mode; null: not known, as the"

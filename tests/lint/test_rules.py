@@ -97,6 +97,22 @@ BROKEN: Mapping[str, tuple[str, str, str | None]] = {
         ) + "- {from: s, to: t, bandwidth: 25GB/s, alpha: 0.7us}\n",
         "edges s->t, t->s: 2 edges are on no shortest way", "edges[6]",
     ),
+    "far-from-ranks": (
+        HEAD + "ranks: 4\nswitches: [{name: a, reduce: true}, {name: top, multicast: true,"
+        " reduce: {turn: rank, own: through}}, {name: c, multicast: true, reduce: true}]\nedges:\n"
+        + "".join(
+            f"- {{from: {r}, to: {s}, bandwidth: 25GB/s, alpha: 0.7us}}\n"
+            for r, s in ((0, "a"), (1, "a"), (2, "c"), (3, "c"), ("a", "top"), ("top", "c"))
+        ),
+        "switch top: turn: rank", "edges[4]",
+    ),
+    "small-window": (
+        HEAD + "ranks: 3\nswitches: [{name: s, multicast: true, engine: {window: {slots: 512,"
+        " bytes: 2B}}}]\nedges:\n" + "".join(
+            f"- {{from: {r}, to: s, bandwidth: 25GB/s, alpha: 0.7us}}\n" for r in range(3)
+        ),
+        "switch s: a slot of the window", None,
+    ),
     "duplicate": (
         ring(3, w0="bandwidth: 25GB/s, alpha: 0.7us, name: a")
         + wire(0, 1, "bandwidth: 25GB/s, alpha: 0.7us, name: b"),

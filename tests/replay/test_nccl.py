@@ -1,6 +1,7 @@
 """NCCL's time model: values worked out by hand, the golden file, and what NCCL would run."""
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,6 +15,8 @@ GOLDEN = Path(__file__).parents[3] / "shared" / "data" / "targets" / "nccl_model
 
 DGX1 = Machine(8, 1, 6, Fraction(20), Fraction(20), "volta")
 A100_X4 = Machine(32, 4, 8, Fraction(24), Fraction(24), "ampere", "amd")
+H100 = Machine(8, 1, 12, Fraction(30), Fraction(30), "hopper", nvls=True)
+H100_X4 = Machine(32, 4, 16, Fraction(24), Fraction(24), "hopper", nvls=True, collnet=True)
 MIB = 1 << 20
 
 
@@ -48,6 +51,21 @@ def one(machine: Machine, collective: str, size: int, algorithm: str, protocol: 
         # tree of 4 servers: 2 * (7 * 4 + 2 * 14); 8 channels of at most 17.8; 0.9 at 2^28 bytes
         (A100_X4, "allreduce", 256 * MIB, ("Tree", "Simple"),
          8.4 + 2 * (7 * 4 + 2 * 14) + 268435.456 / (142.4 / 2) / 0.9),
+        # NVLS: 8 channels of 360 / 8; 0.85 * 7/8 of that twice is more than that
+        (H100, "allreduce", 64 * MIB, ("NVLS", "Simple"), 25 + 67108.864 * 14 / 8 / 360),
+        # 0.85 * 7/8 * 7/8 of it: nothing is summed
+        (H100, "allgather", 64 * MIB, ("NVLS", "Simple"),
+         25 + 67108.864 / (360 * 0.85 * 49 / 64)),
+        # a tree of 4 servers; 8 channels of at most 45.5
+        (H100_X4, "allreduce", 64 * MIB, ("NVLSTree", "Simple"),
+         25 + 2 * 2 * 20.9 + 67108.864 * 62 / 32 / (8 * 45.5)),
+        # SHARP behind NVLS: one step between servers
+        (H100_X4, "allreduce", 64 * MIB, ("NVLS", "Simple"),
+         25 + 18 + 67108.864 * 62 / 32 / (8 * 48)),
+        (H100_X4, "allreduce", 64 * MIB, ("CollNetDirect", "Simple"),
+         2 * (3.7 + 7 * 0.4) + 31 + 67108.864 / (384 * 0.85 / 2)),
+        (H100_X4, "allreduce", 64 * MIB, ("CollNetChain", "Simple"),
+         2 * 7 * 2.8 + 30 + 67108.864 / (384 / 2)),
     ],
 )  # fmt: skip
 def test_a_time_is_what_the_formula_gives_by_hand(
@@ -108,6 +126,21 @@ def test_only_an_allreduce_may_run_a_tree() -> None:
         if any(choice.algorithm == "Tree" for choice in choices(DGX1, name, MIB))
     ]  # fmt: skip
     assert with_tree == ["allreduce"]
+
+
+def test_an_algorithm_in_the_network_is_there_where_switches_have_what_it_needs() -> None:
+    def found(machine: Machine, collective: str = "allreduce") -> set[str]:
+        return {one.algorithm for one in choices(machine, collective, MIB)} - {"Ring", "Tree"}
+
+    assert found(H100) == {"NVLS"}
+    assert found(H100, "reducescatter") == {"NVLS"}
+    assert found(H100, "broadcast") == set()
+    assert found(H100_X4) == {"NVLS", "NVLSTree", "CollNetDirect", "CollNetChain"}
+    assert found(H100_X4, "allgather") == set()
+    assert found(replace(H100_X4, collnet=False)) == {"NVLSTree"}
+    assert found(replace(H100_X4, nvls=False)) == {"CollNetDirect", "CollNetChain"}
+    assert found(replace(H100, generation="ampere")) == set()
+    assert found(replace(H100, ranks=4, servers=4)) == set()
 
 
 @pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter", "mine"])

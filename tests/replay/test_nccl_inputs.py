@@ -12,6 +12,7 @@ from taccl.errors import InputError
 from taccl.imports import FabricOptions, HostOptions, ImportOptions, import_files
 from taccl.replay.nccl import (
     GENERATION_OF,
+    Settings,
     described,
     fastest,
     found_channels,
@@ -187,8 +188,8 @@ def test_what_is_given_is_not_estimated() -> None:
 @pytest.mark.parametrize("name", ["ndv2", "dgx-a100", "ring:4", "hub:8"])
 def test_the_inputs_are_described_as_they_can_be_given(name: str) -> None:
     topology = load_topology(name)
-    machine = machine_of(topology)
-    assert machine_of(topology, parse_settings(described(machine))) == machine
+    for machine in (machine_of(topology), machine_of(topology, Settings(nvls=True, collnet=True))):
+        assert machine_of(topology, parse_settings(described(machine))) == machine
 
 
 @for_each(
@@ -196,6 +197,7 @@ def test_the_inputs_are_described_as_they_can_be_given(name: str) -> None:
     [
         ("gpu=kepler", "gpu should be one of volta"),
         ("cpu=arm", "cpu should be one of intel, amd"),
+        ("nvls=maybe", "nvls should be one of no, yes"),
         ("threads=4", "should be KEY=VALUE with one of gpu"),
         ("gpu", "should be KEY=VALUE"),
         ("channels=0", "from 1 to 64"),

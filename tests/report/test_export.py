@@ -15,7 +15,7 @@ from taccl.errors import InputError, TacclWarning
 from taccl.imports import FabricOptions, HostOptions
 from taccl.report.export import EXPORTS
 from taccl.topology.file import load_topology, shipped_topologies
-from taccl.topology.graph import LocalCosts, Switch, Topology, whole
+from taccl.topology.graph import LocalCosts, Multicast, Reduction, Switch, Topology, whole
 from tests.generators import both_ways, build, random_topology
 from tests.imports.host_files import ALL, imported, path_of
 from tests.sweep import for_each
@@ -97,8 +97,8 @@ def test_a_graph_warns_of_what_it_can_not_say() -> None:
     for topology, what in (
         (slow, "overheads"),
         (replace(plain, alpha_rule="delay"), "alpha_rule: delay"),
-        (replace(plain, switches=(Switch("x", multicast=True),)), "multicast of switches"),
-        (replace(plain, switches=(Switch("x", reduce=True),)), "reduce of switches"),
+        (replace(plain, switches=(Switch("x", multicast=Multicast()),)), "multicast of switches"),
+        (replace(plain, switches=(Switch("x", reduce=Reduction()),)), "reduce of switches"),
         (replace(plain, local=LocalCosts(launch=1)), "local costs"),
         (replace(plain, chunk_size=Fraction(64)), "chunk_size"),
     ):

@@ -134,7 +134,7 @@ def _classical(problem: Problem, options: Options, clock: Deadline) -> Iterator[
         trial = Trial(
             problem, name, template, options.batch, over=lambda: clock.over, report=options.report
         )
-        if not clock.over:
+        if template.fans is None and not clock.over:
             yield from schedules_of(trial)
 
 

@@ -39,7 +39,9 @@ three-step         alltoall with one connection for two servers, or one for each
                    g (g-1) - g + 2 chunks inside; after that, g-2 messages of g chunks and what
                    stays at home
 parameter-server   broadcast and reduce (n-1) (alpha + beta S), and with p servers (one, all ranks,
-                   or one of each machine) allreduce 2 (n-1) (alpha + beta S/p)
+                   or one of each machine) allreduce 2 (n-1) (alpha + beta S/p). With helpers that
+                   are no workers, in k chunks, about (1 + 1/k) times the larger of beta S at a
+                   worker's port and n beta' S/p at one of p helpers'
 recursive-doubling allreduce log2(p) (alpha + beta S), and two such rounds more for n above a power
                    of two p; for n = p alltoall log2(n) (alpha + beta S/2)
 one-shot           allreduce alpha + beta S on links between all pairs
@@ -52,6 +54,7 @@ binomial           broadcast and reduce in one chunk ceil(log2(n)) (alpha + beta
                    not occupy links, for n a power of two
 scatter-allgather  broadcast and reduce in n chunks 2 (n-1) (alpha + beta S/n)
 direct             gather and scatter (n-1) (alpha + beta S/n) where the root has one port
+nvls ...           where switches copy and add: :mod:`taccl.synth.templates.in_network`
 ================== ====================================================================
 
 References
@@ -67,6 +70,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
+from taccl.collectives import alone
 from taccl.errors import NoAlgorithmError, NoScheduleError
 from taccl.model.problem import Candidate, Options, Problem, Result, Status, candidate_of
 from taccl.model.routes import may_leave
@@ -91,7 +95,8 @@ from taccl.synth.templates.grid_programs import (
     three_step,
     two_step,
 )
-from taccl.synth.templates.rings import double_ring, parameter_server, ring
+from taccl.synth.templates.in_network import IN_NETWORK
+from taccl.synth.templates.rings import double_ring, helper_servers, parameter_server, ring
 from taccl.synth.templates.steps import GATHER_FAMILY, Step, best_links, in_runs, ranks_by_server
 from taccl.synth.templates.trees import (
     binomial,
@@ -102,6 +107,9 @@ from taccl.synth.templates.trees import (
     over_servers,
     scatter_allgather,
 )
+from taccl.topology.edit import among
+from taccl.topology.graph import whole
+from taccl.topology.symmetry import make_group
 from taccl.units import Time
 from taccl.verify import verify
 
@@ -121,13 +129,30 @@ KEPT = 3
 class Template(NamedTuple):
     """An algorithm: the steps of every way to do it (`ways`).
 
-    In the collectives `packed`, messages are of any chunks: ranks pack them. At most `most` sends
-    of all ways together are timed; None: MAX_SENDS.
+    Among members of a group these do the same, over links between them; with others to relay there
+    are the `helped` ways, too. In the collectives `packed`, messages are of any chunks: ranks pack
+    them. At most `most` sends of all ways together are timed; None: MAX_SENDS. Where switches copy
+    and add, `fans` yields the decisions of every way itself, and there are no steps.
     """
 
     ways: Algorithm
     packed: tuple[str, ...] = ()
     most: int | None = None
+    fans: Callable[[Problem], Iterator[Decisions]] | None = None
+    helped: Algorithm = lambda _problem: iter(())
+
+    def steps(self, problem: Problem) -> Iterator[Iterator[Step]]:
+        """Yield the steps of every way to solve a `problem`."""
+        members, inside = problem.collective.members, alone(problem.collective)
+        if members is None or inside is None:
+            yield from self.ways(problem)
+            return
+        yield from self.helped(problem)
+        if problem.logical.name is None:
+            part = whole(among(problem.topology, members)[0])
+            within = Problem(part, inside, problem.chunk_size, make_group(part.topology, ()))
+            for way in self.ways(within):
+                yield ((chunks, members[a], members[b], adds) for chunks, a, b, adds in way)
 
 
 def _hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
@@ -149,7 +174,7 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
     "hierarchical": Template(_hierarchical),
     "two-step": Template(made(two_step)),
     "three-step": Template(three_step),
-    "parameter-server": Template(parameter_server),
+    "parameter-server": Template(parameter_server, helped=helper_servers),
     "recursive-doubling": Template(made(recursive_doubling), packed=("alltoall",)),
     "one-shot": Template(made(one_shot)),
     "chain": Template(chain),
@@ -157,6 +182,7 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
     "binomial": Template(binomial),
     "scatter-allgather": Template(scatter_allgather),
     "direct": Template(direct),
+    **{name: Template(lambda _problem: iter(()), fans=ways) for name, ways in IN_NETWORK.items()},
 })  # fmt: skip
 
 KINDS: Mapping[str, Template] = MappingProxyType({
@@ -213,9 +239,9 @@ def textbook_schedule(
     template = CLASSICAL[name]
     if fewest:
         # One step more than is timed, so that no way looks complete that is not.
-        listed = [tuple(islice(steps, MAX_SENDS + 1)) for steps in template.ways(problem)]
+        listed = [tuple(islice(steps, MAX_SENDS + 1)) for steps in template.steps(problem)]
         least = sorted(listed, key=len)[:1]
-        template = template._replace(ways=lambda _problem: map(iter, least))
+        template = Template(lambda _problem: map(iter, least), template.packed)
     trial = Trial(problem, name, template, batch)
     schedule, _ = next(_textbook(trial), (None, None))
     if schedule is None or problem.logical.name is None or not verify(schedule, problem.logical):
@@ -232,7 +258,12 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
     for _, decisions in textbook[: KEPT - 1]:
         messages = [tuple(rows) for rows in message_groups(decisions.batch)]
         left -= len(messages)
-        if decisions.visible_from is None and left >= 0 and not trial.over():
+        if (
+            decisions.visible_from is None
+            and not len(decisions.fans)
+            and left >= 0
+            and (not trial.over())
+        ):
             load = load_of(plan_decisions(bare, rows_of(decisions)), messages)
             with suppress(ValueError):  # messages wait for each other in a cycle
                 early, _ = dispatched(load, trial.report)
@@ -250,10 +281,19 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
 def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
     """Yield every way to do it in the textbook's order, until too many sends were timed."""
     problem = trial.problem
+    if trial.template.fans is not None:
+        if problem.collective.members is not None:
+            return
+        # A sketch is about links, and chunks of a batch travel together.
+        for made_so in trial.template.fans(problem) if not problem.logical.name else ():
+            yield problem.without_symmetry.timed(made_so), made_so
+            if trial.over():
+                return
+        return
     packs = trial.batch and problem.collective.name in trial.template.packed
     links = best_links(problem)
     left = most = MAX_SENDS if trial.template.most is None else trial.template.most
-    for number, steps in enumerate(trial.template.ways(problem)):
+    for number, steps in enumerate(trial.template.steps(problem)):
         if number and trial.over():
             return
         sequence: list[Step] = []

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, zip_longest
 
+from taccl.collectives import alone
 from taccl.model.problem import Problem
 from taccl.synth.templates.steps import (
     GATHER_FAMILY,
@@ -32,6 +33,9 @@ MAX_PASSED = 32
 
 MAX_SEARCHED = 64
 """Ranks of the largest ring whose order is searched for: an order takes time to judge."""
+
+FREE = 1e9
+"""The rate of a port without a bandwidth, by that of one with a byte a picosecond."""
 
 TRIES = 600
 """Exchanges that the search for an order tries from each start."""
@@ -152,6 +156,48 @@ def _delivered(problem: Problem, order: Order, far: int) -> Iterator[Step]:
 def _turns(one: Iterator[Step], other: Iterator[Step]) -> Iterator[Step]:
     """Yield the steps of two directions by turns."""
     return (step for pair in zip_longest(one, other) for step in pair if step is not None)
+
+
+def helper_servers(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Let ranks outside of the group add what its members send, chunk by chunk, and send the sums.
+
+    Every such rank that has links to and from all members serves, with a share of the chunks by the
+    bandwidth of its ports (Luo et al., "Parameter Hub", SoCC 2018).
+    """
+    collective, topology, links = problem.collective, problem.topology, best_links(problem)
+    members, inside = collective.members or (), alone(collective)
+    if inside is None or inside.name != "allreduce":
+        return
+    rates: dict[Rank, float] = {}
+    for rank in sorted({*range(topology.num_ranks)} - {*members}):
+        ways = [[(rank, one) for one in members], [(one, rank) for one in members]]
+        if all(pair in links for way in ways for pair in way):
+            ports = [{topology.links.edges_of(links[pair])[-end] for pair in way}
+                     for end, way in enumerate(ways)]  # fmt: skip
+            rates[rank] = min(
+                sum(
+                    1 / float(beta) if (beta := topology.edges[edge].beta) else FREE
+                    for edge in port
+                )
+                for port in ports
+            )
+    if not rates:
+        return
+    # The next chunk goes to whom it would keep busy the least.
+    given, of_chunk = dict.fromkeys(rates, 0), list[Rank]()
+    for _ in range(collective.num_chunks):
+        server = min(rates, key=lambda rank: (given[rank] + 1) / rates[rank])
+        given[server] += 1
+        of_chunk.append(server)
+    n = len(members)
+    rounds = [
+        (chunk, members[(chunk + place) % n], server, place > 0)
+        for chunk, server in enumerate(of_chunk)
+        for place in range(n)
+    ]
+    # A server has no value of its own: what comes first is not added to anything.
+    sums = [((chunk,), worker, server, adds) for chunk, worker, server, adds in rounds]
+    yield iter([*sums, *(((chunk,), server, one, False) for chunk, one, server, _ in rounds)])
 
 
 def parameter_server(problem: Problem) -> Iterator[Iterator[Step]]:
