@@ -651,21 +651,8 @@ def leader_gathers(problem: Problem) -> Iterator[GridProgram]:
     order, (_, size), (_, count) = grid
     if len(order) * collective.num_chunks > MOST_LED:
         return
-    for digits in written(size):
-        for known in range(1, len(digits) + 1):
-            for folded in range(known + 1):
-                yield _one_for_each_server(order, digits, known, folded, Digit(size, count))
-    if collective.name == "allreduce":
-        # Servers beyond a power of two leave their sums to others.
-        beyond = [Digit(bit * size, 2) for bit in (bits(2 * count)[-1],) if count & (count - 1)]
-        for digits in written(size):
-            folds = [Turn("fold", digit) for digit in (*digits, *beyond)]
-            sums = [Turn("sum", Digit(bit * size, 2), (0,)) for bit in bits(count)]
-            spreads = [turn._replace(kind="spread") for turn in reversed(folds)]
-            yield GridProgram(order, (*folds, *sums, *spreads), size, sums=True)
-    if count & (count - 1) or size & (size - 1) or collective.name == "allreduce":
-        return
-    for classes in (g for g in NEIGHBOURS if g <= size):
+    doubles = not (count & (count - 1) or size & (size - 1)) and collective.name != "allreduce"
+    for classes in (g for g in NEIGHBOURS if doubles and g <= size):
         near = [Digit(bit, 2) for bit in bits(classes)]
         far = [Digit(bit * classes, 2) for bit in bits(size // classes)]
         across = [Digit(bit * size, 2) for bit in bits(count)]
@@ -675,28 +662,41 @@ def leader_gathers(problem: Problem) -> Iterator[GridProgram]:
         turns += [Turn("spread", digit, parts=(1,)) for digit in near]
         turns += [Turn("exchange", digit, parts=(1,)) for digit in far]
         yield GridProgram(order, tuple(turns), classes)
+    for digits in written(size):
+        yield from _one_for_each_server(order, digits, Digit(size, count))
+    if collective.name == "allreduce":
+        # Servers beyond a power of two leave their sums to others.
+        beyond = [Digit(bit * size, 2) for bit in (bits(2 * count)[-1],) if count & (count - 1)]
+        for digits in written(size):
+            folds = [Turn("fold", digit) for digit in (*digits, *beyond)]
+            sums = [Turn("sum", Digit(bit * size, 2), (0,)) for bit in bits(count)]
+            spreads = [turn._replace(kind="spread") for turn in reversed(folds)]
+            yield GridProgram(order, (*folds, *sums, *spreads), size, sums=True)
 
 
 def _one_for_each_server(
-    order: tuple[Rank, ...], digits: Sequence[Digit], known: int, folded: int, servers: Digit
-) -> GridProgram:
-    """Return a gather of the `known` lowest digits, then across by a rank for each other server.
+    order: tuple[Rank, ...], digits: Sequence[Digit], servers: Digit
+) -> Iterator[GridProgram]:
+    """Yield gathers in which each other server has a rank to cross to it.
 
-    The lowest `folded` digits have a leader, who does it for all. What crossed is gathered the same
-    way, and the other digits follow.
+    The lowest digits are gathered before, all of them or some, and the lowest of these by a leader,
+    who goes on for all. What crossed is gathered the same way, and the other digits follow.
     """
-    near, far = digits[:known], digits[known:]
-    classes, led = (math.prod(digit.radix for digit in some) for some in (near, near[:folded]))
-    turns = [Turn("fold", digit) for digit in near[:folded]]
-    turns += [Turn("exchange", digit) for digit in near[folded:]]
-    turns += [
-        Turn("rotate", Digit(other * servers.weight, 2), (other * led % classes,), (0,), into=1)
-        for other in range(1, servers.radix)
-    ]
-    turns += [Turn("exchange", digit, parts=(1,)) for digit in near[folded:]]
-    turns += [Turn("spread", digit, parts=(0, 1)) for digit in reversed(near[:folded])]
-    turns += [Turn("exchange", digit, parts=(0, 1)) for digit in far]
-    return GridProgram(order, tuple(turns), classes)
+    for known in range(1, len(digits) + 1):
+        near, far = digits[:known], digits[known:]
+        for folded in range(known + 1):
+            classes, led = (math.prod(d.radix for d in some) for some in (near, near[:folded]))
+            if servers.radix > classes + 1:
+                continue  # a rank would cross for many
+            turns = [Turn("fold", digit) for digit in near[:folded]]
+            turns += [Turn("exchange", digit) for digit in near[folded:]]
+            for other in range(1, servers.radix):
+                shift, makers = Digit(other * servers.weight, 2), (other * led % classes,)
+                turns.append(Turn("rotate", shift, makers, (0,), into=1))
+            turns += [Turn("exchange", digit, parts=(1,)) for digit in near[folded:]]
+            turns += [Turn("spread", digit, parts=(0, 1)) for digit in reversed(near[:folded])]
+            turns += [Turn("exchange", digit, parts=(0, 1)) for digit in far]
+            yield GridProgram(order, tuple(turns), classes)
 
 
 MOST_STAGES, MOST_SHARES = 5, 16
