@@ -1,9 +1,9 @@
 """Bounds, the exact engine and all other engines on random small problems.
 
 ``python -m benchmarks.fuzz [--count 500] [--first 0] [--seconds 20] [--servers] [--fans]`` draws
-problems of up to five ranks, with wires, switches, shared NICs, uneven latencies, both alpha rules, with and
-without batches (with ``--servers``: servers of one to three ranks, often without batches, some
-overheads explicit), and checks on each that
+problems of up to five ranks, with wires, switches, shared NICs, uneven latencies, both alpha rules,
+with and without batches (with ``--servers``: servers of one to three ranks, often without batches,
+some overheads explicit), and checks on each that
 
 - no bound is above the exact optimum,
 - no engine is below it (where it is proved) or below a bound, and every schedule is correct.

@@ -116,9 +116,9 @@ class Synthesis:
 
     @property
     def bound_fixed(self) -> Bound | None:
-        """The largest bound for this chunk count; None when messages may carry more than one."""
-        more = self.schedule.batches or self.schedule.topology.copies_or_adds
-        return None if more or not self.fixed else best(self.fixed)
+        """The largest bound for this chunk count; None when the schedule batches."""
+        batches = self.schedule.batches or len(self.schedule.fans)
+        return None if batches or not self.fixed else best(self.fixed)
 
     @property
     def gap(self) -> float | None:

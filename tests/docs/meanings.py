@@ -170,6 +170,22 @@ jitter: {message: {distribution: exponential, mean: 1us}}
 changes: [{link: 1->2, at: 100us, factor: 0.25}]
 """,
     ),
+    "groups": Format(
+        "Groups",
+        "Process groups that call collectives at once (`synthesize T groups.yaml -o DIR`, `bound`);"
+        " the index of such a directory is one, too. [groups.md](groups.md) says how they are"
+        " solved.",
+        "yaml",
+        """taccl: groups/1
+name: tp8-dp2
+ranks: 16
+groups:
+  - {name: tp, collective: allreduce, size: 64MB, chunks: 1, each: [0-7, 8-15]}
+  - {name: dp, collective: reducescatter, size: 1GB, each: {stride: 8, count: 2}, start: 40us}
+relays: members
+objective: makespan
+""",
+    ),
     "workload": Format(
         "Workload",
         "What a training step computes and communicates (`taccl step`); [step.md](step.md) says how"
@@ -556,6 +572,27 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "protocols": "those that may have run; the fastest counts",
             "files": "MSCCL files of which the fastest counts",
             "times": "bytes of the counted buffer: microseconds",
+        },
+        ("groups", "GroupsFile"): {
+            "taccl": "which format this is",
+            "name": "what results call it",
+            "ranks": "how many; the topology has as many",
+            "groups": "who calls what",
+            "relays": "who may relay the data of a group: its `members`, `all`, or ranks",
+            "objective": "`makespan`: the last end; `weighted`: the sum of weight x end",
+        },
+        ("groups", "GroupRecord"): {
+            "name": "what results and files call it",
+            "collective": "a name of the table; each instance does it",
+            "size": "bytes of the buffer that nccl-tests counts",
+            "each": "ranks of every instance, in the order of their communicators, none in two; or"
+            " `{stride: s, count: c}`: r, r + s, ... for all r that are in none before, which must"
+            " cover all ranks",
+            "chunks": "for each rank: a number, or `auto`",
+            "start": "when it begins",
+            "weight": "of its end, with the objective `weighted`",
+            "root": "a place among the members, where the collective has one; none: 0",
+            "files": "of an index: the program of every instance, below the index",
         },
         ("workload", "WorkloadFile"): {
             "taccl": "which format this is",
