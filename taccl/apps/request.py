@@ -117,7 +117,8 @@ class Synthesis:
     @property
     def bound_fixed(self) -> Bound | None:
         """The largest bound for this chunk count; None when the schedule batches."""
-        return None if self.schedule.batches or not self.fixed else best(self.fixed)
+        batches = self.schedule.batches or len(self.schedule.fans)
+        return None if batches or not self.fixed else best(self.fixed)
 
     @property
     def gap(self) -> float | None:

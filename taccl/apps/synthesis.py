@@ -460,7 +460,8 @@ def _best_second(
 def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:
     """Return how engines may search a problem, for the default time."""
     own, logical = problem.collective, problem.logical
-    floors = any_bounds(logical, own, request.size, world=POINT_TO_POINT)
+    world = ANY if request.target is None else POINT_TO_POINT
+    floors = any_bounds(logical, own, request.size, world=world)
     if not request.batch:
         floors += fixed_bounds(logical, own, problem.chunk_size)
     return Options(

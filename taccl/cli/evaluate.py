@@ -90,6 +90,7 @@ def evaluate(
     from taccl.apps import evaluation, plans, reports
     from taccl.apps.inputs import read_input, whole_size
     from taccl.apps.networks import load_machine
+    from taccl.apps.schedules import is_schedule, schedule_rows
     from taccl.mscclpp.plan import Plan
     from taccl.replay.cost import is_measured, model_of
     from taccl.report.tables import WRITERS
@@ -97,16 +98,26 @@ def evaluate(
     form = "json" if as_json else form
     wanted = reports.Wanted(trace, html, explain, form)
     groups = Path(files[0]) if len(files) == 1 and Path(files[0]).is_dir() else None
+    scheduled: list[str] = []
     if groups is None:
         wanted.check(files)
-    network = load_machine(
+        scheduled = [file for file in files if is_schedule(file)]
+        files = [file for file in files if file not in scheduled]
+    if scheduled:
+        _refused({
+            "--scenario": scenario, "--trace": trace, "--html": html, "--explain": explain or None,
+            "--route": route or None,
+        }, "schedules")  # fmt: skip
+    machine = load_machine(
         topology,
         nodes=nodes,
         fabric=fabric,
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
+        in_network=bool(scheduled),
     )
+    network = machine.point_to_point()
     if groups is not None:
         unfit: dict[str, object] = {
             "--ranks": ranks, "-b": begin, "-e": end, "--route": route or None,
@@ -131,13 +142,7 @@ def evaluate(
     read = {file: read_input(file) for file in files}
     planned = {file: each for file, each in read.items() if isinstance(each, Plan)}
     if planned:
-        refused = {"--scenario": case, "--route": route or None}
-        for option, given in refused.items():
-            if given is not None:
-                raise InputError(
-                    "is not known for MSCCL++ plans yet", field=option,
-                    fix=f"leave {option} out, or give XML files",
-                )  # fmt: skip
+        _refused({"--scenario": case, "--route": route or None}, "MSCCL++ plans")
     setting = evaluation.Setting(network, model, route, protocol_costs)
     sizes = sizes_of(begin, end, factor, size)
     if begin is None and end is None:
@@ -145,11 +150,22 @@ def evaluate(
         sizes = [whole_size(files, sizes[0])]
     rows = evaluation.evaluate([file for file in files if file not in planned], sizes, setting)
     rows += plans.plan_rows(planned, network, sizes, model)
+    rows += schedule_rows(scheduled, machine, sizes)
     if case is not None:
         rows = evaluation.under(case, setting, rows)
         setting = evaluation.left_of(case, setting)
     text = reports.evaluation_text(wanted, WRITERS[form](rows), files, rows, setting)
     typer.echo(text.rstrip("\n"))
+
+
+def _refused(options: Mapping[str, object], what: str) -> None:
+    """Refuse options that are given, and not known for what is evaluated."""
+    for option, given in options.items():
+        if given is not None:
+            raise InputError(
+                f"is not known for {what} yet", field=option,
+                fix=f"leave {option} out, or give XML files",
+            )  # fmt: skip
 
 
 def _evaluate_groups(
@@ -239,7 +255,7 @@ def bound(
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
-        in_network=fans_wanted(in_network, carried=False),
+        in_network=fans_wanted(in_network, carried=True),
     )
     if is_groups(collective):
         for option, value in (("--size", size), ("-b", begin), ("-e", end), ("--root", root),
@@ -247,8 +263,8 @@ def bound(
             if value is not None:
                 raise InputError("is not for a file of groups", field=option, fix="leave it out")
         groups = read_groups(collective)
-        alone, at_once = bound_groups(groups, logical.topology)
-        shown_of = (groups, logical.topology, alone, at_once)
+        machine = logical.topology.point_to_point()
+        shown_of = (groups, machine, *bound_groups(groups, machine))
         text = json.dumps(bounded_record(*shown_of), indent=2) if as_json else ""
         typer.echo(text or groups_bounded(*shown_of))
         return

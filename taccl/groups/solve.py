@@ -292,10 +292,14 @@ def _solved(
     allowed = np.any(inside[:, table.src] & inside[:, table.dst], axis=0, keepdims=True)[0]
     logical = LogicalTopology(topology, allowed, topology.rotations)
     chunks = None if any(one.chunks is None for one in instances) else 1
+    first = min(one.start for one in instances)
+    counts = np.diff(union.first)
+    ready = np.repeat(np.array([one.start - first for one in instances], dtype=np.int64), counts)
+    collective = union.collective.timed(ready)
     try:
         found = synthesize(replace(
-            request, logical=logical, collective=union.collective, size=0, chunks=chunks,
-            root=None, target=None, spent=0.0,
+            request, logical=logical, collective=collective, size=0, chunks=chunks, root=None,
+            target=None, spent=0.0,
         ))  # fmt: skip
     except (NoScheduleError, ScheduleError) as error:
         request.report(f"no schedule of all at once: {str(error).splitlines()[0]}")
@@ -331,10 +335,10 @@ def _projected(
         own_schedule = problem.timed(adjacent(problem, Decisions.of(rows)))
         require_valid(own_schedule)
         end = int(full.end[(full.chunk >= low) & (full.chunk < high)].max(initial=0))
-        late = max(one.instance.start for one in parts) - part.instance.start
+        first = min(one.instance.start for one in parts)
         new = replace(
-            part, schedule=own_schedule, alone=own_schedule.makespan, together=late + end,
-            engine="union",
+            part, schedule=own_schedule, alone=own_schedule.makespan,
+            together=first + end - part.instance.start, engine="union",
         )  # fmt: skip
         if part.program is not None and request.target is not None:
             task = lowering_of(own_schedule, request.target, part.instance.size, "union")

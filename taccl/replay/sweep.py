@@ -258,8 +258,9 @@ def bounds_of(
     *,
     routed: bool = False,
     message_bytes: int | None = None,
+    world: str = POINT_TO_POINT,
 ) -> BoundAt:
-    """Return the best bound for every algorithm as a function of the size.
+    """Return the best bound for every algorithm, of a `world`, as a function of the size.
 
     It gives None for collectives without bounds, where ranks are not connected, and where a
     root should be known and is not. A routed message does not stop at the ranks between, so it can
@@ -276,7 +277,7 @@ def bounds_of(
             return lambda _: None
         collective = build_collective(collective, topology.num_ranks, 1, root)
     try:
-        curves = any_curves(whole(topology), collective, POINT_TO_POINT)
+        curves = any_curves(whole(topology), collective, world)
     except NoScheduleError:
         return lambda _: None
     if routed:
