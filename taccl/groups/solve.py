@@ -73,7 +73,9 @@ class Together:
 
     `bound` (picoseconds, weighted by the objective) is for the cost of all; `shared` are sets of
     instances, by number, whose schedules share edges; `joint` is the makespan of the union's
-    schedules, the last of them; None: nothing is shared, or no union was found.
+    schedules, the last of them; None: nothing is shared, or no union was found. What parts take
+    together is `replayed`, all programs at once, or what schedules say, one after another where
+    they share edges and are not of a union.
     """
 
     groups: Groups
@@ -82,6 +84,7 @@ class Together:
     bound: Fraction
     shared: tuple[tuple[int, ...], ...]
     joint: Time | None
+    replayed: bool
     seconds: float
 
     @property
@@ -172,12 +175,17 @@ def synthesize_groups(groups: Groups, topology: Topology, request: Request) -> T
         for number, part in zip(numbers, projected, strict=False):
             joined[number] = part
     candidates = [alone, joined] if shared else [alone]
-    if all(part.program for part in alone):
-        candidates = [_replayed(one, topology, request) for one in candidates]
+    replayed = all(part.program for part in alone)
+    try:
+        if replayed:
+            candidates = [_replayed(one, topology, request) for one in candidates]
+    except InputError as error:  # too many messages to follow
+        replayed = False
+        request.report(error.problem)
     chosen = min(candidates, key=lambda one: groups.cost([part.end for part in one]))
     return Together(
         groups, topology, tuple(chosen), max(bounds), shared, max(joint, default=None),
-        clock.spent,
+        replayed, clock.spent,
     )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def test_groups_become_a_directory_that_is_judged_and_replayed(run: Run, tmp_pat
     broken.write_text(right)
     bounded = json.loads(run("bound", "ring:8", groups, "--json").out)
     assert bounded["bound_us"] <= found["makespan_us"]
-    assert [row["bound_kind"] for row in bounded["instances"]] == ["latency"] * 2
+    assert [row["bound_kind"] for row in bounded["instances"]] == ["reduce"] * 2
     # What is there is replaced, and what is not a program of groups stays where it is.
     again = run("synthesize", "ring:8", groups, *fast, "--runtime", "none", "-o", place)
     assert again.status == 0
