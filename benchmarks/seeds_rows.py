@@ -27,9 +27,9 @@ from taccl.synth.templates.classical import classical_schedules
 from taccl.topology.edit import Loss, degrade
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology
-from taccl.training.expansion import expanded
+from taccl.training.expansion import expanded, period_of
 from taccl.training.operations import meetings_of
-from taccl.training.steps import Step, period_of, played
+from taccl.training.steps import Step, played
 from taccl.training.workload import workload_of
 from taccl.units import PS_PER_S, PS_PER_US, Time
 
@@ -93,14 +93,11 @@ class Row:
 def stepped(document: Mapping[str, object], costs: CallCosts, steps: int = 6) -> Step:
     """Return what a step of a workload takes, given as the fields of its file."""
     workload = workload_of({"taccl": "workload/1", **document}, "benchmarks/seeds.py")
-    period = period_of(workload.record)
-    work = expanded(workload, max(steps, 4 * period))
+    work = expanded(workload, max(steps, 4 * period_of(workload.record)))
     cost = cache(costs.cost)
     found = meetings_of(work)
-    prices = {
-        key: cost(meeting) for key, meeting in found.items() if key[1] == min(meeting.classes)
-    }
-    return played(work, prices, period)
+    prices = {key: cost(meeting) for key, meeting in found.items() if key[1] == meeting.first}
+    return played(work, prices)
 
 
 def document(

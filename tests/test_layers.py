@@ -32,7 +32,7 @@ LAYERS = [
     ["run", "report"],
     ["torch"],
     ["apps"],
-    ["tuning"],
+    ["tuning", "groups"],
     ["__init__"],
     ["cli"],
     ["__main__"],
@@ -57,7 +57,8 @@ ONLY_IN = {
     "typer": {"cli"},
     "pydantic": {
         "apps/measured.py",
-        "files", "topology", "collectives/file.py", "model/schedule_file.py", "replay/scenario.py",
+        "files", "topology", "collectives/file.py", "collectives/groups.py",
+        "model/schedule_file.py", "replay/scenario.py",
         "training/workload.py",
         "tuning/library_file.py", "sketch", "imports",
     },

@@ -6,6 +6,7 @@ texts such as ``"1MB"``, of the buffer that nccl-tests counts; times are integer
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from taccl.apps.inputs import read_program
@@ -19,7 +20,7 @@ from taccl.errors import InputError
 from taccl.files import write_all_atomic
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import Finding, Program
-from taccl.replay.cost import model_of
+from taccl.replay.cost import is_measured, model_of
 from taccl.replay.sweep import Row, sweep
 from taccl.report.runs import RunRow
 from taccl.topology.graph import LogicalTopology, Topology, whole
@@ -47,7 +48,7 @@ def synthesize(
     topology: Topology | str, collective: str, size: int | str = "1MB", *, nodes: int | None = None,
     sketch: str | None = None, engine: str = "auto", chunks: int | None = None,
     root: int | None = None, runtime: str | None = "portable", protocol: str = "auto",
-    profile: str = "alpha-beta", time_limit: float = 60.0, seed: int = 0,
+    profile: str | None = None, time_limit: float = 60.0, seed: int = 0,
     report: Callable[[str], None] = lambda _line: None,
 ) -> Synthesis:  # fmt: skip
     """Return the best algorithm that is found for a collective on a topology, with its program.
@@ -62,7 +63,8 @@ def synthesize(
     `root`: a rank, for collectives that have one.
     `runtime`: that the program is for; None: there is no program.
     `protocol`: ``Simple``, ``LL``, ``LL128``, or ``auto``.
-    `profile`: what its messages are charged: ``alpha-beta``, or ``measured`` costs of the topology.
+    `profile`: what its messages are charged: ``alpha-beta``, or ``measured`` costs of the topology;
+    None: these where it has them and a program is asked for.
     `time_limit`: seconds.
     `seed`: the same gives the same.
     `report`: is called with progress.
@@ -82,8 +84,8 @@ def synthesize(
     target = None if runtime is None else Target(runtime=runtime, protocol=protocol)
     return solve(Request(
         logical, load_collective(collective), parse_size(size), chunks, engine=engine, root=root,
-        target=target, measured=profile == "measured", time_limit=time_limit, seed=seed,
-        report=report,
+        target=target, measured=is_measured(profile, logical.topology, target is None),
+        time_limit=time_limit, seed=seed, report=report,
     ))  # fmt: skip
 
 
@@ -99,7 +101,7 @@ def _program_of(some: Some) -> Program:
 
 def evaluate_program(
     program: Some, topology: Topology, sizes: Sequence[int | str] = ("1MB",), *,
-    runtime: str = "executor",
+    runtime: str = "executor", profile: str | None = None,
 ) -> tuple[Row, ...]:  # fmt: skip
     """Return what a program takes on a topology, a row for each size, beside the bound.
 
@@ -107,11 +109,13 @@ def evaluate_program(
     `topology`: where it runs.
     `sizes`: bytes.
     `runtime`: whose constants are taken.
+    `profile`: as for :func:`synthesize`.
 
     Raises ProgramError when the program does not fit the topology.
     """
     one = _program_of(program)
-    return sweep([(one.name, one)], topology, list(map(parse_size, sizes)), model_of(runtime))
+    model = replace(model_of(runtime), measured=is_measured(profile, topology))
+    return sweep([(one.name, one)], topology, list(map(parse_size, sizes)), model)
 
 
 def verify_program(program: Some, runtime: str = "portable") -> list[Finding]:

@@ -19,47 +19,15 @@ from taccl.apps.programs import Target
 from taccl.apps.textbook import textbook_program
 from taccl.collectives import Collective
 from taccl.errors import InputError, did_you_mean
-from taccl.files import read_document
-from taccl.imports.nccl_tests import Measured, Point, read_measured
+from taccl.imports.nccl_tests import Measured, Point, read_runs
 from taccl.msccl.program import Program
 from taccl.replay.cost import model_of
 from taccl.synth.templates.classical import CLASSICAL
-from taccl.topology.file import document_text, shipped_file, topology_from_document
+from taccl.topology.file import document_of, document_text, topology_from_document
 from taccl.topology.graph import Topology
-from taccl.topology.shapes import is_short_form
 from taccl.units import MAX_SIZE, Time, format_size, microseconds
 
 MIN_SIZES = 3
-
-
-def read_runs(
-    files: Sequence[str], collective: str | None, topology: Topology
-) -> dict[str, tuple[Measured, ...]]:
-    """Return the runs in `files`, outputs of nccl-tests, by the collective that was measured.
-
-    They are checked against the `topology`; without a `collective` it is what the files say.
-
-    Raises InputError when a file is no output of nccl-tests, or they do not fit together or the
-    topology.
-    """
-    runs = tuple(read_measured(file) for file in files)
-    told = list(dict.fromkeys(run.collective for run in runs if run.collective))
-    found: dict[str, list[Measured]] = {}
-    for run in runs:
-        named = collective or run.collective or (told[0] if len(told) == 1 else None)
-        if named is None:
-            raise InputError(
-                "does not say which collective it is of", file=run.file, field="--collective",
-                fix="give --collective, such as --collective allreduce",
-            )  # fmt: skip
-        run.check(named, topology.num_ranks)
-        if run.dtype != runs[0].dtype:
-            raise InputError(
-                f"is a run of {run.dtype}, {files[0]} of {runs[0].dtype}", file=run.file,
-                fix="calibrate from runs of one data type",
-            )  # fmt: skip
-        found.setdefault(named, []).append(run)
-    return {name: tuple(of_name) for name, of_name in found.items()}
 
 
 def samples_of(
@@ -178,7 +146,9 @@ def calibrate(question: Question) -> Calibration:
     )  # fmt: skip
     asked = question.collective and load_collective(question.collective)
     runs = read_runs(
-        question.measured, asked.name if isinstance(asked, Collective) else asked, topology
+        question.measured,
+        asked.name if isinstance(asked, Collective) else asked,
+        topology.num_ranks,
     )
     parts: list[Part] = []
     left: list[str] = []
@@ -196,7 +166,9 @@ def calibrate(question: Question) -> Calibration:
     )  # fmt: skip
     costs, fitted = fit.solve()
     label = f"{topology.name[:180]}-calibrated"
-    document = costly_document(_document(question), topology, costs, label)
+    document = costly_document(
+        document_of(question.topology, question.nodes, question.fabric), topology, costs, label
+    )
     if question.alpha_rule is not None:
         document["alpha_rule"] = question.alpha_rule
     after = topology_from_document(document)
@@ -236,22 +208,6 @@ def _program(
                 fix="give the program that was run",
             )  # fmt: skip
     return program
-
-
-def _document(question: Question) -> Mapping[str, object]:
-    """Return the fields of the topology's file, as the options change them."""
-    if is_short_form(question.topology):
-        return {}
-    path = shipped_file(question.topology, "topologies", "topology")
-    value = read_document(path).value
-    fields = dict(value) if isinstance(value, dict) else {}
-    if question.nodes is not None and "node" in fields:
-        fields["count"] = question.nodes
-    fabric = fields.get("fabric")
-    if question.fabric is not None and isinstance(fabric, dict):
-        kept = {key: fabric[key] for key in fabric if key != "spine"}
-        fields["fabric"] = {**kept, "kind": question.fabric}
-    return fields
 
 
 def _comments(found: Calibration, question: Question) -> list[str]:

@@ -16,17 +16,15 @@ from typing import NamedTuple
 
 from taccl.apps.inputs import read_program, unit_of
 from taccl.apps.programs import Target, lowering_of
-from taccl.bounds import any_bounds, best
 from taccl.collectives import build_collective, busbw_factor, chunk_size_of
 from taccl.errors import InputError, LoweringError, NoScheduleError
+from taccl.files import Document
 from taccl.model.problem import Problem
 from taccl.msccl.program import Program
 from taccl.replay.cost import measured_costs
-from taccl.replay.nccl import fastest, machine_of
-from taccl.replay.timing import traces
-from taccl.synth.engines import engine_names
-from taccl.synth.search import opening
-from taccl.synth.templates.classical import CLASSICAL, classical_schedules
+from taccl.replay.disturbed import Load, Setup, ends_together
+from taccl.replay.scenario import ScenarioFile, bind
+from taccl.replay.side_by_side import on_ranks
 from taccl.topology.edit import among
 from taccl.topology.file import unreachable_pair
 from taccl.topology.graph import EdgeId, Rank, Topology, whole
@@ -38,8 +36,14 @@ from taccl.units import Time, parse_beta, parse_time
 TRIED = 3
 """Classical algorithms that are replayed: those whose textbook schedules end first."""
 
+WAYS = ("best", "nccl", "bound")
+"""What a collective may run by that is neither an algorithm, an engine, a library nor a table."""
+
 LARGEST = 1 << 45
 """Bytes for which a program is made; it serves more."""
+
+MANY_MOVES = 2000
+"""Chunks times ranks above which the first program that runs stands for all of a schedule."""
 
 COPIES = (1, 8)
 """Of a program, the second where costs are measured."""
@@ -85,6 +89,7 @@ class CallCosts:
     _forms: dict[object, int] = field(default_factory=dict)
     _alone: dict[tuple[int, Call], Alone] = field(default_factory=dict)
     _programs: dict[tuple[object, ...], tuple[Program, ...]] = field(default_factory=dict)
+    _ends: dict[tuple[tuple[Meeting, Time], ...], list[Time]] = field(default_factory=dict)
 
     def cost(self, meeting: Meeting) -> Cost:
         """Return what a collective takes that all groups of a `meeting` call at once.
@@ -164,10 +169,20 @@ class CallCosts:
     def program(self, members: tuple[Rank, ...], call: Call) -> tuple[Program, int]:
         """Return the program that a `call` of these `members` runs, and at how many bytes.
 
-        Raises as :meth:`alone` does; it is for algorithms and engines.
+        Raises as :meth:`alone` does, and InputError where it has none.
         """
         part = self.part(members)
-        known = self._programs_of(part, call, call.via or self.via)
+        via = call.via or self.via
+        known: tuple[Program, ...] = ()
+        if via == "library":
+            known = self._served(part, call)
+        elif has_programs(via):
+            known = self._programs_of(part, call, via)
+        if not known:
+            raise InputError(
+                f"{call.collective} of {call.size} bytes by {via} has no program",
+                field="--together", fix="use --together fluid, or an algorithm",
+            )  # fmt: skip
         best = min(known, key=lambda one: self._replayed((one,), part.topology, call.size)[0])
         return best, whole_units(best, call.size)
 
@@ -175,6 +190,9 @@ class CallCosts:
         self, topology: Topology, collective: str, size: int, via: str
     ) -> tuple[Program, ...]:
         """Return programs for about so many bytes, of which the quickest counts."""
+        from taccl.synth.search import opening
+        from taccl.synth.templates.classical import CLASSICAL, classical_schedules
+
         target = replace(self.target, min_bytes=1, max_bytes=1 << 50)
         found = build_collective(collective, topology.num_ranks, 1)
         group = make_group(topology, ())
@@ -190,11 +208,13 @@ class CallCosts:
         protocols: Sequence[str] = target.protocols(collective, topology) if measured else ()
         kept: list[Program] = []
         reason = "it does not exist there"
+        # Variants of programs this large take seconds, and gain little.
+        many = found.num_chunks * topology.num_ranks > MANY_MOVES
         # With measured costs a threadblock may be slower than its links: copies share its work.
         for (name, schedule), copies in product(made, COPIES if measured else COPIES[:1]):
             quick = replace(target, measured=False, instances=copies)
             try:
-                program, _ = lowering_of(schedule, quick, size, name).best
+                program, _ = lowering_of(schedule, quick, size, name, lambda: many).best
             except LoweringError as error:
                 reason = error.problem
                 continue
@@ -208,6 +228,8 @@ class CallCosts:
 
     def _replayed(self, programs: Sequence[Program], topology: Topology, size: int) -> Alone:
         """Return what the quickest program takes at so many bytes, or the next that it can have."""
+        from taccl.replay.timing import traces
+
         found: list[Alone] = []
         reason = "there is no program"
         for program in programs:
@@ -222,8 +244,39 @@ class CallCosts:
             )  # fmt: skip
         return min(found, key=lambda one: one[0])
 
+    def together(self, running: Sequence[tuple[Meeting, Time]]) -> list[Time]:
+        """Return when collectives end that begin at given times, by replay of all their programs.
+
+        Raises InputError where one has no program, or all together have too many messages.
+        """
+        key = tuple(running)
+        if key not in self._ends:
+            scenario = ScenarioFile(taccl="scenario/1", name="together")
+            empty = bind(scenario, Document({}, None), self.topology)
+            rows = []
+            for number, (meeting, start) in enumerate(running):
+                for members in meeting.instances:
+                    if len(members) > 1:
+                        program, size = self.program(members, meeting.call)
+                        everywhere = on_ranks(program, members, self.topology.num_ranks)
+                        rows.append((number, Load(everywhere, size, start)))
+            setup = Setup(self.topology, self.target.model, empty)
+            found = [start for _, start in running]
+            ends = ends_together(setup, [load for _, load in rows])
+            for (number, _), end in zip(rows, ends, strict=True):
+                found[number] = max(found[number], end)
+            self._ends[key] = found
+        return self._ends[key]
+
     def _by_library(self, part: Part, call: Call, _via: str) -> Alone:
         """Replay the file that a library has for a size; where it has none, NCCL runs."""
+        programs = self._served(part, call)
+        if not programs:
+            return self._by_nccl(part, call, "nccl")
+        return self._replayed(programs, part.topology, call.size)
+
+    def _served(self, part: Part, call: Call) -> tuple[Program, ...]:
+        """Return the program of the file that a library has for a size, if it has one."""
         if self.library is None:
             raise InputError("is not given", field="--library", fix="name a directory")
         file, ranks = self.library(call.collective, call.size)
@@ -233,14 +286,16 @@ class CallCosts:
                 field="--library", fix="give calls of this group another algorithm (via:)",
             )  # fmt: skip
         if file is None:
-            return self._by_nccl(part, call, "nccl")
+            return ()
         key = part.shape, str(file)
         if key not in self._programs:
             self._programs[key] = (read_program(file),)
-        return self._replayed(self._programs[key], part.topology, call.size)
+        return self._programs[key]
 
     def _by_nccl(self, part: Part, call: Call, _via: str) -> Alone:
         """Return what NCCL's own formulas expect."""
+        from taccl.replay.nccl import fastest, machine_of
+
         choice = fastest(machine_of(part.topology), call.collective, call.size)
         if choice is None:
             raise InputError(
@@ -250,8 +305,10 @@ class CallCosts:
 
     def _by_bound(self, part: Part, call: Call, _via: str) -> Alone:
         """Return the least that any algorithm takes."""
+        from taccl.bounds import ANY, any_bounds, best
+
         collective = build_collective(call.collective, part.topology.num_ranks, 1)
-        time = best(any_bounds(whole(part.topology), collective, call.size)).time
+        time = best(any_bounds(whole(part.topology), collective, call.size, world=ANY)).time
         return time, self._traffic(part, call, time)
 
     def _by_table(self, part: Part, call: Call, via: str) -> Alone:
@@ -342,12 +399,21 @@ def check_via(via: str, *, library: bool) -> None:
     if "=" in via:
         read_table(via)
         return
-    known = ("best", "nccl", "bound", *(("library",) if library else ()), *engine_names())
+    if via in WAYS or (library and via == "library"):
+        return
+    from taccl.synth.engines import engine_names
+
+    known = (*WAYS, *(("library",) if library else ()), *engine_names())
     if via not in known:
         raise InputError(
             f"there is no {via[:80]!r}", field="--via",
             fix=f"use alpha=10us,busbw=120GB/s, or one of {', '.join(known)}",
         )  # fmt: skip
+
+
+def has_programs(via: str) -> bool:
+    """Tell whether a `via` runs programs, which can be replayed side by side."""
+    return "=" not in via and via not in ("nccl", "bound")
 
 
 def measured_target(runtime: str, topology: Topology, *, measured: bool) -> Target:

@@ -19,6 +19,7 @@ from taccl.apps.inputs import ELEMENT_BYTES, read_input, unit_of
 from taccl.apps.networks import charged
 from taccl.apps.programs import Target, serves
 from taccl.apps.textbook import problem_of, textbook_programs
+from taccl.bounds import ANY
 from taccl.collectives import COLLECTIVES, Collective, alone, has_xml
 from taccl.errors import InputError, LoweringError
 from taccl.msccl.interpret import find_root
@@ -195,6 +196,8 @@ class Question:
         if self.measured:
             costs = measured_costs(self.topology)
             return measured_bounds_of(self.topology, costs, self.collective)
+        if self.topology.copies_or_adds:
+            return bounds_of(self.topology, self.collective, world=ANY)
         most = max(self.model.message_bytes.values()) if has_xml(self.collective.name) else None
         return bounds_of(self.topology, self.collective, message_bytes=most)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from taccl.apps.inputs import ELEMENT_BYTES, read_program
-from taccl.bounds import any_bounds, best, fixed_bounds
+from taccl.bounds import ANY, POINT_TO_POINT, any_bounds, best, fixed_bounds
 from taccl.bounds.port_contention import KIND, port_contention_bound
 from taccl.collectives import Collective, chunk_size_of
 from taccl.errors import InputError, TacclWarning
@@ -171,15 +171,18 @@ def bounds_for(
     """
     topology = logical.topology
     free = whole(topology)
-    known = any_bounds(free, collective, size)
+    known = any_bounds(free, collective, size, world=POINT_TO_POINT)
     if grown:
         least = best(known).time
         raised = port_contention_bound(topology, collective.name, size, least)
-        known += (Bound(KIND, "any", raised),) if raised > least else ()
+        known += (Bound(KIND, known[0].world, raised),) if raised > least else ()
+    able = topology.copies_or_adds
     return Bounded(
-        topology, collective.name, collective.chunks_per_rank, size, known,
+        topology, collective.name, collective.chunks_per_rank, size,
+        any_bounds(free, collective, size, world=ANY) if able else known,
         fixed_bounds(free, collective, chunk_size_of(collective, size)),
         () if logical.name is None else any_bounds(logical, collective, size),
+        known if able else (),
     )  # fmt: skip
 
 
@@ -239,6 +242,7 @@ def under(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> tuple[Ro
                 disturbance = Disturbed(
                     setup.scenario.name, row.time, percentile(drawn, 50), percentile(drawn, 99),
                     setup.scenario.runs, mean_time(outcome.others),
+                    (percentile(outcome.background, 50), percentile(outcome.background, 99)),
                 )  # fmt: skip
                 found.append(
                     replace(made, wrong=row.wrong, engine=row.engine, disturbed=disturbance)

@@ -40,13 +40,17 @@ Protocol = Literal["LL", "LL128", "Simple"]
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 
 
+RUNTIME_KERNELS = {"nccl": ("ring", "tree"), "rccl": ("ring", "tree", "all-pairs")}
+"""Kernels of which a runtime runs the fastest, or what its authors took for it."""
+
+
 class RunRecord(FileModel):
     """What ran, and what it took."""
 
     collective: Annotated[Name, Field(examples=["allreduce"])]
     what: Annotated[StrictStr, Field(min_length=1, max_length=500, examples=["NCCL 2.18.3"])]
     place: Literal["in", "out"]
-    algorithm: Literal["ring", "tree", "nccl", "pairs", "files", "unknown"]
+    algorithm: Literal["ring", "tree", "nccl", "rccl", "pairs", "files", "unknown"]
     channels: Annotated[StrictInt, Field(ge=1, le=64, examples=[16])] = 1
     nodes: Annotated[StrictInt | None, Field(ge=1, le=1024, examples=[2])] = None
     protocols: list[Protocol] = Field(default_factory=lambda: [*PROTOCOLS])
@@ -153,13 +157,19 @@ def read_table(spec: str, files: Path | None = None) -> tuple[MeasurementsFile, 
         if like is not None:
             runs.append(replace(like, record=record))
             continue
-        programs = _programs(record, topology, files)
+        programs = programs_of(record, topology, files)
         runs.append(Run(table.name, table.costs, record, topology, programs))
     return table, runs
 
 
-def _programs(record: RunRecord, topology: Topology, files: Path | None) -> tuple[Program, ...]:
-    names = ("ring", "tree") if record.algorithm == "nccl" else (record.algorithm,)
+def programs_of(record: RunRecord, topology: Topology, files: Path | None) -> tuple[Program, ...]:
+    """Return what may have run of a `record` on a `topology`; empty where it is not known.
+
+    `files`: folder of the MSCCL files that it names.
+
+    Raises InputError when one of these is no program.
+    """
+    names = RUNTIME_KERNELS.get(record.algorithm, (record.algorithm,))
     made = (
         KERNELS[name](topology, record.collective, record.channels, protocol)
         for name in names

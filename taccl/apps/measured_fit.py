@@ -24,29 +24,35 @@ TRUSTED = 0.04
 STEP = 0.02
 """Change of a logarithm from which slopes are taken: times are whole picoseconds."""
 
+ORIGIN = 10.0
+"""Where the solver has the logarithm 0: its steps are parts of its numbers, never of 0."""
+
 LEAST_WIRE = {"LL": 2.0, "LL128": 128 / 120}
 """Bytes on the wire for each byte of data: flags beside the words alone."""
 
-FAR = 2.5
+FAR = 4.0
 """How far the logarithm of a cost may move."""
 
 MOST_CALLS = 12
+
+ROWS_FOR_EACH = 3
+"""Measured rows for each cost that is moved, below which a fit is not called a good one."""
 
 Vector = NDArray[np.float64]
 
 
 class Unknown(NamedTuple):
-    """One cost that is fitted.
+    """One cost that is fitted, as a factor of what was known of it.
 
     `name`: what results call it.
-    `get`, `put`: its value in costs, and costs with another; above 0.
-    `sure`: how far its logarithm may be off, as far as was known before.
+    `get`, `scale`: its value in costs, above 0, and costs in which it is so many times as much.
+    `sure`: how far the logarithm of the factor may be from 0, as far as was known before.
     `most`, `least`: the largest and the smallest value.
     """
 
     name: str
     get: Callable[[ProgramCosts], float]
-    put: Callable[[ProgramCosts, float], ProgramCosts]
+    scale: Callable[[ProgramCosts, float], ProgramCosts]
     sure: float
     most: float = math.inf
     least: float = 0.0
@@ -55,25 +61,25 @@ class Unknown(NamedTuple):
 def _of_protocol(
     protocol: str, field: str, unit: float, sure: float, least: float = 0.0
 ) -> Unknown:
-    def put(costs: ProgramCosts, value: float) -> ProgramCosts:
-        changed: Any = {field: _number(field, value * unit)}
-        row = replace(costs.protocols[protocol], **changed)
-        return replace(costs, protocols={**costs.protocols, protocol: row})
+    def scale(costs: ProgramCosts, factor: float) -> ProgramCosts:
+        old = costs.protocols[protocol]
+        changed: Any = {field: _number(field, float(getattr(old, field)) * factor)}
+        return replace(costs, protocols={**costs.protocols, protocol: replace(old, **changed)})
 
     name = f"{protocol} {field.replace('_', ' ')}"
     return Unknown(
-        name, lambda costs: float(getattr(costs.protocols[protocol], field)) / unit, put, sure,
+        name, lambda costs: float(getattr(costs.protocols[protocol], field)) / unit, scale, sure,
         least=least,
     )  # fmt: skip
 
 
 def _of_machine(field: str, unit: float, sure: float, most: float = math.inf) -> Unknown:
-    def put(costs: ProgramCosts, value: float) -> ProgramCosts:
-        changed: Any = {field: _number(field, value * unit)}
+    def scale(costs: ProgramCosts, factor: float) -> ProgramCosts:
+        changed: Any = {field: _number(field, float(getattr(costs, field)) * factor)}
         return replace(costs, **changed)
 
     name = field.replace("_", " ")
-    return Unknown(name, lambda costs: float(getattr(costs, field)) / unit, put, sure, most)
+    return Unknown(name, lambda costs: float(getattr(costs, field)) / unit, scale, sure, most)
 
 
 def _number(field: str, value: float) -> int | Fraction:
@@ -94,11 +100,10 @@ def unknowns(costs: ProgramCosts, runs: Sequence[Run]) -> tuple[Unknown, ...]:
     ]  # fmt: skip
     for protocol in sorted(used & costs.protocols.keys()):
         found += [
-            _of_protocol(protocol, "launch", PS_PER_US, 0.7),
-            _of_protocol(protocol, "alpha", PS_PER_US, 0.7),
-            _of_protocol(protocol, "alpha_across", PS_PER_US, 0.7),
-            _of_protocol(protocol, "block_beta", 1, 0.4),
+            _of_protocol(protocol, field, PS_PER_US, 0.7)
+            for field in ("launch", "alpha", "alpha_across")
         ]
+        found.append(_of_protocol(protocol, "block_beta", 1, 0.4))
         if protocol != "Simple":
             found.append(_of_protocol(protocol, "wire", 1, 0.15, LEAST_WIRE[protocol]))
     return tuple(
@@ -113,16 +118,23 @@ class Fit:
     `costs`: the fitted ones.
     `rows`: how many rows they were fitted to.
     `moved`: by cost: its value, and by how much of what was not known before the rows moved it.
+    `free`: what was fitted, in the order of ``moved``.
     """
 
     costs: ProgramCosts
     rows: int
     moved: Mapping[str, tuple[float, float]]
+    free: tuple[Unknown, ...] = ()
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The costs that the rows tell: those that they moved by half of what was not known."""
+        return tuple(name for name, (_, far) in self.moved.items() if abs(far) > 0.5)
 
     @property
     def supported(self) -> bool:
-        """Whether there are three rows for each cost that they moved."""
-        return self.rows >= 3 * sum(abs(far) > 0.5 for _, far in self.moved.values())
+        """Whether there are enough rows for the costs that they moved."""
+        return self.rows >= ROWS_FOR_EACH * len(self.told)
 
 
 def fit(runs: Sequence[Run], prior: ProgramCosts, keep: Callable[[int], bool] | None = None) -> Fit:
@@ -142,14 +154,14 @@ def fit(runs: Sequence[Run], prior: ProgramCosts, keep: Callable[[int], bool] | 
             record = run.record.model_copy(update={"times": kept})
             chosen.append(replace(run, record=record))
     free = unknowns(prior, chosen)
-    known = np.log([each.get(prior) for each in free])
+    known = [each.get(prior) for each in free]
     sure = np.array([each.sure for each in free])
     rows = 0
 
     def costs_at(values: Vector) -> ProgramCosts:
         costs = prior
-        for each, value in zip(free, np.exp(values).tolist(), strict=True):
-            costs = each.put(costs, value)
+        for each, factor in zip(free, np.exp(values - ORIGIN).tolist(), strict=True):
+            costs = each.scale(costs, factor)
         return costs
 
     def residuals(values: Vector) -> Vector:
@@ -157,19 +169,20 @@ def fit(runs: Sequence[Run], prior: ProgramCosts, keep: Callable[[int], bool] | 
         found = [row for run in chosen for row in replayed(run, costs_at(values))]
         rows = sum(row.replayed is not None for row in found)
         off = [math.log(row.replayed / row.measured) for row in found if row.replayed]
-        return np.concatenate([np.array(off) / TRUSTED, (values - known) / sure])
+        return np.concatenate([np.array(off) / TRUSTED, (values - ORIGIN) / sure])
 
-    most = np.log([each.most for each in free])
-    low = np.maximum(known - FAR, [math.log(each.least or 1e-300) for each in free])
-    high = np.minimum(known + FAR, np.where(np.isfinite(most), most, np.inf))
-    start = np.clip(known, low + 1e-3, high - 1e-3)
+    limits = [
+        (each.least / value, each.most / value) for each, value in zip(free, known, strict=True)
+    ]
+    low, high = np.clip(np.log(np.maximum(np.array(limits), 1e-300)), -FAR, FAR).T
+    start = np.clip(0.0, low + 1e-3, high - 1e-3)
     solved = least_squares(
-        residuals, start, bounds=(low, high),
-        loss="soft_l1", diff_step=STEP, max_nfev=MOST_CALLS,
+        residuals, start + ORIGIN, bounds=(low + ORIGIN, high + ORIGIN),
+        loss="soft_l1", diff_step=STEP / ORIGIN, max_nfev=MOST_CALLS,
     )  # fmt: skip
     costs = costs_at(solved.x)
     moved = {
         each.name: (each.get(costs), float(far))
-        for each, far in zip(free, (solved.x - known) / sure, strict=True)
+        for each, far in zip(free, (solved.x - ORIGIN) / sure, strict=True)
     }
-    return Fit(costs, rows, moved)
+    return Fit(costs, rows, moved, free)

@@ -2,19 +2,24 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
+from taccl.apps.inputs import read_program, unit_of
 from taccl.apps.networks import asked_collective
 from taccl.apps.programs import BETWEEN_SERVERS, Target, lowering_of, serves
 from taccl.apps.request import Request, Synthesis
 from taccl.bounds import any_of
 from taccl.collectives import COLLECTIVES, Collective, has_xml
-from taccl.errors import InputError
-from taccl.files import check_apart, write_all_atomic
+from taccl.errors import InputError, ScheduleError
+from taccl.files import check_apart, read_text, write_all_atomic
 from taccl.model.schedule_file import read_schedule, schedule_text
 from taccl.msccl.deploy import deployment, deployment_lines
+from taccl.msccl.interpret import interpret
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import LOADED_BY
 from taccl.msccl.xml import read_xml, write_xml
+from taccl.mscclpp.verdict import is_plan
+from taccl.report.export_chakra import chakra_traces
 from taccl.report.tables import candidate_lines, candidate_rows
 from taccl.report.text import us
 from taccl.synth.search import turns_of
@@ -45,6 +50,12 @@ def check_target(request: Request, output: Path | None) -> None:
         if output is not None:
             raise _nothing_to_write()
         return
+    if output is not None and request.is_timed:
+        raise InputError(
+            "no program waits for a chunk: runtimes start one when all its input is there",
+            field="-o",
+            fix="use --schedule OUT.json; taccl convert makes a program that sends in its order",
+        )
     if output is not None:
         _check_served(target, collective)
     target.protocols(collective.name, request.logical.topology)
@@ -76,6 +87,8 @@ def _check_served(target: Target, collective: Collective) -> None:
 
 def caution(collective: Collective) -> str | None:
     """Return what a person should know of a collective's XML file."""
+    if collective.is_timed:
+        return "the program does not wait for chunks: call it when all its input is there"
     if collective.root is None:
         return None
     return (
@@ -179,6 +192,51 @@ def convert(
     return texts
 
 
+CONVERSIONS: Mapping[str, Callable[[Program, int], list[bytes]]] = MappingProxyType({
+    "chakra": chakra_traces,
+})  # fmt: skip
+"""Into what else than XML and plans a program is converted: files of all ranks at a size."""
+
+
+def convert_to(kind: str, path: Path, target: Target, size: int, prefix: Path) -> list[Path]:
+    """Write the program of a schedule or XML file as files of another tool, and return which.
+
+    The file lies at `path`; `kind` is one of CONVERSIONS, and `target` says what program a schedule
+    becomes. Of `size` bytes as many are taken as make whole chunks. The files are `prefix` and the
+    number of the rank.
+
+    Raises InputError when a file can't be used; ScheduleError when the schedule or program is
+    wrong; LoweringError when the program does not fit the runtime.
+    """
+    if is_plan(read_text(path)):
+        schedule = read_schedule(str(path))
+        require_valid(schedule)
+        program = lowering_of(schedule, target, size, "schedule").settled().proved()
+    else:
+        program = read_program(path)
+        modes = ((True, program.in_place), (False, program.out_of_place))
+        findings = [
+            finding for mode, claimed in modes if claimed
+            for finding in interpret(program, in_place=mode)
+        ]  # fmt: skip
+        if findings:
+            raise ScheduleError(f"program {program.name}", findings)
+    whole = size - size % unit_of(program)
+    if not whole:
+        raise InputError(
+            f"{size} bytes are less than one element for each chunk", field="--size",
+            fix=f"use at least {unit_of(program)} bytes",
+        )  # fmt: skip
+    made = CONVERSIONS[kind](program, whole)
+    files: dict[str | Path, bytes] = {
+        Path(f"{prefix}.{rank}.et"): one for rank, one in enumerate(made)
+    }
+    for file in files:
+        check_apart(file, [path], field="-o")
+    write_all_atomic(files)
+    return list(map(Path, files))
+
+
 def loading(texts: Mapping[str | Path, str], runtime: str) -> list[str]:
     """Return how written files, `texts` by path, are loaded by a `runtime`, for people."""
     path, text = next(iter(texts.items()))
@@ -277,7 +335,7 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
     schedule, program, bound = found.schedule, found.program, found.bound
     target = found.request.target
     collective = schedule.collective
-    holds_for = any_of(bound.kind)
+    holds_for = any_of(bound.kind, bound.world)
     charged = "measured costs" if found.request.measured else schedule.topology.rules_stated
     lines = [
         f"{collective.name} on {schedule.topology.name}, {collective.num_ranks} ranks,"
@@ -287,6 +345,13 @@ def summary(found: Synthesis, written: list[Path], output: Path | None = None) -
         f"  schedule    {format_time(schedule.makespan)}, {counted(schedule.num_sends, 'send')}"
         + (", some in batches" + schedule.packs * " that ranks pack" if schedule.batches else ""),
     ]
+    if collective.is_timed:
+        times = (collective.ready, collective.tail, collective.late)
+        ready, tail, late = (0 if one is None else int(one.max()) for one in times)
+        lines.append(
+            f"  times       chunks are ready by {format_time(ready + late)}, and worked on for"
+            f" {format_time(tail)} once they are there, which the schedule's time includes"
+        )
     if program is not None and found.replay is not None:
         lines.append(
             f"  program     {format_time(found.replay)} by replay at {found.size} bytes,"

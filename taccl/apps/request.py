@@ -27,6 +27,8 @@ class Request:
     `chunks`: chunks for each rank; None: the sketch's, else the best of a series.
     `batch`: whether chunks may travel together.
     `engine`: a name of ENGINES or CLASSICAL.
+    `ready_over`, `needed_over`: picoseconds in which a producer makes the chunks one after another,
+    and a consumer works on them (:meth:`taccl.collectives.Collective.paced`); 0: at once.
     `root`: for the collectives of the table that have one; None: rank 0.
     `steps`: steps and rounds, for engine ``exact`` to answer whether an algorithm exists that has
     them and ``chunks`` chunks (of the whole buffer, for an AllReduce).
@@ -44,6 +46,8 @@ class Request:
     batch: bool = True
     engine: str = "auto"
     root: int | None = None
+    ready_over: Time = 0
+    needed_over: Time = 0
     steps: tuple[int, int] | None = None
     target: Target | None = field(default_factory=Target)
     measured: bool = False
@@ -54,6 +58,12 @@ class Request:
     spent: float = 0.0
     stop: Event = field(default_factory=Event)
     report: Callable[[str], None] = lambda _line: None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether some chunk is ready later or needed earlier than others."""
+        timed = isinstance(self.collective, Collective) and self.collective.is_timed
+        return timed or bool(self.ready_over or self.needed_over)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +117,8 @@ class Synthesis:
     @property
     def bound_fixed(self) -> Bound | None:
         """The largest bound for this chunk count; None when the schedule batches."""
-        return None if self.schedule.batches or not self.fixed else best(self.fixed)
+        batches = self.schedule.batches or len(self.schedule.fans)
+        return None if batches or not self.fixed else best(self.fixed)
 
     @property
     def gap(self) -> float | None:
@@ -133,7 +144,12 @@ class Synthesis:
 
     @property
     def bound_engine(self) -> Time | None:
-        """What the engine proved of the problem as it was asked, in picoseconds; None: nothing."""
+        """What the engine proved of the problem as it was asked, in picoseconds; None: nothing.
+
+        Nor is there a proof where switches copy and add: engines route over links.
+        """
+        if self.schedule.topology.copies_or_adds:
+            return None
         proved = (bound.time for bound in self.result.bounds if bound.world == "engine")
         return max(proved, default=None)
 

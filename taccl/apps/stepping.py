@@ -6,24 +6,25 @@ its passes (:mod:`taccl.training`).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from taccl.apps.call_costs import check_via
 from taccl.errors import InputError
 from taccl.files import read_document
 from taccl.files.read import FieldPath
-from taccl.imports.chakra import read_chakra
-from taccl.imports.layer_table import read_layer_table
-from taccl.imports.simai import read_simai
 from taccl.report.steps import Policy, Stepped, What
 from taccl.topology.graph import Topology
-from taccl.training.expansion import expanded, with_policy
+from taccl.training.expansion import expanded, period_of, with_policy
+from taccl.training.operation_graph import read_work
 from taccl.training.operations import Meeting, Work, meetings_of
 from taccl.training.simulation import Cost
-from taccl.training.steps import Step, period_of, played
-from taccl.training.workload import Workload, read_workload
+from taccl.training.steps import Step, played
+from taccl.training.workload import Workload
+from taccl.units import Time
 
 BUCKETS = (1 << 20, 25 << 20, 100 << 20, None)
 ORDERS = (("fifo", None, "step"), ("priority", 4 << 20, "layer"))
@@ -31,8 +32,16 @@ OVERLAPS = ("backward", "none")
 """What a sweep tries."""
 
 
-Price = Callable[[Meeting], Cost]
-"""From a collective that groups call at once to what it takes."""
+class Price(NamedTuple):
+    """What collectives take.
+
+    `cost`: from a collective that groups call at once to what it takes.
+    `together`: from collectives, and when each begins, to when each ends; None: they share edges as
+    fluids.
+    """
+
+    cost: Callable[[Meeting], Cost]
+    together: Callable[[Sequence[tuple[Meeting, Time]]], Sequence[Time]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +72,12 @@ class Question:
     library: bool = False
 
 
-READERS: Mapping[str, Callable[[Sequence[str], int], Workload | Work]] = MappingProxyType({
-    ".csv": lambda files, ranks: read_layer_table(files[0], ranks),
-    ".et": read_chakra,
-    ".txt": lambda files, ranks: read_simai(files[0], ranks),
+READERS: Mapping[str, tuple[str, str]] = MappingProxyType({
+    ".csv": ("layer_table", "read_layer_table"),
+    ".et": ("chakra", "read_chakra"),
+    ".txt": ("simai", "read_simai"),
 })  # fmt: skip
-"""By the suffix of a file, what reads it; all others are workload files."""
+"""By the suffix of a file, the module and function that read it; others are workload files."""
 
 MANY = (".et",)
 """Of these there may be several: one for each rank."""
@@ -88,29 +97,37 @@ def load_work(files: Sequence[str], ranks: int, *, library: bool) -> Workload | 
             fix=f"give one workload, or traces ({', '.join(MANY)})",
         )  # fmt: skip
     if kind in READERS:
-        return READERS[kind](files, ranks)
+        module, function = READERS[kind]
+        read = getattr(import_module(f"taccl.imports.{module}"), function)
+        imported: Workload | Work = read(files if kind in MANY else files[0], ranks)
+        return imported
     document = read_document(files[0])
-    workload = read_workload(document)
-    for path, via in _ways(workload):
+    found = read_work(document)
+    for path, via in _ways(found):
         try:
             check_via(via, library=library)
         except InputError as error:
             raise document.error(error.problem, path, error.fix or "use best") from None
-    if workload.record.ranks != ranks:
+    told = found.record.ranks if isinstance(found, Workload) else found.ranks
+    if told != ranks:
         raise document.error(
-            f"is {workload.record.ranks}, and the topology has {ranks} ranks", ("ranks",),
+            f"is {told}, and the topology has {ranks} ranks", ("ranks",),
             "change one of them, or give --nodes",
         )  # fmt: skip
-    return workload
+    return found
 
 
-def _ways(workload: Workload) -> Iterator[tuple[FieldPath, str]]:
+def _ways(found: Workload | Work) -> Iterator[tuple[FieldPath, str]]:
     """Yield the algorithms that calls of a workload ask for themselves, and where."""
-    record = workload.record
+    if not isinstance(found, Workload):
+        asked = {one.call.via for own in found.operations for one in own if one.call is not None}
+        yield from ((("ops",), via) for via in sorted(asked) if via)
+        return
+    record = found.record
     for number, sync in enumerate(record.sync):
         if sync.via is not None:
             yield ("sync", number, "via"), sync.via
-    for number, layer in enumerate(record.layers):
+    for number, layer in enumerate(found.layers):
         for place, call in enumerate(layer.comm):
             if call.via is not None:
                 yield ("layers", number, "comm", place, "via"), call.via
@@ -122,41 +139,43 @@ def step(question: Question) -> Stepped:
     Raises InputError when something in it can't be used.
     """
     found = load_work(question.files, question.topology.num_ranks, library=question.library)
-    period = period_of(found.record if isinstance(found, Workload) else None)
-    steps = max(question.steps, 4 * period)
+    steps = question.steps
+    if isinstance(found, Workload):
+        steps = max(steps, 4 * period_of(found.record))
     work = expanded(found, steps) if isinstance(found, Workload) else found
 
-    def under(price: Price) -> Step:
-        return played(work, _prices(work, price), period)
-
     nothing = Cost.of(0, [0] * len(question.topology.edges))
-    conditions = {"communication took no time": lambda _: nothing, **question.what_ifs}
+    conditions = {"communication took no time": Price(lambda _: nothing), **question.what_ifs}
     policies: tuple[Policy, ...] = ()
     if question.sweep and isinstance(found, Workload):
         policies = tuple(sorted(_swept(question, found, steps), key=lambda one: one.step.time))
     return Stepped(
-        work, question.topology.name, question.profile, question.via, under(question.price),
-        tuple(What(name, under(price)) for name, price in conditions.items()),
-        next((What(name, under(price)) for name, price in question.against.items()), None),
+        work, question.topology.name, question.profile, question.via, _under(work, question.price),
+        tuple(What(name, _under(work, price)) for name, price in conditions.items()),
+        next((What(name, _under(work, price)) for name, price in question.against.items()), None),
         policies,
     )  # fmt: skip
 
 
-def _prices(work: Work, cost: Price) -> dict[tuple[int, int], Cost]:
-    """Return the costs of all collectives, by meeting and the first class that takes part."""
+def _under(work: Work, price: Price) -> Step:
+    """Return what a step takes at a `price`."""
     known: dict[Meeting, Cost] = {}
     found: dict[tuple[int, int], Cost] = {}
     for (number, own), meeting in meetings_of(work).items():
-        if own == min(meeting.classes):
+        if own == meeting.first:
             if meeting not in known:
-                known[meeting] = cost(meeting)
+                known[meeting] = price.cost(meeting)
             found[number, own] = known[meeting]
-    return found
+    if price.together is None:
+        return played(work, found)
+    replay, meeting_of = price.together, {id(cost): meeting for meeting, cost in known.items()}
+    return played(
+        work, found, lambda running: replay([(meeting_of[id(cost)], at) for cost, at in running])
+    )
 
 
 def _swept(question: Question, workload: Workload, steps: int) -> Iterator[Policy]:
     """Yield policies with what a step takes."""
-    period = period_of(workload.record)
     for bucket, (order, partition, wait), overlap in product(BUCKETS, ORDERS, OVERLAPS):
         if overlap == "none" and order == "priority":
             continue
@@ -164,5 +183,5 @@ def _swept(question: Question, workload: Workload, steps: int) -> Iterator[Polic
             workload, bucket=bucket, order=order, partition=partition, wait=wait, overlap=overlap
         )
         work = expanded(changed, steps)
-        one = played(work, _prices(work, question.price), period)
+        one = _under(work, question.price)
         yield Policy(bucket, order, partition, wait, overlap, one)

@@ -23,9 +23,9 @@ from taccl.apps.programs import Lowering, serves
 from taccl.apps.request import Request, Synthesis
 from taccl.apps.scoring import Proved, Scorer, common_size
 from taccl.apps.warmup import compile_ahead
-from taccl.bounds import any_bounds, best, fixed_bounds, fixed_floors
+from taccl.bounds import ANY, POINT_TO_POINT, any_bounds, best, fixed_bounds, fixed_floors
 from taccl.bounds.net import check_times
-from taccl.collectives import COLLECTIVES, Collective, alone, chunk_counts, chunk_size_of
+from taccl.collectives import COLLECTIVES, PIECES, Collective, alone, chunk_counts, chunk_size_of
 from taccl.errors import InputError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
@@ -44,12 +44,16 @@ from taccl.synth.search import (
     portfolio,
 )
 from taccl.synth.steps_rounds import chunks_per_rank
+from taccl.synth.templates.classical import CLASSICAL
 from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
 from taccl.topology.graph import LogicalTopology, whole
 from taccl.topology.symmetry import make_group
 from taccl.verify import require_valid
 
 CHUNK_COUNTS = (1, 2, 4)
+
+ROUNDS = (8, 16, 32)
+"""More chunks for each rank, where switches add for a pipeline between servers."""
 """What ``--chunks auto`` tries, in order, for collectives from files."""
 
 MOST = 8
@@ -131,6 +135,11 @@ def synthesize(request: Request) -> Synthesis:
     return replace(answer, free=free, attempts=tuple(found), compiled=compiled)
 
 
+def _cut(request: Request, collective: Collective, count: int) -> Collective:
+    """Return a collective in so many chunks for each rank, as producer and consumer handle them."""
+    return collective.cut(count).paced(request.ready_over, request.needed_over)
+
+
 def _completed(request: Request, collective: Collective) -> Request:
     """Return a request with the size and the program that it leaves open."""
     chunk_size, size, count = request.logical.topology.chunk_size, request.size, request.chunks
@@ -147,6 +156,21 @@ def _completed(request: Request, collective: Collective) -> Request:
         count = count or request.logical.chunks_per_rank or 1
         size = size_of_chunks(chunk_size, collective.chunks_in_size * count)
     request = replace(request, size=size or DEFAULT_SIZE, chunks=count)
+    if request.is_timed:
+        if (request.ready_over and collective.ready is not None) or (
+            request.needed_over and collective.tail is not None
+        ):
+            raise InputError(
+                "the file says when its chunks are ready or needed",
+                field="--ready-over" if request.ready_over else "--needed-over",
+                fix="leave the option out",
+            )
+        if request.target is not None:
+            request.report("no program waits for a chunk to be ready: schedule only")
+        pieces = 1 if collective.is_timed else PIECES
+        return replace(
+            request, chunks=count or request.logical.chunks_per_rank or pieces, target=None
+        )
     if request.measured:
         target = None if request.target is None else replace(request.target, measured=True)
         known = target.protocols(collective.name, request.logical.topology) if target else ()
@@ -173,12 +197,13 @@ def _program_bounds(
 ) -> tuple[Bound, ...]:
     """Return the bounds for what is made at so many bytes: programs, or schedules alone."""
     target = request.target
-    if target is None or not target.measured:
-        most = None if target is None else target.message_bytes
-        return any_bounds(logical, collective, size, most)
+    if target is None:  # a schedule may hold what no XML can
+        return any_bounds(logical, collective, size, world=ANY)
+    if not target.measured:
+        return any_bounds(logical, collective, size, target.message_bytes, POINT_TO_POINT)
     least = least_network(logical)
     launch = least.topology.local.launch
-    found = any_bounds(least, collective, size)
+    found = any_bounds(least, collective, size, world=POINT_TO_POINT)
     return tuple(replace(bound, time=bound.time + launch) for bound in found)
 
 
@@ -217,7 +242,7 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[
     Returns the algorithms to try, those first whose schedules are known to end first.
     """
     logical = request.logical
-    cut = collective.cut(request.chunks or logical.chunks_per_rank or 1)
+    cut = _cut(request, collective, request.chunks or logical.chunks_per_rank or 1)
     group = make_group(logical.topology, ())
     problem = Problem(logical, cut, chunk_size_of(cut, request.size), group)
     check_times(logical.topology, problem.chunk_size)
@@ -228,7 +253,9 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[
             break
     if request.engine != "auto":
         scorer.best = None  # only an answer where the engine has none
-    return [name for name, _ in made] if isinstance(made, list) else FEW_MESSAGES
+    return (
+        [name for name, _ in made if name in CLASSICAL] if isinstance(made, list) else FEW_MESSAGES
+    )
 
 
 def _search(request: Request, collective: Collective, scorer: Scorer, found: list[Attempt]) -> None:
@@ -365,6 +392,8 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
         counts = (asked,)
     elif collective.name in COLLECTIVES:
         counts = chunk_counts(collective.name, logical.topology.num_servers)
+        if logical.topology.copies_or_adds and logical.topology.num_servers > 1:
+            counts = tuple(sorted({*counts, *ROUNDS}))
     elif (inside := alone(collective)) is not None:
         # Who relays works on one chunk while the next arrives.
         counts = chunk_counts(inside.name, 2)
@@ -387,7 +416,7 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
 
     @cache
     def problem_of(count: int) -> tuple[Problem, Options]:
-        cut = collective.cut(count)
+        cut = _cut(request, collective, count)
         problem = Problem(logical, cut, chunk_size_of(cut, request.size), group)
         return problem, _options(request, problem, scorer)
 
@@ -398,7 +427,7 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     problem, options = problem_of(counts[0])
     at = scorer.common or request.size
     floor = best(_program_bounds(request, logical, problem.collective, at)).time
-    if single and not request.measured:
+    if single and not request.measured and not logical.topology.copies_or_adds:
         # Another count may have a lower bound for one chunk to a message.
         floor = max(floor, options.floor)
     return Series(counts, task, floor, long, lambda: scorer.slowest)
@@ -431,7 +460,8 @@ def _best_second(
 def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:
     """Return how engines may search a problem, for the default time."""
     own, logical = problem.collective, problem.logical
-    floors = any_bounds(logical, own, request.size)
+    world = ANY if request.target is None else POINT_TO_POINT
+    floors = any_bounds(logical, own, request.size, world=world)
     if not request.batch:
         floors += fixed_bounds(logical, own, problem.chunk_size)
     return Options(

@@ -14,9 +14,12 @@ from taccl.bounds.dissemination import dissemination_time
 from taccl.bounds.flow import flow_crossings
 from taccl.bounds.last_arrival import last_arrival_time
 from taccl.bounds.latency import farthest, latency_crossings, without_latency
+from taccl.bounds.loop import loop_crossings
 from taccl.bounds.net import Crossing, Net, make_net
 from taccl.bounds.packing import packing_crossings
 from taccl.bounds.reduce import reduce_crossings
+from taccl.bounds.release import longest_wait, parts_of
+from taccl.bounds.rounds import round_crossings
 from taccl.collectives import COLLECTIVES, Collective, build_collective
 from taccl.model.problem import Bound
 from taccl.topology.graph import LogicalTopology, Topology
@@ -31,33 +34,41 @@ KINDS: Mapping[str, str] = MappingProxyType({
     "flow": "a shortest path for all data, at the edge prices of the optimal multi-commodity flow",
     "drain": "the last arrival at a set of ranks, which must still spread inside it",
     "growth": "data that enters a server must still be doubled inside, one message at a time",
+    "rounds": "messages one after the other, with no more than their senders knew, and all bytes",
     "message": "all of these, with an alpha for every message of the runtime's largest size",
+    "loop": "edges of one switch through which each rank's own value goes, too",
     "reduce": "2(n-1) messages for every piece, at the edge prices of the optimal tree packing",
 })  # fmt: skip
 
-ONCE = ("latency", "port", "cut")
-"""Kinds that hold where switches copy and add, too: what a set wants must cross its edges once."""
-
 ASSUMED = "messages go from one rank to one rank: switches copy and add nothing; no network coding"
-"""What all of them assume."""
+"""What all of them assume, but for the world ``any`` where switches can do more."""
+
+ASSUMED_OF_SWITCHES = "switches copy and add where the topology says so; no network coding"
+"""What bounds in the world ``any`` assume where they can."""
+
+ANY, POINT_TO_POINT = "any", "point-to-point"
 
 WORLDS: Mapping[str, str] = MappingProxyType({
-    "any": "every algorithm, in any number of chunks and batches",
+    ANY: "every algorithm, in any number of chunks and batches",
+    POINT_TO_POINT: "every algorithm in which only ranks copy and add, as in every MSCCL XML",
     "program": "every program of the runtime, whose messages have a largest size",
     "fixed": "every algorithm with this chunk count and one chunk to a message",
     "sketch": "every algorithm on the links that the sketch allows, in any chunks and batches",
 })  # fmt: skip
 
 
-def any_of(kind: str) -> str:
-    """Return what is no faster than a bound of a `kind`: any algorithm, or any program."""
-    return "any program" if kind == "message" else "any algorithm"
+def any_of(kind: str, world: str = ANY) -> str:
+    """Return what no bound of a `kind`, in a `world`, is above: any algorithm, or any program."""
+    if kind == "message":
+        return "any program"
+    return "any point-to-point algorithm" if world == POINT_TO_POINT else "any algorithm"
 
 
 IDEAS: tuple[Callable[[Net, Collective], Iterator[Crossing]], ...] = (
     latency_crossings, port_crossings, shared_crossings, cut_crossings, flow_crossings,
-    packing_crossings, reduce_crossings,
+    packing_crossings, reduce_crossings, loop_crossings, round_crossings,
 )  # fmt: skip
+"""What crosses which edges; each looks at the helpers of a net, if it has any."""
 
 Named = tuple[str, int, int | None] | Collective
 """A collective of the table by name, chunks for each rank and root; or one from a file."""
@@ -70,17 +81,33 @@ TIMES: Mapping[str, Callable[[Net, Collective], Time]] = MappingProxyType({
 })  # fmt: skip
 
 
-def any_curves(logical: LogicalTopology, collective: Collective | str) -> tuple[Curve, ...]:
+def any_curves(
+    logical: LogicalTopology, collective: Collective | str, world: str = POINT_TO_POINT
+) -> tuple[Curve, ...]:
     """Return the bounds that hold for every algorithm, chunking and batching, for all sizes.
 
     `logical` is the network, as the sketch restricts it; `collective` is what is done, in any
-    number of chunks (a name of the table stands for root 0).
+    number of chunks (a name of the table stands for root 0). In the `world` ``point-to-point``
+    switches only pass messages on, as they do for every XML; in ``any`` they copy and add where the
+    topology says so. Where none can, the two are the same, and under a sketch only the first is
+    looked at.
 
     Raises NoScheduleError when some rank can't be reached from another.
     """
     if isinstance(collective, str):
         collective = build_collective(collective, logical.topology.num_ranks, 1)
-    return _curves(logical.topology, logical.allowed.tobytes(), _named(collective, 1))
+    network = (logical.topology, logical.allowed.tobytes())
+    fans = world == ANY and bool(logical.allowed.all()) and logical.topology.copies_or_adds
+    if not collective.is_timed:
+        return _curves(*network, _named(collective, 1), fans=fans)
+    net = make_net(logical, collective, fans=fans)
+    curves = [flat("latency", longest_wait(net, collective))]
+    for part, share, wait in parts_of(collective):
+        curves += (
+            Curve(curve.kind, tuple((base + wait, slope * share) for base, slope in curve.lines))
+            for curve in _curves(*network, _named(part, 1), fans=fans)
+        )
+    return tuple(dict.fromkeys(curves))
 
 
 def any_bounds(
@@ -88,18 +115,23 @@ def any_bounds(
     collective: Collective | str,
     size: int,
     message_bytes: int | None = None,
+    world: str = POINT_TO_POINT,
 ) -> tuple[Bound, ...]:
     """Return the best bound of each kind for every algorithm, chunking and batching.
 
-    The world is ``any``, or ``sketch`` when a sketch restricts the links. `logical` and
-    `collective` are as for :func:`any_curves`; `size` is the bytes of the counted buffer. With
-    `message_bytes` there is one more bound, in the world ``program``: for programs whose messages
-    have at most so many bytes. Errors are those of :func:`any_curves`.
+    `logical`, `collective`, `world` and the errors are as for :func:`any_curves`; `size` is the
+    bytes of the counted buffer. The bounds are of the world that was asked for, which is called
+    ``any`` where switches can't make a difference, and ``sketch`` when a sketch restricts the
+    links. With `message_bytes` there is one more, in the world ``program``: for programs whose
+    messages have at most so many bytes.
     """
-    world = "any" if logical.name is None else "sketch"
     found: dict[str, int] = {}
-    for curve in any_curves(logical, collective):
+    for curve in any_curves(logical, collective, world):
         found[curve.kind] = max(found.get(curve.kind, 0), curve.at(size))
+    if logical.name is not None:
+        world = "sketch"
+    elif world == POINT_TO_POINT and not logical.topology.copies_or_adds:
+        world = ANY
     bounds = tuple(Bound(kind, world, time) for kind, time in found.items())
     if message_bytes is None:
         return bounds
@@ -116,7 +148,7 @@ def program_curves(
     of the largest message.
     """
     topology = without_latency(logical.topology, message_bytes)
-    curves = any_curves(replace(logical, topology=topology), collective)
+    curves = any_curves(replace(logical, topology=topology), collective, POINT_TO_POINT)
     return tuple(replace(curve, kind="message") for curve in curves)
 
 
@@ -125,12 +157,21 @@ def fixed_bounds(
 ) -> tuple[Bound, ...]:
     """Return the best bound of each kind for this chunk count with one chunk per message.
 
-    `logical` is the network, as the sketch restricts it; `collective` is what is done, with its
-    chunk count; `chunk_size` is the bytes of a chunk, exact. Errors are those of
-    :func:`any_curves`.
+    Messages are from rank to rank, whatever switches can do: what flows through fans together has
+    no messages of single chunks. `logical` is the network, as the sketch restricts it; `collective`
+    is what is done, with its chunk count; `chunk_size` is the bytes of a chunk, exact. Errors are
+    those of :func:`any_curves`.
     """
-    named = _named(collective, collective.chunks_per_rank)
-    return _fixed(logical.topology, logical.allowed.tobytes(), named, Fraction(chunk_size))
+    network = (logical.topology, logical.allowed.tobytes())
+    if not collective.is_timed:
+        named = _named(collective, collective.chunks_per_rank)
+        return _fixed(*network, named, Fraction(chunk_size))
+    net = make_net(logical, collective, Fraction(chunk_size))
+    found = {"latency": longest_wait(net, collective)}
+    for part, _, wait in parts_of(collective):
+        for bound in _fixed(*network, _named(part, part.chunks_per_rank), Fraction(chunk_size)):
+            found[bound.kind] = max(found.get(bound.kind, 0), bound.time + wait)
+    return tuple(Bound(kind, "fixed", time) for kind, time in found.items())
 
 
 def fixed_floors(
@@ -158,7 +199,7 @@ def _named(collective: Collective, chunks: int) -> Named:
 
 
 def _net(
-    topology: Topology, allowed: bytes, named: Named, chunk: Fraction | None = None
+    topology: Topology, allowed: bytes, named: Named, chunk: Fraction | None, *, fans: bool
 ) -> tuple[Net, Collective]:
     logical = LogicalTopology(topology, np.frombuffer(allowed, dtype=np.bool_))
     if isinstance(named, Collective):
@@ -166,17 +207,14 @@ def _net(
     else:
         name, chunks, root = named
         collective = build_collective(name, topology.num_ranks, chunks, root)
-    return make_net(logical, collective, chunk), collective
+    return make_net(logical, collective, chunk, fans=fans), collective
 
 
 @lru_cache(maxsize=KEPT)
-def _curves(topology: Topology, allowed: bytes, named: Named) -> tuple[Curve, ...]:
-    net, collective = _net(topology, allowed, named)
+def _curves(topology: Topology, allowed: bytes, named: Named, *, fans: bool) -> tuple[Curve, ...]:
+    net, collective = _net(topology, allowed, named, None, fans=fans)
     curves = [flat(kind, time(net, collective)) for kind, time in TIMES.items()]
     crossings = _crossings(net, collective)
-    if _copies_or_adds(topology):
-        curves = [curve for curve in curves if curve.kind in ONCE]
-        crossings = (crossing for crossing in crossings if crossing.kind in ONCE)
     fluids = (fluid(crossing.kind, crossing.gates, crossing.share) for crossing in crossings)
     return tuple(dict.fromkeys([*curves, *filter(None, fluids)]))
 
@@ -185,18 +223,13 @@ def _curves(topology: Topology, allowed: bytes, named: Named) -> tuple[Curve, ..
 def _fixed(
     topology: Topology, allowed: bytes, named: Named, chunk_size: Fraction
 ) -> tuple[Bound, ...]:
-    net, collective = _net(topology, allowed, named, chunk_size)
+    net, collective = _net(topology, allowed, named, chunk_size, fans=False)
     times = {**TIMES, "drain": last_arrival_time}
     found = {kind: time(net, collective) for kind, time in times.items()}
     for crossing in _crossings(net, collective):
         so_far, needed = found.get(crossing.kind, 0), crossing.share * collective.chunks_in_size
         found[crossing.kind] = whole(crossing.gates, needed, so_far)
-    kinds = ONCE if _copies_or_adds(topology) else found.keys()
-    return tuple(Bound(kind, "fixed", time) for kind, time in found.items() if kind in kinds)
-
-
-def _copies_or_adds(topology: Topology) -> bool:
-    return bool(topology.stations[topology.num_ranks :].any())
+    return tuple(Bound(kind, "fixed", time) for kind, time in found.items())
 
 
 def _crossings(net: Net, collective: Collective) -> Iterable[Crossing]:

@@ -152,6 +152,11 @@ class Graph:
         return sum(known, start=Fraction(0)) if len(known) == len(rates) else None
 
 
+def graph_size(net: Net) -> int:
+    """Return how many vertices the graph of `net` has: all ranks and switches."""
+    return net.num_ranks + len(net.topology.switches)
+
+
 def make_graph(net: Net, extra: Fraction = Fraction(1), *, backwards: bool = False) -> Graph:
     """Return the flow graph of `net`, every edge turned round if `backwards`.
 
@@ -172,8 +177,7 @@ def make_graph(net: Net, extra: Fraction = Fraction(1), *, backwards: bool = Fal
         tails, heads = heads, tails
     scaled = {rate: int(rate * scale) for rate in counts}
     capacity = tuple(scaled[exact[e]] if e in exact else endless for e in net.used)
-    vertices = ranks + len(net.topology.switches)
-    return Graph(tails, heads, net.used, capacity, exact, scale, endless, vertices)
+    return Graph(tails, heads, net.used, capacity, exact, scale, endless, graph_size(net))
 
 
 def narrowest(
@@ -204,7 +208,7 @@ def narrow_crossing(net: Net, graph: Graph, kind: str, ends: tuple[int, int]) ->
     if found is None:
         return
     cut, side = found
-    gates = net.gates(cut, net.crossing([v for v in side if v < net.num_ranks]))
+    gates = net.gates(cut, net.across(side))
     if gates:
         yield Crossing(kind, gates, Fraction(1))
 
@@ -226,10 +230,10 @@ def _max_flow(graph: Graph, supplies: list[tuple[int, int]], capacity: int) -> "
 def worst_set(
     net: Net, sinks: Sequence[int], *, backwards: bool = False
 ) -> tuple[frozenset[int], tuple[int, ...]] | None:
-    """Return the ranks of the set with most ranks for its capacity, and the edges that leave it.
+    """Return the vertices of the set with most ranks for its capacity, and the edges that leave it.
 
-    Of the ranks of `net` the set leaves out at least one of `sinks`. If `backwards`, the edges are
-    those that enter it.
+    Of the ranks of `net` the set leaves out at least one of `sinks`; switches may be in it. If
+    `backwards`, the edges are those that enter it.
     """
     ranks = range(net.num_ranks)
     graph = make_graph(net, backwards=backwards)
@@ -237,11 +241,11 @@ def worst_set(
     best: tuple[frozenset[int], tuple[int, ...]] | None = None
     ratio: Fraction | None = None
     for rank in sinks:
-        side = frozenset(ranks) - {rank}
-        narrow = narrowest(graph, sorted(side), [rank])
+        others = frozenset(ranks) - {rank}
+        narrow = narrowest(graph, sorted(others), [rank])
         width = graph.width(narrow[0]) if narrow else None
-        if narrow and width and (ratio is None or width / len(side) < ratio):
-            best, ratio = (side, narrow[0]), width / len(side)
+        if narrow and width and (ratio is None or width / len(others) < ratio):
+            best, ratio = (frozenset(narrow[1]), narrow[0]), width / len(others)
     while ratio is not None:
         found = _worse(net, ratio, sinks, backwards=backwards)
         if found is None:
@@ -269,7 +273,7 @@ def _worse(
         cut = graph.leaving(side)
         width = graph.width(cut)
         if members and width is not None and width / len(members) < best:
-            best, found = width / len(members), (members, cut)
+            best, found = width / len(members), (frozenset(side), cut)
     return None if found is None else (found, best)
 
 
@@ -292,15 +296,14 @@ def port_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
             share = leaves(collective, inside)
             if not share:
                 continue
-            crossing = net.crossing(inside)
             found = narrowest(narrow, inside, outside) if narrow else None
-            cuts = {found[0]} if found else set()
+            cuts = {found[0]: net.across(found[1])} if found else {}
             if len(inside) == 1:
-                cuts.add(net.first_edges(inside[0]))
+                cuts[net.first_edges(inside[0])] = net.crossing(inside)
             if len(outside) == 1:
-                cuts.add(net.last_edges(outside[0]))
+                cuts[net.last_edges(outside[0])] = net.dst == outside[0]
             for cut in sorted(cut for cut in cuts if cut):
-                gates = net.gates(cut, crossing)
+                gates = net.gates(cut, cuts[cut])
                 if gates:
                     yield Crossing("port", gates, share)
 
@@ -324,9 +327,11 @@ def cut_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
         found = worst_set(net, sinks, backwards=backwards)
         if found is None:
             return
-        members, cut = found
-        inside = sorted(set(range(net.num_ranks)) - members) if backwards else sorted(members)
-        gates = net.gates(cut, net.crossing(inside))
+        side, cut = found
+        if backwards:
+            side = frozenset(range(graph_size(net))) - side
+        inside = sorted(vertex for vertex in side if vertex < net.num_ranks)
+        gates = net.gates(cut, net.across(side))
         if gates:
             yield Crossing("cut" if root is None else "flow", gates, leaves(collective, inside))
 
@@ -370,8 +375,8 @@ def _groups(
     from scipy.sparse.csgraph import connected_components
 
     links = np.flatnonzero(cover != NONE)
-    joined = (np.ones(len(links)), (ends[links], net.num_ranks + cover[links]))
-    size = net.num_ranks + len(net.topology.edges)
+    joined = (np.ones(len(links)), (ends[links], net.vertices + cover[links]))
+    size = net.vertices + len(net.topology.edges)
     _, name = connected_components(csr_array(joined, shape=(size, size)), directed=False)
     most = MOST_SET_VISITS // (8 * len(net.src) + 1)
     names = np.unique(name[list(chosen)])[:most].tolist()

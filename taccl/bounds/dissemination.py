@@ -84,9 +84,12 @@ class Spread:
 def dissemination_time(net: Net, collective: Collective) -> Time:
     """Return how soon every rank of `net` can have heard of all others that it must hear of.
 
-    Picoseconds; who must hear of whom is up to the `collective`.
+    Picoseconds; who must hear of whom is up to the `collective`. Where switches copy or add, a
+    message reaches many at once, and all that counts is the distance, which is not told here.
     """
     ranks, root = net.num_ranks, collective.root
+    if net.helpers:
+        return 0
     if not 1 < ranks <= MOST_RANKS or (not is_uniform(collective) and ranks > MANY_RANKS):
         return 0
     chosen = one_of_each(net, collective) if root is None else (root,)
@@ -113,18 +116,18 @@ def informed(spread: Spread, distances: IntArray, wanted: int) -> Time:
     ascending, in picoseconds.
     """
     near: list[Time] = distances[distances < FAR].tolist()
-    inner = list(_rises(spread.inner, [(0, 1)], None, spread.server))
+    inner = list(rises(spread.inner, [(0, 1)], None, spread.server))
     known = sum(more for _, more in inner)
     # What is not followed further counts as known by then.
     inner[-1] = (inner[-1][0], inner[-1][1] + spread.server - known)
     alike = spread.inner + spread.outer
     ways = ((alike, [(0, 1)]), (spread.outer, inner))
     return max(
-        max(time for time, _ in _rises(ports, inside, near, wanted)) for ports, inside in ways
+        max(time for time, _ in rises(ports, inside, near, wanted)) for ports, inside in ways
     )
 
 
-def _rises(
+def rises(
     ports: Sequence[Port], spreading: Rises, distances: Sequence[Time] | None, wanted: int
 ) -> Iterator[tuple[Time, int]]:
     """Yield when how many more know, until so many do, or as far as it is followed.

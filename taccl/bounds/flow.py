@@ -111,9 +111,10 @@ def _priced_demand(
     sources, copies = np.unique(orbits.rank, return_counts=True)
     if tasks is None and len(sources) <= FEW and np.array_equal(weights, weights[orbits.edge]):
         links = by_head(ends)
-        rows = (relaxed(net.num_ranks, links, cost, [rank]) for rank in sources.tolist())
+        found = (relaxed(net.vertices, links, cost, [rank]) for rank in sources.tolist())
+        rows = (row[: net.num_ranks] for row in found)
         return sum(int(row.sum()) * count for row, count in zip(rows, copies.tolist(), strict=True))
-    price = shortest(net.num_ranks, ends, cost)
+    price = shortest(net.vertices, ends, cost)[: net.num_ranks, : net.num_ranks]
     if tasks is None:
         return int(price.sum())
     ways = ((price[np.ix_(task.sources, task.targets)], task.chunks) for task in tasks)

@@ -110,8 +110,12 @@ def _gates(net: Net, rank: int, *, leaving: bool, alone: bool) -> list[tuple[Gat
         if alone:
             leads = net.distance_from(*near.tolist(), backwards=not leaving)
         else:
-            leads = (net.distance if leaving else net.distance.T)[near].min(axis=0)
-        found.append((net.gate(edge, rows), leads.tolist()))
+            leads = net.leads(near.tolist(), backwards=not leaving)
+        gate = net.gate(edge, rows)
+        if net.helpers:  # leads reach to where arcs begin, or from where they end
+            alpha = net.whole_alpha(rows, led=not leaving, left=leaving)
+            gate = gate._replace(start=int(alpha.min()))
+        found.append((gate, leads.tolist()))
     return found
 
 

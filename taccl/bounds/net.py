@@ -4,6 +4,12 @@ Of the network only edges on an allowed link count (:class:`Net`). The *unit* is
 messages may be cut and joined at will (``chunk`` None), and a whole chunk when every message
 carries exactly one. Distances are exact: integers of picoseconds or of prices.
 
+Where switches copy and add, the vertices are *stations*: ranks, and behind them such switches,
+which hold and want nothing themselves (*helpers*). What goes over a fan is a set of one-way
+messages along its arcs, from station to station; a message from rank to rank passes the same edges
+on a link. So a row is a link or an arc. What is said of a rank, of all ranks, or of a set of them
+is said of the ranks; a set that is cut off from the others has its helpers on either side.
+
 Of a collective, :func:`leaves` says how much data must leave a set of ranks; the port, cut, flow
 and reduce bounds hand it over as a :class:`Crossing`, an amount that must pass a set of edges.
 
@@ -14,8 +20,8 @@ nothing where the rotations are true symmetries. Sums over all ranks need the pr
 :func:`proved_orbits` asks for.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
@@ -234,8 +240,9 @@ LONGEST = 1 << 56
 class Net:
     """The allowed links of a `topology` in columns, where messages carry `chunk` bytes; None: any.
 
-    `src`, `dst`, `alpha` and `overhead` have one entry an allowed link; link i crosses the edge ids
-    ``edges[first[i]:first[i+1]]``.
+    `src`, `dst`, `alpha` and `overhead` have one entry an allowed link (or arc); link i crosses the
+    edge ids ``edges[first[i]:first[i+1]]``. `helpers` are the vertices of the topology that follow
+    the ranks here: the switches that copy or add.
     """
 
     topology: Topology
@@ -246,11 +253,24 @@ class Net:
     overhead: IntArray
     first: IntArray
     edges: IntArray
+    helpers: tuple[int, ...] = ()
 
     @property
     def num_ranks(self) -> int:
         """How many ranks take part."""
         return self.topology.num_ranks
+
+    @property
+    def vertices(self) -> int:
+        """How many ranks and helpers there are."""
+        return self.num_ranks + len(self.helpers)
+
+    @cached_property
+    def number(self) -> IntArray:
+        """For every vertex of the topology its number here; -1 where it is none."""
+        numbers = np.full(self.num_ranks + len(self.topology.switches), -1, dtype=np.int64)
+        numbers[[*range(self.num_ranks), *self.helpers]] = np.arange(self.vertices)
+        return numbers
 
     @cached_property
     def used(self) -> tuple[int, ...]:
@@ -298,7 +318,7 @@ class Net:
         From the release of the edge to the arrival where messages carry a chunk, else all alpha.
         """
         if self.chunk is None:
-            return self.alpha[links]
+            return self.whole_alpha(links)
         wire = np.array([int(wire) for wire in self.wires], dtype=np.int64)[self.wire_id[edges]]
         late: IntArray = self.alpha[links] - self.overhead[links] + self._slowest[links] - wire
         return late
@@ -331,11 +351,47 @@ class Net:
     @cached_property
     def distance(self) -> IntArray:
         """The least time from rank to rank through relays, ``FAR`` where there is no path."""
-        return shortest(self.num_ranks, (self.src, self.dst), self.link_time)
+        return self._distance[: self.num_ranks, : self.num_ranks]
 
-    def distance_from(self, *ranks: int, backwards: bool = False) -> IntArray:
-        """Return the least time from one of some ranks to every rank (from every rank to one)."""
-        return relaxed(self.num_ranks, self._by_head[backwards], self.link_time, ranks)
+    @cached_property
+    def _distance(self) -> IntArray:
+        return shortest(self.vertices, (self.src, self.dst), self.link_time)
+
+    @cached_property
+    def _near_ranks(self) -> tuple[IntArray, IntArray]:
+        """The least alpha from any rank to each vertex, and from each vertex to any rank."""
+        ways = ((self.src, self.dst), (self.dst, self.src))
+        near, far = (
+            relaxed(self.vertices, by_head(way), self.alpha, range(self.num_ranks)) for way in ways
+        )
+        return near, far
+
+    def whole_alpha(self, links: IntArray, *, led: bool = False, left: bool = False) -> IntArray:
+        """Return the least alpha of a whole message, from rank to rank, along each of some links.
+
+        What comes before a link's first vertex is left out where it is `led` there; what comes
+        after its last, where that is `left` to go by itself.
+        """
+        alpha = self.alpha[links]
+        if self.helpers:
+            near, far = self._near_ranks
+            alpha = alpha + (0 if led else near[self.src[links]])
+            alpha = alpha + (0 if left else far[self.dst[links]])
+        return alpha
+
+    def distance_from(self, *vertices: int, backwards: bool = False) -> IntArray:
+        """Return the least time from one of some vertices to all ranks (from all ranks to one)."""
+        return self.way_from(*vertices, backwards=backwards)[: self.num_ranks]
+
+    def way_from(self, *vertices: int, backwards: bool = False) -> IntArray:
+        """Return what :meth:`distance_from` does, to (from) helpers as well."""
+        return relaxed(self.vertices, self._by_head[backwards], self.link_time, vertices)
+
+    def leads(self, vertices: Sequence[int], *, backwards: bool = False) -> IntArray:
+        """Return :meth:`distance_from`, where it is asked for many sets of vertices."""
+        every = self._distance.T if backwards else self._distance
+        least: IntArray = every[list(vertices), : self.num_ranks].min(axis=0)
+        return least
 
     @cached_property
     def _by_head(self) -> tuple[ByHead, ByHead]:
@@ -343,10 +399,15 @@ class Net:
         return by_head((self.src, self.dst)), by_head((self.dst, self.src))
 
     def crossing(self, inside: Sequence[int]) -> NDArray[np.bool_]:
-        """Tell which links lead from a set of ranks to the other ranks."""
-        member = np.zeros(self.num_ranks, dtype=np.bool_)
+        """Tell which links lead from a set of ranks and helpers to the others."""
+        member = np.zeros(self.vertices, dtype=np.bool_)
         member[list(inside)] = True
         return member[self.src] & ~member[self.dst]
+
+    def across(self, side: Iterable[int]) -> NDArray[np.bool_]:
+        """Tell which links lead from a set of vertices of the topology to the others."""
+        numbers = self.number[list(side)]
+        return self.crossing(numbers[numbers >= 0].tolist())
 
     def gates(self, cut: Sequence[int], crossing: NDArray[np.bool_]) -> Gates | None:
         """Return the edges of a `cut` as gates for messages on the `crossing` links (a mask).
@@ -363,13 +424,18 @@ class Net:
                 found.append(self.gate(edge, rows))
         return gather(found) if covered[crossing].all() else None
 
-    def gate(self, edge: int, rows: IntArray, weight: int = 1, lead: Time = 0) -> Gate:
+    def gate(
+        self, edge: int, rows: IntArray, weight: int = 1, lead: Time = 0, *, left: bool = False
+    ) -> Gate:
         """Return one edge as a gate for messages on some of its links.
 
-        The last message's alpha is paid in full: its overhead on the edge, the rest after.
+        The last message's alpha is paid in full: its overhead on the edge, the rest after. The
+        `lead` is of what comes to where the links begin, or, if `left`, of what still goes on from
+        where they end.
         """
         if self.chunk is None:
-            return Gate(lead + int(self.alpha[rows].min()), self._wire[edge], weight)
+            alpha = self.whole_alpha(rows, led=bool(lead) and not left, left=left)
+            return Gate(lead + int(alpha.min()), self._wire[edge], weight)
         late = self.late(rows, np.full(len(rows), edge))
         busy = self._wire[edge] + int(self.overhead[rows].min())
         return Gate(lead + int(late.min()), busy, weight)
@@ -384,12 +450,17 @@ class Net:
 
 
 def make_net(
-    logical: LogicalTopology, collective: Collective, chunk: Fraction | None = None
+    logical: LogicalTopology,
+    collective: Collective,
+    chunk: Fraction | None = None,
+    *,
+    fans: bool = False,
 ) -> Net:
     """Return the network of the links that `logical` allows.
 
     Of the `collective` only who must reach whom is looked at. `chunk` is the bytes of a chunk where
-    every message carries exactly one; None: messages are cut and joined at will.
+    every message carries exactly one; None: messages are cut and joined at will. With `fans` arcs
+    from and to switches that copy or add are there as well.
 
     Raises NoScheduleError when some rank can't be reached from another that has data for it;
     InputError when a chunk takes longer than any clock here counts.
@@ -403,6 +474,8 @@ def make_net(
         table.src[rows].astype(np.int64), table.dst[rows].astype(np.int64),
         table.alpha[rows], table.overhead[rows], first, edges.astype(np.int64),
     )  # fmt: skip
+    if fans:
+        net = _with_arcs(net)
     lost = _unreachable(net, collective)
     if lost is not None:
         src, dst = lost
@@ -411,6 +484,32 @@ def make_net(
             fix="add edges, or allow more links in the sketch",
         )
     return net
+
+
+def _with_arcs(net: Net) -> Net:
+    """Return a network with its arcs; links that only follow these are left out."""
+    topology, arcs, ranks = net.topology, net.topology.arcs, net.num_ranks
+    helpers = (np.flatnonzero(topology.stations[ranks:]) + ranks).tolist()
+    if not helpers:
+        return net
+    named = replace(net, helpers=tuple(helpers))
+    pairs = arcs.src.astype(np.int64) * len(topology.stations) + arcs.dst
+    kept = np.ones(len(net.src), dtype=np.bool_)
+    if np.unique(pairs, return_counts=True)[1].max(initial=0) < MAX_PATHS and len(kept):
+        # An edge into a helper: the link goes on there as arcs do.
+        heads = named.number[topology.edge_table.head[net.edges]]
+        kept = ~np.logical_or.reduceat(heads >= ranks, net.first[:-1])
+    length = np.diff(net.first)
+    lengths = np.concatenate([length[kept], np.diff(arcs.edge_start)])
+    return replace(
+        named,
+        src=np.concatenate([net.src[kept], named.number[arcs.src]]),
+        dst=np.concatenate([net.dst[kept], named.number[arcs.dst]]),
+        alpha=np.concatenate([net.alpha[kept], arcs.alpha]),
+        overhead=np.concatenate([net.overhead[kept], arcs.overhead]),
+        first=np.concatenate([[0], np.cumsum(lengths)]),
+        edges=np.concatenate([net.edges[np.repeat(kept, length)], arcs.edge_ids.astype(np.int64)]),
+    )
 
 
 def check_times(topology: Topology, chunk: Fraction | None) -> None:
@@ -480,7 +579,7 @@ def servers_of(net: Net, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 def is_whole(net: Net) -> bool:
     """Tell whether all links of the topology are allowed."""
-    return len(net.src) == len(net.topology.links)
+    return bool(net.helpers) or len(net.src) == len(net.topology.links)
 
 
 @dataclass(frozen=True, eq=False)
@@ -496,17 +595,21 @@ def proved_orbits(net: Net) -> Orbits:
 
     Where links are left out (by a sketch, or as too many between two ranks) none are.
     """
-    ranks, edges = [], []
-    _, paths = np.unique(net.src * net.num_ranks + net.dst, return_counts=True)
+    images = list(proved_symmetries(net))
+    return Orbits(
+        smallest_of_orbit([ranks for ranks, _ in images], net.num_ranks).astype(np.int64),
+        smallest_of_orbit([edges for _, edges in images], len(net.topology.edges)).astype(np.int64),
+    )
+
+
+def proved_symmetries(net: Net) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield where the rotations that :func:`proved_orbits` goes by take all ranks and edges."""
+    _, paths = np.unique(net.src * net.vertices + net.dst, return_counts=True)
     proper = is_whole(net) and paths.max(initial=0) < MAX_PATHS
     for rotation in net.topology.rotations if proper else ():
         try:
             row = vertex_image(net.topology, rotation)
         except TacclError:
             continue
-        ranks.append(row[: net.num_ranks].astype(np.int64))
-        edges.append(edge_image(net.topology, row).astype(np.int64))
-    return Orbits(
-        smallest_of_orbit(ranks, net.num_ranks).astype(np.int64),
-        smallest_of_orbit(edges, len(net.topology.edges)).astype(np.int64),
-    )
+        edges = edge_image(net.topology, row).astype(np.int64)
+        yield row[: net.num_ranks].astype(np.int64), edges

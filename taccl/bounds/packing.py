@@ -11,6 +11,9 @@ handed over as gates with their prices as weights. A port or NIC that several li
 priced once, for all of them: that is where this is above every cut. Only good prices need a
 search: those of an optimal fractional packing of trees (``taccl.prices.packing``). They are
 rounded to integers, and the trees of all roots then found exactly.
+
+Where switches copy and add, a chunk travels on arcs that contain a tree past such switches: no
+tree is cheaper than dual ascent proves (``taccl.prices.steiner``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +32,9 @@ from taccl.prices.pricing import Floats, Kind, PricingProblem, cheapest
 
 MOST_LINKS = 400_000
 """Above this the trees take too long; there are as many where all ranks share a switch."""
+
+MOST_STEPS = 100_000
+"""Arcs of all roots together, above which trees past helpers take too long."""
 
 SECONDS = 1.0
 """After this the best prices so far are taken."""
@@ -50,14 +56,18 @@ def packing_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     edges = np.array([edge for edge in net.used if edge in net.busy], dtype=np.int64)
     if not kinds or not len(edges) or len(net.src) > MOST_LINKS:
         return
+    if net.helpers and len(kinds) * len(net.src) > MOST_STEPS:
+        return
     busy = np.array([float(net.busy[edge]) for edge in edges.tolist()])
     pricing = _pricing_problem(net, edges, busy, backwards=collective.reduces)
     each = replace(pricing, load=np.ones(len(pricing.load), dtype=np.int64))
     # A message on an edge comes from its nearest root.
     roots = sorted({rank for kind in kinds for rank in kind.roots.tolist()})
-    near = net.distance_from(*roots, backwards=collective.reduces)[pricing.tail]
+    near = net.way_from(*roots, backwards=collective.reduces)[pricing.tail]
     gates = [
-        net.gate(edge, net.through[edge], 1, int(near[net.through[edge]].min()))
+        net.gate(
+            edge, net.through[edge], 1, int(near[net.through[edge]].min()), left=collective.reduces
+        )
         for edge in edges.tolist()
     ]
     role = np.zeros(net.num_ranks)
@@ -122,6 +132,6 @@ def _pricing_problem(net: Net, edges: IntArray, busy: Floats, *, backwards: bool
     used = number[net.edges[kept]]
     tail, head = (net.dst, net.src) if backwards else (net.src, net.dst)
     return PricingProblem(
-        net.num_ranks, len(edges), tail.astype(np.int32), head.astype(np.int32),
-        before[net.first], used, steps[used],
+        net.vertices, len(edges), tail.astype(np.int32), head.astype(np.int32),
+        before[net.first], used, steps[used], len(net.helpers),
     )  # fmt: skip

@@ -24,6 +24,8 @@ time: the cheapest at prices between the duals of the capacities and the best so
 those whose cheapest tree is dearest (Wentges smoothing). The solver is not trusted: prices are
 rounded to integers and the cheapest tree under these is counted exactly.
 
+Where switches copy and add, partitions.py says the same of arcs between ranks and such switches.
+
 References
 ----------
 F. Harary, A. Schwenk, "The communication problem on graphs and digraphs", 1974 (one-way gossip).
@@ -40,7 +42,8 @@ from taccl.bounds.arrival_curves import gather
 from taccl.bounds.cut import counted_at, edge_covers, make_graph, narrow_crossing
 from taccl.bounds.flow import FINE, rounded
 from taccl.bounds.net import Crossing, IntArray, Net
-from taccl.collectives import Collective
+from taccl.bounds.partitions import partition_crossings
+from taccl.collectives import Collective, alone
 from taccl.prices.packing import best_mix, look_alike
 from taccl.prices.pricing import Floats
 
@@ -129,9 +132,26 @@ def tree_prices(net: Net) -> Floats | None:
 def reduce_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     """Yield the messages all pieces need between ranks, between servers, and over narrow cuts.
 
-    Of a `collective` on `net` that is not an allreduce nothing is said.
+    Of a `collective` on `net` that is not an allreduce, of all ranks or among members, nothing is
+    said.
     """
+    group = alone(collective)
+    if group is not None and group.name == "allreduce":
+        # Ranks that are no members only help.
+        yield from partition_crossings(net, collective.members or ())
     if collective.name != "allreduce" or net.num_ranks < 2:
+        return
+    yield from _between_parties(net)
+    graph = make_graph(net)
+    for rank in far_ranks(net)[: graph.most_flows // 2]:
+        for source, sink in ((0, rank), (rank, 0)):
+            yield from narrow_crossing(net, graph, "reduce", (source, sink))
+
+
+def _between_parties(net: Net) -> Iterator[Crossing]:
+    """Yield the messages that all pieces need between ranks, and between servers."""
+    if net.helpers:
+        yield from partition_crossings(net, range(net.num_ranks))
         return
     covers = edge_covers(net)
     for parts in sorted({tuple(range(net.num_ranks)), net.topology.server_of}):
@@ -148,10 +168,6 @@ def reduce_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
         each = [net.gate(edge, net.through[edge], int(weights[edge])) for edge in priced]
         if total > 0:
             yield Crossing("reduce", gather(each), Fraction(total))
-    graph = make_graph(net)
-    for rank in far_ranks(net)[: graph.most_flows // 2]:
-        for source, sink in ((0, rank), (rank, 0)):
-            yield from narrow_crossing(net, graph, "reduce", (source, sink))
 
 
 def far_ranks(net: Net) -> list[int]:

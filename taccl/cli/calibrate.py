@@ -6,9 +6,19 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.help import output_option
-from taccl.cli.names import COLLECTIVE_NAMES, FIT_NAMES
-from taccl.cli.options import AlphaRule, Constants, Fabric, Json, Nodes, TopologyArgument, chosen
+from taccl.cli.help import machine_option, output_option
+from taccl.cli.names import COLLECTIVE_NAMES, FIT_NAMES, KERNEL_NAMES, PROFILE_NAMES
+from taccl.cli.options import (
+    AlphaRule,
+    Constants,
+    Fabric,
+    Json,
+    Nodes,
+    TopologyArgument,
+    chosen,
+    one_of,
+)
+from taccl.errors import InputError
 
 
 def calibrate(
@@ -33,15 +43,42 @@ def calibrate(
         str | None, typer.Option("--program", help="The MSCCL XML file that was run.")
     ] = None,
     algorithm: Annotated[
-        str, typer.Option("--algorithm", help="Without --program: a classical algorithm.")
-    ] = "ring",
+        str | None,
+        typer.Option(
+            "--algorithm",
+            help="Without --program: a classical algorithm (default: ring); of measured costs"
+            f" NCCL's kernel, one of {KERNEL_NAMES} (default: nccl, the faster of ring and tree).",
+            show_default=False,
+        ),
+    ] = None,
     fit: Annotated[
-        str, typer.Option("--fit", help=f"What may change: some of {FIT_NAMES}.")
-    ] = FIT_NAMES.replace(" ", ""),
+        str | None,
+        typer.Option("--fit", help=f"What may change: some of {FIT_NAMES}.", show_default=False),
+    ] = None,
     out_of_place: Annotated[
         bool, typer.Option("--out-of-place", help="Take that column, not the in-place one.")
     ] = False,
     alpha_rule: AlphaRule = None,
+    profile: Annotated[
+        str,
+        one_of(
+            PROFILE_NAMES,
+            "--profile",
+            "Which costs are fitted: {}; the latter are those of programs (measured:).",
+            "Machine",
+        ),
+    ] = "alpha-beta",
+    prior: Annotated[
+        str | None,
+        machine_option(
+            "--prior",
+            help="Measured costs to start from; default: the topology's own, or its GPU's.",
+        ),
+    ] = None,
+    channels: Annotated[
+        int | None,
+        typer.Option("--channels", min=1, max=64, help="Of NCCL's kernel; 16 if left out."),
+    ] = None,
     runtime: Constants = "executor",
     output: Annotated[
         Path | None, output_option("-o", "--output", help="The YAML file to write.")
@@ -49,22 +86,52 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Fit the costs of a topology to what nccl-tests measured, and write it as a file."""
+    from taccl.apps import profile_calibration as profiles
     from taccl.apps.calibration import Question, calibration_json, calibration_text
     from taccl.apps.calibration import calibrate as solve
     from taccl.files import check_outputs, write_atomic
 
     runs = (*measured, *(files or ()))
     check_outputs([("-o", output)], [topology, *runs, *([program] if program else [])])
+    written = None if output is None else str(output)
+    is_profile = profile == "measured"
+    only: dict[str, object] = {"--prior": prior, "--channels": channels}
+    if is_profile:
+        only = {
+            "--fit": fit, "--alpha-rule": alpha_rule, "--out-of-place": out_of_place,
+            "--runtime": runtime != "executor",
+        }  # fmt: skip
+    for option, given in only.items():
+        if given:
+            raise InputError(
+                f"is not for --profile {profile}", field=option, fix=f"leave {option} out"
+            )
+    if is_profile:
+        made = profiles.calibrate_profile(
+            profiles.ProfileQuestion(
+                topology, runs, nodes, fabric, collective, program,
+                "nccl" if algorithm is None else chosen("--algorithm", algorithm, KERNEL_NAMES),
+                channels or 16, prior,
+            )
+        )  # fmt: skip
+        if output is not None:
+            write_atomic(output, made.text, field="-o")
+        typer.echo(
+            json.dumps(profiles.profile_json(made, written), indent=2)
+            if as_json else profiles.profile_text(made, written)
+        )  # fmt: skip
+        return
+    parts = (fit or FIT_NAMES).split(",")
     found = solve(
         Question(
-            topology, runs, nodes, fabric, alpha_rule, collective, program, algorithm.lower(),
-            runtime, tuple(chosen("--fit", part.strip(), FIT_NAMES) for part in fit.split(",")),
+            topology, runs, nodes, fabric, alpha_rule, collective, program,
+            (algorithm or "ring").lower(),
+            runtime, tuple(chosen("--fit", part.strip(), FIT_NAMES) for part in parts),
             out_of_place,
         )
     )  # fmt: skip
     if output is not None:
         write_atomic(output, found.text, field="-o")
-    written = None if output is None else str(output)
     if as_json:
         typer.echo(json.dumps(calibration_json(found, written), indent=2))
     else:

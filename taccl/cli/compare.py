@@ -12,13 +12,13 @@ from taccl.cli.options import (
     Begin,
     CollectiveArgument,
     CostSketch,
+    DefaultProfile,
     End,
     Fabric,
     Factor,
     InNetwork,
     Json,
     Nodes,
-    Profile,
     Quiet,
     Ranks,
     Relays,
@@ -52,7 +52,7 @@ def compare(
     factor: Factor = 4,
     alpha_rule: AlphaRule = None,
     in_network: InNetwork = "auto",
-    profile: Profile = "alpha-beta",
+    profile: DefaultProfile = None,
     root: Root = None,
     runtime: Annotated[
         str, one_of(RUNTIME_NAMES, "--runtime", "Whose constants and limits: {}.")
@@ -79,6 +79,7 @@ def compare(
     from taccl.apps import comparison
     from taccl.apps.networks import asked_collective, fans_wanted, load_collective, load_machine
     from taccl.files import check_outputs, write_atomic
+    from taccl.replay.cost import is_measured
     from taccl.replay.nccl import Settings, parse_settings
     from taccl.report.comparison import COMPARED
     from taccl.report.comparison import plot as plotted
@@ -99,7 +100,7 @@ def compare(
         question = comparison.Question(
             network, asked_collective(load_collective(collective), network, root),
             sizes_of(begin, end, factor, ""), files or (), runtime, given, report,
-            profile == "measured",
+            is_measured(profile, network, alpha_rule),
         )  # fmt: skip
         found = comparison.compare(question)
     if plot is not None:

@@ -1,9 +1,10 @@
 """``taccl evaluate`` and ``taccl bound``: what a program takes, and what nothing can beat."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,14 +16,16 @@ from taccl.cli.options import (
     CollectiveArgument,
     Constants,
     CostSketch,
+    DefaultProfile,
     End,
     Fabric,
     Factor,
     InNetwork,
     Json,
+    NeededOver,
     Nodes,
-    Profile,
     Ranks,
+    ReadyOver,
     Relays,
     Root,
     Size,
@@ -32,8 +35,12 @@ from taccl.cli.options import (
     one_of,
     size_of,
     sizes_of,
+    time_of,
 )
 from taccl.errors import InputError
+
+if TYPE_CHECKING:
+    from taccl.topology.graph import Topology
 
 
 def evaluate(
@@ -61,7 +68,7 @@ def evaluate(
     protocol_costs: Annotated[
         bool, typer.Option("--protocol-costs", help="Charge the bytes that LL and LL128 add.")
     ] = False,
-    profile: Profile = "alpha-beta",
+    profile: DefaultProfile = None,
     scenario: Annotated[
         str | None,
         machine_option("--scenario", help="A file that says what disturbs the machine meanwhile."),
@@ -83,25 +90,47 @@ def evaluate(
     from taccl.apps import evaluation, plans, reports
     from taccl.apps.inputs import read_input, whole_size
     from taccl.apps.networks import load_machine
+    from taccl.apps.schedules import is_schedule, schedule_rows
     from taccl.mscclpp.plan import Plan
-    from taccl.replay.cost import measured_costs, model_of
+    from taccl.replay.cost import is_measured, model_of
     from taccl.report.tables import WRITERS
 
     form = "json" if as_json else form
     wanted = reports.Wanted(trace, html, explain, form)
-    wanted.check(files)
-    network = load_machine(
+    groups = Path(files[0]) if len(files) == 1 and Path(files[0]).is_dir() else None
+    scheduled: list[str] = []
+    if groups is None:
+        wanted.check(files)
+        scheduled = [file for file in files if is_schedule(file)]
+        files = [file for file in files if file not in scheduled]
+    if scheduled:
+        _refused({
+            "--scenario": scenario, "--trace": trace, "--html": html, "--explain": explain or None,
+            "--route": route or None,
+        }, "schedules")  # fmt: skip
+    machine = load_machine(
         topology,
         nodes=nodes,
         fabric=fabric,
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
+        in_network=bool(scheduled),
     )
+    network = machine.point_to_point()
+    if groups is not None:
+        unfit: dict[str, object] = {
+            "--ranks": ranks, "-b": begin, "-e": end, "--route": route or None,
+            "--protocol-costs": protocol_costs or None, "--scenario": scenario, "--trace": trace,
+            "--html": html, "--explain": explain or None,
+            "--profile": None if profile == "alpha-beta" else profile,
+        }  # fmt: skip
+        _evaluate_groups(groups, network, runtime, form, unfit)
+        return
     case = evaluation.load_scenario(scenario, network, detailed=bool(trace or html or explain))
-    model = replace(model_of(runtime), measured=profile == "measured")
-    if model.measured:
-        measured_costs(network)
+    only_alpha_beta = (alpha_rule, case, explain, protocol_costs)
+    measured = is_measured(profile, network, *only_alpha_beta)
+    model = replace(model_of(runtime), measured=measured)
     if model.measured and (case is not None or explain or protocol_costs):
         option = (
             "--explain" if explain else "--scenario" if case is not None else "--protocol-costs"
@@ -113,13 +142,7 @@ def evaluate(
     read = {file: read_input(file) for file in files}
     planned = {file: each for file, each in read.items() if isinstance(each, Plan)}
     if planned:
-        refused = {"--scenario": case, "--route": route or None}
-        for option, given in refused.items():
-            if given is not None:
-                raise InputError(
-                    "is not known for MSCCL++ plans yet", field=option,
-                    fix=f"leave {option} out, or give XML files",
-                )  # fmt: skip
+        _refused({"--scenario": case, "--route": route or None}, "MSCCL++ plans")
     setting = evaluation.Setting(network, model, route, protocol_costs)
     sizes = sizes_of(begin, end, factor, size)
     if begin is None and end is None:
@@ -127,11 +150,45 @@ def evaluate(
         sizes = [whole_size(files, sizes[0])]
     rows = evaluation.evaluate([file for file in files if file not in planned], sizes, setting)
     rows += plans.plan_rows(planned, network, sizes, model)
+    rows += schedule_rows(scheduled, machine, sizes)
     if case is not None:
         rows = evaluation.under(case, setting, rows)
         setting = evaluation.left_of(case, setting)
     text = reports.evaluation_text(wanted, WRITERS[form](rows), files, rows, setting)
     typer.echo(text.rstrip("\n"))
+
+
+def _refused(options: Mapping[str, object], what: str) -> None:
+    """Refuse options that are given, and not known for what is evaluated."""
+    for option, given in options.items():
+        if given is not None:
+            raise InputError(
+                f"is not known for {what} yet", field=option,
+                fix=f"leave {option} out, or give XML files",
+            )  # fmt: skip
+
+
+def _evaluate_groups(
+    place: Path, network: "Topology", runtime: str, form: str, given: Mapping[str, object]
+) -> None:
+    """Print what the programs of a directory of groups take, alone and side by side.
+
+    Raises InputError when an option is `given` that is not for them.
+    """
+    from taccl.groups.directory import play_groups
+    from taccl.groups.told import played_record, played_text
+    from taccl.replay.cost import model_of
+
+    for option, value in given.items():
+        if value is not None:
+            raise InputError("is not for a directory of groups", field=option, fix="leave it out")
+    if form not in ("table", "json"):
+        raise InputError("has table and json for groups", field="--format", fix="use one of these")
+    groups, played = play_groups(place, network, model_of(runtime))
+    if form == "json":
+        typer.echo(json.dumps(played_record(groups, network, played), indent=2))
+    else:
+        typer.echo(played_text(groups, network, played))
 
 
 def bound(
@@ -152,8 +209,15 @@ def bound(
     end: End = None,
     factor: Factor = 2,
     chunks: Annotated[
-        int, typer.Option("--chunks", min=1, max=1024, help="Chunks for the fixed bound.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--chunks",
+            min=1,
+            max=1024,
+            help="Chunks for the fixed bound (1; made one after another: 8).",
+            show_default=False,
+        ),
+    ] = None,
     growth: Annotated[
         bool,
         typer.Option(
@@ -162,6 +226,8 @@ def bound(
         ),
     ] = False,
     root: Root = None,
+    ready_over: ReadyOver = None,
+    needed_over: NeededOver = None,
     alpha_rule: AlphaRule = None,
     in_network: InNetwork = "auto",
     as_json: Json = False,
@@ -175,6 +241,11 @@ def bound(
         load_collective,
         load_network,
     )
+    from taccl.collectives import PIECES
+    from taccl.collectives.groups import is_groups, read_groups
+    from taccl.groups.solve import bound_groups
+    from taccl.groups.told import bounded_record
+    from taccl.groups.told import bounded_text as groups_bounded
     from taccl.report.tables import bounded_json, bounded_table, bounded_text
 
     logical = load_network(
@@ -184,9 +255,22 @@ def bound(
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
-        in_network=fans_wanted(in_network, carried=False),
+        in_network=fans_wanted(in_network, carried=True),
     )
-    made = asked_collective(load_collective(collective), logical.topology, root).cut(chunks)
+    if is_groups(collective):
+        for option, value in (("--size", size), ("-b", begin), ("-e", end), ("--root", root),
+                              ("--ranks", ranks), ("--sketch", sketch)):  # fmt: skip
+            if value is not None:
+                raise InputError("is not for a file of groups", field=option, fix="leave it out")
+        groups = read_groups(collective)
+        alone, at_once = bound_groups(groups, logical.topology)
+        shown_of = (groups, logical.topology, alone, at_once)
+        text = json.dumps(bounded_record(*shown_of), indent=2) if as_json else ""
+        typer.echo(text or groups_bounded(*shown_of))
+        return
+    times = time_of("--ready-over", ready_over), time_of("--needed-over", needed_over)
+    made = asked_collective(load_collective(collective), logical.topology, root)
+    made = made.cut(chunks or (PIECES if any(times) else 1)).paced(*times)
     if begin is None and end is None:
         count = default_size(logical.topology, made) if size is None else size_of(size)
         found = evaluation.bounds_for(logical, made, count, grown=growth)

@@ -23,7 +23,7 @@ from taccl.cli.names import (
 from taccl.cli.output import say, states_of, told
 from taccl.errors import InputError, OutOfTimeError, did_you_mean
 from taccl.timing.deadline import Deadline, hurry
-from taccl.units import parse_size
+from taccl.units import parse_size, parse_time
 
 DTYPE_BYTES = {
     "int8": 1, "uint8": 1, "half": 2, "bfloat16": 2, "int32": 4, "uint32": 4, "float": 4,
@@ -136,6 +136,13 @@ InNetwork = Annotated[
 Profile = Annotated[
     str, one_of(PROFILE_NAMES, "--profile", "What messages are charged: {}.", "Machine")
 ]
+DefaultProfile = Annotated[
+    str | None,
+    one_of(
+        PROFILE_NAMES, "--profile",
+        "What messages are charged: {}; left out: measured where the machine ships it.", "Machine",
+    ),
+]  # fmt: skip
 Size = Annotated[
     str,
     collective_option(
@@ -171,6 +178,21 @@ Root = Annotated[
         help="The rank that broadcast and scatter start from, and reduce and gather end at; left"
         " out: 0.",
         show_default=False,
+    ),
+]
+ReadyOver = Annotated[
+    str | None,
+    collective_option(
+        "--ready-over",
+        help="A producer makes chunk after chunk within so long (407us); the schedule starts on the"
+        " first.",
+    ),
+]
+NeededOver = Annotated[
+    str | None,
+    collective_option(
+        "--needed-over",
+        help="A consumer works on chunk after chunk for so long in all; the time includes it.",
     ),
 ]
 Runtime = Annotated[str, one_of(f"{RUNTIME_NAMES}, none", "--runtime", "One of {}.", "Program")]
@@ -256,6 +278,11 @@ def sizes_of(begin: str | None, end: str | None, factor: int, size: str) -> list
         sizes.append(first)
         first *= factor
     return sizes
+
+
+def time_of(option: str, text: str | None) -> int:
+    """Return the picoseconds of an `option`; 0 where it is left out."""
+    return 0 if text is None else read(option, parse_time, text)
 
 
 def element_bytes(dtype: str) -> int:

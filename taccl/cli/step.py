@@ -18,6 +18,7 @@ from taccl.cli.options import (
     Quiet,
     TopologyArgument,
     Verbose,
+    one_of,
 )
 from taccl.cli.output import progress
 from taccl.errors import InputError
@@ -61,6 +62,15 @@ def step(
         str | None,
         collective_option("--against", help="Another algorithm: what would be saved or lost."),
     ] = None,
+    together: Annotated[
+        str,
+        one_of(
+            "fluid, exact",
+            "--together",
+            "Collectives at once: {}: share edges as fluids, or are replayed side by side.",
+            "Collective",
+        ),
+    ] = "fluid",
     runtime: Constants = "executor",
     time_limit: Annotated[
         float, machine_option("--time-limit", min=0.1, max=86400, help="Seconds of an engine.")
@@ -72,7 +82,10 @@ def step(
         bool, collective_option("--sweep", help="Try policies of summing gradients.")
     ] = False,
     expand: Annotated[
-        bool, output_option("--expand", help="Print the operations of the steps, and end.")
+        bool,
+        output_option(
+            "--expand", help="Print the operations of the steps as a workload file, and end."
+        ),
     ] = False,
     trace: Annotated[
         Path | None, output_option("--trace", help="Write a Chrome (Perfetto) trace of the steps.")
@@ -85,17 +98,16 @@ def step(
     verbose: Verbose = False,
 ) -> None:
     """Say what a training step takes, and how much of it is communication that nothing hides."""
-    from taccl.apps.api import synthesize
-    from taccl.apps.call_costs import CallCosts, check_via, measured_target, quicker
+    from taccl.apps.call_costs import CallCosts, check_via, has_programs, measured_target, quicker
     from taccl.apps.networks import load_machine
-    from taccl.apps.stepping import Question, load_work
+    from taccl.apps.stepping import Price, Question, load_work
     from taccl.apps.stepping import step as solve
     from taccl.files import check_outputs, write_all_atomic
     from taccl.report.step_page import step_page
-    from taccl.report.steps import as_object, as_text, expanded_text, step_trace
+    from taccl.report.steps import as_object, as_text, step_trace
     from taccl.training.expansion import expanded
+    from taccl.training.operation_graph import graph_text
     from taccl.training.workload import Workload
-    from taccl.tuning.library_file import answer
 
     files = (workload, *(traces or ()))
     inputs = [*files, topology]
@@ -118,17 +130,33 @@ def step(
                 fix="leave out --json, --trace and --html",
             )  # fmt: skip
         found = load_work(files, machine.num_ranks, library=True)
-        typer.echo(expanded_text(expanded(found, steps) if isinstance(found, Workload) else found))
+        work = expanded(found, steps) if isinstance(found, Workload) else found
+        typer.echo(graph_text(work), nl=False)
         return
+    for option, asked in (("--via", via), ("--against", against)):
+        if together == "exact" and asked is not None and not has_programs(asked):
+            raise InputError(
+                "is for what has programs", field="--together",
+                fix=f"leave it out, or give {option} an algorithm",
+            )  # fmt: skip
+    if together == "exact" and profile == "measured":
+        raise InputError(
+            "is not known with measured costs", field="--together",
+            fix="leave out --together, or --profile measured",
+        )  # fmt: skip
     target = measured_target(runtime, machine, measured=profile == "measured")
 
     def served(directory: Path, collective: str, size: int) -> tuple[Path | None, int]:
+        from taccl.tuning.library_file import answer
+
         found = answer(directory, collective, size)
         return found["file"] and directory / found["file"], found["ranks"]
 
     with progress(quiet=quiet or as_json, verbose=verbose) as report:
 
         def engine(part: "Topology", collective: str, size: int, name: str) -> "Program | None":
+            from taccl.apps.api import synthesize
+
             return synthesize(
                 part, collective, size, engine=name, runtime=runtime, profile=profile,
                 time_limit=time_limit,
@@ -138,13 +166,17 @@ def step(
         way = via if library is None else "library"
         costs = CallCosts(machine, way, served_by, target, engine, report)
         more, what = quicker(machine)
+
+        def price(found: CallCosts) -> Price:
+            return Price(found.cost, found.together if together == "exact" else None)
+
         rivals = {} if against is None else {
-            against: CallCosts(machine, against, served_by, target, engine, report).cost
+            against: price(CallCosts(machine, against, served_by, target, engine, report))
         }  # fmt: skip
         # What a table says does not depend on links.
-        quick = {} if "=" in way else {f"{what} were twice as fast": costs.on(more).cost}
+        quick = {} if "=" in way else {f"{what} were twice as fast": price(costs.on(more))}
         result = solve(Question(
-            files, machine, profile, way, costs.cost, quick, rivals, steps, sweep,
+            files, machine, profile, way, price(costs), quick, rivals, steps, sweep,
             library is not None,
         ))  # fmt: skip
     texts = {trace: step_trace, html: step_page}

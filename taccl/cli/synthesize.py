@@ -19,21 +19,23 @@ from taccl.cli.help import (
     search_option,
     shipped,
 )
-from taccl.cli.names import ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
+from taccl.cli.names import CONVERSION_NAMES, ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
     PLAN_RUNTIME,
     PROCESS,
     AlphaRule,
     CollectiveArgument,
+    DefaultProfile,
     Fabric,
     InNetwork,
     Json,
+    NeededOver,
     Nodes,
     PlanOrRuntime,
     PlanVersion,
-    Profile,
     Quiet,
     Ranks,
+    ReadyOver,
     Relays,
     Root,
     Size,
@@ -47,14 +49,16 @@ from taccl.cli.options import (
     one_of,
     read,
     size_of,
+    time_of,
 )
 from taccl.cli.output import is_stdout, progress, say
 from taccl.errors import InputError
 from taccl.units import parse_size
 
 if TYPE_CHECKING:
-    from taccl.apps import Target
+    from taccl.apps import Request, Target
     from taccl.apps.plans import Wanted as WantedPlan
+    from taccl.collectives.groups import Groups
 
 
 def warmup(quiet: Quiet = False, verbose: Verbose = False) -> None:
@@ -140,6 +144,8 @@ def synthesize(
         ),
     ] = "auto",
     root: Root = None,
+    ready_over: ReadyOver = None,
+    needed_over: NeededOver = None,
     engine: Annotated[str, one_of(ENGINE_NAMES, "--engine", "One of {}.", "Search")] = "auto",
     steps: Annotated[
         int | None,
@@ -163,7 +169,7 @@ def synthesize(
     ] = False,
     alpha_rule: AlphaRule = None,
     in_network: InNetwork = "auto",
-    profile: Profile = "alpha-beta",
+    profile: DefaultProfile = None,
     runtime: PlanOrRuntime = "portable",
     version: PlanVersion = None,
     protocol: Protocol = "auto",
@@ -193,6 +199,7 @@ def synthesize(
     from taccl.apps.networks import fans_wanted, load_collective
     from taccl.apps.plans import plan_texts
     from taccl.files import check_outputs, write_all_atomic
+    from taccl.replay.cost import is_measured
 
     plan = _for_plans(runtime, protocol, {"--mscclpp-version": version})
     target = _target(
@@ -202,25 +209,40 @@ def synthesize(
     )  # fmt: skip
     if is_stdout(output) and as_json:
         raise InputError("--json needs stdout, too", field="-o", fix="name a file")
+    groups = _groups(
+        collective,
+        {"--ranks": ranks, "--relays": relays, "--sketch": sketch, "--size": size, "--root": root,
+         "--steps": steps, "--rounds": rounds, "--schedule": schedule, "--report": report,
+         "--chunks": None if chunks == "auto" else chunks,
+         "--profile": None if profile == "alpha-beta" else profile},
+    )  # fmt: skip
+    if groups is not None and plan:
+        raise InputError(
+            "has no plans of groups yet", field="--runtime", fix=f"use {RUNTIME_NAMES} or none"
+        )
+    logical = pipeline.load_network(
+        topology,
+        nodes=nodes,
+        fabric=fabric,
+        sketch=sketch,
+        alpha_rule=alpha_rule,
+        group=group_of(ranks, relays),
+        in_network=fans_wanted(in_network, carried=runtime == "none"),
+    )
+    measured = is_measured(profile, logical.topology, alpha_rule, steps, runtime == "none", groups)
     request = pipeline.Request(
-        logical=pipeline.load_network(
-            topology,
-            nodes=nodes,
-            fabric=fabric,
-            sketch=sketch,
-            alpha_rule=alpha_rule,
-            group=group_of(ranks, relays),
-            in_network=fans_wanted(in_network, carried=runtime == "none"),
-        ),
-        collective=load_collective(collective),
+        logical=logical,
+        collective="allreduce" if groups else load_collective(collective),
         root=root,
+        ready_over=time_of("--ready-over", ready_over),
+        needed_over=time_of("--needed-over", needed_over),
         size=0 if size is None else size_of(size),
         chunks=chunk_count(chunks),
         batch=batch == "auto",
         engine=engine,
         steps=_steps(steps, rounds, engine, chunk_count(chunks)),
         target=target,
-        measured=profile == "measured",
+        measured=measured,
         time_limit=time_limit,
         seed=seed,
         workers=workers,
@@ -228,6 +250,9 @@ def synthesize(
         spent=PROCESS.spent(),
     )
     file = None if is_stdout(output) else output
+    if groups is not None:
+        _at_once(groups, request, output, as_json=as_json, quiet=quiet, verbose=verbose)
+        return
     outputs.check_target(request, output)
     check_outputs([("output", file), ("output", schedule), ("--report", report)])
     xml = None if plan else file
@@ -238,8 +263,8 @@ def synthesize(
             found = pipeline.synthesize(replace(request, stop=stop, report=show))
         if plan and output is not None and found.program is not None:
             wanted = _wanted(found.size, protocol, version, (inplace, outofplace))
-            measured = replace(wanted.model, measured=profile == "measured")
-            wanted = replace(wanted, model=measured)
+            model = replace(wanted.model, measured=measured)
+            wanted = replace(wanted, model=model)
             plans, made = plan_texts(
                 found.program, found.schedule.topology, wanted, file or Path("plan.json")
             )
@@ -261,6 +286,45 @@ def synthesize(
     typer.echo(text, err=is_stdout(output))
 
 
+def _groups(collective: str, given: Mapping[str, object]) -> "Groups | None":
+    """Return the groups of a file that has some; None for a collective.
+
+    Raises InputError when the file is wrong, or an option is `given` that it says itself.
+    """
+    from taccl.collectives.groups import is_groups, read_groups
+
+    if not is_groups(collective):
+        return None
+    for option, value in given.items():
+        if value is not None:
+            raise InputError("is not for a file of groups", field=option, fix=f"leave {option} out")
+    return read_groups(collective)
+
+
+def _at_once(
+    groups: "Groups", request: "Request", output: Path | None, *,
+    as_json: bool, quiet: bool, verbose: bool,
+) -> None:  # fmt: skip
+    """Solve groups, write their programs to a directory, and print what they take together."""
+    from taccl.groups.directory import check_directory, write_groups
+    from taccl.groups.solve import synthesize_groups
+    from taccl.groups.told import record, summary
+
+    if output is not None:
+        if is_stdout(output):
+            raise InputError("several files can't go there", field="-o", fix="name a directory")
+        check_directory(output)
+    target = request.target
+    with interruptible(output) as stop, progress(quiet=quiet or as_json, verbose=verbose) as show:
+        found = synthesize_groups(
+            groups, request.logical.topology, replace(request, stop=stop, report=show)
+        )
+    written = [] if output is None else write_groups(
+        found, output, "portable" if target is None else target.runtime
+    )  # fmt: skip
+    typer.echo(json.dumps(record(found, written), indent=2) if as_json else summary(found, written))
+
+
 def _steps(
     steps: int | None, rounds: int | None, engine: str, chunks: int | None
 ) -> tuple[int, int] | None:
@@ -280,7 +344,7 @@ def convert(
     schedule: Annotated[
         Path,
         typer.Argument(
-            help="A schedule as JSON; for --runtime mscclpp an MSCCL XML file, too.",
+            help="A schedule as JSON; for --runtime mscclpp and --to an MSCCL XML file, too.",
             show_default=False,
         ),
     ],
@@ -303,6 +367,10 @@ def convert(
     min_bytes: MinBytes = None,
     max_bytes: MaxBytes = None,
     bitwise_consistent: BitwiseConsistent = False,
+    to: Annotated[
+        str | None,
+        one_of(CONVERSION_NAMES, "--to", "Write OUTPUT.RANK.et for another tool: {}.", "Output"),
+    ] = None,
 ) -> None:
     """Verify a schedule and write it as MSCCL XML, or as MSCCL++ plans (to stdout without -o)."""
     from taccl.apps import outputs
@@ -327,6 +395,16 @@ def convert(
     )  # fmt: skip
     if target is None:
         raise InputError("none writes no XML", field="--runtime", fix=f"use {RUNTIME_NAMES}")
+    if to is not None:
+        if output is None or is_stdout(output):
+            raise InputError(
+                "is needed: there is a file for each rank",
+                field="-o",
+                fix="name what they begin with",
+            )
+        files = outputs.convert_to(to, schedule, target, size_of(size), output)
+        typer.echo(f"wrote {files[0]} to {files[-1].name}")
+        return
     file = None if is_stdout(output) else output
     texts = outputs.convert(schedule, target, size_of(size), file, _warn)
     if file is None:

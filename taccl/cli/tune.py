@@ -15,13 +15,13 @@ from taccl.cli.options import (
     PLAN_RUNTIME,
     AlphaRule,
     Begin,
+    DefaultProfile,
     End,
     Fabric,
     Factor,
     Json,
     Nodes,
     PlanVersion,
-    Profile,
     Quiet,
     TopologyArgument,
     Verbose,
@@ -63,7 +63,7 @@ def tune(
     end: End = "1G",
     factor: Factor = 2,
     alpha_rule: AlphaRule = None,
-    profile: Profile = "alpha-beta",
+    profile: DefaultProfile = None,
     runtime: Annotated[
         str, one_of(f"{RUNTIME_NAMES}, {PLAN_RUNTIME}", "--runtime", "One of {}.", "Program")
     ] = "portable",
@@ -182,7 +182,7 @@ def tune(
             "executor" if plans else runtime, Budget(candidates, seconds), output,
             _workshop(workers, scheduler, mpi=mpi), nodes, fabric, alpha_rule,
             tuple(sketch or ()), seed,
-            None if keep_all or plans or profile == "measured" else given, profile == "measured",
+            None if keep_all or plans else given, profile,
             plans, tuple(exports), stop, watch,
         )  # fmt: skip
         found = tune(order)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -93,10 +94,15 @@ def verify(
             field="--bitwise-consistent" if bitwise else "--size", fix="leave out one of the two",
         )  # fmt: skip
     from taccl.files import read_bytes
+    from taccl.groups.directory import files_in
     from taccl.msccl.verdict import Question, Verdict, judge_for, judge_for_each
     from taccl.mscclpp.plan import NEWEST
     from taccl.mscclpp.verdict import is_plan, judge_text
 
+    files = [
+        path for file in files
+        for path in (map(str, files_in(Path(file))[1]) if Path(file).is_dir() else (file,))
+    ]  # fmt: skip
     question = Question(
         count,
         structure_only,

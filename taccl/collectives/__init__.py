@@ -29,13 +29,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from taccl.collectives.chunks import MAX_CHUNKS, Collective, equals_before
+from taccl.collectives.chunks import MAX_CHUNKS, PIECES, Collective, equals_before
 from taccl.errors import InputError, did_you_mean
 
 __all__ = [
-    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "Collective", "Kind", "alone", "among_members",
-    "build_collective", "busbw_factor", "check_members", "chunk_size_of", "collective_name",
-    "has_xml",
+    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "PIECES", "Collective", "Kind", "alone",
+    "among_members", "build_collective", "busbw_factor", "check_members", "chunk_size_of",
+    "collective_name", "has_xml",
 ]  # fmt: skip
 
 

@@ -13,11 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.errors import InputError
+from taccl.units import Time
 
 IntColumn = NDArray[np.int32]
+TimeColumn = NDArray[np.int64]
+"""Picoseconds."""
 
 MAX_CHUNKS = 1 << 23
 """Rows of a collective: an all-to-all of 1024 ranks has a million for each chunk of a pair."""
+
+PIECES = 8
+"""Chunks for each rank that are made one after another, unless something else is asked for."""
 
 NOWHERE_ELSE: Mapping[tuple[int, int], int] = MappingProxyType({})
 
@@ -46,7 +52,12 @@ class Collective:
     All data comes from or goes to the `root`; None where ranks are alike. `size` is the bytes of
     the largest buffer where the collective comes with its bytes, whole or cut. The `members`, in
     the order of their group, are those who take part where not all ranks do; None: all, or who
-    knows.
+    knows. A chunk may visit only ranks of its set in `carrier_set`, a place in `rank_sets`; None:
+    any.
+
+    A source has its value of a chunk from `ready` of the chunk and `late` of the rank on, and who
+    wants the chunk still works for `tail` of it once it is there: picoseconds, one entry a chunk or
+    rank; None: 0 for all.
     """
 
     name: str
@@ -64,7 +75,11 @@ class Collective:
     input_elsewhere: Mapping[tuple[int, int], int] = field(default_factory=lambda: NOWHERE_ELSE)
     output_elsewhere: Mapping[tuple[int, int], int] = field(default_factory=lambda: NOWHERE_ELSE)
     size: int | None = None
+    ready: TimeColumn | None = None
+    tail: TimeColumn | None = None
+    late: TimeColumn | None = None
     members: tuple[int, ...] | None = None
+    carrier_set: IntColumn | None = None
 
     @property
     def num_chunks(self) -> int:
@@ -86,6 +101,91 @@ class Collective:
     def is_target(self, chunk: int, rank: int) -> bool:
         """Tell whether a rank wants a chunk after."""
         return rank in self._members[self.target_set[chunk]]
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether some chunk is there only later, or is needed before the end."""
+        return any(column is not None for column in (self.ready, self.tail, self.late))
+
+    def timed(
+        self,
+        ready: TimeColumn | None = None,
+        tail: TimeColumn | None = None,
+        late: TimeColumn | None = None,
+    ) -> "Collective":
+        """Return the collective with other `ready`, `tail` and `late`; zeros count as None."""
+
+        def kept(column: TimeColumn | None) -> TimeColumn | None:
+            return None if column is None or not column.any() else column.astype(np.int64)
+
+        return replace(self, ready=kept(ready), tail=kept(tail), late=kept(late))
+
+    def paced(self, ready_over: Time = 0, needed_over: Time = 0) -> "Collective":
+        """Return the collective between a producer and a consumer that work piece by piece.
+
+        The i-th of the k chunks of every rank (or pair) is made when (i + 1) / k of `ready_over`
+        picoseconds are over. A consumer takes them in the same order and works for `needed_over`
+        in all: from chunk i on there are (k - i) / k of it left. CoCoNet calls this overlapping
+        (Jangda et al., ASPLOS 2022, section 5).
+        """
+        if not (ready_over or needed_over):
+            return self
+        pieces, piece = self.chunks_per_rank, self.index % self.chunks_per_rank
+
+        def shares(time: Time) -> TimeColumn:
+            return np.array([-(-time * (i + 1) // pieces) for i in range(pieces)], dtype=np.int64)
+
+        return self.timed(
+            shares(ready_over)[piece] if ready_over else self.ready,
+            shares(needed_over)[pieces - 1 - piece] if needed_over else self.tail,
+            self.late,
+        )
+
+    def own_from(self, chunk: IntColumn, rank: IntColumn) -> TimeColumn:
+        """Return from when on (ps) sources, one `rank` for each `chunk`, have their own values."""
+        found = np.zeros(len(chunk), dtype=np.int64)
+        for column, place in ((self.ready, chunk), (self.late, rank)):
+            if column is not None:
+                found += column[place]
+        return found
+
+    def over_at(self, chunk: IntColumn, rank: IntColumn, end: TimeColumn) -> Time:
+        """Return when the last is done of all that arrives, and of who works on it afterwards.
+
+        Row by row a `chunk` arrives at a `rank` at an `end`, in picoseconds; the tail counts where
+        the rank wants the chunk.
+        """
+        last = max(int(end.max(initial=0)), self._over_at_home)
+        if self.tail is None:
+            return last
+        wanted = self._is_member[self.target_set[chunk], rank]
+        return max(last, int((end + self.tail[chunk])[wanted].max(initial=0)))
+
+    @cached_property
+    def _over_at_home(self) -> Time:
+        """When those are done that want what they have themselves; 0 where nothing is timed."""
+        if not self.is_timed:
+            return 0
+        late = np.zeros(self.num_ranks, dtype=np.int64) if self.late is None else self.late
+        pair = self.source_set.astype(np.int64) * len(self.rank_sets) + self.target_set
+        pairs, which = np.unique(pair, return_inverse=True)
+        sources, targets = divmod(pairs, len(self.rank_sets))
+        both = self._is_member[sources] & self._is_member[targets]
+        at_home = np.array([late[ranks].max(initial=-1) for ranks in both], dtype=np.int64)[which]
+        done = at_home + sum(column for column in (self.ready, self.tail) if column is not None)
+        return int(done[at_home >= 0].max(initial=0))
+
+    @cached_property
+    def _is_member(self) -> NDArray[np.bool_]:
+        """Row s, column r: whether rank set s holds rank r."""
+        table = np.zeros((len(self.rank_sets), self.num_ranks), dtype=np.bool_)
+        for row, ranks in zip(table, self.rank_sets, strict=True):
+            row[list(ranks)] = True
+        return table
+
+    def may_visit(self, chunk: int, rank: int) -> bool:
+        """Tell whether a chunk may be at a rank."""
+        return self.carrier_set is None or rank in self._members[self.carrier_set[chunk]]
 
     def input_offset(self, chunk: int, rank: int) -> int:
         """Return where a source holds its value in its input."""
@@ -173,6 +273,9 @@ class Collective:
             index=scaled(self.index),
             input_elsewhere=each(self.input_elsewhere),
             output_elsewhere=each(self.output_elsewhere),
+            ready=None if self.ready is None else np.repeat(self.ready, parts),
+            tail=None if self.tail is None else np.repeat(self.tail, parts),
+            carrier_set=None if self.carrier_set is None else np.repeat(self.carrier_set, parts),
         )
 
     @cached_property
@@ -185,6 +288,15 @@ class Collective:
         Raises InputError when the collective does not map onto itself; names the chunk that breaks
         it.
         """
+        if self.late is not None:
+            moved = np.flatnonzero(self.late[list(permutation)] != self.late)
+            if len(moved):
+                raise InputError(
+                    f"{self.name} does not map onto itself: rank {moved[0]} is not as late as its"
+                    " image",
+                    field="symmetry",
+                    fix="use a symmetry of the collective",
+                )
         keys, rows, _ = self._sorted_keys
         there = self._keys(permutation, np.arange(self.num_chunks))
         images = np.argsort(there, kind="stable")
@@ -253,6 +365,19 @@ class Collective:
         perm = np.array(permutation, dtype=np.int64)
         sets = self._set_images(perm)
         key = sets[self.source_set[chunks]] * (len(sets) + 1) + sets[self.target_set[chunks]]
+        if self.carrier_set is not None:
+            key = key * (len(sets) + 1) + sets[self.carrier_set[chunks]]
         key = key * self.num_ranks + perm[self.owner[chunks]]
-        keys: NDArray[np.int64] = key * (int(self.index.max(initial=0)) + 1) + self.index[chunks]
+        key = key * (int(self.index.max(initial=0)) + 1) + self.index[chunks]
+        moments = self._moments
+        keys: NDArray[np.int64] = key * (int(moments.max(initial=0)) + 1) + moments[chunks]
         return keys
+
+    @cached_property
+    def _moments(self) -> NDArray[np.int64]:
+        """A number for the ready time and tail of every chunk."""
+        times = [column for column in (self.ready, self.tail) if column is not None]
+        if not times:
+            return np.zeros(self.num_chunks, dtype=np.int64)
+        kinds: NDArray[np.int64] = np.unique(np.stack(times), axis=1, return_inverse=True)[1]
+        return kinds.ravel()

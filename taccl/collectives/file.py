@@ -3,6 +3,10 @@
 A ``collective/1`` file says which ranks hold each chunk before and want it after, and at which
 offset; ``size`` is its largest buffer of any rank, holes included, and busbw is algbw.
 
+There each chunk may say from when on it is ready where it is, and when it is needed. What counts
+is the latest of the needed times: the cost that is minimised is at most that exactly when no chunk
+comes too late. A rank may be late with its own values of all chunks.
+
 A ``demand/1`` file is an AlltoAllv. Its unit is the greatest common divisor of all byte counts, so
 that each pair's bytes are whole chunks, exactly. Buffers are those of ``MPI_Alltoallv`` without
 gaps: the input of a rank is ordered by destination, its output by source. A pair without bytes has
@@ -21,7 +25,7 @@ from pydantic import Field, PlainValidator, StrictBool, StrictInt, WithJsonSchem
 from taccl.collectives import ALLTOALLV, COLLECTIVES, Collective
 from taccl.collectives.chunks import equals_before
 from taccl.files import Document, FileModel, fit_model, read_document, shown
-from taccl.files.model import Count, Index, Name, WholeNumberKeys, checked
+from taccl.files.model import Count, Duration, Index, Name, WholeNumberKeys, checked
 from taccl.units import parse_size
 
 MAX_RANKS = 1024
@@ -96,11 +100,13 @@ Offsets = Annotated[
 
 
 class ChunkRecord(FileModel):
-    """A chunk: where it is before, and where it should be after."""
+    """A chunk: where it is before and where it should be after, from when and until when."""
 
     id: Annotated[StrictInt, Field(ge=0, lt=MAX_OFFSET, examples=[0])]
     input: Offsets
     output: Offsets
+    ready: Annotated[Duration, Field(examples=["12us"])] = 0
+    needed: Annotated[Duration | None, Field(examples=["90us"])] = None
 
 
 class CollectiveFile(FileModel):
@@ -111,6 +117,9 @@ class CollectiveFile(FileModel):
     ranks: Annotated[Count, Field(examples=[4])]
     chunks: Annotated[list[ChunkRecord], Field(min_length=1, max_length=MAX_OFFSET)]
     reduces: StrictBool = False
+    late: Annotated[
+        dict[Index, Duration], WholeNumberKeys, Field(examples=["{3: 50us}"], max_length=MAX_RANKS)
+    ] = Field(default_factory=dict)
 
 
 def read_collective(path: str) -> Collective:
@@ -156,13 +165,25 @@ def make_collective(
         ))  # fmt: skip
         alike[(*pair, owner)] += 1
     source_set, target_set, input_at, output_at, owner, index = np.array(rows, dtype=np.int32).T
-    return Collective(
+    found = Collective(
         record.name, record.ranks, 1, reduces=record.reduces, rank_sets=tuple(sets),
         source_set=source_set, target_set=target_set, input_at=input_at, output_at=output_at,
         owner=owner, index=index,
         input_elsewhere=_elsewhere([chunk.input for chunk in chunks]),
         output_elsewhere=_elsewhere([chunk.output for chunk in chunks]),
     )  # fmt: skip
+    late = np.zeros(record.ranks, dtype=np.int64)
+    for rank, time in record.late.items():
+        if rank >= record.ranks:
+            raise document.error(
+                f"there is no rank {rank} among {record.ranks}", (*where, "late", rank),
+                f"use ranks from 0 to {record.ranks - 1}",
+            )  # fmt: skip
+        late[rank] = time
+    last = max((chunk.needed for chunk in chunks if chunk.needed is not None), default=0)
+    tail = [0 if chunk.needed is None else last - chunk.needed for chunk in chunks]
+    ready = [chunk.ready for chunk in chunks]
+    return found.timed(np.array(ready, np.int64), np.array(tail, np.int64), late)
 
 
 def collective_document(collective: Collective) -> dict[str, object]:

@@ -35,7 +35,7 @@ def write_atomic(path: str | Path, text: str, *, field: str = "output") -> None:
     write_all_atomic({path: text}, field=field)
 
 
-def write_all_atomic(texts: Mapping[str | Path, str], *, field: str = "output") -> None:
+def write_all_atomic(texts: Mapping[str | Path, str | bytes], *, field: str = "output") -> None:
     """Write several files, ``texts`` by path: all temporary files first, then all the replacing.
 
     Errors name the option ``field``.
@@ -55,7 +55,7 @@ def write_all_atomic(texts: Mapping[str | Path, str], *, field: str = "output") 
                 descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 os.set_blocking(descriptor, True)
                 with os.fdopen(descriptor, "wb") as stream:
-                    stream.write(texts[path].encode())
+                    stream.write(_encoded(texts[path]))
         while pending:
             temporary, target, file = pending[0]
             with _refusing(file, field):
@@ -141,7 +141,13 @@ def _is_device(file: str, field: str) -> bool:
     return not stat.S_ISREG(mode) or file.startswith(("/dev/", "/proc/"))
 
 
-def _write_beside(file: str, text: str, field: str, pending: list[tuple[Path, Path, str]]) -> None:
+def _encoded(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def _write_beside(
+    file: str, text: str | bytes, field: str, pending: list[tuple[Path, Path, str]]
+) -> None:
     """Write a temporary file in the target's directory and append it to ``pending``."""
     with _refusing(file, field):
         target = Path(file).resolve()
@@ -157,7 +163,7 @@ def _write_beside(file: str, text: str, field: str, pending: list[tuple[Path, Pa
         with os.fdopen(descriptor, "wb") as stream:
             if mode is not None:
                 os.fchmod(descriptor, stat.S_IMODE(mode))
-            stream.write(text.encode())
+            stream.write(_encoded(text))
             stream.flush()
             os.fsync(descriptor)
 

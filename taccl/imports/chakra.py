@@ -10,13 +10,15 @@ named ``*.0.et``, ``*.1.et`` and so on. What becomes of a node:
   calls of a group meets the k-th one of the others. ``comm_priority`` orders the stream where any
   node of it has one, the greatest first;
 - a message (``COMM_SEND_NODE``, ``COMM_RECV_NODE``) is a broadcast from the first to the second of
-  a group of two; the k-th of a tag meets the k-th. Both ranks wait for it. Files for each rank are
-  needed: in one for all, every rank would send to the same one;
+  a group of two; the k-th of a tag meets the k-th. The receiver waits for the sender, who does not
+  wait for the receiver, as in ASTRA-sim. Files for each rank are needed: in one for all, every rank
+  would send to the same one;
 - ``METADATA_NODE``, ``MEM_LOAD_NODE`` and ``MEM_STORE_NODE`` take no time: who waits for them waits
   for what they wait for. Collectives of nothing, and those of one rank, likewise.
 
-Both ``data_deps`` and ``ctrl_deps`` are waited for. A stream goes through its nodes in an order in
-which what they wait for comes first, and otherwise by id.
+Both ``data_deps`` and ``ctrl_deps`` are waited for. Computations run when they can, the first in
+the order first; another stream goes through its nodes in order: what they wait for comes first,
+otherwise it is by id.
 
 The metadata node that PyTorch writes (``process_group:init``) says which ranks are in a process
 group; else they are those whose files call it. A group of regularly spaced ranks in a file for all
@@ -36,7 +38,7 @@ References
 mlcommons/chakra, ``schema/protobuf/et_def.proto``; ``src/third_party/utils/protolib.py``:
 ``encodeMessage``; ``src/converter/pytorch_node.py``: ``comm_size``; ``pytorch_converter.py``:
 ``convert_json_to_protobuf_node``. astra-sim/astra-sim, ``astra-sim/workload/Workload.cc``:
-``issue_coll_comm``, ``issue_pytorch_pg_metadata``, ``extract_comm_group``;
+``issue_comm``, ``issue_coll_comm``, ``issue_pytorch_pg_metadata``, ``extract_comm_group``;
 ``astra-sim/system/collective/Ring.cc``: ``Ring``.
 """
 
@@ -155,6 +157,15 @@ def messages() -> Messages:
         for name in ("GlobalMetadata", "Node")
     )
     return Messages(metadata, node, DecodeError)
+
+
+def framed(body: bytes) -> bytes:
+    """Return the `body` of a message behind its length, as it lies in a file."""
+    size, prefix = len(body), b""
+    while size > 127:
+        prefix += bytes([size & 127 | 128])
+        size >>= 7
+    return prefix + bytes([size]) + body
 
 
 class _Node(NamedTuple):
@@ -600,7 +611,7 @@ class _Joined:
         """Return the work of all ranks, by a `name`."""
         calls = self._calls()
         meetings: dict[tuple[str, int], int] = {}
-        by_priority: set[str] = set()
+        by_priority = {COMPUTE, HOST}
         made = []
         for number, rank in enumerate(self.first):
             made.append(_operations(self.traces[rank], rank, calls[number], meetings))
@@ -680,6 +691,7 @@ def _operations(
             continue
         ends[node.number] = (len(made),)
         made.append(Operation(
-            node.name, stream, after, node.time, call, meeting, node.priority
+            node.name, stream, after, node.time, call, meeting, node.priority,
+            listens=meeting >= 0 and node.peers is not None and node.peers[1] in (-1, rank),
         ))  # fmt: skip
     return tuple(made)

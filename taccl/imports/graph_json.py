@@ -22,7 +22,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-import networkx as nx
 from pydantic import ConfigDict, Field
 
 from taccl.errors import TacclWarning
@@ -56,6 +55,8 @@ def inferred_servers(topology: Topology) -> list[list[int]]:
     kept = [edge for edge in topology.edges if edge.beta is None or edge.beta != slowest]
     if not cut or not _stand_apart(cut, kept):
         return []
+    import networkx as nx  # it takes a quarter of a second
+
     joined = nx.empty_graph(topology.num_ranks + len(topology.switches))
     joined.add_edges_from((edge.tail, edge.head) for edge in kept)
     groups = list(nx.connected_components(joined))  # by the least vertex, as these are in order

@@ -36,6 +36,7 @@ def read_layer_table(path: str, ranks: int) -> Workload:
     """
     rows = csv.reader(read_text(path).splitlines(), strict=True)
     layers: list[Mapping[str, object]] = []
+    lines: list[int] = []
     names: list[str] | None = None
     try:
         for row in rows:
@@ -55,6 +56,7 @@ def read_layer_table(path: str, ranks: int) -> Workload:
                     fix="give fewer layers",
                 )  # fmt: skip
             layers.append(_layer(dict(zip(names, row, strict=False)), path, rows.line_num))
+            lines.append(rows.line_num)
     except csv.Error as error:
         raise InputError(
             f"is not CSV: {error}", file=path, line=rows.line_num, fix="correct the line"
@@ -65,7 +67,9 @@ def read_layer_table(path: str, ranks: int) -> Workload:
         "taccl": "workload/1", "name": workload_name(path), "ranks": ranks, "layers": layers,
         "sync": [{"group": ALL}] if ranks > 1 else [],
     }  # fmt: skip
-    return workload_of(document, path)
+    size = "bytes" if "bytes" in (names or ()) else "numel"
+    called = {"name": "layer", "forward": "forward_ns", "backward": "backward_ns", "bytes": size}
+    return workload_of(document, path, lines, called)
 
 
 def workload_name(path: str) -> str:

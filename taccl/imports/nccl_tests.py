@@ -187,6 +187,36 @@ def read_measured(path: str) -> Measured:
     return found
 
 
+def read_runs(
+    files: Sequence[str], collective: str | None, ranks: int
+) -> dict[str, tuple[Measured, ...]]:
+    """Return the runs in `files`, outputs of nccl-tests, by the collective that was measured.
+
+    They are checked against the number of `ranks`; without a `collective` it is what the files say.
+
+    Raises InputError when a file is no output of nccl-tests, or they do not fit together or the
+    ranks.
+    """
+    runs = tuple(read_measured(file) for file in files)
+    told = list(dict.fromkeys(run.collective for run in runs if run.collective))
+    found: dict[str, list[Measured]] = {}
+    for run in runs:
+        named = collective or run.collective or (told[0] if len(told) == 1 else None)
+        if named is None:
+            raise InputError(
+                "does not say which collective it is of", file=run.file, field="--collective",
+                fix="give --collective, such as --collective allreduce",
+            )  # fmt: skip
+        run.check(named, ranks)
+        if run.dtype != runs[0].dtype:
+            raise InputError(
+                f"is a run of {run.dtype}, {files[0]} of {runs[0].dtype}", file=run.file,
+                fix="calibrate from runs of one data type",
+            )  # fmt: skip
+        found.setdefault(named, []).append(run)
+    return {name: tuple(of_name) for name, of_name in found.items()}
+
+
 def _from_text(text: str, path: str) -> Measured:
     groups: list[str | None] = []
     test: str | None = None

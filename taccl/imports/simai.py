@@ -131,7 +131,7 @@ def read_simai(path: str, ranks: int) -> Workload:
         },
         "layers": layers, "sync": sync,
     }  # fmt: skip
-    return workload_of(document, path)
+    return workload_of(document, path, [line for line, _ in rows[2:]])
 
 
 def _groups(words: Sequence[str], ranks: int, path: str) -> Groups:

@@ -148,13 +148,14 @@ def wanted_of(arcs: Arcs) -> Wanted:
 
 
 def is_restricted(problem: "Problem") -> bool:
-    """Tell whether a sketch allows some chunks less than all allowed links."""
+    """Tell whether some chunks may take less than all allowed links, by a sketch or their group."""
     logical = problem.logical
     return bool(
         logical.leave_by
         or logical.on_shortest_paths
         or logical.max_extra_hops is not None
         or logical.channels is not None
+        or problem.collective.carrier_set is not None
     )
 
 

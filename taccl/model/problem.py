@@ -31,7 +31,8 @@ class Bound:
     """A proven lower bound on time.
 
     `kind` is ``latency``, ``port``, ``cut``, ``flow``, ``reduce`` ..., `time` is picoseconds, and
-    `world` is what it holds for: ``any`` algorithm, chunking and batching; ``fixed``: this chunk
+    `world` is what it holds for: ``any`` algorithm, chunking and batching; ``point-to-point``: any
+    whose messages are from rank to rank, where switches can do more; ``fixed``: this chunk
     count with one chunk per message; ``sketch``: any algorithm on the sketch's logical topology;
     ``engine``: the problem as the engine was given it, with its sketch, chunk count and batching;
     ``trees``: the same, of algorithms that sum each chunk along one tree and spread it along one.

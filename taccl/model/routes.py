@@ -202,7 +202,7 @@ def _demand(problem: "Problem", chunk: int, links: Sequence[int], *, reverse: bo
     roots = one if collective.reduces else collective.sources(chunk)
     ends = collective.sources(chunk) if reverse else collective.targets(chunk)
     targets = tuple(rank for rank in ends if rank not in roots)
-    arcs, gated = [], bool(problem.logical.leave_by)
+    arcs, gated = [], bool(problem.logical.leave_by) or collective.carrier_set is not None
     for link in links:
         if gated and not may_leave(problem, chunk, link):
             continue
@@ -226,11 +226,14 @@ def _demand(problem: "Problem", chunk: int, links: Sequence[int], *, reverse: bo
 def may_leave(problem: "Problem", chunk: int, link: int) -> bool:
     """Tell whether a `chunk` of a `problem` may take a `link`, by who may send its owner's chunks.
 
-    In every server the senders are those of the rank with the owner's local number.
+    In every server the senders are those of the rank with the owner's local number. Nor may it
+    visit ranks that carry nothing for its group.
     """
     leave_by = problem.logical.leave_by
     topology = problem.topology
     src, dst = int(topology.links.src[link]), int(topology.links.dst[link])
+    if not all(problem.collective.may_visit(chunk, rank) for rank in (src, dst)):
+        return False
     if not leave_by or topology.server_of[src] == topology.server_of[dst]:
         return True
     owner = int(problem.collective.owner[chunk])

@@ -125,10 +125,14 @@ class Schedule:
         """Return the number of representative sends."""
         return len(self.chunk)
 
-    @property
+    @cached_property
     def makespan(self) -> Time:
-        """When the last chunk has arrived, in picoseconds."""
-        return int(self.end.max()) if len(self.end) else 0
+        """When all is over, in picoseconds: the last chunk has arrived.
+
+        Where chunks have tails, whoever wanted them has also worked on them: a deadline of every
+        chunk holds if and only if this is no later than the last deadline.
+        """
+        return self.collective.over_at(self.chunk, self.topology.links.dst[self.link], self.end)
 
     @cached_property
     def group(self) -> Group:

@@ -26,7 +26,7 @@ from taccl.topology.fans import MAX_FANS, NO_FANS, Fan, FanTable, make_fans
 from taccl.topology.file import topology_digest, topology_document, topology_from_document
 from taccl.topology.graph import Topology
 from taccl.topology.symmetry import make_group
-from taccl.units import exact_size_text
+from taccl.units import MAX_TIME, exact_size_text
 
 MAX_NODES = 16_000_000
 MAX_CHUNKS = 1 << 23
@@ -46,6 +46,9 @@ class CollectiveRecord(FileModel):
     chunks_per_rank: Annotated[StrictInt, Field(ge=1, le=1 << 22, examples=[1])]
     root: Annotated[Index | None, Field(examples=[0])] = None
     definition: CollectiveFile | None = None
+    ready_ps: list[StrictInt] | None = None
+    tail_ps: list[StrictInt] | None = None
+    late_ps: list[StrictInt] | None = None
 
 
 class SendsRecord(FileModel):
@@ -108,6 +111,10 @@ def schedule_text(schedule: Schedule, *, seed: int | None = None, engine: str | 
         named["root"] = collective.root
     if collective.name not in COLLECTIVES:
         named["definition"] = collective_document(collective)
+    for field in ("ready", "tail", "late"):
+        column = getattr(collective, field)
+        if column is not None:
+            named[f"{field}_ps"] = column.tolist()
     document: dict[str, object] = {
         "taccl": "schedule/2" if len(schedule.fans) else "schedule/1",
         "engine": engine,
@@ -148,7 +155,7 @@ def read_schedule(path: str) -> Schedule:
     document = read_document(path, MAX_NODES)
     record = fit_model(document, ScheduleFile)
     topology = _topology(record, document)
-    collective = _collective(record, document, topology)
+    collective = _timed(record, document, _collective(record, document, topology))
     generators = permutations(document, ("generators",), record.generators, topology.num_ranks)
     with _refusals(document, ("generators",)):
         make_group(topology, generators)
@@ -245,6 +252,23 @@ def _collective(record: ScheduleFile, document: Document, topology: Topology) ->
         )  # fmt: skip
     with _refusals(document, ("collective", "root")):
         return build_collective(name, said.ranks, said.chunks_per_rank, said.root)
+
+
+def _timed(record: ScheduleFile, document: Document, collective: Collective) -> Collective:
+    """Return a collective with the ready times, tails and late ranks of the file."""
+    columns = []
+    for field, length in (
+        ("ready_ps", collective.num_chunks), ("tail_ps", collective.num_chunks),
+        ("late_ps", collective.num_ranks),
+    ):  # fmt: skip
+        times: list[int] = getattr(record.collective, field) or [0] * length
+        if len(times) != length or not all(0 <= time <= MAX_TIME for time in times):
+            raise document.error(
+                f"should have {length} entries from 0 to {MAX_TIME}", ("collective", field),
+                "write picoseconds, one entry for each chunk, or rank",
+            )  # fmt: skip
+        columns.append(np.array(times, dtype=np.int64))
+    return collective.timed(*columns)
 
 
 def _defined(said: CollectiveRecord, definition: CollectiveFile, document: Document) -> Collective:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from taccl.errors import NoScheduleError
 from taccl.prices.arborescence import MOST, cheapest_from, contract
 from taccl.prices.arborescence_loops import Arcs32, Ints
+from taccl.prices.steiner import steiner_tree
 
 Floats = NDArray[np.float64]
 
@@ -24,9 +25,10 @@ FINE = 1 << 30
 class PricingProblem:
     """Arcs between `ranks` ranks, and what a unit sent along them takes of the resources.
 
-    There are `num_resources` of these. `tail` and `head` are int32, the ends of every arc. CSR: arc
-    i takes ``load[u]`` (int64, not negative) of ``use_resource[u]`` for u in ``use_start[i] ..
-    use_start[i+1]-1``.
+    There are `num_resources` of these. After the ranks, and counted among them, come so many
+    `helpers`, which units may pass and which want none. `tail` and `head` are int32, the ends of
+    every arc. CSR: arc i takes ``load[u]`` (int64, not negative) of ``use_resource[u]`` for u in
+    ``use_start[i] .. use_start[i+1]-1``.
     """
 
     ranks: int
@@ -36,6 +38,7 @@ class PricingProblem:
     use_start: Ints
     use_resource: NDArray[np.int32]
     load: Ints
+    helpers: int = 0
 
     @cached_property
     def owner(self) -> Ints:
@@ -114,12 +117,17 @@ def cheapest(pricing: PricingProblem, kinds: Sequence[Kind], costs: Ints) -> tup
 
 
 def _cheapest_tree(pricing: PricingProblem, kind: Kind, costs: Ints) -> tuple[int, Ints]:
-    """Return a cheapest tree; with other ranks than roots and targets its dearest path's cost."""
+    """Return a cheapest tree; with helpers, or other ranks, a bound on its cost, and a tree."""
     arcs = np.arange(len(costs)) if kind.arcs is None else kind.arcs
     tail, head = pricing.tail[arcs], pricing.head[arcs]
     if len(kind.roots) + len(kind.targets) == pricing.ranks:
         cost, tree = cheapest_from(kind.roots, pricing.ranks, tail, head, costs[arcs])
         return cost, arcs[tree]
+    if len(kind.roots) + len(kind.targets) + pricing.helpers == pricing.ranks:
+        bound, tree = steiner_tree(
+            kind.roots, kind.targets, pricing.ranks, tail, head, costs[arcs]
+        )  # fmt: skip
+        return bound, arcs[tree]
     distance, into = distances(pricing.ranks, kind.roots, tail, head, costs[arcs])
     if (distance[kind.targets] >= MOST).any():
         raise ValueError("some target can't be reached")

@@ -87,6 +87,21 @@ def measured_costs(topology: Topology) -> ProgramCosts:
     return topology.measured
 
 
+def is_measured(profile: str | None, topology: Topology, *others: object) -> bool:
+    """Tell whether programs are charged what a `topology` was measured to cost.
+
+    `profile`: one of PROFILES; None: ``measured`` where the topology has such costs, and none of
+    the `others` is asked for, options that only ``alpha-beta`` knows.
+
+    Raises InputError when measured costs are asked for, and there are none.
+    """
+    if profile is None:
+        return topology.measured is not None and not any(others)
+    if profile == "measured":
+        measured_costs(topology)
+    return profile == "measured"
+
+
 def sharing_of(topology: Topology, protocol: str) -> Sharing:
     """Return what programs of a ``protocol`` are charged on a ``topology`` with measured costs.
 

@@ -27,6 +27,7 @@ from fractions import Fraction
 from functools import cached_property
 from random import Random
 
+from taccl.errors import InputError
 from taccl.msccl.program import Program
 from taccl.replay.compile import (
     MAX_MESSAGES,
@@ -230,12 +231,15 @@ class Outcome:
 
     `trace` is the first program's, over all runs: mean time, messages, mean time of its messages on
     each edge. `times` and `others` are picoseconds of the first and of the second program in each
-    run, launch included, each from its own start; empty where it does not end.
+    run, launch included, each from its own start; empty where it does not end. `background` has
+    those of the messages of others that begin meanwhile, in all runs, from when they are due to
+    when they are there.
     """
 
     trace: Trace
     times: tuple[Time, ...] = ()
     others: tuple[Time, ...] = ()
+    background: tuple[Time, ...] = ()
 
 
 def mean_time(times: Sequence[Time]) -> Time | None:
@@ -358,11 +362,13 @@ def disturbed(setup: Setup, loads: Sequence[Load]) -> Outcome:
     times: list[list[Time]] = [[] for _ in loads]
     busy = [0] * len(setup.topology.edges)
     messages = 0
+    background: list[Time] = []
     for number in range(setup.scenario.runs):
         run = DisturbedRun(together, setup, loads, number)
         run.to_end()
         reason = reason or run.reason(0)
         messages = run.sent
+        background += run.latencies
         busy = [old + new for old, new in zip(busy, run.own_busy, strict=True)]
         for group, load in enumerate(loads):
             if not run.reason(group):
@@ -371,7 +377,32 @@ def disturbed(setup: Setup, loads: Sequence[Load]) -> Outcome:
         failed, time=None if reason else mean_time(times[0]), reason=reason, messages=messages,
         edge_busy=tuple(total // setup.scenario.runs for total in busy),
     )  # fmt: skip
-    return Outcome(trace, () if reason else tuple(times[0]), tuple(times[1]) if times[1:] else ())
+    if reason:
+        return Outcome(trace, (), tuple(times[1]) if times[1:] else ())
+    return Outcome(
+        trace, tuple(times[0]), tuple(times[1]) if times[1:] else (), tuple(background)
+    )  # fmt: skip
+
+
+def ends_together(setup: Setup, loads: Sequence[Load]) -> list[Time]:
+    """Return when each of several programs ends, the `loads`, which run at once in a `setup`.
+
+    Times are picoseconds from the start of the replay, launch included.
+
+    Raises InputError when a program can't run at its size, or does not end.
+    """
+    if reason := setup.why_not(loads):
+        raise _not_together(reason)
+    parts = [setup.compile(load) for load in loads]
+    run = DisturbedRun(assemble(parts, (), setup.network), setup, loads, 0)
+    run.to_end()
+    if reason := next(filter(None, map(run.reason, range(len(loads)))), ""):
+        raise _not_together(reason)
+    return [end + setup.topology.local.launch for end in run.ended[: len(loads)]]
+
+
+def _not_together(reason: str) -> InputError:
+    return InputError(f"programs can't be replayed side by side: {reason}", fix="send less")
 
 
 class _Rates:
@@ -439,6 +470,7 @@ class DisturbedRun(Run):
         self.own_busy = [0] * len(setup.topology.edges)
         self.sent = 0
         self.background = 0
+        self.latencies: list[Time] = []
         self.few = sum(len(flow.edges) + 2 for flow in together.flows)
 
     def reason(self, group: int) -> str:
@@ -477,6 +509,8 @@ class DisturbedRun(Run):
         if self.now + flight.arrival < self.latest[number]:
             flight = Flight(self.latest[number] - self.now, flight.releases)
         self.latest[number] = self.now + flight.arrival
+        if block >= self.first_flow:
+            self.latencies.append(self.now + flight.arrival - self.due[block])
         if group == 0:
             self.sent += 1
             for duration, edges in flight.releases:

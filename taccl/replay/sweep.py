@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from taccl.bounds import any_curves, program_curves
+from taccl.bounds import POINT_TO_POINT, any_curves, program_curves
 from taccl.collectives import COLLECTIVES, Collective, build_collective, busbw_factor
 from taccl.errors import NoScheduleError
 from taccl.msccl.interpret import find_root
@@ -25,6 +25,8 @@ class Disturbed:
 
     `scenario` is its name, `plain` picoseconds without it, `p50` and `p99` those of the `runs`,
     where something is drawn at random; `other` is the mean of a second program, from its own start.
+    `background` has the picoseconds that half and 99 % of the messages of others do not exceed,
+    from when they are due to when they are there.
     """
 
     scenario: str
@@ -33,11 +35,13 @@ class Disturbed:
     p99: Time | None = None
     runs: int = 1
     other: Time | None = None
+    background: tuple[Time | None, Time | None] = (None, None)
 
     def columns(self) -> dict[str, str | int | float | None]:
         """Return the columns as JSON and CSV name them."""
         times = {
-            "plain_us": self.plain, "p50_us": self.p50, "p99_us": self.p99, "other_us": self.other
+            "plain_us": self.plain, "p50_us": self.p50, "p99_us": self.p99, "other_us": self.other,
+            "background_p50_us": self.background[0], "background_p99_us": self.background[1],
         }  # fmt: skip
         return {
             "scenario": self.scenario or None,
@@ -62,7 +66,8 @@ class Row:
     `in_place`, `out_of_place`: the modes it serves.
     `wrong`: what the verifier found, for ``#wrong``; None: not verified.
     `note`: anything else the reader should know.
-    `costs`: how the costs of an imported topology were taken; None: they are its own.
+    `costs`: the profile, on a machine with measured costs, or how those of an imported topology
+    were taken; None: they are its own.
     `disturbed`: what a scenario makes of it; None: nothing disturbs it.
     """
 
@@ -166,11 +171,11 @@ def sweep(
             )
         found = traces(program, topology, sizes, model, route=route, protocol_costs=protocol_costs)
         made = [row_of(trace, program, topology, bounds[asked], file) for trace in found]
-        rows += (
-            made
-            if costs is None
-            else [replace(row, alpha_rule="measured", costs="measured") for row in made]
-        )
+        if costs is not None:
+            made = [replace(row, alpha_rule="measured", costs="measured") for row in made]
+        elif topology.measured is not None:
+            made = [replace(row, costs=row.costs or "alpha-beta") for row in made]
+        rows += made
     return tuple(rows)
 
 
@@ -253,8 +258,9 @@ def bounds_of(
     *,
     routed: bool = False,
     message_bytes: int | None = None,
+    world: str = POINT_TO_POINT,
 ) -> BoundAt:
-    """Return the best bound for every algorithm as a function of the size.
+    """Return the best bound for every algorithm, of a `world`, as a function of the size.
 
     It gives None for collectives without bounds, where ranks are not connected, and where a
     root should be known and is not. A routed message does not stop at the ranks between, so it can
@@ -271,11 +277,15 @@ def bounds_of(
             return lambda _: None
         collective = build_collective(collective, topology.num_ranks, 1, root)
     try:
-        curves = any_curves(whole(topology), collective)
+        curves = any_curves(whole(topology), collective, world)
     except NoScheduleError:
         return lambda _: None
     if routed:
-        kept = [c for c in curves if c.kind != "reach" and (c.kind != "latency" or c.is_flat)]
+        kept = [
+            c
+            for c in curves
+            if c.kind not in ("reach", "rounds") and (c.kind != "latency" or c.is_flat)
+        ]
         curves = tuple(kept)
     elif message_bytes is not None:
         curves += program_curves(whole(topology), collective, message_bytes)

@@ -230,6 +230,10 @@ def _tell(message: str) -> None:
 WORTH_COMPILED = 80_000
 """Messages and pieces of local work that take as long in Python as loading compiled code."""
 
+SHARED_COSTS = 32
+"""Messages that one takes as long as in Python where messages share edges: it goes in up to eight
+slices, each of which changes the rates of all flows beside it twice."""
+
 EXTRAPOLATED_ABOVE = 20_000_000
 """Messages and pieces of local work from which on steady iterations are skipped."""
 
@@ -269,7 +273,8 @@ def traces(
             SPENT.messages += steps
         else:
             runs = (size for size in sizes if not unfit(program, size, model))
-            SPENT.messages += sum(count_messages(program, size, model) for size in runs)
+            each = SHARED_COSTS if model.measured else 1
+            SPENT.messages += each * sum(count_messages(program, size, model) for size in runs)
     if is_loaded() or SPENT.messages >= WORTH_COMPILED:
         yield from map(timing.at, sizes)
         return

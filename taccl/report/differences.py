@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from taccl.bounds import any_bounds, best
+from taccl.bounds import POINT_TO_POINT, any_bounds, best
 from taccl.errors import InputError
 from taccl.report.text import aligned, us
 from taccl.topology.file import topology_document
@@ -99,7 +99,7 @@ def _facts(topology: Topology) -> dict[str, object]:
     }
     for name, size in (("allgather", topology.num_ranks * BYTES), ("alltoall", BYTES)):
         facts[f"{name}_bound_us"] = (
-            microseconds(best(any_bounds(whole(topology), name, size)).time)
+            microseconds(best(any_bounds(whole(topology), name, size, world=POINT_TO_POINT)).time)
             if topology.num_ranks <= MAX_BOUND_RANKS
             else None
         )

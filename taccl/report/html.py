@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 import taccl
 from taccl.errors import InputError
 from taccl.model.problem import Candidate
@@ -32,6 +34,7 @@ from taccl.report.played import Played, link_text
 from taccl.report.tables import NcclTime, best_of_engines, verdict
 from taccl.report.text import escaped, number_text, us_text
 from taccl.report.whereabouts import program_where, schedule_where
+from taccl.timing.message_costs import fan_uses
 from taccl.topology.graph import Topology
 from taccl.units import Time, counted, format_size, gigabytes_per_second
 
@@ -245,12 +248,15 @@ def _traffic(topology: Topology, crossings: Iterable[Crossing]) -> list[list[int
 def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
     """Return what the script draws for a schedule, and how long each edge is held.
 
-    A track is a link and a span a message, from its start to the release of its last edge.
+    A track is a link and a span a message, from its start to the release of its last edge. A fan is
+    a track, too, and what it carries in a batch is a span.
     """
     topology, table = schedule.topology, schedule.topology.links
-    found: dict[int, list[Send]] = {}
-    for send in schedule.expand().sends():
-        found.setdefault(send.batch, []).append(send)
+    full = schedule.expand()
+    found: dict[tuple[int, int], list[Send]] = {}
+    for send in full.sends():
+        found.setdefault((send.batch, send.link), []).append(send)
+    fused = _held_by_fans(full)
     messages = sorted(found.values(), key=lambda m: (m[0].start, m[0].end, m[0].link))
     used = sorted({message[0].link for message in messages})
     tracks = {link: number for number, link in enumerate(used)}
@@ -258,14 +264,21 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
     steps: list[list[list[str]]] = [[] for _ in used]
     edge_busy = [0] * len(topology.edges)
     crossings: list[Crossing] = []
+    fused_left = dict(fused)  # what a batch holds counts once
     for message in messages:
         first, track = message[0], tracks[message[0].link]
         size = len(message) * schedule.chunk_size
-        held = {edge: topology.busy(first.link, edge, size) for edge in table.edges_of(first.link)}
-        for edge, time in held.items():
+        if first.link < len(table):
+            edges = table.edges_of(first.link)
+            held = {edge: topology.busy(first.link, edge, size) for edge in edges}
+            ends = (int(table.src[first.link]), int(table.dst[first.link]))
+            crossings.append((*ends, int(size), held.items()))
+            counted = held
+        else:
+            held = fused[first.batch]
+            counted = fused_left.pop(first.batch, {})
+        for edge, time in counted.items():
             edge_busy[edge] += time
-        ends = (int(table.src[first.link]), int(table.dst[first.link]))
-        crossings.append((*ends, int(size), held.items()))
         if len(rows) == MAX_SPANS:
             continue
         chunks = ", ".join(str(send.chunk) for send in message)
@@ -274,12 +287,9 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
             track, len(steps[track]) - 1, 0, SENDS, first.start, max(held.values(), default=0),
             first.end, int(size), track, -1, 0, 0, len(message),
         ))  # fmt: skip
-    heads = [f"rank {int(table.src[link])}" for link in used]
-    names = [
-        f"to {int(table.dst[link])}"
-        f" ({', '.join(topology.edges[edge].name for edge in table.edges_of(link))})"
-        for link in used
-    ]
+    heads, names = (
+        zip(*(_ends_told(schedule, link) for link in used), strict=True) if used else ((), ())
+    )
     return {
         "time": schedule.makespan,
         "launch": 0,
@@ -293,6 +303,37 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
         "where": schedule_where(schedule, used, messages),
         "traffic": _traffic(topology, crossings),
     }, tuple(edge_busy)
+
+
+def _held_by_fans(full: Schedule) -> dict[int, dict[int, Time]]:
+    """Return how long each batch of fans of an expanded schedule holds which edges."""
+    rows = np.flatnonzero(full.link >= len(full.topology.links))
+    numbers, batch = np.unique(full.batch[rows], return_inverse=True)
+    fan = full.link[rows] - len(full.topology.links)
+    uses = fan_uses(full.group, full.chunk_size, batch, fan, full.fans)
+    return {
+        number: dict(zip(
+            uses.resource[first:end].tolist(), uses.held[first:end].tolist(), strict=True
+        ))
+        for number, first, end in zip(
+            numbers.tolist(), uses.first[:-1], uses.first[1:], strict=True
+        )
+    }  # fmt: skip
+
+
+def _ends_told(schedule: Schedule, link: int) -> tuple[str, str]:
+    """Return where a link or fan begins, and where it leads over which edges."""
+    topology, table = schedule.topology, schedule.topology.links
+    if link < len(table):
+        edges = ", ".join(topology.edges[edge].name for edge in table.edges_of(link))
+        return f"rank {int(table.src[link])}", f"to {int(table.dst[link])} ({edges})"
+    sources, targets = schedule.fans.ranks(link - len(table))
+    turn = topology.vertex_name(schedule.fans[link - len(table)].turn)
+    first, last = (
+        f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+        for ranks in (sources, targets)
+    )
+    return first, f"to {last} (turn {turn})"
 
 
 def packed(data: object) -> str:

@@ -148,22 +148,6 @@ def as_text(found: Stepped) -> str:
     return "\n".join(lines)
 
 
-def expanded_text(work: Work) -> str:
-    """Return the operations of a class of ranks, a line each: what ``--expand`` prints."""
-    rows = [["class", "step", "id", "stream", "operation", "time or bytes", "after"]]
-    for number, own in enumerate(work.operations):
-        for place, one in enumerate(own):
-            what = format_time(one.time)
-            if one.call is not None:
-                what = f"{format_size(one.call.size)} {one.call.collective}"
-            after = " ".join(map(str, one.after))
-            rows.append([
-                str(number), str(one.step), str(place), one_line(one.stream), one_line(one.name),
-                what, after,
-            ])  # fmt: skip
-    return "\n".join(aligned(rows, str.ljust))
-
-
 def step_trace(found: Stepped) -> str:
     """Return the steps as Chrome trace JSON: a process a class of ranks, a thread a stream."""
     head = {

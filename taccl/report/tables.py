@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
 
-from taccl.bounds import ASSUMED, KINDS, WORLDS, any_of, best
+from taccl.bounds import (
+    ANY,
+    ASSUMED,
+    ASSUMED_OF_SWITCHES,
+    KINDS,
+    POINT_TO_POINT,
+    WORLDS,
+    any_of,
+    best,
+)
 from taccl.model.problem import Bound, Candidate
 from taccl.replay.sweep import NOT_DISTURBED, Row
 from taccl.report.text import aligned, csv_text, number_text, us, us_text
@@ -50,6 +59,8 @@ def write_table(rows: Sequence[Row]) -> str:
                 "p99 us": us_text(disturbed.p99),
                 "plain us": us_text(disturbed.plain),
                 "other us": us_text(disturbed.other),
+                "background p50 us": us_text(disturbed.background[0]),
+                "background p99 us": us_text(disturbed.background[1]),
                 "bound us": us_text(row.bound),
                 "gap": number_text(row.gap, ".1%"),
                 "bottleneck": row.bottleneck,
@@ -223,7 +234,9 @@ class Bounded:
     """The bounds of a collective, by its name, at one `size` of the counted buffer, in bytes.
 
     They hold for every algorithm, `free`; for `chunks` for each rank with one chunk to a message,
-    `fixed`; and for every algorithm on the links of the sketch, `sketched`, empty without one.
+    `fixed`; for every algorithm on the links of the sketch, `sketched`, empty without one; and for
+    every algorithm with messages from rank to rank, `point_to_point`, empty where switches can't do
+    more.
     """
 
     topology: Topology
@@ -233,12 +246,21 @@ class Bounded:
     free: tuple[Bound, ...]
     fixed: tuple[Bound, ...]
     sketched: tuple[Bound, ...] = ()
+    point_to_point: tuple[Bound, ...] = ()
 
     @property
     def worlds(self) -> dict[str, tuple[Bound, ...]]:
         """The bounds by world; worlds without bounds are left out."""
-        found = {"any": self.free, "fixed": self.fixed, "sketch": self.sketched}
+        found = {
+            ANY: self.free, POINT_TO_POINT: self.point_to_point, "fixed": self.fixed,
+            "sketch": self.sketched,
+        }  # fmt: skip
         return {world: bounds for world, bounds in found.items() if bounds}
+
+    @property
+    def assumed(self) -> str:
+        """What the bounds assume of switches."""
+        return ASSUMED_OF_SWITCHES if self.point_to_point else ASSUMED
 
 
 def bounded_json(bounded: Bounded) -> dict[str, object]:
@@ -252,7 +274,10 @@ def bounded_json(bounded: Bounded) -> dict[str, object]:
         "costs": bounded.topology.costs,
         "chunks_per_rank": bounded.chunks,
     }
-    for world, suffix in (("any", ""), ("fixed", "_fixed"), ("sketch", "_sketch")):
+    shown_worlds = {ANY: "", "fixed": "_fixed", "sketch": "_sketch"}
+    if bounded.point_to_point:
+        shown_worlds[POINT_TO_POINT] = "_point_to_point"
+    for world, suffix in shown_worlds.items():
         bounds = worlds.get(world, ())
         largest = best(bounds) if bounds else None
         shown |= {
@@ -264,7 +289,7 @@ def bounded_json(bounded: Bounded) -> dict[str, object]:
     return shown | {
         "kinds": {kind: KINDS[kind] for kind in kinds},
         "worlds": {world: WORLDS[world] for world in worlds},
-        "assumed": ASSUMED,
+        "assumed": bounded.assumed,
     }
 
 
@@ -287,7 +312,7 @@ def bounded_text(bounded: Bounded) -> str:
         if largest.time:
             most = gigabytes_per_second(size, largest.time)
             lines.append(f"  so algbw is at most {most:.4g} GB/s")
-    return "\n".join([*lines, f"assumed: {ASSUMED}"])
+    return "\n".join([*lines, f"assumed: {bounded.assumed}"])
 
 
 def bounded_table(found: Sequence[Bounded]) -> str:
@@ -304,7 +329,7 @@ def bounded_table(found: Sequence[Bounded]) -> str:
         f" ({topology.rules_stated}), {counted(first.chunks, 'chunk')} for each rank",
         *aligned(rows),
         *(f"{world}: {WORLDS[world]}" for world in first.worlds),
-        f"assumed: {ASSUMED}",
+        f"assumed: {first.assumed}",
     ])  # fmt: skip
 
 

@@ -113,7 +113,7 @@ def schedule_where(
     collective, table = schedule.collective, schedule.topology.links
     codes = _Codes.of(collective)
     cells = collective.num_ranks * collective.num_chunks
-    if cells > MAX_CELLS or sum(map(len, messages)) > MAX_WORK:
+    if len(schedule.fans) or cells > MAX_CELLS or sum(map(len, messages)) > MAX_WORK:
         return None
     start = _inputs(collective)
     held = {(rank, content.chunk): content.sources for rank, _, content in start}

@@ -93,7 +93,7 @@ class _State:
         self.tail = [max(plan.tail_time[move] for move in message) for message in messages]
         self.children = graph.children
         self.missing = [len(waiting) for waiting in graph.waiting]
-        self.ready: list[Time] = [0] * len(messages)
+        self.ready: list[Time] = released(plan, messages).tolist()
         self.free = as_list(np.zeros(len(plan.problem.topology.edges), dtype=np.int64))
         self.heap: list[tuple[Key, int]] = []
 
@@ -143,6 +143,13 @@ def message_graph(plan: Plan, messages: Sequence[Message]) -> Graph:
     return Graph(waiting, children)
 
 
+def released(plan: Plan, messages: Sequence[Message]) -> NDArray[np.int64]:
+    """Return from when on (ps) each of the messages may start, by what its rank has itself."""
+    if not plan.problem.collective.is_timed:
+        return np.zeros(len(messages), dtype=np.int64)
+    return np.array([plan.released[list(message)].max() for message in messages], dtype=np.int64)
+
+
 def decide(plan: Plan, messages: Sequence[Message]) -> Decisions:
     """Return the decisions of messages in sequence."""
     sequence = [index for message in messages for index in message]
@@ -190,9 +197,10 @@ class Load:
     """Messages of a plan, ready to be dispatched in different orders.
 
     `messages` are what is sent together of the `plan`, or the single moves that messages grow from;
-    `work` is the same in columns, with the longest way left first. Each waits for so many others
-    (`missing`), and has `tail` picoseconds from its start to the last arrival that needs it. There
-    are so many `resources`.
+    `work` is the same in columns, with the longest way left first. After the messages stands there
+    one that holds nothing for every time at which some are released: these wait for its arrival.
+    Each waits for so many others (`missing`), and each message has `tail` picoseconds from its
+    start to the end of the last that needs it. There are so many `resources`.
     """
 
     plan: Plan
@@ -222,6 +230,8 @@ def growing_load_of(plan: Plan, runs: Sequence[Run]) -> Load:
 def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
     """Return the columns of messages, of which those of a run may become one."""
     graph = message_graph(plan, messages)
+    times = released(plan, messages)
+    clocks: list[Time] = np.unique(times[times > 0]).tolist()
     owner = {move: number for number, message in enumerate(messages) for move in message}
     arrives = {  # (before, after) where a message waits for another to arrive, not only to start
         (owner[before], number)
@@ -230,14 +240,24 @@ def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
         for before in plan.moves[move].needs
     }
     following = [sorted(children) for children in graph.children]
+    for number, time in enumerate(clocks, len(messages)):
+        following.append(np.flatnonzero(times == time).tolist())
+        arrives |= {(number, child) for child in following[-1]}
     tail = np.array([max(plan.tail_time[m] for m in message) for message in messages], np.int64)
     grown: list[Message] = []
-    row = np.zeros(len(messages), dtype=np.int32)
+    row = np.zeros(len(following), dtype=np.int32)
     for run in runs:
         row[list(run.moves)] = len(grown)
         longest = max(stop - first for first, stop in enumerate(run.reach))
         grown.append(messages[run.moves[0]])
         grown += [run.moves[:length] for length in range(2, min(longest, run.most) + 1)]
+    row[len(messages) :] = np.arange(len(grown), len(grown) + len(clocks))
+    runs = [*runs, *(Run((len(messages) + number,), (1,), 1) for number in range(len(clocks)))]
+    uses = message_uses(plan, grown)
+    uses = uses._replace(
+        first=np.append(uses.first, [uses.first[-1]] * len(clocks)).astype(np.int64),
+        arrival=np.append(uses.arrival, clocks).astype(np.int64),
+    )
     member = np.array([item for run in runs for item in run.moves], dtype=np.int32)
     lengths = np.array([len(run.moves) for run in runs], dtype=np.int32)
     first = np.cumsum(lengths, dtype=np.int32) - lengths
@@ -245,7 +265,7 @@ def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
     place = np.empty_like(member)
     place[member] = np.arange(len(member), dtype=np.int32)
     work = Work(
-        message_uses(plan, grown), row, member, place, begin, begin + np.repeat(lengths, lengths),
+        uses, row, member, place, begin, begin + np.repeat(lengths, lengths),
         begin + np.array([stop for run in runs for stop in run.reach], dtype=np.int32),
         np.repeat(np.array([run.most for run in runs], dtype=np.int32), lengths),
         np.cumsum([0, *map(len, following)]),
@@ -254,16 +274,17 @@ def _load(plan: Plan, messages: Sequence[Message], runs: Sequence[Run]) -> Load:
             [(n, child) not in arrives for n, some in enumerate(following) for child in some],
             dtype=np.int32,
         ),
-        _ranks(tail),
+        _ranks(_with_clocks(tail, len(clocks))),
     )  # fmt: skip
-    missing = np.array([len(waiting) for waiting in graph.waiting], dtype=np.int32)
+    missing = np.zeros(len(following), dtype=np.int32)
+    missing[: len(messages)] = [len(waiting) for waiting in graph.waiting] + (times > 0)
     return Load(plan, messages, work, missing, tail, len(plan.problem.topology.edges))
 
 
 def dispatched(
     load: Load, report: Callable[[str], None], before: NDArray[np.int64] | None = None
 ) -> tuple[Decisions, Time]:
-    """Return the messages in the order of their starts, and the last arrival in picoseconds.
+    """Return the messages in the order of their starts, and when all is over in picoseconds.
 
     The parameters and errors are those of :func:`messages_by_start`.
     """
@@ -274,15 +295,17 @@ def dispatched(
 def messages_by_start(
     load: Load, report: Callable[[str], None], before: NDArray[np.int64] | None = None
 ) -> tuple[list[Message], Time]:
-    """Return the messages of a `load` by their starts, and the last arrival in picoseconds.
+    """Return the messages of a `load` by their starts, and when all is over in picoseconds.
 
     Where there is something to compile, `report` is called with a line. `before` sorts the
     messages: smaller goes first; None: the longest way left.
 
     Raises ValueError when messages wait for each other in a ring.
     """
-    work = load.work if before is None else load.work._replace(rank=_ranks(-before))
-    count = len(load.messages)
+    count, real = len(load.missing), len(load.messages)
+    work = load.work
+    if before is not None:
+        work = work._replace(rank=_ranks(_with_clocks(-before, count - real)))
     events = count + int(np.diff(work.uses.first)[work.row].sum()) + 1
     nothing = partial(np.full, fill_value=NOTHING, dtype=np.int32)
     state = State(
@@ -295,16 +318,24 @@ def messages_by_start(
         compiled()(work, state)
     if (state.start < 0).any():
         raise ValueError("messages wait for each other in a ring")
-    leads = np.flatnonzero(state.length)
+    leads = np.flatnonzero(state.length[:real])
     leads = leads[np.argsort(state.turn[leads])]
     length = state.length[leads]
-    end = int((state.start[leads] + work.uses.arrival[work.row[leads] + length - 1]).max(initial=0))
+    ends = state.start[leads] + work.uses.arrival[work.row[leads] + length - 1]
     items = work.member.tolist()
     found = [
         tuple(chain.from_iterable(load.messages[item] for item in items[at : at + count]))
         for at, count in zip(work.place[leads].tolist(), length.tolist(), strict=True)
     ]
-    return found, end
+    if load.plan.problem.collective.tail is not None:
+        rests = load.plan.rests
+        ends += np.array([max(rests[move] for move in one) for one in found], dtype=np.int64)
+    return found, int(ends.max(initial=0))
+
+
+def _with_clocks(tail: NDArray[np.int64], clocks: int) -> NDArray[np.int64]:
+    """Return tails with those of some releases behind them, which come before all else."""
+    return np.append(tail, np.full(clocks, 1 << 62, dtype=np.int64))
 
 
 def _ranks(tail: NDArray[np.int64]) -> NDArray[np.int32]:

@@ -45,7 +45,9 @@ MOST_ROWS = 200_000
 def coarser(problem: Problem, parts: int) -> Problem | None:
     """Return the same problem in chunks of so many; None where there is none."""
     collective = problem.collective
-    if collective.name not in COLLECTIVES or collective.chunks_per_rank % parts:
+    if collective.is_timed or collective.name not in COLLECTIVES:
+        return None
+    if collective.chunks_per_rank % parts:
         return None
     coarse = build_collective(
         collective.name,

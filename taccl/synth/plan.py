@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taccl.collectives.slots import DEFAULT_LAYOUT, Slots, place_chunks
 from taccl.model.problem import Problem
@@ -56,13 +57,35 @@ class Plan:
 
     @cached_property
     def tail_time(self) -> tuple[Time, ...]:
-        """For every move, the time from its start to the last arrival that needs it."""
+        """For every move, the time from its start to the end of the last that needs it."""
         tail = [self.costs(move.link, 1)[0] for move in self.moves]
-        after = list(tail)
+        after = [time + rest for time, rest in zip(tail, self.rests, strict=True)]
         for number in range(len(self.moves) - 1, -1, -1):
             for parent in self.moves[number].needs:
                 after[parent] = max(after[parent], tail[parent] + after[number])
         return tuple(after)
+
+    @cached_property
+    def rests(self) -> Sequence[Time]:
+        """For every move, how long who receives it works on it, if it wants the chunk."""
+        collective, dst = self.problem.collective, self.problem.topology.links.dst
+        tail = collective.tail
+        if tail is None:
+            return [0] * len(self.moves)
+        return [
+            int(tail[move.chunk]) * collective.is_target(move.chunk, int(dst[move.link]))
+            for move in self.moves
+        ]
+
+    @cached_property
+    def released(self) -> NDArray[np.int64]:
+        """For every move, from when on (ps) its rank has what it has itself of the chunk."""
+        collective = self.problem.collective
+        chunk = np.array([move.chunk for move in self.moves], dtype=np.int32)
+        src = self.problem.topology.links.src[[move.link for move in self.moves]]
+        pairs = zip(chunk.tolist(), src.tolist(), strict=True)
+        own = np.array([collective.is_source(*pair) for pair in pairs], dtype=np.bool_)
+        return np.where(own, collective.own_from(chunk, src), 0)
 
     def costs(self, link: int, chunks: int) -> tuple[Time, tuple[tuple[int, Time], ...]]:
         """Return (arrival time, (resource orbit, time held)...) of a message on a link."""
@@ -192,6 +215,40 @@ def adjacent(problem: Problem, decisions: Decisions) -> Decisions:
                 message, run = message + 1, [row]
             batch[row] = message
     return replace(decisions, batch=batch)
+
+
+def in_turns(problem: Problem, decisions: Decisions) -> Iterator[Decisions]:
+    """Yield the decisions with chunks class by class: by ready time, by tail, and by both.
+
+    An engine that knows nothing of ready times and tails mixes chunks as if all were there; what
+    it decides for each chunk is good nevertheless. Of chunks with one ready time and one tail the
+    order stays; a message with others is cut. The `problem` has the symmetries of the `decisions`.
+    """
+    collective, chunk = problem.collective, decisions.chunk
+    nothing = np.zeros(len(chunk), dtype=np.int64)
+    ready = nothing if collective.ready is None else collective.ready[chunk]
+    tail = nothing if collective.tail is None else collective.tail[chunk]
+    kind = np.unique(np.stack([ready, tail]), axis=1, return_inverse=True)[1].ravel()
+    seen: set[bytes] = set()
+    for key in (ready - tail, ready, -tail):
+        row = np.lexsort((np.arange(len(chunk)), kind, key))
+        if row.tobytes() in seen:
+            continue
+        seen.add(row.tobytes())
+        cut = np.diff(decisions.batch[row], prepend=-1) | np.diff(kind[row], prepend=-1)
+        visible_from = None
+        if decisions.visible_from is not None:
+            # What comes after an arrival's view of its own class, or at the end of the class.
+            visible_from = np.empty_like(decisions.visible_from)
+            for rows in np.split(row, np.flatnonzero(np.diff(kind[row])) + 1):
+                begin = int(np.flatnonzero(row == rows[0])[0]) if len(rows) else 0
+                seen_from = np.searchsorted(rows, decisions.visible_from[rows])
+                visible_from[begin : begin + len(rows)] = begin + seen_from
+        made = Decisions(
+            chunk[row], decisions.link[row], (np.cumsum(cut != 0) - 1).astype(np.int32),
+            decisions.reduce[row], visible_from, decisions.packs,
+        )  # fmt: skip
+        yield made if decisions.packs else adjacent(problem, made)
 
 
 class Adjacency:

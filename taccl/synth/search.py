@@ -16,22 +16,29 @@ counts with a quarter of the work.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from types import MappingProxyType
 
 from taccl.errors import NoAlgorithmError, NoScheduleError, OutOfTimeError
-from taccl.model.problem import Candidate, Options, Problem, Result, Status
-from taccl.model.schedule import Schedule
+from taccl.model.problem import Candidate, Options, Problem, Result, Status, reduces_and_spreads
+from taccl.model.routes import build_network
+from taccl.model.schedule import Decisions, Schedule
 from taccl.synth.exact.engine import exact, pairs_of
 from taccl.synth.exact.solve import MAX_INTERVALS
 from taccl.synth.flow.engine import flow
+from taccl.synth.greedy import greedy_routes
 from taccl.synth.guided.engine import guided
+from taccl.synth.pieces import in_groups, in_one_piece
+from taccl.synth.plan import in_turns, rows_of_routes
 from taccl.synth.staged.engine import staged
 from taccl.synth.templates.classical import CLASSICAL, run_classical, textbook_schedule
+from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.timing.deadline import Deadline
 from taccl.units import Time
+from taccl.verify import verify
 
 Engine = Callable[[Problem, Options], Result]
 
@@ -137,6 +144,8 @@ def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> 
         result = engine(problem, options)
     except NoScheduleError as error:
         return Attempt(name, chunks, None, None, error, seconds=clock.spent)
+    if result.schedule is not None and problem.collective.is_timed:
+        result = replace(result, schedule=_in_time(engine, problem, options, result.schedule))
     schedule = result.schedule
     if schedule is None:
         late = OutOfTimeError("no schedule was found in time", fix="raise --time-limit")
@@ -148,6 +157,29 @@ def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> 
     else:
         options.report(f"{result.engine}, {chunks} chunks a rank: {score / 1e6:.2f} us")
     return Attempt(name, chunks, result, score, reason=reason, seconds=clock.spent)
+
+
+def _in_time(engine: Engine, problem: Problem, options: Options, schedule: Schedule) -> Schedule:
+    """Return the best of an engine's schedule, its chunks in order of time, and groups of pieces.
+
+    Engines may decide as if all chunks were ready at once. What the `engine` makes of them in one
+    piece comes first here, for as long as it had for the `schedule`.
+    """
+    orbits, found = replace(problem, group=schedule.group), [schedule]
+    with suppress(ValueError):  # exchanges wait for each other in a ring
+        found += map(orbits.timed, in_turns(orbits, schedule.decisions()))
+    whole = in_one_piece(problem) if options.batch else None
+    if whole is not None:
+        alone = replace(options, floor=0, fixed_floors={}, score=None, known=())
+        with suppress(NoScheduleError):
+            one = engine(whole, replace(alone, refusal=Options.refusal)).schedule
+            found += () if one is None else in_groups(problem, one)
+    better = sorted((one for one in found if one.makespan < schedule.makespan), key=_makespan)
+    return next((one for one in better if not verify(one, problem.logical)), schedule)
+
+
+def _makespan(schedule: Schedule) -> Time:
+    return schedule.makespan
 
 
 SEARCHES: Mapping[str, Engine] = MappingProxyType({
@@ -245,14 +277,17 @@ class Search:
         return self.clock.left - self.reserve - self.series.overhead()
 
     def known(self, chunks: int) -> tuple[Schedule, ...]:
-        """Return the best schedules of a chunk count, for the next engine to start from."""
+        """Return the best schedules of a chunk count, for the next engine to start from.
+
+        Engines route over links: what switches copy and add is no start for them.
+        """
         rows = {
             id(one.result.schedule): (one.time, one.result.schedule)
             for one in self.found
             if one.chunks == chunks and one.time is not None and one.result is not None
         }
         ranked = sorted(rows.values(), key=lambda row: row[0] or 0)[:KNOWN]
-        return tuple(schedule for _, schedule in ranked if schedule is not None)
+        return tuple(one for _, one in ranked if one is not None and not len(one.fans))
 
     def task(self, chunks: int, seconds: float) -> tuple[Problem, Options]:
         """Return the problem of a chunk count, and options that have what is known of it."""
@@ -280,6 +315,12 @@ def portfolio(search: Search) -> list[Attempt]:
         name: along(name, partial(run_classical, name, patient=False), promising, clock)
         for name in dict.fromkeys((*search.ranking, *CLASSICAL))
     }
+    if search.series.task(search.series.counts[0], 1.0)[0].topology.copies_or_adds:
+        # Few rows and most of the gain: all their rounds are tried before anything else.
+        for name in IN_NETWORK:
+            search.take(classical.pop(name))
+            if search.over:
+                return search.found
     _advance(search, classical, FIRST, more=bool(SEARCHES))
     if search.clock.counted is None:
         _take_turns(search)
@@ -509,4 +550,27 @@ def opening(problem: Problem, *, batch: bool) -> Iterable[tuple[str, Schedule]]:
     names = FEW_MESSAGES if is_large else tuple(CLASSICAL)
     made = ((name, textbook_schedule(bare, name, batch=batch, fewest=is_large)) for name in names)
     found = ((name, schedule) for name, schedule in made if schedule is not None)
-    return found if is_large else sorted(found, key=lambda one: one[1].makespan)
+    if is_large:
+        return found
+    return sorted(found, key=lambda one: one[1].makespan) or _greedy(bare)
+
+
+def _greedy(problem: Problem) -> list[tuple[str, Schedule]]:
+    """Return what greedy routes make of a problem for which there is no textbook; or nothing."""
+    sums = problem.collective.reduces
+    phases = ((True,) if sums else ()) + (
+        (False,) if not sums or reduces_and_spreads(problem.collective) else ()
+    )
+    rows: list[tuple[int, int, bool]] = []
+    with suppress(NoScheduleError):
+        for reverse in phases:
+            network = build_network(problem, reverse=reverse)
+            hops = greedy_routes(network)
+            routes = tuple(
+                tuple(hop.arc for hop in hops if hop.demand == n)
+                for n in range(len(network.demands))
+            )
+            rows += rows_of_routes(network, routes)
+        decisions = Decisions.of([(*row[:2], n, row[2]) for n, row in enumerate(rows)])
+        return [("greedy", problem.timed(decisions))]
+    return []

@@ -41,10 +41,14 @@ def mirrored(problem: Problem) -> Mirror | None:
     """Return the gather that is a reduction played backwards; None where there is none.
 
     There is none for other collectives, under a sketch (whose limits are on the links as they
-    are), and where a link has no counterpart, as there were too many equal paths.
+    are), where ranks are late, and where a link has no counterpart, as there were too many equal
+    paths. What is ready late is needed early in the mirror, and the other way round.
     """
-    name, topology = GATHERS.get(problem.collective.name), problem.topology
+    collective, topology = problem.collective, problem.topology
+    name = GATHERS.get(collective.name)
     if name is None or problem.logical.name is not None or len(topology.links) > MOST_LINKS:
+        return None
+    if collective.late is not None:
         return None
     edges = tuple(replace(edge, tail=edge.head, head=edge.tail) for edge in topology.edges)
     turned = replace(topology, edges=edges)
@@ -55,9 +59,9 @@ def mirrored(problem: Problem) -> Mirror | None:
     if -1 in link or len(link) != len(number):
         return None
     logical = replace(problem.logical, topology=turned, allowed=problem.logical.allowed[link])
-    collective = problem.collective
     root = collective.root if COLLECTIVES[name].has_root else None
     gather = build_collective(name, collective.num_ranks, collective.chunks_per_rank, root)
+    gather = gather.timed(collective.tail, collective.ready)
     group = make_group(turned, problem.group.generators)
     return Mirror(replace(problem, logical=logical, collective=gather, group=group), link)
 

@@ -78,6 +78,13 @@ def times_of(
     adds = reduce[legs.row] & legs.fresh
     begin = np.searchsorted(legs.row, np.arange(rows + 1)).astype(np.int64)
     first = begin[first]
+    # What a rank has itself is a value that comes when it is made; sums there wait for it, too.
+    made, summed_from = np.full((2, len(places)), NOTHING, dtype=np.int64)
+    if collective.is_timed:
+        made[at[: len(moved)][own]] = collective.own_from(moved, legs.src)[own]
+        there = member[collective.source_set[moved], legs.dst]
+        summed_from[at[len(moved) :][there]] = collective.own_from(moved, legs.dst)[there] - 1
+        own = np.zeros_like(own)
     hidden = np.zeros(0, dtype=np.int32)
     if visible_from is not None and collective.reduces:
         hidden = begin[visible_from][legs.row].astype(np.int32)
@@ -90,13 +97,16 @@ def times_of(
     if not plain:
         run = compiled()[collective.reduces]
 
+    def own_copy(filled: Times) -> Times:
+        return as_list(filled) if plain else filled.copy()
+
     def column(length: int, value: int) -> Times:
-        filled = np.full(length, value, dtype=np.int64)
-        return as_list(filled) if plain else filled
+        return own_copy(np.full(length, value, dtype=np.int64))
 
     not_before, resources = column(len(moved), 0), int(group.edge_orbit.max(initial=0)) + 1
     for _ in range(MAX_PASSES):
-        ready, changed, replaced, read, unseen = (column(len(places), NOTHING) for _ in range(5))
+        ready, replaced = own_copy(made), own_copy(summed_from)
+        changed, read, unseen = (column(len(places), NOTHING) for _ in range(3))
         below = column(len(hidden), NOTHING)
         values = Values(ready, changed, replaced, read, unseen, below, not_before)
         start, end, free = column(len(moved), 0), column(len(moved), 0), column(resources, 0)

@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 
+import numpy as np
+
 from taccl.collectives import check_members
+from taccl.collectives.groups import relays_of
 from taccl.errors import InputError, NoScheduleError
 from taccl.files import shown
 from taccl.topology.file import unreachable_pair
@@ -240,9 +243,7 @@ def grouped(
     check_members(members, topology.num_ranks)
     if tuple(members) == tuple(range(topology.num_ranks)):
         return topology
-    others: Sequence[Rank] = [] if isinstance(relays, str) else relays
-    if relays == "all":
-        others = sorted({*range(topology.num_ranks)} - {*members})
+    others = relays_of(members, relays, topology.num_ranks) if isinstance(relays, str) else relays
     ranks, inside = (*members, *others), set(members)
     check_members(ranks, topology.num_ranks)
     part, _ = among(topology, ranks)
@@ -254,6 +255,7 @@ def grouped(
             fix="add edges between them" if relays == "all"
             else "let other ranks relay: --relays all",
         )  # fmt: skip
+    part = _crossed(part)
     number = {rank: place for place, rank in enumerate(ranks)}
 
     def keeps(rotation: Sequence[Rank]) -> bool:
@@ -264,6 +266,24 @@ def grouped(
     return replace(
         part, name=f"{topology.name}[{numbers_text(members)}]", relays=len(others),
         rotations=tuple(each for each in turned if is_symmetry(part, each)),
+    )  # fmt: skip
+
+
+def _crossed(topology: Topology) -> Topology:
+    """Return what links cross of a `topology`: groups that lie alike then have the same machine."""
+    links = topology.links
+    used = np.unique(links.crossed_by(np.arange(len(links)))[1]).tolist()
+    edges = [topology.edges[edge] for edge in used]
+    n, ends = topology.num_ranks, {end for edge in edges for end in (edge.tail, edge.head)}
+    kept = [place for place in range(len(topology.switches)) if n + place in ends]
+    number = [*range(n), *(n + kept.index(place) if n + place in ends else -1
+                           for place in range(len(topology.switches)))]  # fmt: skip
+    return replace(
+        topology, switches=tuple(topology.switches[place] for place in kept),
+        edges=tuple(
+            replace(edge, id=place, tail=number[edge.tail], head=number[edge.head])
+            for place, edge in enumerate(edges)
+        ),
     )  # fmt: skip
 
 

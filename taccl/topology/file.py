@@ -309,3 +309,22 @@ def describe(topology: Topology) -> tuple[tuple[str, str], ...]:
         ("digest", topology_digest(topology)),
     ]
     return tuple(rows)
+
+
+def document_of(topology: str, nodes: int | None, kind: str | None) -> Mapping[str, object]:
+    """Return the fields of the file of a `topology`, with other `nodes`, or a fabric of a `kind`.
+
+    Empty for a short form.
+    """
+    if is_short_form(topology):
+        return {}
+    path = shipped_file(topology, "topologies", "topology")
+    value = read_document(path).value
+    fields = dict(value) if isinstance(value, dict) else {}
+    if nodes is not None and "node" in fields:
+        fields["count"] = nodes
+    fabric = fields.get("fabric")
+    if kind is not None and isinstance(fabric, dict):
+        kept = {key: fabric[key] for key in fabric if key != "spine"}
+        fields["fabric"] = {**kept, "kind": kind}
+    return fields

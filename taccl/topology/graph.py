@@ -364,9 +364,14 @@ class Topology:
             ))  # fmt: skip
         return replace(self, edges=tuple(turned), switches=tuple(switches))
 
+    @property
+    def copies_or_adds(self) -> bool:
+        """Whether some switch can copy or add."""
+        return any(switch.is_station for switch in self.switches)
+
     def point_to_point(self) -> "Topology":
         """Return the same network whose switches neither copy nor add."""
-        if not self.stations[self.num_ranks :].any():
+        if not self.copies_or_adds:
             return self
         plain = (Switch(each.name, across_servers=each.across_servers) for each in self.switches)
         return replace(self, switches=tuple(plain))

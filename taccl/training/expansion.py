@@ -9,16 +9,21 @@ one sooner (``torch/csrc/distributed/c10d/reducer.cpp``, ``compute_bucket_assign
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import lcm
 
 from taccl.errors import InputError
 from taccl.training.operations import COMPUTE, Call, Operation, Work, classes
-from taccl.training.workload import LayerCall, SyncRecord, Workload, paced
+from taccl.training.workload import (
+    MAX_OPERATIONS,
+    LayerCall,
+    SyncRecord,
+    Workload,
+    WorkloadFile,
+    paced,
+)
 from taccl.units import Time
 
 MEGABYTE = 10**6
-
-MAX_OPERATIONS = 1_000_000
-"""Of all classes of ranks together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +89,14 @@ def expanded(workload: Workload, steps: int) -> Work:
     most = MAX_OPERATIONS // len(paces)
     made = tuple(_Steps(workload, pace, most).made(steps) for pace in paces)
     return Work(
-        record.name, record.ranks, workload.groups, class_of, made, steps, frozenset(by_priority)
-    )
+        record.name, record.ranks, workload.groups, class_of, made, steps, frozenset(by_priority),
+        period_of(record),
+    )  # fmt: skip
+
+
+def period_of(record: WorkloadFile) -> int:
+    """Return after how many steps a workload, by its `record`, repeats what it does."""
+    return lcm(*(sync.every for sync in record.sync))
 
 
 class _Steps:
@@ -97,7 +108,8 @@ class _Steps:
 
     def __init__(self, workload: Workload, pace: Fraction, most: int) -> None:
         self.record, self.pace, self.most = workload.record, pace, most
-        sizes = [layer.bytes for layer in self.record.layers]
+        self.layers = workload.layers
+        sizes = [layer.bytes for layer in self.layers]
         # By the layer that closes them.
         self.buckets = [
             {bucket.layers[-1]: bucket for bucket in buckets_of(sizes, sync)}
@@ -152,7 +164,7 @@ class _Steps:
             self.read = [self._add("input", "input", self.read, time=self.record.input.time)]
             stall = self.read
         begin = [*stall, *self._due(None)]
-        for number, layer in enumerate(self.record.layers):
+        for number, layer in enumerate(self.layers):
             after = [*(begin if not number else ()), *self._due(number)]
             self._pass(f"{layer.name} forward", layer.forward, after, layer.comm, "forward")
         self.pending = [
@@ -165,8 +177,8 @@ class _Steps:
             (number, sync, self.buckets[number]) for number, sync in enumerate(self.record.sync)
             if (self.step + 1) % sync.every == 0
         ]  # fmt: skip
-        for number in reversed(range(len(self.record.layers))):
-            layer = self.record.layers[number]
+        for number in reversed(range(len(self.layers))):
+            layer = self.layers[number]
             self._pass(f"{layer.name} backward", layer.backward, (), layer.comm, "backward")
             ready[number] = self.last if self.last is not None else 0
             for place, sync, buckets in syncs:
@@ -174,7 +186,7 @@ class _Steps:
                     self._sum(place, sync, buckets[number])
         for place, sync, buckets in syncs:
             if sync.bytes is not None:
-                everything = Bucket(tuple(reversed(range(len(self.record.layers)))), sync.bytes)
+                everything = Bucket(tuple(reversed(range(len(self.layers)))), sync.bytes)
                 self._sum(place, sync, everything)
             elif sync.overlap == "none":
                 for bucket in buckets.values():
@@ -189,7 +201,7 @@ class _Steps:
         after = [] if self.last is None else [self.last]
         priority = min(bucket.layers)
         ends = 0
-        names = self.record.layers[priority].name, self.record.layers[bucket.layers[0]].name
+        names = self.layers[priority].name, self.layers[bucket.layers[0]].name
         for piece in pieces_of(size, sync.partition):
             name = f"{sync.collective} of {names[0]}" + (
                 "" if names[0] == names[1] else f" to {names[1]}"

@@ -43,6 +43,7 @@ class Operation(NamedTuple):
     `call`: a collective; None: a computation.
     `meeting`: which collective it is: those of the other classes with the same number belong to it.
     `step`: which step it is of; a later step begins when this one is over.
+    `listens`: it takes a message: it ends with the call of the others, who do not wait for it.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Operation(NamedTuple):
     meeting: int = -1
     priority: int = 0
     step: int = 0
+    listens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Work:
     `operations`: of each class.
     `steps`: how many.
     `by_priority`: streams whose operations run by priority.
+    `period`: steps after which all repeats.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Work:
     operations: tuple[tuple[Operation, ...], ...]
     steps: int = 1
     by_priority: frozenset[str] = frozenset()
+    period: int = 1
 
 
 def classes(kinds: Sequence[Fraction | int], groups: Groups) -> tuple[int, ...]:
@@ -102,11 +106,15 @@ def classes(kinds: Sequence[Fraction | int], groups: Groups) -> tuple[int, ...]:
 
 
 class Meeting(NamedTuple):
-    """Groups of ranks alike that call one collective at once, and the classes that take part."""
+    """Groups of ranks alike that call one collective at once, and the classes that take part.
+
+    `first`: the first of these that does not only listen.
+    """
 
     call: Call
     instances: tuple[tuple[Rank, ...], ...]
     classes: frozenset[int]
+    first: int
 
 
 def meetings_of(work: Work) -> dict[tuple[int, int], Meeting]:
@@ -114,6 +122,7 @@ def meetings_of(work: Work) -> dict[tuple[int, int], Meeting]:
 
     Groups whose ranks are of different classes call it for themselves.
     """
+    listening = [frozenset(one.meeting for one in own if one.listens) for own in work.operations]
     found: dict[tuple[int, int], Meeting] = {}
     by_group: dict[str, dict[int, tuple[tuple[tuple[Rank, ...], ...], frozenset[int]]]] = {}
     for group, instances in work.groups.items():
@@ -127,5 +136,7 @@ def meetings_of(work: Work) -> dict[tuple[int, int], Meeting]:
         for operation in operations:
             call = operation.call
             if call is not None and number in by_group[call.group]:
-                found[operation.meeting, number] = Meeting(call, *by_group[call.group][number])
+                instances, taking_part = by_group[call.group][number]
+                first = min(one for one in taking_part if operation.meeting not in listening[one])
+                found[operation.meeting, number] = Meeting(call, instances, taking_part, first)
     return found

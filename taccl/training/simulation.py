@@ -9,7 +9,8 @@ collective begins or ends.
 """
 
 import heapq
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -22,6 +23,9 @@ from taccl.units import PS_PER_US, Time
 
 FULL = 1 << 24
 """The rate of a collective that runs alone, and the need of one that loads an edge all the time."""
+
+MOST_NAMED = 8
+"""Of operations that wait for one another, how many an error names."""
 
 MAX_COST = 10**16
 """Picoseconds that a collective may take."""
@@ -96,34 +100,44 @@ def fair_rates(needs: Sequence[Needs]) -> list[int]:
 class _Flight:
     """A collective that runs: its work left, in picoseconds times FULL, and how fast it goes."""
 
-    __slots__ = ("kind", "left", "rate", "since", "tasks")
+    __slots__ = ("begun", "kind", "left", "rate", "since", "tasks")
 
     def __init__(self, kind: int, left: int, tasks: Sequence[int], since: Time) -> None:
         self.kind, self.left, self.tasks = kind, left, tasks
-        self.rate, self.since = 0, since
+        self.rate, self.since, self.begun = 0, since, since
 
     def end(self) -> Time:
         return self.since - (-self.left // self.rate)
 
 
-def simulate(work: Work, costs: Sequence[Cost], kinds: dict[tuple[int, int], int]) -> Timeline:
+Together = Callable[[Sequence[tuple[Cost, Time]]], Sequence[Time]]
+"""From collectives that share edges, and when each begins, to when each ends."""
+
+
+def simulate(
+    work: Work, costs: Sequence[Cost], kinds: dict[tuple[int, int], int],
+    together: Together | None = None,
+) -> Timeline:  # fmt: skip
     """Return when the operations of some `work` run.
 
     `costs`: of the different collectives.
     `kinds`: which of them a collective is, by its meeting and the first class that takes part.
+    `together`: says when collectives end that run at once; None: they share edges as fluids.
 
     Raises InputError when operations wait for one another for ever.
     """
-    return _Run(work, costs, kinds).timeline()
+    return _Run(work, costs, kinds, together).timeline()
 
 
 class _Run:
     """Flat tasks of all classes, the lanes that they run in, and what has happened so far."""
 
     def __init__(
-        self, work: Work, costs: Sequence[Cost], kinds: dict[tuple[int, int], int]
-    ) -> None:
-        self.work, self.costs = work, costs
+        self, work: Work, costs: Sequence[Cost], kinds: dict[tuple[int, int], int],
+        together: Together | None,
+    ) -> None:  # fmt: skip
+        self.work, self.costs, self.together = work, costs, together
+        self.busy_since: list[_Flight] = []
         first = [0]
         for own in work.operations:
             first.append(first[-1] + len(own))
@@ -138,7 +152,8 @@ class _Run:
         self.joint: list[tuple[int, ...]] = [()] * len(tasks)
         self.kind = [-1] * len(tasks)
         names: dict[tuple[int, str], int] = {}
-        together: dict[tuple[int, frozenset[int]], list[int]] = {}
+        by_meeting: dict[tuple[int, frozenset[int]], list[int]] = {}
+        listening: list[tuple[int, tuple[int, frozenset[int]]]] = []
         meetings = meetings_of(work)
         for number, own in enumerate(work.operations):
             for place, task in enumerate(own):
@@ -154,11 +169,17 @@ class _Run:
                 self.lanes[names[key]].append(one)
                 meeting = meetings.get((task.meeting, number)) if task.call else None
                 if meeting is not None:
-                    self.kind[one] = kinds[task.meeting, min(meeting.classes)]
-                    together.setdefault((task.meeting, meeting.classes), []).append(one)
-        for some in together.values():
+                    key_ = task.meeting, meeting.classes
+                    if task.listens:
+                        listening.append((one, key_))
+                        continue
+                    self.kind[one] = kinds[task.meeting, meeting.first]
+                    by_meeting.setdefault(key_, []).append(one)
+        for some in by_meeting.values():
             for one in some:
                 self.joint[one] = tuple(some)
+        self.heard_of = {one: by_meeting[key][0] for one, key in listening}
+        self.listeners: dict[int, list[int]] = {}
         self.head = [0] * len(self.lanes)
         self.busy = [False] * len(self.lanes)
         self.start = [-1] * len(tasks)
@@ -202,6 +223,8 @@ class _Run:
     def _end(self, one: int) -> int:
         """Note that a task is over."""
         self.ended[one] = self.now
+        for other in self.listeners.pop(one, ()):
+            heapq.heappush(self.queue, (self.now, other))
         lane = self.lane_of[one]
         self.busy[lane] = False
         for other in self.then[one]:
@@ -253,19 +276,29 @@ class _Run:
             if not self.free_order[lane]:
                 self.head[lane] += 1
         kind = self.kind[tasks[0]]
-        if kind < 0:
+        heard = self.heard_of.get(tasks[0])
+        if heard is not None and self.ended[heard] < 0:
+            self.listeners.setdefault(heard, []).append(tasks[0])
+        elif kind < 0:
             heapq.heappush(self.queue, (self.now + self.tasks[tasks[0]].time, tasks[0]))
         elif not self.costs[kind].time:
             for one in tasks:
                 heapq.heappush(self.queue, (self.now, one))
         else:
-            self.flights.append(_Flight(kind, self.costs[kind].time * FULL, tasks, self.now))
+            begun = _Flight(kind, self.costs[kind].time * FULL, tasks, self.now)
+            if not self.flights:
+                self.busy_since = []
+            self.flights.append(begun)
+            self.busy_since.append(begun)
             self._share()
 
     def _share(self) -> None:
         """Give all collectives that run their rates."""
         key = tuple(flight.kind for flight in self.flights)
         if not key:
+            return
+        if self.together is not None:
+            self._replay()
             return
         if key not in self.rates:
             self.rates[key] = fair_rates([self.costs[kind].needs for kind in key])
@@ -274,18 +307,42 @@ class _Run:
                 flight.left -= flight.rate * (self.now - flight.since)
                 flight.since, flight.rate = self.now, rate
 
+    def _replay(self) -> None:
+        """Give all collectives that run their ends, by all that have begun since none ran."""
+        first = self.busy_since[0].begun
+        asked = [(self.costs[one.kind], one.begun - first) for one in self.busy_since]
+        alone = len(asked) == 1
+        ends = [asked[0][0].time] if alone or self.together is None else self.together(asked)
+        for flight, end in zip(self.busy_since, ends, strict=True):
+            flight.since, flight.left, flight.rate = self.now, max(0, first + end - self.now), 1
+
+    def _holder(self, one: int) -> int:
+        """Return a task that is not over, without which one that is not can't go on."""
+        if self.start[one] >= 0:
+            return self.heard_of[one]
+        for other in self.joint[one] or (one,):
+            begin = self.first[bisect_right(self.first, other) - 1]
+            for before in self.tasks[other].after:
+                if self.ended[begin + before] < 0:
+                    return begin + before
+            lane = self.lane_of[other]
+            if not self.free_order[lane] or self.busy[lane]:
+                ahead = next(task for task in self.lanes[lane] if self.ended[task] < 0)
+                if ahead != other:
+                    return ahead
+        raise AssertionError("nothing holds it")
+
     def _stuck(self) -> InputError:
-        one = (
-            next(
-                one
-                for one, (start, missing) in enumerate(zip(self.start, self.missing, strict=True))
-                if start < 0 and not missing
-            )
-            if any(s < 0 and not m for s, m in zip(self.start, self.missing, strict=True))
-            else 0
-        )
-        task = self.tasks[one]
+        """Return what is wrong where nothing can go on: who waits for whom."""
+        way = [next(one for one, end in enumerate(self.ended) if end < 0)]
+        while (held := self._holder(way[-1])) not in way:
+            way.append(held)
+        names = []
+        for one in [*way[way.index(held) :], held][:MOST_NAMED]:
+            rank = self.work.class_of.index(bisect_right(self.first, one) - 1)
+            names.append(f"{self.tasks[one].name} of rank {rank}")
         return InputError(
-            f"{task.name} of step {task.step} never begins: operations wait for one another",
+            f"{self.tasks[held].name} of step {self.tasks[held].step} never ends: operations wait"
+            f" for one another: {' for '.join(names)}",
             fix="have all ranks of a group call its collectives in the same order",
         )  # fmt: skip

@@ -6,16 +6,13 @@ in a row are equal, that is the step; else the mean of the last half. A period i
 many as the sums that are not made in every step need to repeat.
 """
 
-from bisect import bisect_left, bisect_right
+import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from math import lcm
 
 from taccl.training.operations import COMPUTE, Call, Operation, Work, meetings_of
-from taccl.training.simulation import Cost, Timeline, simulate
-from taccl.training.workload import WorkloadFile
+from taccl.training.simulation import Cost, Timeline, Together, simulate
 from taccl.units import Time
 
 WAITING = "waiting"
@@ -45,24 +42,22 @@ class Step:
     steady: bool = True
 
 
-def period_of(record: WorkloadFile | None) -> int:
-    """Return after how many steps a workload repeats what it does; None: every step is alike."""
-    return 1 if record is None else lcm(*(sync.every for sync in record.sync))
-
-
-def played(work: Work, costs: Mapping[tuple[int, int], Cost], period: int = 1) -> Step:
+def played(
+    work: Work, costs: Mapping[tuple[int, int], Cost], together: Together | None = None
+) -> Step:
     """Return what a step of some `work` takes.
 
     `costs`: of the collectives, by meeting and the first class that takes part.
-    `period`: steps after which all repeats.
+    `together`: says when collectives end that run at once; None: they share edges as fluids.
 
     Raises InputError when operations wait for one another for ever.
     """
+    period = work.period
     numbers = {id(cost): cost for cost in costs.values()}
     place = {key: number for number, key in enumerate(numbers)}
     kinds = {key: place[id(cost)] for key, cost in costs.items()}
-    timeline = simulate(work, tuple(numbers.values()), kinds)
-    found = [_window(work, timeline, number, period) for number in range(len(work.operations))]
+    timeline = simulate(work, tuple(numbers.values()), kinds, together)
+    found = [_window(work, timeline, number) for number in range(len(work.operations))]
     windows, steady = [each[:3] for each in found], [each[3] for each in found]
     # Ranks that nothing ties to others may be ahead of them: the last ones count.
     times = [-(-(last - first) // steps) for first, last, steps in windows]
@@ -108,11 +103,10 @@ def _tied(work: Work) -> list[int]:
     return tied
 
 
-def _window(
-    work: Work, timeline: Timeline, number: int, period: int
-) -> tuple[Time, Time, int, bool]:
+def _window(work: Work, timeline: Timeline, number: int) -> tuple[Time, Time, int, bool]:
     """Return from when to when steps of a class are counted, how many, and whether they repeat."""
-    if work.steps <= 2 * period:
+    period = work.period
+    if len({one.step for one in work.operations[number] if one.stream == COMPUTE}) <= 2 * period:
         return 0, max(timeline.end[number], default=0), work.steps, True
     marks: dict[int, Time] = {}
     for one, begin in zip(work.operations[number], timeline.start[number], strict=True):
@@ -137,34 +131,25 @@ def _exposed(
         for n, one in enumerate(own)
         if one.call is not None and start[n] < last and end[n] > first
     )
-    starts = [call[0] for call in calls]
-    latest = list(accumulate((call[1] for call in calls), max))
-    found: Counter[str] = Counter()
-    now = first
     spans = sorted(
         (start[n], end[n]) for n, one in enumerate(own)
         if one.stream == COMPUTE and start[n] < last and end[n] > first
     )  # fmt: skip
+    found: Counter[str] = Counter()
+    running: list[tuple[Time, int]] = []  # the one that ends last is first
+    begun = 0
+    now = first
     for begin, ends in [*spans, (last, last)]:
-        if begin > now:
-            inside = calls[bisect_right(latest, now) : bisect_left(starts, begin)]
-            for low, high, group in _covered(inside, now, begin):
-                found[group] += high - low
+        while now < begin:
+            while begun < len(calls) and calls[begun][0] <= now:
+                heapq.heappush(running, (-calls[begun][1], begun))
+                begun += 1
+            while running and -running[0][0] <= now:
+                heapq.heappop(running)
+            group = calls[running[0][1]][2] if running else WAITING
+            ahead = [begin, *(call[0] for call in calls[begun : begun + 1])]
+            until = min([*ahead, *(-row[0] for row in running[:1])])
+            found[group] += until - now
+            now = until
         now = max(now, ends)
     return dict(found)
-
-
-def _covered(
-    calls: Sequence[tuple[Time, Time, str]], first: Time, last: Time
-) -> list[tuple[Time, Time, str]]:
-    """Return the time between two others in pieces, each with the group that runs longest then."""
-    inside = [call for call in calls if call[0] < last and call[1] > first]
-    marks = sorted({first, last, *(
-        mark for call in inside for mark in call[:2] if first < mark < last
-    )})  # fmt: skip
-    found = []
-    for low, high in pairwise(marks):
-        over = [call for call in inside if call[0] <= low and call[1] >= high]
-        longest = max(over, key=lambda call: call[1], default=None)
-        found.append((low, high, WAITING if longest is None else longest[2]))
-    return found

@@ -6,21 +6,28 @@ which order, overlapped with what. Tensor and expert parallelism are collectives
 themselves. Sizes of collectives are those that nccl-tests counts.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import Field, PlainValidator, StrictInt, StrictStr, WithJsonSchema
+from pydantic import Field, PlainValidator, StrictBool, StrictInt, StrictStr, WithJsonSchema
 
 from taccl.collectives import COLLECTIVES
+from taccl.collectives.groups import Instances, check_instances
 from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model, shown
-from taccl.files.model import MAX_RANKS, Count, Duration, Name, checked, parse_numbers, refuse
+from taccl.files.model import MAX_RANKS, Count, Duration, Name, checked, refuse
 from taccl.topology.graph import Rank
-from taccl.units import Time, parse_size
+from taccl.units import MAX_SIZE, Time, parse_size
 
 MAX_LAYERS = 20_000
+MAX_OPERATIONS = 1_000_000
+"""Of all classes of ranks together."""
+MAX_STEPS = 1_000_000
+MAX_GROUPS = 4096
 MAX_PIECES = 1024
 """Into which the collective of a layer is split, at most."""
 
@@ -54,34 +61,6 @@ def _part(low: Fraction, high: Fraction, words: str, example: str) -> PlainValid
     return PlainValidator(parse)
 
 
-def _instances(value: object) -> tuple[tuple[int, ...] | None, ...]:
-    """Return the ranks of each group; they have no rank in common, so they are not many."""
-    if not isinstance(value, list) or not value:
-        raise refuse(f"should be a list of groups, got {shown(value)}", "write [0-3, 4-7]")
-    found: list[tuple[int, ...] | None] = []
-    left = MAX_RANKS
-    for one in value:
-        try:
-            found.append(parse_numbers(one))
-        except InputError as error:
-            raise refuse(error.problem, error.fix or "write [0-3, 4-7]") from None
-        left -= len(found[-1] or "1")
-        if left < 0:
-            raise refuse(f"has more than {MAX_RANKS} ranks", "name each rank once")
-    return tuple(found)
-
-
-Instances = Annotated[
-    tuple[tuple[int, ...] | None, ...],
-    PlainValidator(_instances),
-    WithJsonSchema(
-        {
-            "type": "array",
-            "items": {"type": ["string", "integer", "array"]},
-            "description": "groups of ranks: [0-3, 4-7], [[0, 4], [1, 5]] or [all]",
-        }
-    ),
-]
 Bytes = Annotated[
     int, PlainValidator(_bytes), WithJsonSchema({**_QUANTITY, "description": "bytes, such as 7KB"})
 ]
@@ -171,22 +150,69 @@ class InputRecord(FileModel):
     time: Annotated[Duration, Field(examples=["0ms"])] = 0
 
 
+def _label(value: object) -> str:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_LABEL or not text.isprintable():
+        raise refuse(f"should be a number or a name, got {shown(value)}", "write 7 or fwd-0")
+    return text
+
+
+Label = Annotated[
+    str, PlainValidator(_label), WithJsonSchema({"type": ["string", "integer"]})
+]  # fmt: skip
+MAX_LABEL = 100
+"""Characters of the name of an operation."""
+
+
+class OperationRecord(FileModel):
+    """A computation of some ranks, or a collective that their groups call."""
+
+    id: Annotated[Label, Field(examples=["fwd-0"])]
+    name: Annotated[Name | None, Field(examples=["conv0 forward"])] = None
+    on: Annotated[
+        StrictInt
+        | StrictStr
+        | Annotated[tuple[StrictInt | StrictStr, ...], Field(max_length=MAX_RANKS)],
+        Field(examples=["0-3"]),
+    ] = "all"
+    compute: Annotated[Duration | None, Field(examples=["0.8ms"])] = None
+    collective: CollectiveName | None = None
+    group: Annotated[Name | None, Field(examples=["tp"])] = None
+    bytes: Annotated[Bytes | None, Field(examples=["50MB"])] = None
+    via: Annotated[StrictStr | None, Field(min_length=1, max_length=200, examples=["ring"])] = None
+    stream: Annotated[Name | None, Field(examples=["compute"])] = None
+    after: Annotated[tuple[Label, ...], Field(examples=["[fwd-0]"])] = ()
+    priority: Annotated[StrictInt, Field(ge=-MAX_SIZE, le=MAX_SIZE, examples=[0])] = 0
+    step: Annotated[StrictInt, Field(ge=0, lt=MAX_STEPS, examples=[0])] = 0
+    listens: StrictBool = False
+
+
 class WorkloadFile(FileModel):
-    """A training step: its layers, and how ranks communicate."""
+    """A training step: its layers, and how ranks communicate; or operations one by one."""
 
     taccl: Annotated[Literal["workload/1"], Field(examples=["workload/1"])]
     name: Annotated[Name, Field(examples=["vgg16-ddp"])]
     ranks: Annotated[Count, Field(examples=[8])]
     batch: BatchRecord | None = None
     speed: Annotated[dict[StrictInt, Factor], Field(max_length=65536)] = Field(default_factory=dict)
-    groups: Annotated[dict[Name, GroupRecord], Field(max_length=64)] = Field(default_factory=dict)
+    groups: Annotated[dict[Name, GroupRecord], Field(max_length=MAX_GROUPS)] = Field(
+        default_factory=dict
+    )
     layers: Annotated[
         list[LayerRecord],
         Field(min_length=1, max_length=MAX_LAYERS,
               examples=["[{name: conv0, forward: 1ms, backward: 2ms}]"]),
-    ]  # fmt: skip
+    ] | None = None  # fmt: skip
     sync: Annotated[list[SyncRecord], Field(max_length=64)] = Field(default_factory=list)
     input: InputRecord = InputRecord()
+    ops: Annotated[
+        list[OperationRecord],
+        Field(min_length=1, max_length=MAX_OPERATIONS, examples=["[{id: 0, compute: 1ms}]"]),
+    ] | None = None  # fmt: skip
+    period: Annotated[StrictInt, Field(ge=1, le=MAX_STEPS, examples=[1])] = 1
+    by_priority: Annotated[
+        tuple[Name, ...], Field(max_length=MAX_GROUPS, examples=["[all]"])
+    ] = ()  # fmt: skip
 
 
 ALL = "all"
@@ -206,6 +232,15 @@ class Workload:
     groups: Mapping[str, tuple[tuple[Rank, ...], ...]]
     paces: tuple[Fraction, ...]
 
+    @property
+    def layers(self) -> Sequence[LayerRecord]:
+        """The layers, in the order of the forward pass."""
+        return self.record.layers or ()
+
+
+_OF_LAYERS = ("layers", "sync", "batch", "speed", "input")
+_OF_OPERATIONS = ("period", "by_priority")
+
 
 def read_workload(document: Document) -> Workload:
     """Return the workload of a `document`.
@@ -214,29 +249,24 @@ def read_workload(document: Document) -> Workload:
     """
     record = fit_model(document, WorkloadFile)
     ranks = record.ranks
+    if record.layers is None and record.ops is None:
+        raise document.error("is missing", ("layers",), "list layers, or operations (ops)")
+    form, others = ("ops", _OF_LAYERS) if record.ops else ("layers", _OF_OPERATIONS)
+    if beside := next((name for name in others if name in record.model_fields_set), None):
+        raise document.error(
+            f"does not go with {form}", (beside,), f"leave out {beside}, or {form}"
+        )
     groups: dict[str, tuple[tuple[Rank, ...], ...]] = {ALL: (tuple(range(ranks)),)}
     for name, group in record.groups.items():
         at = ("groups", name, "each")
         if name == ALL:
             raise document.error("is the group of all ranks already", at[:2], "give another name")
-        found = [tuple(range(ranks)) if one is None else one for one in group.each]
-        for number, one in enumerate(found):
-            if max(one) >= ranks:
-                raise document.error(
-                    f"names rank {max(one)}, and there are {ranks}", (*at, number),
-                    f"name ranks from 0 to {ranks - 1}",
-                )  # fmt: skip
-        if len({len(one) for one in found}) > 1 or len(set().union(*found)) < sum(map(len, found)):
-            raise document.error(
-                "instances should have as many ranks each, none of them in two", at,
-                "write [0-3, 4-7]",
-            )  # fmt: skip
-        groups[name] = tuple(found)
+        groups[name] = check_instances(group.each, ranks, document, at)
     for number, sync in enumerate(record.sync):
-        _check(document, sync, groups, ("sync", number))
-    for number, layer in enumerate(record.layers):
+        check_call(document, sync, groups, ("sync", number))
+    for number, layer in enumerate(record.layers or ()):
         for place, call in enumerate(layer.comm):
-            _check(document, call, groups, ("layers", number, "comm", place))
+            check_call(document, call, groups, ("layers", number, "comm", place))
     for rank in record.speed:
         if not 0 <= rank < ranks:
             raise document.error(
@@ -246,18 +276,21 @@ def read_workload(document: Document) -> Workload:
     return Workload(record, groups, _paces(record, document))
 
 
-def _check(
-    document: Document, call: LayerCall | SyncRecord, groups: Mapping[str, object],
-    at: tuple[str | int, ...],
+def check_call(
+    document: Document, call: LayerCall | SyncRecord | OperationRecord,
+    groups: Mapping[str, object], at: tuple[str | int, ...],
 ) -> None:  # fmt: skip
-    """Refuse a collective or group that there is none of."""
+    """Refuse a `call`, `at` a field of the `document`, of a collective or group that is not there.
+
+    Raises InputError.
+    """
     if call.group not in groups:
         raise document.error(
             f"there is no group {call.group}", (*at, "group"), f"use one of {', '.join(groups)}"
         )
     if call.collective not in COLLECTIVES:
         raise document.error(
-            f"there is no collective {call.collective[:40]!r}", (*at, "collective"),
+            f"there is no collective {shown(call.collective)}", (*at, "collective"),
             f"use one of {', '.join(COLLECTIVES)}",
         )  # fmt: skip
 
@@ -286,8 +319,17 @@ def paced(time: Time, pace: Fraction) -> Time:
     return -(-time * pace.numerator // pace.denominator)
 
 
-def workload_of(document: Mapping[str, object], file: str) -> Workload:
+_OF_LAYER = re.compile(r"layers\[([0-9]+)\](?:\.(.+))?")
+
+
+def workload_of(
+    document: Mapping[str, object], file: str, lines: Sequence[int] = (),
+    columns: Mapping[str, str] = MappingProxyType({}),
+) -> Workload:  # fmt: skip
     """Return the workload that an importer made of a `file`, given as its `document`.
+
+    `lines`: where in the file each layer is; empty: nowhere.
+    `columns`: what the file calls the fields of a layer, where it is something else.
 
     Raises InputError when something in it can't be used.
     """
@@ -295,4 +337,8 @@ def workload_of(document: Mapping[str, object], file: str) -> Workload:
         return read_workload(Document(dict(document), file))
     except InputError as error:
         error.fix = error.fix or "see whether the file is complete"
+        at = _OF_LAYER.fullmatch(error.field or "")
+        if at is not None and lines:
+            error.line = lines[int(at[1])]
+            error.field = columns.get(at[2], at[2])
         raise

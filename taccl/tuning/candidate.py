@@ -23,7 +23,7 @@ import taccl
 from taccl.apps.networks import charged, logical_group
 from taccl.apps.programs import Lowering, Target
 from taccl.apps.scoring import Scorer
-from taccl.bounds import any_bounds, best, fixed_floors
+from taccl.bounds import POINT_TO_POINT, any_bounds, best, fixed_floors
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import (
     LoweringError,
@@ -325,7 +325,7 @@ def _schedules(asked: _Asked, problem: Problem, size: int, scorer: Scorer) -> It
         seed=spec.seed,
         workers=1,
         deterministic=asked.deterministic,
-        floor=best(any_bounds(asked.logical, problem.collective, size)).time,
+        floor=best(any_bounds(asked.logical, problem.collective, size, world=POINT_TO_POINT)).time,
         fixed_floors=fixed_floors(asked.logical, problem.collective, problem.chunk_size),
         score=scorer.score,
     )

@@ -13,7 +13,7 @@ from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, OutOfTimeError
 from taccl.files import read_text
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.replay.cost import measured_costs
+from taccl.replay.cost import is_measured, measured_costs
 from taccl.replay.nccl import Settings, machine_of
 from taccl.replay.sweep import bounds_of, measured_bounds_of
 from taccl.report.library import library_page
@@ -53,7 +53,8 @@ class Order:
     `seed`: for the solvers.
     `output`: the directory.
     `nccl`: inputs of NCCL's model; None: nothing is left to NCCL.
-    `measured`: whether times are those of the machine's measured costs, not of its data sheet.
+    `profile`: what messages are charged, of PROFILES; None: ``measured`` where the machine has
+    such costs and no ``alpha_rule`` is given. With measured costs nothing is left to NCCL.
     `plans`: the version of MSCCL++, of VERSIONS, that plans are written for in place of XML; None:
     XML. The programs are then those of the executor.
     `exports`: names of EXPORTS, each a file more in the directory.
@@ -74,7 +75,7 @@ class Order:
     sketches: tuple[str, ...] = ()
     seed: int = 0
     nccl: Settings | None = field(default_factory=Settings)
-    measured: bool = False
+    profile: str | None = "alpha-beta"
     plans: str | None = None
     exports: tuple[str, ...] = ()
     stop: Event = field(default_factory=Event)
@@ -105,6 +106,8 @@ def tune(order: Order) -> Tuned:
     check_place(order.output)
     topology, setting = _setting(order)
     order, end = replace(order, sizes=setting.sizes), order.sizes[-1]
+    if setting.measured:
+        order = replace(order, profile="measured", nccl=None)
     seconds, effort = order.budget.seconds, None
     if seconds is not None:
         part, least, most = EFFORT
@@ -126,7 +129,7 @@ def tune(order: Order) -> Tuned:
         else:
             bounds = {
                 name: bounds_of(topology, name, message_bytes=plan.message_bytes)
-                if not order.measured
+                if not setting.measured
                 else measured_bounds_of(topology, measured_costs(topology), name)
                 for name in order.collectives
             }
@@ -174,8 +177,7 @@ def _setting(order: Order) -> tuple[Topology, Setting]:
         alpha_rule=order.alpha_rule,
     )  # fmt: skip
     topology = load().topology
-    if order.measured:
-        measured_costs(topology)
+    measured = is_measured(order.profile, topology, order.alpha_rule)
     if topology.num_ranks < 2:
         raise InputError("has one rank: nothing to send", file=order.topology, field="ranks")
     for name in order.collectives:
@@ -202,7 +204,7 @@ def _setting(order: Order) -> tuple[Topology, Setting]:
         names.append(logical.name or sketch)
     setting = Setting(
         tuple(machines), tuple(names), whole_sizes(order.sizes, topology.num_ranks), order.runtime,
-        deterministic=order.budget.seconds is None, measured=order.measured,
+        deterministic=order.budget.seconds is None, measured=measured,
     )  # fmt: skip
     return topology, setting
 
@@ -234,7 +236,7 @@ def _choosers(
     choosers = tuple(
         Chooser(
             name, topology, order.runtime, order.sizes, entries_of(name, outcomes), machine, end,
-            tuple(plan.bounds[name]), order.measured,
+            tuple(plan.bounds[name]), order.profile == "measured",
         )
         for name in order.collectives
     )  # fmt: skip

@@ -30,6 +30,8 @@ from taccl.verify.rules import (
     on_shortest_paths,
     once,
     one_order,
+    outsider,
+    released,
     resource,
     start,
     summed,
@@ -67,6 +69,7 @@ class Violation:
 RULES: Mapping[str, Callable[[Sends], Iterator[Finding]]] = MappingProxyType({
     "message": message,
     "start": start,
+    "released": released,
     "adjacency": adjacency,
     "resource": resource,
     "fan": fan,
@@ -76,6 +79,7 @@ RULES: Mapping[str, Callable[[Sends], Iterator[Finding]]] = MappingProxyType({
     "delivered": delivered,
     "summed": summed,
     "allowed": allowed,
+    "outsider": outsider,
     "leave_by": leave_by,
     "max_extra_hops": max_extra_hops,
     "on_shortest_paths": on_shortest_paths,
@@ -110,6 +114,10 @@ def verify(
     unfit = [Violation("columns", row, text) for row, text in _columns(schedule)]
     if unfit:
         return unfit
+    if len(schedule.fans) and logical is not None:
+        if logical.name is not None:
+            return [Violation("sketch", None, "no sketch says what switches may copy and add")]
+        logical = None
     try:
         large = schedule.num_sends > few and not len(schedule.fans)
         orbits = orbits_of(schedule) if large else None
@@ -120,8 +128,6 @@ def verify(
         return [Violation("symmetry", None, error.problem)]
     if logical is not None and len(logical.allowed) != len(schedule.topology.links):
         return [Violation("sketch", None, "the sketch is for another topology")]
-    if len(schedule.fans) and logical is not None and logical.name is not None:
-        return [Violation("sketch", None, "no sketch says what switches may copy and add")]
     broken: list[Violation] = []
     every = None  # the sends, where representatives do not do for a rule
     for name, rule in RULES.items():
@@ -153,6 +159,13 @@ def _columns(schedule: Schedule) -> Iterator[Finding]:
     if collective.num_ranks != topology.num_ranks:
         ranks = collective.num_ranks
         yield None, f"the collective has {ranks} ranks, the topology {topology.num_ranks}"
+    for times, length in (
+        (collective.ready, collective.num_chunks), (collective.tail, collective.num_chunks),
+        (collective.late, collective.num_ranks),
+    ):  # fmt: skip
+        if times is not None and not (len(times) == length and (times >= 0).all()):
+            yield None, "ready times, tails and late ranks are not one for each, 0 or more"
+            return
     if schedule.chunk_size <= 0:
         yield None, f"the chunk size is {schedule.chunk_size}"
     slowest = max((edge.beta or 0 for edge in topology.edges), default=0)

@@ -73,7 +73,7 @@ def batch_cost(topology: Topology, size: Fraction, carried: dict[Fan, int]) -> B
                     for v in ends
                     if topology.switches[v].is_station
                 ]
-                rate = max(Fraction(0), *filter(None, (edge.beta, *betas, *windows)))
+                rate = max([Fraction(0), *filter(None, (edge.beta, *betas, *windows))])
                 load[number] += rate * chunks * size
         alpha, overhead = max(alpha, latency), max(overhead, into[1] + out[1])
     busy = {edge: math.ceil(time) for edge, time in load.items() if time}

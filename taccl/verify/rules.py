@@ -94,6 +94,22 @@ def start(sends: Sends) -> Iterator[Finding]:
     yield from sends.findings(sends.schedule.start < 0, "starts before time 0")
 
 
+def released(sends: Sends) -> Iterator[Finding]:
+    """Check that no source's own value is sent, or added to, before the source has it."""
+    schedule, collective = sends.schedule, sends.schedule.collective
+    if not collective.is_timed:
+        return
+    early = collective.own_from(schedule.chunk, sends.src) > schedule.start
+    yield from sends.findings(
+        early & sends.is_source(sends.src), "starts before its rank has its own value"
+    )
+    early = collective.own_from(schedule.chunk, sends.dst) > schedule.end
+    yield from sends.findings(
+        early & schedule.reduce & sends.is_source(sends.dst),
+        "is added before the rank that it reaches has its own value",
+    )
+
+
 def adjacency(sends: Sends) -> Iterator[Finding]:
     """Check that the chunks of a batch lie side by side where they are read and written.
 
@@ -404,6 +420,15 @@ def allowed(sends: Sends) -> Iterator[Finding]:
             ~sends.logical.allowed[sends.schedule.link],
             "uses a link that the sketch does not allow",
         )
+
+
+def outsider(sends: Sends) -> Iterator[Finding]:
+    """Check that chunks visit only ranks that may carry them."""
+    schedule, carriers = sends.schedule, sends.schedule.collective.carrier_set
+    if carriers is not None:
+        own = carriers[schedule.chunk]
+        strange = ~(sends.members[own, sends.src] & sends.members[own, sends.dst])
+        yield from sends.findings(strange, "visits a rank that does not relay for its group")
 
 
 def leave_by(sends: Sends) -> Iterator[Finding]:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from taccl.apps.fitting import FITTED
+from taccl.apps.networks import IN_NETWORK_MODES
+from taccl.apps.profile_calibration import KERNELS_KNOWN
 from taccl.cli import names
 from taccl.collectives import COLLECTIVES
 from taccl.imports import IMPORTS
@@ -27,7 +29,9 @@ from taccl.tuning.exports import EXPORTS as TIMES_EXPORTS
 
 TABLES: Mapping[str, Collection[str]] = {
     "COLLECTIVE_NAMES": COLLECTIVES, "ENGINE_NAMES": engine_names(), "RUNTIME_NAMES": RUNTIMES,
-    "PROTOCOL_NAMES": ("auto", *PROTOCOLS), "ALPHA_RULE_NAMES": ALPHA_RULES, "FIT_NAMES": FITTED,
+    "PROTOCOL_NAMES": ("auto", *PROTOCOLS), "IN_NETWORK_NAMES": IN_NETWORK_MODES,
+    "ALPHA_RULE_NAMES": ALPHA_RULES, "FIT_NAMES": FITTED,
+    "KERNEL_NAMES": KERNELS_KNOWN,
     "RESULT_FORMAT_NAMES": WRITERS, "COMPARISON_FORMAT_NAMES": COMPARED, "IMPORT_NAMES": IMPORTS,
     "GPU_NAMES": GPUS, "FABRIC_NAMES": FABRICS, "EXPORT_NAMES": EXPORTS, "BASE_NAMES": BASES,
     "TIME_UNIT_NAMES": TIME_UNITS, "COST_MODE_NAMES": COST_MODES, "PROFILE_NAMES": PROFILES,

@@ -59,9 +59,14 @@ def test_policies_are_tried_and_steps_are_drawn(run: Run, workload: Path, tmp_pa
     drawn = page.read_text()
     assert "<script" not in drawn
     assert drawn.count("<rect") == sum(s["args"]["step"] >= 3 and s["dur"] > 0 for s in spans)
-    text = run("step", workload, "ring:8", "--expand", "--steps", "1")
-    assert "1MB allgather" in text.out
-    assert text.out.count("\n") == 1 + len(spans) // 6
+    graph = tmp_path / "graph.yaml"
+    graph.write_text(run("step", workload, "ring:8", "--expand").out)
+    assert graph.read_text().count("- {id: ") == len(spans)
+    again = run("step", graph, "ring:8", "--via", "alpha=5us,busbw=20GB/s", "--json")
+    same = json.loads(again.out)
+    assert {name: same[name] for name in ("step_us", "exposed_us", "bound_us", "if")} == {
+        name: found[name] for name in ("step_us", "exposed_us", "bound_us", "if")
+    }
 
 
 def test_a_library_serves_by_size(run: Run, workload: Path, tmp_path: Path) -> None:
@@ -89,6 +94,9 @@ def test_what_can_not_be_played_is_one_clear_error(
     kept.write_text("{}")
     garbled = tmp_path / "g.yaml"
     garbled.write_text(WORKLOAD.replace("bucket: 4MB", "via: rang"))
+    rang = tmp_path / "rang.yaml"
+    rang.write_text("taccl: workload/1\nname: r\nranks: 8\nops: [{id: a, collective: allreduce,"
+                    " group: all, bytes: 8, via: rang}]")  # fmt: skip
     for arguments, told in (
         ((workload, "ring:4"), "ranks: is 8, and the topology has 4 ranks"),
         ((workload, "ring:8", "--via", "rang"), "--via: there is no 'rang'"),
@@ -102,6 +110,7 @@ def test_what_can_not_be_played_is_one_clear_error(
         ((workload, "ring:8", "w2.yaml"), "w2.yaml: is one of 2 files"),
         ((workload, "ring:8", "--trace", workload), "--trace"),
         ((workload, "ring:8", "--library", library, "--trace", kept), "--trace"),
+        ((rang, "ring:8"), "rang.yaml:4: ops: there is no 'rang'"),
         ((workload, "ring:8", "--expand", "--json"), "--expand: prints text and nothing else"),
     ):  # fmt: skip
         done = run("step", *arguments)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +21,7 @@ from taccl.imports.chakra import (
     METADATA,
     RECV,
     SEND,
+    framed,
     messages,
     read_chakra,
 )
@@ -47,16 +47,7 @@ def node(number: int, kind: int, /, *after: int, **more: object) -> bytes:
         else:
             field = {bool: "bool_val", int: "int64_val", str: "string_val", float: "double_val"}
             made.attr.add(name=name, **{field[type(value)]: value})
-    return framed(made)
-
-
-def framed(made: Any) -> bytes:  # noqa: ANN401
-    body: bytes = made if isinstance(made, bytes) else made.SerializeToString()
-    size, prefix = len(body), b""
-    while size > 127:
-        prefix += bytes([size & 127 | 128])
-        size >>= 7
-    return prefix + bytes([size]) + body
+    return framed(made.SerializeToString())
 
 
 HEAD = framed(b"")
@@ -146,7 +137,7 @@ def test_any_type_of_whole_number_is_read(tmp_path: Path) -> None:
         for name, value in (("comm_type", ALL_GATHER), ("comm_size", 100)):
             made.attr.add(name=name, **{field: value})
         made.attr.add(name="involved_dim").bool_list.values.extend([True, False])
-        (one,) = alone(read(tmp_path, [framed(made)], ranks=2))
+        (one,) = alone(read(tmp_path, [framed(made.SerializeToString())], ranks=2))
         assert one.call is not None
         assert one.call.size == 200
 
@@ -210,7 +201,7 @@ def test_the_largest_part_of_an_uneven_alltoall_counts(tmp_path: Path) -> None:
 def test_priorities_order_a_stream_the_greatest_first(tmp_path: Path) -> None:
     nodes = [called(0, comm_priority=1), called(1, comm_priority=5), called(2, pg_name="x")]
     work = read(tmp_path, nodes, ranks=2)
-    assert work.by_priority == {"all"}
+    assert work.by_priority == {"all", "compute", "host"}
     assert [one.priority for one in alone(work)] == [-1, -5, 0]
 
 

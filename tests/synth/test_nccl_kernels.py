@@ -11,6 +11,7 @@ from taccl.msccl.interpret import judge
 from taccl.msccl.program import Program, errors_of
 from taccl.synth.templates.nccl_kernels import (
     RINGS,
+    all_pairs_program,
     exchange_program,
     ring_orders,
     ring_program,
@@ -45,6 +46,7 @@ def test_every_ring_tree_and_exchange_does_what_its_collective_says() -> None:
             star, path = dict.fromkeys(range(1, ranks), 0), {r: r + 1 for r in range(ranks - 1)}
             right(tree_program([star, path, {r: (r - 1) // 2 for r in range(1, ranks)}], protocol))
             right(exchange_program(ranks, 2, protocol))
+        right(all_pairs_program(ranks, 2))
 
 
 @for_each("name", MACHINES)

@@ -188,7 +188,9 @@ def test_operations_that_wait_for_one_another_are_told() -> None:
     first = tuple(Operation(f"c{n}", "all", call=calls[n], meeting=n) for n in (0, 1))
     work = Work("crossed", 2, groups, (0, 1), (first, first[::-1]))
     costs = {(n, 0): Cost.of(5, [5]) for n in (0, 1)}
-    with pytest.raises(InputError, match="c0 of step 0 never begins"):
+    with pytest.raises(
+        InputError, match=r"c0 of step 0 .*: c0 of rank 0 for c1 of rank 1 for c0 of"
+    ):
         played(work, costs)
     right = played(replace(work, operations=(first, first)), costs)
     assert right.timeline.time == 10

@@ -6,7 +6,7 @@ from taccl.files.read import parse_document
 from taccl.training.expansion import expanded
 from taccl.training.operations import Call, Work, meetings_of
 from taccl.training.simulation import Cost
-from taccl.training.steps import Step, period_of, played
+from taccl.training.steps import Step, played
 from taccl.training.workload import Workload, read_workload
 
 MS = 10**9
@@ -41,7 +41,7 @@ def priced(work: Work, cost: Callable[[Call], Cost]) -> dict[tuple[int, int], Co
     known: dict[Call, Cost] = {}
     found = {}
     for (number, own), meeting in meetings_of(work).items():
-        if own == min(meeting.classes):
+        if own == meeting.first:
             found[number, own] = known.setdefault(meeting.call, cost(meeting.call))
     return found
 
@@ -49,4 +49,4 @@ def priced(work: Work, cost: Callable[[Call], Cost]) -> dict[tuple[int, int], Co
 def step_of(found: Workload, cost: Callable[[Call], Cost], steps: int = 6) -> Step:
     """Return what a step takes where calls cost what `cost` says."""
     work = expanded(found, steps)
-    return played(work, priced(work, cost), period_of(found.record))
+    return played(work, priced(work, cost))

@@ -37,6 +37,8 @@ Subject to  (arrive)      copied: a target that is no root is entered once, othe
                           says so
             (peers)       distinct peers of a rank within the sketch's limit
             (bound)       makespan ≥ a lower bound proved elsewhere
+            (released)    avail at a source is not before it has its own value
+            (tail)        use[f,l]: makespan ≥ end + what a target that l enters works afterwards
             (chain)       use[f,l] = lead[f,l] + Σ next[·,f,l];  Σ next[f,·,l] ≤ use[f,l]
             (count)       next[f,g,l]: left[f] = left[g] + 1; no next: left[f] = 1
             (together)    next[f,g,l]: both start at one time and arrive at one time
@@ -118,6 +120,19 @@ class Flows:
         """Return the source and the destination of a link."""
         table = self.problem.topology.links
         return int(table.src[link]), int(table.dst[link])
+
+    def made(self, chunk: int, rank: Rank) -> Time:
+        """Return from when on (ps) a rank has its own value of a chunk; 0 where it has none."""
+        collective, column = self.problem.collective, partial(np.array, dtype=np.int32)
+        own = collective.own_from(column([chunk]), column([rank]))
+        return int(own[0]) * collective.is_source(chunk, rank)
+
+    def rest(self, chunk: int, rank: Rank) -> Time:
+        """Return how long (ps) a rank works on a chunk that arrives; 0 where it only passes it."""
+        collective = self.problem.collective
+        if collective.tail is None:
+            return 0
+        return int(collective.tail[chunk]) * collective.is_target(chunk, rank)
 
 
 def flows_of(problem: Problem) -> Flows:
@@ -510,6 +525,9 @@ def make_scale(flows: Flows, horizon: Time, longest: int) -> Scale:
     a makespan that is reached already, in picoseconds.
     """
     times: set[Time] = set()
+    for column in (flows.problem.collective.ready, flows.problem.collective.tail,
+                   flows.problem.collective.late):  # fmt: skip
+        times.update(() if column is None else column.tolist())
     for link in flows.links:
         for chunks in range(1, longest + 1):
             duration, uses = flows.problem.cost(link, chunks)
@@ -559,7 +577,8 @@ def build(
             key, (src, dst) = (number, link), flows.ends_of(link)
             model.add(x.start[key] >= x.avail[number, src]).only_enforce_if(x.use[key])
             model.add(x.avail[number, dst] >= x.end[key]).only_enforce_if(x.use[key])
-            model.add(x.makespan >= x.end[key]).only_enforce_if(x.use[key])
+            rest = scale.up(flows.rest(flow.chunk, dst))
+            model.add(x.makespan >= x.end[key] + rest).only_enforce_if(x.use[key])
         if not flow.routed:
             _route(parts, number, flow)
             _depth(parts, number, flow)
@@ -579,7 +598,8 @@ def _add_flow(parts: Parts, number: int, flow: Flow) -> None:
     for rank in sorted({*flow.roots, *ranks}):
         known = not flow.summed and not flow.chosen and rank in flow.roots
         still = known and not parts.flows.problem.collective.reduces
-        x.avail[number, rank] = model.new_int_var(0, 0 if still else horizon, "")
+        made = min(horizon, parts.scale.up(parts.flows.made(flow.chunk, rank)))
+        x.avail[number, rank] = model.new_int_var(made, made if still else horizon, "")
         if flow.chosen and rank in flow.roots and (flow.chunk, rank) not in x.root:
             x.root[flow.chunk, rank] = model.new_bool_var("")
     if flow.chosen and flow.summed:

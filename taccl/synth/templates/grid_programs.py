@@ -249,7 +249,9 @@ def pieces_of(local: int, cut: tuple[int, int]) -> range:
 def _moved(problem: Problem, program: GridProgram) -> Iterator[Step]:
     """Yield the messages of an AlltoAll: every chunk is handed on until it is where it belongs."""
     order, count = program.order, len(program.order)
-    server = [problem.topology.server_of[rank] for rank in order]
+    parts = ranks_by_server(problem) or ()
+    home = {rank: number for number, ranks in enumerate(parts) for rank in ranks}
+    server = [home[rank] if home else 0 for rank in order]
     held: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for src, dst in permutations(range(count), 2):
         held[int(program.split and server[src] == server[dst]), src].append((src, dst))
@@ -273,9 +275,11 @@ def _moved(problem: Problem, program: GridProgram) -> Iterator[Step]:
 
 def _met(turn: Turn, place: int, end: int, count: int) -> int:
     """Tell which of those that a place meets takes what goes to an end (its digit, or distance)."""
+    weight = turn.digit.weight
     if turn.kind == "rotate":
         return turn.digit.of((place - end) % count)
-    return 0 if turn.kind == "fold" else turn.digit.of(end)
+    # What was folded up to here from its neighbours, for its neighbours, goes no further.
+    return 0 if turn.kind == "fold" and place // weight != end // weight else turn.digit.of(end)
 
 
 Algorithm = Callable[[Problem], Iterator[Iterator[Step]]]
@@ -596,11 +600,12 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
                 folds = [Turn("fold", digit) for digit in next(written(classes))]
                 home = [Turn("exchange", digit, parts=(1,)) for digit in next(written(size))]
                 spreads = [turn._replace(kind="spread") for turn in reversed(folds)]
-                for turn in sorted({0, len(inner)}):
+                # What stays in the server goes from rank to rank, or to the leader and back, too.
+                for turn, direct in product(sorted({0, len(inner)}), (home, [])):
                     digits = (*inner[:turn], *outer, *inner[turn:])
                     alone = [Turn("exchange", digit, (0,)) for digit in digits]
-                    turns = (*folds, *home, *alone, *spreads)
-                    yield GridProgram(order, turns, classes, split=True)
+                    turns = (*folds, *direct, *alone, *spreads)
+                    yield GridProgram(order, turns, classes, split=bool(direct))
 
 
 def written(places: int, weight: int = 1) -> Iterator[tuple[Digit, ...]]:

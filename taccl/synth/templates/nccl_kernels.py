@@ -18,6 +18,7 @@ sendrecv}.h`` (``runRing``, ``runTreeSplit``), ``src/graph/trees.cc`` (``ncclGet
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import chain, pairwise, permutations
 
@@ -34,6 +35,9 @@ messages are a quarter there of those of other collectives (``BROADCAST_CHUNKSTE
 
 MOST_SEARCHED = 5.0
 """Deterministic seconds of a search for the ways through a server."""
+
+ALL_PAIRS_CHANNELS, ALL_PAIRS_BYTES = 8, (1 << 20) - 1
+"""Of RCCL's all-pairs AllReduce: ``tools/msccl-algorithms/allreduce-allpairs-8n-ll-64tb.xml``."""
 
 Order = Sequence[Rank]
 Steps = tuple[Step, ...]
@@ -342,6 +346,32 @@ def exchange_program(ranks: int, channels: int, protocol: str) -> Program:
     return _program("pairs", "alltoall", protocol, blocks, channels)
 
 
+def all_pairs_program(ranks: int, channels: int) -> Program:
+    """Return RCCL's all-pairs AllReduce of `ranks`, LL: sums of a part each, then all parts to all.
+
+    Each rank sends every other one the part of the buffer that this one adds up, on each of so many
+    `channels`, and then its sums. Its threadblocks add in turn, a peer each.
+    """
+    blocks: dict[Rank, list[tuple[Rank | None, Rank | None, int, Steps]]] = defaultdict(list)
+    for rank in range(ranks):
+        for channel in range(channels):
+            first = len(blocks[rank])
+            own = Slot(Buffer.INPUT, rank * channels + channel)
+            for away in range(1, ranks):
+                peer = (rank + away) % ranks
+                last = away == ranks - 1
+                other = Slot(Buffer.INPUT, peer * channels + channel)
+                before = StepRef(first + away - 2, 1) if away > 1 else None
+                whole = None if last else StepRef(first + ranks - 2, 1)
+                blocks[rank].append((peer, peer, channel, (
+                    Step(Op.SEND, other),
+                    Step(Op.RECV_REDUCE_COPY, own, own, depends=before, posts=ranks > 2),
+                    Step(Op.SEND, own, depends=whole),
+                    Step(Op.RECV, dst=other),
+                )))  # fmt: skip
+    return _program("all-pairs", "allreduce", "LL", blocks, channels)
+
+
 def _ring(topology: Topology, collective: str, channels: int, protocol: str) -> Program | None:
     if collective not in RINGS:
         return None
@@ -363,10 +393,23 @@ def _pairs(topology: Topology, collective: str, channels: int, protocol: str) ->
     return exchange_program(topology.num_ranks, channels, protocol)
 
 
+def _all_pairs(topology: Topology, collective: str, channels: int, protocol: str) -> Program | None:
+    del channels
+    ranks = topology.num_ranks
+    links = all(topology.links_between(0, rank) for rank in range(1, ranks))
+    # RCCL ships its files for one server of AMD's GPUs, which are joined all with all.
+    if (collective, protocol) != ("allreduce", "LL") or not links or topology.num_servers > 1:
+        return None
+    if not (topology.gpu or "").startswith("mi"):
+        return None
+    return replace(all_pairs_program(ranks, ALL_PAIRS_CHANNELS), max_bytes=ALL_PAIRS_BYTES)
+
+
 KERNELS: Mapping[str, Callable[[Topology, str, int, str], Program | None]] = {
     "ring": _ring,
     "tree": _tree,
     "pairs": _pairs,
+    "all-pairs": _all_pairs,
 }
 """NCCL's kernels on a topology, for a collective, channels and a protocol; None: there is none.
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from taccl.collectives.slots import LAYOUTS, Place, Slots, place_chunks
 from taccl.model.problem import Problem
 from taccl.topology.graph import Rank
+from taccl.topology.levels import levels_of
 
 Step = tuple[tuple[int, ...], Rank, Rank, bool]
 """chunks that travel together, from rank, to rank, reduce"""
@@ -84,8 +85,14 @@ def bits(places: int) -> list[int]:
 
 
 def ranks_by_server(problem: Problem) -> list[tuple[Rank, ...]] | None:
-    """Return the ranks of every server; None where they differ in number."""
+    """Return the ranks of every server; None where they differ in number.
+
+    In a fabric of ranks without servers they are those of every leaf, pod or group: what shares the
+    widest way out.
+    """
     servers = problem.topology.servers
+    if len(servers) == 1:
+        servers = (servers, *levels_of(problem.topology))[-1]
     return list(servers) if len(set(map(len, servers))) == 1 else None
 
 

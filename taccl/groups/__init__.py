@@ -1,0 +1,1 @@
+"""Process groups that call collectives at once: solved, written to directories, replayed, told."""

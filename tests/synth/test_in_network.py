@@ -1,0 +1,121 @@
+"""Algorithms of switches that copy and add: their formulas, figures, and where they are found."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+from taccl.bounds import any_bounds, best
+from taccl.model.problem import Options
+from taccl.synth.engines import solve
+from taccl.synth.templates.in_network import IN_NETWORK
+from taccl.topology.file import load_topology
+from taccl.topology.graph import FanEngine, Topology, whole
+from taccl.verify import verify
+from tests.in_network import able, free, nvls, problem_of, us, ways
+
+S = 64_000_000
+
+
+def servers(count: int, *, sharp: bool = False) -> Topology:
+    machine = nvls("dgx-h100", nodes=count)
+    return able(machine, "rail*") if sharp else machine
+
+
+def hub(ranks: int, *, through: bool) -> Topology:
+    return nvls(f"hub:{ranks}@1GB/s,0us", through=through)
+
+
+def test_figures_of_machines() -> None:
+    local = nvls("dgx-h100", through=False)
+    wide = able(load_topology("fat-tree:4"))
+    edges = able(load_topology("fat-tree:4"), "*edge*")
+    figures: list[tuple[Topology, str, int, int, str]] = [
+        (nvls("dgx-h100"), "nvls", S, 1, "161.400"), (local, "nvls", S, 1, "143.622"),
+        (nvls("dgx-h100"), "nvls", 10**9, 1, "2501.400"), (local, "nvls", 10**9, 1, "2223.622"),
+        (servers(2), "nvls-rail", S, 8, "206.378"),
+        (servers(2), "nvls-rail", 10**9, 32, "2679.644"),
+        (wide, "sharp", S, 1, "1283.500"), (edges, "in-rack", S, 1, "1286.300"),
+    ]  # fmt: skip
+    for topology, name, size, chunks, wanted in figures:
+        schedule = ways(topology, name, "allreduce", size, chunks)[0]
+        assert f"{schedule.makespan / 10**6:.3f}" == wanted, (topology.name, name)
+        assert verify(schedule) == [], (topology.name, name)
+    assert ways(servers(4, sharp=True), "nvls-sharp", "allreduce", S, 4)[0].makespan / 10**6 < 206.4
+
+
+def test_a_window_of_slots_is_the_bandwidth_of_switchml() -> None:
+    # rtt 10 us: half in the hub's ports, half in the engine. 128 B a packet.
+    for rate, slots, wanted in (("12.5GB/s", 128, "39072.5"), ("12.5GB/s", 512, "9775.625"),
+                                ("1.25GB/s", 512, "51210")):  # fmt: skip
+        plain = load_topology(f"hub:8@{rate},5us")
+        topology = able(plain, engine=FanEngine(alpha=5_000_000, window=(slots, Fraction(128))))
+        (schedule,) = ways(topology, "switchml", "allreduce", S)
+        assert us(schedule) == Fraction(wanted)
+        assert verify(schedule) == []
+
+
+def test_every_algorithm_takes_its_formula_where_alpha_is_nothing() -> None:
+    """Times in units of beta S of a port."""
+    one = Fraction(1)
+    cases: list[tuple[str, str, Topology, int, Fraction]] = []
+    for n in (4, 5, 7):
+        for through in (True, False):
+            on, own = hub(n, through=through), Fraction(through)
+            cases += [
+                ("nvls", "allreduce", on, 1, 1 + own / n), ("nvls-one-shot", "allreduce", on, 1,
+                                                            n - 1 + own),
+                *(("nvls", each, on, 1, one if through else Fraction(n - 1, n))
+                  for each in ("allgather", "reducescatter")),
+                *(("nvls", each, on, 1, one) for each in ("broadcast", "reduce")),
+            ]  # fmt: skip
+        cases.append(("sharp", "allreduce", able(load_topology(f"hub:{n}@1GB/s,0us")), 1, one))
+    # Leaves of 2 ranks with uplinks of 2 ports: twice the copies of the others' sums go up.
+    for leaves, over in ((2, 1), (3, 1), (4, 4)):
+        fabric = able(load_topology(f"leaf-spine:{leaves}x2x{over}@1GB/s,0us"), "leaf*")
+        formula = max(one, 2 * Fraction(leaves - 1, leaves) * Fraction(over, 2))
+        cases.append(("in-rack", "allreduce", fabric, leaves, formula))
+    tree = able(load_topology("fat-tree:4@1GB/s,0us"))
+    cases += [("sharp-trees", "allreduce", tree, 1, one)]
+    cases += [("multicast-tree", each, tree, 1, one)
+              for each in ("allgather", "broadcast", "reducescatter", "reduce")]  # fmt: skip
+    for name, collective, topology, chunks, formula in cases:
+        schedule = ways(topology, name, collective, 84_000_000, chunks)[0]
+        assert us(schedule) <= formula * 84_000 * Fraction("1.001"), (
+            name,
+            collective,
+            topology.name,
+        )
+        bound = best(any_bounds(whole(topology), collective, 84_000_000)).time
+        assert schedule.makespan >= bound
+        assert verify(schedule) == [], name
+
+
+def test_a_pipeline_over_servers_takes_its_busiest_port_but_for_the_fill() -> None:
+    for count, sharp, per_nic in ((2, False, 1), (3, False, 2), (4, True, 1)):
+        topology = free(servers(count, sharp=sharp))
+        name = "nvls-sharp" if sharp else "nvls-rail"
+        chunks = 2 * count if count == 3 else 16 // count
+        schedule = ways(topology, name, "allreduce", S * 3, chunks)[0]
+        inside, nic = Fraction(9, 8) * 3 * S / 450, Fraction(per_nic * 3 * S, 8 * 50)
+        rounds = 16 if count != 3 else 6
+        assert us(schedule) * 1000 <= max(inside, nic) * (1 + Fraction(4, rounds)), name
+        assert us(schedule) * 1000 >= max(inside, nic)
+        assert verify(schedule) == [], name
+
+
+def test_an_algorithm_is_nowhere_that_switches_or_collectives_do_not_allow_it() -> None:
+    hubs = {
+        "plain": load_topology("hub:4"), "wires": load_topology("ring:4"),
+        "copies": replace(nvls(), switches=tuple(replace(s, reduce=None) for s in nvls().switches)),
+    }  # fmt: skip
+    for what, topology in hubs.items():
+        for name in IN_NETWORK:
+            found = ways(topology, name, "allreduce", 4000)
+            assert not found or (what, name) == ("copies", "nvls-one-shot"), (what, name)
+    for name in IN_NETWORK:
+        assert not ways(nvls(), name, "alltoall", 4000)
+
+
+def test_an_algorithm_is_an_engine() -> None:
+    found = solve(problem_of(nvls(), "allreduce", 4000), "nvls", Options())
+    assert found.schedule is not None
+    assert us(found.schedule) == 7
