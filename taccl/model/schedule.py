@@ -132,7 +132,8 @@ class Schedule:
         Where chunks have tails, whoever wanted them has also worked on them: a deadline of every
         chunk holds if and only if this is no later than the last deadline.
         """
-        return self.collective.over_at(self.chunk, self.topology.links.dst[self.link], self.end)
+        row, _, dst, _ = self.legs
+        return self.collective.over_at(self.chunk[row], dst, self.end[row])
 
     @cached_property
     def group(self) -> Group:

@@ -99,13 +99,14 @@ def released(sends: Sends) -> Iterator[Finding]:
     schedule, collective = sends.schedule, sends.schedule.collective
     if not collective.is_timed:
         return
-    early = collective.own_from(schedule.chunk, sends.src) > schedule.start
+    start, end, adds = map(sends.of_legs, (schedule.start, schedule.end, schedule.reduce))
+    early = collective.own_from(sends.chunk, sends.src) > start
     yield from sends.findings(
         early & sends.is_source(sends.src), "starts before its rank has its own value"
     )
-    early = collective.own_from(schedule.chunk, sends.dst) > schedule.end
+    early = collective.own_from(sends.chunk, sends.dst) > end
     yield from sends.findings(
-        early & schedule.reduce & sends.is_source(sends.dst),
+        early & adds & sends.is_source(sends.dst),
         "is added before the rank that it reaches has its own value",
     )
 
