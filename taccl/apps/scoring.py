@@ -146,8 +146,16 @@ class Scorer:
         return True
 
     def lowering(self, schedule: Schedule, engine: str) -> Lowering | None:
-        """Return the task of lowering a schedule, already done for the one that scored best."""
-        if self.target is None or len(schedule.fans):
+        """Return the task of lowering a schedule, already done for the one that scored best.
+
+        There is none of what switches copy and add. Raises LoweringError when that has no plan.
+        """
+        if self.target is None:
+            return None
+        if len(schedule.fans):
+            known = self._scored(schedule)
+            if isinstance(known, LoweringError):
+                raise known
             return None
         task = lowering_of(schedule, self.target, self.size, engine, over=lambda: self.clock.over)
         for one in (self.best, self.opened):

@@ -199,7 +199,7 @@ class _Drawing:
             raise LoweringError(
                 f"{what} turns in {topology.vertex_name(one.turn)}, for which MSCCL++ has no"
                 " operation: SHARP is NCCL's alone",
-                fix=f"leave it to NCCL (nccl_tuner.csv of taccl compare --tuner), or {OFF}",
+                fix=f"leave it to NCCL (taccl compare --format nccl-tuner), or {OFF}",
             )
         ends = (topology.arcs.src, topology.arcs.dst)
         crossed = {int(e[arc]) for e in ends for arc in (*one.into, *one.out)} - set(range(ranks))
