@@ -50,6 +50,9 @@ MORE = (
     "torus2d:4x4 alltoall --size 16MB --batch none --engine flow --runtime none",
     "ring:20 alltoall --size 20MB --batch none --engine flow --runtime none",
     "dgx-h100 allgather --size 64MB --engine double-ring --profile measured",
+    "leaf-spine alltoall --engine guided --size 1KB",
+    "dragonfly allgather --engine guided --size 1KB",
+    "dragonfly allreduce --engine guided --size 1KB",
 )
 """Cells besides those of ``frozen``, for what none of these uses."""
 
@@ -167,6 +170,7 @@ STAGED = "taccl.synth.staged.engine."
 PROGRAMS = "taccl.apps.programs."
 IN_GUIDED, IN_FLOW = ("--engine guided",), ("--engine flow",)
 SUMS = ("allreduce --nodes 2 --engine guided", "fat-tree allreduce", "torus2d:4x4 allreduce")
+FABRICS = ("leaf-spine alltoall", "dragonfly all", "fat-tree all")
 IN_STAGED = ("--engine taccl",)
 ON_ALL = tuple(("taccl", name) for name in ("allgather", "alltoall", "allreduce", "reducescatter"))
 ANY = ("--engine guided", "--engine flow", "--engine taccl", "step --size", "double-binary-tree")
@@ -181,6 +185,12 @@ MECHANISMS = (
         "mixed-radix gathers", {GUIDED + "grid_schedules": _without("mixed-radix")}, IN_GUIDED
     ),
     Mechanism("butterflies", {GUIDED + "grid_schedules": _without("butterflies")}, IN_GUIDED),
+    Mechanism("leaves as servers", {"taccl.synth.templates.steps.levels_of": _empty}, FABRICS),
+    Mechanism(
+        "a rank for each other server",
+        {"taccl.synth.templates.grid_programs._one_for_each_server": _empty},
+        FABRICS,
+    ),
     Mechanism("recursive block gathers", {GUIDED + "coalesced": _none}, IN_GUIDED),
     Mechanism(
         "both phases in one list",

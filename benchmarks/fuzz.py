@@ -1,15 +1,16 @@
 """Bounds, the exact engine and all other engines on random small problems.
 
-``python -m benchmarks.fuzz [--count 500] [--first 0] [--seconds 20] [--servers]`` draws problems
-of up to five ranks, with wires, switches, shared NICs, uneven latencies, both alpha rules, with and
-without batches (with ``--servers``: servers of one to three ranks, often without batches, some
-overheads explicit), and checks on each that
+``python -m benchmarks.fuzz [--count 500] [--first 0] [--seconds 20] [--servers] [--fans]`` draws
+problems of up to five ranks, with wires, switches, shared NICs, uneven latencies, both alpha rules,
+with and without batches (with ``--servers``: servers of one to three ranks, often without batches,
+some overheads explicit), and checks on each that
 
 - no bound is above the exact optimum,
 - no engine is below it (where it is proved) or below a bound, and every schedule is correct.
 
 It prints a line for each problem, and last how often each kind of bound was met; it ends with exit
-status 1 if any check fails.
+status 1 if any check fails. With ``--fans`` networks have switches that copy and add, and no bound
+of the world ``any`` may be above what random ways over such switches reach, or mixes of them.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from taccl.topology.graph import whole
 from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.bounds.bound_networks import two_servers
+from tests.bounds.fan_plans import judge_fans
 from tests.generators import random_topology
 
 MAX_RANKS = 5
@@ -163,11 +165,17 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--servers", action="store_true")
+    parser.add_argument("--fans", action="store_true")
     arguments = parser.parse_args()
+    seeds = range(arguments.first, arguments.first + arguments.count)
+    if arguments.fans:
+        wrong = [found for seed in seeds for found in judge_fans(seed)]
+        print("\n".join([*wrong, f"{len(wrong)} bounds on {len(seeds)} networks are wrong"]))
+        sys.exit(1 if wrong else 0)
     drawn = draw_servers if arguments.servers else draw
     totals: Counter[str] = Counter()
     met: Counter[str] = Counter()
-    for seed in range(arguments.first, arguments.first + arguments.count):
+    for seed in seeds:
         found = check(seed, Options(time_limit=arguments.seconds), drawn)
         met.update(found.met)
         state = "wrong" if found.wrong else "proved" if found.proved else "open"

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from benchmarks.auto import text_of, warm_up
 from benchmarks.sections import replace_section
@@ -43,8 +44,7 @@ for any algorithm (or program), and *kind* says which it is.
 """
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One problem.
 
     Parameters
@@ -194,14 +194,14 @@ def read_rows(file: Path | None) -> dict[Cell, Row]:
     if file is None or not file.is_file():
         return {}
     kept = json.loads(file.read_text())
-    return {Cell(**cell): Row(**row) for cell, row in kept}
+    return {Cell(*cell): Row(**row) for cell, row in kept}
 
 
 def write_rows(file: Path, rows: Mapping[Cell, Row]) -> None:
     """Keep cells for later runs; a run that is ended meanwhile leaves those of before."""
-    kept = [(asdict(cell), asdict(row)) for cell, row in rows.items()]
+    kept = [(cell, asdict(row)) for cell, row in rows.items()]
     beside = file.with_suffix(".new")
-    beside.write_text(json.dumps(kept, indent=0))
+    beside.write_text(json.dumps(kept))
     beside.replace(file)
 
 

@@ -37,8 +37,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "truth.md"
 FAR_OFF = 0.25
 """Errors that are told row by row."""
 
-FITTED_RANKS = 32
-"""Runs on more ranks are judged, but costs are not fitted to them: their replays take long."""
+FITTED_RANKS = 16
+"""Where a machine has runs on so many ranks, costs are not fitted to those on more, which take long
+to replay; they are judged."""
 
 
 def _rate(gigabytes: float) -> Fraction:
@@ -82,22 +83,23 @@ def prior(
 
 _NVIDIA = (0.6, 1.9, 3.4)
 _NET = (5.0, 8.0, 14.0)
+_RCCL = (12.0, 12.0, 17.0)
 
 PRIORS: Mapping[str, ProgramCosts] = MappingProxyType({
     "dgx-h100": prior((0.8, 0.97, 2.55), (36.7, 38.7), _NVIDIA, _NET),
     "dgx-a100": prior((0.8, 0.96, 2.74), (20, 24), _NVIDIA, _NET),
     "a100-p4de": prior((0.8, 0.96, 2.74), (20, 24), _NVIDIA, (80.0, 83.0, 164.0)),
     "dgx2": prior((0.96, 0.97, 3.08), (20, 26.5), _NVIDIA, _NET),
-    "mi300x": prior((0.75, 0.97, 2.5), (0, 0), (0.8, 0.8, 2.1), (9.5, 9.5, 25.0)),
+    "mi300x": prior((0.75, 0.97, 2.5), (0, 0), (0.8, 0.8, 2.1), (9.5, 9.5, 25.0), _RCCL),
     "mi250": prior(
-        (0.72, 0.97, 2.5), (10, 10), (2.3, 2.3, 2.7), (9.5, 9.5, 19.8), (20.5, 20.5, 27.9)
+        (0.72, 0.97, 2.5), (10, 10), (0.8, 0.8, 3.6), (9.5, 9.5, 19.8), _RCCL
     ),
     "gb200-nvl72": prior((0.8, 0.97, 2.55), (0, 70), _NVIDIA, _NET),
 })  # fmt: skip
 """What is public of each machine: NCCL's ``tuning.cc`` (latencies of protocols over NVLink and
 networks, GB/s of a channel, base latencies as launch), aws-ofi-nccl's ``platform-aws.c`` (EFA of
-p4de takes 75 us, which NCCL adds to its own latency, twice for Simple), RCCL's ``tuning.cc`` (of
-GPUs up to MI250: rings over xGMI, their base latencies), NVIDIA/nccl-tests#212 (a ring on H100
+p4de takes 75 us, which NCCL adds to its own latency, twice for Simple), RCCL's ``tuning.cc`` (base
+latencies, xGMI), NVIDIA/nccl-tests#212 (a ring on H100
 moves 365 to 370 GB/s), and data sheets."""
 
 
@@ -115,6 +117,12 @@ def read_runs(only: str) -> dict[str, list[Run]]:
         if only in table.costs:
             runs[table.costs] += [run for run in found if run.programs]
     return {machine: own for machine, own in sorted(runs.items()) if own}
+
+
+def small(runs: Sequence[Run]) -> list[Run]:
+    """Return those of the ``runs`` that costs are fitted to."""
+    most = max(FITTED_RANKS, min((run.ranks for run in runs), default=0))
+    return [run for run in runs if run.ranks <= most]
 
 
 def rows_of(runs: Sequence[Run], costs: ProgramCosts) -> dict[str, list[list[Row]]]:
@@ -141,8 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines: list[Line] = []
     everything: list[Row] = []
     for machine, own in runs.items():
-        small = [run for run in own if run.ranks <= FITTED_RANKS]
-        fitted = fit(small, PRIORS[machine], lambda number: not even(number))
+        fitted = fit(small(own), PRIORS[machine], lambda number: not even(number))
         print(f"{machine}: {fitted.rows} rows fitted", flush=True)
         for cost, (value, far) in fitted.moved.items():
             print(f"    {cost:22} {value:9.4g}   moved {far:+.1f}")
@@ -158,7 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 errors = " ".join(f"{100 * row.error:+.0f}" for row in rows)
                 print(f"  {table:14} {what:42} {errors}", flush=True)
             if left:
-                print(f"  {table:14} left out: median {summed_up(left)['median']:.1%}", flush=True)
+                errors = " ".join(f"{100 * error:+.0f}" for error in left)
+                print(f"  {table:14} left out: {errors}", flush=True)
     text = told(lines, everything)
     print(text)
     if options.write:
@@ -180,7 +188,7 @@ def left_out(runs: Sequence[Run], table: str, known: ProgramCosts) -> list[float
 
     They start at ``known``, and stay there where the machine has no other table.
     """
-    others = [run for run in runs if run.table != table and run.ranks <= FITTED_RANKS]
+    others = small([run for run in runs if run.table != table])
     costs = fit(others, known).costs if others else known
     rows = rows_of([run for run in runs if run.table == table], costs)[table]
     return [row.error for of_run in rows for row in of_run]

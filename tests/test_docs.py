@@ -17,6 +17,7 @@ from taccl.apps.measured import read_table
 from taccl.cli.sketch import file_models
 from taccl.collectives import COLLECTIVES
 from taccl.collectives.file import read_collective
+from taccl.collectives.groups import read_groups
 from taccl.errors import NoScheduleError, TacclError
 from taccl.files import read_document
 from taccl.model.problem import Options, Problem
@@ -313,6 +314,8 @@ def test_the_example_of_a_format_loads(name: str, tmp_path: Path) -> None:
         assert not read_scenario(str(path), load_topology("ring:4")).is_static
     elif name == "collective":
         assert read_collective(str(path)).num_chunks == 4
+    elif name == "groups":
+        assert len(read_groups(str(path)).instances) == 10
     elif name == "workload":
         assert read_workload(read_document(path)).record.ranks == 8
     elif name == "measurements":

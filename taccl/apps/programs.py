@@ -401,6 +401,10 @@ def best_variant(task: Lowering) -> Variant | None:
     best = min(found, key=lambda variant: variant.cost)
     if best.time > task.schedule.makespan and not task.over():
         best = min(_held_back(task, draft, found), key=lambda variant: variant.cost)
+    if task.target.measured and draft.schedule.collective.reduces and not task.over():
+        # Where flags take time, a sum of many should not wait for one after the other.
+        options = replace(best.options, gathered=True)
+        best = min([*_all_made(task, draft, [options])[0], best], key=lambda variant: variant.cost)
     return _fused(task, best, draft)
 
 

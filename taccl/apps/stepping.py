@@ -150,15 +150,18 @@ def step(question: Question) -> Stepped:
     if question.sweep and isinstance(found, Workload):
         policies = tuple(sorted(_swept(question, found, steps), key=lambda one: one.step.time))
     return Stepped(
-        work, question.topology.name, question.profile, question.via, _under(work, question.price),
-        tuple(What(name, _under(work, price)) for name, price in conditions.items()),
-        next((What(name, _under(work, price)) for name, price in question.against.items()), None),
+        work, question.topology.name, question.profile, question.via, under(work, question.price),
+        tuple(What(name, under(work, price)) for name, price in conditions.items()),
+        next((What(name, under(work, price)) for name, price in question.against.items()), None),
         policies,
     )  # fmt: skip
 
 
-def _under(work: Work, price: Price) -> Step:
-    """Return what a step takes at a `price`."""
+def under(work: Work, price: Price) -> Step:
+    """Return what a step of some `work` takes at a `price`.
+
+    Raises InputError when operations wait for one another for ever, or a call can't run.
+    """
     known: dict[Meeting, Cost] = {}
     found: dict[tuple[int, int], Cost] = {}
     for (number, own), meeting in meetings_of(work).items():
@@ -183,5 +186,5 @@ def _swept(question: Question, workload: Workload, steps: int) -> Iterator[Polic
             workload, bucket=bucket, order=order, partition=partition, wait=wait, overlap=overlap
         )
         work = expanded(changed, steps)
-        one = _under(work, question.price)
+        one = under(work, question.price)
         yield Policy(bucket, order, partition, wait, overlap, one)

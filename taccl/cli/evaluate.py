@@ -264,8 +264,8 @@ def bound(
             if value is not None:
                 raise InputError("is not for a file of groups", field=option, fix="leave it out")
         groups = read_groups(collective)
-        alone, at_once = bound_groups(groups, logical.topology)
-        shown_of = (groups, logical.topology, alone, at_once)
+        machine = logical.topology.point_to_point()
+        shown_of = (groups, machine, *bound_groups(groups, machine))
         text = json.dumps(bounded_record(*shown_of), indent=2) if as_json else ""
         typer.echo(text or groups_bounded(*shown_of))
         return

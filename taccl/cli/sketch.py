@@ -128,6 +128,7 @@ def file_models() -> "dict[str, type[FileModel]]":
     """Return the models of all file formats, by the name that ``taccl schema`` takes."""
     from taccl.apps.measured import MeasurementsFile
     from taccl.collectives.file import CollectiveFile, DemandFile
+    from taccl.collectives.groups import GroupsFile
     from taccl.model.schedule_file import ScheduleFile
     from taccl.replay.scenario import ScenarioFile
     from taccl.sketch import SketchFile, TacclSketchFile
@@ -137,7 +138,8 @@ def file_models() -> "dict[str, type[FileModel]]":
 
     return {
         **FORMS, "sketch": SketchFile, "sketch-taccl": TacclSketchFile,
-        "collective": CollectiveFile, "demand": DemandFile, "schedule": ScheduleFile,
+        "collective": CollectiveFile, "demand": DemandFile, "groups": GroupsFile,
+        "schedule": ScheduleFile,
         "scenario": ScenarioFile, "library": LibraryFile, "measurements": MeasurementsFile,
         "workload": WorkloadFile,
     }  # fmt: skip

@@ -214,7 +214,8 @@ def synthesize(
         collective,
         {"--ranks": ranks, "--relays": relays, "--sketch": sketch, "--size": size, "--root": root,
          "--steps": steps, "--rounds": rounds, "--schedule": schedule, "--report": report,
-         "--chunks": None if chunks == "auto" else chunks,
+         "--chunks": None if chunks == "auto" else chunks, "--ready-over": ready_over,
+         "--needed-over": needed_over, "--in-network": in_network if in_network == "on" else None,
          "--profile": None if profile == "alpha-beta" else profile},
     )  # fmt: skip
     if groups is not None and plan:
@@ -228,7 +229,7 @@ def synthesize(
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
-        in_network=fans_wanted(in_network, carried=plan or runtime == "none"),
+        in_network=fans_wanted(in_network, carried=(plan or runtime == "none") and groups is None),
     )
     measured = is_measured(profile, logical.topology, alpha_rule, steps, runtime == "none", groups)
     wanted = _wanted(0, protocol, version, (inplace, outofplace), target, measured=measured)

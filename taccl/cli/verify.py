@@ -1,8 +1,9 @@
 """``taccl verify`` and ``taccl inspect``: what runtimes make of an XML file, and what it does."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from taccl.errors import InputError
 from taccl.units import parse_size
 
 if TYPE_CHECKING:
+    from taccl.collectives import Collective
     from taccl.msccl.program import Finding
     from taccl.msccl.verdict import Verdict
 
@@ -94,15 +96,19 @@ def verify(
             field="--bitwise-consistent" if bitwise else "--size", fix="leave out one of the two",
         )  # fmt: skip
     from taccl.files import read_bytes
-    from taccl.groups.directory import files_in
+    from taccl.groups.directory import files_in, wanted
     from taccl.msccl.verdict import Question, Verdict, judge_for, judge_for_each
     from taccl.mscclpp.plan import NEWEST
     from taccl.mscclpp.verdict import is_plan, judge_text
 
-    files = [
-        path for file in files
-        for path in (map(str, files_in(Path(file))[1]) if Path(file).is_dir() else (file,))
-    ]  # fmt: skip
+    custom: dict[str, Callable[[int], Collective | None]] = {}
+    for place in [Path(file) for file in files if Path(file).is_dir()]:
+        groups, paths = files_in(place)
+        custom |= {
+            str(path): partial(wanted, one)
+            for path, one in zip(paths, groups.instances, strict=True)
+        }
+    files = [*(file for file in files if not Path(file).is_dir()), *custom]
     question = Question(
         count,
         structure_only,
@@ -111,7 +117,8 @@ def verify(
     )
     found: dict[str, Verdicts] = {}
     for file in files:
-        text, asked = read_bytes(file), replace(question, file=file)
+        asked = replace(question, file=file, custom=custom.get(file, question.custom))
+        text = read_bytes(file)
         if is_plan(text):
             verdict = judge_text(text, version or NEWEST, file=file, structure_only=structure_only)
             found[file] = {f"MSCCL++ {version or NEWEST}": Verdict(tuple(verdict), (), None, None)}

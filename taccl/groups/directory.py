@@ -7,12 +7,13 @@ instances that run the same are one. They lie in a folder of their own, as loade
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
 from taccl.apps.inputs import ELEMENT_BYTES, read_program
 from taccl.apps.outputs import xml_files
+from taccl.collectives import Collective
 from taccl.collectives.groups import INDEX, Groups, Instance, read_groups
 from taccl.errors import InputError
 from taccl.files import write_all_atomic
@@ -149,6 +150,17 @@ def files_in(place: Path) -> tuple[Groups, list[Path]]:
             fix="write files: [one for each instance], or synthesize the groups with -o DIR",
         )  # fmt: skip
     return groups, [place / (one.file or "") for one in groups.instances]
+
+
+def wanted(instance: Instance, chunks: int) -> Collective | None:
+    """Return what an `instance` does in its communicator, relays included, in so many `chunks`.
+
+    None where the counted buffer can't be cut into them.
+    """
+    inside = replace(instance, members=tuple(range(len(instance.members))))
+    whole = inside.among(len(instance.ranks), 1)
+    parts, rest = divmod(chunks, whole.chunks_in_size)
+    return whole.cut(parts) if parts and not rest else None
 
 
 def play_groups(

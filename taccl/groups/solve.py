@@ -73,7 +73,9 @@ class Together:
 
     `bound` (picoseconds, weighted by the objective) is for the cost of all; `shared` are sets of
     instances, by number, whose schedules share edges; `joint` is the makespan of the union's
-    schedules, the last of them; None: nothing is shared, or no union was found.
+    schedules, the last of them; None: nothing is shared, or no union was found. What parts take
+    together is `replayed`, all programs at once, or what schedules say, one after another where
+    they share edges and are not of a union.
     """
 
     groups: Groups
@@ -82,6 +84,7 @@ class Together:
     bound: Fraction
     shared: tuple[tuple[int, ...], ...]
     joint: Time | None
+    replayed: bool
     seconds: float
 
     @property
@@ -172,12 +175,17 @@ def synthesize_groups(groups: Groups, topology: Topology, request: Request) -> T
         for number, part in zip(numbers, projected, strict=False):
             joined[number] = part
     candidates = [alone, joined] if shared else [alone]
-    if all(part.program for part in alone):
-        candidates = [_replayed(one, topology, request) for one in candidates]
+    replayed = all(part.program for part in alone)
+    try:
+        if replayed:
+            candidates = [_replayed(one, topology, request) for one in candidates]
+    except InputError as error:  # too many messages to follow
+        replayed = False
+        request.report(error.problem)
     chosen = min(candidates, key=lambda one: groups.cost([part.end for part in one]))
     return Together(
         groups, topology, tuple(chosen), max(bounds), shared, max(joint, default=None),
-        clock.spent,
+        replayed, clock.spent,
     )  # fmt: skip
 
 
@@ -292,10 +300,14 @@ def _solved(
     allowed = np.any(inside[:, table.src] & inside[:, table.dst], axis=0, keepdims=True)[0]
     logical = LogicalTopology(topology, allowed, topology.rotations)
     chunks = None if any(one.chunks is None for one in instances) else 1
+    first = min(one.start for one in instances)
+    counts = np.diff(union.first)
+    ready = np.repeat(np.array([one.start - first for one in instances], dtype=np.int64), counts)
+    collective = union.collective.timed(ready)
     try:
         found = synthesize(replace(
-            request, logical=logical, collective=union.collective, size=0, chunks=chunks,
-            root=None, target=None, spent=0.0,
+            request, logical=logical, collective=collective, size=0, chunks=chunks, root=None,
+            target=None, spent=0.0,
         ))  # fmt: skip
     except (NoScheduleError, ScheduleError) as error:
         request.report(f"no schedule of all at once: {str(error).splitlines()[0]}")
@@ -331,10 +343,10 @@ def _projected(
         own_schedule = problem.timed(adjacent(problem, Decisions.of(rows)))
         require_valid(own_schedule)
         end = int(full.end[(full.chunk >= low) & (full.chunk < high)].max(initial=0))
-        late = max(one.instance.start for one in parts) - part.instance.start
+        first = min(one.instance.start for one in parts)
         new = replace(
-            part, schedule=own_schedule, alone=own_schedule.makespan, together=late + end,
-            engine="union",
+            part, schedule=own_schedule, alone=own_schedule.makespan,
+            together=first + end - part.instance.start, engine="union",
         )  # fmt: skip
         if part.program is not None and request.target is not None:
             task = lowering_of(own_schedule, request.target, part.instance.size, "union")

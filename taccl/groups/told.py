@@ -51,7 +51,7 @@ def summary(found: Together, written: Sequence[Path]) -> str:
     lines = [_title(found.groups, found.topology), *aligned([title, *rows])]
     lines.append(
         f"{_cost_line(found.groups, [part.end for part in found.parts])} by"
-        f" {'replay' if found.parts[0].program else 'schedule'}, bound"
+        f" {'replay' if found.replayed else 'schedule'}, bound"
         f" {us_text(round(found.bound))} us, {gap}, {found.seconds:.1f} s"
     )
     if not found.shared:
@@ -76,7 +76,7 @@ def record(found: Together, written: Sequence[Path]) -> dict[str, object]:
         "ranks": found.topology.num_ranks, "objective": found.groups.objective,
         "cost_us": float(found.cost) / 1e6, "bound_us": float(found.bound) / 1e6, "gap": found.gap,
         "makespan_us": microseconds(max(part.end for part in found.parts)),
-        "by": "replay" if found.parts[0].program else "schedule",
+        "by": "replay" if found.replayed else "schedule",
         "shared": [list(numbers) for numbers in found.shared],
         "joint_schedule_us": None if found.joint is None else microseconds(found.joint),
         "seconds": round(found.seconds, 3),

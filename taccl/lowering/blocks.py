@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from taccl.lowering.draft import Move
 from taccl.lowering.order import Lane, Message
+from taccl.msccl.program import Op, Slot
 from taccl.topology.graph import Topology
 
 LOCAL_PER_BLOCK = 8
@@ -166,6 +167,19 @@ def assign_blocks(
         return (block.rank, first, receives, -1 if peer is None else peer, block.connection)
 
     return sorted(blocks, key=order)
+
+
+def sums_together(moves: Sequence[Move]) -> list[Move]:
+    """Return the `moves` so that all that is added to a place goes to one threadblock.
+
+    It is the one of the message that is added first; what a move does is not changed.
+    """
+    first: dict[tuple[int, Slot | None], int | None] = {}
+    return [
+        move._replace(message=first.setdefault((move.rank, move.dst), move.message))
+        if move.op is Op.REDUCE and move.message is not None else move
+        for move in moves
+    ]  # fmt: skip
 
 
 def ways_needed(messages: Sequence[Message], lanes: Sequence[Lane], slots: int) -> dict[Lane, int]:

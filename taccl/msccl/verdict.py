@@ -8,10 +8,11 @@ served: ``ncclTopoGetMSCCLAlgo`` (msccl, ``src/graph/tuning.cc``) and its succes
 ``mscclInternalSchedulerSelectAlgo`` (executor, rccl, ``src/misc/msccl/msccl_lifecycle.cc``).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from taccl.collectives import Collective
 from taccl.errors import InputError, ProgramError
 from taccl.msccl.deploy import needs
 from taccl.msccl.elements import Document, read_document
@@ -135,6 +136,7 @@ class Question:
     `size` is bytes at which deadlocks are looked for, too; with `structure_only`, no data and no
     waits are followed, and with `bitwise` ranks must add up in one order. `servers` is the server
     of every rank, or how many ranks are on each (None: unknown), and `file` is named in errors.
+    What a custom collective should do, cut to so many chunks, `custom` returns; None: not known.
     """
 
     size: int | None = None
@@ -142,6 +144,7 @@ class Question:
     bitwise: bool = False
     servers: Sequence[int] | int | None = None
     file: str | None = None
+    custom: Callable[[int], Collective | None] = lambda _chunks: None
 
 
 def judge_text(
@@ -213,7 +216,7 @@ def judge_for(content: bytes, runtime: str, question: Question, known: Known) ->
         )
         safe = safe_size(program, runtime) if work_of(program) <= MAX_WORK else None
         behaviour = [
-            *_behaviour(program, names, known),
+            *_behaviour(program, names, known, question.custom(program.chunks_per_loop)),
             *network_findings(program, _server_of(program, question)),
             *_sizes(program, safe, question.size),
         ]
@@ -290,10 +293,14 @@ def _merged(found: dict[str, list[Finding]]) -> list[Finding]:
     ]
 
 
-def _behaviour(program: Program, names: Iterable[str], known: Known) -> Iterator[Finding]:
+def _behaviour(
+    program: Program, names: Iterable[str], known: Known, custom: Collective | None
+) -> Iterator[Finding]:
     """Yield what is wrong with data, races and waits in every claimed mode."""
     expected = expected_of(program)
     unknown = isinstance(expected, Finding) and expected.rule == "unknown collective"
+    asked = custom if unknown and custom and custom.num_ranks == program.num_ranks else None
+    unknown = unknown and asked is None
     unsure = _UNSURE.get(program.collective, _RESULT) if unknown else frozenset()
     open_sends = any(program.protocol in RUNTIMES[name].open_sends for name in names)
     if unknown:
@@ -311,7 +318,7 @@ def _behaviour(program: Program, names: Iterable[str], known: Known) -> Iterator
         )
         if (alike, open_sends) not in known:
             known[alike, open_sends] = interpret(
-                program, in_place=in_place, collective=everything(program) if unknown else None,
+                program, in_place=in_place, collective=everything(program) if unknown else asked,
                 open_sends=open_sends,
             )  # fmt: skip
         yield from (one for one in known[alike, open_sends] if one.rule not in unsure)

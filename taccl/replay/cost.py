@@ -188,7 +188,8 @@ def charged_network(topology: Topology, protocol: str) -> Topology:
     """Return a `topology` whose messages cost what those of a `protocol` do, as it was measured.
 
     What engines search on: a message holds its edges for the time of its bytes, those on the wire,
-    and arrives alpha later (rule ``delay``). The measured costs are kept and mean the same there.
+    and arrives alpha later (rule ``delay``), and a flag later: who passes it on is most often
+    another threadblock. The measured costs are kept and mean the same there.
 
     Raises ProgramError when the topology has no measured costs of the protocol.
     """
@@ -198,7 +199,8 @@ def charged_network(topology: Topology, protocol: str) -> Topology:
     wire, local = sharing.wire / WORK, inside_servers(topology)
     edges = [
         replace(
-            edge, alpha=(sharing.alpha if local[edge.id] else sharing.alpha_across)
+            edge,
+            alpha=(sharing.alpha if local[edge.id] else sharing.alpha_across) + sharing.flag
             if edge.tail < topology.num_ranks else 0,
             overhead=0, beta=None if beta is None else beta * wire,
         )

@@ -2,7 +2,8 @@
 
 Who sends over one uplink is a set of ranks. Where such sets of one size split all ranks, they are
 the parts of a level: the leaves of a leaf-spine, the edge switches and the pods of a fat-tree, the
-groups of a dragonfly. Files of shapes have no servers to tell it, and so of a file of plain edges.
+routers and the groups of a dragonfly. Files of shapes have no servers to tell it. Ranks whose
+messages pass an uplink on few of their ways, as some do between two other groups, are not counted.
 """
 
 from collections import defaultdict
@@ -21,10 +22,16 @@ def levels_of(topology: Topology) -> tuple[Parts, ...]:
     """Return the levels of a `topology`, the smallest parts first; none where no way is shared."""
     table, ranks = topology.links, topology.num_ranks
     owner = np.repeat(table.src.astype(np.int64), np.diff(table.edge_start))
-    edge, rank = np.divmod(np.unique(table.edge_ids.astype(np.int64) * ranks + owner), ranks)
+    pairs, count = np.unique(table.edge_ids.astype(np.int64) * ranks + owner, return_counts=True)
+    edge, rank = np.divmod(pairs, ranks)
+    most = np.zeros(len(topology.edges), dtype=np.int64)
+    np.maximum.at(most, edge, count)
+    often = 2 * count > most[edge]
+    edge, rank = edge[often], rank[often]
     first = np.flatnonzero(np.diff(edge, prepend=-1))
+    ends = [*first[1:].tolist(), len(edge)] if len(first) else []
     found: dict[int, set[tuple[Rank, ...]]] = defaultdict(set)
-    for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(edge)], strict=True):
+    for begin, end in zip(first.tolist(), ends, strict=True):
         if 1 < end - begin < ranks:
             found[end - begin].add(tuple(rank[begin:end].tolist()))
     return tuple(

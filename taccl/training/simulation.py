@@ -212,7 +212,8 @@ class _Run:
                 self.flights = [flight for flight in self.flights if flight not in over]
                 for flight in over:
                     left -= sum(map(self._end, flight.tasks))
-                self._share()
+                if self.together is None:
+                    self._share()
         spans = zip(self.first, self.first[1:], strict=False)
         places = [slice(*span) for span in spans]
         return Timeline(
@@ -290,15 +291,15 @@ class _Run:
                 self.busy_since = []
             self.flights.append(begun)
             self.busy_since.append(begun)
-            self._share()
+            if self.together is None:
+                self._share()
+            else:
+                self._replay()
 
     def _share(self) -> None:
         """Give all collectives that run their rates."""
         key = tuple(flight.kind for flight in self.flights)
         if not key:
-            return
-        if self.together is not None:
-            self._replay()
             return
         if key not in self.rates:
             self.rates[key] = fair_rates([self.costs[kind].needs for kind in key])
@@ -311,8 +312,7 @@ class _Run:
         """Give all collectives that run their ends, by all that have begun since none ran."""
         first = self.busy_since[0].begun
         asked = [(self.costs[one.kind], one.begun - first) for one in self.busy_since]
-        alone = len(asked) == 1
-        ends = [asked[0][0].time] if alone or self.together is None else self.together(asked)
+        ends = [] if self.together is None else self.together(asked)
         for flight, end in zip(self.busy_since, ends, strict=True):
             flight.since, flight.left, flight.rate = self.now, max(0, first + end - self.now), 1
 

@@ -3,6 +3,7 @@
 import pytest
 
 import taccl
+from benchmarks.side_by_side import OFF, PAIRS, by_fluid, ends
 from taccl.apps.call_costs import CallCosts, quicker
 from taccl.errors import InputError, NoScheduleError
 from taccl.msccl.program import Program
@@ -29,7 +30,7 @@ def test_a_group_is_priced_on_its_own_part_of_the_machine() -> None:
         alone, held = whole.alone((0, 1, 2, 3), asked)
         groups = ((0, 1, 2, 3), (4, 5, 6, 7))
         assert part.alone(groups[0], asked) == (alone, held), via
-        both = part.cost(Meeting(asked, groups, frozenset({0})))
+        both = part.cost(Meeting(asked, groups, frozenset({0}), 0))
         # Two groups that share no edge take what one takes, and each its own edges.
         assert both.time == alone
         for members in groups:
@@ -38,6 +39,50 @@ def test_a_group_is_priced_on_its_own_part_of_the_machine() -> None:
             assert {large.edges[edge].tail for edge in edges} == set(members)
         assert sum(both.loads) == 2 * sum(held)
         assert max(both.needs) <= 1 << 24
+
+
+def test_a_group_alone_takes_the_same_among_all_ranks() -> None:
+    for name, groups in (
+        ("torus2d:2x4", ((0, 1, 2, 3), (4, 5, 6, 7))), ("dgx-a100", ((0, 2, 4, 6), (7, 5, 3, 1))),
+        ("hub:8", ((1, 0), (3, 2))),
+    ):  # fmt: skip
+        topology = load_topology(name)
+        costs = CallCosts(topology, "ring")
+        for call in (SUM, Call("allgather", "tp", 3 << 20)):
+            meeting = Meeting(call, groups, frozenset({0}), 0)
+            # The groups share no edge.
+            assert costs.together([(meeting, 7)]) == [7 + costs.cost(meeting).time], (name, call)
+
+
+def test_ten_shipped_pairs_end_when_fluids_do() -> None:
+    small = {"64MB": "512KB", "16MB": "128KB", "1MB": "1MB"}
+    for machine, nodes, *pair in PAIRS:
+        topology = load_topology(machine, nodes=nodes if nodes > 1 else None)
+        asked = [(collective, small[size], via) for collective, size, via in pair]
+        alone, fluid, replay = ends(topology, asked)
+        # What a step waits for.
+        assert abs(max(fluid) / max(replay) - 1) <= OFF, (machine, fluid, replay)
+        assert max(alone) <= max(replay) <= sum(alone), machine
+
+
+def test_groups_that_share_edges_take_longer_than_one_alone() -> None:
+    # The pairs of two NDv2 share a NIC of each.
+    topology = load_topology("ndv2", nodes=2)
+    pairs = tuple((rank, rank + 8) for rank in range(8))
+    costs = CallCosts(topology, "ring")
+    meeting = Meeting(SUM, pairs, frozenset({0}), 0)
+    cost = costs.cost(meeting)
+    (together,) = costs.together([(meeting, 0)])
+    assert together > 7 * cost.time
+    assert abs(by_fluid([cost])[0] / together - 1) <= OFF
+
+
+def test_what_has_no_program_is_not_replayed() -> None:
+    topology = load_topology("ring:4")
+    for via in ("nccl", "bound", "alpha=1us,busbw=1GB/s"):
+        meeting = Meeting(SUM, ((0, 1, 2, 3),), frozenset({0}), 0)
+        with pytest.raises(InputError, match=r"--together: allreduce of 1048576 bytes by .* has"):
+            CallCosts(topology, via).together([(meeting, 0)])
 
 
 def test_no_algorithm_is_below_its_bound_and_best_is_no_worse_than_others() -> None:

@@ -14,6 +14,7 @@ from taccl.collectives import build_collective
 from taccl.errors import InputError
 from taccl.model.problem import Problem, Status
 from taccl.msccl.interpret import judge
+from taccl.msccl.program import Op
 from taccl.replay.cost import WORK, charged_network, model_of, sharing_of
 from taccl.replay.sweep import measured_bounds_of
 from taccl.replay.timing import traces
@@ -100,6 +101,26 @@ def test_of_all_protocols_and_instances_a_plain_program_is_the_fastest_as_chosen
     chosen = measured("4194304")
     asked = [measured("4194304", protocol=protocol).time for protocol in ("Simple", "LL", "LL128")]
     assert chosen.time == min(asked)
+
+
+def test_one_threadblock_adds_what_all_others_send() -> None:
+    # Seven threadblocks that add in turn would each wait for the flag of the one before.
+    topology = load_network("dgx-h100").topology
+    assert topology.measured is not None
+    request = Request(
+        load_network("dgx-h100"), "allreduce", 1024, engine="one-shot", target=Target(),
+        measured=True, time_limit=20.0,
+    )  # fmt: skip
+    found = synthesize(request)
+    assert found.program is not None
+    for gpu in found.program.gpus:
+        adding = [
+            block for block in gpu.threadblocks if any(s.op is Op.REDUCE for s in block.steps)
+        ]
+        assert [sum(s.op is Op.REDUCE for s in block.steps) for block in adding] == [7]
+    own = topology.measured.protocols[found.program.protocol]
+    assert found.time < own.launch + own.alpha + 2 * topology.measured.flag
+    assert not judge(found.program, "portable")
 
 
 def test_bounds_hold_for_the_schedule_that_engines_search_on() -> None:

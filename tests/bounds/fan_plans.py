@@ -7,6 +7,7 @@ their busiest edges' times, and pieces that go different ways at once can't end 
 edge is through. Every switch that copies or adds can do both, and leaves own values at home.
 """
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +15,12 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
+from scipy.optimize import linprog
 
+from taccl.bounds import ANY, any_curves
 from taccl.bounds.net import Net, make_net
-from taccl.collectives import Collective
+from taccl.collectives import Collective, build_collective
+from taccl.prices.pricing import Floats
 from taccl.topology.graph import Edge, Multicast, Reduction, Switch, Topology, whole
 from taccl.units import Time
 
@@ -66,24 +70,26 @@ class Way:
 
     operations: tuple[tuple[int, ...], ...]
 
-    def loads(self, net: Net) -> np.ndarray:
+    def loads(self, net: Net) -> Floats:
         """Return the time that a byte holds every edge."""
         return sum((_load(net, rows) for rows in self.operations), start=_load(net, ()))
 
-    def costs(self, net: Net) -> np.ndarray:
+    def costs(self, net: Net) -> Floats:
         """Return what the operations take one after the other: picoseconds, and for each byte."""
         each = [(_alpha(net, rows) + 1, _load(net, rows).max()) for rows in self.operations]
-        return np.array(each).sum(axis=0)
+        costs: Floats = np.array(each).sum(axis=0)
+        return costs
 
 
-def _load(net: Net, rows: Sequence[int]) -> np.ndarray:
+def _load(net: Net, rows: Sequence[int]) -> Floats:
     edges = [net.edges[net.first[row] : net.first[row + 1]] for row in rows]
     uses = np.bincount(np.concatenate([np.zeros(0, np.int64), *edges]), minlength=len(_betas(net)))
-    return uses * _betas(net)
+    load: Floats = uses * _betas(net)
+    return load
 
 
 @lru_cache(maxsize=2)
-def _betas(net: Net) -> np.ndarray:
+def _betas(net: Net) -> Floats:
     return np.array([float(edge.beta or 0) for edge in net.topology.edges])
 
 
@@ -178,3 +184,41 @@ def ways(net: Net, collective: Collective, chance: random.Random) -> Iterator[tu
                 spread(net, chance, int(owner), ranks, backwards=backwards)
                 for owner in collective.owner
             )
+
+
+COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
+
+
+def best_mix(loads: list[Floats]) -> float:
+    """Return the least time of the busiest edge, over all mixes of some ways of a byte."""
+    table = np.array(loads).T
+    found = linprog(
+        np.append(np.zeros(len(loads)), 1.0),
+        A_ub=np.column_stack([table, -np.ones(len(table))]), b_ub=np.zeros(len(table)),
+        A_eq=np.append(np.ones(len(loads)), 0.0)[None], b_eq=[1.0], method="highs",
+    )  # fmt: skip
+    return float(found.fun)
+
+
+def judge_fans(seed: int, tries: int = 12) -> list[str]:
+    """Return which bounds of a random network some random way of a collective beats."""
+    chance, topology = random.Random(seed), random_stations(seed)
+    wrong = []
+    name = chance.choice(COLLECTIVES)
+    collective = build_collective(name, topology.num_ranks, 1)
+    net = station_net(topology, collective)
+    curves = any_curves(whole(topology), collective, ANY)
+    found = list(itertools.islice(ways(net, collective, chance), tries))
+    share = 1 / collective.chunks_in_size
+    loads = [np.sum([way.loads(net) for way in one], axis=0) * share for one in found]
+    costs = [np.sum([way.costs(net) for way in one], axis=0) * (1, share) for one in found]
+    mixed = best_mix(loads)
+    for curve in curves:
+        slope = float(min(slope for _, slope in curve.lines))
+        if slope > mixed * (1 + 1e-9):
+            wrong.append(f"{seed} {name} {curve.kind}: {slope} a byte, and {mixed} is reached")
+        for size in (1, 100, 10_000):
+            least = min(alpha + size * byte for alpha, byte in costs)
+            if curve.at(size) > least + 1:
+                wrong.append(f"{seed} {name} {curve.kind} of {size}: {curve.at(size)} > {least}")
+    return wrong

@@ -9,7 +9,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog
 
 from taccl.bounds import (
     ANY,
@@ -31,7 +30,7 @@ from taccl.prices.arborescence import cheapest_from
 from taccl.prices.steiner import steiner_tree
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
-from tests.bounds.fan_plans import able, random_stations, station_net, ways
+from tests.bounds.fan_plans import able, judge_fans, station_net
 from tests.sweep import for_each
 
 
@@ -106,44 +105,6 @@ def test_bounds_are_named_after_their_world() -> None:
                       (False, ANY): ANY, (False, POINT_TO_POINT): POINT_TO_POINT}  # fmt: skip
     assert any_of("port", POINT_TO_POINT) == "any point-to-point algorithm"
     assert "copy and add" in ASSUMED_OF_SWITCHES
-
-
-COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
-
-
-def best_mix(loads: list[np.ndarray]) -> float:
-    """Return the least time of the busiest edge, over all mixes of some ways of a byte."""
-    table = np.array(loads).T
-    found = linprog(
-        np.append(np.zeros(len(loads)), 1.0),
-        A_ub=np.column_stack([table, -np.ones(len(table))]), b_ub=np.zeros(len(table)),
-        A_eq=np.append(np.ones(len(loads)), 0.0)[None], b_eq=[1.0], method="highs",
-    )  # fmt: skip
-    return float(found.fun)
-
-
-def judge_fans(seed: int, tries: int = 12) -> list[str]:
-    """Return which bounds of a random network some random way of a collective beats."""
-    chance, topology = random.Random(seed), random_stations(seed)
-    wrong = []
-    name = chance.choice(COLLECTIVES)
-    collective = build_collective(name, topology.num_ranks, 1)
-    net = station_net(topology, collective)
-    curves = any_curves(whole(topology), collective, ANY)
-    found = list(itertools.islice(ways(net, collective, chance), tries))
-    share = 1 / collective.chunks_in_size
-    loads = [np.sum([way.loads(net) for way in one], axis=0) * share for one in found]
-    costs = [np.sum([way.costs(net) for way in one], axis=0) * (1, share) for one in found]
-    mixed = best_mix(loads)
-    for curve in curves:
-        slope = float(min(slope for _, slope in curve.lines))
-        if slope > mixed * (1 + 1e-9):
-            wrong.append(f"{seed} {name} {curve.kind}: {slope} a byte, and {mixed} is reached")
-        for size in (1, 100, 10_000):
-            least = min(alpha + size * byte for alpha, byte in costs)
-            if curve.at(size) > least + 1:
-                wrong.append(f"{seed} {name} {curve.kind} of {size}: {curve.at(size)} > {least}")
-    return wrong
 
 
 def test_no_bound_is_above_what_random_fans_reach(monkeypatch: pytest.MonkeyPatch) -> None:

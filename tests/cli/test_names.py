@@ -8,6 +8,7 @@ import pytest
 
 from taccl.apps.fitting import FITTED
 from taccl.apps.networks import IN_NETWORK_MODES
+from taccl.apps.outputs import CONVERSIONS
 from taccl.apps.profile_calibration import KERNELS_KNOWN
 from taccl.cli import names
 from taccl.collectives import COLLECTIVES
@@ -36,7 +37,7 @@ TABLES: Mapping[str, Collection[str]] = {
     "GPU_NAMES": GPUS, "FABRIC_NAMES": FABRICS, "EXPORT_NAMES": EXPORTS, "BASE_NAMES": BASES,
     "TIME_UNIT_NAMES": TIME_UNITS, "COST_MODE_NAMES": COST_MODES, "PROFILE_NAMES": PROFILES,
     "RUN_DTYPE_NAMES": DTYPES, "PLAN_VERSION_NAMES": VERSIONS, "TIMES_EXPORT_NAMES": TIMES_EXPORTS,
-    "RELAY_NAMES": RELAYS,
+    "RELAY_NAMES": RELAYS, "CONVERSION_NAMES": CONVERSIONS,
 }  # fmt: skip
 
 

@@ -69,6 +69,28 @@ def test_policies_are_tried_and_steps_are_drawn(run: Run, workload: Path, tmp_pa
     }
 
 
+def test_collectives_at_once_are_shared_or_replayed(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text("""taccl: workload/1
+name: both
+ranks: 4
+groups: {pairs: {each: [[0, 1], [2, 3]]}}
+layers: [{name: a, bytes: 4MB, forward: 10us, backward: 10us}]
+sync: [{group: all, bucket: all}, {group: pairs, bucket: all}]
+""")
+    found = {}
+    for how in ("fluid", "exact"):
+        done = run("step", path, "hub:4", "--via", "ring", "--together", how, "--json")
+        assert done.status == 0, done.err
+        found[how] = json.loads(done.out)
+    fluid, exact = found["fluid"], found["exact"]
+    assert fluid["step_us"] > fluid["compute_us"]
+    assert fluid["step_us"] == pytest.approx(exact["step_us"], rel=0.1)
+    assert {name: one for name, one in fluid.items() if name in ("compute_us", "bytes")} == {
+        name: one for name, one in exact.items() if name in ("compute_us", "bytes")
+    }
+
+
 def test_a_library_serves_by_size(run: Run, workload: Path, tmp_path: Path) -> None:
     library = tmp_path / "lib"
     made = run("tune", "full:8", "allreduce", "allgather", "-b", "1M", "-e", "16M", "-f", "16",
@@ -105,6 +127,10 @@ def test_what_can_not_be_played_is_one_clear_error(
         ((garbled, "ring:8"), "g.yaml:9: sync[0].via: there is no 'rang'"),
         ((workload, "ring:8", "--library", tmp_path / "no"), "is no directory"),
         ((workload, "ring:8", "--profile", "measured"), "has no measured costs"),
+        ((workload, "ring:8", "--together", "exact", "--via", "nccl"), "--together: is for what"),
+        ((workload, "ring:8", "--together", "exact", "--against", "bound"), "--together: is for"),
+        ((workload, "ring:8", "--together", "exact", "--profile", "measured"), "--together: is n"),
+        ((workload, "ring:8", "--together", "gas"), "--together: "),
         ((tmp_path / "none.yaml", "ring:8"), "none.yaml: "),
         ((empty, "ring:8"), "empty.csv"),
         ((workload, "ring:8", "w2.yaml"), "w2.yaml: is one of 2 files"),

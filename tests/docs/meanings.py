@@ -170,6 +170,22 @@ jitter: {message: {distribution: exponential, mean: 1us}}
 changes: [{link: 1->2, at: 100us, factor: 0.25}]
 """,
     ),
+    "groups": Format(
+        "Groups",
+        "Process groups that call collectives at once (`synthesize T groups.yaml -o DIR`, `bound`);"
+        " the index of such a directory is one, too. [groups.md](groups.md) says how they are"
+        " solved.",
+        "yaml",
+        """taccl: groups/1
+name: tp8-dp2
+ranks: 16
+groups:
+  - {name: tp, collective: allreduce, size: 64MB, chunks: 1, each: [0-7, 8-15]}
+  - {name: dp, collective: reducescatter, size: 1GB, each: {stride: 8, count: 2}, start: 40us}
+relays: members
+objective: makespan
+""",
+    ),
     "workload": Format(
         "Workload",
         "What a training step computes and communicates (`taccl step`); [step.md](step.md) says how"
@@ -271,11 +287,14 @@ _COLLECTIVE = {
     "ranks": "as in the topology",
     "chunks": "the chunks, in any order",
     "reduces": "the values of a chunk's ranks are summed on the way",
+    "late": "ranks, and how long after a chunk is ready they have their own value of it",
 }
 _CHUNK = {
     "id": "0, 1, 2, ... up to the number of chunks less one",
     "input": "the ranks that have the chunk before, and where in their input, in chunks",
     "output": "the ranks that want it after, and where in their output",
+    "ready": "from when on the ranks have it",
+    "needed": "until when the others want it; left out: not before the latest of all chunks",
 }
 _LOCAL = {
     "copy_bandwidth": "of `cpy` and `r` steps",
@@ -508,7 +527,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "topology_digest": "of the topology in the file; a change by hand is noticed",
             "alpha_rule": "`occupy`, `delay` or `explicit`, as in the topology",
             "chunk_size": "exact bytes of a chunk",
-            "makespan_ps": "when the last chunk arrives, in picoseconds",
+            "makespan_ps": "when the last chunk has arrived, and its tail is over, in picoseconds",
             "generators": "symmetries: the sends below are repeated under all their products",
             "representatives": "how many sends are listed",
             "packs": "whether any chunks of a link may travel together: ranks copy them side by"
@@ -529,6 +548,9 @@ def _flat() -> dict[tuple[str, str, str], str]:
             " reduce: in all; of a definition: parts of each of its chunks)",
             "root": "of broadcast, reduce, gather and scatter; left out: 0",
             "definition": "of a collective that has no name of its own, as in its file",
+            "ready_ps": "by chunk, from when on (in picoseconds) ranks have it; left out: 0",
+            "tail_ps": "by chunk, for how long who wants it still works on it; left out: 0",
+            "late_ps": "by rank, how much later it has its own values; left out: 0",
         },
         ("measurements", "MeasurementsFile"): {
             "taccl": "which format this is",
@@ -550,6 +572,27 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "protocols": "those that may have run; the fastest counts",
             "files": "MSCCL files of which the fastest counts",
             "times": "bytes of the counted buffer: microseconds",
+        },
+        ("groups", "GroupsFile"): {
+            "taccl": "which format this is",
+            "name": "what results call it",
+            "ranks": "how many; the topology has as many",
+            "groups": "who calls what",
+            "relays": "who may relay the data of a group: its `members`, `all`, or ranks",
+            "objective": "`makespan`: the last end; `weighted`: the sum of weight x end",
+        },
+        ("groups", "GroupRecord"): {
+            "name": "what results and files call it",
+            "collective": "a name of the table; each instance does it",
+            "size": "bytes of the buffer that nccl-tests counts",
+            "each": "ranks of every instance, in the order of their communicators, none in two; or"
+            " `{stride: s, count: c}`: r, r + s, ... for all r that are in none before, which must"
+            " cover all ranks",
+            "chunks": "for each rank: a number, or `auto`",
+            "start": "when it begins",
+            "weight": "of its end, with the objective `weighted`",
+            "root": "a place among the members, where the collective has one; none: 0",
+            "files": "of an index: the program of every instance, below the index",
         },
         ("workload", "WorkloadFile"): {
             "taccl": "which format this is",
@@ -984,7 +1027,9 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "bound_sketch_kind": "the idea behind it",
         "all_sketch": "that bound of every kind",
         "kinds": "what each kind says",
-        "worlds": "what the bounds of each world (`any`, `fixed`, `sketch`) hold for",
+        "worlds": "what the bounds of each world (`any`, `point-to-point`, `fixed`, `sketch`) hold"
+        " for; where switches copy or add there are `bound_point_to_point_us`,"
+        " `bound_point_to_point_kind` and `all_point_to_point`, too",
         "assumed": "what all of them assume",
     },
     "taccl tune": TUNE_FIELDS,

@@ -175,3 +175,19 @@ def test_groups_are_for_one_number_of_ranks_and_can_reach_each_other() -> None:
     alone = [replace(one, relays=()) for one in EVERY_OTHER]
     with pytest.raises(NoScheduleError, match="rank 2 can't be reached from rank 0"):
         synthesize_groups(groups_of(alone, 8), ring, asked(1))
+
+
+def test_what_is_too_large_to_replay_is_told_by_its_schedules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise InputError("too many messages")
+
+    monkeypatch.setattr("taccl.groups.solve.times_together", refuse)
+    two = [Instance("a", n, "allgather", 4000, (2 * n, 2 * n + 1), chunks=1) for n in (0, 1)]
+    told: list[str] = []
+    request = replace(asked(2, programs=True, engine="ring"), report=told.append)
+    found = synthesize_groups(groups_of(two, 4), load_topology("hub:4"), request)
+    assert not found.replayed
+    assert "too many messages" in told
+    assert [part.together for part in found.parts] == [part.alone for part in found.parts]

@@ -13,7 +13,7 @@ from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.bounds.net import counted, leaves
 from taccl.collectives import COLLECTIVES, build_collective, busbw_factor
 from taccl.errors import InputError, NoScheduleError
-from taccl.synth.templates.classical import classical_schedules
+from taccl.synth.templates.classical import classical_schedules, textbook_schedule
 from taccl.synth.templates.rings import helper_servers
 from taccl.topology.edit import grouped, numbers_text
 from taccl.topology.file import load_topology
@@ -169,6 +169,11 @@ def test_textbook_algorithms_run_inside_the_group() -> None:
             )
         ]  # fmt: skip
         assert times[0] == times[1], name
+        problem = problem_of(whole_machine, among, 10**6)
+        for fewest in (False, True):  # as where there are too many sends to time them all
+            sent = textbook_schedule(problem, name, batch=True, fewest=fewest)
+            assert sent is not None
+            require_valid(sent)
     with_root = build_collective("broadcast", 16, 1, root=2, members=members)
     (sent, *_) = classical_schedules(problem_of(whole_machine, with_root, 8), "chain", batch=True)
     assert {*sent.topology.links.src[sent.link].tolist()} <= {*members}

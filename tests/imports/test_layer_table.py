@@ -24,9 +24,10 @@ def read(folder: Path, text: str, ranks: int = 4) -> Workload:
 
 
 def test_layers_are_read_in_order_with_bytes_and_times(tmp_path: Path) -> None:
-    record = read(tmp_path, TABLE).record
+    found = read(tmp_path, TABLE)
+    record = found.record
     assert (record.name, record.ranks) == ("vgg16 -P100-", 4)
-    assert [(one.name, one.bytes, one.forward, one.backward) for one in record.layers] == [
+    assert [(one.name, one.bytes, one.forward, one.backward) for one in found.layers] == [
         ("conv0", 6912, 800_000_000, 1_600_000_000),
         ("relu0", 0, 1_000_000, 2_000_000),
         ("fc0", 411_041_792, 700_000_500, 1_400_000_000),
@@ -48,7 +49,7 @@ def test_bytes_count_where_a_table_has_them(tmp_path: Path) -> None:
     only = "bytes,layer,forward_ns,backward_ns\n10,a,1,2\n"
     both = "layer,numel,bytes,forward_ns,backward_ns\na,7,10,1,2\n\n"
     for text in (only, both):
-        assert [one.bytes for one in read(tmp_path, text).record.layers] == [10]
+        assert [one.bytes for one in read(tmp_path, text).layers] == [10]
 
 
 def test_one_rank_has_nothing_to_sum(tmp_path: Path) -> None:

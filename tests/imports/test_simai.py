@@ -34,14 +34,14 @@ def read(folder: Path, text: str, ranks: int = 16, tp: int = 2, ep: int = 4) -> 
 
 
 def test_times_are_nanoseconds_and_both_gradients_are_the_backward_pass(tmp_path: Path) -> None:
-    layers = read(tmp_path, TEXT).record.layers
+    layers = read(tmp_path, TEXT).layers
     assert [(one.name, one.forward, one.backward) for one in layers[4:]] == [
         ("attention_column", 1_750_840_000, 1_750_840_000), ("mlp_moelayer", 1000, 5000),
     ]  # fmt: skip
 
 
 def test_what_is_sent_forward_and_for_the_input_is_waited_for(tmp_path: Path) -> None:
-    layers = read(tmp_path, TEXT).record.layers
+    layers = read(tmp_path, TEXT).layers
     calls = [[(one.when, one.collective, one.group, one.bytes) for one in layer.comm]
              for layer in layers]  # fmt: skip
     assert calls[:2] == [[], []]
@@ -63,7 +63,7 @@ def test_sums_of_weights_are_not_waited_for_before_the_next_step(tmp_path: Path)
     workload = read(tmp_path, TEXT)
     first, *others = workload.record.sync
     assert (first.collective, first.group, first.bytes) == ("allgather", "dp", None)
-    assert workload.record.layers[0].bytes == 6291456
+    assert workload.layers[0].bytes == 6291456
     assert [(one.collective, one.group, one.bytes) for one in others] == [
         ("reducescatter", "dp", 12582912), ("reducescatter", "dp_ep", 9437184),
     ]  # fmt: skip
@@ -73,15 +73,15 @@ def test_sums_of_weights_are_not_waited_for_before_the_next_step(tmp_path: Path)
 def test_the_commonest_sum_is_made_layer_by_layer(tmp_path: Path) -> None:
     lines = [f"layer{n} -1 10 NONE 0 20 NONE 0 30 ALLREDUCE {n + 1} 100" for n in range(3)]
     workload = read(tmp_path, "\n".join(["DATA", "3", *lines]), 4)
-    assert [one.bytes for one in workload.record.layers] == [1, 2, 3]
+    assert [one.bytes for one in workload.layers] == [1, 2, 3]
     (operations,) = expanded(workload, 1).operations
     assert [one.call.size for one in operations if one.call] == [3, 2, 1]
     assert workload.groups["dp"] == ((0, 1, 2, 3),)
 
 
 def test_a_group_of_one_rank_sends_nothing(tmp_path: Path) -> None:
-    record = read(tmp_path, TEXT, 8, 1, 1).record
-    assert {one.group for layer in record.layers for one in layer.comm} == set()
+    found = read(tmp_path, TEXT, 8, 1, 1)
+    assert {one.group for layer in found.layers for one in layer.comm} == set()
     record = read(tmp_path, TEXT, 8, 8, 1).record
     assert not record.sync
     text = "MODEL\n1\na -1 1 ALLREDUCE 8 1 NONE 0 1 ALLREDUCE 8 1\n"

@@ -79,6 +79,14 @@ def test_one_rank_crosses_for_all_at_its_nic() -> None:
     assert found(problem)[0].makespan == (104 + 108 + 316 + 108 + 104) * US
 
 
+def test_what_stays_in_a_leaf_may_go_by_its_leader_too() -> None:
+    # Eight ranks of a leaf fold to one (0.7 us three times), which crosses with four leaves (2.1 us
+    # twice), and what came and what stays goes back: 8.4 us, and the bytes of 1 KB buffers.
+    problem = problem_of(load_topology("leaf-spine"), "alltoall", 1, Fraction(1000, 32))
+    schedules = found(problem)
+    assert 8_400_000 < schedules[0].makespan < 9_000_000
+
+
 @pytest.mark.parametrize("size", [1 << 10, pytest.param(1 << 14, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "collective", [pytest.param("alltoall", marks=pytest.mark.slow), "allgather", "reducescatter"]

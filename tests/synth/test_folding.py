@@ -50,6 +50,33 @@ def test_every_answer_is_valid(sharing: int, count: int, chunks: int, collective
     assert found(problem_of(nodes_of(4, sharing, count), collective, chunks, Fraction(10)))
 
 
+@for_each("collective", ["allgather", "reducescatter", "allreduce"])
+@for_each(
+    "fabric",
+    ["leaf-spine:3x4x2", "leaf-spine:2x3", "fat-tree:4", "dragonfly:3x2x2", "leaf-spine:5x2"],
+)
+def test_leaves_pods_and_groups_are_servers(fabric: str, collective: str) -> None:
+    for chunks in (1, 2):
+        assert found(problem_of(load_topology(fabric), collective, chunks, Fraction(100)))
+
+
+def test_each_other_leaf_has_a_rank_to_cross_to_it() -> None:
+    # Three leaves of two ranks, alpha 1 us a switch, 1 us a byte, all of it twice as fast above: a
+    # pair exchanges (1 + 1), one of it crosses to each other leaf, by an uplink that takes one
+    # message after the other (3 + 2/2, then 3 + 2), and they exchange what came (1 + 2).
+    fabric = load_topology("leaf-spine:3x2@1us/MB,1us")
+    problem = problem_of(fabric, "allgather", 1, Fraction(10**6))
+    assert found(problem)[0].makespan == (2 + (3 + 1) + (3 + 2) + (1 + 2)) * 10**6
+
+
+def test_a_sum_of_five_leaves_folds_one_away() -> None:
+    # Two ranks fold (1 us); the fifth leaf gives its sum to another and gets the total (3 us each);
+    # four exchange sums twice (3 us each); and each spreads in its leaf (1 us). Ten bytes each.
+    fabric = load_topology("leaf-spine:5x2@1us/MB,1us")
+    problem = problem_of(fabric, "allreduce", 1, Fraction(1))
+    assert found(problem)[0].makespan == (1 + 3 + 3 + 3 + 3 + 1) * 10**6 + 6 * 10
+
+
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
 def test_one_message_crosses_for_two_ranks(collective: str) -> None:
     # One byte a rank: two neighbours exchange (101 us), one crosses with both (302 us), gives

@@ -1,11 +1,12 @@
 """Training steps by hand, and what holds for all of them."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl.errors import InputError
@@ -69,6 +70,28 @@ def test_collectives_that_share_no_edge_do_not_meet() -> None:
     # The short one is through at 600, when the long one has done 300 of its 700.
     assert together(one, Cost.of(300, [300, 0])) == [1000, 600]
     assert together(both, both) == [900, 900]
+
+
+def test_what_ends_when_can_be_asked_of_a_replay() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def replay(running: Sequence[tuple[Cost, int]]) -> list[int]:
+        asked.append(tuple(start for _, start in running))
+        # The first is not disturbed, the others end 100 later than alone.
+        return [start + cost.time + (100 if n else 0) for n, (cost, start) in enumerate(running)]
+
+    calls = [Call("allreduce", "all", 1 + n) for n in range(3)]
+    ops = (
+        Operation("a", "a", call=calls[0], meeting=0), Operation("pass", COMPUTE, time=300),
+        Operation("b", "b", (1,), call=calls[1], meeting=1),
+        Operation("c", "c", (0, 2), call=calls[2], meeting=2),
+    )  # fmt: skip
+    work = Work("beside", 2, {"all": ((0, 1),)}, (0, 0), (ops,))
+    costs = [Cost.of(1000, [1000]), Cost.of(50, [50]), Cost.of(7, [7])]
+    line = simulate(work, costs, {(n, 0): n for n in range(3)}, replay)
+    # c begins when nothing else runs, and takes what it takes alone.
+    assert line.end == ((1000, 300, 450, 1007),)
+    assert asked == [(0,), (0, 300), (0,)]
 
 
 def test_without_communication_a_step_is_its_passes() -> None:
@@ -146,6 +169,7 @@ def test_ranks_that_nothing_ties_to_others_count_where_they_are_last() -> None:
     assert (found.time, found.compute, found.bound) == (4 * MS, 3 * MS, 3 * MS)
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 5000), min_size=1, max_size=6),
     st.integers(1, 9000),

@@ -65,7 +65,7 @@ Thakur, Rabenseifner, Gropp: Optimization of collective communication operations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
@@ -108,7 +108,7 @@ from taccl.synth.templates.trees import (
     scatter_allgather,
 )
 from taccl.topology.edit import among
-from taccl.topology.graph import whole
+from taccl.topology.graph import LogicalTopology, Topology, whole
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
 from taccl.verify import verify
@@ -124,6 +124,12 @@ MAX_ORDERED = 140_000
 
 KEPT = 3
 """Schedules of an algorithm that are worth to be scored."""
+
+
+@lru_cache(maxsize=4)
+def _machine_of(topology: Topology, members: tuple[int, ...]) -> LogicalTopology:
+    """Return what members have of a topology; its links are derived once for all algorithms."""
+    return whole(among(topology, members)[0])
 
 
 class Template(NamedTuple):
@@ -149,7 +155,7 @@ class Template(NamedTuple):
             return
         yield from self.helped(problem)
         if problem.logical.name is None:
-            part = whole(among(problem.topology, members)[0])
+            part = _machine_of(problem.topology, members)
             within = Problem(part, inside, problem.chunk_size, make_group(part.topology, ()))
             for way in self.ways(within):
                 yield ((chunks, members[a], members[b], adds) for chunks, a, b, adds in way)
@@ -241,7 +247,12 @@ def textbook_schedule(
         # One step more than is timed, so that no way looks complete that is not.
         listed = [tuple(islice(steps, MAX_SENDS + 1)) for steps in template.steps(problem)]
         least = sorted(listed, key=len)[:1]
-        template = Template(lambda _problem: map(iter, least), template.packed)
+        # Steps among members are those of ranks already.
+        grouped = alone(problem.collective) is not None
+        template = Template(
+            lambda _problem: iter(()) if grouped else map(iter, least), template.packed,
+            helped=lambda _problem: map(iter, least),
+        )  # fmt: skip
     trial = Trial(problem, name, template, batch)
     schedule, _ = next(_textbook(trial), (None, None))
     if schedule is None or problem.logical.name is None or not verify(schedule, problem.logical):

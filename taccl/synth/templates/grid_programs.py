@@ -116,7 +116,10 @@ class GridProgram:
     split: bool = False
 
     def meetings(self, turn: Turn) -> Iterator[tuple[int, int]]:
-        """Yield the places (from, to) of who sends to whom in a turn, in sequence."""
+        """Yield the places (from, to) of who sends to whom in a turn, in sequence.
+
+        Where the last digit is not full, there is nobody to meet for some.
+        """
         count, (weight, radix) = len(self.order), turn.digit
         for shift in range(1, radix):
             for place in self.places(turn):
@@ -127,7 +130,7 @@ class GridProgram:
                 elif turn.kind == "fold":
                     if digit == shift:
                         yield place, place - digit * weight
-                elif turn.kind != "spread" or digit == 0:
+                elif to < count and (turn.kind != "spread" or digit == 0):
                     yield place, to
 
     def places(self, turn: Turn) -> Sequence[int]:
@@ -638,14 +641,18 @@ def leader_gathers(problem: Problem) -> Iterator[GridProgram]:
     all hold, and alone exchanges it with its peers in other servers, while the doubling goes on.
     What has crossed is spread to the g ranks in log2(g) rounds, and doubled inside the server like
     what is its own. Blocks lie side by side all the time: a message for each server's is enough.
+
+    Or each other server has a neighbour of its own to cross to it with what they hold: where what
+    leads out is shared, but less so the further it goes, these cross at one time.
     """
     grid, collective = server_grid(problem), problem.collective
-    if collective.name not in ("allgather", "reducescatter") or grid is None:
+    if collective.name not in GATHER_FAMILY or grid is None:
         return
     order, (_, size), (_, count) = grid
-    if count & (count - 1) or size & (size - 1) or len(order) * collective.num_chunks > MOST_LED:
+    if len(order) * collective.num_chunks > MOST_LED:
         return
-    for classes in (g for g in NEIGHBOURS if g <= size):
+    doubles = not (count & (count - 1) or size & (size - 1)) and collective.name != "allreduce"
+    for classes in (g for g in NEIGHBOURS if doubles and g <= size):
         near = [Digit(bit, 2) for bit in bits(classes)]
         far = [Digit(bit * classes, 2) for bit in bits(size // classes)]
         across = [Digit(bit * size, 2) for bit in bits(count)]
@@ -655,6 +662,41 @@ def leader_gathers(problem: Problem) -> Iterator[GridProgram]:
         turns += [Turn("spread", digit, parts=(1,)) for digit in near]
         turns += [Turn("exchange", digit, parts=(1,)) for digit in far]
         yield GridProgram(order, tuple(turns), classes)
+    for digits in written(size):
+        yield from _one_for_each_server(order, digits, Digit(size, count))
+    if collective.name == "allreduce":
+        # Servers beyond a power of two leave their sums to others.
+        beyond = [Digit(bit * size, 2) for bit in (bits(2 * count)[-1],) if count & (count - 1)]
+        for digits in written(size):
+            folds = [Turn("fold", digit) for digit in (*digits, *beyond)]
+            sums = [Turn("sum", Digit(bit * size, 2), (0,)) for bit in bits(count)]
+            spreads = [turn._replace(kind="spread") for turn in reversed(folds)]
+            yield GridProgram(order, (*folds, *sums, *spreads), size, sums=True)
+
+
+def _one_for_each_server(
+    order: tuple[Rank, ...], digits: Sequence[Digit], servers: Digit
+) -> Iterator[GridProgram]:
+    """Yield gathers in which each other server has a rank to cross to it.
+
+    The lowest digits are gathered before, all of them or some, and the lowest of these by a leader,
+    who goes on for all. What crossed is gathered the same way, and the other digits follow.
+    """
+    for known in range(1, len(digits) + 1):
+        near, far = digits[:known], digits[known:]
+        for folded in range(known + 1):
+            classes, led = (math.prod(d.radix for d in some) for some in (near, near[:folded]))
+            if servers.radix > classes + 1:
+                continue  # a rank would cross for many
+            turns = [Turn("fold", digit) for digit in near[:folded]]
+            turns += [Turn("exchange", digit) for digit in near[folded:]]
+            for other in range(1, servers.radix):
+                shift, makers = Digit(other * servers.weight, 2), (other * led % classes,)
+                turns.append(Turn("rotate", shift, makers, (0,), into=1))
+            turns += [Turn("exchange", digit, parts=(1,)) for digit in near[folded:]]
+            turns += [Turn("spread", digit, parts=(0, 1)) for digit in reversed(near[:folded])]
+            turns += [Turn("exchange", digit, parts=(0, 1)) for digit in far]
+            yield GridProgram(order, tuple(turns), classes)
 
 
 MOST_STAGES, MOST_SHARES = 5, 16
