@@ -261,6 +261,7 @@ def compare(question: Question) -> Comparison:
         modelled = Modelled(
             model.ways(sizes), chosen, model.switches(sizes, step),
             tuple(find_crossovers(sizes, step, beside)), described(model.machine),
+            topology.num_servers,
         )  # fmt: skip
     else:
         absent[NCCL] = f"it has no model of {collective.name}"

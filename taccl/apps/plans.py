@@ -1,7 +1,8 @@
 """MSCCL++ plans: made from schedules and XML programs, judged, replayed, and written.
 
 Of the plans that a program can become (with signals or with packets, in one piece or as a
-pipeline) the one that takes least by replay is written, and none that is not judged right.
+pipeline) the one that takes least by replay is written, and none that is not judged right. What
+switches copy and add becomes a plan without a program between.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,15 +11,19 @@ from pathlib import Path
 
 from taccl.apps.inputs import read_program
 from taccl.apps.programs import Target, lowering_of
+from taccl.bounds import ANY, POINT_TO_POINT
 from taccl.errors import InputError, LoweringError
 from taccl.files import check_apart, read_text, write_all_atomic
+from taccl.lowering.fans import FanOptions, asks, fan_plan
+from taccl.lowering.lower import modes_served
 from taccl.lowering.plans import Guards, PlanOptions, guards_of, plan_of
+from taccl.model.schedule import Schedule
 from taccl.model.schedule_file import read_schedule
 from taccl.msccl.program import Op, Program, errors_of
 from taccl.msccl.run import maximal_run, places
 from taccl.mscclpp.interpret import ROOTED
 from taccl.mscclpp.plan import MAX_BUFFER, NEWEST, Plan
-from taccl.mscclpp.structure import counted_chunks
+from taccl.mscclpp.structure import MAX_THREADS, VECTOR, counted_chunks
 from taccl.mscclpp.verdict import is_plan, judge_plan
 from taccl.mscclpp.writer import write_plan
 from taccl.replay.cost import ReplayModel, measured_costs, model_of, sharing_of_plan
@@ -55,6 +60,10 @@ SMALL = 1 << 20
 """Bytes of a chunk up to which packets, which are twice the bytes, are tried."""
 
 
+ON_SWITCHES = 8
+"""Threadblocks that share what switches copy and add: as many as MSCCL++'s own plans have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What plan is wanted.
@@ -64,6 +73,8 @@ class Wanted:
     `version`: of MSCCL++.
     `modes`: whether calls are in place, each a plan of its own.
     `model`: the constants of the replay.
+    `min_bytes`, `max_bytes`: sizes that a plan without a program is for; None: from a quarter of
+    the size to four times it.
     """
 
     size: int
@@ -71,6 +82,8 @@ class Wanted:
     version: str = NEWEST
     modes: tuple[bool, ...] = (True, False)
     model: ReplayModel = field(default_factory=lambda: model_of("executor"))
+    min_bytes: int | None = None
+    max_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +102,61 @@ class Made:
         """Return the mode of calls, the time, and what tells that data has come."""
         mode = "in place" if self.plan.in_place else "out of place"
         by = "packets" if self.plan.protocol == "LL" else "signals"
+        by += " on switch channels" * any(rank.groups for rank in self.plan.ranks)
         return f"{mode}, {format_time(self.time)} by replay, with {by}"
+
+
+def told(made: Sequence[Made]) -> list[str]:
+    """Return what plans, `made`, take by replay, and what they ask of machine and calls."""
+    asked = dict.fromkeys(text for one in made for text in asks(one.plan))
+    return [*(f"plan        {one}" for one in made), *(f"needs       {text}" for text in asked)]
+
+
+def _most_bytes(plan: Plan) -> int:
+    """Return the largest size of a plan: offsets are below 4 GiB."""
+    largest = max(
+        max(rank.input_chunks, rank.output_chunks, 4 * rank.scratch_chunks) for rank in plan.ranks
+    )
+    return min(plan.max_bytes, MAX_BUFFER // largest * counted_chunks(plan, plan.ranks[0]))
+
+
+def best_fan_plan(schedule: Schedule, wanted: Wanted, name: str, *, in_place: bool) -> Made:
+    """Return the plan of what switches copy and add that takes least at the wanted size.
+
+    `schedule`: of fans.
+    `wanted`: what plan.
+    `name`: of it.
+    `in_place`: the mode of calls.
+
+    Raises LoweringError when no plan is right, or a row has no operation.
+    """
+    collective, size = schedule.collective, wanted.size
+    chunk = size // collective.num_chunks
+    # All threads of a threadblock move so many bytes at once; more of them serve what is more.
+    share = size // (1 if collective.root is not None else collective.num_ranks)
+    blocks = max(1, min(ON_SWITCHES, share // (MAX_THREADS * VECTOR)))
+    options = FanOptions(
+        name, in_place, version=wanted.version, blocks=1 << (blocks.bit_length() - 1),
+        min_bytes=size // 4 if wanted.min_bytes is None else wanted.min_bytes,
+        max_bytes=min(MAX_BUFFER, 4 * size if wanted.max_bytes is None else wanted.max_bytes),
+    )  # fmt: skip
+    kinds = {"auto": (False, True)[: 1 + (chunk <= SMALL)], "Simple": (False,), "LL": (True,)}
+    found, failed = list[Made](), list[LoweringError]()
+    for packets in kinds[wanted.protocol]:
+        try:
+            plan = fan_plan(schedule, replace(options, packets=packets))
+        except LoweringError as error:
+            failed.append(error)
+            continue
+        plan = replace(plan, max_bytes=_most_bytes(plan))
+        trace = replay_plan(plan, schedule.topology, size, wanted.model)
+        if trace.time is None:
+            failed.append(LoweringError(trace.reason, fix="use another size"))
+        else:
+            found.append(Made(plan, trace))
+    if not found:
+        raise failed[0]
+    return min(found, key=lambda one: one.time)
 
 
 def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place: bool) -> Made:
@@ -113,12 +180,8 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
         except LoweringError as error:
             failed.append(error)
             return []
-        # Offsets are below 4 GiB, and iterations of a pipeline are counted in 16 bits.
-        largest = max(
-            max(rank.input_chunks, rank.output_chunks, 4 * rank.scratch_chunks)
-            for rank in plan.ranks
-        )
-        most = min(plan.max_bytes, MAX_BUFFER // largest * counted_chunks(plan, plan.ranks[0]))
+        # Iterations of a pipeline are counted in 16 bits.
+        most = _most_bytes(plan)
         plan = replace(plan, max_bytes=min(most, PIPED * wanted.size) if options.unit else most)
         if errors_of(judge_plan(plan, wanted.version)):
             return []
@@ -202,10 +265,13 @@ def hurried_messages(
     return frozenset(early), frozenset(late)
 
 
-def programs_of(path: Path, topology: Topology | None, wanted: Wanted) -> tuple[Program, Topology]:
+def programs_of(
+    path: Path, topology: Topology | None, wanted: Wanted
+) -> tuple[Program | Schedule, Topology]:
     """Return the program and machine of a schedule, or of an XML file for a `topology`.
 
-    The file lies at `path`; a schedule becomes a program for what is `wanted`.
+    The file lies at `path`; a schedule becomes a program for what is `wanted`, but for one of what
+    switches copy and add.
 
     Raises InputError when the file can't be used; ScheduleError when the schedule is wrong;
     ProgramError when the XML is no program.
@@ -225,6 +291,8 @@ def programs_of(path: Path, topology: Topology | None, wanted: Wanted) -> tuple[
         return program, topology
     schedule = read_schedule(str(path))
     require_valid(schedule)
+    if len(schedule.fans):
+        return schedule, schedule.topology
     task = lowering_of(schedule, Target("executor"), wanted.size, "schedule")
     if not task.size:
         raise InputError(
@@ -235,30 +303,41 @@ def programs_of(path: Path, topology: Topology | None, wanted: Wanted) -> tuple[
 
 
 def plan_texts(
-    program: Program, topology: Topology, wanted: Wanted, file: Path
-) -> tuple[dict[str | Path, str], list[Made]]:
-    """Return plans of a `program` by where they are written, and what they take by replay.
+    source: Program | Schedule, topology: Topology, wanted: Wanted, file: Path,
+    name: str = "schedule",
+) -> tuple[dict[str | Path, str], list[Made]]:  # fmt: skip
+    """Return plans of a program or of a schedule of fans, by where they go, and what they take.
 
-    A plan is for one mode of calls: of the modes `wanted`, the first that the program serves goes
-    to `file`, and the other has its mode in its name. The `topology` is the program's machine.
+    A plan is for one mode of calls: of the modes `wanted`, the first that the `source` serves goes
+    to `file`, and the other has its mode in its name. The `topology` is the source's machine, and a
+    schedule's plan is called after `name`, an engine.
 
     Raises InputError when it serves none of the modes; LoweringError when no plan is right.
     """
-    served = {True: program.in_place, False: program.out_of_place}
+    if isinstance(source, Program):
+        collective, chunks = source.collective, source.chunks_per_loop
+        served = {True: source.in_place, False: source.out_of_place}
+    else:
+        collective, chunks = source.collective.name, source.collective.num_chunks
+        served = dict(zip((True, False), modes_served(source.collective), strict=True))
+        name = f"{collective}-{topology.name}-{name}-k{source.collective.chunks_per_rank}"
     modes = [mode for mode in wanted.modes if served[mode]]
     if not modes:
         raise InputError(
-            f"{program.collective} does not serve that mode here", field="--inplace",
-            fix="leave it out",
-        )  # fmt: skip
-    unit = program.chunks_per_loop * ALIGNMENT
+            f"{collective} does not serve that mode here", field="--inplace", fix="leave it out"
+        )
+    unit = chunks * ALIGNMENT
     whole = replace(wanted, size=wanted.size - wanted.size % unit or unit)
-    made = [best_plan(program, topology, whole, in_place=mode) for mode in modes]
+    made = [
+        best_plan(source, topology, whole, in_place=mode) if isinstance(source, Program)
+        else best_fan_plan(source, whole, name, in_place=mode)
+        for mode in modes
+    ]  # fmt: skip
     texts: dict[str | Path, str] = {}
     for number, one in enumerate(made):
-        name = "inplace" if one.plan.in_place else "outofplace"
-        place = file if not number else file.with_name(f"{file.stem}-{name}{file.suffix}")
-        texts[place] = write_plan(replace(one.plan, name=f"{one.plan.name}-{name}"))
+        mode = "inplace" if one.plan.in_place else "outofplace"
+        place = file if not number else file.with_name(f"{file.stem}-{mode}{file.suffix}")
+        texts[place] = write_plan(replace(one.plan, name=f"{one.plan.name}-{mode}"))
     return texts, made
 
 
@@ -275,8 +354,8 @@ def convert(
     """
     if output is not None:
         check_apart(output, [path], field="-o")
-    program, machine = programs_of(path, topology, wanted)
-    texts, made = plan_texts(program, machine, wanted, output or Path("plan.json"))
+    source, machine = programs_of(path, topology, wanted)
+    texts, made = plan_texts(source, machine, wanted, output or Path("plan.json"))
     if output is not None:
         write_all_atomic(texts)
     return texts, made
@@ -302,9 +381,13 @@ def plan_rows(
             )  # fmt: skip
         findings = errors_of(judge_plan(plan))
         root = 0 if plan.collective in ROOTED else None
-        bound = bounds_of(topology, plan.collective, root)
+        # What switches copy and add is beside what no such algorithm can beat.
+        world = ANY if any(rank.groups for rank in plan.ranks) else POINT_TO_POINT
+        bound = bounds_of(topology, plan.collective, root, world=world)
         if model.measured:
-            bound = measured_bounds_of(topology, measured_costs(topology), plan.collective, root)
+            bound = measured_bounds_of(
+                topology, measured_costs(topology), plan.collective, root, world=world
+            )
         for size in sizes:
             trace = replay_plan(plan, topology, size, model)
             row = row_of(trace, plan, topology, bound, file)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from threading import Event
 
+from taccl.apps.plans import Wanted
 from taccl.apps.programs import Target
-from taccl.bounds import best
+from taccl.bounds import ANY, POINT_TO_POINT, best
 from taccl.collectives import Collective, busbw_factor
 from taccl.model.problem import Bound, Candidate, Result, Status
 from taccl.model.schedule import Schedule
@@ -33,6 +34,7 @@ class Request:
     `steps`: steps and rounds, for engine ``exact`` to answer whether an algorithm exists that has
     them and ``chunks`` chunks (of the whole buffer, for an AllReduce).
     `target`: the program wanted; None: stop at the schedule.
+    `plans`: what MSCCL++ plans are wanted of what switches copy and add; None: none.
     `measured`: whether times are those of the machine's measured costs, not of its data sheet.
     `time_limit`, `seed`, `workers`, `deterministic`: for the search, in seconds.
     `spent`: seconds of the time limit that are gone: the program was started, files were read.
@@ -50,6 +52,7 @@ class Request:
     needed_over: Time = 0
     steps: tuple[int, int] | None = None
     target: Target | None = field(default_factory=Target)
+    plans: Wanted | None = None
     measured: bool = False
     time_limit: float = 60.0
     seed: int = 0
@@ -64,6 +67,11 @@ class Request:
         """Whether some chunk is ready later or needed earlier than others."""
         timed = isinstance(self.collective, Collective) and self.collective.is_timed
         return timed or bool(self.ready_over or self.needed_over)
+
+    @property
+    def world(self) -> str:
+        """The bounds that hold: of messages from rank to rank, as in XML, or of all there is."""
+        return POINT_TO_POINT if self.target is not None and self.plans is None else ANY
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import lcm
+from pathlib import Path
 
 import numpy as np
 
+from taccl.apps.plans import Wanted, plan_texts
 from taccl.apps.programs import Lowering, Target, lowering_of
 from taccl.errors import LoweringError
 from taccl.model.schedule import Schedule
@@ -82,6 +84,7 @@ class Scorer:
     one that never comes is left alone, and nothing is judged early.
     `logical`: what schedules have to respect; None: the whole of their own topology.
     `last`: when judging the first program is given up, by the monotonic clock.
+    `plans`: what plans are wanted of what switches copy and add, by which it is scored; None: none.
     `engine`: who searches now.
     `best`: the best so far.
     `opened`: what :meth:`open` took.
@@ -96,6 +99,7 @@ class Scorer:
     clock: Deadline = field(default_factory=Deadline)
     logical: LogicalTopology | None = None
     last: float = math.inf
+    plans: Wanted | None = None
     engine: str = ""
     best: Scored | None = None
     opened: Scored | None = None
@@ -126,10 +130,11 @@ class Scorer:
 
         It is no score, which takes longer: the schedule may be scored later.
         """
-        if self.target is None:
-            self.score(schedule)
-            self.opened = self.best
-            return True
+        if self.target is None or len(schedule.fans):
+            time, self.best = self.score(schedule), None
+            if time is not None:
+                self.best = self.opened = Scored(schedule, self.engine, None, time)
+            return time is not None
         task = lowering_of(schedule, self.target, self.size, self.engine, over=lambda: True)
         try:
             task = task.settled() if self.target.measured else task
@@ -141,8 +146,16 @@ class Scorer:
         return True
 
     def lowering(self, schedule: Schedule, engine: str) -> Lowering | None:
-        """Return the task of lowering a schedule, already done for the one that scored best."""
+        """Return the task of lowering a schedule, already done for the one that scored best.
+
+        There is none of what switches copy and add. Raises LoweringError when that has no plan.
+        """
         if self.target is None:
+            return None
+        if len(schedule.fans):
+            known = self._scored(schedule)
+            if isinstance(known, LoweringError):
+                raise known
             return None
         task = lowering_of(schedule, self.target, self.size, engine, over=lambda: self.clock.over)
         for one in (self.best, self.opened):
@@ -161,6 +174,11 @@ class Scorer:
         known: Time | LoweringError
         clock = Deadline()
         task = lowering_of(schedule, self.target, self.size, "score", over=lambda: self.clock.over)
+        if self.plans is not None and len(schedule.fans):
+            known = self._known[key] = self._planned(schedule, self.plans)
+            if isinstance(known, int) and (self.best is None or known < self.best.time):
+                self.best = Scored(schedule, self.engine, None, known)
+            return known
         try:
             task = task.settled() if self.target.measured else task
             known = self._compared(task)
@@ -173,6 +191,18 @@ class Scorer:
         self._known[key] = known
         self.slowest = max(self.slowest, clock.spent)
         return known
+
+    def _planned(self, schedule: Schedule, wanted: Wanted) -> Time | LoweringError:
+        """Return what the plan of a schedule of fans takes, in its slower mode, or why it can't."""
+        size = self.common or self.size
+        try:
+            _, made = plan_texts(
+                schedule, schedule.topology, replace(wanted, size=size), Path("plan.json")
+            )
+        except LoweringError as error:
+            self.report(f"not lowered: {error.problem}")
+            return error
+        return max(one.time for one in made)
 
     def _save_time(self, best: Scored, task: Lowering) -> None:
         """Judge the first program, and leave as much time as judging the best one takes."""

@@ -23,7 +23,7 @@ from taccl.apps.programs import Lowering, serves
 from taccl.apps.request import Request, Synthesis
 from taccl.apps.scoring import Proved, Scorer, common_size
 from taccl.apps.warmup import compile_ahead
-from taccl.bounds import ANY, POINT_TO_POINT, any_bounds, best, fixed_bounds, fixed_floors
+from taccl.bounds import ANY, any_bounds, best, fixed_bounds, fixed_floors
 from taccl.bounds.net import check_times
 from taccl.collectives import COLLECTIVES, PIECES, Collective, alone, chunk_counts, chunk_size_of
 from taccl.errors import InputError, NoScheduleError, OutOfTimeError
@@ -200,10 +200,10 @@ def _program_bounds(
     if target is None:  # a schedule may hold what no XML can
         return any_bounds(logical, collective, size, world=ANY)
     if not target.measured:
-        return any_bounds(logical, collective, size, target.message_bytes, POINT_TO_POINT)
+        return any_bounds(logical, collective, size, target.message_bytes, request.world)
     least = least_network(logical)
     launch = least.topology.local.launch
-    found = any_bounds(least, collective, size, world=POINT_TO_POINT)
+    found = any_bounds(least, collective, size, world=request.world)
     return tuple(replace(bound, time=bound.time + launch) for bound in found)
 
 
@@ -216,8 +216,9 @@ def _scorer(request: Request, clock: Deadline) -> Scorer:
     end = math.inf if request.deterministic else clock.end
     clock = replace(clock, end=end, counted=counted, stop=request.stop)
     return Scorer(
-        target, request.size, request.report, clock=clock, logical=request.logical, last=last
-    )
+        target, request.size, request.report, clock=clock, logical=request.logical, last=last,
+        plans=request.plans,
+    )  # fmt: skip
 
 
 def _nothing(request: Request, collective: Collective) -> OutOfTimeError:
@@ -460,8 +461,7 @@ def _best_second(
 def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:
     """Return how engines may search a problem, for the default time."""
     own, logical = problem.collective, problem.logical
-    world = ANY if request.target is None else POINT_TO_POINT
-    floors = any_bounds(logical, own, request.size, world=world)
+    floors = any_bounds(logical, own, request.size, world=request.world)
     if not request.batch:
         floors += fixed_bounds(logical, own, problem.chunk_size)
     return Options(

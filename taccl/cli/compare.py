@@ -1,5 +1,6 @@
 """``taccl compare``: which algorithm is fastest at which size."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -81,21 +82,31 @@ def compare(
     from taccl.files import check_outputs, write_atomic
     from taccl.replay.cost import is_measured
     from taccl.replay.nccl import Settings, parse_settings
+    from taccl.replay.nccl import in_network as switches_of
     from taccl.report.comparison import COMPARED
     from taccl.report.comparison import plot as plotted
 
     form = "json" if as_json else form
     given = Settings() if nccl is None else read("--nccl", parse_settings, nccl)
     check_outputs([("--plot", plot)], [topology, collective, *(files or ())])
-    network = load_machine(
+    machine = load_machine(
         topology,
         nodes=nodes,
         fabric=fabric,
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
-        in_network=fans_wanted(in_network, carried=False),
+        in_network=True,
     )
+    # NCCL has its own ways to use such switches, whatever is replayed beside it.
+    nvls, collnet = switches_of(machine)
+    given = replace(
+        given,
+        nvls=nvls if given.nvls is None else given.nvls,
+        collnet=collnet if given.collnet is None else given.collnet,
+    )
+    fans = fans_wanted(in_network, carried=False)
+    network = machine if fans else machine.point_to_point()
     with progress(quiet=quiet or form == "json", verbose=verbose) as report:
         question = comparison.Question(
             network, asked_collective(load_collective(collective), network, root),

@@ -115,7 +115,7 @@ def evaluate(
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
-        in_network=bool(scheduled),
+        in_network=True,
     )
     network = machine.point_to_point()
     if groups is not None:
@@ -143,13 +143,14 @@ def evaluate(
     planned = {file: each for file, each in read.items() if isinstance(each, Plan)}
     if planned:
         _refused({"--scenario": case, "--route": route or None}, "MSCCL++ plans")
-    setting = evaluation.Setting(network, model, route, protocol_costs)
+    # Only plans and schedules ask switches to copy and add.
+    setting = evaluation.Setting(machine if planned else network, model, route, protocol_costs)
     sizes = sizes_of(begin, end, factor, size)
     if begin is None and end is None:
         # One size is cut to whole chunks, as a run of that many bytes would be padded.
         sizes = [whole_size(files, sizes[0])]
     rows = evaluation.evaluate([file for file in files if file not in planned], sizes, setting)
-    rows += plans.plan_rows(planned, network, sizes, model)
+    rows += plans.plan_rows(planned, machine, sizes, model)
     rows += schedule_rows(scheduled, machine, sizes)
     if case is not None:
         rows = evaluation.under(case, setting, rows)

@@ -198,6 +198,7 @@ def synthesize(
     from taccl.apps import outputs, reports
     from taccl.apps.networks import fans_wanted, load_collective
     from taccl.apps.plans import plan_texts
+    from taccl.apps.plans import told as told_of
     from taccl.files import check_outputs, write_all_atomic
     from taccl.replay.cost import is_measured
 
@@ -228,9 +229,10 @@ def synthesize(
         sketch=sketch,
         alpha_rule=alpha_rule,
         group=group_of(ranks, relays),
-        in_network=fans_wanted(in_network, carried=runtime == "none" and groups is None),
+        in_network=fans_wanted(in_network, carried=(plan or runtime == "none") and groups is None),
     )
     measured = is_measured(profile, logical.topology, alpha_rule, steps, runtime == "none", groups)
+    wanted = _wanted(0, protocol, version, (inplace, outofplace), target, measured=measured)
     request = pipeline.Request(
         logical=logical,
         collective="allreduce" if groups else load_collective(collective),
@@ -243,6 +245,7 @@ def synthesize(
         engine=engine,
         steps=_steps(steps, rounds, engine, chunk_count(chunks)),
         target=target,
+        plans=wanted if plan else None,
         measured=measured,
         time_limit=time_limit,
         seed=seed,
@@ -262,14 +265,13 @@ def synthesize(
     with interruptible(file, schedule, report) as stop:
         with progress(quiet=quiet or as_json, verbose=verbose) as show:
             found = pipeline.synthesize(replace(request, stop=stop, report=show))
-        if plan and output is not None and found.program is not None:
-            wanted = _wanted(found.size, protocol, version, (inplace, outofplace))
-            model = replace(wanted.model, measured=measured)
-            wanted = replace(wanted, model=model)
+        source = found.schedule if len(found.schedule.fans) else found.program
+        if plan and output is not None and source is not None:
             plans, made = plan_texts(
-                found.program, found.schedule.topology, wanted, file or Path("plan.json")
-            )
-            told = [f"\n  plan        {one}" for one in made]
+                source, found.schedule.topology, replace(wanted, size=found.size),
+                file or Path("plan.json"), found.result.engine,
+            )  # fmt: skip
+            told = [f"\n  {line}" for line in told_of(made)]
         written = outputs.write_outputs(found, xml, schedule)
         if file is not None and plans:
             write_all_atomic(plans)
@@ -377,11 +379,17 @@ def convert(
     from taccl.apps import outputs
     from taccl.apps.networks import load_machine
     from taccl.apps.plans import convert as convert_to_plans
+    from taccl.apps.plans import told as told_of
 
     given = {"--mscclpp-version": version, "--topology": topology, "--nodes": nodes}
     if _for_plans(runtime, protocol, given):
         file = None if is_stdout(output) else output
-        wanted = _wanted(size_of(size), protocol, version, (inplace, outofplace))
+        modes = inplace, outofplace, both
+        target = _target(
+            "executor", "Simple", modes, instances, channels, min_bytes, max_bytes,
+            element_bytes(dtype), bitwise=bitwise_consistent,
+        )  # fmt: skip
+        wanted = _wanted(size_of(size), protocol, version, modes[:2], target)
         machine = None if topology is None else load_machine(topology, nodes=nodes)
         plans, made = convert_to_plans(schedule, machine, wanted, file)
         if file is None:
@@ -389,6 +397,7 @@ def convert(
         else:
             for path, one in zip(plans, made, strict=True):
                 typer.echo(f"wrote {path}: {one}")
+            typer.echo("".join(f"{line}\n" for line in told_of(made)[len(made) :]), nl=False)
         return
     target = _target(
         runtime, protocol, (inplace, outofplace, both), instances, channels, min_bytes, max_bytes,
@@ -436,15 +445,21 @@ def _for_plans(runtime: str, protocol: str, given: Mapping[str, object]) -> bool
 
 
 def _wanted(
-    size: int, protocol: str, version: str | None, modes: tuple[bool, bool]
-) -> "WantedPlan":
-    """Return what plans are wanted, for a size in bytes, in place or out of place or both."""
+    size: int, protocol: str, version: str | None, modes: tuple[bool, bool],
+    target: "Target | None" = None, *, measured: bool = False,
+) -> "WantedPlan":  # fmt: skip
+    """Return what plans are wanted, for a size in bytes, in place or out of place or both.
+
+    They are for the range of sizes of the `target`, if that has one.
+    """
     from taccl.apps.plans import Wanted
     from taccl.mscclpp.plan import NEWEST
 
     inplace, outofplace = modes
     chosen = (True,) if inplace else (False,) if outofplace else (True, False)
-    return Wanted(size, protocol, version or NEWEST, chosen)
+    low, high = (None, None) if target is None else (target.min_bytes, target.max_bytes)
+    wanted = Wanted(size, protocol, version or NEWEST, chosen, min_bytes=low, max_bytes=high)
+    return replace(wanted, model=replace(wanted.model, measured=measured))
 
 
 def _warn(text: str) -> None:

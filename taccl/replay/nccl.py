@@ -11,8 +11,8 @@ replay, and are not in one race with them.
 
 Ring and tree are always here. NVLS and NVLSTree are where the machine's NVSwitches add and copy
 (``nvls=yes``), CollNetDirect and CollNetChain where the network between servers adds (SHARP,
-``collnet=yes``); PAT, which is for one GPU a server, is not. NCCL has no model for alltoall, gather
-and scatter, which it makes of single sends.
+``collnet=yes``), as the topology's switches say if nobody else does; PAT, which is for one GPU a
+server, is not. NCCL has no model for alltoall, gather and scatter, which it makes of single sends.
 
 The inputs that NCCL finds by a search in the graph of PCI, NVLink and NICs are estimated for ring
 and tree, from three numbers of the topology:
@@ -384,12 +384,30 @@ class Settings:
     channels: int | None = None
     intra: Fraction | None = None
     inter: Fraction | None = None
-    nvls: bool = False
-    collnet: bool = False
+    nvls: bool | None = None
+    collnet: bool | None = None
+
+
+def in_network(topology: Topology) -> tuple[bool, bool]:
+    """Return whether NCCL would find NVLS, and CollNet, on a `topology`, as its switches say.
+
+    NVLS is where every server has a switch that copies and adds through itself for who asks, too,
+    CollNet where a switch outside the servers adds.
+    """
+    home = homes(topology)
+    places = list(zip(home[topology.num_ranks :], topology.switches, strict=True))
+    inside = {
+        place for place, switch in places
+        if switch.multicast is not None and switch.multicast.through
+        and switch.reduce is not None and switch.reduce.through
+    }  # fmt: skip
+    adds = any(place is None and switch.reduce is not None for place, switch in places)
+    return set(topology.server_of) <= inside, adds and topology.num_servers > 1
 
 
 def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
     """Return what NCCL's model would know of ``topology``; given ``settings`` hold instead."""
+    nvls, collnet = in_network(topology)
     given = Settings() if settings is None else settings
     ports, nics = server_ports(topology), server_nics(topology)
     inside = sum(ports, Fraction(0)) if ports else LOCAL
@@ -407,7 +425,8 @@ def machine_of(topology: Topology, settings: Settings | None = None) -> Machine:
         topology.num_ranks, topology.num_servers, given.channels or channels,
         given.intra or speed, given.inter or given.intra or speed, generation,
         given.cpu or ("amd" if generation == "ampere" else "intel"), wire,
-        given.nvls, given.collnet,
+        nvls if given.nvls is None else given.nvls,
+        collnet if given.collnet is None else given.collnet,
     )  # fmt: skip
 
 

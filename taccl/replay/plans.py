@@ -17,14 +17,19 @@ that it has for threadblocks, connections and edges. The processes are
 edge is released, and where data lies side by side (put, ppkt, get) operands follow one another;
 operations that work on all operands at once have all their messages under way at once. A port
 channel does its transfers in the order in which they were asked for, and who asks goes on. What is
-read crosses the link from its owner, and the threadblock waits for its arrival. A switch channel
-is a message for each of the others in its group: multicast is not modelled.
+read crosses the link from its owner, and the threadblock waits for its arrival.
 
-**Signals.** A signal that directly follows a put to that peer comes with it: with its last bytes,
-and not before it is given. "Directly" means that between the two one threadblock has waited for
-nobody and done no local work. Any other signal pays alpha, not before what is before it on its
-channel, and holds no edge, like the FIFO credits of an XML program, which are the same stores and
-cost nothing at all; the threadblock does not wait for it.
+**Switch channels.** Where the topology's switches copy and add, operations that come at one time
+flow together, as a batch of fans does (fans.py); a threadblock is busy until the last edge is
+released. With measured costs such a batch is charged Simple's (or LL's) efficiency and, once, its
+alpha, holds no edge, and takes at least as long as one threadblock takes for the largest. Where
+switches can't, there is a message for each of the others in the group.
+
+**Signals.** A signal that directly follows a put to that peer, or a store over a switch, comes with
+it: with its last bytes, and not before it is given. "Directly" means that between the two one
+threadblock has waited for nobody and done no local work. Any other signal pays alpha, not before
+what is before it on its channel, and holds no edge, like the FIFO credits of an XML program, which
+are the same stores and cost nothing at all; the threadblock does not wait for it.
 
 **Local work** costs what the replay of XML charges: copy and the unpacking of packets as a copy,
 sums by the operands that are added to the first. A put is read and lands without any: that is what
@@ -41,6 +46,7 @@ use one channel, is settled before there are times. A plan that is right depends
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import accumulate, chain
 from math import lcm
 from typing import NamedTuple
@@ -73,7 +79,8 @@ from taccl.replay.compile import (
     connect,
     kinds_of,
 )
-from taccl.replay.cost import ReplayModel, sharing_of_plan
+from taccl.replay.cost import ReplayModel, Sharing, charged_network, sharing_of_plan
+from taccl.replay.fans import Flow, connection_of, fan_of, together
 from taccl.replay.interpreter import Run, compile_program
 from taccl.replay.machine import machine_of
 from taccl.replay.timing import SPENT, WORTH_COMPILED, is_loaded, run_machine
@@ -173,6 +180,7 @@ class Lane:
     `sender`, `receiver`: processes at its ends: each message is an action of the first, and each
     that somebody waits for, with all before it, of the second.
     `carries`: whether any message has data.
+    `wire`: what its messages do to the network; None: they take a link.
     `state`: the state of the threadblock after the last data; None: something has come since.
     `after`: what was over for that threadblock then.
     `told`: channels that were signalled on since.
@@ -184,6 +192,7 @@ class Lane:
     sender: Process
     receiver: Process
     carries: bool = False
+    wire: Connection | None = None
     state: tuple[int, int, int] | None = None
     after: Point = field(default_factory=dict)
     told: set[tuple[int, str, int]] = field(default_factory=set)
@@ -195,6 +204,22 @@ class Sent(NamedTuple):
     lane: Lane
     number: int
     also: Point
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """What a threadblock has stored over a switch last, and whom that has reached.
+
+    `come`: what is over when it has come.
+    `reached`: ranks.
+    `state`, `after`, `told`: as in :class:`Lane`.
+    """
+
+    come: "Sent | Point"
+    reached: frozenset[int]
+    state: tuple[int, int, int]
+    after: Point
+    told: set[tuple[int, str, int]] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -209,6 +234,9 @@ class Thread:
     `waits`: what it waits for, in words; empty: for nothing.
     `met`: whether it stands at a barrier that it has been counted at.
     `piece`: which piece of an operation on packets it is at.
+    `flow`: what it moves over a switch, and waits for others to; None: nothing.
+    `flown`: what is over when that has come, and when it is free again; None: it has not begun.
+    `stored`: what it has stored over a switch last; None: nothing.
     """
 
     rank: int
@@ -222,6 +250,9 @@ class Thread:
     waits: str = ""
     met: bool = False
     piece: int = 0
+    flow: Flow | None = None
+    flown: "tuple[Sent | Point, Point] | None" = None
+    stored: Stored | None = None
 
     @property
     def state(self) -> tuple[int, int, int]:
@@ -275,8 +306,10 @@ def replay_plan(
     reason = _unfit(plan, size)
     if reason:
         return Trace(plan.name, size, None, reason)
-    script = Script(plan, size)
+    script = Script(plan, size, topology)
     if sharing is not None and topology.measured is not None:
+        script.network = charged_network(topology, "LL" if uses_packets(plan) else "Simple")
+        script.sharing = sharing
         costs, chunk = topology.measured, max(script.chunk)
         script.told = int(costs.flag / local.copy_beta) if local.copy_beta else 0
         script.cut(max(1, min(costs.slices, chunk // sharing.slice_bytes)))
@@ -350,19 +383,23 @@ class Script:
 
     `plan`: what is run.
     `size`: bytes of the counted buffer, which all chunks divide.
+    `network`: whose switches copy and add.
 
     The `processes` and `lanes` are there once it is run. `told` are bytes that are copied while
     what a threadblock has done becomes known to another, `cuts` the pieces of an operation on
     packets, each of which goes on as soon as its packets come.
     """
 
-    def __init__(self, plan: Plan, size: int) -> None:
-        self.plan, self.told, self.cuts = plan, 0, 1
+    def __init__(self, plan: Plan, size: int, network: Topology) -> None:
+        self.plan, self.told, self.cuts, self.network = plan, 0, 1, network
+        self.sharing: Sharing | None = None
+        self.pool: list[Thread] = []
+        self.flows: dict[object, Process | Lane] = {}
         self.processes: list[Process] = []
         self.lanes: dict[tuple[int, ...], Lane] = {}
         self.chunk = [size // counted_chunks(plan, record) for record in plan.ranks]
         self.partner = partners(plan)
-        self.signals: dict[tuple[int, str, int], list[Sent]] = {}
+        self.signals: dict[tuple[int, str, int], list[Sent | Point]] = {}
         self.waited: dict[tuple[int, str, int], int] = {}
         self.released = {
             (rank, number): deque([_START] * value)
@@ -408,7 +445,9 @@ class Script:
         if self.parts > MAX_PARTS * self.cuts:
             parts = self.parts // self.cuts
             return f"groups cut packets into {parts} parts, at most {MAX_PARTS} are followed"
-        while self.awake:
+        while self.awake or self.pool:
+            if not self.awake:
+                self._flow()
             thread = self.awake.popleft()
             while thread.turn is not None:
                 do = _STEPS.get(thread.turn.op.name, Script.move)
@@ -611,20 +650,25 @@ class Script:
         rank, kind, position = channel
         peer = self.plan.ranks[rank].channels[kind][position].peer
         lane = self._lane(thread, rank, peer, position if kind == "port" else -1)
-        also = _START
+        stored = thread.stored
         if lane.state == thread.state and channel not in lane.told:
-            index = len(lane.sender.acts) - 1
             lane.told.add(channel)
-            if thread.point is not lane.after:
-                also = self._needs(thread)
+            also = _START if thread.point is lane.after else self._needs(thread)
+            sent: Sent | Point = Sent(lane, len(lane.sender.acts) - 1, also)
+        elif kind == "memory" and stored is not None and (
+            stored.state == thread.state and peer in stored.reached and channel not in stored.told
+        ):  # fmt: skip
+            stored.told.add(channel)
+            also = _START if thread.point is stored.after else self._needs(thread)
+            sent = _both(self._come(stored.come), also)
         else:
             before = {lane.sender.number: len(lane.sender.acts) - 1} if lane.sender.acts else _START
             needs = _both(self._needs(thread), before if kind == "port" else _START)
             lane = self._lane(thread, rank, peer, position if kind == "port" else -1, bare=True)
-            index = lane.sender.then(_SEND, 0, needs, turn)
+            sent = Sent(lane, lane.sender.then(_SEND, 0, needs, turn), _START)
         there = self.partner.get(channel)
         if there is not None:
-            self.signals.setdefault(there, []).append(Sent(lane, index, also))
+            self.signals.setdefault(there, []).append(sent)
             self._wake(there)
 
     def wait(self, thread: Thread, turn: Turn) -> bool:
@@ -649,7 +693,12 @@ class Script:
             first = takes.reads_packets
             if first >= 0 and not self._take_packets(thread, turn.op, first):
                 return False
-            self._move_piece(thread, turn, takes)
+            if not self._flows(thread, turn):
+                return False
+            if thread.flown is None:
+                self._move_piece(thread, turn, takes)
+            else:
+                self._store(thread, turn, takes)
             thread.piece += 1
         thread.piece = 0
         return True
@@ -679,6 +728,77 @@ class Script:
             act = thread.work.then(work, size, self._needs(thread), turn, max(1, ways - 1))
             thread.point, thread.pauses = {thread.work.number: act}, thread.pauses + 1
         self._write(thread, turn, takes.writes_packets)
+
+    def _flows(self, thread: Thread, turn: Turn) -> bool:
+        """Tell whether an operation may go on: not on a switch that has not moved it yet."""
+        if thread.flown is not None:
+            return True
+        op, sums = turn.op, turn.op.sources[0].side is Side.SWITCH if turn.op.sources else False
+        if not op.targets or op.targets[0].side is not Side.SWITCH:
+            return True
+        sources, targets = (
+            tuple(sorted({rank for one in ends for rank, _ in self._homes(thread, op, one)}))
+            for ends in (op.sources if sums else (), op.targets)
+        )
+        fan = fan_of(self.network, thread.rank, sources, targets)
+        if fan is None:
+            return True
+        # Packets count twice, and measured costs of LL say so themselves.
+        twice = op.name in _WITH_PACKETS and self.sharing is None
+        thread.flow = Flow(fan, self._size(thread, turn, op.targets[0]) * (1 + twice))
+        thread.waits = "a switch"
+        self.pool.append(thread)
+        return False
+
+    def _flow(self) -> None:
+        """Have all that waits for switches flow, together where it shares edges."""
+        waiting, self.pool = self.pool, []
+        flows = [thread.flow for thread in waiting if thread.flow is not None]
+        for places in together(flows, self.network):
+            threads, own = [waiting[place] for place in places], [flows[place] for place in places]
+            first, point = threads[0], _START
+            for thread in threads:
+                point = _both(point, self._needs(thread))
+            wire, size = connection_of(own, self.network), max(1, sum(flow.size for flow in own))
+            flown: tuple[Sent | Point, Point]
+            if self.sharing is None:
+                key: object = first.rank, first.number, wire
+                lane = self.flows.get(key)
+                if not isinstance(lane, Lane):
+                    lane = self.flows[key] = Lane(
+                        wire.src, wire.dst, 0, self._process(first.rank, first.number, _SENDS),
+                        self._process(first.rank, first.number, _RECEIVES), wire=wire,
+                    )  # fmt: skip
+                    self.lanes[-1, len(self.flows)] = lane
+                number = lane.sender.then(_SEND, size, point, first.turn)
+                flown = Sent(lane, number, _START), {lane.sender.number: number}
+            else:
+                limit = self.sharing
+                # One threadblock takes so long for its part.
+                slowest = Fraction(max(flow.size for flow in own)) * limit.wire / limit.block_rate
+                busy = Fraction(wire.flight(size).releases[-1][0])
+                time = limit.alpha + max(busy, slowest)
+                work = self._process(first.rank, first.number, _WORK)
+                beta = limit.local.copy_beta
+                number = work.then(_COPY, int(time / beta) if beta else 0, point, first.turn)
+                flown = {work.number: number}, {work.number: number}
+            for thread in threads:
+                thread.flow, thread.flown = None, flown
+            self.awake.extend(threads)
+
+    def _store(self, thread: Thread, turn: Turn, takes: Takes) -> None:
+        """Note what an operation has stored over a switch."""
+        if thread.flown is None:
+            return
+        (come, thread.point), thread.flown = thread.flown, None
+        (target,) = turn.op.targets
+        homes = list(self._homes(thread, turn.op, target))
+        for rank, buffer in homes if takes.writes_packets == 0 else ():
+            for place in self._places(thread, turn.op, target):
+                self.packets[rank, buffer, place] = come
+                self._wake((rank, buffer, place))
+        reached = frozenset(rank for rank, _ in homes)
+        thread.stored = Stored(come, reached, thread.state, thread.point)
 
     def _take_packets(self, thread: Thread, op: PlanOp, first: int) -> bool:
         """Wait for the packets that an operation reads; tell whether they are on the way."""
@@ -829,13 +949,13 @@ def _connected(
     wires = sorted(lanes, key=lambda lane: (lane.src, lane.dst, lane.position, lane.sender.key))
     turns: dict[tuple[int, int], dict[int, int]] = {}
     for lane in wires:
-        if lane.carries:
+        if lane.carries and lane.wire is None:
             own = turns.setdefault((lane.src, lane.dst), {})
             own.setdefault(lane.position, len(own))
     made: dict[tuple[int, int, int, bool], Connection] = {}
     for lane in wires:
         key = lane.src, lane.dst, lane.position
-        if (*key, lane.carries) not in made:
+        if lane.wire is None and (*key, lane.carries) not in made:
             links = topology.links_between(*key[:2])
             back = () if lane.carries else topology.links_between(lane.dst, lane.src)
             turn = turns.get(key[:2], {}).get(lane.position, lane.position)
@@ -851,7 +971,7 @@ def _connected(
                     fix="use the topology the plan was made for",
                 )
     return wires, tuple(
-        made[lane.src, lane.dst, lane.position, lane.carries] for lane in wires
+        lane.wire or made[lane.src, lane.dst, lane.position, lane.carries] for lane in wires
     )  # fmt: skip
 
 

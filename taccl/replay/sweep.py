@@ -181,14 +181,14 @@ def sweep(
 
 def measured_bounds_of(
     topology: Topology, costs: ProgramCosts, collective: str | Collective,
-    root: int | None = None, *, routed: bool = False,
+    root: int | None = None, *, routed: bool = False, world: str = POINT_TO_POINT,
 ) -> BoundAt:  # fmt: skip
     """Return the best bound, the least launch included, for programs with measured `costs`.
 
-    `topology`, `collective`, `root` and `routed` are as for :func:`bounds_of`.
+    `topology`, `collective`, `root`, `routed` and `world` are as for :func:`bounds_of`.
     """
     least = least_costs(topology, costs)
-    bound = bounds_of(least, collective, root, routed=routed)
+    bound = bounds_of(least, collective, root, routed=routed, world=world)
 
     def at(size: int) -> tuple[str, Time] | None:
         found = bound(size)

@@ -10,12 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from types import MappingProxyType
 
 from taccl.collectives import busbw_factor
 from taccl.replay.sweep import Row
 from taccl.report.chart import BOUND, COLOURS, LINE, STYLE, Box, Line, diagram, legend, style_of
+from taccl.report.export_nccl import TUNER_HEAD, tuner_row
 from taccl.report.text import aligned, csv_text, escaped, number_text, us, us_text
 from taccl.units import Time, format_size, gigabytes_per_second
 
@@ -66,7 +67,7 @@ class Modelled:
 
     At every size `chosen` has the short name of what NCCL would run; `switches` are where it would
     run something else, in short names, and `beside` where what it expects becomes less, or more,
-    than the fastest here takes. The model was given `inputs`.
+    than the fastest here takes. The model was given `inputs`, for so many `servers`.
     """
 
     ways: tuple[Contender, ...]
@@ -74,6 +75,7 @@ class Modelled:
     switches: tuple[Crossover, ...]
     beside: tuple[Crossover, ...]
     inputs: str
+    servers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +257,29 @@ def compared_json(found: Comparison) -> str:
     return json.dumps(report, indent=1) + "\n"
 
 
+def tuner_csv(found: Comparison) -> str:
+    """Return what NCCL would run by its own model, as its example tuner plug-in reads it.
+
+    `found` is what was compared; the last row has no end.
+    """
+    rows = [TUNER_HEAD]
+    if found.nccl is not None and found.sizes:
+        switches = found.nccl.switches
+        lows = [found.sizes[0], *(one.size for one in switches), 1 << 64]
+        ways = [found.nccl.chosen[0], *(one.after for one in switches)]
+        machine = found.nccl.servers, found.ranks
+        rows += [
+            tuner_row(found.collective, (low, after - 1), way, machine)
+            for way, (low, after) in zip(ways, pairwise(lows), strict=True)
+        ]
+    return "\n".join(rows) + "\n"
+
+
 COMPARED: Mapping[str, Callable[[Comparison], str]] = MappingProxyType({
     "table": compared_table,
     "csv": lambda found: csv_text(list(compared_columns(found))) or "size_bytes\n",
     "json": compared_json,
+    "nccl-tuner": tuner_csv,
 })  # fmt: skip
 """Name of a format to its writer."""
 

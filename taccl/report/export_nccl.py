@@ -1,4 +1,6 @@
-"""A server as NCCL describes hosts (``NCCL_TOPO_FILE``): CPUs, PCI trees, GPUs, NVLinks and NICs.
+"""What NCCL reads: a server as it describes hosts (``NCCL_TOPO_FILE``), and rows for its tuner.
+
+A server is CPUs, PCI trees, GPUs, NVLinks and NICs.
 
 What :mod:`taccl.imports.hosts` makes a graph of is recognised in the graph again. A switch is the
 server's if its nearest ranks are. NICs are pairs NAME.tx and NAME.rx that lead to what is not the
@@ -397,3 +399,29 @@ def _write_nic(writer: _Writer, nic: Nic, indent: str) -> None:
         f"{indent}  {inner}",
         f"{indent}</pci>",
     ]
+
+
+TUNER_HEAD = (
+    "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,"
+    "regBuff"
+)
+"""What the rows of NCCL's example tuner plug-in mean (``ext-tuner/example``)."""
+
+TUNED: Mapping[str, str] = {
+    "Ring": "ring", "Tree": "tree", "NVLS": "nvls", "NVLSTree": "nvls_tree",
+    "CollNetDirect": "collnet_direct", "CollNetChain": "collnet_chain",
+}  # fmt: skip
+"""By NCCL's names of its algorithms, those that the plug-in reads."""
+
+
+def tuner_row(collective: str, sizes: tuple[int, int], way: str, machine: tuple[int, int]) -> str:
+    """Return a row for NCCL's tuner plug-in.
+
+    For a `collective` of `sizes`, in bytes from and to, both included, it asks for a `way`
+    (``NVLSTree Simple``) on a `machine` of so many servers and ranks.
+    """
+    algorithm, protocol = way.split()
+    return (
+        f"{collective},{sizes[0]},{sizes[1]},{TUNED[algorithm]},{protocol.lower()},-1,{machine[0]},"
+        f"{machine[1]},-1,-1"
+    )

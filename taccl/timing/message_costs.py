@@ -87,18 +87,22 @@ def fan_uses(
     batch: NDArray[np.int64],
     fan: NDArray[np.integer],
     fans: "FanTable",
+    chunks: NDArray[np.int64] | None = None,
 ) -> Uses:
     """Return what batches of fans cost, with all images under the `group` in one batch.
 
     `batch` and `fan` have the batch and the fan of `fans` of every row, each of one chunk of
-    `chunk_size` bytes. A batch flows together: the bytes of its rows are added up edge by edge, and
-    it lasts as long as its busiest edge. Of several fans it holds all edges so long, of one every
-    edge as long as that is busy.
+    `chunk_size` bytes, or as many as `chunks` has. A batch flows together: the bytes of its rows
+    are added up edge by edge, and it lasts as long as its busiest edge. Of several fans it holds
+    all edges so long, of one every edge as long as that is busy.
     """
     edges, count = len(group.topology.edges), int(batch.max(initial=-1)) + 1
     images = [fan] + [fans.image(group, element)[fan] for element in range(1, len(group))]
+    carried = np.tile(np.ones_like(batch) if chunks is None else chunks, len(images))
     batch, fan = np.tile(batch, len(images)), np.concatenate(images)
-    pairs, chunks = np.unique(batch * len(fans) + fan, return_counts=True)
+    pairs, row = np.unique(batch * len(fans) + fan, return_inverse=True)
+    chunks = np.zeros(len(pairs), dtype=np.int64)
+    np.add.at(chunks, row, carried)
     batch, fan = np.divmod(pairs, len(fans))
     several = np.bincount(batch, minlength=count) > 1
     alpha, overhead = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)

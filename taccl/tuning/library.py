@@ -20,6 +20,7 @@ from taccl.msccl.verdict import CALLS
 from taccl.msccl.xml import write_xml
 from taccl.replay.nccl import described
 from taccl.replay.sweep import BoundAt
+from taccl.report.export_nccl import TUNER_HEAD, tuner_row
 from taccl.report.text import us
 from taccl.topology.graph import Topology
 from taccl.tuning.candidate import Outcome, Setting, code_digest, versions
@@ -241,12 +242,6 @@ def _why(chooser: Chooser, sizes: Sequence[int], entry: Entry) -> str:
     return told
 
 
-TUNER_HEAD = (
-    "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,"
-    "regBuff"
-)
-
-
 def tuner_rows(library: Library) -> Iterator[str]:
     """Yield rows for NCCL's tuner plug-in, where NCCL's own algorithms are the answer."""
     ranks, servers = library.topology.num_ranks, library.topology.num_servers
@@ -262,9 +257,7 @@ def tuner_rows(library: Library) -> Iterator[str]:
             starts = [next(group) for _, group in groupby(inside, key=lambda each: each[1].way)]
             lows = [one.low, *(size for size, _ in starts[1:]), one.high + 1]
             for (_, way), (low, after) in zip(starts, pairwise(lows), strict=True):
-                pair = f"{way.algorithm.lower()},{way.protocol.lower()}"
-                span = f"{low},{after - 1}"
-                yield f"{chooser.collective},{span},{pair},-1,{servers},{ranks},-1,-1"
+                yield tuner_row(chooser.collective, (low, after - 1), way.way, (servers, ranks))
 
 
 def environment(library: Library) -> str:

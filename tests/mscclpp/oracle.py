@@ -293,6 +293,9 @@ def _touch(
     ):
         for part in parts:
             where = cells(plan, part, element, event.call)
+            if parts is writes and Operand(where, part.packet) in event.reads and part.packet:
+                # A packet that comes back to where it was read is there, flag and all.
+                continue
             operands.append(Operand(where, part.packet))
             if part.packet:
                 users[event.call, where[0]].append(one)
