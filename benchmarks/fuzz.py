@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from taccl.bounds import any_bounds, best, fixed_bounds
+from taccl.bounds import any_bounds, best, fixed_bounds, packing
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Bound, Options, Problem, Status
@@ -169,6 +169,7 @@ def main() -> None:
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.count)
     if arguments.fans:
+        packing.SECONDS = 0.1  # whatever the prices, what they prove holds
         wrong = [found for seed in seeds for found in judge_fans(seed)]
         print("\n".join([*wrong, f"{len(wrong)} bounds on {len(seeds)} networks are wrong"]))
         sys.exit(1 if wrong else 0)

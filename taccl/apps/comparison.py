@@ -193,13 +193,15 @@ class Question:
     @cached_property
     def bound(self) -> BoundAt:
         """What no program can beat, by size; without programs, no schedule."""
+        collective = self.collective
+        if collective.is_timed:  # programs do not wait for chunks
+            collective = collective.timed()
         if self.measured:
-            costs = measured_costs(self.topology)
-            return measured_bounds_of(self.topology, costs, self.collective)
+            return measured_bounds_of(self.topology, measured_costs(self.topology), collective)
         if self.topology.copies_or_adds:
-            return bounds_of(self.topology, self.collective, world=ANY)
-        most = max(self.model.message_bytes.values()) if has_xml(self.collective.name) else None
-        return bounds_of(self.topology, self.collective, message_bytes=most)
+            return bounds_of(self.topology, collective, world=ANY)
+        most = max(self.model.message_bytes.values()) if has_xml(collective.name) else None
+        return bounds_of(self.topology, collective, message_bytes=most)
 
 
 @dataclass(frozen=True, eq=False)

@@ -213,7 +213,10 @@ def _net(
 @lru_cache(maxsize=KEPT)
 def _curves(topology: Topology, allowed: bytes, named: Named, *, fans: bool) -> tuple[Curve, ...]:
     net, collective = _net(topology, allowed, named, None, fans=fans)
-    curves = [flat(kind, time(net, collective)) for kind, time in TIMES.items()]
+    curves = [
+        flat(kind, time(net, collective)) for kind, time in TIMES.items()
+        if not (net.helpers and kind == "reach")  # a fan tells many at once
+    ]  # fmt: skip
     crossings = _crossings(net, collective)
     fluids = (fluid(crossing.kind, crossing.gates, crossing.share) for crossing in crossings)
     return tuple(dict.fromkeys([*curves, *filter(None, fluids)]))

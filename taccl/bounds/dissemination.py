@@ -84,12 +84,10 @@ class Spread:
 def dissemination_time(net: Net, collective: Collective) -> Time:
     """Return how soon every rank of `net` can have heard of all others that it must hear of.
 
-    Picoseconds; who must hear of whom is up to the `collective`. Where switches copy or add, a
-    message reaches many at once, and all that counts is the distance, which is not told here.
+    Picoseconds; who must hear of whom is up to the `collective`. The `net` has no helpers: past
+    these one message reaches many at once, and only the distance counts.
     """
     ranks, root = net.num_ranks, collective.root
-    if net.helpers:
-        return 0
     if not 1 < ranks <= MOST_RANKS or (not is_uniform(collective) and ranks > MANY_RANKS):
         return 0
     chosen = one_of_each(net, collective) if root is None else (root,)

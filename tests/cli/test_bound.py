@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from taccl.bounds import ASSUMED, KINDS, WORLDS
+from taccl.bounds import ASSUMED, ASSUMED_OF_SWITCHES, KINDS, WORLDS
 from tests.cli.conftest import Run
 from tests.synth.test_butterflies import nodes_document
 
@@ -111,3 +111,24 @@ def test_growth_comes_near_the_best_that_is_known(run: Run) -> None:
 def test_growth_where_there_is_nothing_to_grow_changes_nothing(run: Run) -> None:
     plain, grown = (run("bound", "ring:4", "alltoall", *more).out for more in ((), ("--growth",)))
     assert plain == grown
+
+
+def test_where_switches_add_both_worlds_are_told(run: Run, tmp_path: Path) -> None:
+    edges = [
+        f"  - {{from: {r}, to: sw, bandwidth: 1GB/s, alpha: 0.5us, both: true}}" for r in range(4)
+    ]
+    star = tmp_path / "star.yaml"
+    star.write_text("\n".join([
+        "taccl: topology/1", "name: star", "ranks: 4",
+        "switches: [{name: sw, multicast: true, reduce: true}]", "edges:", *edges,
+    ]))  # fmt: skip
+    asked = ("bound", str(star), "allreduce", "--size", "4000")
+    shown = run(*asked).out.splitlines()
+    assert f"any: {WORLDS['any']}" in shown
+    assert f"point-to-point: {WORLDS['point-to-point']}" in shown
+    assert shown[-1] == f"assumed: {ASSUMED_OF_SWITCHES}"
+    found = json.loads(run(*asked, "--json").out)
+    # One crossing and 4 us of each port; with messages from rank to rank 12 for 4 ports.
+    assert (found["bound_us"], found["bound_point_to_point_us"]) == (5, 7)
+    assert "reach" not in found["all"]
+    assert list(found["worlds"]) == ["any", "point-to-point", "fixed"]

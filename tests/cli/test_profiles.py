@@ -30,15 +30,15 @@ def test_synthesize_says_which_profile_its_times_are_of(run: Run, tmp_path: Path
     for other in (("--profile", "alpha-beta"), ("--alpha-rule", "delay"), ("--runtime", "none")):
         assert json.loads(run(*asked, *other, "--json").out)["profile"] == "alpha-beta"
     # The same file takes as long under the same profile on the machine as it is shipped.
-    asked = ("evaluate", xml, "--topology", "dgx-h100", "--profile", "measured", "--json")
-    (row,) = json.loads(run(*asked, "--size", "64000", "--runtime", "portable").out)["rows"]
+    replayed = ("evaluate", xml, "--topology", "dgx-h100", "--json")
+    measured = ("--profile", "measured", "--size", "64000", "--runtime", "portable")
+    (row,) = json.loads(run(*replayed, *measured).out)["rows"]
     assert row["time_us"] == report["replay_us"]
     assert report["bound_us"] <= row["time_us"]
     assert row["alpha_rule"] == row["costs"] == "measured"
-    asked = ("evaluate", xml, "--topology", "dgx-h100", "--json")
-    assert json.loads(run(*asked).out)["rows"][0]["costs"] == "measured"
-    for other in (("--profile", "alpha-beta"), ("--alpha-rule", "delay"), ("--protocol-costs",)):
-        assert json.loads(run(*asked, *other).out)["rows"][0]["costs"] == "alpha-beta"
+    assert json.loads(run(*replayed).out)["rows"][0]["costs"] == "measured"
+    for option in ("--profile=alpha-beta", "--alpha-rule=delay", "--protocol-costs"):
+        assert json.loads(run(*replayed, option).out)["rows"][0]["costs"] == "alpha-beta"
 
 
 def test_a_library_says_which_profile_its_times_are_of(run: Run, tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_measured_costs_are_fitted_to_what_nccl_tests_printed(run: Run, tmp_path
     assert made.status == 0, made.err
     tables = []
     for name, begin, end in (("small.txt", "64K", "1M"), ("large.txt", "4M", "64M")):
-        asked = ("evaluate", xml, "--topology", slow, "-b", begin, "-e", end, "--runtime", "msccl")
-        (tmp_path / name).write_text(run(*asked, "--format", "nccl-tests").out)
+        on = ("--topology", slow, "-b", begin, "-e", end, "--runtime", "msccl")
+        (tmp_path / name).write_text(run("evaluate", xml, *on, "--format", "nccl-tests").out)
         tables.append(tmp_path / name)
     asked = ("calibrate", "dgx-h100", "--collective", "allgather", "--program", xml,
              "--profile", "measured", "--measured")  # fmt: skip
