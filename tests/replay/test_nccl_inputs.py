@@ -16,6 +16,7 @@ from taccl.replay.nccl import (
     described,
     fastest,
     found_channels,
+    in_network,
     machine_of,
     parse_settings,
     server_nics,
@@ -28,7 +29,7 @@ from taccl.topology.file import (
     topology_document,
     topology_from_document,
 )
-from taccl.topology.graph import Topology, whole
+from taccl.topology.graph import Multicast, Reduction, Topology, whole
 from tests.generators import pair, twin2x2
 from tests.sweep import for_each
 
@@ -183,6 +184,31 @@ def test_what_is_given_is_not_estimated() -> None:
     assert (machine.generation, machine.cpu, machine.wire) == ("hopper", "intel", "pci")
     assert (machine.channels, machine.intra, machine.inter) == (4, Fraction(30), Fraction(25, 2))
     assert machine_of(pair(), parse_settings("intra=7GB/s")).inter == 7
+
+
+def test_switches_say_whether_nccl_finds_nvls_and_sharp() -> None:
+    def with_switches(own: bool, inside: bool, outside: bool) -> tuple[bool, bool]:
+        topology = load_topology("dgx-h100", nodes=2)
+        return in_network(replace(topology, switches=tuple(
+            replace(switch, multicast=Multicast(own), reduce=Reduction(own))
+            if (inside if "nvswitch" in switch.name else outside and "rail" in switch.name)
+            else switch
+            for switch in topology.switches
+        )))  # fmt: skip
+
+    assert with_switches(True, True, False) == (True, False)
+    assert with_switches(False, True, False) == (False, False)
+    assert with_switches(False, False, True) == (False, True)
+    assert with_switches(True, True, True) == (True, True)
+    topology = load_topology("dgx-h100")
+    assert not machine_of(topology).nvls
+    nvls = replace(topology, switches=tuple(
+        replace(switch, multicast=Multicast(True), reduce=Reduction(True, True))
+        for switch in topology.switches
+    ))  # fmt: skip
+    assert machine_of(nvls).nvls
+    assert not machine_of(nvls, parse_settings("nvls=no")).nvls
+    assert replace(machine_of(nvls), nvls=False) == machine_of(topology)
 
 
 @pytest.mark.parametrize("name", ["ndv2", "dgx-a100", "ring:4", "hub:8"])
