@@ -12,7 +12,6 @@ from taccl.model.schedule import Schedule, retime
 from taccl.model.schedule_file import read_schedule
 from taccl.replay.sweep import Row, bounds_of
 from taccl.topology.graph import Topology
-from taccl.topology.links import LinkTable
 from taccl.topology.symmetry import make_group
 from taccl.verify import require_valid
 
@@ -37,7 +36,12 @@ def at_size(schedule: Schedule, topology: Topology, size: int, file: str | None 
     pairs = [(schedule.topology.links, topology.links)]
     if len(schedule.fans):
         pairs.append((schedule.topology.arcs, topology.arcs))
-    if not all(_alike(*pair) for pair in pairs):
+    columns = ("src", "dst", "edge_start", "edge_ids")
+    if not all(
+        np.array_equal(getattr(one, name), getattr(other, name))
+        for one, other in pairs
+        for name in columns
+    ):
         raise InputError(
             f"its links are those of {schedule.topology.name}, and not those of {topology.name}",
             file=file, field="topology", fix="give the topology it was made for; costs may differ",
@@ -48,11 +52,6 @@ def at_size(schedule: Schedule, topology: Topology, size: int, file: str | None 
     )
     require_valid(made)
     return made
-
-
-def _alike(one: LinkTable, other: LinkTable) -> bool:
-    columns = ("src", "dst", "edge_start", "edge_ids")
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
 
 
 def schedule_rows(

@@ -189,14 +189,14 @@ def _between_parts(net: Net, home: IntArray, *, backwards: bool) -> Time:
         return 0
     inner = ports_of(net, ~outside, backwards=backwards)
     every, first = int(net.overhead[outside].min()), int(net.alpha[outside].min())
-    counts = [
-        _gates(net, outside & (home[ends] == n))
-        for ends in (net.src, net.dst)
-        for n in range(parts)
-    ]
-    if inner is None or every == 0 or None in counts:
+    known: list[int] = []
+    for rows in (outside & (home[ends] == n) for ends in (net.src, net.dst) for n in range(parts)):
+        cover = _most_shared(net, rows)
+        if cover is None:
+            return 0
+        known.append(len(np.unique(cover[rows])))
+    if inner is None or every == 0:
         return 0
-    known = [count or 0 for count in counts]
     out, come = (max(known[:parts]), max(known[parts:]))[:: -1 if backwards else 1]
     told = max(time for time, _ in rises((Port(first, every, parts),) * out, [(0, 1)], None, parts))
     size = int(sizes.min())
@@ -208,12 +208,6 @@ def _between_parts(net: Net, home: IntArray, *, backwards: bool) -> Time:
         if heard >= size:
             break
     return told + last
-
-
-def _gates(net: Net, rows: NDArray[np.bool_]) -> int | None:
-    """Return the number of edges at which messages on some links can be counted; None: at none."""
-    cover = _most_shared(net, rows)
-    return None if cover is None else len(np.unique(cover[rows]))
 
 
 def _most_shared(net: Net, rows: NDArray[np.bool_]) -> IntArray | None:

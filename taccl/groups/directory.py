@@ -109,7 +109,11 @@ def index_of(groups: Groups, files: Sequence[str]) -> dict[str, object]:
         first: Instance = own[0][0]
         row: dict[str, object] = {
             "name": name, "collective": first.collective, "size": first.size,
-            "each": [_ranks(one) for one, _ in own], "chunks": first.chunks or "auto",
+            "each": [
+                text if len(text := numbers_text(one.members)) <= LONGEST else list(one.members)
+                for one, _ in own
+            ],
+            "chunks": first.chunks or "auto",
             "start": f"{first.start}ps", "weight": str(first.weight),
             "files": [file for _, file in own],
         }  # fmt: skip
@@ -119,11 +123,6 @@ def index_of(groups: Groups, files: Sequence[str]) -> dict[str, object]:
         "taccl": "groups/1", "name": groups.name, "ranks": groups.ranks, "groups": rows,
         "relays": relays or "members", "objective": groups.objective,
     }  # fmt: skip
-
-
-def _ranks(one: Instance) -> object:
-    text = numbers_text(one.members)
-    return text if len(text) <= LONGEST else list(one.members)
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,10 @@ def synthesize_groups(groups: Groups, topology: Topology, request: Request) -> T
     if not all(part.program for part in alone):
         alone = [replace(part, program=None, alone=part.schedule.makespan,
                          together=part.schedule.makespan) for part in alone]  # fmt: skip
-    used = [_edges(topology, part.instance.ranks, *_ends(part.schedule)) for part in alone]
+    used = []
+    for part in alone:
+        table, links = part.schedule.topology.links, part.schedule.expand().link
+        used.append(_edges(topology, part.instance.ranks, table.src[links], table.dst[links]))
     shared, joint = _shared(used), list[Time]()
     joined = list(alone)
     bounds = [best_bound(groups, [part.bound.time for part in alone])]
@@ -231,11 +234,6 @@ def _form(machine: Topology) -> tuple[object, ...]:
     )
     servers = tuple(machine.server_of.index(server) for server in machine.server_of)
     return tuple(edges), servers, machine.relays
-
-
-def _ends(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
-    table, links = schedule.topology.links, schedule.expand().link
-    return table.src[links], table.dst[links]
 
 
 def _edges(

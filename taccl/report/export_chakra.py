@@ -56,7 +56,12 @@ def _trace(program: Program, rank: int, size: int) -> Iterator[bytes]:
         (block, place, step, kind)
         for block in blocks
         for place, step in enumerate(block.steps)
-        for kind in _kinds(step)
+        for kind, done in (
+            (RECV, step.receives),
+            (COMP, step.op in _COMPUTES and step.count > 0),
+            (SEND, step.sends),
+        )
+        if done
     ]
     # The node in which each step ends; a step without any ends with what it waits for.
     ends: dict[StepRef, int] = {
@@ -76,12 +81,6 @@ def _trace(program: Program, rank: int, size: int) -> Iterator[bytes]:
         if kind != COMP:
             _message(node, program, block, step, size)
         yield framed(node.SerializeToString())
-
-
-def _kinds(step: Step) -> list[int]:
-    """Return the types of the nodes that a step becomes, in order."""
-    does = {RECV: step.receives, COMP: step.op in _COMPUTES and step.count > 0, SEND: step.sends}
-    return [kind for kind, done in does.items() if done]
 
 
 def _waits(

@@ -263,10 +263,6 @@ def _allreduce(
     return lambda problem: ways(problem) if problem.collective.name == "allreduce" else iter(())
 
 
-def _has_window(problem: Problem) -> bool:
-    return any(switch.engine.window is not None for switch in problem.topology.switches)
-
-
 def _sharp(problem: Problem) -> Iterator[Decisions]:
     for leaves in (False, True):
         yield from _in_trees(problem, leaves=leaves, several=False)
@@ -274,7 +270,8 @@ def _sharp(problem: Problem) -> Iterator[Decisions]:
 
 def _switchml(problem: Problem) -> Iterator[Decisions]:
     everyone = range(problem.topology.num_ranks)
-    if _has_window(problem) and _joined(problem, everyone):
+    windows = any(switch.engine.window is not None for switch in problem.topology.switches)
+    if windows and _joined(problem, everyone):
         yield from _in_trees(problem, leaves=False, several=False)
 
 
