@@ -135,7 +135,10 @@ def defined(said: str = "ours", k: int = 1, root: int | None = None, **fields: o
 
 
 BAD: dict[str, tuple[Change, str]] = {
-    "kind": (put("taccl", value="schedule/9"), r"taccl: should be 'schedule/1', got 'schedule/9'"),
+    "kind": (
+        put("taccl", value="schedule/9"),
+        r"taccl: should be 'schedule/1' or 'schedule/2', got",
+    ),
     "unknown field": (put("sneds", value=[]), r"sneds: unknown field\n  fix: did you mean sends"),
     "collective": (
         put("collective", "name", value="gossip"),

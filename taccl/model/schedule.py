@@ -132,6 +132,8 @@ class Schedule:
         Where chunks have tails, whoever wanted them has also worked on them: a deadline of every
         chunk holds if and only if this is no later than the last deadline.
         """
+        if not self.collective.is_timed:
+            return int(self.end.max(initial=0))
         row, _, dst, _ = self.legs
         return self.collective.over_at(self.chunk[row], dst, self.end[row])
 

@@ -18,7 +18,7 @@ def written(topology: Topology, path: Path) -> str:
 def test_commands_let_switches_add_only_where_the_runtime_can(run: Run, tmp_path: Path) -> None:
     file = written(nvls(), tmp_path / "nvls.yaml")
     plain = written(load_topology("hub:4@1GB/s,1us"), tmp_path / "plain.yaml")
-    common = ["--size", "4KB", "--chunks", "1", "--time-limit", "5", "--quiet", "--json"]
+    common = ["--size", "4KB", "--chunks", "1", "--time-limit", "60", "--quiet", "--json"]
 
     def asked(*words: str) -> dict[str, Any]:
         done = run(*words)

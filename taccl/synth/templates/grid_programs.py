@@ -686,7 +686,7 @@ def _one_for_each_server(
         near, far = digits[:known], digits[known:]
         for folded in range(known + 1):
             classes, led = (math.prod(d.radix for d in some) for some in (near, near[:folded]))
-            if servers.radix > classes + 1:
+            if servers.radix > 4 * classes:
                 continue  # a rank would cross for many
             turns = [Turn("fold", digit) for digit in near[:folded]]
             turns += [Turn("exchange", digit) for digit in near[folded:]]
