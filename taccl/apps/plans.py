@@ -32,7 +32,7 @@ from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import Row, bounds_of, measured_bounds_of, row_of
 from taccl.replay.trace import Trace
 from taccl.topology.graph import Topology
-from taccl.units import format_time
+from taccl.units import Time, format_time
 from taccl.verify import require_valid
 
 PIPELINES = tuple(1 << power for power in range(16, 23))
@@ -94,7 +94,7 @@ class Made:
     trace: Trace
 
     @property
-    def time(self) -> int:
+    def time(self) -> Time:
         """How long it takes by replay, in picoseconds."""
         return self.trace.time or 0
 
@@ -339,6 +339,15 @@ def plan_texts(
         place = file if not number else file.with_name(f"{file.stem}-{mode}{file.suffix}")
         texts[place] = write_plan(replace(one.plan, name=f"{one.plan.name}-{mode}"))
     return texts, made
+
+
+def fan_time(wanted: Wanted, schedule: Schedule, size: int) -> Time:
+    """Return what the plan of a `schedule` of fans takes, at `size` bytes, in its slower mode.
+
+    Raises LoweringError when there is none of what is `wanted`.
+    """
+    _, made = plan_texts(schedule, schedule.topology, replace(wanted, size=size), Path("plan.json"))
+    return max(one.time for one in made)
 
 
 def convert(

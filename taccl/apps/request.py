@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from threading import Event
 
-from taccl.apps.plans import Wanted
 from taccl.apps.programs import Target
 from taccl.bounds import ANY, POINT_TO_POINT, best
 from taccl.collectives import Collective, busbw_factor
@@ -34,7 +33,8 @@ class Request:
     `steps`: steps and rounds, for engine ``exact`` to answer whether an algorithm exists that has
     them and ``chunks`` chunks (of the whole buffer, for an AllReduce).
     `target`: the program wanted; None: stop at the schedule.
-    `plans`: what MSCCL++ plans are wanted of what switches copy and add; None: none.
+    `plans`: what the plan of a schedule of what switches copy and add takes, at so many bytes, or
+    raises LoweringError; None: no plans are wanted.
     `measured`: whether times are those of the machine's measured costs, not of its data sheet.
     `time_limit`, `seed`, `workers`, `deterministic`: for the search, in seconds.
     `spent`: seconds of the time limit that are gone: the program was started, files were read.
@@ -52,7 +52,7 @@ class Request:
     needed_over: Time = 0
     steps: tuple[int, int] | None = None
     target: Target | None = field(default_factory=Target)
-    plans: Wanted | None = None
+    plans: Callable[[Schedule, int], Time] | None = None
     measured: bool = False
     time_limit: float = 60.0
     seed: int = 0

@@ -10,11 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import lcm
-from pathlib import Path
 
 import numpy as np
 
-from taccl.apps.plans import Wanted, plan_texts
 from taccl.apps.programs import Lowering, Target, lowering_of
 from taccl.errors import LoweringError
 from taccl.model.schedule import Schedule
@@ -84,7 +82,7 @@ class Scorer:
     one that never comes is left alone, and nothing is judged early.
     `logical`: what schedules have to respect; None: the whole of their own topology.
     `last`: when judging the first program is given up, by the monotonic clock.
-    `plans`: what plans are wanted of what switches copy and add, by which it is scored; None: none.
+    `plans`: what the plan of what switches copy and add takes, at so many bytes; None: none.
     `engine`: who searches now.
     `best`: the best so far.
     `opened`: what :meth:`open` took.
@@ -99,7 +97,7 @@ class Scorer:
     clock: Deadline = field(default_factory=Deadline)
     logical: LogicalTopology | None = None
     last: float = math.inf
-    plans: Wanted | None = None
+    plans: Callable[[Schedule, int], Time] | None = None
     engine: str = ""
     best: Scored | None = None
     opened: Scored | None = None
@@ -175,9 +173,14 @@ class Scorer:
         clock = Deadline()
         task = lowering_of(schedule, self.target, self.size, "score", over=lambda: self.clock.over)
         if self.plans is not None and len(schedule.fans):
-            known = self._known[key] = self._planned(schedule, self.plans)
-            if isinstance(known, int) and (self.best is None or known < self.best.time):
-                self.best = Scored(schedule, self.engine, None, known)
+            try:
+                known = self.plans(schedule, self.common or self.size)
+                if self.best is None or known < self.best.time:
+                    self.best = Scored(schedule, self.engine, None, known)
+            except LoweringError as error:
+                self.report(f"not lowered: {error.problem}")
+                known = error
+            self._known[key] = known
             return known
         try:
             task = task.settled() if self.target.measured else task
@@ -191,18 +194,6 @@ class Scorer:
         self._known[key] = known
         self.slowest = max(self.slowest, clock.spent)
         return known
-
-    def _planned(self, schedule: Schedule, wanted: Wanted) -> Time | LoweringError:
-        """Return what the plan of a schedule of fans takes, in its slower mode, or why it can't."""
-        size = self.common or self.size
-        try:
-            _, made = plan_texts(
-                schedule, schedule.topology, replace(wanted, size=size), Path("plan.json")
-            )
-        except LoweringError as error:
-            self.report(f"not lowered: {error.problem}")
-            return error
-        return max(one.time for one in made)
 
     def _save_time(self, best: Scored, task: Lowering) -> None:
         """Judge the first program, and leave as much time as judging the best one takes."""

@@ -6,6 +6,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -197,7 +198,7 @@ def synthesize(
     from taccl import apps as pipeline
     from taccl.apps import outputs, reports
     from taccl.apps.networks import fans_wanted, load_collective
-    from taccl.apps.plans import plan_texts
+    from taccl.apps.plans import fan_time, plan_texts
     from taccl.apps.plans import told as told_of
     from taccl.files import check_outputs, write_all_atomic
     from taccl.replay.cost import is_measured
@@ -245,7 +246,7 @@ def synthesize(
         engine=engine,
         steps=_steps(steps, rounds, engine, chunk_count(chunks)),
         target=target,
-        plans=wanted if plan else None,
+        plans=partial(fan_time, wanted) if plan else None,
         measured=measured,
         time_limit=time_limit,
         seed=seed,
