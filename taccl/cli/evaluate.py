@@ -97,7 +97,7 @@ def evaluate(
 
     form = "json" if as_json else form
     wanted = reports.Wanted(trace, html, explain, form)
-    groups = Path(files[0]) if len(files) == 1 and Path(files[0]).is_dir() else None
+    groups = Path(files[0]) if len(files) == 1 and files[0] and Path(files[0]).is_dir() else None
     scheduled: list[str] = []
     if groups is None:
         wanted.check(files)

@@ -102,13 +102,13 @@ def verify(
     from taccl.mscclpp.verdict import is_plan, judge_text
 
     custom: dict[str, Callable[[int], Collective | None]] = {}
-    for place in [Path(file) for file in files if Path(file).is_dir()]:
+    for place in [Path(file) for file in files if file and Path(file).is_dir()]:
         groups, paths = files_in(place)
         custom |= {
             str(path): partial(wanted, one)
             for path, one in zip(paths, groups.instances, strict=True)
         }
-    files = [*(file for file in files if not Path(file).is_dir()), *custom]
+    files = [*(file for file in files if not file or not Path(file).is_dir()), *custom]
     question = Question(
         count,
         structure_only,

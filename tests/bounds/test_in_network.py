@@ -61,7 +61,7 @@ GATHERED = {("dgx-h100", 1): 1.9444, ("dgx-h100", 2): 1.875, ("dgx-h100", 4): 1.
 @for_each("row", range(len(KNOWN)), quick=4)
 def test_known_machines_in_both_worlds(row: int) -> None:
     name, nodes, parts, through, without, with_fans = KNOWN[row]
-    plain = load_topology(name, nodes=nodes)
+    plain = load_topology(name, nodes=nodes).point_to_point()
     topology = able(plain, *parts, through=through)
     assert topology.copies_or_adds
     assert not plain.copies_or_adds
@@ -76,7 +76,7 @@ def test_known_machines_in_both_worlds(row: int) -> None:
 
 def test_what_is_asked_for_point_to_point_does_not_see_what_switches_can_do() -> None:
     for name in ("dgx2", "dgx-h100", "hub:4", "fat-tree:4", "mi300x", "pcie-a100"):
-        plain = load_topology(name)
+        plain = load_topology(name).point_to_point()
         flagged = able(plain, "")
         for collective in ("allreduce", "broadcast"):
             if plain.num_ranks > 8 and collective == "broadcast":

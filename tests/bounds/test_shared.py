@@ -163,4 +163,5 @@ def test_a_pair_with_as_many_links_as_there_can_be_may_have_more() -> None:
 
 
 def test_one_switch_of_equals() -> None:
-    assert best(any_bounds(whole(dgx2()), "allgather", 16 * 10**6)).time == 120_700_000
+    # 15 MB by 125 GB/s into each rank, in four rounds of 0.7 us
+    assert best(any_bounds(whole(dgx2()), "allgather", 16 * 10**6)).time == 122_800_000

@@ -55,8 +55,8 @@ def test_a_range_of_sizes_is_a_table(run: Run) -> None:
     assert [line.split()[0] for line in lines[2:5]] == ["1KiB", "64KiB", "4MiB"]
     # Two rounds of messages by two ports, by which three quarters of the buffer come.
     assert [line.split()[1:3] for line in (lines[2], lines[4])] == [
-        ["1.408", "rounds"],
-        ["32.858", "rounds"],
+        ["1.40768", "rounds"],
+        ["32.8573", "rounds"],
     ]
     assert lines[-1] == f"assumed: {ASSUMED}"
 

@@ -188,7 +188,7 @@ def test_what_is_given_is_not_estimated() -> None:
 
 def test_switches_say_whether_nccl_finds_nvls_and_sharp() -> None:
     def with_switches(own: bool, inside: bool, outside: bool) -> tuple[bool, bool]:
-        topology = load_topology("dgx-h100", nodes=2)
+        topology = load_topology("dgx-h100", nodes=2).point_to_point()
         return in_network(replace(topology, switches=tuple(
             replace(switch, multicast=Multicast(own), reduce=Reduction(own))
             if (inside if "nvswitch" in switch.name else outside and "rail" in switch.name)
@@ -200,7 +200,7 @@ def test_switches_say_whether_nccl_finds_nvls_and_sharp() -> None:
     assert with_switches(False, True, False) == (False, False)
     assert with_switches(False, False, True) == (False, True)
     assert with_switches(True, True, True) == (True, True)
-    topology = load_topology("dgx-h100")
+    topology = load_topology("dgx-h100").point_to_point()
     assert not machine_of(topology).nvls
     nvls = replace(topology, switches=tuple(
         replace(switch, multicast=Multicast(True), reduce=Reduction(True, True))

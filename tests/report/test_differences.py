@@ -46,15 +46,16 @@ def test_facts_stand_side_by_side() -> None:
     assert found["servers"] == ("1 of 8", "2 of 8")
     assert found["send_gbps"] == ([300.0], [500.0])
     assert found["symmetries"] == (8, 16)
-    # 7 MB by 300 GB/s and 0.7 us; half of 16 MB by 400 GB/s is less than 15 by 500, and 0.8 us
-    assert found["allgather_bound_us"][0] == pytest.approx(7000 / 300 + 0.7)
+    # 7 MB by 300 GB/s and three rounds of 0.7 us
+    assert found["allgather_bound_us"][0] == pytest.approx(7000 / 300 + 3 * 0.7)
 
 
 def test_bounds_are_for_a_megabyte_of_each_rank() -> None:
     found = differences(load_topology("hub:4"), load_topology("hub:8")).facts
-    # 3 MB and 7 MB into a rank by 50 GB/s; 3/4 and 7/8 of 1 MB out of it; and 0.7 us.
-    assert found["allgather_bound_us"] == pytest.approx((60.7, 140.7))
-    assert found["alltoall_bound_us"] == pytest.approx((15.7, 18.2))
+    # 3 MB and 7 MB into a rank by 50 GB/s, in two and three rounds of 0.7 us.
+    assert found["allgather_bound_us"] == pytest.approx((60 + 2 * 0.7, 140 + 3 * 0.7))
+    # 3/4 and 7/8 of 1 MB out of it, a message for each other rank: fewer would be relayed.
+    assert found["alltoall_bound_us"] == pytest.approx((15 + 3 * 0.7, 17.5 + 7 * 0.7))
 
 
 def test_bounds_are_left_out_where_they_take_long() -> None:
