@@ -188,7 +188,7 @@ def test_a_large_gap_comes_with_what_ended_the_search_and_what_to_do(run: Run) -
     )
     assert json.loads(run(*ring, "--json").out)["ended_by"] == "search"
     small = run(*ring[:4], "double-ring", "-q").out
-    assert "any algorithm), gap 17.1%" in small
+    assert "any algorithm), gap 7.9%" in small
     assert "the gap is large" not in small
 
 

@@ -39,7 +39,7 @@ def asked(seconds: float, *, programs: bool = False, engine: str = "auto") -> Re
 
 
 def test_groups_on_edges_of_their_own_are_solved_once_and_run_as_if_alone() -> None:
-    machine = load_topology("dgx-h100", nodes=2)
+    machine = load_topology("dgx-h100", nodes=2).point_to_point()
     two = [Instance("tp", n, "allreduce", 64 * 10**6, tuple(range(8 * n, 8 * n + 8)), chunks=1)
            for n in (0, 1)]  # fmt: skip
     found = synthesize_groups(groups_of(two, 16), machine, asked(10, engine="guided"))
@@ -114,7 +114,7 @@ def test_one_after_another_is_the_answer_where_sizes_have_no_common_unit() -> No
 
 
 def test_what_is_weighted_and_starts_later_counts_so() -> None:
-    machine = load_topology("dgx-h100", nodes=2)
+    machine = load_topology("dgx-h100", nodes=2).point_to_point()
     two = [
         Instance("a", 0, "allgather", 10**6, tuple(range(8)), chunks=1, weight=Fraction(3)),
         Instance("b", 0, "allgather", 10**6, tuple(range(8, 16)), chunks=1, start=10**9),

@@ -68,7 +68,7 @@ def test_what_must_leave_a_set_counts_its_members_only() -> None:
 
 
 def test_the_machine_of_a_group_has_its_ranks_in_order_and_all_switches() -> None:
-    machine = load_topology("dgx-h100", nodes=2)
+    machine = load_topology("dgx-h100", nodes=2).point_to_point()
     part = grouped(machine, (9, 8, 12))
     assert (part.num_ranks, part.relays, part.name) == (3, 0, "dgx-h100[9,8,12]")
     assert [switch.name for switch in part.switches] == ["s1/nvswitch"]
@@ -82,7 +82,7 @@ def test_the_machine_of_a_group_has_its_ranks_in_order_and_all_switches() -> Non
 
 
 def test_rotations_of_a_group_keep_its_members() -> None:
-    machine = load_topology("dgx-h100", nodes=2)
+    machine = load_topology("dgx-h100", nodes=2).point_to_point()
     found = [(machine, range(8), "members"), (load_topology("ring:8"), (0, 2, 4, 6), "all")]
     for topology, members, relays in found:
         part = grouped(topology, tuple(members), relays)
