@@ -16,7 +16,7 @@ Capture = pytest.CaptureFixture[str]
 def as_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make stderr, whatever is in its place by now, a terminal of 40 columns."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda **_: os.terminal_size((40, 24)))
 
 
 def test_a_line_in_place_is_cut_to_the_terminal_and_gone_at_the_end(
