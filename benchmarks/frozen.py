@@ -131,6 +131,7 @@ def run(cell: str, program: Sequence[str] = ("-m", "taccl")) -> Found:
         output = "--schedule" if "--runtime none" in cell else "--output"
         command = [
             sys.executable, *program, "synthesize", *shlex.split(cell), "--deterministic",
+            "--profile", "alpha-beta",
             "--workers", "1", "--time-limit", str(LIMIT), "--json", "--quiet", output, str(path),
         ]  # fmt: skip
         said, wrong = Path(folder) / "said", Path(folder) / "wrong"
