@@ -51,10 +51,10 @@ from taccl.topology.symmetry import make_group
 from taccl.verify import require_valid
 
 CHUNK_COUNTS = (1, 2, 4)
+"""What ``--chunks auto`` tries, in order, for collectives from files."""
 
 ROUNDS = (8, 16, 32)
-"""More chunks for each rank, where switches add for a pipeline between servers."""
-"""What ``--chunks auto`` tries, in order, for collectives from files."""
+"""More chunks for each rank, for a pipeline between servers whose switches add."""
 
 MOST = 8
 """Chunk counts up to which the one with the least bound is looked for."""
