@@ -31,8 +31,8 @@ from tests.sweep import for_each
 
 ROOT = Path(__file__).parent.parent
 SERVER_FILES = (
-    "dgx-a100", "dgx-b200", "dgx-h100", "dgx1v", "dgx2", "gb200-nvl72", "h800-rail", "mi250",
-    "mi300x", "ndv2", "pcie-a100",
+    "dgx-a100", "dgx-b200", "dgx-h100", "dgx1v", "dgx2", "gb200-nvl72", "h100-sharp", "h800-rail",
+    "mi250", "mi300x", "ndv2", "pcie-a100",
 )  # fmt: skip
 ALL = [(name, None) for name in shipped_topologies()] + [
     (name, nodes) for name in SERVER_FILES for nodes in (2, 3, 4)
@@ -190,6 +190,10 @@ def halved(topology: Topology, half: Collection[int]) -> Fraction:
         ("pcie-a100", 2, "326.5", range(4), "10"),
         # Eight ranks of 50 on a leaf, of which half can leave it; two leaves of four.
         ("leaf-spine", None, "50", range(16), "400"),
+        # A quarter of it.
+        ("adding-leaves", None, "12.5", range(16), "100"),
+        # As dgx-h100: the rails add, but carry no more.
+        ("h100-sharp", 2, "500", range(8), "400"),
         # No oversubscription: what eight ranks send.
         ("fat-tree", None, "50", range(8), "400"),
         # Two groups of five: 2 x 3 cables of 50.

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from taccl.topology.file import document_text, load_topology, topology_document
+import pytest
+
+from taccl.topology.file import document_text, load_topology, shipped_topologies, topology_document
 from taccl.topology.graph import Topology
 from tests.cli.conftest import Run
 from tests.in_network import nvls
@@ -30,13 +32,6 @@ def test_commands_let_switches_add_only_where_the_runtime_can(run: Run, tmp_path
     assert (auto["engine"], auto["makespan_us"]) == ("nvls", 7)
     off = ["synthesize", file, "allreduce", *common, "--runtime", "none", "--in-network", "off"]
     assert asked(*off, "--engine", "ring")["makespan_us"] == 2 * 3 * 2
-    # XML is the same, byte for byte, whatever the switches can do.
-    texts = []
-    for each in (file, plain):
-        xml = tmp_path / "made.xml"
-        asked("synthesize", each, "allreduce", *common, "--engine", "ring", "-o", str(xml))
-        texts.append(xml.read_text().replace("nvls", "plain"))
-    assert texts[0] == texts[1]
     bounds = [asked("bound", file, "allreduce", "--size", "64KB", "--json", "--in-network", mode)
               for mode in ("off", "on")]  # fmt: skip
     assert bounds[0]["bound_us"] == asked("bound", plain, "allreduce", "--size", "64KB", "--json")[
@@ -44,3 +39,40 @@ def test_commands_let_switches_add_only_where_the_runtime_can(run: Run, tmp_path
     assert bounds[1]["bound_us"] <= 82 < bounds[0]["bound_us"]
     done = run("synthesize", file, "allreduce", "--in-network", "maybe")
     assert (done.status, "--in-network" in done.err) == (2, True)
+
+
+FLAGGED = [("dgx-h100", 1), ("dgx-h100", 2), ("dgx-b200", 1), ("h100-sharp", 2),
+           ("adding-leaves", None), ("gb200-nvl72", 1)]  # fmt: skip
+MADE = [("allreduce", "ring"), ("reducescatter", "all-pairs"), ("allgather", "guided"),
+        ("broadcast", "auto")]  # fmt: skip
+FIRST = [("dgx-h100", 1, "allreduce", "ring"), ("dgx-b200", 1, "reducescatter", "all-pairs"),
+         ("dgx-h100", 1, "allgather", "guided")]  # fmt: skip
+
+
+def test_every_shipped_machine_whose_switches_copy_or_add_is_in_the_list() -> None:
+    found = {name for name in shipped_topologies() if load_topology(name).copies_or_adds}
+    assert found == {name for name, _ in FLAGGED}
+
+
+@pytest.mark.parametrize("cases", [
+    FIRST,
+    pytest.param(
+        [(*machine, *made) for machine in FLAGGED for made in MADE], marks=pytest.mark.slow
+    ),
+], ids=["some", "all"])  # fmt: skip
+def test_xml_is_the_same_byte_for_byte_whatever_switches_can_do(
+    run: Run, tmp_path: Path, cases: list[tuple[str, int | None, str, str]]
+) -> None:
+    for name, nodes, collective, engine in cases:
+        machine = load_topology(name, nodes=nodes)
+        made = []
+        for topology in (machine, machine.point_to_point()):
+            assert topology.copies_or_adds == (topology is machine)
+            file, xml = written(topology, tmp_path / "machine.yaml"), tmp_path / "made.xml"
+            xml.unlink(missing_ok=True)
+            done = run("synthesize", file, collective, "--size", "1MB", "--chunks", "1",
+                       "--engine", engine, "--time-limit", "2", "--deterministic", "--quiet",
+                       "-o", xml)  # fmt: skip
+            assert done.status == 0, (name, done.err)
+            made.append(xml.read_bytes())
+        assert made[0] == made[1], (name, collective, engine)
