@@ -43,9 +43,8 @@ def test_commands_let_switches_add_only_where_the_runtime_can(run: Run, tmp_path
 
 FLAGGED = [("dgx-h100", 1), ("dgx-h100", 2), ("dgx-b200", 1), ("h100-sharp", 2),
            ("adding-leaves", None), ("gb200-nvl72", 1)]  # fmt: skip
-MADE = [("allreduce", "ring"), ("reducescatter", "all-pairs"), ("allgather", "guided"),
-        ("broadcast", "auto")]  # fmt: skip
-FIRST = [("dgx-h100", 1, "allreduce", "ring"), ("dgx-b200", 1, "reducescatter", "all-pairs"),
+MADE = [("allreduce", "ring"), ("reducescatter", "ring"), ("allgather", "guided")]  # fmt: skip
+FIRST = [("dgx-h100", 1, "allreduce", "ring"), ("dgx-b200", 1, "reducescatter", "ring"),
          ("dgx-h100", 1, "allgather", "guided")]  # fmt: skip
 
 
@@ -57,7 +56,8 @@ def test_every_shipped_machine_whose_switches_copy_or_add_is_in_the_list() -> No
 @pytest.mark.parametrize("cases", [
     FIRST,
     pytest.param(
-        [(*machine, *made) for machine in FLAGGED for made in MADE], marks=pytest.mark.slow
+        [(*machine, *made) for machine in FLAGGED for made in MADE[: 1 if machine[1] == 1 else 3]],
+        marks=pytest.mark.slow
     ),
 ], ids=["some", "all"])  # fmt: skip
 def test_xml_is_the_same_byte_for_byte_whatever_switches_can_do(
