@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +26,8 @@ from taccl.apps.measured import (
     summed_up,
 )
 from taccl.apps.measured_fit import fit
+from taccl.replay.cost import measured_costs
+from taccl.topology.file import load_topology
 from taccl.topology.graph import ProgramCosts, ProtocolCosts
 from taccl.units import PS_PER_US, format_size
 
@@ -36,6 +39,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "truth.md"
 
 FAR_OFF = 0.25
 """Errors that are told row by row."""
+
+LARGE = 128 << 10
+"""Bytes from which on MSCCL++ runs one kernel."""
 
 FITTED_RANKS = 16
 """Where a machine has runs on so many ranks, costs are not fitted to those on more, which take long
@@ -81,9 +87,32 @@ def prior(
     )
 
 
+def plans_prior(
+    parts: tuple[float, float, float], block: float, launches: Three, alphas: Three
+) -> ProgramCosts:
+    """Return what is public of MSCCL++ plans on a machine; units are those of :func:`prior`.
+
+    `parts` are as there, `block` is for signals, `launches` and `alphas` are of signals, packets
+    and switches.
+    """
+    known = prior(parts, (0, block), (0, 0, 0), (0, 0, 0))
+    ps = [[round(us * PS_PER_US) for us in each] for each in (launches, alphas)]
+    rows = zip(("Simple", "LL", "NVLS"), *ps, strict=True)
+    wires = {"LL": known.protocols["LL"].wire}
+    rates = {"Simple": known.protocols["Simple"].block_beta}
+    return replace(known, protocols={
+        name: ProtocolCosts(
+            launch, alpha, alpha, wires.get(name, Fraction(1)), rates.get(name, Fraction(0)),
+            4096 if name == "LL" else 32 << 10,
+        )
+        for name, launch, alpha in rows
+    })  # fmt: skip
+
+
 _NVIDIA = (0.6, 1.9, 3.4)
 _NET = (5.0, 8.0, 14.0)
 _RCCL = (12.0, 12.0, 17.0)
+_GRAPH, _STORES = (3.0, 3.0, 3.0), (0.8, 0.8, 0.8)
 
 PRIORS: Mapping[str, ProgramCosts] = MappingProxyType({
     "dgx-h100": prior((0.8, 0.97, 2.55), (36.7, 38.7), _NVIDIA, _NET),
@@ -95,12 +124,16 @@ PRIORS: Mapping[str, ProgramCosts] = MappingProxyType({
         (0.72, 0.97, 2.5), (10, 10), (0.8, 0.8, 3.6), (9.5, 9.5, 19.8), _RCCL
     ),
     "gb200-nvl72": prior((0.8, 0.97, 2.55), (0, 70), _NVIDIA, _NET),
+    "dgx-h100 mscclpp": plans_prior((0.8, 0.97, 2.0), 38.7, _GRAPH, _STORES),
+    "dgx-a100 mscclpp": plans_prior((0.8, 0.96, 2.0), 24, _GRAPH, _STORES),
+    "mi300x mscclpp": plans_prior((0.75, 0.97, 2.0), 0, _GRAPH, _STORES),
 })  # fmt: skip
 """What is public of each machine: NCCL's ``tuning.cc`` (latencies of protocols over NVLink and
 networks, GB/s of a channel, base latencies as launch), aws-ofi-nccl's ``platform-aws.c`` (EFA of
 p4de takes 75 us, which NCCL adds to its own latency, twice for Simple), RCCL's ``tuning.cc`` (base
 latencies, xGMI), NVIDIA/nccl-tests#212 (a ring on H100
-moves 365 to 370 GB/s), and data sheets."""
+moves 365 to 370 GB/s), and data sheets. Of plans: a launch in a CUDA graph takes some 3 us, and a
+store over NVLink arrives within 1 us."""
 
 
 def even(number: int) -> bool:
@@ -108,14 +141,18 @@ def even(number: int) -> bool:
     return number % 2 == 1
 
 
-def read_runs(only: str) -> dict[str, list[Run]]:
-    """Return the runs that can be replayed by machine; ``only`` those whose name contains this."""
+def read_runs(only: str, kind: str = "xml") -> dict[str, list[Run]]:
+    """Return the runs that can be replayed by machine; ``only`` those whose name contains this.
+
+    ``kind``: ``xml``, programs; ``mscclpp``, plans and what switches do.
+    """
     runs: dict[str, list[Run]] = defaultdict(list)
     for name in shipped_tables():
         folder = DATA if name == "mi250-teccl" else DATA / "ndv5"
         table, found = read_table(name, folder if folder.is_dir() else None)
         if only in table.costs:
-            runs[table.costs] += [run for run in found if run.programs]
+            machine = table.costs + " mscclpp" * (kind == "mscclpp")
+            runs[machine] += [run for run in found if run.programs and run.kind == kind]
     return {machine: own for machine, own in sorted(runs.items()) if own}
 
 
@@ -142,10 +179,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print errors by table, of even rows, and with each table left out."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--machine", help="only machines whose name contains this", default="")
+    parser.add_argument("--kind", help="xml, or mscclpp: fit plans", default="xml")
     parser.add_argument("--left-out", action="store_true", help="leave each table out in turn")
     parser.add_argument("--write", action="store_true", help="put the table into the docs")
     options = parser.parse_args(arguments)
-    runs = read_runs(options.machine)
+    runs = read_runs(options.machine, options.kind)
     lines: list[Line] = []
     everything: list[Row] = []
     for machine, own in runs.items():
@@ -167,11 +205,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if left:
                 errors = " ".join(f"{100 * error:+.0f}" for error in left)
                 print(f"  {table:14} left out: {errors}", flush=True)
-    text = told(lines, everything)
-    print(text)
-    if options.write:
-        replace_section(PAGE, "truth", text)
+    texts = {"truth": told(lines, everything)}
+    if options.kind == "xml":
+        texts["plans"] = plans_told(options.machine)
+    for section, text in texts.items():
+        print(text)
+        if options.write:
+            replace_section(PAGE, section, text)
     return 0
+
+
+def plans_told(only: str) -> str:
+    """Return how far off plans and what switches do are with the costs that machines ship."""
+    lines = [f"| table | ran | rows | median | most from {format_size(LARGE)} on |",
+             "| --- | --- | --- | --- | --- |"]  # fmt: skip
+    for machine, runs in read_runs(only, "mscclpp").items():
+        costs = measured_costs(load_topology(machine.split()[0]))
+        for run in runs:
+            errors = {row.size: abs(row.error) for row in replayed(run, costs) if row.replayed}
+            most = max((error for size, error in errors.items() if size >= LARGE), default=None)
+            place = "in place" if run.record.place == "in" else "out of place"
+            lines.append(
+                f"| {run.table} | {run.record.collective}, {run.record.what}, {place} |"
+                f" {len(errors)} | {summed_up(list(errors.values()))['median']:.1%} |"
+                f" {'-' if most is None else f'{most:.1%}'} |"
+            )
+    head = "Plans, and what switches do, with the costs that the machines ship:\n"
+    return "\n".join([head, *lines, ""])
 
 
 class Line(NamedTuple):

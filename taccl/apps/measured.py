@@ -6,31 +6,43 @@ replayed on the topology with the costs in question. Of several programs that ma
 fastest counts, as it is NCCL's and MSCCL's aim to choose that.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, StrictInt, StrictStr
 
+from taccl.collectives import Collective, build_collective, chunk_size_of
 from taccl.errors import InputError
 from taccl.files import FileModel, fit_model, read_document, shown
 from taccl.files.model import Name
 from taccl.files.read import read_bytes
+from taccl.lowering.fans import FanOptions, fan_plan
+from taccl.lowering.plans import PlanOptions, plan_of
+from taccl.model.problem import Problem
+from taccl.model.schedule import Schedule
 from taccl.msccl import elements
 from taccl.msccl.parser import parse
 from taccl.msccl.program import SENDS, Program
+from taccl.mscclpp.plan import Plan
+from taccl.mscclpp.structure import counted_chunks
 from taccl.replay.compile import Columns
-from taccl.replay.cost import model_of, sharing_of
+from taccl.replay.cost import charged_network, model_of, of_plans, sharing_of
+from taccl.replay.plans import replay_plan
 from taccl.replay.timing import Timing
 from taccl.report.text import aligned, one_line
-from taccl.synth.templates.nccl_kernels import KERNELS
+from taccl.synth.templates.classical import classical_schedules
+from taccl.synth.templates.in_network import IN_NETWORK
+from taccl.synth.templates.nccl_kernels import KERNELS, all_pairs_program, exchange_program
+from taccl.topology.fans import make_fans
 from taccl.topology.file import load_topology, shipped_file, shipped_names, topology_from_document
-from taccl.topology.graph import ProgramCosts, Topology
+from taccl.topology.graph import ProgramCosts, Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.units import PS_PER_US, Time, counted, format_size, format_time, microseconds
 
 FOLDER = "measurements"
@@ -39,6 +51,12 @@ Protocol = Literal["LL", "LL128", "Simple"]
 
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 
+
+CHANNELS_A_PEER = 4
+"""Threadblocks for each peer of MSCCL++'s kernels."""
+
+SHARP_CHUNKS = 16
+"""Chunks a rank, so that the rounds of a pipeline can be many."""
 
 RUNTIME_KERNELS = {"nccl": ("ring", "tree"), "rccl": ("ring", "tree", "all-pairs")}
 """Kernels of which a runtime runs the fastest, or what its authors took for it."""
@@ -50,7 +68,10 @@ class RunRecord(FileModel):
     collective: Annotated[Name, Field(examples=["allreduce"])]
     what: Annotated[StrictStr, Field(min_length=1, max_length=500, examples=["NCCL 2.18.3"])]
     place: Literal["in", "out"]
-    algorithm: Literal["ring", "tree", "nccl", "rccl", "pairs", "files", "unknown"]
+    algorithm: Literal[
+        "ring", "tree", "nccl", "rccl", "pairs", "nvls", "packets", "puts", "sharp", "files",
+        "unknown",
+    ]  # fmt: skip
     channels: Annotated[StrictInt, Field(ge=1, le=64, examples=[16])] = 1
     nodes: Annotated[StrictInt | None, Field(ge=1, le=1024, examples=[2])] = None
     protocols: list[Protocol] = Field(default_factory=lambda: [*PROTOCOLS])
@@ -79,7 +100,8 @@ class Run:
     `table`, `costs`: name of its table, and of the topology whose costs are its machine's.
     `record`: what ran, and its times.
     `topology`: where.
-    `programs`: what may have run; empty where that is not known, or its files are not here.
+    `programs`: what may have run; empty where that is not known, or its files are not here. A
+    schedule stands for what switches do alone, and has the launch of its topology.
     `columns`: of these programs, by number, as far as they were replayed.
     `known`: the best time and its program by costs that matter and size, as far as it was replayed;
     shared, as ``columns`` are, by runs of the same in place and out of place.
@@ -89,7 +111,7 @@ class Run:
     costs: str
     record: RunRecord
     topology: Topology
-    programs: tuple[Program, ...]
+    programs: tuple[Program | Plan | Schedule, ...]
     columns: dict[int, Columns] = field(default_factory=dict)
     known: "dict[tuple[object, ...], tuple[Time | None, str]]" = field(default_factory=dict)
 
@@ -97,6 +119,11 @@ class Run:
     def ranks(self) -> int:
         """How many took part."""
         return self.topology.num_ranks
+
+    @property
+    def kind(self) -> str:
+        """Whose costs it has: ``xml``, programs, or ``mscclpp``, plans and what switches do."""
+        return "xml" if all(isinstance(one, Program) for one in self.programs) else "mscclpp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +189,60 @@ def read_table(spec: str, files: Path | None = None) -> tuple[MeasurementsFile, 
     return table, runs
 
 
-def programs_of(record: RunRecord, topology: Topology, files: Path | None) -> tuple[Program, ...]:
+def _problem(topology: Topology, collective: Collective, size: int) -> Problem:
+    """Return the problem of a `collective` of `size` bytes on all of a `topology`'s links."""
+    group = make_group(topology, ())
+    return Problem(whole(topology), collective, chunk_size_of(collective, size), group)
+
+
+def _on_switches(topology: Topology, collective: str) -> Plan:
+    """Return MSCCL++'s kernel without copies: each rank reads a part of the sum, and stores it."""
+    cut = build_collective(collective, topology.num_ranks, 1)
+    problem = _problem(topology, cut, topology.num_ranks << 10)
+    schedule, *_ = classical_schedules(problem, "nvls", batch=True)
+    return fan_plan(schedule, FanOptions("nvls", in_place=True, blocks=8))
+
+
+def _packets(topology: Topology, collective: str) -> Plan:
+    """Return MSCCL++'s AllReduce of small sizes: parts to all in packets, and their sums."""
+    del collective
+    program = all_pairs_program(topology.num_ranks, CHANNELS_A_PEER)
+    return plan_of(program, PlanOptions(tuple(topology.server_of), in_place=True, packets=True))
+
+
+def _puts(topology: Topology, collective: str) -> Plan:
+    """Return a plan of puts from all to all, and of sums between them."""
+    make = exchange_program if collective == "alltoall" else all_pairs_program
+    program = make(topology.num_ranks, CHANNELS_A_PEER, "Simple")
+    servers, in_place = tuple(topology.server_of), collective != "alltoall"
+    return plan_of(program, PlanOptions(servers, in_place))
+
+
+def _sharp(topology: Topology, collective: str) -> Schedule:
+    """Return NCCL's sums in servers, in the switches of rails, and copies, in many rounds."""
+    cut = build_collective(collective, topology.num_ranks, SHARP_CHUNKS)
+    problem = _problem(topology, cut, 1 << 33)
+    *_, deepest = IN_NETWORK["nvls-sharp"](problem)
+    return problem.timed(deepest)
+
+
+PLANS: Mapping[str, Callable[[Topology, str], Plan | Schedule]] = {
+    "nvls": _on_switches, "packets": _packets, "puts": _puts, "sharp": _sharp,
+}  # fmt: skip
+"""What is no program of threadblocks with FIFOs, by algorithm."""
+
+
+def programs_of(
+    record: RunRecord, topology: Topology, files: Path | None
+) -> tuple[Program | Plan | Schedule, ...]:
     """Return what may have run of a `record` on a `topology`; empty where it is not known.
 
     `files`: folder of the MSCCL files that it names.
 
     Raises InputError when one of these is no program.
     """
+    if record.algorithm in PLANS:
+        return (PLANS[record.algorithm](topology, record.collective),)
     names = RUNTIME_KERNELS.get(record.algorithm, (record.algorithm,))
     made = (
         KERNELS[name](topology, record.collective, record.channels, protocol)
@@ -176,7 +250,7 @@ def programs_of(record: RunRecord, topology: Topology, files: Path | None) -> tu
         if name in KERNELS
         for protocol in record.protocols
     )
-    found = [program for program in made if program is not None]
+    found: list[Program | Plan | Schedule] = [one for one in made if one is not None]
     if record.algorithm == "files" and files is not None:
         for path in map(str, (files / name for name in record.files)):
             document = elements.read_document(read_bytes(Path(path)), file=path)
@@ -190,6 +264,50 @@ def programs_of(record: RunRecord, topology: Topology, files: Path | None) -> tu
 _MODEL = replace(model_of("msccl"), measured=True)
 
 
+class _Timer(NamedTuple):
+    """How long something takes: `at` so many bytes, of which it takes whole `unit`s.
+
+    `name`, `least` and `most` are those of the program, and a byte takes `slope` picoseconds or
+    more.
+    """
+
+    name: str
+    unit: int
+    least: int
+    most: int
+    slope: float
+    at: Callable[[int], Time | None]
+
+
+def _timer(run: Run, number: int, topology: Topology) -> _Timer:
+    """Return how long the numbered program of a `run` takes with the costs of a `topology`."""
+    program = run.programs[number]
+    if isinstance(program, Program):
+        timing = Timing(program, topology, _MODEL, route=True)
+        if number not in run.columns:
+            run.columns[number] = timing.columns
+        # They do not depend on the costs that are tried.
+        timing.columns = run.columns[number]
+        return _Timer(
+            program.name, program.chunks_per_loop * _MODEL.element_bytes, program.min_bytes,
+            program.max_bytes, _least_for_a_byte(timing.columns, program, topology),
+            lambda size: timing.at(size).time,
+        )  # fmt: skip
+    if isinstance(program, Plan):
+        plan, unit = program, counted_chunks(program, program.ranks[0]) * program.alignment
+        return _Timer(
+            plan.name, unit, 0, 1 << 62, 0.0,
+            lambda size: replay_plan(plan, topology, size, _MODEL).time,
+        )  # fmt: skip
+    network = charged_network(of_plans(topology), "NVLS")
+    collective, launch = program.collective, run.topology.local.launch
+    decisions = replace(program.decisions(), fans=make_fans(network, tuple(program.fans)))
+    return _Timer(
+        "nvls-sharp", collective.num_chunks, 0, 1 << 62, 0.0,
+        lambda size: _problem(network, collective, size).timed(decisions).makespan + launch,
+    )  # fmt: skip
+
+
 def replayed(run: Run, costs: ProgramCosts, least: int = 0, most: int = 1 << 62) -> Iterator[Row]:
     """Yield a row for every measured size of a `run` from `least` to `most` bytes.
 
@@ -197,15 +315,8 @@ def replayed(run: Run, costs: ProgramCosts, least: int = 0, most: int = 1 << 62)
     replayed at the nearest that it does.
     """
     topology = replace(run.topology, measured=costs)
-    timings = []
-    for number, program in enumerate(run.programs):
-        timing = Timing(program, topology, _MODEL, route=True)
-        if number not in run.columns:
-            run.columns[number] = timing.columns
-        # They do not depend on the costs that are tried.
-        timing.columns = run.columns[number]
-        timings.append((timing, _least_for_a_byte(timing.columns, program, topology)))
-    timings.sort(key=lambda each: each[1])
+    timers = [_timer(run, number, topology) for number in range(len(run.programs))]
+    timers.sort(key=lambda each: each.slope)
     matters = _that_matter(run, costs)
     for size, time in sorted(run.record.times.items()):
         if not least <= size <= most:
@@ -216,24 +327,26 @@ def replayed(run: Run, costs: ProgramCosts, least: int = 0, most: int = 1 << 62)
             best, name = run.known[*matters, size]
             yield Row(run, size, round(time * PS_PER_US), best, name)
             continue
-        for timing, slope in timings:
-            program = timing.program
-            unit = program.chunks_per_loop * _MODEL.element_bytes
-            whole = max(1, round(size / unit)) * unit
-            if not program.min_bytes <= size <= program.max_bytes or (
-                best is not None and slope * whole >= best
+        for timer in timers:
+            near = max(1, round(size / timer.unit)) * timer.unit
+            if not timer.least <= size <= timer.most or (
+                best is not None and timer.slope * near >= best
             ):
                 continue
-            taken = timing.at(whole).time
+            taken = timer.at(near)
             if taken is not None and (best is None or taken < best):
-                best, name = taken, program.name
+                best, name = taken, timer.name
         run.known[*matters, size] = best, name
         yield Row(run, size, round(time * PS_PER_US), best, name)
 
 
 def _that_matter(run: Run, costs: ProgramCosts) -> tuple[object, ...]:
     """Return the `costs` that the times of a `run` depend on."""
-    protocols = [costs.protocols[name] for name in sorted({p.protocol for p in run.programs})]
+    used = {one.protocol for one in run.programs if isinstance(one, Program)}
+    if run.kind == "mscclpp":
+        costs = costs.plans or costs
+        used = set(costs.protocols)
+    protocols = [costs.protocols[name] for name in sorted(used)]
     if run.topology.num_servers == 1:
         costs = replace(costs, across=Fraction(1))
         protocols = [replace(row, alpha_across=0) for row in protocols]
@@ -331,7 +444,7 @@ def compare_tables(
             if costs is not None and run.programs:
                 rows += replayed(run, costs)
                 continue
-            why = "what ran is not known as a program of threadblocks"
+            why = "what ran is not known as a program or plan"
             if run.record.algorithm == "files":
                 why = f"needs {', '.join(run.record.files)} (--files)"
             elif run.record.algorithm != "unknown":

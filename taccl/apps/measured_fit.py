@@ -15,6 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.apps.measured import Run, replayed
+from taccl.model.schedule import Schedule
+from taccl.msccl.program import Program
+from taccl.replay.plans import protocol_of
 from taccl.topology.graph import ProgramCosts
 from taccl.units import PS_PER_US
 
@@ -90,8 +93,14 @@ def _number(field: str, value: float) -> int | Fraction:
 
 
 def unknowns(costs: ProgramCosts, runs: Sequence[Run]) -> tuple[Unknown, ...]:
-    """Return the costs that may be fitted: those of `costs` that are not 0, and `runs` can have."""
-    used = {program.protocol for run in runs for program in run.programs}
+    """Return the costs that may be fitted: those of `costs` that are not 0, and `runs` can have.
+
+    The `runs` are all of programs, or all of plans, whose costs these are then.
+    """
+    used = {
+        one.protocol if isinstance(one, Program) else protocol_of(one)
+        for run in runs for one in run.programs if not isinstance(one, Schedule)
+    }  # fmt: skip
     across = any(run.topology.num_servers > 1 for run in runs)
     found = [
         _of_machine("inside", 1, 0.15, 1.0), _of_machine("across", 1, 0.15, 1.0),
@@ -104,7 +113,7 @@ def unknowns(costs: ProgramCosts, runs: Sequence[Run]) -> tuple[Unknown, ...]:
             for field in ("launch", "alpha", "alpha_across")
         ]
         found.append(_of_protocol(protocol, "block_beta", 1, 0.4))
-        if protocol != "Simple":
+        if protocol in LEAST_WIRE:
             found.append(_of_protocol(protocol, "wire", 1, 0.15, LEAST_WIRE[protocol]))
     return tuple(
         each for each in found if each.get(costs) > 0 and (across or "across" not in each.name)

@@ -16,7 +16,7 @@ from taccl.collectives import Collective, among_members, build_collective, colle
 from taccl.collectives.file import read_collective
 from taccl.errors import InputError
 from taccl.files import shown
-from taccl.replay.cost import charged_network, least_costs, measured_costs
+from taccl.replay.cost import charged_network, least_costs, measured_costs, of_plans
 from taccl.sketch import apply_sketch, load_sketch
 from taccl.topology.edit import grouped
 from taccl.topology.file import has_count, load_topology
@@ -286,9 +286,10 @@ def charged(
 
 
 @lru_cache(maxsize=8)
-def least_network(logical: LogicalTopology) -> LogicalTopology:
-    """Return a network with measured costs as bounds for its programs see it."""
-    costs = logical.topology.measured
-    if costs is None:
+def least_network(logical: LogicalTopology, *, plans: bool = False) -> LogicalTopology:
+    """Return a network with measured costs as bounds for its programs, or `plans` too, see it."""
+    machines = [logical.topology, *([of_plans(logical.topology)] if plans else [])]
+    costs = [one.measured for one in machines if one.measured is not None]
+    if not costs:
         return logical
-    return replace(logical, topology=least_costs(logical.topology, costs))
+    return replace(logical, topology=least_costs(logical.topology, *costs))

@@ -26,7 +26,7 @@ from taccl.mscclpp.plan import MAX_BUFFER, NEWEST, Plan
 from taccl.mscclpp.structure import MAX_THREADS, VECTOR, counted_chunks
 from taccl.mscclpp.verdict import is_plan, judge_plan
 from taccl.mscclpp.writer import write_plan
-from taccl.replay.cost import ReplayModel, measured_costs, model_of, sharing_of_plan
+from taccl.replay.cost import ReplayModel, measured_costs, model_of, of_plans, sharing_of_plan
 from taccl.replay.interpreter import replay
 from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import Row, bounds_of, measured_bounds_of, row_of
@@ -237,7 +237,7 @@ def hurried_messages(
         for number, place in enumerate(run_places)
     }
     server, table = topology.server_of, topology.links
-    sharing = sharing_of_plan(topology, packets=False) if wanted.model.measured else None
+    sharing = sharing_of_plan(of_plans(topology), "Simple") if wanted.model.measured else None
     launch = topology.local.launch if sharing is None else sharing.local.launch
     # A message has been read when it is copied, or with its sum when that is sent.
     over: dict[int, int] = {}
@@ -395,7 +395,7 @@ def plan_rows(
         bound = bounds_of(topology, plan.collective, root, world=world)
         if model.measured:
             bound = measured_bounds_of(
-                topology, measured_costs(topology), plan.collective, root, world=world
+                topology, measured_costs(of_plans(topology)), plan.collective, root, world=world
             )
         for size in sizes:
             trace = replay_plan(plan, topology, size, model)

@@ -1,6 +1,7 @@
 """Schedules from files at other sizes: timed anew on a machine, judged, and beside the bound."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from taccl.files import read_text
 from taccl.model.schedule import Schedule, retime
 from taccl.model.schedule_file import read_schedule
 from taccl.replay.sweep import Row, bounds_of
+from taccl.topology.fans import make_fans
 from taccl.topology.graph import Topology
 from taccl.topology.symmetry import make_group
 from taccl.verify import require_valid
@@ -47,9 +49,10 @@ def at_size(schedule: Schedule, topology: Topology, size: int, file: str | None 
             file=file, field="topology", fix="give the topology it was made for; costs may differ",
         )  # fmt: skip
     group = make_group(topology, schedule.generators)
-    made = retime(
-        schedule.collective, group, chunk_size_of(schedule.collective, size), schedule.decisions()
-    )
+    decisions = schedule.decisions()
+    if len(schedule.fans):  # which know what they cost
+        decisions = replace(decisions, fans=make_fans(topology, tuple(schedule.fans)))
+    made = retime(schedule.collective, group, chunk_size_of(schedule.collective, size), decisions)
     require_valid(made)
     return made
 

@@ -201,7 +201,7 @@ def _program_bounds(
         return any_bounds(logical, collective, size, world=ANY)
     if not target.measured:
         return any_bounds(logical, collective, size, target.message_bytes, request.world)
-    least = least_network(logical)
+    least = least_network(logical, plans=request.plans is not None)
     launch = least.topology.local.launch
     found = any_bounds(least, collective, size, world=request.world)
     return tuple(replace(bound, time=bound.time + launch) for bound in found)

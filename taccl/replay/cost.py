@@ -9,6 +9,7 @@ a broadcast or reduce of protocol Simple, a quarter as many.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
@@ -128,20 +129,36 @@ def sharing_of(topology: Topology, protocol: str) -> Sharing:
     )  # fmt: skip
 
 
-def sharing_of_plan(topology: Topology, *, packets: bool) -> Sharing:
-    """Return what MSCCL++ plans are charged on a ``topology`` with measured costs.
+@lru_cache(maxsize=8)
+def of_plans(topology: Topology) -> Topology:
+    """Return a ``topology`` whose measured costs are those of MSCCL++ plans, as far as known.
 
-    Its tables are those of runtimes with FIFOs. What a plan does is the same in the wires and the
-    memory: a packet is a word with its flag, as LL has it, and a signal after a put is what ends a
-    message of Simple: a fence, a store, and somebody who polls. So plans with ``packets`` have the
-    launch, alpha and efficiency of LL (a plan's packets already count twice), others those of
+    Where they are not, they are taken to be those of runtimes with FIFOs. What a plan does is the
+    same in the wires and the memory: a packet is a word with its flag, as LL has it, and a signal
+    after a put is what ends a message of Simple: a fence, a store, and somebody who polls. So is
+    one on a switch, where there are no costs of that (``NVLS``).
+    """
+    costs = topology.measured
+    if costs is None:
+        return topology
+    own = costs.plans or costs
+    rows = {**costs.protocols, **own.protocols}
+    if "Simple" in rows:
+        rows.setdefault("NVLS", rows["Simple"])
+    return replace(topology, measured=replace(own, protocols=rows))
+
+
+def sharing_of_plan(topology: Topology, protocol: str) -> Sharing:
+    """Return what MSCCL++ plans are charged on a ``topology`` :func:`of_plans`.
+
+    ``protocol``: LL with packets, which already count twice in plans, else NVLS on switches, else
     Simple. Messages travel whole, and operations on packets are cut (``slice_bytes``). There is no
     ``flag`` in it: what a threadblock has done it knows.
 
     Raises ProgramError when the topology has no measured costs, or none of that protocol.
     """
-    own = sharing_of(topology, "LL" if packets else "Simple")
-    wire = own.wire / PROTOCOL_FACTOR["LL"] if packets else own.wire
+    own = sharing_of(topology, protocol)
+    wire = own.wire / PROTOCOL_FACTOR["LL"] if protocol == "LL" else own.wire
     return replace(own, wire=wire, slices=1, flag=0)
 
 
@@ -167,19 +184,22 @@ def payload_betas(topology: Topology, costs: ProgramCosts) -> tuple[Fraction | N
     return tuple(slower[edge.beta, within[edge.id]] for edge in topology.edges)
 
 
-def least_costs(topology: Topology, costs: ProgramCosts) -> Topology:
-    """Return a `topology` whose bounds, and the least launch, hold for programs with such `costs`.
+def least_costs(topology: Topology, *costs: ProgramCosts) -> Topology:
+    """Return a `topology` whose bounds, and the least launch, hold for all with any such `costs`.
 
     Messages that share edges are the limit of ever finer chunks that take turns on them, alpha
     holding nothing, and what holds for all chunk counts under the rule ``delay`` holds in the limit
     as well. Protocols, threadblocks, slots and local work only add to that. A link has exactly one
     edge that leaves a rank: on it is the least alpha of all protocols.
     """
-    alpha = min(min(row.alpha, row.alpha_across) for row in costs.protocols.values())
-    launch = min(row.launch for row in costs.protocols.values())
+    rows = [row for each in costs for row in each.protocols.values()]
+    alpha = min(min(row.alpha, row.alpha_across) for row in rows)
+    launch = min(row.launch for row in rows)
+    payloads = zip(*(payload_betas(topology, each) for each in costs), strict=True)
+    betas = [min((beta for beta in own if beta is not None), default=None) for own in payloads]
     edges = [
         replace(edge, alpha=alpha * (edge.tail < topology.num_ranks), overhead=0, beta=beta)
-        for edge, beta in zip(topology.edges, payload_betas(topology, costs), strict=True)
+        for edge, beta in zip(topology.edges, betas, strict=True)
     ]
     return topology.with_alpha_rule("delay").with_costs(edges, LocalCosts(launch=launch))
 

@@ -21,7 +21,7 @@ read crosses the link from its owner, and the threadblock waits for its arrival.
 
 **Switch channels.** Where the topology's switches copy and add, operations that come at one time
 flow together, as a batch of fans does (fans.py); a threadblock is busy until the last edge is
-released. With measured costs such a batch is charged Simple's (or LL's) efficiency and, once, its
+released. With measured costs such a batch is charged NVLS's (or LL's) efficiency and, once, its
 alpha, holds no edge, and takes at least as long as one threadblock takes for the largest. Where
 switches can't, there is a message for each of the others in the group.
 
@@ -79,7 +79,7 @@ from taccl.replay.compile import (
     connect,
     kinds_of,
 )
-from taccl.replay.cost import ReplayModel, Sharing, charged_network, sharing_of_plan
+from taccl.replay.cost import ReplayModel, Sharing, charged_network, of_plans, sharing_of_plan
 from taccl.replay.fans import Flow, connection_of, fan_of, together
 from taccl.replay.interpreter import Run, compile_program
 from taccl.replay.machine import machine_of
@@ -293,7 +293,10 @@ def replay_plan(
     Raises ProgramError when the plan has another number of ranks, or ranks that use a channel have
     no link, or the model asks for measured costs that the topology does not have.
     """
-    sharing = sharing_of_plan(topology, packets=uses_packets(plan)) if model.measured else None
+    protocol = protocol_of(plan)
+    if model.measured:
+        topology = of_plans(topology)
+    sharing = sharing_of_plan(topology, protocol) if model.measured else None
     local = topology.local if sharing is None else sharing.local
     if plan.num_ranks != topology.num_ranks:
         raise ProgramError(
@@ -308,7 +311,7 @@ def replay_plan(
         return Trace(plan.name, size, None, reason)
     script = Script(plan, size, topology)
     if sharing is not None and topology.measured is not None:
-        script.network = charged_network(topology, "LL" if uses_packets(plan) else "Simple")
+        script.network = charged_network(topology, protocol)
         script.sharing = sharing
         costs, chunk = topology.measured, max(script.chunk)
         script.told = int(costs.flag / local.copy_beta) if local.copy_beta else 0
@@ -338,13 +341,15 @@ def replay_plan(
     )  # fmt: skip
 
 
-def uses_packets(plan: Plan) -> bool:
-    """Return whether any operation of a `plan` writes or reads packets."""
-    return any(
-        op.name in _WITH_PACKETS
-        for rank in plan.ranks for block in rank.blocks for outer in block.ops
+def protocol_of(plan: Plan) -> str:
+    """Return whose costs a `plan` has: LL with packets, NVLS on switches, Simple with signals."""
+    names = {
+        op.name for rank in plan.ranks for block in rank.blocks for outer in block.ops
         for op in (outer, *outer.inner)
-    )  # fmt: skip
+    }  # fmt: skip
+    if names & _WITH_PACKETS:
+        return "LL"
+    return "NVLS" if any(rank.groups for rank in plan.ranks) else "Simple"
 
 
 def _unfit(plan: Plan, size: int) -> str:

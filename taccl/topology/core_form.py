@@ -123,8 +123,8 @@ class ProtocolRecord(FileModel):
         )
 
 
-class MeasuredRecord(FileModel):
-    """What programs cost on this machine, as measured; the rest of the file is its data sheet."""
+class PlansRecord(FileModel):
+    """What MSCCL++ plans cost on this machine, as measured."""
 
     source: Annotated[StrictStr, Field(min_length=1, max_length=2000, examples=["nccl-tests"])]
     inside: Annotated[Factor, Field(examples=[0.8])] = Fraction(1)
@@ -133,7 +133,7 @@ class MeasuredRecord(FileModel):
     reduce_bandwidth: Annotated[BetaOrFree, Field(examples=["600GB/s"])] = Fraction(0)
     flag: Annotated[Duration, Field(examples=["0.5us"])] = 0
     slices: Annotated[StrictInt, Field(ge=1, le=64, examples=[8])] = 8
-    protocols: dict[Literal["Simple", "LL", "LL128"], ProtocolRecord]
+    protocols: dict[Literal["Simple", "LL", "NVLS"], ProtocolRecord]
 
     def costs(self) -> ProgramCosts:
         """Return the costs as the replay sees them."""
@@ -142,6 +142,18 @@ class MeasuredRecord(FileModel):
             self.inside, self.across, self.copy_bandwidth, self.reduce_bandwidth,
             self.flag, self.slices,
         )  # fmt: skip
+
+
+class MeasuredRecord(PlansRecord):
+    """What programs cost on this machine, as measured; the rest of the file is its data sheet."""
+
+    protocols: dict[Literal["Simple", "LL", "LL128"], ProtocolRecord]  # type: ignore[assignment]
+    mscclpp: PlansRecord | None = None
+
+    def costs(self) -> ProgramCosts:
+        """Return the costs as the replay sees them."""
+        plans = None if self.mscclpp is None else self.mscclpp.costs()
+        return replace(super().costs(), plans=plans)
 
 
 Gpu = Literal[
@@ -587,6 +599,7 @@ def _measured(costs: ProgramCosts) -> dict[str, object]:
         "flag": f"{costs.flag}ps",
         "slices": costs.slices,
         "protocols": {name: _said(row) for name, row in protocols.items()},
+        "mscclpp": costs.plans and _measured(costs.plans),
     }
     return _said(record)
 

@@ -201,6 +201,8 @@ class ProgramCosts:
     `copy_beta`, `reduce_beta`: picoseconds for each byte that a threadblock copies, or reduces.
     `flag`: picoseconds from the post of a step to where other threadblocks see it.
     `slices`: most slices of a message.
+    `plans`: costs of MSCCL++ plans, by what tells that data has come: signals (``Simple``), packets
+    (``LL``), and what switches copy and add (``NVLS``); None: plans cost what programs do.
     """
 
     source: str
@@ -211,6 +213,7 @@ class ProgramCosts:
     reduce_beta: Fraction = Fraction(0)
     flag: Time = 0
     slices: int = 8
+    plans: "ProgramCosts | None" = None
 
 
 @dataclass(frozen=True, eq=False)

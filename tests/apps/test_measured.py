@@ -18,7 +18,8 @@ from taccl.apps.measured import (
 )
 from taccl.apps.measured_fit import fit
 from taccl.errors import InputError
-from taccl.topology.file import shipped_file
+from taccl.msccl.program import Program
+from taccl.topology.file import load_topology, shipped_file
 from taccl.units import PS_PER_US
 
 
@@ -99,7 +100,9 @@ def test_costs_that_made_the_times_are_found_again() -> None:
     truth = replace(
         prior, across=prior.across * 3 / 4, protocols={**prior.protocols, "Simple": simple}
     )
-    programs = tuple(one for one in run.programs if one.protocol == "Simple")
+    programs = tuple(
+        one for one in run.programs if isinstance(one, Program) and one.protocol == "Simple"
+    )
     made = replace(run, programs=programs, columns={}, known={})
     times = {row.size: (row.replayed or 0) / PS_PER_US for row in replayed(made, truth)}
     made = replace(made, record=made.record.model_copy(update={"times": times}))
@@ -111,3 +114,42 @@ def test_costs_that_made_the_times_are_found_again() -> None:
     assert found.rows == len(times)
     assert found.supported
     assert not replace(found, rows=3 * len(found.told) - 1).supported
+
+
+def errors_of(name: str, what: str = "") -> dict[int, float]:
+    """Return the largest error of each size of a table, with the costs that its machine ships."""
+    table, runs = read_table(name)
+    costs = load_topology(table.costs).measured
+    assert costs is not None
+    found: dict[int, float] = {}
+    for run in runs:
+        if run.kind == "mscclpp" and what in run.record.what:
+            for row in replayed(run, costs):
+                found[row.size] = max(found.get(row.size, 0.0), abs(row.error))
+    return found
+
+
+def test_plans_on_switches_take_what_mscclpp_measured() -> None:
+    found = errors_of("h100-nvls")
+    large = {size: error for size, error in found.items() if size >= 128 << 10}
+    assert len(large) == 14
+    assert max(large.values()) < 0.05
+    assert max(found.values()) < 0.25
+
+
+def test_plans_of_packets_and_puts_take_what_mscclpp_measured() -> None:
+    rows = (
+        ("mscclpp-h100", 0.02, 3), ("mscclpp-a100", 0.03, 4), ("mscclpp-a100-small", 0.02, 6),
+        ("mscclpp-mi300x", 0.25, 4), ("h100-alltoall", 0.20, 9),
+    )  # fmt: skip
+    for name, most, count in rows:
+        found = errors_of(name)
+        assert len(found) == count, name
+        assert max(found.values()) < most, name
+
+
+@pytest.mark.slow
+def test_sums_in_switches_of_rails_take_what_nccl_measured() -> None:
+    found = errors_of("h100-sharp")
+    assert len(found) == 5
+    assert max(found.values()) < 0.04

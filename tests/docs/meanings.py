@@ -272,6 +272,8 @@ _MEASURED = {
     "flag": "from the post of a step to where others see it",
     "slices": "most slices of a message",
     "protocols": "costs of each protocol",
+    "mscclpp": "what MSCCL++ plans cost: signals (`Simple`), packets (`LL`), switch channels"
+    " (`NVLS`); protocols that are not in it are as in the rest",
 }
 _PROTOCOL = {
     "launch": "added once to every replay",
@@ -355,6 +357,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
         },
         ("topology", "LocalRecord"): _LOCAL,
         ("topology", "MeasuredRecord"): _MEASURED,
+        ("topology", "PlansRecord"): {k: v for k, v in _MEASURED.items() if k != "mscclpp"},
         ("topology", "ProtocolRecord"): _PROTOCOL,
         ("topology", "SwitchRecord"): _ABILITIES
         | {
@@ -384,6 +387,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
         },
         ("topology-servers", "LocalRecord"): _LOCAL,
         ("topology-servers", "MeasuredRecord"): _MEASURED,
+        ("topology-servers", "PlansRecord"): {k: v for k, v in _MEASURED.items() if k != "mscclpp"},
         ("topology-servers", "ProtocolRecord"): _PROTOCOL,
         ("topology-servers", "NicRecord"): {
             "name": "becomes the vertices NAME.tx and NAME.rx",
@@ -419,6 +423,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
         ("topology-shape", "ShapeFile"): _HEADER | {"shape": "the network"},
         ("topology-shape", "LocalRecord"): _LOCAL,
         ("topology-shape", "MeasuredRecord"): _MEASURED,
+        ("topology-shape", "PlansRecord"): {k: v for k, v in _MEASURED.items() if k != "mscclpp"},
         ("topology-shape", "ProtocolRecord"): _PROTOCOL,
         ("topology-shape", "ShapeRecord"): {
             "kind": "`hub` is one switch, `full` a wire for every pair; switches of a `leaf-spine`,"
@@ -444,6 +449,9 @@ def _flat() -> dict[tuple[str, str, str], str]:
         | {"original": "TACCL's numbers; needs `chunk_size`"},
         ("topology-original", "LocalRecord"): _LOCAL,
         ("topology-original", "MeasuredRecord"): _MEASURED,
+        ("topology-original", "PlansRecord"): {
+            k: v for k, v in _MEASURED.items() if k != "mscclpp"
+        },
         ("topology-original", "ProtocolRecord"): _PROTOCOL,
         ("topology-original", "OriginalRecord"): {
             "base": "the machine: which GPUs are joined, and by links of which class",

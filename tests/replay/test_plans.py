@@ -29,6 +29,8 @@ from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import bounds_of
 from taccl.replay.timing import SPENT
 from taccl.replay.trace import Span, Trace, Why
+from taccl.topology.core_form import topology_document
+from taccl.topology.file import topology_from_document
 from taccl.topology.graph import LocalCosts, ProgramCosts, ProtocolCosts, Topology
 from tests.msccl.builders import make, small_schedules
 from tests.replay.program_builder import block, hub, network, program
@@ -432,6 +434,22 @@ def test_signals_cost_what_simple_was_measured_to_and_packets_what_ll_was() -> N
     assert measured_time(made, charged(copy_beta=Fraction(1))) == 10 + 1200 + 7 + 400
     # A signal alone takes alpha and nothing else.
     assert measured_time(plan([[signal(1)]], [[wait(0)]]), charged()) == 1000 + 30
+
+
+def test_plans_have_costs_of_their_own_where_these_are_known() -> None:
+    made = plan([[put(1), NOP, signal(1)]], [[wait(0)]])
+    costs = charged().measured
+    assert costs is not None
+    simple = replace(costs.protocols["Simple"], launch=7000, alpha=5)
+    plans = replace(costs, protocols={"Simple": simple})
+    machine = replace(charged(), measured=replace(costs, plans=plans))
+    assert measured_time(made, machine) == 7000 + 2 * 400 + 5
+    # Packets stay what programs have, as nothing else is known of them.
+    packets = replace(put(1), name="ppkt"), replace(copy(), name="upkt", sources=(mine(1, "s"),))
+    sent = plan([[packets[0]]], [[packets[1]]], protocol="LL")
+    assert measured_time(sent, machine) == measured_time(sent, charged())
+    again = topology_from_document(topology_document(machine))
+    assert again.measured == machine.measured
 
 
 def test_flows_share_an_edge_and_threadblocks_are_told_late() -> None:

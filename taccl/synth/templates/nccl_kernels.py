@@ -36,8 +36,12 @@ messages are a quarter there of those of other collectives (``BROADCAST_CHUNKSTE
 MOST_SEARCHED = 5.0
 """Deterministic seconds of a search for the ways through a server."""
 
-ALL_PAIRS_CHANNELS, ALL_PAIRS_BYTES = 8, (1 << 20) - 1
-"""Of RCCL's all-pairs AllReduce: ``tools/msccl-algorithms/allreduce-allpairs-8n-ll-64tb.xml``."""
+ALL_PAIRS_CHANNELS, ALL_PAIRS_BYTES = (
+    8,
+    {"LL": (1 << 10, (1 << 19) - 1), "Simple": (1 << 19, 16 << 20)},
+)
+"""Of RCCL's all-pairs AllReduce, and for which sizes by protocol: ``tools/msccl-algorithms``,
+``allreduce-allpairs-8n-ll-32tb`` (256 chunks, of 4 bytes at least), ``-ll-64tb``, ``-simple``."""
 
 Order = Sequence[Rank]
 Steps = tuple[Step, ...]
@@ -346,11 +350,12 @@ def exchange_program(ranks: int, channels: int, protocol: str) -> Program:
     return _program("pairs", "alltoall", protocol, blocks, channels)
 
 
-def all_pairs_program(ranks: int, channels: int) -> Program:
-    """Return RCCL's all-pairs AllReduce of `ranks`, LL: sums of a part each, then all parts to all.
+def all_pairs_program(ranks: int, channels: int, protocol: str = "LL") -> Program:
+    """Return RCCL's all-pairs AllReduce of `ranks`: sums of a part each, then all parts to all.
 
     Each rank sends every other one the part of the buffer that this one adds up, on each of so many
-    `channels`, and then its sums. Its threadblocks add in turn, a peer each.
+    `channels`, and then its sums. Its threadblocks add in turn, a peer each. It runs in a
+    `protocol`.
     """
     blocks: dict[Rank, list[tuple[Rank | None, Rank | None, int, Steps]]] = defaultdict(list)
     for rank in range(ranks):
@@ -369,7 +374,7 @@ def all_pairs_program(ranks: int, channels: int) -> Program:
                     Step(Op.SEND, own, depends=whole),
                     Step(Op.RECV, dst=other),
                 )))  # fmt: skip
-    return _program("all-pairs", "allreduce", "LL", blocks, channels)
+    return _program("all-pairs", "allreduce", protocol, blocks, channels)
 
 
 def _ring(topology: Topology, collective: str, channels: int, protocol: str) -> Program | None:
@@ -398,11 +403,15 @@ def _all_pairs(topology: Topology, collective: str, channels: int, protocol: str
     ranks = topology.num_ranks
     links = all(topology.links_between(0, rank) for rank in range(1, ranks))
     # RCCL ships its files for one server of AMD's GPUs, which are joined all with all.
-    if (collective, protocol) != ("allreduce", "LL") or not links or topology.num_servers > 1:
+    if collective != "allreduce" or protocol not in ALL_PAIRS_BYTES or not links:
+        return None
+    if topology.num_servers > 1:
         return None
     if not (topology.gpu or "").startswith("mi"):
         return None
-    return replace(all_pairs_program(ranks, ALL_PAIRS_CHANNELS), max_bytes=ALL_PAIRS_BYTES)
+    least, most = ALL_PAIRS_BYTES[protocol]
+    program = all_pairs_program(ranks, ALL_PAIRS_CHANNELS, protocol)
+    return replace(program, min_bytes=least, max_bytes=most)
 
 
 KERNELS: Mapping[str, Callable[[Topology, str, int, str], Program | None]] = {
