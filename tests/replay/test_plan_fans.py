@@ -121,20 +121,26 @@ def test_measured_costs_charge_one_alpha_and_the_threadblock() -> None:
         ).time
         for blocks in (1, 8)
     ]  # fmt: skip
-    # 9/8 of the bytes at 0.702 of 450 GB/s; before it and with it 3.84 us, and the launch.
-    known = (12.64 + 2 * 3.84) * US + 72 * 10**6 / (450 * 0.702) * 1000
+    # 9/8 of the bytes at 0.676 of 450 GB/s; before it and with it 0.93 us, and the launch.
+    known = (4.80 + 2 * 0.93) * US + 72 * 10**6 / (450 * 0.676) * 1000
     assert times[1] == pytest.approx(known, rel=1e-4)
     # The engine is slower than a threadblock here, not where its part is 1/8 of less.
     assert times[0] == times[1]
     fast = topology.with_costs([replace(edge, beta=Fraction(1)) for edge in topology.edges])
+    assert fast.measured is not None
+    assert fast.measured.plans is not None
+    own = fast.measured.plans
+    blocks_count = replace(own.protocols["NVLS"], block_beta=Fraction(25))
+    own = replace(own, protocols={**own.protocols, "NVLS": blocks_count})
+    fast = replace(fast, measured=replace(fast.measured, plans=own))
     slow = [
         replay_plan(
             fan_plan(schedule, FanOptions("sum", in_place=True, blocks=blocks)), fast, size, model
         ).time
         for blocks in (1, 8)
     ]
-    assert slow[0] == pytest.approx((12.64 + 2 * 3.84) * US + 8 * 10**9 / 38.7, rel=1e-4)
-    assert slow[1] == pytest.approx((12.64 + 2 * 3.84) * US + 72 * 10**6 / 0.702, rel=1e-4)
+    assert slow[0] == pytest.approx((4.80 + 2 * 0.93) * US + 8 * 10**6 * 25, rel=1e-4)
+    assert slow[1] == pytest.approx((4.80 + 2 * 0.93) * US + 72 * 10**6 / 0.676, rel=1e-4)
 
 
 def test_both_replays_give_the_same_times(monkeypatch: pytest.MonkeyPatch) -> None:
