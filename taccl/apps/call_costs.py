@@ -9,8 +9,8 @@ each call's own. Groups whose parts of the topology are alike share what is foun
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
-from itertools import islice, product
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from taccl.collectives import build_collective, busbw_factor, chunk_size_of
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.files import Document
 from taccl.model.problem import Problem
+from taccl.model.schedule import Schedule, retime
 from taccl.msccl.program import Program
 from taccl.replay.cost import measured_costs
 from taccl.replay.disturbed import Load, Setup, ends_together
@@ -52,6 +53,32 @@ Engine = Callable[[Topology, str, int, str], Program | None]
 
 Alone = tuple[Time, tuple[Time, ...]]
 """Picoseconds that a call takes, and for how long it holds each edge of its group's part."""
+
+
+@dataclass(eq=False)
+class Way:
+    """Programs that do one thing alike, and the schedule that they are made of.
+
+    `make`: makes them, once they are asked for; none: nothing could be made, and why.
+    `schedule`: None where only programs are known.
+    """
+
+    make: Callable[[], tuple[tuple[Program, ...], str]]
+    schedule: Schedule | None = None
+
+    @cached_property
+    def made(self) -> tuple[tuple[Program, ...], str]:
+        """The programs, or the reason why there are none."""
+        return self.make()
+
+    def least(self, topology: Topology, size: int) -> Time:
+        """Return when the schedule ends on a `topology` at so many bytes; 0 where there is none."""
+        own = self.schedule
+        if own is None:
+            return 0
+        group = make_group(topology, own.generators)
+        cut = chunk_size_of(own.collective, size)
+        return retime(own.collective, group, cut, own.decisions()).makespan
 
 
 class Part(NamedTuple):
@@ -88,7 +115,7 @@ class CallCosts:
     _parts: dict[tuple[Rank, ...], Part] = field(default_factory=dict)
     _forms: dict[object, int] = field(default_factory=dict)
     _alone: dict[tuple[int, Call], Alone] = field(default_factory=dict)
-    _programs: dict[tuple[object, ...], tuple[Program, ...]] = field(default_factory=dict)
+    _ways: dict[tuple[object, ...], tuple[Way, ...]] = field(default_factory=dict)
     _ends: dict[tuple[tuple[Meeting, Time], ...], list[Time]] = field(default_factory=dict)
 
     def cost(self, meeting: Meeting) -> Cost:
@@ -147,24 +174,24 @@ class CallCosts:
         """Return what the same programs take on a `topology` that differs only in its costs."""
         return CallCosts(
             topology, self.via, self.library, self.target, self.engine, self.report,
-            _forms=self._forms, _programs=self._programs,
+            _forms=self._forms, _ways=self._ways,
         )  # fmt: skip
 
     # Ways to find it
 
     def _by_program(self, part: Part, call: Call, via: str) -> Alone:
         """Replay programs of one or several algorithms."""
-        return self._replayed(self._programs_of(part, call, via), part.topology, call.size)
+        return self._quickest(self._ways_of(part, call, via), part.topology, call.size)[1]
 
-    def _programs_of(self, part: Part, call: Call, via: str) -> tuple[Program, ...]:
-        """Return the programs for a call's size, of which the quickest counts."""
+    def _ways_of(self, part: Part, call: Call, via: str) -> tuple[Way, ...]:
+        """Return ways to do a call of about its size, of which the quickest counts."""
         least = 64 * part.topology.num_ranks
         size = 1 << (min(max(call.size, least), LARGEST).bit_length() + 1) // 2 * 2
         key = part.shape, call.collective, size, via
-        if key not in self._programs:
+        if key not in self._ways:
             self.report(f"{call.collective} by {via} on {part.topology.num_ranks} ranks")
-            self._programs[key] = self._made(part.topology, call.collective, size, via)
-        return self._programs[key]
+            self._ways[key] = self._made(part.topology, call.collective, size, via)
+        return self._ways[key]
 
     def program(self, members: tuple[Rank, ...], call: Call) -> tuple[Program, int]:
         """Return the program that a `call` of these `members` runs, and at how many bytes.
@@ -173,27 +200,24 @@ class CallCosts:
         """
         part = self.part(members)
         via = call.via or self.via
-        known: tuple[Program, ...] = ()
+        known: tuple[Way, ...] = ()
         if via == "library":
             known = self._served(part, call)
         elif has_programs(via):
-            known = self._programs_of(part, call, via)
+            known = self._ways_of(part, call, via)
         if not known:
             raise InputError(
                 f"{call.collective} of {call.size} bytes by {via} has no program",
                 field="--together", fix="use --together fluid, or an algorithm",
             )  # fmt: skip
-        best = min(known, key=lambda one: self._replayed((one,), part.topology, call.size)[0])
+        best, _ = self._quickest(known, part.topology, call.size)
         return best, whole_units(best, call.size)
 
-    def _made(
-        self, topology: Topology, collective: str, size: int, via: str
-    ) -> tuple[Program, ...]:
-        """Return programs for about so many bytes, of which the quickest counts."""
+    def _made(self, topology: Topology, collective: str, size: int, via: str) -> tuple[Way, ...]:
+        """Return ways to do a collective of about so many bytes, of which the quickest counts."""
         from taccl.synth.search import opening
         from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 
-        target = replace(self.target, min_bytes=1, max_bytes=1 << 50)
         found = build_collective(collective, topology.num_ranks, 1)
         group = make_group(topology, ())
         problem = Problem(whole(topology), found, chunk_size_of(found, size), group)
@@ -203,15 +227,30 @@ class CallCosts:
             made = list(islice(opening(problem, batch=True), TRIED))
         else:
             solved = None if self.engine is None else self.engine(topology, collective, size, via)
-            return () if solved is None else (solved,)
-        measured = self.target.measured
-        protocols: Sequence[str] = target.protocols(collective, topology) if measured else ()
+            return () if solved is None else (Way(lambda: ((solved,), "")),)
+        if not made:
+            raise NoScheduleError(
+                f"{via} can't do {collective} on {topology.num_ranks} ranks of {topology.name}:"
+                " it does not exist there", fix="use --via auto",
+            )  # fmt: skip
+        # With measured costs a replay may end before the schedule.
+        return tuple(
+            Way(partial(self._lowered, name, one, size), None if self.target.measured else one)
+            for name, one in made
+        )
+
+    def _lowered(self, name: str, schedule: Schedule, size: int) -> tuple[tuple[Program, ...], str]:
+        """Return the programs of a schedule by protocol and number of copies, or why not."""
+        collective, topology = schedule.collective, schedule.topology
+        target = replace(self.target, min_bytes=1, max_bytes=1 << 50)
+        measured = target.measured
+        protocols = target.protocols(collective.name, topology) if measured else ()
         kept: list[Program] = []
-        reason = "it does not exist there"
+        reason = ""
         # Variants of programs this large take seconds, and gain little.
-        many = found.num_chunks * topology.num_ranks > MANY_MOVES
+        many = collective.num_chunks * topology.num_ranks > MANY_MOVES
         # With measured costs a threadblock may be slower than its links: copies share its work.
-        for (name, schedule), copies in product(made, COPIES if measured else COPIES[:1]):
+        for copies in COPIES if measured else COPIES[:1]:
             quick = replace(target, measured=False, instances=copies)
             try:
                 program, _ = lowering_of(schedule, quick, size, name, lambda: many).best
@@ -219,30 +258,44 @@ class CallCosts:
                 reason = error.problem
                 continue
             kept += [replace(program, protocol=one) for one in protocols or (program.protocol,)]
-        if not kept:
-            raise NoScheduleError(
-                f"{via} can't do {collective} on {topology.num_ranks} ranks of {topology.name}:"
-                f" {reason}", fix="use --via auto",
-            )  # fmt: skip
-        return tuple(kept)
+        return tuple(kept), reason
 
-    def _replayed(self, programs: Sequence[Program], topology: Topology, size: int) -> Alone:
-        """Return what the quickest program takes at so many bytes, or the next that it can have."""
+    def _quickest(
+        self, ways: Sequence[Way], topology: Topology, size: int
+    ) -> tuple[Program, Alone]:
+        """Return the program that takes least at so many bytes, or the next that it can have.
+
+        Programs are made in order of when their schedules end, until one ends before the next
+        schedule does.
+        """
         from taccl.replay.timing import traces
 
-        found: list[Alone] = []
+        best: tuple[Program, Alone] | None = None
         reason = "there is no program"
-        for program in programs:
-            (trace,) = traces(program, topology, [whole_units(program, size)], self.target.model)
-            reason = trace.reason or reason
-            if trace.time is not None:
-                found.append((trace.time, trace.edge_busy))
-        if not found:
+        for least, _, way in sorted(
+            (way.least(topology, size), number, way) for number, way in enumerate(ways)
+        ):
+            if best is not None and best[1][0] <= least:
+                break
+            programs, why = way.made
+            reason = why or reason
+            for program in programs:
+                whole_size = whole_units(program, size)
+                (trace,) = traces(program, topology, [whole_size], self.target.model)
+                reason = trace.reason or reason
+                if trace.time is not None and (best is None or trace.time < best[1][0]):
+                    best = program, (trace.time, trace.edge_busy)
+        if best is None and ways and not any(way.made[0] for way in ways):
+            raise NoScheduleError(
+                f"nothing could be lowered for {topology.num_ranks} ranks of {topology.name}:"
+                f" {reason}", fix="use --via auto",
+            )  # fmt: skip
+        if best is None:
             raise InputError(
                 f"nothing runs at {size} bytes: {reason}", field="--via",
                 fix="use another algorithm",
             )  # fmt: skip
-        return min(found, key=lambda one: one[0])
+        return best
 
     def together(self, running: Sequence[tuple[Meeting, Time]]) -> list[Time]:
         """Return when collectives end that begin at given times, by replay of all their programs.
@@ -273,9 +326,9 @@ class CallCosts:
         programs = self._served(part, call)
         if not programs:
             return self._by_nccl(part, call, "nccl")
-        return self._replayed(programs, part.topology, call.size)
+        return self._quickest(programs, part.topology, call.size)[1]
 
-    def _served(self, part: Part, call: Call) -> tuple[Program, ...]:
+    def _served(self, part: Part, call: Call) -> tuple[Way, ...]:
         """Return the program of the file that a library has for a size, if it has one."""
         if self.library is None:
             raise InputError("is not given", field="--library", fix="name a directory")
@@ -288,9 +341,10 @@ class CallCosts:
         if file is None:
             return ()
         key = part.shape, str(file)
-        if key not in self._programs:
-            self._programs[key] = (read_program(file),)
-        return self._programs[key]
+        if key not in self._ways:
+            program = read_program(file)
+            self._ways[key] = (Way(lambda: ((program,), "")),)
+        return self._ways[key]
 
     def _by_nccl(self, part: Part, call: Call, _via: str) -> Alone:
         """Return what NCCL's own formulas expect."""
