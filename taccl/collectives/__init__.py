@@ -190,10 +190,10 @@ def build_collective(
     )  # fmt: skip
 
 
-def check_members(members: Sequence[int], num_ranks: int) -> None:
+def check_members(members: Sequence[int], num_ranks: int, field: str = "ranks") -> None:
     """Return when ``members`` are two or more of ``num_ranks`` ranks, each once.
 
-    Raises InputError when they are not.
+    Raises InputError, which names the ``field`` that they are from, when they are not.
     """
     wrong = next((rank for rank in members if not 0 <= rank < num_ranks), None)
     if wrong is not None:
@@ -202,7 +202,7 @@ def check_members(members: Sequence[int], num_ranks: int) -> None:
         problem = f"a group has two ranks or more, each once, got {str(list(members))[:60]}"
     else:
         return
-    raise InputError(problem, field="ranks", fix=f"use ranks from 0 to {num_ranks - 1}, each once")
+    raise InputError(problem, field=field, fix=f"use ranks from 0 to {num_ranks - 1}, each once")
 
 
 def among_members(inside: Collective, num_ranks: int, members: Sequence[int]) -> Collective:

@@ -240,12 +240,12 @@ def grouped(
 
     Raises InputError when members are no ranks; NoScheduleError when one can't reach another.
     """
-    check_members(members, topology.num_ranks)
+    check_members(members, topology.num_ranks, "--ranks")
     if tuple(members) == tuple(range(topology.num_ranks)):
         return topology
     others = relays_of(members, relays, topology.num_ranks) if isinstance(relays, str) else relays
     ranks, inside = (*members, *others), set(members)
-    check_members(ranks, topology.num_ranks)
+    check_members(ranks, topology.num_ranks, "--relays")
     part, _ = among(topology, ranks)
     cut = unreachable_pair(part)
     if cut is not None:
