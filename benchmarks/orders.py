@@ -19,9 +19,9 @@ from benchmarks.truth import PAGE
 from taccl.apps import Target, load_network
 from taccl.apps.networks import charged
 from taccl.apps.programs import lowering_of
-from taccl.apps.textbook import problem_of
 from taccl.collectives import build_collective
 from taccl.errors import LoweringError
+from taccl.model.problem import problem_of
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 from taccl.units import Time, format_size
 

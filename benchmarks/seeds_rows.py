@@ -20,8 +20,8 @@ import taccl
 from benchmarks.seeds_layers import ELEMENT, Layers, macs_of, params_of, resnet50, times_of, vgg16
 from taccl.apps.call_costs import CallCosts
 from taccl.apps.placing import Question, place
-from taccl.apps.textbook import problem_of
 from taccl.collectives import build_collective
+from taccl.model.problem import problem_of
 from taccl.placement.search import Limits
 from taccl.synth.templates.classical import classical_schedules
 from taccl.topology.edit import Loss, degrade

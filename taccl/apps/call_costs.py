@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from taccl.apps.inputs import read_program, unit_of
 from taccl.apps.programs import Target, lowering_of
-from taccl.collectives import build_collective, busbw_factor, chunk_size_of
+from taccl.collectives import build_collective, busbw_factor
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.files import Document
-from taccl.model.problem import Problem
-from taccl.model.schedule import Schedule, retime
+from taccl.model.problem import problem_of
+from taccl.model.schedule import Schedule, timed_anew
 from taccl.msccl.program import Program
 from taccl.replay.cost import measured_costs
 from taccl.replay.disturbed import Load, Setup, ends_together
@@ -29,7 +29,6 @@ from taccl.replay.side_by_side import on_ranks
 from taccl.topology.edit import among
 from taccl.topology.file import unreachable_pair
 from taccl.topology.graph import EdgeId, Rank, Topology, whole
-from taccl.topology.symmetry import make_group
 from taccl.training.operations import Call, Meeting
 from taccl.training.simulation import Cost
 from taccl.units import Time, parse_beta, parse_time
@@ -56,8 +55,8 @@ Alone = tuple[Time, tuple[Time, ...]]
 
 
 @dataclass(eq=False)
-class Way:
-    """Programs that do one thing alike, and the schedule that they are made of.
+class Algorithm:
+    """An algorithm of a collective at about a size: its schedule, and programs made of it.
 
     `make`: makes them, once they are asked for; none: nothing could be made, and why.
     `schedule`: None where only programs are known.
@@ -74,11 +73,7 @@ class Way:
     def least(self, topology: Topology, size: int) -> Time:
         """Return when the schedule ends on a `topology` at so many bytes; 0 where there is none."""
         own = self.schedule
-        if own is None:
-            return 0
-        group = make_group(topology, own.generators)
-        cut = chunk_size_of(own.collective, size)
-        return retime(own.collective, group, cut, own.decisions()).makespan
+        return 0 if own is None else timed_anew(own, topology, size).makespan
 
 
 class Part(NamedTuple):
@@ -115,7 +110,7 @@ class CallCosts:
     _parts: dict[tuple[Rank, ...], Part] = field(default_factory=dict)
     _forms: dict[object, int] = field(default_factory=dict)
     _alone: dict[tuple[int, Call], Alone] = field(default_factory=dict)
-    _ways: dict[tuple[object, ...], tuple[Way, ...]] = field(default_factory=dict)
+    _algorithms: dict[tuple[object, ...], tuple[Algorithm, ...]] = field(default_factory=dict)
     _ends: dict[tuple[tuple[Meeting, Time], ...], list[Time]] = field(default_factory=dict)
 
     def cost(self, meeting: Meeting) -> Cost:
@@ -174,24 +169,24 @@ class CallCosts:
         """Return what the same programs take on a `topology` that differs only in its costs."""
         return CallCosts(
             topology, self.via, self.library, self.target, self.engine, self.report,
-            _forms=self._forms, _ways=self._ways,
+            _forms=self._forms, _algorithms=self._algorithms,
         )  # fmt: skip
 
     # Ways to find it
 
     def _by_program(self, part: Part, call: Call, via: str) -> Alone:
         """Replay programs of one or several algorithms."""
-        return self._quickest(self._ways_of(part, call, via), part.topology, call.size)[1]
+        return self._quickest(self._algorithms_of(part, call, via), part.topology, call.size)[1]
 
-    def _ways_of(self, part: Part, call: Call, via: str) -> tuple[Way, ...]:
-        """Return ways to do a call of about its size, of which the quickest counts."""
+    def _algorithms_of(self, part: Part, call: Call, via: str) -> tuple[Algorithm, ...]:
+        """Return algorithms for a call of about its size, of which the quickest counts."""
         least = 64 * part.topology.num_ranks
         size = 1 << (min(max(call.size, least), LARGEST).bit_length() + 1) // 2 * 2
         key = part.shape, call.collective, size, via
-        if key not in self._ways:
+        if key not in self._algorithms:
             self.report(f"{call.collective} by {via} on {part.topology.num_ranks} ranks")
-            self._ways[key] = self._made(part.topology, call.collective, size, via)
-        return self._ways[key]
+            self._algorithms[key] = self._made(part.topology, call.collective, size, via)
+        return self._algorithms[key]
 
     def program(self, members: tuple[Rank, ...], call: Call) -> tuple[Program, int]:
         """Return the program that a `call` of these `members` runs, and at how many bytes.
@@ -200,11 +195,11 @@ class CallCosts:
         """
         part = self.part(members)
         via = call.via or self.via
-        known: tuple[Way, ...] = ()
+        known: tuple[Algorithm, ...] = ()
         if via == "library":
             known = self._served(part, call)
         elif has_programs(via):
-            known = self._ways_of(part, call, via)
+            known = self._algorithms_of(part, call, via)
         if not known:
             raise InputError(
                 f"{call.collective} of {call.size} bytes by {via} has no program",
@@ -213,21 +208,22 @@ class CallCosts:
         best, _ = self._quickest(known, part.topology, call.size)
         return best, whole_units(best, call.size)
 
-    def _made(self, topology: Topology, collective: str, size: int, via: str) -> tuple[Way, ...]:
-        """Return ways to do a collective of about so many bytes, of which the quickest counts."""
+    def _made(
+        self, topology: Topology, collective: str, size: int, via: str
+    ) -> tuple[Algorithm, ...]:
+        """Return algorithms for a collective of about so many bytes; the quickest counts."""
         from taccl.synth.search import opening
         from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 
         found = build_collective(collective, topology.num_ranks, 1)
-        group = make_group(topology, ())
-        problem = Problem(whole(topology), found, chunk_size_of(found, size), group)
+        problem = problem_of(topology, found, size)
         if via in CLASSICAL:
             made = [(via, one) for one in classical_schedules(problem, via, batch=True)]
         elif via == "best":
             made = list(islice(opening(problem, batch=True), TRIED))
         else:
             solved = None if self.engine is None else self.engine(topology, collective, size, via)
-            return () if solved is None else (Way(lambda: ((solved,), "")),)
+            return () if solved is None else (Algorithm(lambda: ((solved,), "")),)
         if not made:
             raise NoScheduleError(
                 f"{via} can't do {collective} on {topology.num_ranks} ranks of {topology.name}:"
@@ -235,7 +231,9 @@ class CallCosts:
             )  # fmt: skip
         # With measured costs a replay may end before the schedule.
         return tuple(
-            Way(partial(self._lowered, name, one, size), None if self.target.measured else one)
+            Algorithm(
+                partial(self._lowered, name, one, size), None if self.target.measured else one
+            )
             for name, one in made
         )
 
@@ -261,7 +259,7 @@ class CallCosts:
         return tuple(kept), reason
 
     def _quickest(
-        self, ways: Sequence[Way], topology: Topology, size: int
+        self, known: Sequence[Algorithm], topology: Topology, size: int
     ) -> tuple[Program, Alone]:
         """Return the program that takes least at so many bytes, or the next that it can have.
 
@@ -272,12 +270,12 @@ class CallCosts:
 
         best: tuple[Program, Alone] | None = None
         reason = "there is no program"
-        for least, _, way in sorted(
-            (way.least(topology, size), number, way) for number, way in enumerate(ways)
+        for least, _, algorithm in sorted(
+            (one.least(topology, size), number, one) for number, one in enumerate(known)
         ):
             if best is not None and best[1][0] <= least:
                 break
-            programs, why = way.made
+            programs, why = algorithm.made
             reason = why or reason
             for program in programs:
                 whole_size = whole_units(program, size)
@@ -285,7 +283,7 @@ class CallCosts:
                 reason = trace.reason or reason
                 if trace.time is not None and (best is None or trace.time < best[1][0]):
                     best = program, (trace.time, trace.edge_busy)
-        if best is None and ways and not any(way.made[0] for way in ways):
+        if best is None and known and not any(one.made[0] for one in known):
             raise NoScheduleError(
                 f"nothing could be lowered for {topology.num_ranks} ranks of {topology.name}:"
                 f" {reason}", fix="use --via auto",
@@ -328,7 +326,7 @@ class CallCosts:
             return self._by_nccl(part, call, "nccl")
         return self._quickest(programs, part.topology, call.size)[1]
 
-    def _served(self, part: Part, call: Call) -> tuple[Way, ...]:
+    def _served(self, part: Part, call: Call) -> tuple[Algorithm, ...]:
         """Return the program of the file that a library has for a size, if it has one."""
         if self.library is None:
             raise InputError("is not given", field="--library", fix="name a directory")
@@ -341,10 +339,10 @@ class CallCosts:
         if file is None:
             return ()
         key = part.shape, str(file)
-        if key not in self._ways:
+        if key not in self._algorithms:
             program = read_program(file)
-            self._ways[key] = (Way(lambda: ((program,), "")),)
-        return self._ways[key]
+            self._algorithms[key] = (Algorithm(lambda: ((program,), "")),)
+        return self._algorithms[key]
 
     def _by_nccl(self, part: Part, call: Call, _via: str) -> Alone:
         """Return what NCCL's own formulas expect."""

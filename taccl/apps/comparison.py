@@ -18,10 +18,11 @@ from taccl.apps.evaluation import answer_of
 from taccl.apps.inputs import ELEMENT_BYTES, read_input, unit_of
 from taccl.apps.networks import charged
 from taccl.apps.programs import Target, serves
-from taccl.apps.textbook import problem_of, textbook_programs
+from taccl.apps.textbook import textbook_programs
 from taccl.bounds import ANY
 from taccl.collectives import COLLECTIVES, Collective, alone, has_xml
 from taccl.errors import InputError, LoweringError
+from taccl.model.problem import problem_of
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program, errors_of
 from taccl.mscclpp.interpret import root_of

@@ -17,15 +17,15 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, StrictInt, StrictStr
 
-from taccl.collectives import Collective, build_collective, chunk_size_of
+from taccl.collectives import build_collective
 from taccl.errors import InputError
 from taccl.files import FileModel, fit_model, read_document, shown
 from taccl.files.model import Name
 from taccl.files.read import read_bytes
 from taccl.lowering.fans import FanOptions, fan_plan
 from taccl.lowering.plans import PlanOptions, plan_of
-from taccl.model.problem import Problem
-from taccl.model.schedule import Schedule
+from taccl.model.problem import problem_of
+from taccl.model.schedule import Schedule, timed_anew
 from taccl.msccl import elements
 from taccl.msccl.parser import parse
 from taccl.msccl.program import SENDS, Program
@@ -39,10 +39,8 @@ from taccl.report.text import aligned, one_line
 from taccl.synth.templates.classical import classical_schedules
 from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.synth.templates.nccl_kernels import KERNELS, all_pairs_program, exchange_program
-from taccl.topology.fans import make_fans
 from taccl.topology.file import load_topology, shipped_file, shipped_names, topology_from_document
-from taccl.topology.graph import ProgramCosts, Topology, whole
-from taccl.topology.symmetry import make_group
+from taccl.topology.graph import ProgramCosts, Topology
 from taccl.units import PS_PER_US, Time, counted, format_size, format_time, microseconds
 
 FOLDER = "measurements"
@@ -189,16 +187,10 @@ def read_table(spec: str, files: Path | None = None) -> tuple[MeasurementsFile, 
     return table, runs
 
 
-def _problem(topology: Topology, collective: Collective, size: int) -> Problem:
-    """Return the problem of a `collective` of `size` bytes on all of a `topology`'s links."""
-    group = make_group(topology, ())
-    return Problem(whole(topology), collective, chunk_size_of(collective, size), group)
-
-
 def _on_switches(topology: Topology, collective: str) -> Plan:
     """Return MSCCL++'s kernel without copies: each rank reads a part of the sum, and stores it."""
     cut = build_collective(collective, topology.num_ranks, 1)
-    problem = _problem(topology, cut, topology.num_ranks << 10)
+    problem = problem_of(topology, cut, topology.num_ranks << 10)
     schedule, *_ = classical_schedules(problem, "nvls", batch=True)
     return fan_plan(schedule, FanOptions("nvls", in_place=True, blocks=8))
 
@@ -221,7 +213,7 @@ def _puts(topology: Topology, collective: str) -> Plan:
 def _sharp(topology: Topology, collective: str) -> Schedule:
     """Return NCCL's sums in servers, in the switches of rails, and copies, in many rounds."""
     cut = build_collective(collective, topology.num_ranks, SHARP_CHUNKS)
-    problem = _problem(topology, cut, 1 << 33)
+    problem = problem_of(topology, cut, 1 << 33)
     *_, deepest = IN_NETWORK["nvls-sharp"](problem)
     return problem.timed(deepest)
 
@@ -299,12 +291,11 @@ def _timer(run: Run, number: int, topology: Topology) -> _Timer:
             plan.name, unit, 0, 1 << 62, 0.0,
             lambda size: replay_plan(plan, topology, size, _MODEL).time,
         )  # fmt: skip
+    schedule, launch = program, run.topology.local.launch
     network = charged_network(of_plans(topology), "NVLS")
-    collective, launch = program.collective, run.topology.local.launch
-    decisions = replace(program.decisions(), fans=make_fans(network, tuple(program.fans)))
     return _Timer(
-        "nvls-sharp", collective.num_chunks, 0, 1 << 62, 0.0,
-        lambda size: _problem(network, collective, size).timed(decisions).makespan + launch,
+        run.record.algorithm, schedule.collective.num_chunks, 0, 1 << 62, 0.0,
+        lambda size: timed_anew(schedule, network, size).makespan + launch,
     )  # fmt: skip
 
 

@@ -1,20 +1,16 @@
 """Schedules from files at other sizes: timed anew on a machine, judged, and beside the bound."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from taccl.bounds import ANY, POINT_TO_POINT
-from taccl.collectives import chunk_size_of
 from taccl.errors import InputError
 from taccl.files import read_text
-from taccl.model.schedule import Schedule, retime
+from taccl.model.schedule import Schedule, timed_anew
 from taccl.model.schedule_file import read_schedule
 from taccl.replay.sweep import Row, bounds_of
-from taccl.topology.fans import make_fans
 from taccl.topology.graph import Topology
-from taccl.topology.symmetry import make_group
 from taccl.verify import require_valid
 
 
@@ -48,11 +44,7 @@ def at_size(schedule: Schedule, topology: Topology, size: int, file: str | None 
             f"its links are those of {schedule.topology.name}, and not those of {topology.name}",
             file=file, field="topology", fix="give the topology it was made for; costs may differ",
         )  # fmt: skip
-    group = make_group(topology, schedule.generators)
-    decisions = schedule.decisions()
-    if len(schedule.fans):  # which know what they cost
-        decisions = replace(decisions, fans=make_fans(topology, tuple(schedule.fans)))
-    made = retime(schedule.collective, group, chunk_size_of(schedule.collective, size), decisions)
+    made = timed_anew(schedule, topology, size)
     require_valid(made)
     return made
 

@@ -4,20 +4,13 @@ from dataclasses import replace
 from itertools import product
 
 from taccl.apps.programs import Target, lowering_of
-from taccl.collectives import Collective, chunk_size_of
+from taccl.collectives import Collective
 from taccl.errors import InputError, LoweringError
-from taccl.model.problem import Problem
+from taccl.model.problem import problem_of
 from taccl.msccl.program import Program
 from taccl.synth.templates.classical import classical_schedules
-from taccl.topology.graph import Topology, whole
-from taccl.topology.symmetry import make_group
+from taccl.topology.graph import Topology
 from taccl.units import Time
-
-
-def problem_of(topology: Topology, collective: Collective, size: int) -> Problem:
-    """Return the problem of a `collective` of `size` bytes on all of a `topology`'s links."""
-    group = make_group(topology, ())
-    return Problem(whole(topology), collective, chunk_size_of(collective, size), group)
 
 
 def textbook_programs(

@@ -8,10 +8,10 @@ from functools import cached_property
 from threading import Event
 from types import MappingProxyType
 
-from taccl.collectives import Collective
+from taccl.collectives import Collective, chunk_size_of
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.timing.deadline import Deadline
-from taccl.topology.graph import LogicalTopology, Topology
+from taccl.topology.graph import LogicalTopology, Topology, whole
 from taccl.topology.symmetry import Group, make_group
 from taccl.units import Time
 
@@ -98,6 +98,12 @@ class Problem:
         Raises ValueError when messages wait for each other in a ring.
         """
         return retime(self.collective, self.group, self.chunk_size, decisions)
+
+
+def problem_of(topology: Topology, collective: Collective, size: int) -> Problem:
+    """Return the problem of a `collective` of `size` bytes on all of a `topology`'s links."""
+    group = make_group(topology, ())
+    return Problem(whole(topology), collective, chunk_size_of(collective, size), group)
 
 
 def reduces_and_spreads(collective: Collective) -> bool:

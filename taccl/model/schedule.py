@@ -8,17 +8,17 @@ gives all sends. :func:`retime` is the only code that computes times: solvers ha
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.collectives import Collective
+from taccl.collectives import Collective, chunk_size_of
 from taccl.collectives.slots import Batch, Slots, fit_layouts, place_chunks
 from taccl.timing.retiming import Columns, times_of
-from taccl.topology.fans import NO_FANS, FanTable, Legs
+from taccl.topology.fans import NO_FANS, FanTable, Legs, make_fans
 from taccl.topology.graph import Permutation, Topology
 from taccl.topology.symmetry import Group, make_group
 from taccl.units import Time
@@ -294,3 +294,17 @@ def retime(
         collective, group.topology, chunk_size, decisions.chunk, decisions.link, decisions.batch,
         start, end, decisions.reduce, group.generators, decisions.packs, decisions.fans,
     )  # fmt: skip
+
+
+def timed_anew(schedule: Schedule, topology: Topology, size: int) -> Schedule:
+    """Return the decisions of a `schedule` timed on a `topology`, at `size` counted bytes.
+
+    The topology has the same links, and arcs where there are fans, at any costs.
+
+    Raises ValueError as :func:`retime` does.
+    """
+    decisions = schedule.decisions()
+    if len(schedule.fans):  # which know what they cost
+        decisions = replace(decisions, fans=make_fans(topology, tuple(schedule.fans)))
+    group = make_group(topology, schedule.generators)
+    return retime(schedule.collective, group, chunk_size_of(schedule.collective, size), decisions)

@@ -48,7 +48,6 @@ from taccl.synth.engines import solve
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 from taccl.topology.file import topology_from_document
 from taccl.topology.graph import LogicalTopology, whole
-from taccl.topology.symmetry import make_group
 from taccl.units import Time, counted
 from taccl.verify import require_valid
 
@@ -313,8 +312,7 @@ def _schedules(asked: _Asked, problem: Problem, size: int, scorer: Scorer) -> It
     """Yield the schedules of a candidate: the variants of a classical algorithm, or one."""
     spec = asked.spec
     if spec.is_classical:
-        group = make_group(problem.topology, ())
-        found = classical_schedules(replace(problem, group=group), spec.engine, batch=True)
+        found = classical_schedules(problem.without_symmetry, spec.engine, batch=True)
         if not found:
             raise NoScheduleError(f"not for {spec.collective}, or not on these links")
         yield from found

@@ -275,6 +275,7 @@ _MEASURED = {
     "mscclpp": "what MSCCL++ plans cost: signals (`Simple`), packets (`LL`), switch channels"
     " (`NVLS`); protocols that are not in it are as in the rest",
 }
+_PLANS = {name: meaning for name, meaning in _MEASURED.items() if name != "mscclpp"}
 _PROTOCOL = {
     "launch": "added once to every replay",
     "alpha": "from the end of a slice to its arrival, within a server; holds nothing",
@@ -357,7 +358,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
         },
         ("topology", "LocalRecord"): _LOCAL,
         ("topology", "MeasuredRecord"): _MEASURED,
-        ("topology", "PlansRecord"): {k: v for k, v in _MEASURED.items() if k != "mscclpp"},
+        ("topology", "PlansRecord"): _PLANS,
         ("topology", "ProtocolRecord"): _PROTOCOL,
         ("topology", "SwitchRecord"): _ABILITIES
         | {
@@ -387,7 +388,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
         },
         ("topology-servers", "LocalRecord"): _LOCAL,
         ("topology-servers", "MeasuredRecord"): _MEASURED,
-        ("topology-servers", "PlansRecord"): {k: v for k, v in _MEASURED.items() if k != "mscclpp"},
+        ("topology-servers", "PlansRecord"): _PLANS,
         ("topology-servers", "ProtocolRecord"): _PROTOCOL,
         ("topology-servers", "NicRecord"): {
             "name": "becomes the vertices NAME.tx and NAME.rx",
@@ -423,7 +424,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
         ("topology-shape", "ShapeFile"): _HEADER | {"shape": "the network"},
         ("topology-shape", "LocalRecord"): _LOCAL,
         ("topology-shape", "MeasuredRecord"): _MEASURED,
-        ("topology-shape", "PlansRecord"): {k: v for k, v in _MEASURED.items() if k != "mscclpp"},
+        ("topology-shape", "PlansRecord"): _PLANS,
         ("topology-shape", "ProtocolRecord"): _PROTOCOL,
         ("topology-shape", "ShapeRecord"): {
             "kind": "`hub` is one switch, `full` a wire for every pair; switches of a `leaf-spine`,"
@@ -449,9 +450,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
         | {"original": "TACCL's numbers; needs `chunk_size`"},
         ("topology-original", "LocalRecord"): _LOCAL,
         ("topology-original", "MeasuredRecord"): _MEASURED,
-        ("topology-original", "PlansRecord"): {
-            k: v for k, v in _MEASURED.items() if k != "mscclpp"
-        },
+        ("topology-original", "PlansRecord"): _PLANS,
         ("topology-original", "ProtocolRecord"): _PROTOCOL,
         ("topology-original", "OriginalRecord"): {
             "base": "the machine: which GPUs are joined, and by links of which class",

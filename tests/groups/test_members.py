@@ -8,11 +8,11 @@ from fractions import Fraction
 import pytest
 
 from taccl.apps.networks import asked_collective, load_network, logical_group
-from taccl.apps.textbook import problem_of
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.bounds.net import counted, leaves
 from taccl.collectives import COLLECTIVES, build_collective, busbw_factor
 from taccl.errors import InputError, NoScheduleError
+from taccl.model.problem import problem_of
 from taccl.synth.templates.classical import classical_schedules, textbook_schedule
 from taccl.synth.templates.rings import helper_servers
 from taccl.topology.edit import grouped, numbers_text

@@ -19,7 +19,6 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -43,7 +42,6 @@ from taccl.synth.flow.routes import (
 from taccl.synth.list_scheduler import Load, Run, dispatched, growing_load_of, load_of
 from taccl.synth.plan import Adjacency, Plan, plan_decisions, rows_of
 from taccl.timing.deadline import Deadline
-from taccl.topology.symmetry import make_group
 from taccl.units import Time
 from taccl.verify import verify
 
@@ -132,7 +130,7 @@ def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tupl
     sends = len(plan.moves) * len(problem.group)
     small = sends <= COUNTED if options.deterministic else MADE * sends < clock.left
     if small and clock.left:
-        free = replace(problem, group=make_group(problem.topology, ()))
+        free = problem.without_symmetry
         others = [] if first is None else _routes(instance, first, clock.share(0.5))
         routes = itertools.chain([(problem, rows)], others)
         plans = (plan_decisions(free, unfolded(*one)) for one in routes)
@@ -146,7 +144,7 @@ def _singly(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Pla
     flow does; others take a flow without symmetry.
     """
     problem, size = plan.problem, plan.problem.chunk_size
-    free = replace(problem, group=make_group(problem.topology, ()))
+    free = problem.without_symmetry
     goal = max(options.floor, options.fixed_floors.get(problem.collective.name, 0))
 
     insertions = (

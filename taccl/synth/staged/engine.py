@@ -69,7 +69,7 @@ def staged(problem: Problem, options: Options) -> Result:
         return Result(Status.OPTIMAL, problem.timed(Decisions.of([])), (), "taccl", 0.0)
     candidates = _solve(problem, options, clock.share(0.5))
     if candidates[0].makespan > options.floor and len(problem.group) > 1:
-        free = replace(problem, group=make_group(problem.topology, ()))
+        free = problem.without_symmetry
         arcs = int(problem.logical.allowed.sum()) * problem.collective.num_chunks
         if arcs <= MAX_INTERVALS and not problem.logical.symmetry_asked and clock.left:
             candidates += _solve(free, options, clock.share(0.6), kept=1)

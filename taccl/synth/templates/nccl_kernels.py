@@ -36,11 +36,11 @@ messages are a quarter there of those of other collectives (``BROADCAST_CHUNKSTE
 MOST_SEARCHED = 5.0
 """Deterministic seconds of a search for the ways through a server."""
 
-ALL_PAIRS_CHANNELS, ALL_PAIRS_BYTES = (
-    8,
-    {"LL": (1 << 10, (1 << 19) - 1), "Simple": (1 << 19, 16 << 20)},
-)
-"""Of RCCL's all-pairs AllReduce, and for which sizes by protocol: ``tools/msccl-algorithms``,
+ALL_PAIRS_CHANNELS = 8
+"""Of RCCL's all-pairs AllReduce."""
+
+ALL_PAIRS_BYTES = {"LL": (1 << 10, (1 << 19) - 1), "Simple": (1 << 19, 16 << 20)}
+"""Least and most bytes that RCCL runs it for, by protocol: ``tools/msccl-algorithms``,
 ``allreduce-allpairs-8n-ll-32tb`` (256 chunks, of 4 bytes at least), ``-ll-64tb``, ``-simple``."""
 
 Order = Sequence[Rank]
@@ -403,11 +403,9 @@ def _all_pairs(topology: Topology, collective: str, channels: int, protocol: str
     ranks = topology.num_ranks
     links = all(topology.links_between(0, rank) for rank in range(1, ranks))
     # RCCL ships its files for one server of AMD's GPUs, which are joined all with all.
-    if collective != "allreduce" or protocol not in ALL_PAIRS_BYTES or not links:
+    if collective != "allreduce" or protocol not in ALL_PAIRS_BYTES:
         return None
-    if topology.num_servers > 1:
-        return None
-    if not (topology.gpu or "").startswith("mi"):
+    if not links or topology.num_servers > 1 or not (topology.gpu or "").startswith("mi"):
         return None
     least, most = ALL_PAIRS_BYTES[protocol]
     program = all_pairs_program(ranks, ALL_PAIRS_CHANNELS, protocol)
