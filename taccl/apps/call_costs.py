@@ -12,26 +12,23 @@ from fractions import Fraction
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from taccl.apps.inputs import read_program, unit_of
-from taccl.apps.programs import Target, lowering_of
 from taccl.collectives import build_collective, busbw_factor
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.files import Document
-from taccl.model.problem import problem_of
-from taccl.model.schedule import Schedule, timed_anew
-from taccl.msccl.program import Program
-from taccl.replay.cost import measured_costs
-from taccl.replay.disturbed import Load, Setup, ends_together
-from taccl.replay.scenario import ScenarioFile, bind
-from taccl.replay.side_by_side import on_ranks
 from taccl.topology.edit import among
 from taccl.topology.file import unreachable_pair
 from taccl.topology.graph import EdgeId, Rank, Topology, whole
 from taccl.training.operations import Call, Meeting
 from taccl.training.simulation import Cost
 from taccl.units import Time, parse_beta, parse_time
+
+# What makes and replays programs is imported where it is called: tables and bounds need none of it.
+if TYPE_CHECKING:
+    from taccl.apps.programs import Target
+    from taccl.model.schedule import Schedule
+    from taccl.msccl.program import Program
 
 TRIED = 3
 """Classical algorithms that are replayed: those whose textbook schedules end first."""
@@ -48,7 +45,7 @@ MANY_MOVES = 2000
 COPIES = (1, 8)
 """Of a program, the second where costs are measured."""
 
-Engine = Callable[[Topology, str, int, str], Program | None]
+Engine = Callable[[Topology, str, int, str], "Program | None"]
 
 Alone = tuple[Time, tuple[Time, ...]]
 """Picoseconds that a call takes, and for how long it holds each edge of its group's part."""
@@ -62,16 +59,18 @@ class Algorithm:
     `schedule`: None where only programs are known.
     """
 
-    make: Callable[[], tuple[tuple[Program, ...], str]]
-    schedule: Schedule | None = None
+    make: "Callable[[], tuple[tuple[Program, ...], str]]"
+    schedule: "Schedule | None" = None
 
     @cached_property
-    def made(self) -> tuple[tuple[Program, ...], str]:
+    def made(self) -> "tuple[tuple[Program, ...], str]":
         """The programs, or the reason why there are none."""
         return self.make()
 
     def least(self, topology: Topology, size: int) -> Time:
         """Return when the schedule ends on a `topology` at so many bytes; 0 where there is none."""
+        from taccl.model.schedule import timed_anew
+
         own = self.schedule
         return 0 if own is None else timed_anew(own, topology, size).makespan
 
@@ -95,7 +94,8 @@ class CallCosts:
     `via`: by what algorithm, where a call itself does not say it.
     `library`: from a collective and a size to the file that a library has for it, None: NCCL runs,
     and the number of ranks that it is for.
-    `target`: for whose constants and costs programs are made and replayed.
+    `runtime`, `measured`: for whose constants programs are made and replayed, and whether they are
+    charged what was measured there, or alpha-beta.
     `engine`: from a topology, a collective, bytes and the name of an engine to its program; None:
     engines can't be asked.
     `report`: is called with progress.
@@ -104,7 +104,8 @@ class CallCosts:
     topology: Topology
     via: str = "best"
     library: Callable[[str, int], tuple[Path | None, int]] | None = None
-    target: Target = field(default_factory=partial(Target, "executor"))
+    runtime: str = "executor"
+    measured: bool = False
     engine: Engine | None = None
     report: Callable[[str], None] = lambda _line: None
     _parts: dict[tuple[Rank, ...], Part] = field(default_factory=dict)
@@ -112,6 +113,13 @@ class CallCosts:
     _alone: dict[tuple[int, Call], Alone] = field(default_factory=dict)
     _algorithms: dict[tuple[object, ...], tuple[Algorithm, ...]] = field(default_factory=dict)
     _ends: dict[tuple[tuple[Meeting, Time], ...], list[Time]] = field(default_factory=dict)
+
+    @cached_property
+    def target(self) -> "Target":
+        """For whom programs are made."""
+        from taccl.apps.programs import Target
+
+        return Target(self.runtime, measured=self.measured)
 
     def cost(self, meeting: Meeting) -> Cost:
         """Return what a collective takes that all groups of a `meeting` call at once.
@@ -168,7 +176,7 @@ class CallCosts:
     def on(self, topology: Topology) -> "CallCosts":
         """Return what the same programs take on a `topology` that differs only in its costs."""
         return CallCosts(
-            topology, self.via, self.library, self.target, self.engine, self.report,
+            topology, self.via, self.library, self.runtime, self.measured, self.engine, self.report,
             _forms=self._forms, _algorithms=self._algorithms,
         )  # fmt: skip
 
@@ -188,7 +196,7 @@ class CallCosts:
             self._algorithms[key] = self._made(part.topology, call.collective, size, via)
         return self._algorithms[key]
 
-    def program(self, members: tuple[Rank, ...], call: Call) -> tuple[Program, int]:
+    def program(self, members: tuple[Rank, ...], call: Call) -> "tuple[Program, int]":
         """Return the program that a `call` of these `members` runs, and at how many bytes.
 
         Raises as :meth:`alone` does, and InputError where it has none.
@@ -212,6 +220,7 @@ class CallCosts:
         self, topology: Topology, collective: str, size: int, via: str
     ) -> tuple[Algorithm, ...]:
         """Return algorithms for a collective of about so many bytes; the quickest counts."""
+        from taccl.model.problem import problem_of
         from taccl.synth.search import opening
         from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 
@@ -231,24 +240,25 @@ class CallCosts:
             )  # fmt: skip
         # With measured costs a replay may end before the schedule.
         return tuple(
-            Algorithm(
-                partial(self._lowered, name, one, size), None if self.target.measured else one
-            )
+            Algorithm(partial(self._lowered, name, one, size), None if self.measured else one)
             for name, one in made
         )
 
-    def _lowered(self, name: str, schedule: Schedule, size: int) -> tuple[tuple[Program, ...], str]:
+    def _lowered(
+        self, name: str, schedule: "Schedule", size: int
+    ) -> "tuple[tuple[Program, ...], str]":
         """Return the programs of a schedule by protocol and number of copies, or why not."""
+        from taccl.apps.programs import lowering_of
+
         collective, topology = schedule.collective, schedule.topology
         target = replace(self.target, min_bytes=1, max_bytes=1 << 50)
-        measured = target.measured
-        protocols = target.protocols(collective.name, topology) if measured else ()
+        protocols = target.protocols(collective.name, topology) if self.measured else ()
         kept: list[Program] = []
         reason = ""
         # Variants of programs this large take seconds, and gain little.
         many = collective.num_chunks * topology.num_ranks > MANY_MOVES
         # With measured costs a threadblock may be slower than its links: copies share its work.
-        for copies in COPIES if measured else COPIES[:1]:
+        for copies in COPIES if self.measured else COPIES[:1]:
             quick = replace(target, measured=False, instances=copies)
             try:
                 program, _ = lowering_of(schedule, quick, size, name, lambda: many).best
@@ -260,7 +270,7 @@ class CallCosts:
 
     def _quickest(
         self, known: Sequence[Algorithm], topology: Topology, size: int
-    ) -> tuple[Program, Alone]:
+    ) -> "tuple[Program, Alone]":
         """Return the program that takes least at so many bytes, or the next that it can have.
 
         Programs are made in order of when their schedules end, until one ends before the next
@@ -300,6 +310,10 @@ class CallCosts:
 
         Raises InputError where one has no program, or all together have too many messages.
         """
+        from taccl.replay.disturbed import Load, Setup, ends_together
+        from taccl.replay.scenario import ScenarioFile, bind
+        from taccl.replay.side_by_side import on_ranks
+
         key = tuple(running)
         if key not in self._ends:
             scenario = ScenarioFile(taccl="scenario/1", name="together")
@@ -328,6 +342,8 @@ class CallCosts:
 
     def _served(self, part: Part, call: Call) -> tuple[Algorithm, ...]:
         """Return the program of the file that a library has for a size, if it has one."""
+        from taccl.apps.inputs import read_program
+
         if self.library is None:
             raise InputError("is not given", field="--library", fix="name a directory")
         file, ranks = self.library(call.collective, call.size)
@@ -394,8 +410,10 @@ class CallCosts:
         return tuple(held)
 
 
-def whole_units(program: Program, size: int) -> int:
+def whole_units(program: "Program", size: int) -> int:
     """Return `size` in bytes, or the next that a `program` can have."""
+    from taccl.apps.inputs import unit_of
+
     unit = unit_of(program)
     return -(-size // unit) * unit
 
@@ -466,13 +484,3 @@ def check_via(via: str, *, library: bool) -> None:
 def has_programs(via: str) -> bool:
     """Tell whether a `via` runs programs, which can be replayed side by side."""
     return "=" not in via and via not in ("nccl", "bound")
-
-
-def measured_target(runtime: str, topology: Topology, *, measured: bool) -> Target:
-    """Return for whom programs are made: a `runtime`, charged alpha-beta or `measured` costs.
-
-    Raises InputError when the `topology` has no measured costs.
-    """
-    if measured:
-        measured_costs(topology)
-    return Target(runtime, measured=measured)

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from taccl.bounds.arrival_curves import fluid
-from taccl.bounds.cut import port_crossings
-from taccl.bounds.net import make_net
 from taccl.collectives import Collective, among_members, build_collective, collective_name
 from taccl.collectives.file import read_collective
 from taccl.errors import InputError
@@ -270,6 +267,10 @@ def charged(
 
     Raises InputError when the topology has no measured costs.
     """
+    from taccl.bounds.arrival_curves import fluid
+    from taccl.bounds.cut import port_crossings
+    from taccl.bounds.net import make_net
+
     topology = logical.topology
     costs = measured_costs(topology).protocols
     # Of all bounds the quickest to prove: something is to be written before others are.

@@ -98,7 +98,7 @@ def step(
     verbose: Verbose = False,
 ) -> None:
     """Say what a training step takes, and how much of it is communication that nothing hides."""
-    from taccl.apps.call_costs import CallCosts, check_via, has_programs, measured_target, quicker
+    from taccl.apps.call_costs import CallCosts, check_via, has_programs, quicker
     from taccl.apps.networks import load_machine
     from taccl.apps.stepping import Price, Question, load_work
     from taccl.apps.stepping import step as solve
@@ -139,12 +139,16 @@ def step(
                 "is for what has programs", field="--together",
                 fix=f"leave it out, or give {option} an algorithm",
             )  # fmt: skip
-    if together == "exact" and profile == "measured":
+    measured = profile == "measured"
+    if together == "exact" and measured:
         raise InputError(
             "is not known with measured costs", field="--together",
             fix="leave out --together, or --profile measured",
         )  # fmt: skip
-    target = measured_target(runtime, machine, measured=profile == "measured")
+    if measured:
+        from taccl.replay.cost import measured_costs
+
+        measured_costs(machine)
 
     def served(directory: Path, collective: str, size: int) -> tuple[Path | None, int]:
         from taccl.tuning.library_file import answer
@@ -164,15 +168,14 @@ def step(
 
         served_by = None if library is None else partial(served, library)
         way = via if library is None else "library"
-        costs = CallCosts(machine, way, served_by, target, engine, report)
+        rest = served_by, runtime, measured, engine, report
+        costs = CallCosts(machine, way, *rest)
         more, what = quicker(machine)
 
         def price(found: CallCosts) -> Price:
             return Price(found.cost, found.together if together == "exact" else None)
 
-        rivals = {} if against is None else {
-            against: price(CallCosts(machine, against, served_by, target, engine, report))
-        }  # fmt: skip
+        rivals = {} if against is None else {against: price(CallCosts(machine, against, *rest))}
         # What a table says does not depend on links.
         quick = {} if "=" in way else {f"{what} were twice as fast": price(costs.on(more))}
         result = solve(Question(

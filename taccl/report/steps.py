@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from taccl.report.text import aligned, one_line
-from taccl.report.trace import Event, trace_text
 from taccl.training.operations import Work
 from taccl.training.steps import Step
 from taccl.units import Time, format_size, format_time, microseconds
@@ -150,6 +149,8 @@ def as_text(found: Stepped) -> str:
 
 def step_trace(found: Stepped) -> str:
     """Return the steps as Chrome trace JSON: a process a class of ranks, a thread a stream."""
+    from taccl.report.trace import trace_text
+
     head = {
         "workload": found.work.name, "topology": found.topology,
         "step_us": microseconds(found.step.time),
@@ -157,7 +158,7 @@ def step_trace(found: Stepped) -> str:
     return trace_text(head, _events(found.work, found.step))
 
 
-def _events(work: Work, step: Step) -> Iterator[Event]:
+def _events(work: Work, step: Step) -> Iterator[dict[str, object]]:
     """Yield the names of processes and threads, and the spans of all operations."""
     for number, own in enumerate(work.operations):
         ranks = [str(rank) for rank, one in enumerate(work.class_of) if one == number]

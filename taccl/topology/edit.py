@@ -206,23 +206,36 @@ def edges_between(topology: Topology, text: str) -> list[EdgeId]:
 def among(topology: Topology, ranks: Sequence[Rank]) -> tuple[Topology, tuple[EdgeId, ...]]:
     """Return what some `ranks` have of a `topology`, and which of its edges these are.
 
-    They are numbered in their order, and every switch is theirs; other ranks relay nothing.
+    They are numbered in their order, and other ranks relay nothing. Of switches and edges they have
+    those that their links cross, so that groups that lie alike have the same machine.
     """
-    switches = range(topology.num_ranks, topology.num_ranks + len(topology.switches))
-    number = {vertex: place for place, vertex in enumerate((*ranks, *switches))}
-    kept = tuple(e.id for e in topology.edges if e.tail in number and e.head in number)
-    edges = tuple(
-        replace(
-            topology.edges[edge], id=place, tail=number[topology.edges[edge].tail],
-            head=number[topology.edges[edge].head],
+    n, switches = len(ranks), topology.switches
+    everybody = (*ranks, *range(topology.num_ranks, topology.num_ranks + len(switches)))
+    number = {vertex: place for place, vertex in enumerate(everybody)}
+    near = [edge.id for edge in topology.edges if edge.tail in number and edge.head in number]
+
+    def part_of(ids: Sequence[EdgeId]) -> Topology:
+        edges = tuple(
+            replace(edge, id=place, tail=number[edge.tail], head=number[edge.head])
+            for place, edge in enumerate(topology.edges[edge] for edge in ids)
         )
-        for place, edge in enumerate(kept)
-    )  # fmt: skip
-    part = replace(
-        topology, num_ranks=len(ranks), edges=edges, rotations=(),
-        server_of=tuple(topology.server_of[rank] for rank in ranks),
-    )  # fmt: skip
-    return part, kept
+        return replace(
+            topology, num_ranks=n, edges=edges, rotations=(), switches=switches,
+            server_of=tuple(topology.server_of[rank] for rank in ranks),
+        )  # fmt: skip
+
+    links = part_of(near).links
+    crossed = np.unique(links.crossed_by(np.arange(len(links)))[1]).tolist()
+    kept = tuple(near[edge] for edge in crossed)
+    used = {end for edge in kept for end in (topology.edges[edge].tail, topology.edges[edge].head)}
+    switches = tuple(
+        one for place, one in enumerate(switches) if topology.num_ranks + place in used
+    )
+    number = {
+        vertex: place
+        for place, vertex in enumerate((*ranks, *(one for one in everybody[n:] if one in used)))
+    }
+    return part_of(kept), kept
 
 
 RELAYS = ("members", "all")
@@ -255,7 +268,6 @@ def grouped(
             fix="add edges between them" if relays == "all"
             else "let other ranks relay: --relays all",
         )  # fmt: skip
-    part = _crossed(part)
     number = {rank: place for place, rank in enumerate(ranks)}
 
     def keeps(rotation: Sequence[Rank]) -> bool:
@@ -266,24 +278,6 @@ def grouped(
     return replace(
         part, name=f"{topology.name}[{numbers_text(members)}]", relays=len(others),
         rotations=tuple(each for each in turned if is_symmetry(part, each)),
-    )  # fmt: skip
-
-
-def _crossed(topology: Topology) -> Topology:
-    """Return what links cross of a `topology`: groups that lie alike then have the same machine."""
-    links = topology.links
-    used = np.unique(links.crossed_by(np.arange(len(links)))[1]).tolist()
-    edges = [topology.edges[edge] for edge in used]
-    n, ends = topology.num_ranks, {end for edge in edges for end in (edge.tail, edge.head)}
-    kept = [place for place in range(len(topology.switches)) if n + place in ends]
-    number = [*range(n), *(n + kept.index(place) if n + place in ends else -1
-                           for place in range(len(topology.switches)))]  # fmt: skip
-    return replace(
-        topology, switches=tuple(topology.switches[place] for place in kept),
-        edges=tuple(
-            replace(edge, id=place, tail=number[edge.tail], head=number[edge.head])
-            for place, edge in enumerate(edges)
-        ),
     )  # fmt: skip
 
 
