@@ -3,7 +3,8 @@
 The algorithm of a call is a classical one by name, an engine's, the best of the classical ones, the
 one that a library has for its size, what NCCL expects, a bound, or a latency and a bus bandwidth
 (``alpha=10us,busbw=120GB/s``). Programs are made at sizes a factor of four apart, and replayed at
-each call's own. Groups whose parts of the topology are alike share what is found for one of them.
+each call's own; what switches copy and add has no program, and its schedule is timed. Groups whose
+parts of the topology are alike share what is found for one of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,12 +68,11 @@ class Algorithm:
         """The programs, or the reason why there are none."""
         return self.make()
 
-    def least(self, topology: Topology, size: int) -> Time:
-        """Return when the schedule ends on a `topology` at so many bytes; 0 where there is none."""
+    def at(self, topology: Topology, size: int) -> "Schedule | None":
+        """Return the schedule on a `topology` at so many bytes."""
         from taccl.model.schedule import timed_anew
 
-        own = self.schedule
-        return 0 if own is None else timed_anew(own, topology, size).makespan
+        return None if self.schedule is None else timed_anew(self.schedule, topology, size)
 
 
 class Part(NamedTuple):
@@ -144,7 +144,10 @@ class CallCosts:
                 part.num_ranks, tuple((edge.tail, edge.head) for edge in part.edges),
                 tuple(part.server_of.index(server) for server in part.server_of),
             )  # fmt: skip
-            costs = tuple((edge.alpha, edge.overhead, edge.beta) for edge in part.edges)
+            costs = (
+                tuple((edge.alpha, edge.overhead, edge.beta) for edge in part.edges),
+                tuple(replace(switch, name="") for switch in part.switches),
+            )
             form, alike = (
                 self._forms.setdefault(what, len(self._forms)) for what in ((shape, costs), shape)
             )
@@ -214,6 +217,12 @@ class CallCosts:
                 field="--together", fix="use --together fluid, or an algorithm",
             )  # fmt: skip
         best, _ = self._quickest(known, part.topology, call.size)
+        if best is None:
+            raise InputError(
+                f"{call.collective} of {call.size} bytes is copied and added by switches, as no"
+                " program says", field="--together",
+                fix="use --together fluid, or --in-network off",
+            )  # fmt: skip
         return best, whole_units(best, call.size)
 
     def _made(
@@ -236,7 +245,9 @@ class CallCosts:
         if not made:
             raise NoScheduleError(
                 f"{via} can't do {collective} on {topology.num_ranks} ranks of {topology.name}:"
-                " it does not exist there", fix="use --via auto",
+                " it does not exist there",
+                fix="say in the topology file that switches copy and add, or use --via best"
+                if asks_switches(via) else "use --via auto",
             )  # fmt: skip
         # With measured costs a replay may end before the schedule.
         return tuple(
@@ -270,20 +281,22 @@ class CallCosts:
 
     def _quickest(
         self, known: Sequence[Algorithm], topology: Topology, size: int
-    ) -> "tuple[Program, Alone]":
+    ) -> "tuple[Program | None, Alone]":
         """Return the program that takes least at so many bytes, or the next that it can have.
 
         Programs are made in order of when their schedules end, until one ends before the next
-        schedule does.
+        schedule does. None: switches copy and add, and it ends when its schedule does.
         """
         from taccl.replay.timing import traces
 
-        best: tuple[Program, Alone] | None = None
+        best: tuple[Program | None, Alone] | None = None
         reason = "there is no program"
-        for least, _, algorithm in sorted(
-            (one.least(topology, size), number, one) for number, one in enumerate(known)
-        ):
-            if best is not None and best[1][0] <= least:
+        timed = ((one, one.at(topology, size)) for one in known)
+        for algorithm, own in sorted(timed, key=lambda pair: pair[1].makespan if pair[1] else 0):
+            if own and best is not None and best[1][0] <= own.makespan:
+                break
+            if own and len(own.fans):
+                best = None, (own.makespan, own.edge_busy)
                 break
             programs, why = algorithm.made
             reason = why or reason
@@ -479,6 +492,15 @@ def check_via(via: str, *, library: bool) -> None:
             f"there is no {via[:80]!r}", field="--via",
             fix=f"use alpha=10us,busbw=120GB/s, or one of {', '.join(known)}",
         )  # fmt: skip
+
+
+def asks_switches(via: str) -> bool:
+    """Tell whether a `via` names an algorithm of switches that copy and add."""
+    if "=" in via or via in WAYS:
+        return False
+    from taccl.synth.templates.in_network import IN_NETWORK
+
+    return via in IN_NETWORK
 
 
 def has_programs(via: str) -> bool:

@@ -12,6 +12,7 @@ from taccl.cli.options import (
     AlphaRule,
     Constants,
     Fabric,
+    InNetwork,
     Json,
     Nodes,
     Profile,
@@ -45,6 +46,7 @@ def step(
     nodes: Nodes = None,
     fabric: Fabric = None,
     alpha_rule: AlphaRule = None,
+    in_network: InNetwork = "auto",
     profile: Profile = "alpha-beta",
     library: Annotated[
         Path | None,
@@ -98,8 +100,8 @@ def step(
     verbose: Verbose = False,
 ) -> None:
     """Say what a training step takes, and how much of it is communication that nothing hides."""
-    from taccl.apps.call_costs import CallCosts, check_via, has_programs, quicker
-    from taccl.apps.networks import load_machine
+    from taccl.apps.call_costs import CallCosts, asks_switches, check_via, has_programs, quicker
+    from taccl.apps.networks import fans_wanted, load_machine
     from taccl.apps.stepping import Price, Question, load_work
     from taccl.apps.stepping import step as solve
     from taccl.files import check_outputs, write_all_atomic
@@ -122,7 +124,16 @@ def step(
                 check_via(asked, library=False)
             except InputError as error:
                 raise InputError(error.problem, field=option, fix=error.fix) from None
-    machine = load_machine(topology, nodes=nodes, fabric=fabric, alpha_rule=alpha_rule)
+            if together == "exact" and not has_programs(asked):
+                raise InputError(
+                    "is for what has programs", field="--together",
+                    fix=f"leave it out, or give {option} an algorithm",
+                )  # fmt: skip
+    measured = profile == "measured"
+    fused = fans_wanted(in_network, carried=asks_switches(via) or asks_switches(against or ""))
+    machine = load_machine(
+        topology, nodes=nodes, fabric=fabric, alpha_rule=alpha_rule, in_network=fused
+    )
     if expand:
         if as_json or trace or html:
             raise InputError(
@@ -133,21 +144,15 @@ def step(
         work = expanded(found, steps) if isinstance(found, Workload) else found
         typer.echo(graph_text(work), nl=False)
         return
-    for option, asked in (("--via", via), ("--against", against)):
-        if together == "exact" and asked is not None and not has_programs(asked):
-            raise InputError(
-                "is for what has programs", field="--together",
-                fix=f"leave it out, or give {option} an algorithm",
-            )  # fmt: skip
-    measured = profile == "measured"
-    if together == "exact" and measured:
-        raise InputError(
-            "is not known with measured costs", field="--together",
-            fix="leave out --together, or --profile measured",
-        )  # fmt: skip
     if measured:
         from taccl.replay.cost import measured_costs
 
+        for option, given in (("--in-network", fused), ("--together", together == "exact")):
+            if given:
+                raise InputError(
+                    "is not known with measured costs", field=option,
+                    fix="leave out --profile measured",
+                )  # fmt: skip
         measured_costs(machine)
 
     def served(directory: Path, collective: str, size: int) -> tuple[Path | None, int]:

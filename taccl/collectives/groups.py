@@ -68,42 +68,6 @@ def _instances(value: object) -> tuple[tuple[int, ...] | None, ...]:
     return tuple(found)
 
 
-Instances = Annotated[
-    tuple[tuple[int, ...] | None, ...],
-    PlainValidator(_instances),
-    WithJsonSchema(
-        {
-            "type": "array",
-            "items": {"type": ["string", "integer", "array"]},
-            "description": "groups of ranks: [0-3, 4-7], [[0, 4], [1, 5]] or [all]",
-        }
-    ),
-]
-
-
-def check_instances(
-    each: Instances, ranks: int, document: Document, at: tuple[str | int, ...]
-) -> tuple[tuple[int, ...], ...]:
-    """Return the members of every instance of a group; None stands for all `ranks`.
-
-    Errors name places below `at` in the `document`.
-
-    Raises InputError when one names a rank that is not there, or two differ in number or overlap.
-    """
-    found = [tuple(range(ranks)) if one is None else one for one in each]
-    for number, one in enumerate(found):
-        if max(one) >= ranks:
-            raise document.error(
-                f"names rank {max(one)}, and there are {ranks}", (*at, number),
-                f"name ranks from 0 to {ranks - 1}",
-            )  # fmt: skip
-    if len({len(one) for one in found}) > 1 or len(set().union(*found)) < sum(map(len, found)):
-        raise document.error(
-            "instances should have as many ranks each, none of them in two", at, "write [0-3, 4-7]"
-        )
-    return tuple(found)
-
-
 class Strides(NamedTuple):
     """Instances of so many `ranks` each that are `stride` apart, which cover all."""
 
@@ -121,6 +85,44 @@ def _each(value: object) -> object:
             "write {stride: 8, count: 2}",
         )
     return Strides(value["stride"], value["count"])
+
+
+Instances = Annotated[
+    tuple[tuple[int, ...] | None, ...] | Strides,
+    PlainValidator(_each),
+    WithJsonSchema(
+        {
+            "type": ["array", "object"],
+            "description": "[0-3, 4-7], [[0, 4], [1, 5]], [all], or {stride: 8, count: 2}",
+        }
+    ),
+]
+
+
+def check_instances(
+    each: Instances, ranks: int, document: Document, at: tuple[str | int, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the members of every instance of a group; None stands for all `ranks`.
+
+    Errors name places below `at` in the `document`.
+
+    Raises InputError when one names a rank that is not there, or two differ in number or overlap,
+    or those that are a stride apart do not cover all ranks.
+    """
+    if isinstance(each, Strides):
+        return _strides(each, ranks, document, at)
+    found = [tuple(range(ranks)) if one is None else one for one in each]
+    for number, one in enumerate(found):
+        if max(one) >= ranks:
+            raise document.error(
+                f"names rank {max(one)}, and there are {ranks}", (*at, number),
+                f"name ranks from 0 to {ranks - 1}",
+            )  # fmt: skip
+    if len({len(one) for one in found}) > 1 or len(set().union(*found)) < sum(map(len, found)):
+        raise document.error(
+            "instances should have as many ranks each, none of them in two", at, "write [0-3, 4-7]"
+        )
+    return tuple(found)
 
 
 def _chunks(value: object) -> int | None:
@@ -179,17 +181,7 @@ class GroupRecord(FileModel):
     name: Annotated[Name, Field(examples=["tp"])]
     collective: Annotated[StrictStr, Field(max_length=40, examples=["allreduce"])]
     size: Annotated[Bytes, Field(examples=["64MB"])]
-    each: Annotated[
-        tuple[tuple[int, ...] | None, ...] | Strides,
-        PlainValidator(_each),
-        WithJsonSchema(
-            {
-                "type": ["array", "object"],
-                "description": "ranks of each instance, or {stride, count}: r, r + stride ...",
-            }
-        ),
-        Field(examples=["[0-7, 8-15]"]),
-    ]
+    each: Annotated[Instances, Field(examples=["[0-7, 8-15]"])]
     chunks: Annotated[
         int | None,
         PlainValidator(_chunks),
@@ -304,11 +296,7 @@ def make_groups(record: GroupsFile, document: Document) -> Groups:
                 f"{shown(group.name)} is groups[{names[group.name]}] already", (*at, "name"),
                 "give it a name of its own",
             )  # fmt: skip
-        each = (
-            _strides(group.each, record.ranks, document, (*at, "each"))
-            if isinstance(group.each, Strides)
-            else check_instances(group.each, record.ranks, document, (*at, "each"))
-        )
+        each = check_instances(group.each, record.ranks, document, (*at, "each"))
         if len(each[0]) < 2:
             raise document.error(
                 "a group has two ranks or more", (*at, "each"), "write [[0, 1], [2, 3]]"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from taccl.collectives import Collective, chunk_size_of
 from taccl.collectives.slots import Batch, Slots, fit_layouts, place_chunks
+from taccl.timing.message_costs import batch_uses
 from taccl.timing.retiming import Columns, times_of
 from taccl.topology.fans import NO_FANS, FanTable, Legs, make_fans
 from taccl.topology.graph import Permutation, Topology
@@ -226,6 +227,17 @@ class Schedule:
                 chunks = tuple(self.chunk[rows].tolist())
                 for each in range(leg[rows[0]], leg[rows[0] + 1]):
                     yield chunks, rows, int(self.legs.src[each]), int(self.legs.dst[each])
+
+    @property
+    def edge_busy(self) -> tuple[Time, ...]:
+        """Picoseconds for which each edge is held, all messages together."""
+        full = self.expand()
+        order = np.argsort(full.batch, kind="stable")
+        first = np.flatnonzero(np.diff(full.batch[order], prepend=-1, append=-1))
+        uses = batch_uses(full.group, full.chunk_size, full.link[order], first, full.fans)
+        held = np.zeros(len(full.topology.edges), dtype=np.int64)
+        np.add.at(held, uses.resource, uses.held)
+        return tuple(held.tolist())
 
     def slots(self) -> Slots:
         """Return where each chunk lives at each rank, over all orbits."""

@@ -262,9 +262,7 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
     tracks = {link: number for number, link in enumerate(used)}
     rows: list[tuple[int, ...]] = []
     steps: list[list[list[str]]] = [[] for _ in used]
-    edge_busy = [0] * len(topology.edges)
     crossings: list[Crossing] = []
-    fused_left = dict(fused)  # what a batch holds counts once
     for message in messages:
         first, track = message[0], tracks[message[0].link]
         size = len(message) * schedule.chunk_size
@@ -273,12 +271,8 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
             held = {edge: topology.busy(first.link, edge, size) for edge in edges}
             ends = (int(table.src[first.link]), int(table.dst[first.link]))
             crossings.append((*ends, int(size), held.items()))
-            counted = held
         else:
             held = fused[first.batch]
-            counted = fused_left.pop(first.batch, {})
-        for edge, time in counted.items():
-            edge_busy[edge] += time
         if len(rows) == MAX_SPANS:
             continue
         chunks = ", ".join(str(send.chunk) for send in message)
@@ -302,7 +296,7 @@ def schedule_data(schedule: Schedule) -> tuple[Data, tuple[Time, ...]]:
         "spans": {name: [row[at] for row in rows] for at, name in enumerate(_NAMES)},
         "where": schedule_where(schedule, used, messages),
         "traffic": _traffic(topology, crossings),
-    }, tuple(edge_busy)
+    }, schedule.edge_busy
 
 
 def _held_by_fans(full: Schedule) -> dict[int, dict[int, Time]]:

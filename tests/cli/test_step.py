@@ -91,6 +91,51 @@ sync: [{group: all, bucket: all}, {group: pairs, bucket: all}]
     }
 
 
+ADDER = """taccl: topology/1
+name: adder
+shape:
+  kind: hub
+  dims: [8]
+  bandwidth: 1GB/s
+  alpha: 10us
+  switches: [{name: hub, multicast: true, reduce: {types: [int32]}}]
+"""
+
+SUM = """taccl: workload/1
+name: sum
+ranks: 8
+layers: [{name: a, bytes: 8MB, forward: 1us, backward: 2us}]
+sync: [{group: all, bucket: all, overlap: none}]
+"""
+
+
+def test_switches_that_add_carry_each_byte_once(run: Run, tmp_path: Path) -> None:
+    machine, work = tmp_path / "adder.yaml", tmp_path / "sum.yaml"
+    machine.write_text(ADDER)
+    work.write_text(SUM)
+
+    def step(*options: str) -> float:
+        done = run("step", work, machine, "--json", *options)
+        assert done.status == 0, done.err
+        return float(json.loads(done.out)["step_us"])
+
+    # One crossing of the tree, and every byte once over each port.
+    assert step("--via", "sharp") == 3 + 10 + 8000
+    # A ring: 14 rounds of an eighth of the bytes.
+    assert step("--via", "ring") == 3 + 14 * (10 + 1000)
+    assert step("--via", "ring") >= step("--via", "best") > 14 * 1000
+    assert step("--via", "best", "--in-network", "on") == 3 + 10 + 8000
+    for options, told in (
+        (("--together", "exact"), "--together: allreduce of 8000000 bytes is copied and added by"),
+        (("--profile", "measured"), "--in-network: is not known with measured costs"),
+        (("--in-network", "off"), "sharp can't do allreduce on 8 ranks of adder: it does not"),
+    ):
+        on = "dgx-h100" if "measured" in options else machine
+        done = run("step", work, on, "--via", "sharp", *options)
+        assert done.status in (2, 3)
+        assert told in done.err
+
+
 def test_a_library_serves_by_size(run: Run, workload: Path, tmp_path: Path) -> None:
     library = tmp_path / "lib"
     made = run("tune", "full:8", "allreduce", "allgather", "-b", "1M", "-e", "16M", "-f", "16",

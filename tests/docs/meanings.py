@@ -635,7 +635,8 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "by": "`even`, `weighted` by the speed of ranks, or the samples of each rank",
         },
         ("workload", "GroupRecord"): {
-            "each": "the groups of that name, as many ranks each; they call collectives at once"
+            "each": "the groups of that name, as many ranks each, which call collectives at once;"
+            " or `{stride: s, count: c}`, as in files of groups"
         },
         ("workload", "LayerRecord"): {
             "name": "what traces call it",

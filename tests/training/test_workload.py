@@ -26,6 +26,8 @@ def test_what_a_workload_may_not_say_is_told_with_its_place() -> None:
         ("ranks: 2\n" + LAYERS + "groups: {tp: {each: [0-2]}}", r"tp.each\[0\]: names rank 2"),
         ("ranks: 4\n" + LAYERS + "groups: {tp: {each: [0-1, 1-2]}}", r"tp.each: instances should"),
         ("ranks: 4\n" + LAYERS + "groups: {tp: {each: [0-1, 3]}}", r"tp.each: instances should"),
+        ("ranks: 4\n" + LAYERS + "groups: {tp: {each: {stride: 3, count: 2}}}",
+         r"tp.each: 2 ranks 3 apart do not cover 4 ranks: not from rank 1 on"),
         ("ranks: 2\n" + LAYERS + "groups: {all: {each: [[0, 1]]}}", r"groups.all: is the group of"),
         ("ranks: 2\n" + LAYERS + "groups: {tp: {each: []}}", r"tp.each: should be a list of gr"),
         ("ranks: 2\n" + LAYERS + "groups: {tp: {each: [x]}}", r"tp.each: should be numbers of G"),
