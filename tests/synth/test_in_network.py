@@ -90,16 +90,25 @@ def test_every_algorithm_takes_its_formula_where_alpha_is_nothing() -> None:
 
 
 def test_a_pipeline_over_servers_takes_its_busiest_port_but_for_the_fill() -> None:
-    for count, sharp, per_nic in ((2, False, 1), (3, False, 2), (4, True, 1)):
+    third, half = Fraction(4, 3), Fraction(3, 2)
+    for count, sharp, per_nic, chunks in (
+        (2, False, Fraction(1), 8), (3, False, third, 6), (4, False, half, 8),
+        (4, True, Fraction(1), 4),
+    ):  # fmt: skip
         topology = free(servers(count, sharp=sharp))
         name = "nvls-sharp" if sharp else "nvls-rail"
-        chunks = 2 * count if count == 3 else 16 // count
         schedule = ways(topology, name, "allreduce", S * 3, chunks)[0]
-        inside, nic = Fraction(9, 8) * 3 * S / 450, Fraction(per_nic * 3 * S, 8 * 50)
-        rounds = 16 if count != 3 else 6
-        assert us(schedule) * 1000 <= max(inside, nic) * (1 + Fraction(4, rounds)), name
+        inside, nic = Fraction(9, 8) * 3 * S / 450, per_nic * 3 * S / (8 * 50)
+        rounds = 16 if count == 2 or sharp else chunks
+        assert us(schedule) * 1000 <= max(inside, nic) * (1 + Fraction(4, rounds)), (count, name)
         assert us(schedule) * 1000 >= max(inside, nic)
         assert verify(schedule) == [], name
+
+
+def test_servers_exchange_whole_sums_where_latency_counts_and_parts_where_bytes_do() -> None:
+    times = [ways(servers(4), "nvls-rail", "allreduce", size, 8)[0].makespan / 10**6
+             for size in (10**6, S, 10**9)]  # fmt: skip
+    assert [round(time, 1) for time in times] == [14.2, 331.4, 4361.4]
 
 
 def test_an_algorithm_is_nowhere_that_switches_or_collectives_do_not_allow_it() -> None:
