@@ -167,7 +167,12 @@ def test_times_are_those_of_their_own_decisions_and_double_with_costs() -> None:
     for topology, name, collective, chunks in (
         (nvls(), "nvls", "allreduce", 2), (nvls(), "nvls-one-shot", "allreduce", 1),
         (nvls("dgx-h100", nodes=2), "nvls-rail", "allreduce", 2),
+        (nvls("dgx-h100", nodes=4), "nvls-rail", "allreduce", 4),
+        (load_topology("h100-sharp", nodes=2), "nvls-sharp", "allreduce", 2),
         (able(load_topology("fat-tree:4"), "*edge*"), "in-rack", "allreduce", 1),
+        (able(load_topology("fat-tree:4")), "sharp-trees", "allreduce", 1),
+        (able(load_topology("hub:4@1GB/s,1us")), "sharp", "allreduce", 2),
+        (able(load_topology("fat-tree:4")), "multicast-tree", "allgather", 1),
     ):  # fmt: skip
         schedule = ways(topology, name, collective, 10**6, chunks)[0]
         problem = problem_of(topology, collective, 10**6, chunks)

@@ -9,6 +9,7 @@ fastest counts, as it is NCCL's and MSCCL's aim to choose that.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import median, quantiles
@@ -67,7 +68,8 @@ class RunRecord(FileModel):
     what: Annotated[StrictStr, Field(min_length=1, max_length=500, examples=["NCCL 2.18.3"])]
     place: Literal["in", "out"]
     algorithm: Literal[
-        "ring", "tree", "nccl", "rccl", "pairs", "nvls", "packets", "puts", "sharp", "files",
+        "ring", "tree", "nccl", "rccl", "pairs", "nvls", "packets", "puts", "sharp",
+        "nvls-tree", "files",
         "unknown",
     ]  # fmt: skip
     channels: Annotated[StrictInt, Field(ge=1, le=64, examples=[16])] = 1
@@ -210,16 +212,17 @@ def _puts(topology: Topology, collective: str) -> Plan:
     return plan_of(program, PlanOptions(servers, in_place))
 
 
-def _sharp(topology: Topology, collective: str) -> Schedule:
-    """Return NCCL's sums in servers, in the switches of rails, and copies, in many rounds."""
+def _rounds(name: str, topology: Topology, collective: str) -> Schedule:
+    """Return NCCL's sums in servers, over rails as `name` does it, and copies, in many rounds."""
     cut = build_collective(collective, topology.num_ranks, SHARP_CHUNKS)
     problem = problem_of(topology, cut, 1 << 33)
-    *_, deepest = IN_NETWORK["nvls-sharp"](problem)
+    *_, deepest = IN_NETWORK[name](problem)
     return problem.timed(deepest)
 
 
 PLANS: Mapping[str, Callable[[Topology, str], Plan | Schedule]] = {
-    "nvls": _on_switches, "packets": _packets, "puts": _puts, "sharp": _sharp,
+    "nvls": _on_switches, "packets": _packets, "puts": _puts,
+    "sharp": partial(_rounds, "nvls-sharp"), "nvls-tree": partial(_rounds, "nvls-rail"),
 }  # fmt: skip
 """What is no program of threadblocks with FIFOs, by algorithm."""
 

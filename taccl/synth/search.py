@@ -317,7 +317,7 @@ def portfolio(search: Search) -> list[Attempt]:
     }
     if search.series.task(search.series.counts[0], 1.0)[0].topology.copies_or_adds:
         # Few rows and most of the gain: all their rounds are tried before anything else.
-        for name in IN_NETWORK:
+        for name in [each for each in classical if each in IN_NETWORK]:
             search.take(classical.pop(name))
             if search.over:
                 return search.found

@@ -11,6 +11,7 @@ from taccl.topology.file import load_topology
 from taccl.topology.graph import FanEngine, Topology, whole
 from taccl.verify import verify
 from tests.in_network import able, free, nvls, problem_of, us, ways
+from tests.sweep import for_each
 
 S = 64_000_000
 
@@ -90,16 +91,25 @@ def test_every_algorithm_takes_its_formula_where_alpha_is_nothing() -> None:
 
 
 def test_a_pipeline_over_servers_takes_its_busiest_port_but_for_the_fill() -> None:
-    for count, sharp, per_nic in ((2, False, 1), (3, False, 2), (4, True, 1)):
+    third, half = Fraction(4, 3), Fraction(3, 2)
+    for count, sharp, per_nic, chunks in (
+        (2, False, Fraction(1), 8), (3, False, third, 6), (4, False, half, 8),
+        (4, True, Fraction(1), 4),
+    ):  # fmt: skip
         topology = free(servers(count, sharp=sharp))
         name = "nvls-sharp" if sharp else "nvls-rail"
-        chunks = 2 * count if count == 3 else 16 // count
         schedule = ways(topology, name, "allreduce", S * 3, chunks)[0]
-        inside, nic = Fraction(9, 8) * 3 * S / 450, Fraction(per_nic * 3 * S, 8 * 50)
-        rounds = 16 if count != 3 else 6
-        assert us(schedule) * 1000 <= max(inside, nic) * (1 + Fraction(4, rounds)), name
+        inside, nic = Fraction(9, 8) * 3 * S / 450, per_nic * 3 * S / (8 * 50)
+        rounds = 16 if count == 2 or sharp else chunks
+        assert us(schedule) * 1000 <= max(inside, nic) * (1 + Fraction(4, rounds)), (count, name)
         assert us(schedule) * 1000 >= max(inside, nic)
         assert verify(schedule) == [], name
+
+
+def test_servers_exchange_whole_sums_where_latency_counts_and_parts_where_bytes_do() -> None:
+    times = [ways(servers(4), "nvls-rail", "allreduce", size, 4)[0].makespan / 10**6
+             for size in (10**6, S, 10**9)]  # fmt: skip
+    assert [round(time, 1) for time in times] == [14.2, 339.7, 4889.7]
 
 
 def test_an_algorithm_is_nowhere_that_switches_or_collectives_do_not_allow_it() -> None:
@@ -119,3 +129,22 @@ def test_an_algorithm_is_an_engine() -> None:
     found = solve(problem_of(nvls(), "allreduce", 4000), "nvls", Options())
     assert found.schedule is not None
     assert us(found.schedule) == 7
+
+
+FLAGGED = (("dgx-h100", 1), ("adding-leaves", None), ("dgx-b200", 1), ("dgx-h100", 2),
+           ("h100-sharp", 2), ("gb200-nvl72", 1))  # fmt: skip
+
+
+@for_each("row", range(len(FLAGGED)), quick=2)
+def test_auto_is_never_above_the_best_algorithm_of_a_flagged_machine(row: int) -> None:
+    name, nodes = FLAGGED[row]
+    topology = load_topology(name, nodes=nodes)
+    assert topology.copies_or_adds
+    for collective, size in (("allreduce", 10**6), ("allreduce", S), ("allgather", S)):
+        made = [ways(topology, each, collective, size) for each in IN_NETWORK]
+        least = min((found[0].makespan for found in made if found), default=None)
+        schedule = solve(
+            problem_of(topology, collective, size), "auto", Options(time_limit=0.3)
+        ).schedule
+        assert schedule is not None
+        assert least is None or schedule.makespan <= least, (name, collective, size)

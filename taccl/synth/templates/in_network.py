@@ -12,8 +12,9 @@ sharp          allreduce alpha of the tree + beta' S, one tree over switches tha
 sharp-trees    the same in t trees of S/t each, as many as there are equal switches to turn in
 switchml       sharp on one switch with a window W: rtt + S max(beta, rtt/W)
 in-rack        sharp-trees that turn in the l leaves: max(beta, 2 (l-1)/l beta_up) S
-nvls-rail      allreduce of s servers of g ranks in k rounds, between which NICs carry sums: of two
-               servers S/g a NIC, of more along a chain and back 2 S/g; inside (1 + 1/g) beta S
+nvls-rail      allreduce of s servers of g ranks in k rounds, between which NICs carry sums: all to
+               partners of a power of two of servers, log2 s S/g a NIC, or in parts, of as many or
+               round a ring, 2 (s-1)/s S/g; inside (1 + 1/g) beta S
 nvls-sharp     the same with one tree over each rail: S/g a NIC
 multicast-tree over several levels of switches, allgather, broadcast and mirrored reducescatter and
                reduce: alpha of the tree + beta S
@@ -35,6 +36,7 @@ from types import MappingProxyType
 
 from taccl.model.problem import Problem
 from taccl.model.schedule import Decisions
+from taccl.synth.templates.steps import bits, passed, shards
 from taccl.topology.fans import Fan, make_fans, wrong_fan
 from taccl.topology.graph import Rank, Topology
 
@@ -310,12 +312,16 @@ def _across_rails(problem: Problem, *, fused: bool) -> Iterator[Decisions]:
             trees[place] = min(right, key=lambda fan: len(fan.into) + len(fan.out))
     units = count // each
     for rounds in [k for k in range(1, min(units, MOST_ROUNDS) + 1) if units % k == 0]:
-        for behind in (
-            (2,) if len(servers) == 2 or fused else (2, 3, len(servers), 2 * len(servers))
-        ):
-            made = _pipelined(problem, inside, rails, trees, (rounds, behind))
-            if made is not None:
-                yield made
+        for whole in (True,) if fused else (True, False):
+            if fused or _crosses(len(servers), units // rounds, whole=whole):
+                made = _pipelined(problem, inside, rails, trees, rounds, whole=whole)
+                if made is not None:
+                    yield made
+
+
+def _crosses(servers: int, chunks: int, *, whole: bool) -> bool:
+    """Tell whether so many chunks can be summed over servers, whole or in parts."""
+    return servers & (servers - 1) == 0 if whole else servers > 2 and chunks % servers == 0
 
 
 def _pipelined(
@@ -323,10 +329,11 @@ def _pipelined(
     inside: Mapping[Rank, tuple[Fan, Fan]],
     rails: Sequence[Sequence[Rank]],
     trees: Sequence[Fan | None],
-    shape: tuple[int, int],
+    rounds: int,
+    *,
+    whole: bool,
 ) -> Decisions | None:
-    """Return the pipeline of some rounds, whose copies are some rounds behind their sums."""
-    rounds, behind = shape
+    """Return the pipeline of some rounds, whose copies are two rounds behind their sums."""
     each, count = len(rails), problem.collective.num_chunks
     units = count // each
 
@@ -336,7 +343,7 @@ def _pipelined(
 
     way = Way(problem)
     lands: dict[int, int] = {}
-    for step in range(rounds + behind):
+    for step in range(rounds + 2):
         for number in range(len(rails[0])):
             batch = way.batch
             way.batch += 1
@@ -344,32 +351,44 @@ def _pipelined(
                 adds, copies = inside[rail[number]]
                 if step < rounds:
                     way.add(chunks(place, step), adds, reduce=True, on=batch)
-                if 0 <= step - behind < rounds:
-                    way.add(chunks(place, step - behind), copies, reduce=False, on=batch)
+                if step >= 2:
+                    way.add(chunks(place, step - 2), copies, reduce=False, on=batch)
         for place, rail in enumerate(rails) if step < rounds else ():
             part, fan = chunks(place, step), trees[place]
             if fan is not None:
                 way.add(part, fan, reduce=True)
-            elif len(rail) == 2:
-                # Each sends what it has without what the other sends.
-                first = len(way.rows)
-                way.add(part, (rail[0], rail[1]), reduce=True)
-                way.add(part, (rail[1], rail[0]), reduce=True)
-                lands |= {row: first + 2 * len(part) for row in range(first, first + len(part))}
+            elif whole:
+                _swapped(way, part, rail, lands)
             else:
-                _chained(way, part, rail)
+                _parted(way, part, rail)
     return way.decisions(lands)
 
 
-def _chained(way: Way, chunks: range, rail: Sequence[Rank]) -> None:
-    """Add the sums along a rail to its middle from both ends, and the copies back."""
-    middle = len(rail) // 2
-    joins = [(rail[i], rail[i + 1]) for i in range(middle)]
-    joins += [(rail[i], rail[i - 1]) for i in range(len(rail) - 1, middle, -1)]
-    for ends in joins:
-        way.add(chunks, ends, reduce=True)
-    for src, dst in reversed(joins):
-        way.add(chunks, (dst, src), reduce=False)
+def _swapped(way: Way, chunks: range, rail: Sequence[Rank], lands: dict[int, int]) -> None:
+    """Add exchanges of all that a rail has so far, each time with those of another bit."""
+    for bit in bits(len(rail)):
+        first = len(way.rows)
+        for place, rank in enumerate(rail):
+            way.add(chunks, (rank, rail[place ^ bit]), reduce=True)
+        # Each sends what it has without what the other sends.
+        lands |= dict.fromkeys(range(first, len(way.rows)), len(way.rows))
+
+
+def _parted(way: Way, chunks: range, rail: Sequence[Rank]) -> None:
+    """Add sums of a part at each rank of a rail, and the parts to all: by bits, or round a ring."""
+    count = len(rail)
+    own = dict(zip(rail, shards(chunks, count), strict=True))
+    gather = list(passed(tuple(rail), [own.get(r, ()) for r in range(max(rail) + 1)], count - 1))
+    if count & (count - 1) == 0:
+        gather = [
+            (tuple(c for other in rail[place // bit * bit :][:bit] for c in own[other]),
+             rank, rail[place ^ bit], False)
+            for bit in bits(count) for place, rank in enumerate(rail)
+        ]  # fmt: skip
+    for part, src, dst, _ in reversed(gather):
+        way.add(part, (dst, src), reduce=True)
+    for part, src, dst, _ in gather:
+        way.add(part, (src, dst), reduce=False)
 
 
 IN_NETWORK: Mapping[str, Callable[[Problem], Iterator[Decisions]]] = MappingProxyType({
