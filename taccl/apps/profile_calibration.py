@@ -102,7 +102,10 @@ def calibrate_profile(question: ProfileQuestion) -> ProfileCalibration:
         others = [run for run in runs if run.table != file]
         left = _errors(own, fit(others, prior).costs) if others else ()
         tables.append(Table(file, _errors(own, prior), _errors(own, found.costs), left))
-    costs = replace(found.costs, source=_source(question, found))
+    names = ", ".join(ascii(Path(file).name)[1:-1][:80] for file in question.measured[:4])
+    untold = ", ".join(name for name in found.moved if name not in found.told)
+    source = f"calibrated by taccl from {names}; {verdict(found)}; not told by them: {untold}"
+    costs = replace(found.costs, source=source[:1000])
     known = dict(document_of(question.topology, question.nodes, question.fabric))
     fields = known or topology_document(topology)
     fields["measured"] = topology_document(replace(topology, measured=costs))["measured"]
@@ -180,12 +183,6 @@ def verdict(found: Fit) -> str:
         f"not supported: {words}, and at least {ROWS_FOR_EACH} rows for each are needed;"
         " measure more sizes and collectives"
     )
-
-
-def _source(question: ProfileQuestion, found: Fit) -> str:
-    names = ", ".join(ascii(Path(file).name)[1:-1][:80] for file in question.measured[:4])
-    untold = ", ".join(name for name in found.moved if name not in found.told)
-    return f"calibrated by taccl from {names}; {verdict(found)}; not told by them: {untold}"[:1000]
 
 
 def profile_text(found: ProfileCalibration, output: str | None) -> str:

@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 from taccl.apps.programs import Target, lowering_of
-from taccl.apps.request import Request, Synthesis
+from taccl.apps.request import Request
 from taccl.apps.synthesis import synthesize
 from taccl.bounds import any_bounds, best
 from taccl.collectives.groups import Groups, Instance, Union, union_of
@@ -145,8 +145,12 @@ def synthesize_groups(groups: Groups, topology: Topology, request: Request) -> T
             collective=first.collective, size=first.size, chunks=first.chunks, root=first.root,
             time_limit=max(LEAST, share), spent=0.0,
         ))  # fmt: skip
+        bounds = [bound for bound in found.bounds if found.program or bound.world != "program"]
         for number in numbers:
-            parts[number] = _part(groups.instances[number], machines[number], found)
+            parts[number] = Part(
+                groups.instances[number], machines[number], found.schedule, found.program,
+                found.size, found.time, found.time, best(bounds), found.result.engine,
+            )  # fmt: skip
     alone = [parts[number] for number in range(len(groups.instances))]
     if not all(part.program for part in alone):
         alone = [replace(part, program=None, alone=part.schedule.makespan,
@@ -157,7 +161,7 @@ def synthesize_groups(groups: Groups, topology: Topology, request: Request) -> T
         used.append(_edges(topology, part.instance.ranks, table.src[links], table.dst[links]))
     shared, joint = _shared(used), list[Time]()
     joined = list(alone)
-    bounds = [best_bound(groups, [part.bound.time for part in alone])]
+    least = [best_bound(groups, [part.bound.time for part in alone])]
     for turn, sharing in enumerate(shared):
         numbers = list(sharing)
         alone = _in_turn(alone, numbers)
@@ -170,7 +174,7 @@ def synthesize_groups(groups: Groups, topology: Topology, request: Request) -> T
         limit = max(LEAST, clock.left / (len(shared) - turn))
         schedule, bound = _solved(union, members, topology, replace(request, time_limit=limit))
         if groups.objective == "makespan":
-            bounds.append(Fraction(min(one.start for one in members) + bound))
+            least.append(Fraction(min(one.start for one in members) + bound))
         new = [joined[number] for number in numbers]
         projected = [] if schedule is None else _projected(union, schedule, new, request)
         joint += [] if schedule is None else [schedule.makespan]
@@ -178,17 +182,11 @@ def synthesize_groups(groups: Groups, topology: Topology, request: Request) -> T
         for number, part in zip(numbers, projected, strict=False):
             joined[number] = part
     candidates = [alone, joined] if shared else [alone]
-    replayed = all(part.program for part in alone)
-    try:
-        if replayed:
-            candidates = [_replayed(one, topology, request) for one in candidates]
-    except InputError as error:  # too many messages to follow
-        replayed = False
-        request.report(error.problem)
-    chosen = min(candidates, key=lambda one: groups.cost([part.end for part in one]))
+    replayed = _replayed(candidates, topology, request)
+    chosen = min(replayed or candidates, key=lambda one: groups.cost([part.end for part in one]))
     return Together(
-        groups, topology, tuple(chosen), max(bounds), shared, max(joint, default=None),
-        replayed, clock.spent,
+        groups, topology, tuple(chosen), max(least), shared, max(joint, default=None),
+        replayed is not None, clock.spent,
     )  # fmt: skip
 
 
@@ -264,17 +262,6 @@ def _shared(used: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
     for number, one in enumerate(home):
         sets[one].append(number)
     return tuple(tuple(numbers) for numbers in sets.values() if len(numbers) > 1)
-
-
-def _part(instance: Instance, machine: Topology, found: Synthesis) -> Part:
-    """Return what was `found` for an instance like this one."""
-    program, bounds = found.program, found.bounds
-    if program is None:
-        bounds = tuple(bound for bound in bounds if bound.world != "program")
-    return Part(
-        instance, machine, found.schedule, program, found.size, found.time, found.time,
-        best(bounds), found.result.engine,
-    )  # fmt: skip
 
 
 def _in_turn(parts: Sequence[Part], numbers: Sequence[int]) -> list[Part]:
@@ -362,13 +349,23 @@ def _projected(
     return found
 
 
-def _replayed(parts: Sequence[Part], topology: Topology, request: Request) -> list[Part]:
-    """Return parts with what their programs take side by side."""
-    placed = [
-        Placed(part.program, part.instance.ranks, part.size, part.instance.start)
-        for part in parts
-        if part.program is not None
-    ]
-    model = (request.target or Target()).model
-    times = times_together(placed, topology, model)
-    return [replace(part, together=time) for part, time in zip(parts, times, strict=True)]
+def _replayed(
+    candidates: Sequence[Sequence[Part]], topology: Topology, request: Request
+) -> list[list[Part]] | None:
+    """Return candidates with what their programs take side by side; None: it is not known."""
+    model, found = (request.target or Target()).model, []
+    for parts in candidates:
+        placed = [
+            Placed(part.program, part.instance.ranks, part.size, part.instance.start)
+            for part in parts
+            if part.program is not None
+        ]
+        if len(placed) < len(parts):
+            return None
+        try:
+            times = times_together(placed, topology, model)
+        except InputError as error:  # too many messages to follow
+            request.report(error.problem)
+            return None
+        found.append([replace(one, together=time) for one, time in zip(parts, times, strict=True)])
+    return found

@@ -12,7 +12,7 @@ from typing import cast
 
 from taccl.errors import TacclWarning
 from taccl.msccl.program import RECEIVES, Op, Program, Step, Threadblock
-from taccl.mscclpp.plan import OPERATIONS, Plan, PlanBlock, PlanOp, PlanRank
+from taccl.mscclpp.plan import OPERATIONS, Plan, PlanOp
 from taccl.replay.compile import ROUTED, Connection, connect, wire
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel
 from taccl.replay.interpreter import replay
@@ -178,11 +178,16 @@ def play_plan(plan: Plan, topology: Topology, size: int, model: ReplayModel) -> 
     Raises ProgramError when the plan does not fit the topology.
     """
     trace = replay_plan(plan, topology, size, model, keep_spans=True)
-    threads = {
-        (rank, number): Thread(_plan_label(record, block, number), tuple(map(_deed, block.ops)))
-        for rank, record in enumerate(plan.ranks)
-        for number, block in enumerate(record.blocks)
-    }
+    threads = {}
+    for rank, record in enumerate(plan.ranks):
+        for number, block in enumerate(record.blocks):
+            peers = [
+                f"{kind} {', '.join(str(record.channels[kind][one].peer) for one in own)}"
+                for kind, own in block.channels.items()
+                if own and kind != "switch"
+            ]
+            label = " ".join([f"tb {number}", *peers])
+            threads[rank, number] = Thread(label, tuple(map(_deed, block.ops)))
     table = topology.links
     wires = {
         (span.gpu, span.threadblock, span.link): connect(
@@ -192,16 +197,6 @@ def play_plan(plan: Plan, topology: Topology, size: int, model: ReplayModel) -> 
         if span.link is not None
     }
     return Played(plan.name, plan.num_ranks, topology, trace, threads, wires, {})
-
-
-def _plan_label(record: PlanRank, block: PlanBlock, number: int) -> str:
-    """Return what a threadblock of a plan is for: whom it has channels to."""
-    peers = [
-        f"{kind} {', '.join(str(record.channels[kind][one].peer) for one in own)}"
-        for kind, own in block.channels.items()
-        if own and kind != "switch"
-    ]
-    return " ".join([f"tb {number}", *peers])
 
 
 def _deed(op: PlanOp) -> Deed:

@@ -98,7 +98,26 @@ def plan_texts(library: Library, version: str, deadline: Deadline) -> dict[str, 
                 f"{FOLDER}/{each.plan.name}.json": write_plan(each.plan) for each in made.values()
             }
             texts.update(own)
-            spans.append(_span(span, made, own, high))
+            plans = [
+                {
+                    "name": one.plan.name, "file": file, "in_place": mode,
+                    "min_bytes": one.plan.min_bytes, "max_bytes": high, "unit_bytes": one.unit,
+                    "protocol": one.plan.protocol, "scratch_chunks": one.scratch,
+                    "times_us": {str(size): us(time) for size, time in one.times.items()},
+                    "sha256": hashlib.sha256(own[file].encode()).hexdigest(),
+                }
+                for (mode, one), file in zip(made.items(), own, strict=True)
+            ]  # fmt: skip
+            blocks = [rank.blocks for one in made.values() for rank in one.plan.ranks]
+            spans.append({
+                **span, "max_bytes": high, "file": plans[0]["file"], "plans": plans,
+                "modes": [MODES[mode] for mode in made], "sha256": plans[0]["sha256"],
+                "protocol": " or ".join(dict.fromkeys(one.plan.protocol for one in made.values())),
+                "divisor_bytes": lcm(*(one.unit for one in made.values())),
+                "safe_up_to_bytes": high, "verified_at_bytes": [],
+                "steps": max(len(block.ops) for each in blocks for block in each),
+                "threadblocks": max(map(len, blocks)),
+            })  # fmt: skip
             if high < one.high:
                 spans.append(_nothing(span, high + 1, one.high))
             _timed(told["sizes"], sizes, next(iter(own)), list(made.values()))
@@ -116,32 +135,6 @@ def _nothing(span: dict[str, Any], low: int, high: int) -> dict[str, Any]:
         why = span["why"]
     return {
         "min_bytes": low, "max_bytes": high, "file": None, "served_by": "nothing", "why": why,
-    }  # fmt: skip
-
-
-def _span(
-    span: dict[str, Any], made: Mapping[bool, Chosen], texts: Mapping[str, str], high: int
-) -> dict[str, Any]:
-    """Return what the index says of a range up to `high` bytes, whose plans are `texts`."""
-    plans = [
-        {
-            "name": one.plan.name, "file": file, "in_place": mode,
-            "min_bytes": one.plan.min_bytes, "max_bytes": high, "unit_bytes": one.unit,
-            "protocol": one.plan.protocol, "scratch_chunks": one.scratch,
-            "times_us": {str(size): us(time) for size, time in one.times.items()},
-            "sha256": hashlib.sha256(texts[file].encode()).hexdigest(),
-        }
-        for (mode, one), file in zip(made.items(), texts, strict=True)
-    ]  # fmt: skip
-    blocks = [rank.blocks for one in made.values() for rank in one.plan.ranks]
-    return {
-        **span, "max_bytes": high, "file": plans[0]["file"], "plans": plans,
-        "modes": [MODES[mode] for mode in made], "sha256": plans[0]["sha256"],
-        "protocol": " or ".join(dict.fromkeys(one.plan.protocol for one in made.values())),
-        "divisor_bytes": lcm(*(one.unit for one in made.values())),
-        "safe_up_to_bytes": high, "verified_at_bytes": [],
-        "steps": max(len(block.ops) for each in blocks for block in each),
-        "threadblocks": max(map(len, blocks)),
     }  # fmt: skip
 
 

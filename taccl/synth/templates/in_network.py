@@ -164,22 +164,15 @@ def _joined(problem: Problem, ranks: Sequence[Rank]) -> bool:
     )  # fmt: skip
 
 
-def _turns(problem: Problem) -> dict[Rank, list[int]]:
-    """Return the chunks of each rank: those it owns, or of a root all."""
-    chunks: dict[Rank, list[int]] = defaultdict(list)
-    for chunk, owner in enumerate(problem.collective.owner.tolist()):
-        chunks[problem.collective.root if problem.collective.root is not None else owner].append(
-            chunk
-        )
-    return chunks
-
-
 def _one_batch(problem: Problem) -> Iterator[Decisions]:
     """Yield one batch of one fan for each rank that owns chunks."""
     collective, topology = problem.collective, problem.topology
     everyone = range(topology.num_ranks)
     way = Way(problem)
-    for rank, chunks in _turns(problem).items():
+    turns: dict[Rank, list[int]] = defaultdict(list)
+    for chunk, owner in enumerate(collective.owner.tolist()):
+        turns[owner if collective.root is None else collective.root].append(chunk)
+    for rank, chunks in turns.items():
         others = [other for other in everyone if other != rank]
         fan = _fan(
             topology, rank, others if collective.reduces else (),
