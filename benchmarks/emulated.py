@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks.sections import replace_section
 from taccl.apps.emulation import measure_links, measured_network, over, probes_told
-from taccl.apps.networks import load_machine
+from taccl.apps.networks import MachineOptions, load_machine
 from taccl.apps.running import load_job, rows_of
 from taccl.report.text import aligned
 from taccl.run.emulate import emulated, own_scale, scaled
@@ -135,7 +135,7 @@ def main() -> None:
     missed, tables = False, list[str]()
     for name in given.machine or MACHINES:
         machine = load_machine(
-            name, nodes=None, fabric=None, sketch=None, alpha_rule="delay"
+            name, MachineOptions(alpha_rule="delay")
         )  # fmt: skip
         slower = scaled(machine, own_scale(machine))
         lines, errors, ordered, pairs, near = [head], [], 0, 0, 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taccl.apps import load_network
+from taccl.apps.networks import MachineOptions
 from taccl.errors import TacclWarning
 from taccl.imports import ImportOptions, import_topology
 from taccl.topology.edit import degrade, read_loss
@@ -53,7 +54,7 @@ class Machine:
                 warnings.simplefilter("ignore", TacclWarning)
                 topology = import_topology(str(DATA / self.spec), None, ImportOptions())
             return whole(topology, topology.rotations)
-        logical = load_network(self.spec, nodes=self.nodes, alpha_rule=rule)
+        logical = load_network(self.spec, MachineOptions(nodes=self.nodes, alpha_rule=rule))
         if self.slow:
             topology, _ = degrade(logical.topology, [read_loss("--edge", self.slow, "0.5")])
             return whole(topology, topology.rotations)

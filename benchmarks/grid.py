@@ -20,6 +20,7 @@ from typing import NamedTuple
 from benchmarks.auto import text_of, warm_up
 from benchmarks.sections import replace_section
 from taccl.apps import Request, load_network, synthesize
+from taccl.apps.networks import MachineOptions
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.topology.file import shipped_topologies
 from taccl.topology.graph import LogicalTopology
@@ -98,7 +99,7 @@ def networks(machines: Sequence[str]) -> Iterator[tuple[str, int, LogicalTopolog
     for machine in machines:
         yield machine, 1, load_network(machine)
         try:
-            yield machine, 2, load_network(machine, nodes=2)
+            yield machine, 2, load_network(machine, MachineOptions(nodes=2))
         except InputError:
             continue  # not made of servers
 

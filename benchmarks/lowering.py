@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taccl.apps import Request, Target, load_network, synthesize
+from taccl.apps.networks import MachineOptions
 from taccl.apps.programs import Lowering
 from taccl.model.schedule import Schedule
 from taccl.model.schedule_file import read_schedule, schedule_text
@@ -95,7 +96,9 @@ def schedule_of(case: Case, folder: Path, seconds: float) -> Schedule:
     if not path.exists():
         found = synthesize(
             Request(
-                logical=load_network(case.machine, nodes=case.nodes, alpha_rule=case.rule),
+                logical=load_network(
+                    case.machine, MachineOptions(case.nodes, alpha_rule=case.rule)
+                ),
                 collective=case.collective, size=SIZE, target=Target(runtime="executor"),
                 time_limit=seconds,
             )

@@ -18,6 +18,7 @@ from benchmarks.truth import DATA, PAGE
 from taccl.apps import Request, Target, load_network, synthesize
 from taccl.apps.comparison import CHANNELS
 from taccl.apps.inputs import read_program
+from taccl.apps.networks import MachineOptions
 from taccl.msccl.program import Program
 from taccl.replay.cost import model_of
 from taccl.replay.nccl import fastest, machine_of
@@ -79,7 +80,7 @@ def cells(seconds: float, folder: Path, only: str) -> Iterator[Cell]:
     for (name, nodes), collective in product(MACHINES, COLLECTIVES):
         if only not in name:
             continue
-        logical = load_network(name, nodes=nodes)
+        logical = load_network(name, MachineOptions(nodes=nodes))
         topology = logical.topology
         own = list(kernels(topology, collective))
         pattern = FILES.get((name, collective))

@@ -17,7 +17,7 @@ from itertools import combinations, product
 from benchmarks.sections import replace_section
 from benchmarks.truth import PAGE
 from taccl.apps import Target, load_network
-from taccl.apps.networks import charged
+from taccl.apps.networks import MachineOptions, charged
 from taccl.apps.programs import lowering_of
 from taccl.collectives import build_collective
 from taccl.errors import LoweringError
@@ -38,7 +38,7 @@ Times = tuple[Time, ...]
 
 def candidates(machine: str, nodes: int, name: str, size: int) -> Iterator[Times]:
     """Yield the times of every classical algorithm that has a program there."""
-    logical = load_network(machine, nodes=nodes)
+    logical = load_network(machine, MachineOptions(nodes=nodes))
     collective = build_collective(name, logical.topology.num_ranks, 1)
     target = Target(measured=True)
     known = target.protocols(name, logical.topology)

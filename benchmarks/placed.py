@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import mean
 
 from taccl.apps.emulation import measure_links, over
-from taccl.apps.networks import load_machine
+from taccl.apps.networks import MachineOptions, load_machine
 from taccl.apps.running import Asked, load_job, run_jobs
 from taccl.run.emulate import Emulated, emulated, own_scale, scaled
 
@@ -42,7 +42,7 @@ def main() -> None:
     given = parser.parse_args()
     drawn = random.Random(given.seed)
     machine = load_machine(
-        given.machine, nodes=None, fabric=None, sketch=None, alpha_rule="delay"
+        given.machine, MachineOptions(alpha_rule="delay")
     )  # fmt: skip
     ranks = list(range(machine.num_ranks))
     with (

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import taccl
-from taccl.apps.networks import load_machine
+from taccl.apps.networks import MachineOptions, load_machine
 from taccl.apps.plans import Wanted, best_plan
 from taccl.errors import LoweringError, TacclError
 from taccl.msccl.program import Program, errors_of
@@ -148,7 +148,7 @@ def main() -> None:
     failed = 0
     print("cell | profile | xml us | plan us | plan by xml | form | s")
     for machine, nodes in itertools.product(MACHINES, (1, 2)):
-        topology = load_machine(machine, nodes=nodes)
+        topology = load_machine(machine, MachineOptions(nodes=nodes))
         for collective, label in itertools.product(COLLECTIVES, SIZES):
             cell = f"{machine} x{nodes} {collective} {label}"
             if given.only not in cell:

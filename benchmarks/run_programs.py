@@ -50,7 +50,7 @@ def programs(limit: float) -> Iterator[tuple[str, Program]]:
     """Yield programs of engines by what they are called, those that an engine finds."""
     number = 0
     for machine in MACHINES:
-        logical = load_network(machine, nodes=None, fabric=None, sketch=None, alpha_rule=None)
+        logical = load_network(machine)
         for collective in COLLECTIVES:
             for engine in ENGINES:
                 number += 1

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.sections import replace_section
 from taccl.apps.call_costs import CallCosts
-from taccl.apps.networks import load_machine
+from taccl.apps.networks import MachineOptions, load_machine
 from taccl.apps.stepping import Price, under
 from taccl.report.text import aligned
 from taccl.topology.graph import Topology
@@ -137,7 +137,7 @@ def main() -> None:
     for machine, nodes, *pair in PAIRS:
         if given.only not in machine:
             continue
-        topology = load_machine(machine, nodes=nodes if nodes > 1 else None)
+        topology = load_machine(machine, MachineOptions(nodes=nodes if nodes > 1 else None))
         alone, fluid, replay = ends(topology, pair)
         off = max(fluid) / max(replay) - 1
         worst = max(worst, abs(off))
@@ -152,7 +152,7 @@ def main() -> None:
     for machine, nodes, width, micros, gradients, activations, via in STEPS:
         if given.only not in machine:
             continue
-        topology = load_machine(machine, nodes=nodes if nodes > 1 else None)
+        topology = load_machine(machine, MachineOptions(nodes=nodes if nodes > 1 else None))
         asked = width, micros, gradients, activations, via
         fluid_, replay_ = (one.time for one in step_times(topology, asked))
         worst = max(worst, abs(fluid_ / replay_ - 1))

@@ -27,7 +27,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from taccl.apps.networks import load_network
+from taccl.apps.networks import MachineOptions, load_network
 from taccl.apps.programs import Target, lowering_of
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import TacclError
@@ -312,7 +312,9 @@ def times(case: Case, simgrid: ModuleType) -> tuple[Time, float]:
     """
     machine, nodes, name, algorithm, size, protocol = case
     rule = None if protocol else "delay"
-    network = load_network(machine, nodes=nodes if nodes > 1 else None, alpha_rule=rule)
+    network = load_network(
+        machine, MachineOptions(nodes=nodes if nodes > 1 else None, alpha_rule=rule)
+    )
     topology = charged_network(network.topology, protocol) if protocol else network.topology
     collective = build_collective(name, topology.num_ranks, 1)
     problem = Problem(

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from taccl.apps.networks import load_machine
+from taccl.apps.networks import MachineOptions, load_machine
 from taccl.run.emulate import emulated, fabric_address, own_scale, scaled
 
 CLOSE = 1e-6
@@ -73,7 +73,7 @@ def main() -> None:
         train(given.library, given.rank, given.ranks, given.width)
         return
     machine = load_machine(
-        "slow-uplink", nodes=None, fabric=None, sketch=None, alpha_rule="delay"
+        "slow-uplink", MachineOptions(alpha_rule="delay")
     )  # fmt: skip
     size = 8 * (64 * given.width + given.width + given.width + 1)
     with emulated(scaled(machine, own_scale(machine))) as live, tempfile.TemporaryDirectory() as f:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from taccl.apps.inputs import read_program
-from taccl.apps.networks import load_collective, load_machine, load_network
+from taccl.apps.networks import MachineOptions, load_collective, load_machine, load_network
 from taccl.apps.outputs import write_outputs, xml_files
 from taccl.apps.programs import Target
 from taccl.apps.request import Request, Synthesis
@@ -41,7 +41,7 @@ def load_topology(
 
     Raises InputError when there is none of that name, or it can't be used.
     """
-    return load_machine(name, nodes=nodes, fabric=None, sketch=None, alpha_rule=alpha_rule)
+    return load_machine(name, MachineOptions(nodes, alpha_rule=alpha_rule))
 
 
 def synthesize(
@@ -80,7 +80,7 @@ def synthesize(
             )  # fmt: skip
         logical: LogicalTopology = whole(topology)
     else:
-        logical = load_network(topology, nodes=nodes, fabric=None, sketch=sketch, alpha_rule=None)
+        logical = load_network(topology, MachineOptions(nodes, sketch=sketch))
     target = None if runtime is None else Target(runtime=runtime, protocol=protocol)
     return solve(Request(
         logical, load_collective(collective), parse_size(size), chunks, engine=engine, root=root,

@@ -14,7 +14,7 @@ import numpy as np
 from taccl.apps.costs import BETWEEN, costly_document
 from taccl.apps.fitting import FITTED, NOT_TOLD, TOLD, TOLD_IF, Fit, Fitted, Part, Sample, Unknown
 from taccl.apps.inputs import read_program
-from taccl.apps.networks import asked_collective, load_collective, load_machine
+from taccl.apps.networks import MachineOptions, asked_collective, load_collective, load_machine
 from taccl.apps.programs import Target
 from taccl.apps.textbook import textbook_program
 from taccl.collectives import Collective
@@ -141,8 +141,8 @@ def calibrate(question: Question) -> Calibration:
     program does not fit the topology.
     """
     topology = load_machine(
-        question.topology, nodes=question.nodes, fabric=question.fabric,
-        alpha_rule=question.alpha_rule,
+        question.topology,
+            MachineOptions(question.nodes, question.fabric, alpha_rule=question.alpha_rule),
     )  # fmt: skip
     asked = question.collective and load_collective(question.collective)
     runs = read_runs(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
@@ -113,58 +113,52 @@ def fans_wanted(mode: str, *, carried: bool) -> bool:
     return mode == "on" or (mode == "auto" and carried)
 
 
-def load_machine(
-    topology: str,
-    *,
-    nodes: int | None = None,
-    fabric: str | None = None,
-    sketch: str | None = None,
-    alpha_rule: str | None = None,
-    group: Members = None,
-    in_network: bool = False,
-) -> Topology:
-    """Return a `topology`, a file, the name of a shipped one or a short form, as options change it.
+@dataclass(frozen=True, slots=True)
+class MachineOptions:
+    """What changes a machine from what its file says; None: nothing.
 
-    It has so many `nodes`, joined by a `fabric`, with an `alpha_rule` of ALPHA_RULES, each in place
-    of what the file says; the `sketch`, a file or the name of a shipped one, is for what TACCL's
-    own costs depend on. With a `group` it is the machine that its members have. Switches copy and
-    add, as the file says, only with `in_network`: most runtimes can't ask them to.
+    It has so many `nodes`, joined by a `fabric`, with an `alpha_rule` of ALPHA_RULES. TACCL's own
+    costs depend on the `sketch`, a file or the name of a shipped one. With a `group` it is the
+    machine that its members have. Switches copy and add, as the file says, only with `in_network`:
+    most runtimes can't ask them to.
+    """
+
+    nodes: int | None = None
+    fabric: str | None = None
+    sketch: str | None = None
+    alpha_rule: str | None = None
+    group: Members = None
+    in_network: bool = False
+
+
+AS_IT_IS = MachineOptions()
+
+
+def load_machine(topology: str, options: MachineOptions = AS_IT_IS) -> Topology:
+    """Return a `topology`, a file, the name of a shipped one or a short form, with its `options`.
 
     Raises InputError when a file or a value can't be used; NoScheduleError when members of the
     group can't reach one another.
     """
-    sketched = None if sketch is None else load_sketch(sketch).sketched
-    network = load_topology(topology, nodes=nodes, fabric=fabric, sketched=sketched)
-    network = network if alpha_rule is None else network.with_alpha_rule(alpha_rule)
-    network = network if in_network else network.point_to_point()
-    return network if group is None else grouped(network, *group)
+    sketched = None if options.sketch is None else load_sketch(options.sketch).sketched
+    network = load_topology(topology, nodes=options.nodes, fabric=options.fabric, sketched=sketched)
+    rule = options.alpha_rule
+    network = network if rule is None else network.with_alpha_rule(rule)
+    network = network if options.in_network else network.point_to_point()
+    return network if options.group is None else grouped(network, *options.group)
 
 
-def load_network(
-    topology: str,
-    *,
-    nodes: int | None = None,
-    fabric: str | None = None,
-    sketch: str | None = None,
-    alpha_rule: str | None = None,
-    group: Members = None,
-    in_network: bool = False,
-) -> LogicalTopology:
-    """Return a topology as a `sketch`, a file or the name of a shipped one, restricts it.
-
-    The `topology`, `nodes`, `fabric`, `alpha_rule`, `group` and `in_network` are those of
-    :func:`load_machine`; without a sketch all links may be used.
+def load_network(topology: str, options: MachineOptions = AS_IT_IS) -> LogicalTopology:
+    """Return a `topology` with its `options`, as their sketch restricts it, if there is one.
 
     Raises InputError when a file or a value can't be used; NoScheduleError when the sketch cuts
     ranks off.
     """
-    network = load_machine(
-        topology, nodes=nodes, fabric=fabric, sketch=sketch, alpha_rule=alpha_rule, group=group,
-        in_network=in_network and sketch is None,
-    )  # fmt: skip
-    if sketch is None:
+    if options.sketch is None:
+        network = load_machine(topology, options)
         return whole(network, network.rotations)
-    return apply_sketch(network, load_sketch(sketch))
+    network = load_machine(topology, replace(options, in_network=False))
+    return apply_sketch(network, load_sketch(options.sketch))
 
 
 def load_both(first: str, second: str, nodes: int | None) -> tuple[Topology, Topology]:
@@ -180,7 +174,7 @@ def load_both(first: str, second: str, nodes: int | None) -> tuple[Topology, Top
             fix="leave --nodes out",
         )  # fmt: skip
     one, other = (
-        load_machine(spec, nodes=None if spec in fixed else nodes, in_network=True)
+        load_machine(spec, MachineOptions(None if spec in fixed else nodes, in_network=True))
         for spec in (first, second)
     )
     return one, other

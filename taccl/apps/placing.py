@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from taccl.apps.inputs import read_program
-from taccl.apps.networks import asked_collective, load_collective, load_machine
+from taccl.apps.networks import MachineOptions, asked_collective, load_collective, load_machine
 from taccl.apps.programs import Target
 from taccl.apps.textbook import textbook_program
 from taccl.errors import InputError, ScheduleError, TacclWarning, did_you_mean
@@ -174,8 +174,8 @@ def load_places(question: Question) -> tuple[Topology, tuple[Seat, ...]]:
     hosts = hosts_of(question.servers)
     if question.topology is not None:
         topology = load_machine(
-            question.topology, nodes=question.nodes, fabric=question.fabric,
-            alpha_rule=question.alpha_rule,
+            question.topology,
+            MachineOptions(question.nodes, question.fabric, alpha_rule=question.alpha_rule),
         )  # fmt: skip
         names = [f"server{server}" for server in topology.server_of]
         seats = seats_of(names, hosts, question.servers, servers=topology.server_of)

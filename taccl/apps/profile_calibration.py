@@ -13,7 +13,7 @@ from types import MappingProxyType
 from taccl.apps.inputs import read_program
 from taccl.apps.measured import Run, RunRecord, programs_of, replayed, summed_up
 from taccl.apps.measured_fit import ROWS_FOR_EACH, Fit, fit
-from taccl.apps.networks import load_machine
+from taccl.apps.networks import MachineOptions, load_machine
 from taccl.errors import InputError, ProgramError
 from taccl.files import shown
 from taccl.imports.nccl_tests import Measured, read_runs
@@ -84,9 +84,7 @@ def calibrate_profile(question: ProfileQuestion) -> ProfileCalibration:
 
     Raises InputError when a file can't be used, or there is nothing to start from.
     """
-    topology = load_machine(
-        question.topology, nodes=question.nodes, fabric=question.fabric, alpha_rule=None
-    )
+    topology = load_machine(question.topology, MachineOptions(question.nodes, question.fabric))
     prior = _prior(question, topology)
     runs: list[Run] = []
     for name, measured in read_runs(

@@ -78,7 +78,13 @@ def compare(
 ) -> None:
     """Replay classical algorithms and files, size by size, beside NCCL's model and the bound."""
     from taccl.apps import comparison
-    from taccl.apps.networks import asked_collective, fans_wanted, load_collective, load_machine
+    from taccl.apps.networks import (
+        MachineOptions,
+        asked_collective,
+        fans_wanted,
+        load_collective,
+        load_machine,
+    )
     from taccl.files import check_outputs, write_atomic
     from taccl.replay.cost import is_measured
     from taccl.replay.nccl import Settings, parse_settings
@@ -89,15 +95,10 @@ def compare(
     form = "json" if as_json else form
     given = Settings() if nccl is None else read("--nccl", parse_settings, nccl)
     check_outputs([("--plot", plot)], [topology, collective, *(files or ())])
-    machine = load_machine(
-        topology,
-        nodes=nodes,
-        fabric=fabric,
-        sketch=sketch,
-        alpha_rule=alpha_rule,
-        group=group_of(ranks, relays),
-        in_network=True,
+    options = MachineOptions(
+        nodes, fabric, sketch, alpha_rule, group_of(ranks, relays), in_network=True
     )
+    machine = load_machine(topology, options)
     # NCCL has its own ways to use such switches, whatever is replayed beside it.
     nvls, collnet = switches_of(machine)
     given = replace(

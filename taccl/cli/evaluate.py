@@ -89,7 +89,7 @@ def evaluate(
     """Replay programs on a topology, size by size, beside the bound."""
     from taccl.apps import evaluation, plans, reports
     from taccl.apps.inputs import read_input, whole_size
-    from taccl.apps.networks import load_machine
+    from taccl.apps.networks import MachineOptions, load_machine
     from taccl.apps.schedules import is_schedule, schedule_rows
     from taccl.mscclpp.plan import Plan
     from taccl.replay.cost import is_measured, model_of
@@ -108,15 +108,10 @@ def evaluate(
             "--scenario": scenario, "--trace": trace, "--html": html, "--explain": explain or None,
             "--route": route or None,
         }, "schedules")  # fmt: skip
-    machine = load_machine(
-        topology,
-        nodes=nodes,
-        fabric=fabric,
-        sketch=sketch,
-        alpha_rule=alpha_rule,
-        group=group_of(ranks, relays),
-        in_network=True,
+    options = MachineOptions(
+        nodes, fabric, sketch, alpha_rule, group_of(ranks, relays), in_network=True
     )
+    machine = load_machine(topology, options)
     network = machine.point_to_point()
     if groups is not None:
         unfit: dict[str, object] = {
@@ -236,6 +231,7 @@ def bound(
     """Print what no algorithm can beat, by kind, and which bound is the binding one."""
     from taccl.apps import evaluation
     from taccl.apps.networks import (
+        MachineOptions,
         asked_collective,
         default_size,
         fans_wanted,
@@ -249,15 +245,9 @@ def bound(
     from taccl.groups.told import bounded_text as groups_bounded
     from taccl.report.tables import bounded_json, bounded_table, bounded_text
 
-    logical = load_network(
-        topology,
-        nodes=nodes,
-        fabric=fabric,
-        sketch=sketch,
-        alpha_rule=alpha_rule,
-        group=group_of(ranks, relays),
-        in_network=fans_wanted(in_network, carried=True),
-    )
+    fans = fans_wanted(in_network, carried=True)
+    options = MachineOptions(nodes, fabric, sketch, alpha_rule, group_of(ranks, relays), fans)
+    logical = load_network(topology, options)
     if is_groups(collective):
         for option, value in (("--size", size), ("-b", begin), ("-e", end), ("--root", root),
                               ("--ranks", ranks), ("--sketch", sketch)):  # fmt: skip

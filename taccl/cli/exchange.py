@@ -163,10 +163,10 @@ def export(
     output: TextOutput = None,
 ) -> None:
     """Write a topology in another tool's format."""
-    from taccl.apps.networks import load_machine
+    from taccl.apps.networks import MachineOptions, load_machine
     from taccl.report.export import EXPORTS
 
     text = EXPORTS[to](
-        load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch, in_network=True)
+        load_machine(topology, MachineOptions(nodes, fabric, sketch, in_network=True))
     )
     deliver(text, output, [topology])

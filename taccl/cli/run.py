@@ -108,7 +108,7 @@ def run(
 ) -> None:
     """Run programs with real bytes, a process a rank, and check what comes out."""
     from taccl.apps import running
-    from taccl.apps.networks import load_machine
+    from taccl.apps.networks import MachineOptions, load_machine
     from taccl.files import check_outputs, write_all_atomic
     from taccl.report.runs import runs_json, runs_table
     from taccl.run.hosts import parse_hosts, run_on_hosts
@@ -138,9 +138,7 @@ def run(
     check_outputs([("--trace", trace), ("--save-topology", save)], files)
     network = None
     if topology is not None:
-        network = load_machine(
-            topology, nodes=nodes, fabric=fabric, sketch=None, alpha_rule=alpha_rule
-        )
+        network = load_machine(topology, MachineOptions(nodes, fabric, alpha_rule=alpha_rule))
     sizes = sizes_of(begin, end, factor, size)
     asked = running.Asked(
         sizes, dtype, calls or (1 if emulate else 20), repeats, logged=trace is not None
@@ -150,9 +148,7 @@ def run(
     if emulate is not None:
         from taccl.apps.emulation import probes_told, run_emulated
 
-        machine = load_machine(
-            emulate, nodes=nodes, fabric=fabric, sketch=None, alpha_rule=alpha_rule
-        )
+        machine = load_machine(emulate, MachineOptions(nodes, fabric, alpha_rule=alpha_rule))
         factor_ = None if scale is None else Fraction(scale)
         rows, text, found, probes = run_emulated(jobs, asked, machine, factor_)
         if not as_json:

@@ -37,12 +37,12 @@ def show(
     dot: Dot = None,
 ) -> None:
     """Print what remains of a topology under a sketch: links, relays, senders, symmetry, limits."""
-    from taccl.apps import load_network, logical_group
+    from taccl.apps.networks import MachineOptions, load_network, logical_group
     from taccl.files import check_outputs
     from taccl.report.matrix import sketch_picture, sketch_rows
 
     check_outputs([("--svg", svg), ("--dot", dot)], [sketch, topology])
-    network = load_network(topology, nodes=nodes, fabric=fabric, sketch=sketch)
+    network = load_network(topology, MachineOptions(nodes, fabric, sketch))
     drawn = pictures(sketch_picture(network), svg, dot)
     typer.echo(f"{network.name} on {network.topology.name}")
     for what, value in sketch_rows(network, logical_group(network)):
@@ -56,10 +56,10 @@ def validate(
     sketch: SketchArgument, topology: TopologyArgument, nodes: Nodes = None, fabric: Fabric = None
 ) -> None:
     """Apply a sketch to a topology: links, relays and symmetries all hold, or an error says why."""
-    from taccl.apps import load_network, logical_group
+    from taccl.apps.networks import MachineOptions, load_network, logical_group
     from taccl.collectives import build_collective
 
-    logical = load_network(topology, nodes=nodes, fabric=fabric, sketch=sketch)
+    logical = load_network(topology, MachineOptions(nodes, fabric, sketch))
     group = logical_group(logical)
     every = build_collective("allgather", logical.topology.num_ranks, 1)
     lost = None if logical.why_unserved is None else logical.why_unserved(every)

@@ -101,7 +101,7 @@ def step(
 ) -> None:
     """Say what a training step takes, and how much of it is communication that nothing hides."""
     from taccl.apps.call_costs import CallCosts, asks_switches, check_via, has_programs, quicker
-    from taccl.apps.networks import fans_wanted, load_machine
+    from taccl.apps.networks import MachineOptions, fans_wanted, load_machine
     from taccl.apps.stepping import Price, Question, load_work
     from taccl.apps.stepping import step as solve
     from taccl.files import check_outputs, write_all_atomic
@@ -131,9 +131,8 @@ def step(
                 )  # fmt: skip
     measured = profile == "measured"
     fused = fans_wanted(in_network, carried=asks_switches(via) or asks_switches(against or ""))
-    machine = load_machine(
-        topology, nodes=nodes, fabric=fabric, alpha_rule=alpha_rule, in_network=fused
-    )
+    options = MachineOptions(nodes, fabric, alpha_rule=alpha_rule, in_network=fused)
+    machine = load_machine(topology, options)
     if expand:
         if as_json or trace or html:
             raise InputError(

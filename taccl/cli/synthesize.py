@@ -197,7 +197,7 @@ def synthesize(
     """Find a schedule for a collective, prove it correct, and write it as MSCCL XML."""
     from taccl import apps as pipeline
     from taccl.apps import outputs, reports
-    from taccl.apps.networks import fans_wanted, load_collective
+    from taccl.apps.networks import MachineOptions, fans_wanted, load_collective
     from taccl.apps.plans import fan_time, plan_texts
     from taccl.apps.plans import told as told_of
     from taccl.files import check_outputs, write_all_atomic
@@ -223,15 +223,9 @@ def synthesize(
         raise InputError(
             "has no plans of groups yet", field="--runtime", fix=f"use {RUNTIME_NAMES} or none"
         )
-    logical = pipeline.load_network(
-        topology,
-        nodes=nodes,
-        fabric=fabric,
-        sketch=sketch,
-        alpha_rule=alpha_rule,
-        group=group_of(ranks, relays),
-        in_network=fans_wanted(in_network, carried=(plan or runtime == "none") and groups is None),
-    )
+    fans = fans_wanted(in_network, carried=(plan or runtime == "none") and groups is None)
+    options = MachineOptions(nodes, fabric, sketch, alpha_rule, group_of(ranks, relays), fans)
+    logical = pipeline.load_network(topology, options)
     measured = is_measured(profile, logical.topology, alpha_rule, steps, runtime == "none", groups)
     wanted = _wanted(0, protocol, version, (inplace, outofplace), target, measured=measured)
     request = pipeline.Request(
@@ -378,7 +372,7 @@ def convert(
 ) -> None:
     """Verify a schedule and write it as MSCCL XML, or as MSCCL++ plans (to stdout without -o)."""
     from taccl.apps import outputs
-    from taccl.apps.networks import load_machine
+    from taccl.apps.networks import MachineOptions, load_machine
     from taccl.apps.plans import convert as convert_to_plans
     from taccl.apps.plans import told as told_of
 
@@ -391,7 +385,7 @@ def convert(
             element_bytes(dtype), bitwise=bitwise_consistent,
         )  # fmt: skip
         wanted = _wanted(size_of(size), protocol, version, modes[:2], target)
-        machine = None if topology is None else load_machine(topology, nodes=nodes)
+        machine = None if topology is None else load_machine(topology, MachineOptions(nodes))
         plans, made = convert_to_plans(schedule, machine, wanted, file)
         if file is None:
             typer.echo(next(iter(plans.values())), nl=False)

@@ -38,20 +38,14 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print what a topology consists of, and a matrix of the paths between its ranks."""
-    from taccl.apps.networks import load_machine
+    from taccl.apps.networks import MachineOptions, load_machine
     from taccl.files import check_outputs
     from taccl.report.matrix import matrix_text, topology_fields
     from taccl.topology.file import describe, topology_digest
 
     check_outputs([("--svg", svg), ("--dot", dot)], [topology])
-    network = load_machine(
-        topology,
-        nodes=nodes,
-        fabric=fabric,
-        sketch=sketch,
-        group=group_of(ranks, relays),
-        in_network=True,
-    )
+    options = MachineOptions(nodes, fabric, sketch, group=group_of(ranks, relays), in_network=True)
+    network = load_machine(topology, options)
     drawn = pictures(network, svg, dot)
     if as_json:
         fields = topology_fields(network, topology_digest(network))
@@ -115,11 +109,11 @@ def expand(
     output: TextOutput = None,
 ) -> None:
     """Print a topology as the plain graph that engines see."""
-    from taccl.apps.networks import load_machine
+    from taccl.apps.networks import MachineOptions, load_machine
     from taccl.topology.file import expand_text
 
     text = expand_text(
-        load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch, in_network=True)
+        load_machine(topology, MachineOptions(nodes, fabric, sketch, in_network=True))
     )
     deliver(text, output, [topology])
 
@@ -149,12 +143,12 @@ def degrade(
     output: TextOutput = None,
 ) -> None:
     """Print a topology some of whose edges are slower or gone, as a plain graph."""
-    from taccl.apps.networks import load_machine
+    from taccl.apps.networks import MachineOptions, load_machine
     from taccl.topology.edit import degrade, read_losses
     from taccl.topology.file import document_text, topology_document
 
     losses = read_losses(edge or (), link or (), factor)
-    network = load_machine(topology, nodes=nodes, fabric=fabric, sketch=sketch, in_network=True)
+    network = load_machine(topology, MachineOptions(nodes, fabric, sketch, in_network=True))
     made, notes = degrade(network, losses)
     text = document_text(topology_document(made), [f"{network.name}: {note}" for note in notes])
     deliver(text, output, [topology], notes)

@@ -157,9 +157,9 @@ def _servers(
             "the topology says which ranks share a server", field="--ranks-per-node",
             fix="leave out one of the two",
         )  # fmt: skip
-    from taccl.apps.networks import load_machine
+    from taccl.apps.networks import MachineOptions, load_machine
 
-    return load_machine(topology, nodes=nodes, group=group).server_of
+    return load_machine(topology, MachineOptions(nodes, group=group)).server_of
 
 
 _WORDS = {

@@ -3,11 +3,10 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from threading import Event
 
-from taccl.apps.networks import asked_collective, load_network
+from taccl.apps.networks import MachineOptions, asked_collective, load_network
 from taccl.apps.programs import serves
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, OutOfTimeError
@@ -172,11 +171,8 @@ def tune(order: Order) -> Tuned:
 
 def _setting(order: Order) -> tuple[Topology, Setting]:
     """Return the machine, and what all candidates share."""
-    load = partial(
-        load_network, order.topology, nodes=order.nodes, fabric=order.fabric,
-        alpha_rule=order.alpha_rule,
-    )  # fmt: skip
-    topology = load().topology
+    options = MachineOptions(order.nodes, order.fabric, alpha_rule=order.alpha_rule)
+    topology = load_network(order.topology, options).topology
     measured = is_measured(order.profile, topology, order.alpha_rule)
     if topology.num_ranks < 2:
         raise InputError("has one rank: nothing to send", file=order.topology, field="ranks")
@@ -198,7 +194,7 @@ def _setting(order: Order) -> tuple[Topology, Setting]:
     machines = [Machine(expand_text(topology))]
     names = []
     for sketch in order.sketches:
-        logical = load(sketch=sketch)
+        logical = load_network(order.topology, replace(options, sketch=sketch))
         text = read_text(shipped_file(sketch, "sketches", "sketch"))
         machines.append(Machine(expand_text(logical.topology), text))
         names.append(logical.name or sketch)

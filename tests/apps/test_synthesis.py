@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from taccl.apps import Request, Synthesis, Target, load_network, synthesize
-from taccl.apps.networks import asked_collective
+from taccl.apps.networks import MachineOptions, asked_collective
 from taccl.apps.outputs import summary
 from taccl.apps.scoring import Scorer
 from taccl.apps.synthesis import CHUNK_COUNTS, series_of
@@ -105,7 +105,7 @@ def test_the_count_whose_chunks_share_links_evenly_is_tried_second(
 def test_between_servers_more_chunks_are_tried_for_waves(
     nodes: int, counts: tuple[int, ...]
 ) -> None:
-    request = Request(load_network("ndv2", nodes=nodes), "allgather", 10**6)
+    request = Request(load_network("ndv2", MachineOptions(nodes=nodes)), "allgather", 10**6)
     whole_ = asked_collective("allgather", request.logical.topology, None)
     assert series_of(request, whole_, Scorer(None, 10**6, request.report)).counts == counts
 

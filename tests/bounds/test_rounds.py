@@ -10,6 +10,7 @@ from itertools import combinations
 import pytest
 
 from taccl.apps import load_network
+from taccl.apps.networks import MachineOptions
 from taccl.bounds import any_bounds
 from taccl.collectives import Collective, build_collective, chunk_size_of
 from taccl.errors import NoScheduleError
@@ -209,7 +210,7 @@ NAMES = ("allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "re
 @for_each("rule", ["occupy", "delay"])
 def test_no_classical_algorithm_ends_sooner(machine: str, rule: str) -> None:
     draw = random.Random(f"{machine} {rule}")
-    topology = load_network(machine, alpha_rule=rule).topology
+    topology = load_network(machine, MachineOptions(alpha_rule=rule)).topology
     for name in NAMES:
         cut = build_collective(name, topology.num_ranks, draw.choice((1, 2)))
         for size in (draw.randrange(1000, 50_000), draw.randrange(100_000, 4_000_000)):

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from taccl.apps.networks import asked_collective, load_network, logical_group
+from taccl.apps.networks import MachineOptions, asked_collective, load_network, logical_group
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.bounds.net import counted, leaves
 from taccl.collectives import COLLECTIVES, build_collective, busbw_factor
@@ -119,10 +119,10 @@ def test_without_relays_bounds_are_those_of_the_members_machine() -> None:
     for name in COLLECTIVES:
         times = []
         for group in ((range(8), "members"), (range(8), "all")):
-            network = load_network("dgx-h100", nodes=2, group=group)
+            network = load_network("dgx-h100", MachineOptions(nodes=2, group=group))
             made = asked_collective(name, network.topology)
             times.append(best(any_bounds(network, made, 10**6)).time)
-        alone = load_network("dgx-h100", nodes=1)
+        alone = load_network("dgx-h100", MachineOptions(nodes=1))
         assert (
             times[0] == best(any_bounds(alone, asked_collective(name, alone.topology), 10**6)).time
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from taccl.apps.emulation import measure_links, measured_network, over, probe_program, probed_links
-from taccl.apps.networks import load_machine
+from taccl.apps.networks import MachineOptions, load_machine
 from taccl.apps.running import Asked, job_of, run_jobs
 from taccl.errors import InputError
 from taccl.run import emulate
@@ -32,7 +32,7 @@ def why_not() -> str:
 
 
 def machine(name: str) -> Topology:
-    return load_machine(name, nodes=None, fabric=None, sketch=None, alpha_rule="delay")
+    return load_machine(name, MachineOptions(alpha_rule="delay"))
 
 
 # One after the other: what is left behind is counted.
