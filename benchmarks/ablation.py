@@ -27,10 +27,10 @@ from taccl.apps.programs import Target, lowering_of
 from taccl.errors import TacclError
 from taccl.model.arcs import Arcs
 from taccl.model.problem import Options
-from taccl.synth.engines import solve
 from taccl.synth.flow.engine import Limits
 from taccl.synth.list_scheduler import load_of
 from taccl.synth.plan import Adjacency
+from taccl.synth.search import solve
 from tests.generators import random_problem
 
 MORE = (

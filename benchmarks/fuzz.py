@@ -26,7 +26,7 @@ from taccl.bounds import any_bounds, best, fixed_bounds, packing
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Bound, Options, Problem, Status
-from taccl.synth.engines import engine_names, solve
+from taccl.synth.search import engine_names, solve
 from taccl.topology.graph import whole
 from taccl.topology.symmetry import make_group
 from taccl.verify import verify

@@ -25,7 +25,7 @@ from taccl.apps.measured import (
     shipped_tables,
     summed_up,
 )
-from taccl.apps.measured_fit import fit
+from taccl.apps.profile_calibration import fit
 from taccl.replay.cost import measured_costs
 from taccl.topology.file import load_topology
 from taccl.topology.graph import ProgramCosts, ProtocolCosts

@@ -16,7 +16,7 @@ from taccl.files import Document, fit_model
 from taccl.lowering.lower import LowerOptions, lower
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule_file import read_schedule, schedule_text
-from taccl.synth.engines import solve
+from taccl.synth.search import solve
 from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import make_group
 from taccl.verify import verify

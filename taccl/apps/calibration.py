@@ -11,12 +11,22 @@ from types import MappingProxyType
 
 import numpy as np
 
-from taccl.apps.costs import BETWEEN, costly_document
-from taccl.apps.fitting import FITTED, NOT_TOLD, TOLD, TOLD_IF, Fit, Fitted, Part, Sample, Unknown
+from taccl.apps.fitting import (
+    BETWEEN,
+    FITTED,
+    NOT_TOLD,
+    TOLD,
+    TOLD_IF,
+    Fit,
+    Fitted,
+    Part,
+    Sample,
+    Unknown,
+    costly_document,
+)
 from taccl.apps.inputs import read_program
 from taccl.apps.networks import MachineOptions, asked_collective, load_collective, load_machine
-from taccl.apps.programs import Target
-from taccl.apps.textbook import textbook_program
+from taccl.apps.programs import Target, textbook_program
 from taccl.collectives import Collective
 from taccl.errors import InputError, did_you_mean
 from taccl.imports.nccl_tests import Measured, Point, read_runs

@@ -323,9 +323,8 @@ class CallCosts:
 
         Raises InputError where one has no program, or all together have too many messages.
         """
-        from taccl.replay.disturbed import Load, Setup, ends_together
+        from taccl.replay.disturbed import Load, Setup, ends_together, on_ranks
         from taccl.replay.scenario import ScenarioFile, bind
-        from taccl.replay.side_by_side import on_ranks
 
         key = tuple(running)
         if key not in self._ends:
@@ -484,7 +483,7 @@ def check_via(via: str, *, library: bool) -> None:
         return
     if via in WAYS or (library and via == "library"):
         return
-    from taccl.synth.engines import engine_names
+    from taccl.synth.search import engine_names
 
     known = (*WAYS, *(("library",) if library else ()), *engine_names())
     if via not in known:

@@ -17,8 +17,7 @@ from pathlib import Path
 from taccl.apps.evaluation import answer_of
 from taccl.apps.inputs import ELEMENT_BYTES, read_input, unit_of
 from taccl.apps.networks import charged
-from taccl.apps.programs import Target, serves
-from taccl.apps.textbook import textbook_programs
+from taccl.apps.programs import Target, serves, textbook_programs
 from taccl.bounds import ANY
 from taccl.collectives import COLLECTIVES, Collective, alone, has_xml
 from taccl.errors import InputError, LoweringError

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+import numpy as np
+
 from taccl.apps.inputs import ELEMENT_BYTES, read_program
 from taccl.bounds import ANY, POINT_TO_POINT, any_bounds, best, fixed_bounds
 from taccl.bounds.port_contention import KIND, port_contention_bound
@@ -16,6 +18,8 @@ from taccl.collectives import Collective, chunk_size_of
 from taccl.errors import InputError, TacclWarning
 from taccl.files import read_text
 from taccl.model.problem import Bound
+from taccl.model.schedule import Schedule, timed_anew
+from taccl.model.schedule_file import read_schedule
 from taccl.msccl.interpret import count_wrong, interpret
 from taccl.msccl.program import Program
 from taccl.msccl.xml import read_xml
@@ -33,13 +37,14 @@ from taccl.replay.disturbed import (
 )
 from taccl.replay.plans import replay_plan
 from taccl.replay.scenario import Scenario, read_scenario
-from taccl.replay.sweep import Disturbed, Row, row_of, sweep
+from taccl.replay.sweep import Disturbed, Row, bounds_of, row_of, sweep
 from taccl.replay.timing import traces
 from taccl.replay.trace import Trace
 from taccl.report.explain import Explanation, explain
 from taccl.report.played import Played, play, play_plan
 from taccl.report.tables import Bounded
 from taccl.topology.graph import LogicalTopology, Topology, whole
+from taccl.verify import require_valid
 
 MAX_WORK = 100_000
 """Chunks that steps move in some seconds, above which a program is not followed."""
@@ -293,3 +298,67 @@ def _outcomes(
             loads.append(Load(also, given or size - size % unit or unit, start))
         outcomes.append(disturbed(setup, loads))
     return outcomes
+
+
+def is_schedule(path: str) -> bool:
+    """Tell whether a file at `path` is a schedule, by how it begins.
+
+    Raises InputError when it can't be read.
+    """
+    start = read_text(path).lstrip()[:200]
+    return start.startswith("{") and '"schedule/' in start
+
+
+def at_size(schedule: Schedule, topology: Topology, size: int, file: str | None = None) -> Schedule:
+    """Return the decisions of a `schedule` timed anew on a `topology`, and judged.
+
+    The topology has the same links, and arcs where there are fans, at any costs; `size` is in bytes
+    of the counted buffer. Errors name the `file` it is from.
+
+    Raises InputError when it has others, ScheduleError when the schedule is wrong.
+    """
+    pairs = [(schedule.topology.links, topology.links)]
+    if len(schedule.fans):
+        pairs.append((schedule.topology.arcs, topology.arcs))
+    columns = ("src", "dst", "edge_start", "edge_ids")
+    if not all(
+        np.array_equal(getattr(one, name), getattr(other, name))
+        for one, other in pairs
+        for name in columns
+    ):
+        raise InputError(
+            f"its links are those of {schedule.topology.name}, and not those of {topology.name}",
+            file=file, field="topology", fix="give the topology it was made for; costs may differ",
+        )  # fmt: skip
+    made = timed_anew(schedule, topology, size)
+    require_valid(made)
+    return made
+
+
+def schedule_rows(
+    files: Sequence[str], topology: Topology, sizes: Sequence[int]
+) -> tuple[Row, ...]:
+    """Return a row for each schedule of some `files` at each of some `sizes` in bytes.
+
+    Where a schedule has fans, switches of the `topology` copy and add as it says; without fans the
+    bound is that of messages from rank to rank.
+
+    Raises InputError when a file can't be read or is for another machine; ScheduleError when what
+    it says is wrong.
+    """
+    rows = []
+    for file in files:
+        schedule = read_schedule(file)
+        fused = len(schedule.fans) > 0
+        machine = topology if fused else topology.point_to_point()
+        bound = bounds_of(machine, schedule.collective, world=ANY if fused else POINT_TO_POINT)
+        for size in sizes:
+            made = at_size(schedule, machine, size, file)
+            proved = bound(size)
+            rows.append(Row(
+                schedule.collective.name, machine.name, machine.num_ranks, size, made.makespan,
+                file=file, program="schedule", alpha_rule=machine.alpha_rule_stated,
+                costs=machine.costs, bound=proved[1] if proved else None,
+                bound_kind=proved[0] if proved else "", wrong=0, note="makespan of the schedule",
+            ))  # fmt: skip
+    return tuple(rows)

@@ -13,8 +13,7 @@ from types import MappingProxyType
 
 from taccl.apps.inputs import read_program
 from taccl.apps.networks import MachineOptions, asked_collective, load_collective, load_machine
-from taccl.apps.programs import Target
-from taccl.apps.textbook import textbook_program
+from taccl.apps.programs import Target, textbook_program
 from taccl.errors import InputError, ScheduleError, TacclWarning, did_you_mean
 from taccl.files import shown
 from taccl.imports.hostfile import Seat, read_hostfile, seats_of

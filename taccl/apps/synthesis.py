@@ -30,8 +30,8 @@ from taccl.errors import InputError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.synth.engines import ENGINES, solve
 from taccl.synth.search import (
+    ENGINES,
     FEW_MESSAGES,
     RESERVE,
     Attempt,
@@ -42,6 +42,7 @@ from taccl.synth.search import (
     is_enough,
     opening,
     portfolio,
+    solve,
 )
 from taccl.synth.steps_rounds import chunks_per_rank
 from taccl.synth.templates.classical import CLASSICAL

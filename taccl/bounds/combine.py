@@ -9,12 +9,11 @@ from types import MappingProxyType
 import numpy as np
 
 from taccl.bounds.arrival_curves import Curve, flat, fluid, whole
-from taccl.bounds.cut import cut_crossings, port_crossings, shared_crossings
+from taccl.bounds.cut import cut_crossings, loop_crossings, port_crossings, shared_crossings
 from taccl.bounds.dissemination import dissemination_time
 from taccl.bounds.flow import flow_crossings
 from taccl.bounds.last_arrival import last_arrival_time
 from taccl.bounds.latency import farthest, latency_crossings, without_latency
-from taccl.bounds.loop import loop_crossings
 from taccl.bounds.net import Crossing, Net, make_net
 from taccl.bounds.packing import packing_crossings
 from taccl.bounds.reduce import reduce_crossings

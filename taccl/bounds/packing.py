@@ -13,7 +13,7 @@ search: those of an optimal fractional packing of trees (``taccl.prices.packing`
 rounded to integers, and the trees of all roots then found exactly.
 
 Where switches copy and add, a chunk travels on arcs that contain a tree past such switches: no
-tree is cheaper than dual ascent proves (``taccl.prices.steiner``).
+tree is cheaper than dual ascent proves (``taccl.prices.arborescence``).
 """
 
 from collections.abc import Iterator, Sequence

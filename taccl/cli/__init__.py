@@ -14,8 +14,6 @@ from taccl.cli import (
     calibrate,
     compare,
     evaluate,
-    exchange,
-    measured,
     place,
     sketch,
     step,
@@ -41,13 +39,13 @@ app = typer.Typer(
 for command in (
     synthesize.synthesize, evaluate.evaluate, verify.verify, verify.inspect, evaluate.bound,
     compare.compare, run_command.run, calibrate.calibrate, place.place, step.step,
-    measured.measured,
+    calibrate.measured,
     synthesize.convert, tune.tune, tune.explain,
     sketch.schema, synthesize.warmup,
 ):  # fmt: skip
     app.command()(command)
-topology.app.command("import")(exchange.import_)
-topology.app.command()(exchange.export)
+topology.app.command("import")(topology.import_)
+topology.app.command()(topology.export)
 app.add_typer(topology.app, name="topology")
 app.add_typer(sketch.app, name="sketch")
 illustrate(app)

@@ -1,4 +1,4 @@
-"""``taccl calibrate``: a topology whose replay takes what nccl-tests measured."""
+"""``taccl calibrate`` and ``measured``: what was measured beside, and in, what the replay says."""
 
 import json
 from pathlib import Path
@@ -136,3 +136,27 @@ def calibrate(
         typer.echo(json.dumps(calibration_json(found, written), indent=2))
     else:
         typer.echo(calibration_text(found, written))
+
+
+def measured(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files of measurements, or names of shipped ones.", show_default=False),
+    ] = None,
+    topology: Annotated[
+        str | None,
+        machine_option("--topology", help="Whose measured costs; default: the table's machine."),
+    ] = None,
+    files: Annotated[
+        Path | None, machine_option("--files", help="Folder of the MSCCL files that runs name.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show public measurements beside what the replay says, table by table."""
+    from taccl.apps.measured import compare_tables, measured_json, measured_text
+
+    found = compare_tables(tables or (), topology, files)
+    if as_json:
+        typer.echo(json.dumps(measured_json(found), indent=2))
+    else:
+        typer.echo(measured_text(found, detailed=bool(tables)))

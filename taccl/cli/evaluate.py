@@ -88,9 +88,9 @@ def evaluate(
 ) -> None:
     """Replay programs on a topology, size by size, beside the bound."""
     from taccl.apps import evaluation, plans, reports
+    from taccl.apps.evaluation import is_schedule, schedule_rows
     from taccl.apps.inputs import read_input, whole_size
     from taccl.apps.networks import MachineOptions, load_machine
-    from taccl.apps.schedules import is_schedule, schedule_rows
     from taccl.mscclpp.plan import Plan
     from taccl.replay.cost import is_measured, model_of
     from taccl.report.tables import WRITERS

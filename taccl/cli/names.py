@@ -41,7 +41,7 @@ def _listed(*tables: str) -> str:
 
 COLLECTIVE_NAMES = _listed("collectives/__init__.py:COLLECTIVES")
 ENGINE_NAMES = _listed(
-    "synth/engines.py:ENGINES", "synth/templates/classical.py:CLASSICAL",
+    "synth/search.py:ENGINES", "synth/templates/classical.py:CLASSICAL",
     "synth/templates/in_network.py:IN_NETWORK",
 )  # fmt: skip
 RUNTIME_NAMES = _listed("msccl/runtimes.py:RUNTIMES")

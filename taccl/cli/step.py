@@ -105,8 +105,7 @@ def step(
     from taccl.apps.stepping import Price, Question, load_work
     from taccl.apps.stepping import step as solve
     from taccl.files import check_outputs, write_all_atomic
-    from taccl.report.step_page import step_page
-    from taccl.report.steps import as_object, as_text, step_trace
+    from taccl.report.steps import as_object, as_text, step_page, step_trace
     from taccl.training.expansion import expanded
     from taccl.training.operation_graph import graph_text
     from taccl.training.workload import Workload

@@ -20,7 +20,7 @@ from taccl.files import write_all_atomic
 from taccl.groups.solve import Part, Together, check_groups
 from taccl.model.schedule_file import schedule_text
 from taccl.replay.cost import ReplayModel
-from taccl.replay.side_by_side import Placed, times_together
+from taccl.replay.disturbed import Placed, times_together
 from taccl.topology.edit import numbers_text
 from taccl.topology.graph import Topology
 from taccl.units import Time

@@ -23,7 +23,7 @@ from taccl.errors import InputError, LoweringError, NoScheduleError, ScheduleErr
 from taccl.model.problem import Bound, Problem
 from taccl.model.schedule import Decisions, Schedule
 from taccl.msccl.program import Program
-from taccl.replay.side_by_side import Placed, times_together
+from taccl.replay.disturbed import Placed, times_together
 from taccl.synth.plan import adjacent
 from taccl.timing.deadline import Deadline
 from taccl.topology.edit import grouped

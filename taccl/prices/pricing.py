@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.errors import NoScheduleError
-from taccl.prices.arborescence import MOST, cheapest_from, contract
+from taccl.prices.arborescence import MOST, cheapest_from, contract, steiner_tree
 from taccl.prices.arborescence_loops import Arcs32, Ints
-from taccl.prices.steiner import steiner_tree
 
 Floats = NDArray[np.float64]
 

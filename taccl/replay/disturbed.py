@@ -28,7 +28,8 @@ from functools import cached_property
 from random import Random
 
 from taccl.errors import InputError
-from taccl.msccl.program import Program
+from taccl.files import Document
+from taccl.msccl.program import Gpu, Program
 from taccl.replay.compile import (
     MAX_MESSAGES,
     ROUTED,
@@ -54,9 +55,9 @@ from taccl.replay.interpreter import (
     deadlock,
     standstill,
 )
-from taccl.replay.scenario import Change, DistributionRecord, Flow, Scenario
+from taccl.replay.scenario import Change, DistributionRecord, Flow, Scenario, ScenarioFile, bind
 from taccl.replay.trace import Trace
-from taccl.topology.graph import EdgeId, Topology
+from taccl.topology.graph import EdgeId, Rank, Topology
 from taccl.units import Time, ceil_time
 
 ENDLESS = 1 << 62
@@ -542,3 +543,53 @@ class DisturbedRun(Run):
         if block >= self.first_flow:
             self.due[block] += self.together.flows[block - self.first_flow].period
             self.background += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A `program` of a group at a `size` in bytes that starts at a time (ps).
+
+    Its rank r runs on rank ``ranks[r]`` of the machine.
+    """
+
+    program: Program
+    ranks: tuple[Rank, ...]
+    size: int
+    start: Time = 0
+
+
+def on_ranks(program: Program, ranks: Sequence[Rank], num_ranks: int) -> Program:
+    """Return a `program` whose rank r is ``ranks[r]`` of `num_ranks`; the others have no steps."""
+    gpus = [Gpu(rank, 0, 0, 0) for rank in range(num_ranks)]
+    for gpu in program.gpus:
+        blocks = (
+            replace(
+                block,
+                send_to=None if block.send_to is None else ranks[block.send_to],
+                recv_from=None if block.recv_from is None else ranks[block.recv_from],
+            )
+            for block in gpu.threadblocks
+        )
+        rank = ranks[gpu.rank]
+        gpus[rank] = replace(gpu, rank=rank, threadblocks=tuple(blocks))
+    return replace(program, gpus=tuple(gpus))
+
+
+def times_together(
+    placed: Sequence[Placed], topology: Topology, model: ReplayModel
+) -> tuple[Time, ...]:
+    """Return what each of some programs takes from its own start when all run at once.
+
+    `model` has the constants of the runtime; times are picoseconds, launch included.
+
+    Raises InputError when they do not end; ProgramError when connections have no links on the
+    `topology`.
+    """
+    record = ScenarioFile(taccl="scenario/1", name="groups")
+    nothing = bind(record, Document({}, None), topology)
+    loads = [
+        Load(on_ranks(one.program, one.ranks, topology.num_ranks), one.size, one.start)
+        for one in placed
+    ]
+    ends = ends_together(Setup(topology, model, nothing), loads)
+    return tuple(end - one.start for end, one in zip(ends, placed, strict=True))

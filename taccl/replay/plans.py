@@ -20,7 +20,7 @@ channel does its transfers in the order in which they were asked for, and who as
 read crosses the link from its owner, and the threadblock waits for its arrival.
 
 **Switch channels.** Where the topology's switches copy and add, operations that come at one time
-flow together, as a batch of fans does (fans.py); a threadblock is busy until the last edge is
+flow together, as a batch of fans does; a threadblock is busy until the last edge is
 released. With measured costs such a batch is charged NVLS's (or LL's) efficiency and, once, its
 alpha, holds no edge, and takes at least as long as one threadblock takes for the largest. Where
 switches can't, there is a message for each of the others in the group.
@@ -41,12 +41,17 @@ links go one way only, signals against them take the same alpha.
 
 Approximated: who gets a semaphore that several threadblocks give, and in which order threadblocks
 use one channel, is settled before there are times. A plan that is right depends only on the first.
+
+**Fans.** What operations that flow together bring is added up edge by edge
+(:mod:`taccl.timing.message_costs`), engines and what goes through the switch for its own sender
+included, and all last as long as the busiest edge.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate, chain
 from math import lcm
 from typing import NamedTuple
@@ -72,6 +77,7 @@ from taccl.replay import events
 from taccl.replay.compile import (
     MAX_MESSAGES,
     OPS,
+    ROUTED,
     Columns,
     Connection,
     Split,
@@ -80,12 +86,79 @@ from taccl.replay.compile import (
     kinds_of,
 )
 from taccl.replay.cost import ReplayModel, Sharing, charged_network, of_plans, sharing_of_plan
-from taccl.replay.fans import Flow, connection_of, fan_of, together
 from taccl.replay.interpreter import Run, compile_program
 from taccl.replay.machine import machine_of
 from taccl.replay.timing import SPENT, WORTH_COMPILED, is_loaded, run_machine
 from taccl.replay.trace import Span, Trace, Why
-from taccl.topology.graph import Topology
+from taccl.synth.templates.in_network import tree
+from taccl.timing.message_costs import fan_uses
+from taccl.topology.fans import Fan, FanTable, make_fans, wrong_fan
+from taccl.topology.graph import Rank, Topology
+from taccl.topology.symmetry import make_group
+
+
+class Flow(NamedTuple):
+    """What an operation moves: `size` bytes on a `fan`."""
+
+    fan: Fan
+    size: int
+
+
+@lru_cache(maxsize=1 << 12)
+def fan_of(
+    topology: Topology, rank: Rank, sources: tuple[Rank, ...], targets: tuple[Rank, ...]
+) -> Fan | None:
+    """Return the fan of an operation of a `rank` on a switch channel of a `topology`.
+
+    It reads the sum of `sources`, or what the rank has (none), and stores it at `targets`. None
+    where the switches can't.
+    """
+    into = tree(topology, rank, [one for one in sources if one != rank], inward=True)
+    out = tree(topology, rank, [one for one in targets if one != rank], inward=False)
+    if out is None or (sources and into is None):
+        return None
+    fan = Fan(rank, (into or ()) if sources else (), out)
+    return None if wrong_fan(topology, fan) else fan
+
+
+def together(flows: Sequence[Flow], topology: Topology) -> list[list[int]]:
+    """Return which `flows`, by their positions, share edges of a `topology` with which."""
+    found: list[tuple[set[int], list[int]]] = []
+    for place, flow in enumerate(flows):
+        own = {edge for arc in (*flow.fan.into, *flow.fan.out) for edge in
+               topology.arcs.edges_of(arc)}  # fmt: skip
+        joined = [place]
+        for one in [one for one in found if one[0] & own]:
+            found.remove(one)
+            own, joined = own | one[0], one[1] + joined
+        found.append((own, sorted(joined)))
+    return [places for _, places in found]
+
+
+@lru_cache(maxsize=64)
+def _table(topology: Topology, fans: tuple[Fan, ...]) -> FanTable:
+    return make_fans(topology, fans)
+
+
+def connection_of(flows: Sequence[Flow], topology: Topology) -> Connection:
+    """Return what a message of all bytes of `flows`, which flow together, does to a `topology`."""
+    fans = _table(topology, tuple(dict.fromkeys(flow.fan for flow in flows)))
+    number = {fan: place for place, fan in enumerate(fans)}
+    uses = fan_uses(
+        make_group(topology, ()), Fraction(1), np.zeros(len(flows), np.int64),
+        np.array([number[flow.fan] for flow in flows], np.int64), fans,
+        np.array([flow.size for flow in flows], np.int64),
+    )  # fmt: skip
+    size = max(1, sum(flow.size for flow in flows))
+    held = uses.held.tolist()
+    longest = max(held, default=0)
+    turn, reached = flows[0].fan.turn, fans.ranks(0)
+    other = next(rank for rank in (*reached[1], *reached[0]) if rank != turn)
+    return Connection(
+        turn, other, 0, ROUTED, int(uses.arrival[0]) - longest, 0,
+        tuple(zip(uses.resource.tolist(), (Fraction(time, size) for time in held), strict=True)),
+    )  # fmt: skip
+
 
 WHOLE = Split(1, 1 << 62, 1, 1, 1 << 62)
 """How the actions of a plan are cut: not at all. A chunk is a byte, and nobody waits for room."""

@@ -22,7 +22,7 @@ from fractions import Fraction
 from functools import partial
 from types import MappingProxyType
 
-from taccl.errors import NoAlgorithmError, NoScheduleError, OutOfTimeError
+from taccl.errors import InputError, NoAlgorithmError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Candidate, Options, Problem, Result, Status, reduces_and_spreads
 from taccl.model.routes import build_network
 from taccl.model.schedule import Decisions, Schedule
@@ -574,3 +574,34 @@ def _greedy(problem: Problem) -> list[tuple[str, Schedule]]:
         decisions = Decisions.of([(*row[:2], n, row[2]) for n, row in enumerate(rows)])
         return [("greedy", problem.timed(decisions))]
     return []
+
+
+ENGINES: Mapping[str, Engine] = MappingProxyType({
+    "auto": auto,
+    "guided": guided,
+    "flow": flow,
+    "taccl": staged,
+    "exact": exact,
+})  # fmt: skip
+
+
+def engine_names() -> tuple[str, ...]:
+    """Return every name that ``--engine`` takes."""
+    return (*ENGINES, *CLASSICAL)
+
+
+def solve(problem: Problem, engine: str, options: Options) -> Result:
+    """Run an engine of ENGINES or an algorithm of CLASSICAL on a problem.
+
+    Raises InputError when there is no such engine; NoScheduleError when no schedule exists or none
+    was found in time.
+    """
+    if engine in ENGINES:
+        return ENGINES[engine](problem, options)
+    if engine in CLASSICAL:
+        return run_classical(engine, problem, options)
+    raise InputError(
+        f"unknown engine {engine[:40]!r}",
+        field="--engine",
+        fix=f"use one of {', '.join(engine_names())}",
+    )

@@ -44,7 +44,7 @@ from taccl.replay.timing import traces
 from taccl.sketch import apply_sketch
 from taccl.sketch.native import read_native
 from taccl.sketch.taccl_json import is_taccl_json, read_taccl_json
-from taccl.synth.engines import solve
+from taccl.synth.search import solve
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 from taccl.topology.file import topology_from_document
 from taccl.topology.graph import LogicalTopology, whole

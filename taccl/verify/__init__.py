@@ -16,7 +16,6 @@ from taccl.model.schedule import Schedule
 from taccl.topology.fans import fan_betas
 from taccl.topology.graph import LogicalTopology
 from taccl.units import format_size
-from taccl.verify.fans import fan, groups
 from taccl.verify.rules import (
     adjacency,
     allowed,
@@ -39,7 +38,7 @@ from taccl.verify.rules import (
     turns_links,
     turns_paths,
 )
-from taccl.verify.sends import MAX_FINDINGS, Finding, Sends, orbits_of
+from taccl.verify.sends import MAX_FINDINGS, Finding, Sends, fan, groups, orbits_of
 
 MAX_PICOSECONDS = 1 << 61
 """Sums of two such times fit into 64 bits."""

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from taccl.collectives.slots import INPUT, OUTPUT, SCRATCH, Slots
 from taccl.topology.graph import LogicalTopology
 from taccl.units import exact_us
-from taccl.verify.fans import batch_costs
-from taccl.verify.sends import MAX_FINDINGS, Finding, Int64, Sends
+from taccl.verify.sends import MAX_FINDINGS, Finding, Int64, Sends, batch_costs
 
 
 def message(sends: Sends) -> Iterator[Finding]:

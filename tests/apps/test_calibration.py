@@ -16,9 +16,13 @@ from taccl.apps.calibration import (
     calibration_json,
     calibration_text,
 )
-from taccl.apps.costs import (
+from taccl.apps.fitting import (
     BETWEEN,
+    FITTED,
     INSIDE,
+    NOT_TOLD,
+    TOLD,
+    TOLD_IF,
     Costs,
     EdgeCosts,
     classes_of,
@@ -27,10 +31,8 @@ from taccl.apps.costs import (
     rate_text,
     time_text,
 )
-from taccl.apps.fitting import FITTED, NOT_TOLD, TOLD, TOLD_IF
 from taccl.apps.networks import asked_collective
-from taccl.apps.programs import Target
-from taccl.apps.textbook import textbook_program
+from taccl.apps.programs import Target, textbook_program
 from taccl.errors import InputError
 from taccl.files import read_document
 from taccl.msccl.program import Program

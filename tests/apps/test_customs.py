@@ -18,7 +18,7 @@ from taccl.model.schedule_file import read_schedule, schedule_text
 from taccl.msccl.interpret import interpret, judge
 from taccl.msccl.program import Program
 from taccl.msccl.xml import read_xml, write_xml
-from taccl.synth.engines import solve
+from taccl.synth.search import solve
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import make_group

@@ -16,7 +16,7 @@ from taccl.apps.measured import (
     shipped_tables,
     summed_up,
 )
-from taccl.apps.measured_fit import fit
+from taccl.apps.profile_calibration import fit
 from taccl.errors import InputError
 from taccl.msccl.program import Program
 from taccl.topology.file import load_topology, shipped_file

@@ -66,7 +66,7 @@ def test_an_engine_that_never_ends_is_ended_and_what_came_before_is_written(
 def test_an_engine_alone_that_never_ends_leaves_the_opening(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("taccl.synth.engines.ENGINES", {"guided": endless})
+    monkeypatch.setattr("taccl.synth.search.ENGINES", {"guided": endless})
     found, seconds = timed(lambda: synthesize(asked("guided")))
     assert seconds < 2 * LIMIT + 1
     assert found.result.engine in CLASSICAL
@@ -76,7 +76,7 @@ def test_an_engine_alone_that_never_ends_leaves_the_opening(
 def test_where_nothing_opens_an_engine_that_never_ends_is_out_of_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("taccl.synth.engines.ENGINES", {"guided": endless})
+    monkeypatch.setattr("taccl.synth.search.ENGINES", {"guided": endless})
     monkeypatch.setattr("taccl.apps.synthesis.opening", lambda *_, **__: ())
     with pytest.raises(OutOfTimeError, match=r"no schedule was found within 1\.5 s"):
         synthesize(asked("guided"))
@@ -171,7 +171,7 @@ def test_an_interrupt_ends_what_never_looks_at_the_event(monkeypatch: pytest.Mon
 def test_who_ran_out_of_time_with_a_large_gap_is_told_to_give_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("taccl.synth.engines.ENGINES", {"guided": endless})
+    monkeypatch.setattr("taccl.synth.search.ENGINES", {"guided": endless})
     found = synthesize(asked("guided"))
     assert found.gap is not None
     slow = replace(found, bounds=tuple(replace(b, time=found.time // 2) for b in found.bounds))

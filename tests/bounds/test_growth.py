@@ -23,7 +23,7 @@ from taccl.bounds.port_contention import (
     too_short,
 )
 from taccl.model.problem import Options
-from taccl.synth.engines import solve
+from taccl.synth.search import solve
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
 from tests.sweep import for_each

@@ -23,11 +23,10 @@ from taccl.bounds import (
     partitions,
 )
 from taccl.bounds.arrival_curves import fluid
-from taccl.bounds.loop import edges_used
+from taccl.bounds.cut import edges_used
 from taccl.bounds.partitions import partition_crossings
 from taccl.collectives import build_collective
-from taccl.prices.arborescence import cheapest_from
-from taccl.prices.steiner import steiner_tree
+from taccl.prices.arborescence import cheapest_from, steiner_tree
 from taccl.topology.file import load_topology, shipped_topologies
 from taccl.topology.graph import Topology, whole
 from tests.bounds.fan_plans import able, judge_fans, station_net

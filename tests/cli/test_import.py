@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from taccl.cli import exchange
+from taccl.cli import topology
 from taccl.report.export import EXPORTS
 from taccl.topology.servers import MAX_SERVERS
 from tests.cli.conftest import Run
@@ -16,7 +16,7 @@ BOX = path_of("nccl", "pcie-box")
 
 
 def test_a_cluster_has_as_many_hosts_as_a_file_may() -> None:
-    assert exchange.MAX_SERVERS == MAX_SERVERS
+    assert topology.MAX_SERVERS == MAX_SERVERS
 
 
 def test_a_cluster_is_made_of_hosts_in_one_command(run: Run, tmp_path: Path) -> None:

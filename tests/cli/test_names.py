@@ -21,7 +21,7 @@ from taccl.report.comparison import COMPARED
 from taccl.report.export import EXPORTS
 from taccl.report.tables import WRITERS
 from taccl.run.data import DTYPES
-from taccl.synth.engines import engine_names
+from taccl.synth.search import engine_names
 from taccl.topology.edit import RELAYS
 from taccl.topology.graph import ALPHA_RULES, COST_MODES
 from taccl.topology.servers import FABRICS
@@ -48,9 +48,10 @@ def test_what_an_option_takes_is_what_its_table_has() -> None:
 
 
 def test_a_new_row_is_a_new_name() -> None:
-    source = (names.ROOT / "synth" / "engines.py").read_text()
-    table, end, rest = source.partition("})")
-    more = f'{table}    "shortest": shortest,\n{end}{rest}'
+    source = (names.ROOT / "synth" / "search.py").read_text()
+    above, begin, below = source.partition("\nENGINES:")
+    table, end, rest = below.partition("})")
+    more = f'{above}{begin}{table}    "shortest": shortest,\n{end}{rest}'
     before, after = (names.keys_of(text, "ENGINES") for text in (source, more))
     assert after == (*before, "shortest")
 

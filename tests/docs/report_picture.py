@@ -7,8 +7,7 @@ machine.
 from collections.abc import Iterator
 
 from taccl.apps.comparison import Model
-from taccl.apps.programs import Target
-from taccl.apps.textbook import textbook_program
+from taccl.apps.programs import Target, textbook_program
 from taccl.collectives import build_collective
 from taccl.replay.cost import model_of
 from taccl.replay.nccl import Settings, machine_of

@@ -8,15 +8,15 @@ import pytest
 
 from taccl.apps import Request, Target
 from taccl.apps.networks import load_network
-from taccl.apps.textbook import textbook_program
+from taccl.apps.programs import textbook_program
 from taccl.collectives import build_collective
 from taccl.collectives.groups import Groups, Instance, relays_of, union_of
 from taccl.errors import InputError, NoScheduleError
 from taccl.groups.solve import bound_groups, check_groups, synthesize_groups
 from taccl.model.problem import Options, problem_of
 from taccl.replay.cost import model_of
-from taccl.replay.side_by_side import Placed, on_ranks, times_together
-from taccl.synth.engines import solve
+from taccl.replay.disturbed import Placed, on_ranks, times_together
+from taccl.synth.search import solve
 from taccl.topology.file import load_topology
 from taccl.verify import verify
 

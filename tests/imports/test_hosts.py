@@ -9,7 +9,7 @@ from taccl.bounds import any_bounds, best
 from taccl.errors import InputError, TacclWarning
 from taccl.imports import FabricOptions, HostOptions, ImportOptions, import_files
 from taccl.model.schedule import Schedule
-from taccl.synth.engines import solve
+from taccl.synth.search import solve
 from taccl.topology.file import document_text, load_topology, topology_digest
 from taccl.topology.graph import Topology, whole
 from taccl.topology.lint import lint

@@ -16,7 +16,7 @@ from taccl.report.graph import heat_colour, heat_scale
 from taccl.report.html import MAX_EDGES, MAX_SPANS, View, packed, page, schedule_data, timeline_data
 from taccl.report.played import Played, play
 from taccl.report.tables import NcclTime, verdict
-from taccl.synth.engines import solve
+from taccl.synth.search import solve
 from tests.replay.program_builder import SMALL, program, ring, ring_allreduce
 from tests.report.played_programs import deadlocked, explained, random_replays, row_for, tiny
 from tests.synth.problems import QUICK, problem_of

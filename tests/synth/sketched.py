@@ -9,7 +9,7 @@ from taccl.apps import logical_group
 from taccl.model.problem import Options
 from taccl.model.schedule import Schedule
 from taccl.sketch import apply_sketch, load_sketch
-from taccl.synth.engines import solve
+from taccl.synth.search import solve
 from taccl.topology.file import topology_from_document
 from taccl.topology.graph import LogicalTopology, Topology, whole
 from taccl.verify import verify

@@ -8,7 +8,7 @@ from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
-from taccl.synth.engines import solve
+from taccl.synth.search import solve
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 from taccl.synth.templates.steps import tour
 from taccl.topology.file import load_topology

@@ -11,7 +11,7 @@ from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, NoScheduleError
 from taccl.model.problem import Options, Problem, Status
 from taccl.model.schedule import Schedule, retime
-from taccl.synth.engines import ENGINES, engine_names, solve
+from taccl.synth.search import ENGINES, engine_names, solve
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import make_group

@@ -13,7 +13,6 @@ from taccl.model.arcs import Arcs, Wanted, arcs_of, wanted_of
 from taccl.model.problem import Options, Status
 from taccl.model.routes import build_network
 from taccl.model.schedule import Decisions, Schedule, retime
-from taccl.synth.engines import solve
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.guided import search as guided_search
 from taccl.synth.guided import tree_list_scheduler
@@ -32,6 +31,7 @@ from taccl.synth.guided.scheduler_state import (
     state_of,
 )
 from taccl.synth.guided.search import Effort, Found, compiled, search, taught_prices
+from taccl.synth.search import solve
 from taccl.timing.deadline import Deadline
 from taccl.topology.file import load_topology
 from taccl.topology.graph import whole

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from taccl.bounds import ANY, any_bounds, best
 from taccl.model.problem import Options
-from taccl.synth.engines import solve
+from taccl.synth.search import solve
 from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.topology.file import load_topology
 from taccl.topology.graph import FanEngine, Topology, whole

@@ -12,8 +12,17 @@ from taccl.errors import NoAlgorithmError, NoScheduleError
 from taccl.model.problem import Bound, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
 from taccl.synth import search as portfolio
-from taccl.synth.engines import ENGINES, solve
-from taccl.synth.search import QUARTER, SEARCHES, Attempt, Search, Series, chosen, is_enough
+from taccl.synth.search import (
+    ENGINES,
+    QUARTER,
+    SEARCHES,
+    Attempt,
+    Search,
+    Series,
+    chosen,
+    is_enough,
+    solve,
+)
 from taccl.synth.templates.classical import CLASSICAL, run_classical
 from taccl.timing.deadline import Deadline
 from taccl.topology.file import load_topology

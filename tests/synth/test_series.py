@@ -9,8 +9,7 @@ import pytest
 from taccl.errors import NoAlgorithmError, NoScheduleError
 from taccl.model.problem import Options, Problem, Result
 from taccl.model.schedule import Schedule
-from taccl.synth.engines import solve
-from taccl.synth.search import Attempt, Series, along
+from taccl.synth.search import Attempt, Series, along, solve
 from taccl.timing.deadline import Deadline
 from tests.generators import ring4
 from tests.synth.problems import QUICK, problem_of

@@ -14,7 +14,7 @@ from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, NoScheduleError
 from taccl.model.problem import Options
 from taccl.sketch import apply_sketch, load_sketch, shipped_sketches
-from taccl.synth.engines import solve
+from taccl.synth.search import solve
 from taccl.topology.file import load_topology, topology_from_document
 from taccl.topology.graph import LogicalTopology, Topology
 from taccl.verify import verify
